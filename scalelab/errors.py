@@ -1,0 +1,96 @@
+"""Everything ScaleLab raises on purpose.
+
+::
+
+    ScaleLabError
+    |-- SpecError(ValueError)      the user's input is wrong              exit code 2
+    |-- ClusterError               the cluster refused or vanished        exit code 3
+    |-- LaunchError                a node could not start or end ranks    exit code 3
+    |-- StoreError                 a run directory cannot be read/written exit code 2
+    |   |-- LeaseError             another driver holds the run
+    |   `-- SchemaError            records of a newer or unknown schema
+    |-- MissingExtraError          an optional dependency is not installed exit code 2
+    `-- FitError                   a law cannot be fitted to these rows   exit code 2
+        `-- NotIdentifiableError   the rows cannot tell; names what would
+
+    ExtrapolationWarning(UserWarning)   a prediction leaves the measured range
+
+A failed *trial* is data, not an exception: see :class:`scalelab.records.Outcome`.
+"""
+
+
+class ScaleLabError(Exception):
+    """Root of every error ScaleLab raises on purpose."""
+
+    exit_code = 2
+
+
+class SpecError(ScaleLabError, ValueError):
+    """The user's experiment, site, table or option is wrong."""
+
+
+class ClusterError(ScaleLabError):
+    """The cluster refused a request, never came up, or vanished."""
+
+    exit_code = 3
+
+
+class LaunchError(ScaleLabError):
+    """A node could not start, reach or end the ranks of an attempt."""
+
+    exit_code = 3
+
+
+class StoreError(ScaleLabError):
+    """A run directory cannot be read or written."""
+
+
+class LeaseError(StoreError):
+    """Another live driver holds this run."""
+
+
+class SchemaError(StoreError):
+    """Records carry a schema version this ScaleLab cannot read."""
+
+
+class MissingExtraError(ScaleLabError):
+    """An optional dependency is not installed.
+
+    Parameters
+    ----------
+    feature
+        What the user asked for.
+    extra
+        The extra of ``pyproject.toml`` that brings it.
+    """
+
+    def __init__(self, feature: str, extra: str) -> None:
+        super().__init__(
+            f"{feature} needs packages that are not installed. "
+            f"Install them with: pip install 'scalelab[{extra}]'"
+        )
+
+
+class FitError(ScaleLabError):
+    """A law cannot be fitted to these observations."""
+
+
+class NotIdentifiableError(FitError):
+    """The observations cannot determine a parameter.
+
+    Parameters
+    ----------
+    parameter
+        The law's parameter that the rows leave open.
+    remedy
+        The measurement that would pin it down, in words.
+    """
+
+    def __init__(self, parameter: str, remedy: str) -> None:
+        super().__init__(f"{parameter} is not identifiable. {remedy}")
+        self.parameter = parameter
+        self.remedy = remedy
+
+
+class ExtrapolationWarning(UserWarning):
+    """A prediction lies outside the measured range."""

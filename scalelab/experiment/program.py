@@ -1,0 +1,89 @@
+"""The program a trial runs: a workload class in our ranks, or any command."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MetricsSource:
+    """Where a command workload reports its steps; exactly one of the two is set.
+
+    Parameters
+    ----------
+    jsonl
+        Path template of a JSON-lines file the command appends to; the default is the
+        value of ``$SCALELAB_METRICS``.
+    regex
+        Regular expressions with named groups, matched against each line of standard
+        output and error of rank 0.
+    """
+
+    jsonl: str | None = None
+    regex: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkloadProgram:
+    """A workload class, built in or the user's own, run in forked ranks.
+
+    Parameters
+    ----------
+    name
+        ``digits_mlp``, ``resnet_cifar``, ``emulated``, or ``module:Class``.
+    parameters
+        Keyword arguments of the workload's constructor.
+    code_directory
+        Put first on ``sys.path`` of the ranks; None for built-in workloads.
+    """
+
+    name: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    code_directory: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CommandProgram:
+    """Any command line, started as it is, with a torchrun-style environment.
+
+    Parameters
+    ----------
+    command
+        Command line with placeholders such as ``{local_batch_size}``.
+    launcher
+        ``torchrun``: one process per rank with RANK, WORLD_SIZE, MASTER_ADDR, ... set;
+        ``none``: one process per trial.
+    env
+        Further environment variables, placeholders allowed in the values.
+    metrics
+        Where the command reports its steps.
+    code_directory
+        Snapshot of the user's code; the working directory of the command.
+    """
+
+    command: str
+    launcher: str
+    env: Mapping[str, str]
+    metrics: MetricsSource
+    code_directory: str
+
+
+Program = WorkloadProgram | CommandProgram
+
+
+def program_to_json(program: Program) -> dict[str, Any]:
+    """Return a program as plain JSON values; :func:`program_from_json` reads it back."""
+    kind = "workload" if isinstance(program, WorkloadProgram) else "command"
+    return {"kind": kind, **asdict(program)}
+
+
+def program_from_json(values: Mapping[str, Any]) -> Program:
+    """Rebuild a program from :func:`program_to_json`."""
+    fields = {name: value for name, value in values.items() if name != "kind"}
+    if values["kind"] == "workload":
+        return WorkloadProgram(**fields)
+    metrics = fields.pop("metrics")
+    source = MetricsSource(jsonl=metrics["jsonl"], regex=tuple(metrics["regex"]))
+    return CommandProgram(metrics=source, **fields)

@@ -1,0 +1,226 @@
+"""One launch of a trial: what was asked, where it ran, how it ended, and its files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from scalelab.experiment.program import Program, program_from_json, program_to_json
+from scalelab.experiment.trial import Trial
+
+
+class Outcome(StrEnum):
+    """How an attempt ended.
+
+    ``out_of_memory`` (of the device) and ``target_not_reached`` are measurements, not
+    errors. ``timed_out``, ``preempted``, ``node_fail`` and ``cancelled`` say nothing about
+    the configuration: the trial may be tried again.
+    """
+
+    COMPLETED = "completed"
+    TARGET_NOT_REACHED = "target_not_reached"
+    OUT_OF_MEMORY = "out_of_memory"
+    HOST_OUT_OF_MEMORY = "host_out_of_memory"
+    STALLED = "stalled"
+    FAILED = "failed"
+    TIMED_OUT = "timed_out"
+    PREEMPTED = "preempted"
+    NODE_FAIL = "node_fail"
+    CANCELLED = "cancelled"
+    REFUSED = "refused"
+
+    @property
+    def is_measurement(self) -> bool:
+        """The outcome is knowledge about the configuration and ends the trial."""
+        return self in (
+            Outcome.COMPLETED,
+            Outcome.TARGET_NOT_REACHED,
+            Outcome.OUT_OF_MEMORY,
+        )
+
+    @property
+    def is_retried(self) -> bool:
+        """The outcome is no fault of the configuration; the trial runs again."""
+        return self in (Outcome.PREEMPTED, Outcome.NODE_FAIL, Outcome.CANCELLED)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeShare:
+    """The devices of one node that an attempt holds.
+
+    Parameters
+    ----------
+    node
+        Name of the Dask worker that is the node.
+    device_ids
+        Devices in local-rank order: core numbers on CPU, indices or UUIDs on CUDA.
+    """
+
+    node: str
+    device_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Placement:
+    """Where an attempt runs: one share per node, rank 0's node first."""
+
+    shares: tuple[NodeShare, ...]
+
+    @property
+    def world_size(self) -> int:
+        """Devices in all."""
+        return sum(len(share.device_ids) for share in self.shares)
+
+    def first_rank(self, node_rank: int) -> int:
+        """Return the global rank of local rank 0 on the node of this index."""
+        return sum(len(share.device_ids) for share in self.shares[:node_rank])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttemptSpec:
+    """Everything a node needs to run its part of an attempt.
+
+    Parameters
+    ----------
+    run
+        Name of the run.
+    trial, program
+        What to run.
+    number
+        1-based launch number of the trial; with the trial it names the attempt.
+    directory
+        The attempt's own directory, absolute.
+    placement
+        Where it runs.
+    device_type
+        ``cpu`` or ``cuda``.
+    threads_per_rank
+        Threads a rank may use for one operation.
+    stall_factor, stall_floor_s
+        The attempt is ``stalled`` when no rank makes progress for ``stall_factor`` median
+        steps, but at least ``stall_floor_s`` seconds.
+    validity
+        Reasons known before the start that make the attempt unfit for a fit.
+    """
+
+    run: str
+    trial: Trial
+    program: Program
+    number: int
+    directory: str
+    placement: Placement
+    device_type: str
+    threads_per_rank: int = 1
+    stall_factor: float = 20.0
+    stall_floor_s: float = 30.0
+    validity: tuple[str, ...] = ()
+
+    @property
+    def attempt_id(self) -> str:
+        """Unique name of the attempt within its run; also its Dask task key."""
+        return f"{self.trial.trial_id}-{self.number}"
+
+    @property
+    def files(self) -> AttemptFiles:
+        """The attempt's files."""
+        return AttemptFiles(Path(self.directory))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values; :meth:`from_json` reads them back."""
+        values = {name: getattr(self, name) for name in self.__slots__}
+        values["trial"] = self.trial.to_json()
+        values["program"] = program_to_json(self.program)
+        values["placement"] = asdict(self.placement)
+        values["validity"] = list(self.validity)
+        return values
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> AttemptSpec:
+        """Rebuild a specification from :meth:`to_json`."""
+        fields = dict(values)
+        fields["trial"] = Trial.from_json(fields["trial"])
+        fields["program"] = program_from_json(fields["program"])
+        fields["placement"] = Placement(
+            shares=tuple(
+                NodeShare(node=share["node"], device_ids=tuple(share["device_ids"]))
+                for share in fields["placement"]["shares"]
+            )
+        )
+        fields["validity"] = tuple(fields["validity"])
+        return cls(**fields)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttemptResult:
+    """How an attempt ended and what it measured.
+
+    Parameters
+    ----------
+    outcome
+        How it ended.
+    reason
+        One sentence; empty only for ``completed``.
+    rank
+        The first rank that failed, where one did.
+    traceback
+        That rank's traceback, or the signal that ended it.
+    log
+        Path of that rank's log, relative to the attempt's directory.
+    measurements
+        Values by column name of the observations frame.
+    """
+
+    outcome: Outcome
+    reason: str = ""
+    rank: int | None = None
+    traceback: str | None = None
+    log: str | None = None
+    measurements: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values; :meth:`from_json` reads them back."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> AttemptResult:
+        """Rebuild a result from :meth:`to_json`."""
+        return cls(**{**values, "outcome": Outcome(values["outcome"])})
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFiles:
+    """The names of an attempt's files, in one place.
+
+    ``spec`` is written by the driver before the launch, ``stream`` and ``checkpoint`` by
+    rank 0, ``log(rank)`` by every rank, ``progress(rank)`` by every rank for its
+    supervisor, ``result`` by the first node's supervisor, by write-then-rename.
+    """
+
+    directory: Path
+
+    @property
+    def spec(self) -> Path:
+        """What was asked: an :class:`AttemptSpec` as JSON."""
+        return self.directory / "attempt.json"
+
+    @property
+    def stream(self) -> Path:
+        """Append-only JSON lines: steps and evaluations as they happen."""
+        return self.directory / "stream.jsonl"
+
+    @property
+    def result(self) -> Path:
+        """How it ended: an :class:`AttemptResult` as JSON."""
+        return self.directory / "result.json"
+
+    @property
+    def checkpoint(self) -> Path:
+        """Directory of the attempt's checkpoint."""
+        return self.directory / "checkpoint"
+
+    def log(self, rank: int) -> Path:
+        """Return the file of a rank's standard output and error."""
+        return self.directory / f"rank-{rank}.log"
