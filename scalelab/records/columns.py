@@ -23,7 +23,7 @@ class Column:
     meaning: str
 
 
-def _columns(kind: str, **meanings: str) -> tuple[Column, ...]:
+def _columns(kind: str, /, **meanings: str) -> tuple[Column, ...]:
     return tuple(Column(name, kind, meaning) for name, meaning in meanings.items())
 
 
