@@ -49,7 +49,9 @@ class Target:
 
     def is_reached_by(self, value: float) -> bool:
         """Tell whether a measured metric value reaches the target."""
-        return value >= self.value if self.mode is MetricMode.MAX else value <= self.value
+        return (
+            value >= self.value if self.mode is MetricMode.MAX else value <= self.value
+        )
 
     def __str__(self) -> str:
         return f"{self.metric} {'>=' if self.mode is MetricMode.MAX else '<='} {self.value:g}"
@@ -103,7 +105,9 @@ class Allocation:
         return self.world_size / self.num_nodes
 
     def __str__(self) -> str:
-        per_node = "+".join(str(count) for count in dict.fromkeys(self.devices_per_node))
+        per_node = "+".join(
+            str(count) for count in dict.fromkeys(self.devices_per_node)
+        )
         return f"{self.num_nodes}x{per_node}"
 
 
