@@ -1,0 +1,54 @@
+"""How many GPUs should this training job use? Measure a sweep, fit laws, recommend.
+
+>>> import scalelab
+>>> run = scalelab.sweep("experiments/digits.yaml")  # doctest: +SKIP
+>>> run.recommend(max_time="4h")  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from scalelab.errors import ScaleLabError
+    from scalelab.laws.convergence import ConvergenceLaw
+    from scalelab.laws.memory import MemoryLaw
+    from scalelab.laws.step_time import StepTimeLaw
+    from scalelab.session import Run, load, sweep
+    from scalelab.training.workloads.base import Workload
+
+__version__ = "0.1.0"
+__all__ = [
+    "ConvergenceLaw",
+    "MemoryLaw",
+    "Run",
+    "ScaleLabError",
+    "StepTimeLaw",
+    "Workload",
+    "__version__",
+    "load",
+    "sweep",
+]
+
+_HOMES = {
+    "ConvergenceLaw": "scalelab.laws.convergence",
+    "MemoryLaw": "scalelab.laws.memory",
+    "Run": "scalelab.session",
+    "ScaleLabError": "scalelab.errors",
+    "StepTimeLaw": "scalelab.laws.step_time",
+    "Workload": "scalelab.training.workloads.base",
+    "load": "scalelab.session",
+    "sweep": "scalelab.session",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Importing scalelab must stay cheap: torch, dask and pandas load on first use.
+    if name not in _HOMES:
+        raise AttributeError(f"module 'scalelab' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

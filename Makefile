@@ -1,0 +1,36 @@
+# Every target makes the environment first; `make sweep` is the shortest way to an answer.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: sweep test test-all check bench clean
+
+sweep: $(INSTALLED)
+	$(BIN)/scalelab sweep experiments/digits.yaml
+
+test: $(INSTALLED)
+	$(BIN)/pytest -m "not slow and not gpu and not network and not browser"
+
+test-all: $(INSTALLED)
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -m "not gpu"
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
+
+check: $(INSTALLED)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+bench: $(INSTALLED)
+	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .coverage*
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		--constraint constraints.txt --editable '.[train,notebook,dev]'
+	touch $@
