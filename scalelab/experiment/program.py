@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+METRICS_FILE = "{trial_dir}/metrics.jsonl"
+"""Path template of the file that ``$SCALELAB_METRICS`` names inside a trial."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MetricsSource:
@@ -14,8 +17,8 @@ class MetricsSource:
     Parameters
     ----------
     jsonl
-        Path template of a JSON-lines file the command appends to; the default is the
-        value of ``$SCALELAB_METRICS``.
+        Path template of a JSON-lines file the command appends to. The default,
+        :data:`METRICS_FILE`, is what ``$SCALELAB_METRICS`` holds inside a trial.
     regex
         Regular expressions with named groups, matched against each line of standard
         output and error of rank 0.
@@ -74,7 +77,7 @@ Program = WorkloadProgram | CommandProgram
 
 
 def program_to_json(program: Program) -> dict[str, Any]:
-    """Return a program as plain JSON values; :func:`program_from_json` reads it back."""
+    """Return plain JSON values; :func:`program_from_json` reads them back."""
     kind = "workload" if isinstance(program, WorkloadProgram) else "command"
     return {"kind": kind, **asdict(program)}
 

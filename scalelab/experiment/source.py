@@ -15,9 +15,9 @@ class TrialSource(Protocol):
     """Proposes trials and learns from their observations.
 
     ``ask`` returns the next trial to run, or None when there is nothing to run *now*.
-    The driver ends the sweep when ``ask`` returns None and no trial is in flight; it asks
-    again after every ``tell``. A trial is told exactly once, with the row of the attempt
-    that counts; on resumption the finished rows of earlier runs are told first.
+    The driver ends the sweep when ``ask`` returns None and no trial is in flight; it
+    asks again after every ``tell``. A trial is told exactly once, with the row of the
+    attempt that counts; on resumption the finished rows of earlier runs are told first.
     """
 
     def ask(self) -> Trial | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -12,6 +14,11 @@ from typing import Any
 from scalelab.errors import SpecError
 
 Scalar = str | int | float | bool
+
+_TARGET = re.compile(
+    r"\s*(?P<metric>[A-Za-z_][\w./-]{0,63})\s*(?P<sign>[<>]=)\s*(?P<value>\S{1,30})\s*",
+    re.ASCII,
+)
 
 
 class TrialKind(StrEnum):
@@ -47,6 +54,31 @@ class Target:
     mode: MetricMode
     value: float
 
+    @classmethod
+    def parse(cls, text: str) -> Target:
+        """Read a target as users write it.
+
+        Raises
+        ------
+        SpecError
+            If the text is not a metric, ``>=`` or ``<=``, and a finite number.
+
+        >>> Target.parse("val_loss <= 2.9").mode
+        <MetricMode.MIN: 'min'>
+        """
+        found = _TARGET.fullmatch(text)
+        try:
+            value = float(found["value"]) if found else math.nan
+        except ValueError:
+            value = math.nan
+        if found is None or not math.isfinite(value):
+            raise SpecError(
+                f"{text[:60]!r} is not a target. A target is a metric, >= or <=, and a "
+                "number, such as 'val_loss <= 2.9' or 'val_acc >= 0.75'."
+            )
+        mode = MetricMode.MAX if found["sign"] == ">=" else MetricMode.MIN
+        return cls(metric=found["metric"], mode=mode, value=value)
+
     def is_reached_by(self, value: float) -> bool:
         """Tell whether a measured metric value reaches the target."""
         return (
@@ -54,7 +86,8 @@ class Target:
         )
 
     def __str__(self) -> str:
-        return f"{self.metric} {'>=' if self.mode is MetricMode.MAX else '<='} {self.value:g}"
+        sign = ">=" if self.mode is MetricMode.MAX else "<="
+        return f"{self.metric} {sign} {self.value:g}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
