@@ -1,0 +1,210 @@
+"""What a rank knows about its attempt, and how it talks to the other ranks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import torch
+import torch.distributed as dist
+from torch.distributed import (  # type: ignore[attr-defined]
+    FileStore,
+    PrefixStore,
+    Store,
+    TCPStore,
+)
+
+from scalelab.errors import LaunchError
+from scalelab.training.stream import StreamWriter
+
+RENDEZVOUS_TIMEOUT = timedelta(seconds=120)
+STOP_FILE = "stop"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankIdentity:
+    """Which rank of which gang a process is.
+
+    Parameters
+    ----------
+    rank, world_size
+        Position among all ranks of the attempt.
+    local_rank, local_world_size
+        Position among the ranks of this node.
+    node_rank, num_nodes
+        Position of this node.
+    device_id
+        The rank's device: a core number on CPU; on CUDA what ``CUDA_VISIBLE_DEVICES``
+        takes, an index or a UUID.
+    """
+
+    rank: int
+    local_rank: int
+    world_size: int
+    local_world_size: int
+    node_rank: int
+    num_nodes: int
+    device_id: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankContext:
+    """A rank's world: its device, its files, its supervisor and the other ranks.
+
+    Parameters
+    ----------
+    identity
+        Which rank this is.
+    device
+        Where its tensors live.
+    directory
+        The attempt's directory; a file named ``stop`` in it asks the ranks to end.
+    stream
+        Where rank 0 records steps and evaluations; silent on the other ranks.
+    progress
+        Tells the supervisor that this rank is alive, with its step.
+    """
+
+    identity: RankIdentity
+    device: torch.device
+    directory: Path
+    stream: StreamWriter
+    progress: Callable[[int], None] = field(repr=False)
+
+    @property
+    def rank(self) -> int:
+        """Position among all ranks."""
+        return self.identity.rank
+
+    @property
+    def world_size(self) -> int:
+        """Ranks in all."""
+        return self.identity.world_size
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is rank 0, which decides, records and writes."""
+        return self.identity.rank == 0
+
+    @property
+    def checkpoint_directory(self) -> Path:
+        """Where rank 0 writes checkpoints."""
+        return self.directory / "checkpoint"
+
+    def should_stop(self) -> bool:
+        """Tell whether somebody asked this attempt to end early."""
+        return (self.directory / STOP_FILE).exists()
+
+    def agree(self, values: Sequence[float]) -> list[float]:
+        """Return rank 0's values on every rank; all ranks meet here.
+
+        Parameters
+        ----------
+        values
+            Numbers to agree on; only those of rank 0 count.
+        """
+        tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
+        dist.all_reduce(tensor if self.is_first else tensor.zero_())
+        agreed: list[float] = tensor.tolist()
+        return agreed
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        """Return the sums of the values over all ranks."""
+        tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
+        dist.all_reduce(tensor)
+        summed: list[float] = tensor.tolist()
+        return summed
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return every rank's value, in rank order, on rank 0; [] elsewhere."""
+        values: list[Any] | None = [None] * self.world_size if self.is_first else None
+        dist.gather_object(value, values, dst=0)
+        return values or []
+
+
+def claim_device(device_type: str, device_id: str) -> torch.device:
+    """Return the rank's device, making it the only one CUDA sees.
+
+    Parameters
+    ----------
+    device_type
+        ``cpu`` or ``cuda``.
+    device_id
+        As in :class:`RankIdentity`.
+
+    Notes
+    -----
+    The process must not have used CUDA before: then the variable would come too late.
+    """
+    if device_type == "cpu":
+        return torch.device("cpu")
+    os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    os.environ["CUDA_VISIBLE_DEVICES"] = device_id
+    torch.cuda.set_device(0)
+    return torch.device("cuda", 0)
+
+
+@contextmanager
+def process_group(
+    identity: RankIdentity, rendezvous: str, device: torch.device, name: str
+) -> Iterator[None]:
+    """Join the other ranks for the duration of the block.
+
+    NCCL on CUDA, gloo on CPU. Ranks that end well wait for each other before the
+    group is torn down; one that fails leaves at once, and its supervisor ends the rest.
+
+    Parameters
+    ----------
+    identity
+        Which rank this is.
+    rendezvous
+        ``file://PATH``, or ``tcp://HOST:PORT`` of a store that is already served.
+    device
+        The rank's device.
+    name
+        Keeps the keys of different attempts apart on a shared store.
+    """
+    # Connections are made when two ranks first talk: a third of the start-up of many
+    # ranks is a full mesh that ring and tree collectives never use.
+    os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
+    dist.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo",
+        store=PrefixStore(name, _open_store(rendezvous, identity.world_size)),
+        rank=identity.rank,
+        world_size=identity.world_size,
+        device_id=device if device.type == "cuda" else None,
+    )
+    try:
+        yield
+        dist.barrier()
+    except BaseException:
+        # A NCCL communicator with work in flight would wait for the others here.
+        if device.type == "cpu":
+            dist.destroy_process_group()
+        raise
+    dist.destroy_process_group()
+
+
+def _open_store(rendezvous: str, world_size: int) -> Store:
+    address = urlsplit(rendezvous)
+    if address.scheme == "file":
+        return FileStore(address.path, world_size)
+    if address.scheme == "tcp" and address.hostname and address.port:
+        return TCPStore(
+            address.hostname,
+            address.port,
+            world_size=None,
+            is_master=False,
+            timeout=RENDEZVOUS_TIMEOUT,
+            wait_for_workers=False,
+        )
+    raise LaunchError(
+        f"rendezvous={rendezvous!r} is not an address. "
+        "Use file:///absolute/path or tcp://host:port."
+    )
