@@ -1,0 +1,62 @@
+"""What is up: nodes and their devices, and what a cluster owes the driver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Node:
+    """One Dask worker and the devices it answers for.
+
+    Parameters
+    ----------
+    name
+        Name of the Dask worker; a worker that is restarted keeps it.
+    address
+        Address of the Dask worker; a restarted worker has another one.
+    host
+        Host name of the machine.
+    device_ids
+        Slots in the order they are handed out: core numbers on CPU, indices or UUIDs on
+        CUDA. An id that occurs twice is a core that several slots share.
+    device_name
+        Model of the devices.
+    num_cores
+        Cores the node's processes may use.
+    memory_bytes
+        Main memory of the machine.
+    """
+
+    name: str
+    address: str
+    host: str
+    device_ids: tuple[str, ...]
+    device_name: str
+    num_cores: int
+    memory_bytes: int
+
+
+class Cluster(Protocol):
+    """Where nodes come from; each kind of cluster gives the driver this much."""
+
+    device_type: str
+    """``cpu`` or ``cuda``."""
+
+    @property
+    def client(self) -> Client:
+        """The Dask client through which the nodes are reached."""
+        ...
+
+    @property
+    def expected_devices(self) -> tuple[int, ...]:
+        """Devices of each node the cluster has when all its nodes are up."""
+        ...
+
+    def nodes(self) -> list[Node]:
+        """Return the nodes that answered a round trip just now."""
+        ...

@@ -1,0 +1,323 @@
+"""Decide which trial starts on which devices, and when. Pure: no Dask, no clock.
+
+The order of the queue is: earlier repeats first, so that repeats are interleaved and a
+machine that drifts drifts for all configurations alike; within a repeat the largest
+allocation first; among equals the order of the source. The first trial that does not
+fit gets a reservation, computed from the estimated ends of what runs. A later trial may
+start before it only if it ends before the reservation begins, or leaves its devices
+alone (EASY backfill; Lifka 1995, "The ANL/IBM SP scheduling system").
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from bisect import bisect_left, insort
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from scalelab.cluster.nodes import Node
+from scalelab.experiment.trial import Allocation, Trial
+from scalelab.records.attempt import NodeShare, Placement
+from scalelab.scheduling.free_devices import FreeDevices
+
+PATIENCE = 256
+"""Younger trials that may start before a waiting trial goes first, however small."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """A trial that waits for devices.
+
+    Parameters
+    ----------
+    number
+        Position in the source's order; names the request.
+    trial
+        What is to run.
+    duration_s
+        Estimated seconds it will hold its devices.
+    """
+
+    number: int
+    trial: Trial
+    duration_s: float
+
+    @property
+    def devices_per_node(self) -> tuple[int, ...]:
+        """Devices of each share, largest first."""
+        return self.trial.allocation.devices_per_node
+
+
+@dataclass(slots=True)
+class _Group:
+    """Requests of one repeat, allocation and rough duration: a first-in-first-out line.
+
+    ``overtaken`` counts the younger requests that started while its head waited.
+    """
+
+    queue: deque[Request] = field(default_factory=deque)
+    overtaken: int = 0
+
+    @property
+    def rank(self) -> tuple[bool, int, int, int]:
+        """Sort key among groups: the smallest goes first."""
+        head = self.queue[0]
+        impatient = self.overtaken >= PATIENCE
+        return (not impatient, head.trial.repeat, -head.trial.world_size, head.number)
+
+
+@dataclass(slots=True)
+class _Slots:
+    """The free slots of one incarnation of a node, lowest first."""
+
+    node: Node
+    free: list[int]
+
+    def take(self, count: int) -> tuple[int, ...]:
+        return tuple(heapq.heappop(self.free) for _ in range(count))
+
+    def give(self, slots: Iterable[int]) -> None:
+        for slot in slots:
+            heapq.heappush(self.free, slot)
+
+
+_Held = list[tuple[_Slots, tuple[int, ...]]]
+
+
+class _Reservation:
+    """When the first trial in line can start, and what may run past that moment."""
+
+    def __init__(self, start_s: float, free: FreeDevices, later: FreeDevices) -> None:
+        self.start_s = start_s
+        self._later = later
+        self.spare = FreeDevices(
+            {
+                node: min(count, later.counts[node])
+                for node, count in free.counts.items()
+            }
+        )
+
+    def account(
+        self,
+        nodes: Sequence[str],
+        counts: Sequence[int],
+        free: FreeDevices,
+        end_s: float,
+    ) -> None:
+        """Subtract what a backfilled trial took."""
+        for node, count in zip(nodes, counts, strict=True):
+            if end_s > self.start_s:
+                self._later.add(node, -count)
+            self.spare.set(node, min(free.counts[node], self._later.counts[node]))
+
+
+class Placer:
+    """Alone knows which devices are free, and gives a trial all it needs or nothing.
+
+    Parameters
+    ----------
+    nodes
+        Nodes that are up.
+    expected_devices
+        Devices of each node the cluster has when it is whole: what a trial may wait for
+        although it is not up yet.
+    """
+
+    def __init__(
+        self, nodes: Iterable[Node] = (), expected_devices: Sequence[int] = ()
+    ) -> None:
+        self._slots: dict[str, _Slots] = {}
+        self._free = FreeDevices({})
+        self._whole = FreeDevices({})
+        self._known = FreeDevices({})
+        self._expected = FreeDevices(
+            {str(index): count for index, count in enumerate(expected_devices)}
+        )
+        self._groups: dict[tuple[int, tuple[int, ...], int], _Group] = {}
+        self._running: dict[int, _Held] = {}
+        self._ends: list[tuple[float, int]] = []
+        self._end_of: dict[int, float] = {}
+        self._num_waiting = 0
+        for node in nodes:
+            self.add_node(node)
+
+    @property
+    def num_waiting(self) -> int:
+        """Trials that wait for devices."""
+        return self._num_waiting
+
+    @property
+    def nodes(self) -> list[Node]:
+        """Nodes that are up."""
+        return [slots.node for slots in self._slots.values()]
+
+    @property
+    def free_devices(self) -> dict[str, int]:
+        """Free devices by node name."""
+        return dict(self._free.counts)
+
+    def add_node(self, node: Node) -> None:
+        """Hand out a node's devices from now on; a node of this name is replaced."""
+        count = len(node.device_ids)
+        self._slots[node.name] = _Slots(node, list(range(count)))
+        for devices in (self._free, self._whole, self._known):
+            devices.set(node.name, count)
+
+    def remove_node(self, name: str) -> None:
+        """Hand out none of a node's devices any more; what ran there is released."""
+        del self._slots[name]
+        self._free.remove(name)
+        self._whole.remove(name)
+
+    def why_never(self, allocation: Allocation) -> str | None:
+        """Say why no configuration of known nodes fits a trial; None if one does."""
+        needed = allocation.devices_per_node
+        if self._known.fits(needed) or self._expected.fits(needed):
+            return None
+        counts = max(
+            (devices.counts.values() for devices in (self._known, self._expected)),
+            key=sum,
+        )
+        return (
+            f"The trial needs {_in_words(needed)}; "
+            f"the cluster has {_in_words(counts)}. "
+            "Ask for fewer devices, or run on a larger cluster."
+        )
+
+    def enqueue(self, request: Request) -> None:
+        """Let a trial wait for its devices."""
+        # Steps of a fifth keep the lines few and the short trials apart from the long.
+        rough = math.ceil(4 * math.log2(max(request.duration_s, 1e-3)))
+        key = (request.trial.repeat, request.devices_per_node, rough)
+        queue = self._groups.setdefault(key, _Group()).queue
+        if queue and request.number < queue[0].number:
+            queue.appendleft(request)  # it runs again after an attempt was lost
+        else:
+            queue.append(request)
+        self._num_waiting += 1
+
+    def waiting(self) -> list[Request]:
+        """Return the trials that wait, in the source's order."""
+        requests = [item for group in self._groups.values() for item in group.queue]
+        return sorted(requests, key=lambda request: request.number)
+
+    def place(self, now_s: float) -> list[tuple[Request, Placement]]:
+        """Start what may start now.
+
+        Parameters
+        ----------
+        now_s
+            The time on the clock of the estimates.
+
+        Returns
+        -------
+        list of (Request, Placement)
+            In the order of their start; each holds its devices until :meth:`release`.
+        """
+        placed = []
+        first: Request | None = None
+        reservation: _Reservation | None = None
+        line = [(group.rank, key) for key, group in self._groups.items()]
+        heapq.heapify(line)
+        while line and self._free.fits((1,)):
+            _, key = heapq.heappop(line)
+            request = self._groups[key].queue[0]
+            if not self._free.fits(request.devices_per_node):
+                if first is None and self._whole.fits(request.devices_per_node):
+                    first = request
+                continue
+            if first and not reservation:
+                reservation = self._reserve(first, now_s)
+            nodes = self._choose(request, reservation, now_s)
+            if nodes is not None:
+                placed.append((request, self._start(key, nodes, reservation, now_s)))
+                if key in self._groups:
+                    heapq.heappush(line, (self._groups[key].rank, key))
+        return placed
+
+    def release(self, number: int) -> None:
+        """Take back the devices of a request that was started."""
+        for slots, taken in self._running.pop(number):
+            slots.give(taken)
+            if self._slots.get(slots.node.name) is slots:
+                self._free.add(slots.node.name, len(taken))
+        del self._ends[bisect_left(self._ends, (self._end_of.pop(number), number))]
+
+    def _choose(
+        self, request: Request, reservation: _Reservation | None, now_s: float
+    ) -> list[str] | None:
+        devices = self._free
+        if reservation and now_s + request.duration_s > reservation.start_s:
+            devices = reservation.spare
+        return devices.choose(request.devices_per_node)
+
+    def _start(
+        self,
+        key: tuple[int, tuple[int, ...], int],
+        nodes: list[str],
+        reservation: _Reservation | None,
+        now_s: float,
+    ) -> Placement:
+        request = self._groups[key].queue[0]
+        self._leave_line(key)
+        held = []
+        for name, count in zip(nodes, request.devices_per_node, strict=True):
+            held.append((self._slots[name], self._slots[name].take(count)))
+            self._free.add(name, -count)
+        end_s = now_s + request.duration_s
+        self._running[request.number] = held
+        self._end_of[request.number] = end_s
+        insort(self._ends, (end_s, request.number))
+        if reservation:
+            reservation.account(nodes, request.devices_per_node, self._free, end_s)
+        return Placement(
+            shares=tuple(
+                NodeShare(
+                    node=slots.node.name,
+                    device_ids=tuple(slots.node.device_ids[slot] for slot in taken),
+                )
+                for slots, taken in held
+            )
+        )
+
+    def _leave_line(self, key: tuple[int, tuple[int, ...], int]) -> None:
+        group = self._groups[key]
+        started = group.queue.popleft()
+        self._num_waiting -= 1
+        group.overtaken = 0
+        if not group.queue:
+            del self._groups[key]
+        for other in self._groups.values():
+            if other.queue[0].number < started.number:
+                other.overtaken += 1
+
+    def _reserve(self, request: Request, now_s: float) -> _Reservation:
+        """Find the earliest moment at which the first in line fits, by estimate."""
+        later = self._free.copy()
+        start_s = now_s
+        for end_s, number in self._ends:
+            if later.fits(request.devices_per_node):
+                break
+            start_s = max(now_s, end_s)
+            for slots, taken in self._running[number]:
+                if self._slots.get(slots.node.name) is slots:
+                    later.add(slots.node.name, len(taken))
+        nodes = later.choose(request.devices_per_node)
+        assert nodes is not None, (
+            "a trial that fits the whole cluster fits it when empty"
+        )
+        for node, count in zip(nodes, request.devices_per_node, strict=True):
+            later.add(node, -count)
+        return _Reservation(start_s, self._free, later)
+
+
+def _in_words(counts: Iterable[int]) -> str:
+    """Return e.g. ``2 nodes x 4 + 1 node x 2 devices``."""
+    ordered = sorted(counts, reverse=True)
+    groups = [
+        f"{number} node{'s' if number > 1 else ''} x {count}"
+        for count, number in Counter(ordered).items()
+    ]
+    return " + ".join(groups) + " devices" if groups else "no nodes"
