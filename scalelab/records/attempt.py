@@ -16,8 +16,8 @@ class Outcome(StrEnum):
     """How an attempt ended.
 
     ``out_of_memory`` (of the device) and ``target_not_reached`` are measurements, not
-    errors. ``timed_out``, ``preempted``, ``node_fail`` and ``cancelled`` say nothing about
-    the configuration: the trial may be tried again.
+    errors. ``timed_out``, ``preempted``, ``node_fail`` and ``cancelled`` say nothing
+    about the configuration: the trial may be tried again.
     """
 
     COMPLETED = "completed"
@@ -100,8 +100,8 @@ class AttemptSpec:
     threads_per_rank
         Threads a rank may use for one operation.
     stall_factor, stall_floor_s
-        The attempt is ``stalled`` when no rank makes progress for ``stall_factor`` median
-        steps, but at least ``stall_floor_s`` seconds.
+        The attempt is ``stalled`` when no rank makes progress for ``stall_factor``
+        median steps, but at least ``stall_floor_s`` seconds.
     validity
         Reasons known before the start that make the attempt unfit for a fit.
     """
@@ -194,8 +194,8 @@ class AttemptResult:
 class AttemptFiles:
     """The names of an attempt's files, in one place.
 
-    ``spec`` is written by the driver before the launch, ``stream`` and ``checkpoint`` by
-    rank 0, ``log(rank)`` by every rank, ``progress(rank)`` by every rank for its
+    ``spec`` is written by the driver before the launch, ``stream`` and ``checkpoint``
+    by rank 0, ``log(rank)`` by every rank, ``progress(rank)`` by every rank for its
     supervisor, ``result`` by the first node's supervisor, by write-then-rename.
     """
 

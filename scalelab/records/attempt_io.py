@@ -1,0 +1,238 @@
+"""How the files of a run are written so that a reader never meets half of one."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from scalelab.errors import StoreError
+from scalelab.records.attempt import AttemptFiles, AttemptResult, AttemptSpec
+
+
+class TornRecordError(StoreError):
+    """A file of an attempt is there but is not what its name says."""
+
+
+_FULL = "Free space (or raise the quota) and run the same command again: it resumes."
+_FORBIDDEN = "Give yourself write permission there or choose another directory."
+_REMEDIES = {
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EFBIG: _FULL,
+    errno.EACCES: _FORBIDDEN,
+    errno.EPERM: _FORBIDDEN,
+    errno.EROFS: _FORBIDDEN,
+}
+
+
+@contextmanager
+def storing(path: Path) -> Iterator[None]:
+    """Turn an operating system's refusal to write ``path`` into a `StoreError`."""
+    try:
+        yield
+    except OSError as error:
+        code = error.errno or 0
+        remedy = _REMEDIES.get(code, "Check the file system and the path, then rerun.")
+        raise StoreError(
+            f"{path} cannot be written: {error.strerror or error}. {remedy}"
+        ) from error
+
+
+def encode_json(values: Any) -> bytes:
+    """Encode plain values as one line of JSON; NaN and infinities become null.
+
+    Raises
+    ------
+    StoreError
+        If a value is no JSON value (a tensor, an array, a set, ...).
+
+    Examples
+    --------
+    >>> encode_json({"loss": float("nan"), "step": 3})
+    b'{"loss":null,"step":3}'
+    """
+    try:
+        try:
+            text = json.dumps(values, separators=(",", ":"), allow_nan=False)
+        except ValueError:
+            finite = _without_non_finite(values)
+            text = json.dumps(finite, separators=(",", ":"), allow_nan=False)
+    except TypeError as error:
+        raise StoreError(
+            f"A value cannot be recorded: {error}. Records hold text, numbers, flags, "
+            "lists and mappings; convert it first, e.g. with .item() or .tolist()."
+        ) from error
+    return text.encode()
+
+
+def _without_non_finite(values: Any) -> Any:
+    if isinstance(values, float):
+        return values if math.isfinite(values) else None
+    if isinstance(values, Mapping):
+        return {name: _without_non_finite(value) for name, value in values.items()}
+    if isinstance(values, Sequence) and not isinstance(values, str):
+        return [_without_non_finite(value) for value in values]
+    return values
+
+
+def decode_json(content: bytes) -> Any:
+    """Decode JSON, refusing the NaN and Infinity that Python's reader lets through."""
+    return json.loads(content, parse_constant=_refuse_constant)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def write_atomically(path: Path, content: bytes, *, durable: bool = True) -> None:
+    """Write a whole file or none: a hidden sibling first, then a rename.
+
+    Parameters
+    ----------
+    path
+        The file to create or replace.
+    content
+        All its bytes.
+    durable
+        Flush the bytes to the disk before the rename, so that after a power cut the
+        file is old or new, never empty. The directory is not flushed as well: that
+        would be a second journal commit, and all it saves from a power cut is the
+        newest name.
+
+    Raises
+    ------
+    StoreError
+        If the file cannot be written; nothing is left behind.
+    """
+    sibling = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    with storing(path):
+        try:
+            write_new(sibling, content, durable=durable)
+            os.replace(sibling, path)
+        except OSError:
+            with suppress(OSError):
+                sibling.unlink()
+            raise
+
+
+def write_new(path: Path, content: bytes, *, durable: bool = False) -> None:
+    """Write a file that must not exist yet; ``OSError`` passes through."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    try:
+        write_all(descriptor, content)
+        if durable:
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_all(descriptor: int, content: bytes) -> None:
+    """Write every byte; a full disk may take a few of them before it refuses."""
+    written = os.write(descriptor, content)
+    while written < len(content):
+        written += os.write(descriptor, content[written:])
+
+
+def append_line(descriptor: int, line: bytes) -> None:
+    """Append a whole line or nothing to a file open for appending.
+
+    For one writer. ``OSError`` passes through.
+    """
+    size = os.lseek(descriptor, 0, os.SEEK_END)
+    try:
+        write_all(descriptor, line + b"\n")
+    except OSError:
+        os.ftruncate(descriptor, size)  # a full disk took half of the line
+        raise
+
+
+def write_result(
+    files: AttemptFiles, result: AttemptResult, *, replace: bool = False
+) -> None:
+    """Record how an attempt ended, on disk before the function returns.
+
+    The first result of an attempt stands: a node that comes back late, or a task that
+    runs twice, changes nothing.
+
+    Parameters
+    ----------
+    files
+        The attempt's files.
+    result
+        How it ended; measurements that are NaN or infinite are recorded as missing.
+    replace
+        Overwrite a result that is already there.
+
+    Raises
+    ------
+    StoreError
+        If the disk refuses; no half-written result is left.
+    """
+    if replace or not files.result.exists():
+        write_atomically(files.result, encode_json(result.to_json()))
+
+
+def read_result(files: AttemptFiles) -> AttemptResult | None:
+    """Read how an attempt ended; None while it has not.
+
+    Raises
+    ------
+    TornRecordError
+        If the file is there but is no result.
+    StoreError
+        If it cannot be read at all.
+    """
+    values = _read(files.result)
+    if values is None:
+        return None
+    try:
+        return AttemptResult.from_json(values)
+    except (TypeError, ValueError) as error:
+        raise _torn(files.result, error) from error
+
+
+def read_spec(files: AttemptFiles) -> AttemptSpec | None:
+    """Read what was asked of an attempt; None where it was never written.
+
+    Raises
+    ------
+    TornRecordError
+        If the file is there but is no specification.
+    StoreError
+        If it cannot be read at all.
+    """
+    values = _read(files.spec)
+    if values is None:
+        return None
+    try:
+        return AttemptSpec.from_json(values)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise _torn(files.spec, error) from error
+
+
+def _read(path: Path) -> Any:
+    try:
+        return decode_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise _torn(path, error) from error
+    except OSError as error:
+        raise StoreError(
+            f"{path} cannot be read: {error.strerror or error}. "
+            "Give yourself read permission or check the file system."
+        ) from error
+
+
+def _torn(path: Path, error: Exception) -> TornRecordError:
+    return TornRecordError(
+        f"{path} is torn or was changed: {error!r}. Continuing the sweep sets it aside "
+        "and runs the trial again."
+    )

@@ -1,0 +1,99 @@
+"""Parquet files that only save time: rebuilt whenever what they come from changed."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scalelab.records.attempt_io import storing, write_atomically
+from scalelab.records.columns import COLUMNS
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+_KEY = b"scalelab"
+_ROW_GROUP = 1 << 17
+"""Rows; small enough to pick one attempt out quickly, large enough to read all."""
+
+
+def signature(paths: Iterable[Path]) -> dict[str, Any]:
+    """Return what changes whenever one of the files does: size and time of writing."""
+    stats = {}
+    for path in paths:
+        with suppress(FileNotFoundError):
+            status = path.stat()
+            stats[path.name] = [status.st_size, status.st_mtime_ns]
+    return stats
+
+
+def write_table(
+    path: Path,
+    table: pa.Table,
+    source: Mapping[str, Any],
+    encodings: Mapping[str, str] | None = None,
+) -> None:
+    """Keep a table and the state of what it was made from.
+
+    Raises
+    ------
+    StoreError
+        If the disk refuses.
+    """
+    import pyarrow.parquet as pq
+
+    metadata = {**(table.schema.metadata or {}), _KEY: json.dumps(source).encode()}
+    encodings = encodings or {}
+    buffer = io.BytesIO()
+    pq.write_table(
+        table.replace_schema_metadata(metadata),
+        buffer,
+        compression="zstd",
+        use_dictionary=[name for name in table.column_names if name not in encodings],
+        column_encoding=dict(encodings) or None,
+        row_group_size=_ROW_GROUP,
+    )
+    with storing(path):
+        path.parent.mkdir(exist_ok=True)
+    write_atomically(path, buffer.getvalue(), durable=False)
+
+
+def read_source(path: Path) -> Mapping[str, Any] | None:
+    """Return the state a kept table was made from; None if there is no usable one."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        source: Mapping[str, Any] = json.loads(pq.read_schema(path).metadata[_KEY])
+    except (OSError, pa.ArrowException, KeyError, TypeError, ValueError):
+        return None
+    return source
+
+
+def write_observations(
+    path: Path, observations: pd.DataFrame, source: Mapping[str, Any]
+) -> None:
+    """Keep an observations frame and the state of what it was made from."""
+    import pyarrow as pa
+
+    write_table(path, pa.Table.from_pandas(observations), source)
+
+
+def read_observations(path: Path, source: Mapping[str, Any]) -> pd.DataFrame | None:
+    """Read an observations frame if it was made from just this state."""
+    if not path.exists() or read_source(path) != source:
+        return None
+    import pandas as pd
+    import pyarrow.parquet as pq
+
+    observations: pd.DataFrame = pq.read_table(path).to_pandas()
+    for column in COLUMNS:
+        if column.kind == "list":
+            values = observations[column.name]
+            lists = [None if value is None else list(value) for value in values]
+            observations[column.name] = pd.Series(lists, dtype="object")
+    return observations

@@ -1,0 +1,274 @@
+"""One driver per run: a lease file with a heartbeat.
+
+A file lock would be simpler, but on shared file systems it may be local to a node. The
+holder beats by counting up inside its lease; whoever wants the run decides
+
+- on the same host (name, boot and process namespace agree) by whether the process
+  still lives, at once;
+- from any other host by watching the count on its own monotonic clock: a lease that
+  does not move for ``patience_s`` is stale.
+
+No clock of one host is compared with that of another, so a jumping clock neither breaks
+a living lease nor keeps a dead one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from scalelab.errors import LeaseError
+from scalelab.records.attempt_io import storing, write_all
+
+HEARTBEAT_S = 5.0
+PATIENCE_S = 30.0
+_WIDTH = 512
+"""Bytes of a lease; constant, so that a beat overwrites in place on a full disk too."""
+
+
+class Lease:
+    """The right to write into a run, as a context manager.
+
+    Parameters
+    ----------
+    path
+        The lease file.
+    heartbeat_s
+        Seconds between two beats.
+    patience_s
+        Seconds another host's lease must stand still before it is taken over.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        heartbeat_s: float = HEARTBEAT_S,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        self.path = path
+        self._heartbeat_s = heartbeat_s
+        self._patience_s = patience_s
+        self._identity = {**_this_process(), "token": uuid.uuid4().hex}
+        self._descriptor = -1
+        self._file_id: tuple[int, int] | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="lease", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Take the lease.
+
+        Raises
+        ------
+        LeaseError
+            If a living driver holds it.
+        """
+        while not self._create():
+            holder = self._read()
+            if holder is not None:
+                self._wait_until_stale(holder)
+                self._remove(holder)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        with suppress(OSError):
+            if self.is_held:
+                self.path.unlink()
+        os.close(self._descriptor)
+
+    @property
+    def is_held(self) -> bool:
+        """The lease file is still the one this process created."""
+        return self._file_id == _file_id(self.path)
+
+    def require(self) -> None:
+        """Refuse to go on without the lease.
+
+        Raises
+        ------
+        LeaseError
+            If it was removed or another driver took it over.
+        """
+        with storing(self.path):
+            if self.is_held:
+                return
+            holder = self._read()
+            taker = f"{_name(holder)} holds it now" if holder else "the file is gone"
+            raise LeaseError(
+                f"This driver lost its lease {self.path}: {taker}. A driver that "
+                f"stands still for {self._patience_s:g} s may lose its run. Stop one "
+                "of the two and run the sweep again: it resumes."
+            )
+
+    def _create(self) -> bool:
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
+        with storing(self.path):
+            try:
+                self._descriptor = os.open(self.path, flags, 0o644)
+            except FileExistsError:
+                return False
+            write_all(self._descriptor, self._content(0))
+            status = os.fstat(self._descriptor)
+        self._file_id = (status.st_dev, status.st_ino)
+        return True
+
+    def _content(self, beat: int) -> bytes:
+        return json.dumps({**self._identity, "beat": beat}).encode().ljust(_WIDTH)
+
+    def _beat(self) -> None:
+        beat = 0
+        while not self._stop.wait(self._heartbeat_s):
+            beat += 1
+            # Written through the open file: where another driver moved it aside, this
+            # touches the moved file and never the other's lease. Flushed, because other
+            # clients of a network file system see only what has left this one.
+            with suppress(OSError):
+                os.lseek(self._descriptor, 0, os.SEEK_SET)
+                write_all(self._descriptor, self._content(beat))
+                os.fsync(self._descriptor)
+
+    def _read(self) -> Mapping[str, Any] | None:
+        try:
+            return _parse(self.path.read_bytes())
+        except FileNotFoundError:
+            return None
+
+    def _wait_until_stale(self, holder: Mapping[str, Any]) -> None:
+        if _is_same_host(holder):
+            if _is_alive(holder):
+                raise self._refusal(holder)
+            return
+        deadline = time.monotonic() + self._patience_s
+        while time.monotonic() < deadline:
+            time.sleep(self._heartbeat_s / 2)
+            now = self._read()
+            if now is None:
+                return
+            if now != holder:
+                raise self._refusal(now)
+
+    def _refusal(self, holder: Mapping[str, Any]) -> LeaseError:
+        return LeaseError(
+            f"{self.path.parent} is being run by {_name(holder)}, {_age(self.path)}. "
+            f"One driver writes a run at a time. {_remedy(holder)} Then run the same "
+            "command again: it resumes."
+        )
+
+    def _remove(self, holder: Mapping[str, Any]) -> None:
+        """Move a stale lease aside; of several that try, one moves it."""
+        aside = self.path.with_name(f".{self.path.name}.{uuid.uuid4().hex}")
+        with storing(self.path):
+            try:
+                self.path.rename(aside)
+            except FileNotFoundError:
+                return
+            if _parse(aside.read_bytes()) != holder:
+                # Its holder beat after all, or another driver was quicker and this
+                # moved its new lease: put it back.
+                with suppress(FileExistsError):
+                    os.link(aside, self.path)
+            aside.unlink()
+
+
+def _this_process() -> dict[str, Any]:
+    pid = os.getpid()
+    return {
+        "host": socket.gethostname(),
+        "boot": _boot(),
+        "pid": pid,
+        "start": _start_of(pid),
+    }
+
+
+def _boot() -> str:
+    """Name this boot of this host and its process namespace; empty where unknown."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def _start_of(pid: int) -> str | None:
+    """Return when a process started, in ticks since boot; None when it is no more."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = status.rpartition(")")[2].split()
+    state, ticks = fields[0], fields[19]
+    return None if state in "ZX" else ticks
+
+
+def _is_same_host(holder: Mapping[str, Any]) -> bool:
+    here = (socket.gethostname(), _boot())
+    return bool(here[1]) and here == (holder.get("host"), holder.get("boot"))
+
+
+def _is_alive(holder: Mapping[str, Any]) -> bool:
+    start = _start_of(holder["pid"])
+    return _is_hidden(holder["pid"]) if start is None else start == holder["start"]
+
+
+def _is_hidden(pid: int) -> bool:
+    """Tell whether a process that /proc does not show lives, as another user's."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except ProcessLookupError:
+        return False
+    return False  # ours and not shown as living: a zombie
+
+
+def _parse(content: bytes) -> Mapping[str, Any]:
+    try:
+        return dict(json.loads(content))
+    except (TypeError, ValueError):
+        return {"torn": content.hex()}
+
+
+def _file_id(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _name(holder: Mapping[str, Any]) -> str:
+    return f"process {holder.get('pid')} on host {holder.get('host')}"
+
+
+def _remedy(holder: Mapping[str, Any]) -> str:
+    pid, host = holder.get("pid"), holder.get("host")
+    if not _is_same_host(holder):
+        return f"Wait for it, or stop it with `ssh {host} kill {pid}`."
+    if pid == os.getpid():
+        return "That is this very process: end its other sweep."
+    return f"Wait for it, or stop it with Ctrl-C or `kill {pid}`."
+
+
+def _age(path: Path) -> str:
+    try:
+        seconds = time.time() - path.stat().st_mtime
+    except OSError:
+        return "which has just ended"
+    return f"last heard of {max(seconds, 0.0):.0f} s ago"

@@ -1,0 +1,142 @@
+"""The ledger of a run: which attempts began and how they ended, in order.
+
+Only the driver writes it, one line at a time. It is an index: the attempt directories
+hold the facts, and a ledger that is lost or damaged is rebuilt from them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from scalelab.errors import StoreError
+from scalelab.experiment.source import Observation
+from scalelab.records.attempt_io import (
+    append_line,
+    decode_json,
+    encode_json,
+    storing,
+    write_atomically,
+)
+from scalelab.records.observations import check_row
+
+AttemptKey = tuple[str, int]
+"""Trial id and attempt number."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LedgerContent:
+    """What a ledger says.
+
+    Parameters
+    ----------
+    begun
+        When each attempt began (ISO 8601, UTC), in order.
+    ended
+        The row of each attempt that ended, in order of their ends.
+    is_whole
+        The file is there and all its lines, but perhaps the last, are readable.
+    is_torn
+        The last line is half a line: a driver died writing it, or is writing it now.
+    """
+
+    begun: Mapping[AttemptKey, str] = field(default_factory=dict)
+    ended: Mapping[AttemptKey, Observation] = field(default_factory=dict)
+    is_whole: bool = True
+    is_torn: bool = False
+
+
+class Ledger:
+    """Appends to and reads ``ledger.jsonl``; the file is opened at the first append."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor: int | None = None
+
+    def append_begin(self, key: AttemptKey) -> None:
+        """Note that an attempt begins now."""
+        self._append(_begin_line(key, datetime.now(UTC).isoformat()))
+
+    def append_end(self, observation: Observation) -> None:
+        """Note how an attempt ended."""
+        self._append(_end_line(observation))
+
+    def _append(self, line: bytes) -> None:
+        with storing(self.path):
+            append_line(self._open(), line)
+
+    def _open(self) -> int:
+        if self._descriptor is None:
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
+            self._descriptor = os.open(self.path, flags, 0o644)
+        return self._descriptor
+
+    def close(self) -> None:
+        """Close the file; a later append opens it again."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def replace(
+        self, begun: Mapping[AttemptKey, str], ended: Mapping[AttemptKey, Observation]
+    ) -> None:
+        """Write the whole ledger anew."""
+        self.close()
+        lines = [_begin_line(key, at) for key, at in begun.items()]
+        lines += [_end_line(observation) for observation in ended.values()]
+        write_atomically(self.path, b"".join(line + b"\n" for line in lines))
+
+    def read(self) -> LedgerContent:
+        """Read the ledger; half a line at its end is left out.
+
+        Raises
+        ------
+        SchemaError
+            If a newer ScaleLab wrote a row.
+        """
+        try:
+            content = self.path.read_bytes()
+        except FileNotFoundError:
+            return LedgerContent(is_whole=False)
+        except OSError as error:
+            raise StoreError(
+                f"{self.path} cannot be read: {error.strerror}. Give yourself read "
+                "permission or check the file system."
+            ) from error
+        *lines, rest = content.split(b"\n")
+        begun: dict[AttemptKey, str] = {}
+        ended: dict[AttemptKey, Observation] = {}
+        is_whole = True
+        for line in lines:
+            try:
+                _read_line(decode_json(line), begun, ended)
+            except (KeyError, TypeError, ValueError):
+                is_whole = False
+        return LedgerContent(
+            begun=begun, ended=ended, is_whole=is_whole, is_torn=bool(rest)
+        )
+
+
+def _read_line(
+    line: Any, begun: dict[AttemptKey, str], ended: dict[AttemptKey, Observation]
+) -> None:
+    if line["event"] == "begin":
+        begun[line["trial_id"], line["attempt"]] = line["at"]
+        return
+    observation = check_row(line["row"])
+    ended[observation["trial_id"], observation["attempt"]] = observation
+
+
+def _begin_line(key: AttemptKey, at: str) -> bytes:
+    trial_id, number = key
+    event = {"event": "begin", "trial_id": trial_id, "attempt": number, "at": at}
+    return encode_json(event)
+
+
+def _end_line(observation: Observation) -> bytes:
+    present = {name: value for name, value in observation.items() if value is not None}
+    return encode_json({"event": "end", "row": present})

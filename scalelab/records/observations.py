@@ -1,0 +1,287 @@
+"""The tidy view of what was measured: one row per attempt."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scalelab.errors import SchemaError, StoreError
+from scalelab.experiment.program import Program, program_to_json
+from scalelab.experiment.source import Observation
+from scalelab.records.attempt import AttemptResult, AttemptSpec, Outcome
+from scalelab.records.columns import (
+    COLUMNS,
+    COLUMNS_BY_NAME,
+    OPTION_PREFIX,
+    SCHEMA_VERSION,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_MISSING: Mapping[str, Any] = dict.fromkeys(column.name for column in COLUMNS)
+_IDENTITY = (
+    "schema_version",
+    "run",
+    "trial_id",
+    "repeat",
+    "attempt",
+    "outcome",
+    "kind",
+)
+
+
+def row(spec: AttemptSpec, result: AttemptResult) -> Observation:
+    """Return the row of an attempt that has ended.
+
+    Parameters
+    ----------
+    spec
+        Gives the configuration columns.
+    result
+        Gives everything else; a measurement of a configuration column (e.g. the
+        ``data_parallel_size`` of a sharded model) replaces what the trial implies.
+
+    Returns
+    -------
+    Observation
+        Every column of ``records.columns``, missing ones None, and ``options.<axis>``.
+        Times are ISO 8601 text in UTC; :func:`frame` gives them their dtype.
+
+    Raises
+    ------
+    StoreError
+        If a measurement is no column, or has the wrong type for it.
+    """
+    values = {**_MISSING, **_configuration(spec), **_ending(result)}
+    for name, value in result.measurements.items():
+        _check(name, value)
+        if value is not None:
+            values[name] = value
+    measured = result.measurements.get("validity") or ()
+    values["validity"] = list(dict.fromkeys((*spec.validity, *measured)))
+    return values
+
+
+def _configuration(spec: AttemptSpec) -> dict[str, Any]:
+    trial = spec.trial
+    shares = spec.placement.shares
+    workload = spec.run if trial.workload == "command" else trial.workload
+    values = {
+        "schema_version": SCHEMA_VERSION,
+        "run": spec.run,
+        "trial_id": trial.trial_id,
+        "repeat": trial.repeat,
+        "attempt": spec.number,
+        "kind": str(trial.kind),
+        "workload": workload,
+        "code_hash": program_hash(spec.program),
+        "emulated": trial.workload == "emulated",
+        "parallelism": trial.parallelism,
+        "device_type": spec.device_type,
+        "device_ids": [device for share in shares for device in share.device_ids],
+        "num_nodes": trial.allocation.num_nodes,
+        "gpus_per_node": trial.allocation.gpus_per_node,
+        "world_size": trial.world_size,
+        "data_parallel_size": trial.data_parallel_size,
+        "placement": "+".join(str(len(share.device_ids)) for share in shares),
+        "threads_per_rank": spec.threads_per_rank,
+        "local_batch_size": trial.local_batch_size,
+        "gradient_accumulation_steps": trial.gradient_accumulation_steps,
+        "global_batch_size": trial.global_batch_size,
+        "precision": trial.precision,
+        "seed": trial.seed,
+    }
+    if rate := trial.learning_rate:
+        values["lr_rule"] = rate.rule
+        values["base_learning_rate"] = rate.base
+        values["learning_rate"] = rate.value
+    if target := trial.measurement.target:
+        values["target_metric"] = target.metric
+        values["metric_mode"] = str(target.mode)
+        values["target_value"] = target.value
+    for axis, value in trial.options.items():
+        values[OPTION_PREFIX + axis] = value
+    return values
+
+
+def _ending(result: AttemptResult) -> dict[str, Any]:
+    return {"outcome": str(result.outcome), "reason": result.reason or None}
+
+
+def program_hash(program: Program) -> str:
+    """Hash what a trial's ranks execute: code, command, workload parameters.
+
+    Two programs whose code directories hold the same snapshot hash alike wherever the
+    directories lie, because a snapshot's directory is named by its content.
+    """
+    values = program_to_json(program)
+    if directory := values["code_directory"]:
+        values["code_directory"] = Path(directory).name
+    canonical = json.dumps(values, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+
+def _is_time(value: Any) -> bool:
+    if not isinstance(value, str):
+        return False
+    try:
+        return datetime.fromisoformat(value).utcoffset() is not None
+    except ValueError:
+        return False
+
+
+_KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    "text": ("text", lambda value: isinstance(value, str)),
+    "integer": (
+        "a whole number",
+        lambda value: isinstance(value, int) and not isinstance(value, bool),
+    ),
+    "number": (
+        "a number",
+        lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+    ),
+    "flag": ("true or false", lambda value: isinstance(value, bool)),
+    "time": ("an ISO 8601 time with its UTC offset", _is_time),
+    "list": (
+        "a list of text",
+        lambda value: (
+            isinstance(value, list | tuple)
+            and all(isinstance(item, str) for item in value)
+        ),
+    ),
+}
+
+
+def _check(name: str, value: Any) -> None:
+    column = COLUMNS_BY_NAME.get(name)
+    if column is None or name in _IDENTITY:
+        what = "names the attempt" if column else "is no column of the observations"
+        raise StoreError(
+            f"measurements[{name!r}]={value!r} {what}. Report one of the measured "
+            "columns in scalelab.records.columns.COLUMNS."
+        )
+    rule, holds = _KINDS[column.kind]
+    if value is not None and not holds(value):
+        raise StoreError(
+            f"measurements[{name!r}]={value!r} must be {rule}: {column.meaning}"
+        )
+
+
+def check_row(values: Any) -> Observation:
+    """Accept a stored row of this or an older schema, every column present.
+
+    Raises
+    ------
+    SchemaError
+        If a newer ScaleLab wrote it.
+    """
+    version = values["schema_version"]
+    if version > SCHEMA_VERSION:
+        raise SchemaError(
+            f"These records have schema_version={version}; this ScaleLab reads up to "
+            f"{SCHEMA_VERSION}. Install the ScaleLab that wrote them, or a newer one."
+        )
+    return {**_MISSING, **values}
+
+
+def counting_rows(rows: Iterable[Observation]) -> list[Observation]:
+    """Return one row per trial: the attempt that counts, trials in order of appearance.
+
+    It is the first attempt whose outcome is a measurement, else the last attempt.
+    """
+    counting: dict[str, Observation] = {}
+    for candidate in rows:
+        trial_id = candidate["trial_id"]
+        chosen = counting.get(trial_id)
+        if chosen is None or _counts_more(candidate, chosen):
+            counting[trial_id] = candidate
+    return list(counting.values())
+
+
+def _counts_more(candidate: Observation, chosen: Observation) -> bool:
+    measured, chosen_measured = (
+        Outcome(each["outcome"]).is_measurement for each in (candidate, chosen)
+    )
+    if measured != chosen_measured:
+        return measured
+    is_later: bool = candidate["attempt"] > chosen["attempt"]
+    return is_later != measured
+
+
+def frame(rows: Sequence[Observation]) -> pd.DataFrame:
+    """Return rows as a frame, one column per name of ``records.columns``.
+
+    Parameters
+    ----------
+    rows
+        From :func:`row` or read back; columns an older schema lacked may be absent.
+
+    Returns
+    -------
+    DataFrame
+        ``Int64``, ``Float64``, ``boolean``, ``string``, ``datetime64[ns, UTC]`` and,
+        for lists of text, ``object``; missing is ``<NA>``, ``NaT`` or None. The columns
+        ``options.<axis>`` stand after ``parallelism``, sorted by name; one whose values
+        differ in type is text.
+
+    Raises
+    ------
+    SchemaError
+        If a row was written by a newer ScaleLab.
+    """
+    import pandas as pd
+
+    checked = [check_row(values) for values in rows]
+    options = sorted(
+        {
+            name
+            for values in checked
+            for name in values
+            if name.startswith(OPTION_PREFIX)
+        }
+    )
+    columns: dict[str, Any] = {}
+    for column in COLUMNS:
+        values = [values[column.name] for values in checked]
+        columns[column.name] = _array(values, column.kind)
+        if column.name == "parallelism":
+            for name in options:
+                values = [values.get(name) for values in checked]
+                columns[name] = _array(*_option(values))
+    return pd.DataFrame(columns)
+
+
+_DTYPES: Mapping[str, Any] = {
+    "integer": "Int64",
+    "number": "Float64",
+    "flag": "boolean",
+    "text": "string",
+}
+
+
+def _array(values: list[Any], kind: str) -> Any:
+    import pandas as pd
+
+    if kind == "time":
+        return pd.to_datetime(
+            pd.Series(values, dtype="object"), utc=True, format="ISO8601"
+        ).astype("datetime64[ns, UTC]")
+    if kind == "list":
+        return pd.Series(
+            [None if value is None else list(value) for value in values], dtype="object"
+        )
+    return pd.array(values, dtype=_DTYPES[kind])
+
+
+def _option(values: list[Any]) -> tuple[list[Any], str]:
+    present = [value for value in values if value is not None]
+    for kind in ("flag", "integer", "number"):
+        holds = _KINDS[kind][1]
+        if all(holds(value) for value in present):
+            return values, kind
+    return [None if value is None else str(value) for value in values], "text"

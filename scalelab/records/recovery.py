@@ -1,0 +1,103 @@
+"""What a driver that was killed left behind, brought into order."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from scalelab.errors import StoreError
+from scalelab.experiment.source import Observation
+from scalelab.records.attempt import AttemptFiles, AttemptResult, AttemptSpec, Outcome
+from scalelab.records.attempt_io import (
+    TornRecordError,
+    read_result,
+    read_spec,
+    storing,
+    write_result,
+)
+from scalelab.records.ledger import AttemptKey
+from scalelab.records.observations import row
+
+_ABANDONED = AttemptResult(
+    outcome=Outcome.NODE_FAIL,
+    reason="The driver of the sweep ended before the attempt did.",
+)
+
+
+def attempts_on_disk(trials: Path) -> Iterator[tuple[AttemptKey, AttemptFiles]]:
+    """Yield every attempt that has a directory, by trial id and number."""
+    for trial_id in _entries(trials):
+        for number in sorted(_entries(trials / trial_id)):
+            if number.isdecimal():
+                yield (
+                    (trial_id, int(number)),
+                    AttemptFiles(trials / trial_id / number),
+                )
+
+
+def _entries(directory: Path) -> list[str]:
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return os.listdir(directory)
+    return []
+
+
+def last_number(trial_directory: Path) -> int:
+    """Return the highest attempt number of a trial; 0 if it was never tried."""
+    numbers = [name for name in _entries(trial_directory) if name.isdecimal()]
+    return max(map(int, numbers), default=0)
+
+
+def settle(key: AttemptKey, files: AttemptFiles) -> Observation | None:
+    """End an attempt that no living driver will end, and return its row.
+
+    A result that is there counts. One that is torn is set aside as
+    ``result.json.torn``, and a missing one is written: both are ``node_fail``.
+
+    Returns
+    -------
+    Observation or None
+        None where not even what was asked is known: a driver died, or the power went,
+        while the attempt was being written down.
+    """
+    try:
+        spec = read_spec(files)
+    except TornRecordError:
+        return None
+    if spec is None:
+        return None
+    try:
+        result = read_result(files)
+        if result is not None:
+            return _row_at(key, spec, result)
+        result = _ABANDONED
+    except TornRecordError as error:
+        result = _set_aside(files, error)
+    write_result(files, result)
+    return _row_at(key, spec, result)
+
+
+def _set_aside(files: AttemptFiles, error: StoreError) -> AttemptResult:
+    aside = files.result.with_name(files.result.name + ".torn")
+    with storing(aside):
+        files.result.rename(aside)
+    return AttemptResult(
+        outcome=Outcome.NODE_FAIL,
+        reason=f"The result could not be read and was kept as {aside.name}. {error}",
+    )
+
+
+def _row_at(key: AttemptKey, spec: AttemptSpec, result: AttemptResult) -> Observation:
+    """Return the row under the name its directory has, copied or not."""
+    trial_id, number = key
+    return {**row(spec, result), "trial_id": trial_id, "attempt": number}
+
+
+def glance(key: AttemptKey, files: AttemptFiles) -> Observation | None:
+    """Return the row of an attempt if it has a readable result; write nothing."""
+    with suppress(TornRecordError):
+        spec, result = read_spec(files), read_result(files)
+        if spec is not None and result is not None:
+            return _row_at(key, spec, result)
+    return None

@@ -1,0 +1,265 @@
+"""What rank 0 reports while it runs: JSON lines, and their compacted copy.
+
+A stream is written by one process and survives its death up to the last whole line.
+Reading a run's streams from thousands of text files is slow, so they are gathered in
+one Parquet file, used for every attempt whose stream has not changed since.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from scalelab.errors import StoreError
+from scalelab.records import cache
+from scalelab.records.attempt_io import append_line, encode_json, storing
+from scalelab.records.ledger import AttemptKey
+from scalelab.records.recovery import attempts_on_disk
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+_COUNTS = ("step", "samples")
+_ENCODINGS = {"double": "BYTE_STREAM_SPLIT", "int64": "DELTA_BINARY_PACKED"}
+
+
+class StreamWriter:
+    """Appends reports to an attempt's stream, one line each, unbuffered.
+
+    Parameters
+    ----------
+    path
+        The stream; made if it is not there, continued if it is.
+
+    Raises
+    ------
+    StoreError
+        If the disk refuses; no half line is left.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with storing(path):
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
+            self._descriptor = os.open(path, flags, 0o644)
+
+    def append(self, report: Mapping[str, Any]) -> None:
+        """Append a report; NaN and infinities are recorded as missing."""
+        line = encode_json(dict(report))
+        with storing(self.path):
+            append_line(self._descriptor, line)
+
+    def close(self) -> None:
+        """Close the stream."""
+        os.close(self._descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Read JSON lines; none where the file is not there.
+
+    What follows the last line end is a line being written, or torn by the end of its
+    writer, and is left out. NaN, which foreign writers may have left, is missing.
+
+    Raises
+    ------
+    StoreError
+        If a whole line is no JSON object.
+    """
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StoreError(
+            f"{path} cannot be read: {error.strerror}. Give yourself read permission "
+            "or check the file system."
+        ) from error
+    lines = content.split(b"\n")[:-1]
+    try:
+        # One call for the whole file is twice as fast as one per line.
+        rows = json.loads(b"[" + b",".join(lines) + b"]", parse_constant=_missing)
+    except ValueError:
+        rows = []
+    if len(rows) == len(lines) and all(type(values) is dict for values in rows):
+        return list(rows)
+    return [_read_line(path, index, line) for index, line in enumerate(lines, start=1)]
+
+
+def _missing(_: str) -> None:
+    return None
+
+
+def _read_line(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        values = json.loads(line, parse_constant=_missing)
+    except ValueError:
+        values = None
+    if not isinstance(values, dict):
+        raise StoreError(
+            f"{path}, line {number} is no JSON object: {line[:60]!r}. Remove the line; "
+            "only the last line of a stream may be torn."
+        )
+    return values
+
+
+def _table(path: Path) -> pa.Table:
+    """Read a stream; columns in order of appearance, those without a value left out."""
+    import pyarrow as pa
+
+    rows = read_lines(path)
+    names = dict.fromkeys(name for values in rows for name in values)
+    arrays = {}
+    for name in names:
+        column = [values.get(name) for values in rows]
+        if any(value is not None for value in column):
+            arrays[name] = _array(path, name, column)
+    return pa.table(arrays)
+
+
+def _array(path: Path, name: str, column: list[Any]) -> pa.Array:
+    import pyarrow as pa
+
+    try:
+        if name in _COUNTS:
+            return pa.array(column, pa.int64())
+        array = pa.array(column)
+        return array.cast(pa.float64()) if pa.types.is_integer(array.type) else array
+    except (pa.ArrowException, OverflowError) as error:
+        line = next(
+            (at for at, value in enumerate(column, start=1) if not _fits(name, value)),
+            len(column),
+        )
+        raise StoreError(
+            f"{path}, line {line}: {name}={column[line - 1]!r} does not fit with the "
+            f"rest of the column. Report {name} as a number on every line, or as text "
+            "on every line; step and samples as whole numbers."
+        ) from error
+
+
+def _fits(name: str, value: Any) -> bool:
+    kinds = int if name in _COUNTS else int | float
+    return value is None or (isinstance(value, kinds) and not isinstance(value, bool))
+
+
+class Streams:
+    """The streams of a run's attempts.
+
+    Parameters
+    ----------
+    directory
+        The run's directory.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._trials = directory / "trials"
+        self._cache = directory / "cache" / "streams.parquet"
+
+    def one(self, key: AttemptKey) -> pd.DataFrame:
+        """Return the stream of one attempt."""
+        import pyarrow.parquet as pq
+
+        trial_id, number = key
+        path = self._trials / trial_id / f"{number:03d}" / "stream.jsonl"
+        if self._compacted().get(_name(key)) != _size(path):
+            frame: pd.DataFrame = _table(path).to_pandas()
+            return frame
+        chosen = [("trial_id", "==", trial_id), ("attempt", "==", number)]
+        table = pq.read_table(self._cache, filters=chosen)
+        names = [
+            name
+            for name in table.column_names
+            if name not in ("trial_id", "attempt")
+            and table[name].null_count < table.num_rows
+        ]
+        compacted: pd.DataFrame = table.select(names).to_pandas()
+        return compacted
+
+    def all(self) -> pd.DataFrame:
+        """Return all streams in one frame, the compacted copy brought up to date."""
+        import pyarrow.parquet as pq
+
+        if self._sizes() != self._compacted():
+            frame: pd.DataFrame = self._gather()[0].to_pandas()
+            return frame
+        compacted: pd.DataFrame = pq.read_table(self._cache).to_pandas()
+        return compacted
+
+    def compact(self) -> None:
+        """Write the compacted copy, unless it is up to date."""
+        if self._sizes() == self._compacted():
+            return
+        table, sizes = self._gather()
+        encodings = {
+            field.name: _ENCODINGS[str(field.type)]
+            for field in table.schema
+            if str(field.type) in _ENCODINGS
+        }
+        cache.write_table(self._cache, table, sizes, encodings)
+
+    def _compacted(self) -> Mapping[str, Any]:
+        return cache.read_source(self._cache) or {}
+
+    def _paths(self) -> Iterator[tuple[AttemptKey, Path]]:
+        for key, files in attempts_on_disk(self._trials):
+            if files.stream.exists():
+                yield key, files.stream
+
+    def _sizes(self) -> dict[str, int | None]:
+        return {_name(key): _size(path) for key, path in self._paths()}
+
+    def _gather(self) -> tuple[pa.Table, dict[str, int | None]]:
+        """Read what changed, and the rest from the compacted copy if it all stands."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        sizes = self._sizes()
+        compacted = self._compacted()
+        stands = compacted and compacted.items() <= sizes.items()
+        tables = [pq.read_table(self._cache)] if stands else []
+        for key, path in self._paths():
+            name = _name(key)
+            if not stands or name not in compacted:
+                tables.append(_with_key(key, _table(path)))
+        if not tables:
+            tables = [_with_key(("", 0), pa.table({}))]
+        gathered = pa.concat_tables(tables, promote_options="permissive")
+        return gathered, sizes
+
+
+def _with_key(key: AttemptKey, table: pa.Table) -> pa.Table:
+    import pyarrow as pa
+
+    trial_id, number = key
+    index = pa.array([0] * table.num_rows, pa.int32())
+    trial_ids = pa.DictionaryArray.from_arrays(index, [trial_id])
+    numbers = pa.array([number] * table.num_rows, pa.int64())
+    table = table.add_column(0, "attempt", numbers)
+    return table.add_column(0, "trial_id", trial_ids)
+
+
+def _name(key: AttemptKey) -> str:
+    trial_id, number = key
+    return f"{trial_id}/{number:03d}"
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return None
