@@ -76,6 +76,29 @@ class CommandProgram:
 Program = WorkloadProgram | CommandProgram
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BuiltInWorkload:
+    """What a plan must know of a built-in workload before it runs.
+
+    Parameters
+    ----------
+    has_batch_norm
+        Its convergence depends on the local batch too, not on the global one alone.
+    is_trained
+        It has a learning rate and metrics; ``emulated`` only takes time.
+    """
+
+    has_batch_norm: bool
+    is_trained: bool
+
+
+BUILT_IN_WORKLOADS: Mapping[str, BuiltInWorkload] = {
+    "digits_mlp": BuiltInWorkload(has_batch_norm=False, is_trained=True),
+    "resnet_cifar": BuiltInWorkload(has_batch_norm=True, is_trained=True),
+    "emulated": BuiltInWorkload(has_batch_norm=False, is_trained=False),
+}
+
+
 def program_to_json(program: Program) -> dict[str, Any]:
     """Return plain JSON values; :func:`program_from_json` reads them back."""
     kind = "workload" if isinstance(program, WorkloadProgram) else "command"

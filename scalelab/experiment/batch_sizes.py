@@ -1,0 +1,123 @@
+"""Batch arithmetic: local x ranks x accumulation = global, and what does not divide."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from scalelab.errors import SpecError
+
+
+class ScalingMode(StrEnum):
+    """What stays fixed while the number of ranks grows."""
+
+    STRONG = "strong"
+    WEAK = "weak"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchSizes:
+    """The batch of a trial.
+
+    Parameters
+    ----------
+    local_batch_size
+        Samples per rank per forward pass.
+    gradient_accumulation_steps
+        Forward passes per optimiser step.
+    global_batch_size
+        Samples per optimiser step over all ranks.
+    """
+
+    local_batch_size: int
+    gradient_accumulation_steps: int
+    global_batch_size: int
+
+
+def from_local(local: int, *, world_size: int, accumulation: int = 1) -> BatchSizes:
+    """Return the batch of a weak-scaling trial: the global batch grows with the ranks.
+
+    >>> from_local(16, world_size=8).global_batch_size
+    128
+    """
+    return BatchSizes(
+        local_batch_size=local,
+        gradient_accumulation_steps=accumulation,
+        global_batch_size=local * world_size * accumulation,
+    )
+
+
+def from_both(local: int, total: int, *, world_size: int) -> BatchSizes:
+    """Return the batch in which accumulation makes up the given global batch.
+
+    Raises
+    ------
+    SpecError
+        If the global batch is not a multiple of the samples of one forward pass.
+
+    >>> from_both(128, 4096, world_size=16).gradient_accumulation_steps
+    2
+    """
+    one_pass = local * world_size
+    if total % one_pass:
+        raise SpecError(
+            f"global_batch_size={total} is not divisible by world_size={world_size} * "
+            f"local_batch_size={local} (={one_pass}). Use a multiple of {one_pass} or "
+            "change local_batch_size."
+        )
+    return BatchSizes(
+        local_batch_size=local,
+        gradient_accumulation_steps=total // one_pass,
+        global_batch_size=total,
+    )
+
+
+def from_global(total: int, *, world_size: int, accumulation: int = 1) -> BatchSizes:
+    """Return the batch of a strong-scaling trial: the local batch shrinks.
+
+    Raises
+    ------
+    SpecError
+        If the global batch cannot be shared out evenly.
+
+    >>> from_global(4096, world_size=16).local_batch_size
+    256
+    """
+    shares = world_size * accumulation
+    if total % shares:
+        divisor = f"world_size={world_size}"
+        if accumulation > 1:
+            divisor += f" * gradient_accumulation_steps={accumulation} (={shares})"
+        raise SpecError(
+            f"global_batch_size={total} is not divisible by {divisor}. Use a multiple "
+            f"of {shares} or change the number of devices."
+        )
+    return from_local(total // shares, world_size=world_size, accumulation=accumulation)
+
+
+def fitted(total: int, largest: int, *, world_size: int) -> BatchSizes:
+    """Return the batch with the fewest accumulation steps that fits into memory.
+
+    Parameters
+    ----------
+    total
+        The global batch.
+    largest
+        The largest local batch that fits on a device.
+    world_size
+        Ranks.
+
+    Raises
+    ------
+    SpecError
+        If the global batch cannot be shared out evenly.
+
+    >>> fitted(4096, 200, world_size=16)
+    BatchSizes(local_batch_size=128, gradient_accumulation_steps=2, \
+global_batch_size=4096)
+    """
+    per_rank = from_global(total, world_size=world_size).local_batch_size
+    local = min(per_rank, largest)
+    while per_rank % local:
+        local -= 1
+    return from_both(local, total, world_size=world_size)

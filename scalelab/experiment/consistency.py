@@ -1,0 +1,195 @@
+"""What must hold between the keys of an experiment."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from scalelab.errors import SpecError
+from scalelab.experiment.batch_sizes import ScalingMode
+from scalelab.experiment.placeholders import PLACEHOLDERS, placeholders_in
+from scalelab.experiment.problems import one_of, shown
+from scalelab.experiment.program import BUILT_IN_WORKLOADS
+from scalelab.experiment.trial import TrialKind
+
+if TYPE_CHECKING:
+    from scalelab.experiment.sections import Metrics
+    from scalelab.experiment.spec import Experiment
+
+PARALLELISM = ("ddp",)
+"""Strategies of built-in workloads; a command may call its own what it likes."""
+
+
+def check_experiment(experiment: Experiment) -> None:
+    """Refuse keys that contradict each other.
+
+    Raises
+    ------
+    SpecError
+        Naming the keys, the rule and what to change.
+    """
+    _check_program(experiment)
+    if experiment.workload:
+        _check_workload(experiment)
+    else:
+        _check_command(experiment)
+    _check_devices(experiment)
+    _check_batches(experiment)
+    experiment.measure.check(experiment.job)
+    _check_warmup(experiment)
+
+
+def _check_program(experiment: Experiment) -> None:
+    if bool(experiment.workload) == bool(experiment.command):
+        given = "both given" if experiment.command else "both missing"
+        raise SpecError(
+            f"workload and command are {given}. An experiment runs exactly one: a "
+            f"workload ({', '.join(BUILT_IN_WORKLOADS)}, module:Class) or a command."
+        )
+
+
+def _check_workload(experiment: Experiment) -> None:
+    name = experiment.workload_name
+    for key in ("env", "metrics"):
+        if getattr(experiment, key):
+            raise SpecError(
+                f"{key} belongs to a command, not to a workload. Remove it."
+            )
+    built_in = BUILT_IN_WORKLOADS.get(name)
+    if built_in is None:
+        if not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", name):
+            raise SpecError(
+                f"workload={shown(name)} is neither built in nor module:Class. "
+                f"{one_of(BUILT_IN_WORKLOADS, name)}"
+            )
+        return
+    for strategy in experiment.parallelism:
+        if strategy not in PARALLELISM:
+            raise SpecError(
+                f"parallelism={shown(strategy)} is not known. "
+                f"{one_of(PARALLELISM, strategy)}"
+            )
+    if built_in.is_trained and experiment.learning_rate is None:
+        raise SpecError(
+            f"learning_rate is missing. workload={name} trains, so it needs one, such "
+            "as learning_rate: 0.1."
+        )
+    if not built_in.is_trained and set(experiment.measure.kind) != {
+        TrialKind.THROUGHPUT
+    }:
+        raise SpecError(
+            f"workload={name} takes time but trains nothing: measure.kind can only be "
+            "throughput. Remove the others."
+        )
+
+
+def _check_command(experiment: Experiment) -> None:
+    if experiment.metrics:
+        _check_metrics(experiment.metrics)
+    valid = {**PLACEHOLDERS, **experiment.options}
+    used = set()
+    for field, template in _templates(experiment):
+        for placeholder in placeholders_in(template):
+            used.add(placeholder)
+            if placeholder not in valid:
+                raise SpecError(
+                    f"{field} holds {{{placeholder}}}, which is no placeholder. "
+                    f"{one_of(valid, placeholder)}"
+                )
+    for axis in experiment.options:
+        if axis in PLACEHOLDERS:
+            raise SpecError(
+                f"options.{axis} is a placeholder of its own. Rename the axis, or use "
+                "the experiment's own key."
+            )
+        if axis not in used:
+            raise SpecError(
+                f"options.{axis} would change nothing: the command does not use "
+                f"{{{axis}}}. Write {{{axis}}} where the value belongs."
+            )
+    if experiment.learning_rate is None and "learning_rate" in used:
+        raise SpecError(
+            "learning_rate is missing, but the command uses {learning_rate}. Add, for "
+            "example, learning_rate: 0.1."
+        )
+
+
+def _templates(experiment: Experiment) -> Iterator[tuple[str, str]]:
+    yield "command", experiment.command or ""
+    for name, value in experiment.env.items():
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name, re.ASCII):
+            raise SpecError(
+                f"env: {shown(name)} is no name of an environment variable. Use "
+                "letters, digits and '_', not starting with a digit."
+            )
+        yield f"env.{name}", value
+
+
+def _check_metrics(metrics: Metrics) -> None:
+    if (metrics.jsonl is None) == (metrics.regex is None):
+        raise SpecError("metrics must have exactly one of jsonl and regex.")
+    for pattern in metrics.regex or ():
+        try:
+            groups = re.compile(pattern).groupindex
+        except (re.error, OverflowError, RecursionError) as error:
+            raise SpecError(
+                f"metrics.regex={shown(pattern)} is no regular expression: {error}."
+            ) from error
+        if not groups:
+            raise SpecError(
+                f"metrics.regex={shown(pattern)} has no named group. Name what is "
+                "read, such as (?P<loss>[0-9.]+)."
+            )
+
+
+def _check_devices(experiment: Experiment) -> None:
+    gpus, nodes, per_node = experiment.gpus, experiment.nodes, experiment.gpus_per_node
+    if gpus and (nodes or per_node):
+        raise SpecError(
+            "gpus and nodes x gpus_per_node both say which devices a trial gets. Keep "
+            "gpus (packed on nodes), or nodes with gpus_per_node."
+        )
+    if bool(nodes) != bool(per_node):
+        given, missing = (
+            ("nodes", "gpus_per_node") if nodes else ("gpus_per_node", "nodes")
+        )
+        raise SpecError(f"{given} needs {missing}. Add it, or write gpus instead.")
+    if not gpus and not nodes:
+        raise SpecError(
+            "gpus is missing. Add the devices per trial, such as gpus: [1, 2, 4]."
+        )
+
+
+def _check_batches(experiment: Experiment) -> None:
+    total, local = experiment.global_batch_size, experiment.local_batch_size
+    if total is None and local is None:
+        raise SpecError(
+            "local_batch_size and global_batch_size are both missing. Add at least "
+            "one, such as local_batch_size: [32, 64]."
+        )
+    if experiment.gradient_accumulation_steps and total and local:
+        raise SpecError(
+            "gradient_accumulation_steps follows from global_batch_size and "
+            "local_batch_size. Remove one of the three."
+        )
+    if experiment.scaling is ScalingMode.STRONG and total is None:
+        raise SpecError(
+            "scaling=strong holds global_batch_size fixed, but there is none. Add it, "
+            "or write scaling: weak."
+        )
+    if experiment.scaling is ScalingMode.WEAK and total is not None:
+        raise SpecError(
+            "scaling=weak holds local_batch_size fixed, so global_batch_size follows "
+            "from the number of devices. Remove global_batch_size."
+        )
+
+
+def _check_warmup(experiment: Experiment) -> None:
+    warmup = experiment.learning_rate and experiment.learning_rate.warmup
+    if warmup and warmup.epochs:
+        if not (experiment.job and experiment.job.samples_per_epoch):
+            raise SpecError(
+                "learning_rate.warmup.epochs needs job.samples_per_epoch. Add it, or "
+                "give the warm-up in samples."
+            )

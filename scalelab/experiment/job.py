@@ -1,0 +1,76 @@
+"""The training job the recommendation is for: how much there is to do."""
+
+from __future__ import annotations
+
+import math
+
+from pydantic import Field, model_validator
+
+from scalelab.errors import SpecError
+from scalelab.experiment.fields import Count, Positive, Section, TargetText
+
+_AMOUNTS = ("epochs", "steps", "samples", "tokens")
+
+
+class Job(Section):
+    """An amount of training, a target to reach, or both: then the amount is a cap."""
+
+    epochs: Positive | None = Field(
+        default=None, description="Passes over the data; needs samples_per_epoch."
+    )
+    samples_per_epoch: Count | None = Field(
+        default=None, description="Samples in one pass over the training data."
+    )
+    steps: Count | None = Field(default=None, description="Optimiser steps.")
+    samples: Count | None = Field(default=None, description="Training samples.")
+    tokens: Count | None = Field(
+        default=None, description="Training tokens; needs sequence_length."
+    )
+    sequence_length: Count | None = Field(
+        default=None, description="Tokens per sample."
+    )
+    target: TargetText | None = Field(
+        default=None, description="Metric to reach, such as 'val_loss <= 2.9'."
+    )
+
+    @model_validator(mode="after")
+    def _says_how_much(self) -> Job:
+        given = [name for name in _AMOUNTS if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise SpecError(
+                f"{' and '.join(given)} both say how long the job is. Keep one."
+            )
+        if not given and self.target is None:
+            raise SpecError(
+                "does not say how long the job is. Add one of epochs, steps, samples "
+                "and tokens, or a target such as 'val_loss <= 2.9'."
+            )
+        if self.epochs and not self.samples_per_epoch:
+            raise SpecError("epochs needs samples_per_epoch. Add it.")
+        if self.tokens and not self.sequence_length:
+            raise SpecError("tokens needs sequence_length, tokens per sample. Add it.")
+        return self
+
+    def num_samples(self, global_batch_size: int) -> int | None:
+        """Return the job's length, or its cap where it has a target; None: unknown.
+
+        Parameters
+        ----------
+        global_batch_size
+            Samples per optimiser step; what a job in steps comes to depends on it.
+        """
+        if self.epochs and self.samples_per_epoch:
+            return math.ceil(self.epochs * self.samples_per_epoch)
+        if self.tokens and self.sequence_length:
+            return math.ceil(self.tokens / self.sequence_length)
+        return self.steps * global_batch_size if self.steps else self.samples
+
+    def __str__(self) -> str:
+        amounts = [
+            f"{value:,.10g} {name}"
+            for name in _AMOUNTS
+            if (value := getattr(self, name)) is not None
+        ]
+        if self.target is None:
+            return amounts[0]
+        return " within ".join([f"until {self.target}", *amounts])

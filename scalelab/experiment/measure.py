@@ -1,0 +1,143 @@
+"""What is measured, and how long a trial runs for it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from pydantic import Field, model_validator
+
+from scalelab.errors import SpecError
+from scalelab.experiment.fields import (
+    Count,
+    CountOrZero,
+    DeviceCount,
+    Duration,
+    Flag,
+    Fraction,
+    OneOrMany,
+    Positive,
+    Repeats,
+    Section,
+)
+from scalelab.experiment.job import Job
+from scalelab.experiment.trial import Measurement, TrialKind
+
+
+class Measure(Section):
+    """Which families of trials are run, and when each trial is done."""
+
+    kind: OneOrMany[TrialKind] = Field(
+        default=(TrialKind.THROUGHPUT,),
+        description="throughput (default), convergence, end_to_end, or a list.",
+    )
+    warmup_steps: CountOrZero = Field(
+        default=5, description="Optimiser steps left out of every statistic."
+    )
+    steps: Count = Field(
+        default=50, description="Measured steps of a throughput trial, at most."
+    )
+    repeats: Repeats = Field(
+        default=3, description="Runs of each throughput trial, interleaved."
+    )
+    relative_precision: Fraction = Field(
+        default=0.02,
+        description="A throughput trial ends early at this relative half-width.",
+    )
+    evaluate_every_samples: Count | None = Field(
+        default=None,
+        description="Training samples between evaluations; default: an epoch.",
+    )
+    max_samples: Count | None = Field(
+        default=None, description="Samples after which a convergence trial gives up."
+    )
+    max_epochs: Positive | None = Field(
+        default=None, description="The same in epochs of job.samples_per_epoch."
+    )
+    convergence_gpus: DeviceCount | None = Field(
+        default=None,
+        description=(
+            "Devices a convergence trial runs on, at most; default: the fewest listed. "
+            "Gradient accumulation makes up for the rest."
+        ),
+    )
+    batch_norm: Flag | None = Field(
+        default=None,
+        description=(
+            "false: the model has no batch normalisation, so convergence depends on "
+            "the global batch alone; default: known for built-in workloads, else true."
+        ),
+    )
+    timeout: Duration | None = Field(
+        default=None, description="Time after which an attempt is ended, such as 30min."
+    )
+
+    @model_validator(mode="after")
+    def _has_one_cap(self) -> Measure:
+        if self.max_samples and self.max_epochs:
+            raise SpecError("max_samples and max_epochs both cap a trial. Keep one.")
+        return self
+
+    def check(self, job: Job | None) -> None:
+        """Refuse families of trials that the job leaves without an end.
+
+        Raises
+        ------
+        SpecError
+            If a convergence or end-to-end trial lacks its target, cap or evaluation.
+        """
+        if self.max_epochs and not (job and job.samples_per_epoch):
+            raise SpecError("measure.max_epochs needs job.samples_per_epoch. Add it.")
+        for kind in self.kind:
+            if kind is TrialKind.THROUGHPUT:
+                continue
+            found = self.measurement(kind, job, global_batch_size=1)
+            if kind is TrialKind.CONVERGENCE and found.target is None:
+                raise SpecError(
+                    "measure.kind=convergence needs a metric to reach. Add, for "
+                    "example, job.target: 'val_acc >= 0.75'."
+                )
+            if found.max_samples is None:
+                raise SpecError(
+                    f"measure.kind={kind} needs an end. Add measure.max_samples, or an "
+                    "amount such as epochs to the job."
+                )
+            if found.target and found.evaluate_every_samples is None:
+                raise SpecError(
+                    f"measure.kind={kind} needs evaluations to see the target reached. "
+                    "Add measure.evaluate_every_samples or job.samples_per_epoch."
+                )
+
+    def measurement(
+        self, kind: TrialKind, job: Job | None, *, global_batch_size: int
+    ) -> Measurement:
+        """Return how long a trial of this family runs.
+
+        Parameters
+        ----------
+        kind
+            The family.
+        job
+            Gives the target, the length of an epoch and the length of the training.
+        global_batch_size
+            Samples per optimiser step of the trial.
+        """
+        shared = Measurement(
+            warmup_steps=self.warmup_steps,
+            steps=self.steps,
+            relative_precision=self.relative_precision,
+            timeout_s=self.timeout,
+        )
+        if kind is TrialKind.THROUGHPUT or job is None:
+            return shared
+        return replace(
+            shared,
+            target=job.target,
+            max_samples=self._cap(job) or job.num_samples(global_batch_size),
+            evaluate_every_samples=self.evaluate_every_samples or job.samples_per_epoch,
+        )
+
+    def _cap(self, job: Job) -> int | None:
+        if self.max_epochs and job.samples_per_epoch:
+            return math.ceil(self.max_epochs * job.samples_per_epoch)
+        return self.max_samples

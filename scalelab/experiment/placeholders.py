@@ -1,0 +1,52 @@
+"""The ``{words}`` a command line or an environment value may hold."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+PLACEHOLDERS: Mapping[str, str] = {
+    "local_batch_size": "samples per rank per forward pass",
+    "global_batch_size": "samples per optimiser step over all ranks",
+    "batch_size_per_node": "samples per forward pass over the ranks of a node",
+    "gradient_accumulation_steps": "forward passes per optimiser step",
+    "learning_rate": "rate after the rule, before warm-up",
+    "base_learning_rate": "rate before the rule",
+    "warmup_samples": "samples over which the rate rises",
+    "world_size": "ranks in all",
+    "num_nodes": "nodes",
+    "gpus_per_node": "ranks on a node",
+    "parallelism": "ddp, ...",
+    "precision": "fp32, bf16 or fp16",
+    "seed": "seed of the trial",
+    "repeat": "0-based index among equal trials",
+    "trial_id": "hash of the configuration",
+    "trial_dir": "the attempt's own directory",
+}
+"""Placeholders every command may use; each axis under ``options`` is one more."""
+
+_PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
+
+
+def placeholders_in(template: str) -> list[str]:
+    """Return the placeholders of a template, in order.
+
+    Shell variables (``${HOME}``) and braces around anything but one word are not
+    placeholders.
+
+    >>> placeholders_in("train.py --lr {learning_rate} --out ${HOME}/{seed}")
+    ['learning_rate', 'seed']
+    """
+    return _PLACEHOLDER.findall(template)
+
+
+def fill_placeholders(template: str, values: Mapping[str, object]) -> str:
+    """Return a template with its placeholders replaced; unknown ones stay.
+
+    >>> fill_placeholders("--lr {learning_rate} {other}", {"learning_rate": 0.1})
+    '--lr 0.1 {other}'
+    """
+    return _PLACEHOLDER.sub(
+        lambda found: str(values[found[1]]) if found[1] in values else found[0],
+        template,
+    )

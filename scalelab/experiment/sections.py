@@ -1,0 +1,152 @@
+"""The smaller sections of an experiment: program, code, metrics, thresholds."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import PurePosixPath
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict, Field, model_validator
+from pydantic.json_schema import JsonSchemaValue
+
+from scalelab.errors import SpecError
+from scalelab.experiment.fields import (
+    Count,
+    Json,
+    LocalBatchLimit,
+    OneOrMany,
+    Positive,
+    Section,
+    Text,
+)
+from scalelab.experiment.program import METRICS_FILE, MetricsSource
+
+
+class Launcher(StrEnum):
+    """Who starts the ranks of a command."""
+
+    TORCHRUN = "torchrun"
+    NONE = "none"
+
+
+class Precision(StrEnum):
+    """Number format of the forward and backward pass."""
+
+    FP32 = "fp32"
+    BF16 = "bf16"
+    FP16 = "fp16"
+
+
+class Workload(Section):
+    """A workload class and the arguments of its constructor."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Json]
+    shorthand: ClassVar[JsonSchemaValue | None] = {"type": "string"}
+
+    name: Text = Field(description="A built-in workload, or module:Class of your own.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Arguments of the constructor."""
+        return dict(self.__pydantic_extra__)
+
+
+class Code(Section):
+    """Which of the user's files a trial runs, copied when the sweep starts."""
+
+    snapshot: OneOrMany[Text] = Field(
+        default=(), description="Files and folders, relative to root."
+    )
+    root: Text | None = Field(
+        default=None, description="Folder; default: where the experiment's file lies."
+    )
+
+    @model_validator(mode="after")
+    def _stays_below_root(self) -> Code:
+        for path in map(PurePosixPath, self.snapshot):
+            if path.is_absolute() or ".." in path.parts or "\0" in str(path):
+                raise SpecError(
+                    f"snapshot: {str(path)[:60]!r} leaves root. Use paths below root, "
+                    "or change code.root."
+                )
+        return self
+
+
+class Metrics(Section):
+    """Where a command reports its steps; one of the two."""
+
+    jsonl: Text | None = Field(
+        default=None, description="JSON-lines file, such as $SCALELAB_METRICS."
+    )
+    regex: OneOrMany[Text] | None = Field(
+        default=None, description="Regular expressions with named groups."
+    )
+
+    def source(self) -> MetricsSource:
+        """Return what the launch side reads."""
+        if self.regex:
+            return MetricsSource(regex=self.regex)
+        path = self.jsonl or METRICS_FILE
+        for variable in ("${SCALELAB_METRICS}", "$SCALELAB_METRICS"):
+            path = path.replace(variable, METRICS_FILE)
+        return MetricsSource(jsonl=path)
+
+
+class AutoBatch(Section):
+    """Find the largest local batch that fits, on one device."""
+
+    shorthand: ClassVar[JsonSchemaValue | None] = {"const": "auto"}
+
+    at_most: LocalBatchLimit | None = Field(default=None, description="Where to stop.")
+    multiple_of: LocalBatchLimit = Field(
+        default=8, description="Only multiples are tried from there on."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_word(cls, value: Any) -> Any:
+        if isinstance(value, str) and value != "auto":
+            raise SpecError(
+                f"{value[:60]!r} is not a batch size. Write a whole number, a list of "
+                "them, or auto."
+            )
+        return {} if value == "auto" else value
+
+
+class ConfirmAbove(Section):
+    """The cost above which a sweep asks before it starts."""
+
+    trials: Count = Field(
+        default=200, description="Trials a sweep runs without asking."
+    )
+    gpu_hours: Positive = Field(
+        default=24.0, description="GPU-hours a sweep takes unasked."
+    )
+
+    def question(self, num_trials: int, gpu_hours: float | None) -> str | None:
+        """Return what to ask the user, or None below both thresholds.
+
+        Parameters
+        ----------
+        num_trials
+            Trials still to run.
+        gpu_hours
+            Estimated device time of them; None: unknown.
+        """
+        if num_trials > self.trials:
+            return (
+                f"This sweep runs {num_trials:,} trials; confirm_above.trials is "
+                f"{self.trials:,}. Go on?"
+            )
+        if gpu_hours is not None and gpu_hours > self.gpu_hours:
+            return (
+                f"This sweep takes about {gpu_hours:,.1f} GPU-hours; "
+                f"confirm_above.gpu_hours is {self.gpu_hours:,g}. Go on?"
+            )
+        return None

@@ -1,0 +1,281 @@
+"""Where trials run: the profile of a machine or a cluster."""
+
+from __future__ import annotations
+
+import os
+import re
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from scalelab.errors import SpecError
+from scalelab.experiment.document import paragraph, parse_document, read_document
+from scalelab.experiment.fields import (
+    Count,
+    DeviceCount,
+    Duration,
+    Flag,
+    Section,
+    Size,
+    Text,
+)
+from scalelab.experiment.local_devices import num_cores, num_visible_gpus
+from scalelab.experiment.problems import one_of, validated
+
+
+class Scheduler(StrEnum):
+    """Who hands out the nodes."""
+
+    LOCAL = "local"
+    SLURM = "slurm"
+    PBS = "pbs"
+    ALLOCATION = "allocation"
+    ADDRESS = "address"
+
+    @property
+    def is_batch_system(self) -> bool:
+        """Nodes are asked for with a job script."""
+        return self in (Scheduler.SLURM, Scheduler.PBS)
+
+
+class DeviceType(StrEnum):
+    """What a rank runs on."""
+
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+class Site(Section):
+    """A machine or a cluster: who schedules it, its nodes, and how to ask for them."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]{0,63}$")] = Field(
+        default="local", description="Name in messages and records."
+    )
+    scheduler: Scheduler = Field(
+        default=Scheduler.LOCAL, description="local, slurm, pbs, allocation or address."
+    )
+    device_type: DeviceType = Field(
+        default_factory=lambda: (
+            DeviceType.CUDA if num_visible_gpus() else DeviceType.CPU
+        ),
+        description="What a rank runs on: cpu (a core each) or cuda (a GPU each).",
+    )
+    nodes: DeviceCount | None = Field(
+        default=None, description="Nodes a trial may span; on a local site, 1."
+    )
+    gpus_per_node: DeviceCount | None = Field(
+        default=None,
+        description="Devices of a node; found out on a local site: GPUs, or cores.",
+    )
+    exclusive: Flag = Field(
+        default=False, description="Ask for nodes nobody else may use."
+    )
+    address: Text | None = Field(
+        default=None, description="Dask scheduler to join, with scheduler: address."
+    )
+    partition: Text | None = Field(default=None, description="SLURM partition.")
+    queue: Text | None = Field(default=None, description="PBS queue.")
+    account: Text | None = Field(
+        default=None, description="Account or project to charge."
+    )
+    qos: Text | None = Field(default=None, description="SLURM quality of service.")
+    constraint: Text | None = Field(default=None, description="SLURM node constraint.")
+    walltime: Duration | None = Field(
+        default=None, description="Time limit of a job, such as 4h or 04:00:00."
+    )
+    cores_per_node: Count | None = Field(
+        default=None, description="Cores to ask for on each node."
+    )
+    memory_per_node: Size | None = Field(
+        default=None, description="Memory to ask for on each node, such as 64GB."
+    )
+    memory_per_gpu: Size | None = Field(
+        default=None, description="SLURM: memory per GPU, instead of memory_per_node."
+    )
+    gpu_request: Literal["gres", "gpus_per_node", "select", "torque"] | None = Field(
+        default=None,
+        description=(
+            "How GPUs are asked for: gres or gpus_per_node (SLURM), select or torque "
+            "(PBS)."
+        ),
+    )
+    gpu_type: Text | None = Field(
+        default=None, description="GPU model in the request, such as a100."
+    )
+    directives: tuple[Text, ...] = Field(
+        default=(),
+        description="Further directives, one per line, without #SBATCH or #PBS.",
+    )
+    prologue: tuple[Text, ...] = Field(
+        default=(),
+        description="Shell lines before anything starts, such as module load.",
+    )
+    python: Text | None = Field(
+        default=None, description="Interpreter on the nodes that has ScaleLab."
+    )
+
+    @model_validator(mode="after")
+    def _has_no_conflicts(self) -> Site:
+        _refuse_foreign_settings(self)
+        _require_settings(self)
+        _refuse_rendered_directives(self)
+        return self
+
+    @classmethod
+    def local(cls) -> Site:
+        """Return the machine this process runs on, as it is."""
+        return cls()
+
+    @classmethod
+    def find(cls, name_or_path: str) -> Site:
+        """Return a site by the name of its profile or by the path of a YAML file.
+
+        Profiles lie in ``$XDG_CONFIG_HOME/scalelab/sites`` (``~/.config`` by default).
+
+        Raises
+        ------
+        SpecError
+            If there is none, or its profile is wrong.
+        """
+        if "/" in name_or_path or name_or_path.endswith((".yaml", ".yml")):
+            return cls.from_file(Path(name_or_path).expanduser())
+        profiles = available_sites()
+        if name_or_path in profiles:
+            return cls.from_file(profiles[name_or_path])
+        if name_or_path == "local":
+            return cls.local()
+        raise paragraph(
+            f"no site is called {name_or_path[:60]!r}. "
+            f"{one_of([*profiles, 'local'], name_or_path)} Profiles are read from "
+            f"{sites_directory()}/NAME.yaml; a path to a YAML file works too."
+        )
+
+    @classmethod
+    def from_file(cls, path: Path) -> Site:
+        """Read a profile; a site without a name is called like its file.
+
+        Raises
+        ------
+        SpecError
+            If the file cannot be read or a setting is wrong.
+        """
+        values = parse_document(read_document(path), source=str(path))
+        return validated(cls, {"name": path.stem, **values}, source=str(path))
+
+    @property
+    def num_nodes(self) -> int | None:
+        """Nodes a trial may span; None where the site sets no limit."""
+        return 1 if self.scheduler is Scheduler.LOCAL and not self.nodes else self.nodes
+
+    @property
+    def devices_per_node(self) -> int:
+        """Devices, and so ranks, that a node holds."""
+        if self.gpus_per_node:
+            return self.gpus_per_node
+        return (
+            num_visible_gpus() if self.device_type is DeviceType.CUDA else num_cores()
+        )
+
+    @property
+    def num_devices(self) -> int | None:
+        """Devices in all; None where the site sets no limit."""
+        return self.num_nodes and self.num_nodes * self.devices_per_node
+
+
+def sites_directory() -> Path:
+    """Return the directory of the user's site profiles."""
+    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(home) / "scalelab" / "sites"
+
+
+def available_sites() -> dict[str, Path]:
+    """Return the user's site profiles by name."""
+    return {path.stem: path for path in sorted(sites_directory().glob("*.yaml"))}
+
+
+_BELONGS_TO = {
+    "address": (Scheduler.ADDRESS,),
+    "partition": (Scheduler.SLURM,),
+    "qos": (Scheduler.SLURM,),
+    "constraint": (Scheduler.SLURM,),
+    "memory_per_gpu": (Scheduler.SLURM,),
+    "queue": (Scheduler.PBS,),
+    "account": (Scheduler.SLURM, Scheduler.PBS),
+    "walltime": (Scheduler.SLURM, Scheduler.PBS),
+    "cores_per_node": (Scheduler.SLURM, Scheduler.PBS),
+    "memory_per_node": (Scheduler.SLURM, Scheduler.PBS),
+    "gpu_request": (Scheduler.SLURM, Scheduler.PBS),
+    "gpu_type": (Scheduler.SLURM, Scheduler.PBS),
+    "directives": (Scheduler.SLURM, Scheduler.PBS),
+}
+_GPU_REQUESTS = {
+    Scheduler.SLURM: ("gres", "gpus_per_node"),
+    Scheduler.PBS: ("select", "torque"),
+}
+# What scalelab.experiment.directives writes itself; said twice, one of them loses.
+_RENDERED = {
+    Scheduler.SLURM: re.compile(
+        r"-[NntpAJCq]\b|--(nodes|ntasks|ntasks-per-node|time|partition|account|job-name"
+        r"|qos|constraint|gres=gpu|gpus|gpus-per-node|mem|mem-per-gpu|cpus-per-task"
+        r"|exclusive)\b"
+    ),
+    Scheduler.PBS: re.compile(
+        r"-[qANr]\b|-l\s*(select|nodes|walltime|place|ngpus|ncpus|mem)\b"
+    ),
+}
+
+
+def _refuse_foreign_settings(site: Site) -> None:
+    for name, schedulers in _BELONGS_TO.items():
+        if getattr(site, name) and site.scheduler not in schedulers:
+            raise SpecError(
+                f"{name} belongs to scheduler {' or '.join(schedulers)}, but this site "
+                f"has scheduler={site.scheduler}. Remove it or change the scheduler."
+            )
+    allowed = _GPU_REQUESTS.get(site.scheduler, ())
+    if site.gpu_request and site.gpu_request not in allowed:
+        raise SpecError(
+            f"gpu_request={site.gpu_request} is not a form of {site.scheduler}. Valid "
+            f"there: {', '.join(allowed)}."
+        )
+    if site.memory_per_node and site.memory_per_gpu:
+        raise SpecError(
+            "memory_per_node and memory_per_gpu exclude each other. Keep one."
+        )
+
+
+def _require_settings(site: Site) -> None:
+    if site.scheduler is Scheduler.ADDRESS and not site.address:
+        raise SpecError(
+            "scheduler=address needs the Dask scheduler's address. Add, for example, "
+            "address: tls://10.0.0.1:8786."
+        )
+    if site.scheduler is Scheduler.LOCAL:
+        return
+    # The machine that reads the profile is a login node: it says nothing about theirs.
+    for name in ("device_type", "gpus_per_node"):
+        if name not in site.model_fields_set or getattr(site, name) is None:
+            raise SpecError(
+                f"scheduler={site.scheduler} needs {name}, which cannot be found "
+                "out from here. Add it to the site."
+            )
+
+
+def _refuse_rendered_directives(site: Site) -> None:
+    for line in site.directives:
+        if line.lstrip().startswith("#"):
+            raise SpecError(
+                f"directives: {line[:60]!r} starts with '#'. Write the part after "
+                "#SBATCH or #PBS."
+            )
+        if "\n" in line:
+            raise SpecError(
+                f"directives: {line[:60]!r} has several lines. Write one per item."
+            )
+        if found := _RENDERED[site.scheduler].match(line.strip()):
+            raise SpecError(
+                f"directives: {found[0]!r} is written by ScaleLab, from the site's "
+                "other settings and the trial. Remove it there."
+            )

@@ -1,0 +1,312 @@
+"""The experiment: what a user asks for, read from YAML and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import (
+    Discriminator,
+    Field,
+    PrivateAttr,
+    Tag,
+    model_validator,
+)
+
+from scalelab.experiment.batch_sizes import ScalingMode
+from scalelab.experiment.consistency import check_experiment
+from scalelab.experiment.document import parse_document, read_document
+from scalelab.experiment.fields import (
+    Count,
+    DeviceCount,
+    EnvironmentValue,
+    Flag,
+    OneOrMany,
+    OptionValue,
+    Section,
+    Seed,
+    Text,
+)
+from scalelab.experiment.job import Job
+from scalelab.experiment.measure import Measure
+from scalelab.experiment.problems import validated
+from scalelab.experiment.program import (
+    BUILT_IN_WORKLOADS,
+    CommandProgram,
+    Program,
+    WorkloadProgram,
+)
+from scalelab.experiment.rates import Rates
+from scalelab.experiment.sections import (
+    AutoBatch,
+    Code,
+    ConfirmAbove,
+    Launcher,
+    Metrics,
+    Precision,
+    Workload,
+)
+from scalelab.experiment.site import Site
+from scalelab.experiment.trial import TrialKind
+
+Name = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+AxisName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
+
+
+def _kind_of_batch(value: Any) -> str:
+    return "<auto>" if isinstance(value, str | dict | AutoBatch) else "<sizes>"
+
+
+def _kind_of_site(value: Any) -> str:
+    return "<name>" if isinstance(value, str) else "<inline>"
+
+
+LocalBatch = Annotated[
+    Annotated[AutoBatch, Tag("<auto>")] | Annotated[OneOrMany[Count], Tag("<sizes>")],
+    Discriminator(_kind_of_batch),
+]
+SiteChoice = Annotated[
+    Annotated[Text, Tag("<name>")] | Annotated[Site, Tag("<inline>")],
+    Discriminator(_kind_of_site),
+]
+
+
+class Experiment(Section):
+    """One question put to the machine: what runs, over which axes, for which job.
+
+    Read it with :meth:`from_file`; the fields are the keys of the YAML.
+    """
+
+    name: Name = Field(
+        description=(
+            "Name of the run: letters, digits, '_', '.' and '-', at most 64, starting "
+            "with a letter or digit."
+        )
+    )
+    workload: Workload | None = Field(
+        default=None, description="Built-in name, module:Class, or {name: ..., ...}."
+    )
+    command: Text | None = Field(
+        default=None, description="Command line with {placeholders}."
+    )
+    launcher: Launcher = Field(
+        default=Launcher.TORCHRUN,
+        description="torchrun: one process per rank; none: one process per trial.",
+    )
+    code: Code | None = Field(default=None, description="Files to take a snapshot of.")
+    env: dict[Text, EnvironmentValue] = Field(
+        default={}, description="Environment variables of a command."
+    )
+    metrics: Metrics | None = Field(
+        default=None, description="Where a command reports its steps."
+    )
+    measure: Measure = Field(default=Measure(), description="What is measured.")
+    job: Job | None = Field(default=None, description="The job to recommend for.")
+    gpus: OneOrMany[DeviceCount] | None = Field(
+        default=None, description="Devices per trial, packed on nodes."
+    )
+    nodes: OneOrMany[DeviceCount] | None = Field(
+        default=None, description="Nodes per trial, with gpus_per_node."
+    )
+    gpus_per_node: OneOrMany[DeviceCount] | None = Field(
+        default=None, description="Devices per node of a trial, with nodes."
+    )
+    global_batch_size: OneOrMany[Count] | None = Field(
+        default=None, description="Samples per optimiser step over all ranks."
+    )
+    local_batch_size: LocalBatch | None = Field(
+        default=None, description="Samples per rank per forward pass, or auto."
+    )
+    gradient_accumulation_steps: Count | None = Field(
+        default=None, description="Derived where both batch sizes are given."
+    )
+    learning_rate: Rates | None = Field(
+        default=None, description="A number, or {base, at_batch, rule, warmup}."
+    )
+    parallelism: OneOrMany[Text] = Field(default=("ddp",), description="ddp.")
+    precision: OneOrMany[Precision] = Field(
+        default=(Precision.FP32,), description="fp32, bf16 or fp16."
+    )
+    seed: OneOrMany[Seed] = Field(default=(0,), description="Seeds, 0 to 2**32 - 1.")
+    options: dict[AxisName, OneOrMany[OptionValue]] = Field(
+        default={}, description="Further axes: {argument: [values]}."
+    )
+    scaling: ScalingMode | None = Field(
+        default=None,
+        description="strong: global batch fixed; weak: local batch fixed.",
+    )
+    product: Flag = Field(
+        default=False, description="Run the full grid, not the factorised plan."
+    )
+    site: SiteChoice | None = Field(
+        default=None, description="Name or path of a site profile, or its settings."
+    )
+    confirm_above: ConfirmAbove = Field(
+        default=ConfirmAbove(), description="Cost above which a sweep asks first."
+    )
+    _directory: Path = PrivateAttr(default=Path())
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> Self:
+        check_experiment(self)
+        return self
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Experiment:
+        """Read an experiment from a YAML file.
+
+        Raises
+        ------
+        SpecError
+            If the file cannot be read, is no YAML, or breaks a rule.
+        """
+        path = Path(path)
+        text = read_document(path)
+        return cls.from_text(text, source=str(path), directory=path.parent)
+
+    @classmethod
+    def from_text(
+        cls, text: str, *, source: str = "experiment", directory: Path | None = None
+    ) -> Experiment:
+        """Read an experiment from YAML text.
+
+        Parameters
+        ----------
+        text
+            The YAML.
+        source
+            What error messages call it.
+        directory
+            Folder that ``code.root`` is relative to; default: the current one.
+
+        Raises
+        ------
+        SpecError
+            If the text is no YAML or breaks a rule.
+        """
+        values = parse_document(text, source=source)
+        experiment = validated(cls, values, source=source)
+        experiment._directory = directory or Path()
+        return experiment
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """Return the JSON schema that editors complete and check against."""
+        return {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            **cls.model_json_schema(),
+            "title": "ScaleLab experiment",
+        }
+
+    @property
+    def code_root(self) -> Path:
+        """Folder of the user's code, absolute."""
+        root = self.code.root if self.code and self.code.root else "."
+        return (self._directory / Path(root).expanduser()).resolve()
+
+    @property
+    def snapshot_paths(self) -> tuple[str, ...]:
+        """Files and folders below ``code_root`` that trials run from a copy of."""
+        return self.code.snapshot if self.code else ()
+
+    @property
+    def workload_name(self) -> str:
+        """Value of ``Trial.workload``: the workload's name, or ``command``."""
+        return self.workload.name if self.workload else "command"
+
+    @property
+    def scaling_mode(self) -> ScalingMode:
+        """The named mode, or the one that the batch sizes imply."""
+        implied = ScalingMode.STRONG if self.global_batch_size else ScalingMode.WEAK
+        return self.scaling or implied
+
+    @property
+    def has_batch_norm(self) -> bool:
+        """Convergence may depend on the local batch as well."""
+        if self.measure.batch_norm is not None:
+            return self.measure.batch_norm
+        built_in = BUILT_IN_WORKLOADS.get(self.workload_name)
+        return built_in is None or built_in.has_batch_norm
+
+    def resolve_site(self, override: str | None = None) -> Site:
+        """Return the site: the override, else the experiment's own, else this machine.
+
+        Parameters
+        ----------
+        override
+            Name or path of a profile, as on the command line.
+
+        Raises
+        ------
+        SpecError
+            If there is no such profile, or it is wrong.
+        """
+        chosen = override or self.site
+        if chosen is None:
+            return Site.local()
+        return chosen if isinstance(chosen, Site) else Site.find(chosen)
+
+    def program(self, code_directory: Path | None = None) -> Program:
+        """Return what a trial runs.
+
+        Parameters
+        ----------
+        code_directory
+            Snapshot of the user's code; default: ``code_root`` itself.
+        """
+        directory = str(code_directory or self.code_root)
+        if self.workload:
+            is_built_in = self.workload.name in BUILT_IN_WORKLOADS
+            return WorkloadProgram(
+                name=self.workload.name,
+                parameters=self.workload.parameters,
+                code_directory=None if is_built_in else directory,
+            )
+        return CommandProgram(
+            command=self.command or "",
+            launcher=self.launcher.value,
+            env=self.env,
+            metrics=(self.metrics or Metrics()).source(),
+            code_directory=directory,
+        )
+
+    def meaning(
+        self, *, code_hash: str | None = None, device_type: str | None = None
+    ) -> dict[str, Any]:
+        """Return what a trial's numbers depend on besides its own configuration.
+
+        Axes, repeats and the job's length are not in it: changing them extends a run.
+        Compare two with :func:`~scalelab.experiment.meaning.changes_of_meaning`.
+
+        Parameters
+        ----------
+        code_hash
+            Hash of the user's code.
+        device_type
+            ``cpu`` or ``cuda``.
+        """
+        meaning: dict[str, Any] = {
+            "workload": self.workload_name,
+            "parameters": self.workload.parameters if self.workload else {},
+            "command": self.command,
+            "launcher": self.launcher.value if self.command else None,
+            "env": dict(self.env),
+            "metrics": (self.metrics or Metrics()).model_dump()
+            if self.command
+            else None,
+            "code_hash": code_hash,
+            "device_type": device_type,
+        }
+        for kind in self.measure.kind:
+            meaning[f"measure.{kind}"] = self._meaning_of(kind)
+        return meaning
+
+    def _meaning_of(self, kind: TrialKind) -> Mapping[str, Any]:
+        if kind is TrialKind.THROUGHPUT:
+            return self.measure.model_dump(
+                include={"warmup_steps", "steps", "relative_precision"}
+            )
+        own = {"evaluate_every_samples", "max_samples", "max_epochs"}
+        job = self.job.model_dump(mode="json") if self.job else {}
+        return {**self.measure.model_dump(include=own), "job": job}
