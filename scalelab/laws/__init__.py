@@ -1,0 +1,1 @@
+"""What the measurements say: pure functions of arrays and frames, in and out."""

@@ -1,0 +1,80 @@
+"""The measured points of one curve: repeats reduced, spread between them kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from scalelab.laws.physics import Configurations
+from scalelab.laws.rows import CONFIGURATION
+
+_SPREAD_FLOOR = 0.003
+# the median absolute difference of two normal draws, in standard deviations
+_MEDIAN_DIFFERENCE = 0.6745 * np.sqrt(2)
+# expected spread before any repeat is seen, and how many repeats that belief is worth
+_USUAL_SPREAD, _USUAL_WEIGHT = 0.02, 2.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Points:
+    """Distinct configurations of one curve, sorted, in the curve's own units.
+
+    Parameters
+    ----------
+    at
+        Configurations; samples in units of ``batch_unit``.
+    log_time : ndarray, shape (n_points,)
+        Median over repeats of log(step time / ``time_unit_s``).
+    num_repeats : ndarray, shape (n_points,)
+    spread
+        Standard deviation of log step time between repeats.
+    time_unit_s, batch_unit
+        Typical micro-step (s) and local batch (samples) of the curve: all fitting is in
+        these units, so a change of the user's units changes no answer.
+    """
+
+    at: Configurations
+    log_time: np.ndarray
+    num_repeats: np.ndarray
+    spread: float
+    time_unit_s: float
+    batch_unit: float
+
+    @classmethod
+    def of(cls, frame: pd.DataFrame) -> Points:
+        """Reduce the rows of one curve, see :func:`step_time_rows`."""
+        logs = frame.assign(log_time=np.log(frame["step_time_s"]))
+        groups = logs.groupby(list(CONFIGURATION), sort=True)["log_time"]
+        points = groups.agg(["median", "size"]).reset_index()
+        micro = points["median"] - np.log(points["gradient_accumulation_steps"])
+        time_unit_s = float(np.exp(micro.median()))
+        batch_unit = float(np.exp(np.log(points["local_batch_size"]).median()))
+        return cls(
+            at=Configurations.of(points, batch_unit),
+            log_time=points["median"].to_numpy(float) - np.log(time_unit_s),
+            num_repeats=points["size"].to_numpy(float),
+            spread=_spread([values.to_numpy() for _, values in groups]),
+            time_unit_s=time_unit_s,
+            batch_unit=batch_unit,
+        )
+
+    def __len__(self) -> int:
+        return len(self.log_time)
+
+
+def _spread(repeats: list[np.ndarray]) -> float:
+    """Estimate the spread from pairs of repeats; one odd pair does not move it."""
+    differences = [
+        np.abs(np.subtract.outer(values, values)[np.triu_indices(len(values), 1)])
+        for values in repeats
+        if len(values) > 1
+    ]
+    pairs = np.concatenate([*differences, np.empty(0)])
+    seen = np.median(pairs) / _MEDIAN_DIFFERENCE if len(pairs) else 0.0
+    usual = np.log(_USUAL_SPREAD) * _USUAL_WEIGHT
+    mean = (len(pairs) * np.log(max(seen, _SPREAD_FLOOR)) + usual) / (
+        len(pairs) + _USUAL_WEIGHT
+    )
+    return float(np.exp(mean))

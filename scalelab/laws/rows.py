@@ -1,0 +1,206 @@
+"""Choose and tidy the observations a law is fitted to; count what is left out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from scalelab.errors import SpecError
+from scalelab.experiment.trial import Scalar
+from scalelab.records.columns import OPTION_PREFIX
+
+CONFIGURATION = (
+    "world_size",
+    "num_nodes",
+    "local_batch_size",
+    "gradient_accumulation_steps",
+)
+"""Columns along which a step-time curve is fitted."""
+
+_CURVE_COLUMNS = (
+    "workload",
+    "dataset",
+    "emulated",
+    "device_type",
+    "device_name",
+    "parallelism",
+    "precision",
+    "sequence_length",
+    "optimizer",
+    "threads_per_rank",
+)
+_USABLE_OUTCOMES = ("completed", "target_not_reached")
+
+CurveKey = tuple[tuple[str, Scalar], ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FitRows:
+    """Rows fit for a law, and how many were left out for which reason."""
+
+    frame: pd.DataFrame
+    left_out: Mapping[str, int]
+
+
+def curve_columns(observations: pd.DataFrame) -> list[str]:
+    """Return the columns that separate curves: everything held fixed along one."""
+    options = [
+        str(name)
+        for name in observations.columns
+        if str(name).startswith(OPTION_PREFIX)
+    ]
+    known = [name for name in _CURVE_COLUMNS if name in observations.columns]
+    return known + sorted(options)
+
+
+def split_curves(frame: pd.DataFrame) -> dict[CurveKey, pd.DataFrame]:
+    """Split rows into curves; a key names only the columns that have a value."""
+    columns = curve_columns(frame)
+    if not columns:
+        return {(): frame}
+    curves: dict[CurveKey, list[int]] = {}
+    values = zip(*(frame[name].tolist() for name in columns), strict=True)
+    for position, row in enumerate(values):
+        key = tuple(
+            (name, value)
+            for name, value in zip(columns, row, strict=True)
+            if not _is_missing(value)
+        )
+        curves.setdefault(key, []).append(position)
+    return {key: frame.iloc[curves[key]] for key in sorted(curves, key=str)}
+
+
+def _is_missing(value: object) -> bool:
+    return (
+        value is None or value is pd.NA or (isinstance(value, float) and value != value)
+    )
+
+
+def curve_label(key: CurveKey, keys: Iterable[CurveKey]) -> str:
+    """Name a curve by the columns in which it differs from the others."""
+    others = [dict(other) for other in keys]
+    differing = [
+        f"{name.removeprefix(OPTION_PREFIX)}={value}"
+        for name, value in key
+        if any(other.get(name) != value for other in others)
+    ]
+    return ", ".join(differing) or str(dict(key).get("workload", "all rows"))
+
+
+def invalid_reasons(value: object) -> tuple[str, ...]:
+    """Read a ``validity`` cell: a list of reasons, a text, or missing."""
+    if isinstance(value, str):
+        return tuple(part for part in value.replace(",", " ").split() if part)
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return tuple(str(part) for part in value)
+    return ()
+
+
+def numbers(frame: pd.DataFrame, name: str) -> np.ndarray:
+    """Return a column as floats, NaN where it is missing or absent; shape (n_rows,)."""
+    if name not in frame.columns:
+        return np.full(len(frame), np.nan)
+    values = pd.to_numeric(frame[name], errors="coerce")
+    return np.asarray(values.astype("Float64").to_numpy(dtype=float, na_value=np.nan))
+
+
+def configurations(frame: pd.DataFrame) -> pd.DataFrame:
+    """Complete the configuration columns of a frame.
+
+    Parameters
+    ----------
+    frame
+        At least ``world_size`` and one of ``local_batch_size`` and
+        ``global_batch_size``. Missing ``num_nodes`` follow from ``gpus_per_node``, else
+        1; missing ``gradient_accumulation_steps`` are 1.
+
+    Returns
+    -------
+    DataFrame
+        Float columns ``world_size``, ``num_nodes``, ``local_batch_size``,
+        ``gradient_accumulation_steps``, ``global_batch_size``, indexed like ``frame``.
+
+    Raises
+    ------
+    SpecError
+        A required column is absent.
+    """
+    batches = ("local_batch_size", "global_batch_size")
+    if "world_size" not in frame.columns or not set(batches) & set(frame.columns):
+        raise SpecError(
+            f"The table has the columns {sorted(map(str, frame.columns))[:12]}; a law "
+            "needs world_size and one of local_batch_size and global_batch_size. Map "
+            "the table's own columns to these names."
+        )
+    world = numbers(frame, "world_size")
+    nodes = numbers(frame, "num_nodes")
+    implied = np.ceil(world / numbers(frame, "gpus_per_node"))
+    nodes = np.where(
+        np.isfinite(nodes), nodes, np.where(np.isfinite(implied), implied, 1)
+    )
+    accumulation = numbers(frame, "gradient_accumulation_steps")
+    accumulation = np.where(np.isfinite(accumulation), accumulation, 1.0)
+    local, total = (numbers(frame, name) for name in batches)
+    local = np.where(np.isfinite(local), local, total / (world * accumulation))
+    values = {
+        "world_size": world,
+        "num_nodes": nodes,
+        "local_batch_size": local,
+        "gradient_accumulation_steps": accumulation,
+        "global_batch_size": local * world * accumulation,
+    }
+    return pd.DataFrame(values, index=frame.index)
+
+
+def step_time_rows(observations: pd.DataFrame) -> FitRows:
+    """Choose the rows whose step time may be fitted.
+
+    Returns
+    -------
+    FitRows
+        The curve columns, the configuration columns, ``step_time_s`` and, where
+        recorded, ``gradient_bytes``. A row given twice counts once.
+    """
+    completed = configurations(observations)
+    world = completed["world_size"].to_numpy()
+    step_time = numbers(observations, "step_time_s")
+    throughput = numbers(observations, "throughput_samples_per_s")
+    with np.errstate(divide="ignore", invalid="ignore"):
+        implied = completed["global_batch_size"].to_numpy() / throughput
+    step_time = np.where(np.isfinite(step_time), step_time, implied)
+    positive = np.isfinite(step_time) & (step_time > 0) & (world >= 1)
+    positive &= completed["local_batch_size"].to_numpy() > 0
+    reasons = [
+        _why_unfit(outcome, validity, is_positive)
+        for outcome, validity, is_positive in zip(
+            _cells(observations, "outcome"),
+            _cells(observations, "validity"),
+            positive,
+            strict=True,
+        )
+    ]
+    columns = curve_columns(observations)
+    frame = pd.concat([observations[columns], completed], axis=1)
+    frame["step_time_s"] = step_time
+    frame["gradient_bytes"] = numbers(observations, "gradient_bytes")
+    kept = frame[np.array([not reason for reason in reasons], dtype=bool)]
+    return FitRows(
+        frame=kept.drop_duplicates([*columns, *CONFIGURATION, "step_time_s"]),
+        left_out=dict(Counter(reason for reason in reasons if reason)),
+    )
+
+
+def _cells(frame: pd.DataFrame, name: str) -> Sequence[object]:
+    return frame[name].tolist() if name in frame.columns else [None] * len(frame)
+
+
+def _why_unfit(outcome: object, validity: object, has_step_time: bool) -> str:
+    if isinstance(outcome, str) and outcome not in _USABLE_OUTCOMES:
+        return outcome
+    if reasons := invalid_reasons(validity):
+        return ", ".join(sorted(reasons))
+    return "" if has_step_time else "no step time"

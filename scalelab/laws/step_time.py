@@ -1,0 +1,291 @@
+"""Step time against devices, nodes and local batch: the law of a sweep's throughput.
+
+>>> import pandas as pd
+>>> rows = pd.DataFrame(
+...     {"world_size": [1, 1, 2, 4], "local_batch_size": [8, 32, 32, 32],
+...      "step_time_s": [0.012, 0.041, 0.047, 0.050]}
+... )
+>>> law = StepTimeLaw.fit(rows)
+>>> answer = law.predict(pd.DataFrame({"world_size": [4], "local_batch_size": [32]}))
+>>> answer["support"].item()
+'measured'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, Self
+
+import numpy as np
+import pandas as pd
+
+from scalelab.errors import FitError, NotIdentifiableError, SpecError
+from scalelab.laws.curve import Curve
+from scalelab.laws.interval import NUM_DRAWS, central
+from scalelab.laws.physics import Terms
+from scalelab.laws.prior import StepTimePrior
+from scalelab.laws.rows import (
+    CurveKey,
+    configurations,
+    curve_label,
+    split_curves,
+    step_time_rows,
+)
+from scalelab.laws.support import Gap, Support
+
+_MAX_CONFIGURATIONS_AT_ONCE = 2000
+_ANSWER_COLUMNS = (
+    "step_time_s",
+    "step_time_lo_s",
+    "step_time_hi_s",
+    "throughput_samples_per_s",
+    "support",
+)
+
+
+class CurveModel(Protocol):
+    """What a law fits to one curve."""
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """What the measured configurations cannot determine."""
+        ...
+
+    def support(self, frame: pd.DataFrame) -> np.ndarray:
+        """Return what each prediction rests on, see :class:`Support`."""
+        ...
+
+    def log_draws(self, frame: pd.DataFrame, *, joint: bool) -> np.ndarray:
+        """Draw log step times in seconds, shape (n_draws, n_configurations)."""
+        ...
+
+    def terms(self, frame: pd.DataFrame) -> Terms | None:
+        """Split the step time into its parts, where the law has parts."""
+        ...
+
+    def parameters(self, interval: float) -> pd.DataFrame:
+        """Return name, value, lo, hi, unit, identified and remedy per parameter."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepTimeLaw:
+    """Compute, intra-node and inter-node exchange, and their overlap, per curve.
+
+    A curve is everything held fixed: workload, device, precision, parallelism, options.
+    The formula stands in :mod:`scalelab.laws.physics`.
+
+    Parameters
+    ----------
+    curves
+        The fitted curves by what is fixed along them.
+    num_rows
+        Rows fitted.
+    left_out
+        Number of rows not fitted, by reason.
+    """
+
+    name: ClassVar[str] = "scalelab"
+    reference: ClassVar[str] = (
+        "T = (A-1) C + (C^g + S^g)^(1/g), C = fixed + slope b^p, "
+        "S = 2(n-1) latency + 2(n-1)/n transfer of the slowest tier "
+        "(Qiao et al. 2021; Patarasuk and Yuan 2009)"
+    )
+
+    curves: Mapping[CurveKey, CurveModel]
+    num_rows: int
+    left_out: Mapping[str, int]
+
+    @classmethod
+    def fit(
+        cls, observations: pd.DataFrame, prior: StepTimePrior | None = None
+    ) -> Self:
+        """Fit every curve of the observations.
+
+        Parameters
+        ----------
+        observations
+            Rows of the observations frame; rows that ``validity`` marks, that did not
+            complete or that have no step time are left out and counted.
+        prior
+            What other curves teach; None: nothing.
+
+        Raises
+        ------
+        FitError
+            No row is fit for a law.
+        """
+        rows = step_time_rows(observations)
+        if rows.frame.empty:
+            why = ", ".join(f"{n} {reason}" for reason, n in rows.left_out.items())
+            raise FitError(
+                f"None of the {len(observations)} rows has a usable step time"
+                f"{f' ({why})' if why else ''}. Run at least one throughput trial."
+            )
+        belief = prior or StepTimePrior.weak()
+        curves = {
+            key: cls._fit_curve(frame, belief)
+            for key, frame in split_curves(rows.frame).items()
+        }
+        return cls(curves=curves, num_rows=len(rows.frame), left_out=rows.left_out)
+
+    @staticmethod
+    def _fit_curve(frame: pd.DataFrame, prior: StepTimePrior) -> CurveModel:
+        return Curve.fit(frame, prior)
+
+    def predict(
+        self, configurations: pd.DataFrame, interval: float = 0.8
+    ) -> pd.DataFrame:
+        """Predict step times.
+
+        Parameters
+        ----------
+        configurations
+            ``world_size``, ``local_batch_size`` or ``global_batch_size``, and where
+            they are not 1 ``num_nodes`` and ``gradient_accumulation_steps``; with
+            several curves, the columns that tell them apart.
+        interval
+            Probability mass of the interval, in (0, 1).
+
+        Returns
+        -------
+        DataFrame
+            The configurations' columns and ``step_time_s``, ``step_time_lo_s``,
+            ``step_time_hi_s``, ``throughput_samples_per_s`` and ``support``; NaN where
+            ``unsupported``.
+
+        Raises
+        ------
+        NotIdentifiableError
+            Every configuration needs a parameter that the rows leave open.
+        SpecError
+            A configuration does not say which curve it belongs to.
+        """
+        if not 0 < interval < 1:
+            raise SpecError(f"interval={interval} must lie between 0 and 1, e.g. 0.8.")
+        parts = [
+            self._predict_curve(key, part, interval)
+            for key, part in self._by_curve(configurations)
+        ]
+        if not parts:
+            return configurations.assign(**{name: [] for name in _ANSWER_COLUMNS})
+        answer = pd.concat([frame for frame, _ in parts]).sort_index()
+        if (answer["support"] == Support.UNSUPPORTED).all():
+            gap = next(gap for _, gaps in parts for gap in gaps)
+            raise NotIdentifiableError(
+                " and ".join(gap.parameters), f"{gap.why.capitalize()}. {gap.remedy}"
+            )
+        return configurations.assign(
+            **{name: answer[name].to_numpy() for name in _ANSWER_COLUMNS}
+        )
+
+    def _predict_curve(
+        self, key: CurveKey, frame: pd.DataFrame, interval: float
+    ) -> tuple[pd.DataFrame, tuple[Gap, ...]]:
+        curve = self.curves[key]
+        support = curve.support(frame)
+        ends = []
+        for start in range(0, len(frame), _MAX_CONFIGURATIONS_AT_ONCE):
+            part = frame.iloc[start : start + _MAX_CONFIGURATIONS_AT_ONCE]
+            draws = curve.log_draws(part, joint=False)
+            ends.append(
+                np.vstack([np.median(draws, axis=0), *central(draws, interval)])
+            )
+        mid, lo, hi = np.where(
+            support == Support.UNSUPPORTED, np.nan, np.exp(np.concatenate(ends, axis=1))
+        )
+        values = {
+            "step_time_s": mid,
+            "step_time_lo_s": lo,
+            "step_time_hi_s": hi,
+            "throughput_samples_per_s": frame["global_batch_size"].to_numpy() / mid,
+            "support": support,
+        }
+        return pd.DataFrame(values, index=frame.index), curve.gaps
+
+    def sample(self, configurations: pd.DataFrame) -> np.ndarray:
+        """Draw step times of configurations that err together where they must.
+
+        Returns
+        -------
+        ndarray, shape (n_draws, n_configurations)
+            Seconds; NaN where unsupported.
+        """
+        draws = np.full((NUM_DRAWS, len(configurations)), np.nan)
+        for key, frame in self._by_curve(configurations):
+            times = np.exp(self.curves[key].log_draws(frame, joint=True))
+            known = self.curves[key].support(frame) != Support.UNSUPPORTED
+            draws[:, frame.index] = np.where(known, times, np.nan)
+        return draws
+
+    def terms(self, configurations: pd.DataFrame) -> Terms | None:
+        """Split step times into parts; the configurations lie on one curve."""
+        ((key, frame),) = self._by_curve(configurations)
+        return self.curves[key].terms(frame)
+
+    def _by_curve(self, frame: pd.DataFrame) -> list[tuple[CurveKey, pd.DataFrame]]:
+        """Complete the configurations, indexed by position, and sort them by curve."""
+        frame = frame.reset_index(drop=True)
+        completed = configurations(frame)
+        return [
+            (self._curve_of(key), completed.loc[part.index])
+            for key, part in split_curves(frame).items()
+            if len(part)
+        ]
+
+    def _curve_of(self, key: CurveKey) -> CurveKey:
+        """Return the one curve that agrees with what the configuration says."""
+        asked = dict(key)
+        matches = [
+            curve
+            for curve in self.curves
+            if all(asked.get(name, value) == value for name, value in curve)
+            and asked.keys() <= dict(curve).keys()
+        ]
+        if len(matches) == 1:
+            return matches[0]
+        labels = [curve_label(curve, self.curves) for curve in self.curves]
+        raise SpecError(
+            f"The configuration {asked or '{}'} matches {len(matches)} of "
+            f"{len(self.curves)} fitted curves: {'; '.join(labels[:8])}. Add the "
+            "columns that name one."
+        )
+
+    @property
+    def params(self) -> pd.DataFrame:
+        """Fitted parameters with 80% intervals, see :meth:`parameters`."""
+        return self.parameters()
+
+    def parameters(self, interval: float = 0.8) -> pd.DataFrame:
+        """Return the fitted parameters with intervals of this mass.
+
+        Columns ``curve``, ``name``, ``value`` (median), ``lo``, ``hi``, ``unit``,
+        ``identified`` and ``remedy``, the trial that would pin an open one down.
+        """
+        frames = [
+            curve.parameters(interval).assign(curve=curve_label(key, self.curves))
+            for key, curve in self.curves.items()
+        ]
+        table = pd.concat(frames, ignore_index=True)
+        return table[["curve", *table.columns.drop("curve")]]
+
+    @property
+    def identifiable(self) -> pd.DataFrame:
+        """Which parameters the rows pin down, and which trial would pin the others.
+
+        Columns ``curve``, ``parameter``, ``identified``, ``remedy``.
+        """
+        rows = []
+        for key, curve in self.curves.items():
+            label = curve_label(key, self.curves)
+            fitted = curve.parameters(0.8).set_index("name")
+            open_ones = {name: gap for gap in curve.gaps for name in gap.parameters}
+            for name in dict.fromkeys([*fitted.index, *open_ones]):
+                known = name in fitted.index
+                remedy = fitted.loc[name, "remedy"] if known else open_ones[name].remedy
+                identified = known and bool(fitted.loc[name, "identified"])
+                rows.append((label, name, identified, remedy))
+        return pd.DataFrame(
+            rows, columns=["curve", "parameter", "identified", "remedy"]
+        )

@@ -1,0 +1,186 @@
+"""How far a configuration lies from the measured ones, and what could pin it down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from scalelab.laws.physics import Configurations
+
+_MIN_SIZES = 2  # of one tier: latency and transfer are two unknowns
+
+
+class Support(StrEnum):
+    """What a prediction rests on."""
+
+    MEASURED = "measured"
+    INTERPOLATED = "interpolated"
+    EXTRAPOLATED = "extrapolated"
+    UNSUPPORTED = "unsupported"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gap:
+    """Parameters the rows leave open, and the trial that would pin them down."""
+
+    parameters: tuple[str, ...]
+    why: str
+    remedy: str
+    world_size: int
+    num_nodes: int
+    local_batch_size: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Coverage:
+    """The measured range of one curve.
+
+    Parameters
+    ----------
+    at
+        The measured configurations, samples in their own unit.
+    informed
+        Parameters a prior tells about: these leave no gap.
+    """
+
+    at: Configurations
+    informed: frozenset[str]
+
+    def sizes(self, *, across_nodes: bool) -> np.ndarray:
+        """Return the distinct world sizes above 1 measured in a tier, sorted."""
+        tier = (self.at.num_nodes > 1) == across_nodes
+        return np.unique(self.at.world_size[tier & (self.at.world_size > 1)])
+
+    def gaps(self) -> tuple[Gap, ...]:
+        """Return what the measured configurations cannot determine, by counting."""
+        found = (self._inter_gap(), self._intra_gap(), self._compute_gap())
+        return tuple(
+            gap
+            for gap in found
+            if gap is not None and not self.informed >= set(gap.parameters)
+        )
+
+    def _batch(self) -> int:
+        return max(1, round(float(np.median(self.at.samples))))
+
+    def _devices_on_node(self) -> int:
+        return int(np.max(np.ceil(self.at.world_size / self.at.num_nodes)))
+
+    def _inter_gap(self) -> Gap | None:
+        sizes = self.sizes(across_nodes=True)
+        if len(sizes) >= _MIN_SIZES:
+            return None
+        per_node = self._devices_on_node()
+        measured = self.at.num_nodes[self.at.num_nodes > 1]
+        nodes = 2 if not len(measured) or measured.min() > 2 else 4
+        seen = f"only {int(sizes[0])} devices" if len(sizes) else "no devices"
+        return Gap(
+            parameters=("inter_node_latency", "inter_node_transfer"),
+            why=f"{seen} were measured on more than one node",
+            remedy=f"Measure {nodes} nodes x {per_node}.",
+            world_size=nodes * per_node,
+            num_nodes=nodes,
+            local_batch_size=self._batch(),
+        )
+
+    def _intra_gap(self) -> Gap | None:
+        sizes = self.sizes(across_nodes=False)
+        if len(sizes) >= _MIN_SIZES:
+            return None
+        devices = 2 if not len(sizes) or sizes[0] > 2 else int(2 * sizes[0])
+        seen = f"only {int(sizes[0])} devices" if len(sizes) else "one device at most"
+        return Gap(
+            parameters=("intra_node_latency", "intra_node_transfer"),
+            why=f"within a node {seen} were measured",
+            remedy=f"Measure 1 node x {devices}.",
+            world_size=devices,
+            num_nodes=1,
+            local_batch_size=self._batch(),
+        )
+
+    def _compute_gap(self) -> Gap | None:
+        if len(np.unique(self.at.samples)) > 1:
+            return None
+        batch = self._batch()
+        other = batch // 2 if batch > 1 else 2
+        size = int(self.at.world_size.min())
+        nodes = int(self.at.num_nodes[self.at.world_size == size].min())
+        return Gap(
+            parameters=("compute_fixed", "compute_per_sample"),
+            why=f"only the local batch {batch} was measured",
+            remedy=f"Measure local batch {other} on {size} device(s).",
+            world_size=size,
+            num_nodes=nodes,
+            local_batch_size=other,
+        )
+
+    def support(self, query: Configurations) -> np.ndarray:
+        """Return a :class:`Support` value per configuration, shape (n,), as text."""
+        measured = self._is_measured(query)
+        outside = self.distance(query).max(axis=1, initial=0.0) > 1e-9
+        kind = np.where(outside, Support.EXTRAPOLATED.value, Support.INTERPOLATED.value)
+        unknown = self._needs_open_parameter(query) & ~measured
+        kind = np.where(unknown, Support.UNSUPPORTED.value, kind)
+        return np.where(measured, Support.MEASURED.value, kind)
+
+    def distance(self, query: Configurations) -> np.ndarray:
+        """Return doublings beyond the measured range, shape (n, 2): scale, batch."""
+        across = query.num_nodes > 1
+        scale = np.where(
+            across,
+            _beyond(query.world_size, self._tier_range(across_nodes=True)),
+            _beyond(query.world_size, self._tier_range(across_nodes=False)),
+        )
+        nodes = _beyond(query.num_nodes, self.at.num_nodes)
+        batch = _beyond(query.samples, self.at.samples)
+        return np.column_stack([np.maximum(scale, nodes), batch])
+
+    def _tier_range(self, *, across_nodes: bool) -> np.ndarray:
+        sizes = self.sizes(across_nodes=across_nodes)
+        if across_nodes:
+            return sizes if len(sizes) else self.at.world_size
+        return np.append(sizes, self.at.world_size.min())
+
+    def _is_measured(self, query: Configurations) -> np.ndarray:
+        known = _rows(self.at)
+        return np.array([row in known for row in _row_list(query)], dtype=bool)
+
+    def _needs_open_parameter(self, query: Configurations) -> np.ndarray:
+        gaps = {gap.parameters[0] for gap in self.gaps()}
+        across = query.num_nodes > 1
+        unknown = np.zeros(len(query.world_size), dtype=bool)
+        if "inter_node_latency" in gaps:
+            unknown |= across & _outside(
+                query.world_size, self.sizes(across_nodes=True)
+            )
+        if "intra_node_latency" in gaps:
+            reach = np.append(1.0, self.sizes(across_nodes=False))
+            unknown |= ~across & _outside(query.world_size, reach)
+        if "compute_fixed" in gaps:
+            unknown |= _outside(query.samples, self.at.samples)
+        return unknown
+
+
+def _row_list(at: Configurations) -> list[tuple[float, ...]]:
+    columns = (at.world_size, at.num_nodes, at.samples, at.accumulation)
+    return list(zip(*(np.round(column, 9).tolist() for column in columns), strict=True))
+
+
+def _rows(at: Configurations) -> set[tuple[float, ...]]:
+    return set(_row_list(at))
+
+
+def _outside(values: np.ndarray, measured: np.ndarray) -> np.ndarray:
+    if not len(measured):
+        return np.ones(len(values), dtype=bool)
+    return np.asarray(
+        (values < measured.min() * (1 - 1e-9)) | (values > measured.max() * (1 + 1e-9))
+    )
+
+
+def _beyond(values: np.ndarray, measured: np.ndarray) -> np.ndarray:
+    above = np.log2(values / measured.max())
+    below = np.log2(measured.min() / values)
+    return np.asarray(np.maximum(np.maximum(above, below), 0.0))
