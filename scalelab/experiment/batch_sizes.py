@@ -121,3 +121,44 @@ global_batch_size=4096)
     while per_rank % local:
         local -= 1
     return from_both(local, total, world_size=world_size)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchRequest:
+    """A batch as asked for, before the number of ranks is known.
+
+    Parameters
+    ----------
+    local_batch_size
+        Samples per rank per forward pass; None: follows from the global batch.
+    global_batch_size
+        Samples per optimiser step; None: follows from the local batch.
+    gradient_accumulation_steps
+        Used where only one of the two is given.
+    largest
+        Largest local batch that fits, where the local batch is to be found.
+    """
+
+    local_batch_size: int | None = None
+    global_batch_size: int | None = None
+    gradient_accumulation_steps: int = 1
+    largest: int | None = None
+
+    def at(self, world_size: int) -> BatchSizes:
+        """Return the batch on this many ranks.
+
+        Raises
+        ------
+        SpecError
+            If it does not divide.
+        """
+        local, total = self.local_batch_size, self.global_batch_size
+        accumulation = self.gradient_accumulation_steps
+        if total is None:
+            local = local or self.largest or 1
+            return from_local(local, world_size=world_size, accumulation=accumulation)
+        if self.largest is not None:
+            return fitted(total, self.largest, world_size=world_size)
+        if local is not None:
+            return from_both(local, total, world_size=world_size)
+        return from_global(total, world_size=world_size, accumulation=accumulation)

@@ -70,11 +70,6 @@ def _check_workload(experiment: Experiment) -> None:
                 f"parallelism={shown(strategy)} is not known. "
                 f"{one_of(PARALLELISM, strategy)}"
             )
-    if built_in.is_trained and experiment.learning_rate is None:
-        raise SpecError(
-            f"learning_rate is missing. workload={name} trains, so it needs one, such "
-            "as learning_rate: 0.1."
-        )
     if not built_in.is_trained and set(experiment.measure.kind) != {
         TrialKind.THROUGHPUT
     }:

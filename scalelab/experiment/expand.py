@@ -1,0 +1,350 @@
+"""Experiment -> trials.
+
+Time for a job = samples it needs x time per sample. For synchronous training the first
+factor depends on the global batch, the learning-rate rule and the normalisation batch,
+the second on the allocation and the local batch. So two cheap families of trials
+replace one product; ``product: true`` asks for the product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING
+
+from scalelab.errors import SpecError
+from scalelab.experiment.batch_sizes import BatchRequest, BatchSizes, from_both
+from scalelab.experiment.lr_rules import LearningRateRule
+from scalelab.experiment.placeholders import placeholders_in
+from scalelab.experiment.sections import AutoBatch
+from scalelab.experiment.setups import Setup, allocations, setups
+from scalelab.experiment.trial import Allocation, Trial, TrialKind
+
+if TYPE_CHECKING:
+    from scalelab.experiment.site import Site
+    from scalelab.experiment.spec import Experiment
+
+MAX_TRIALS = 100_000
+DEFAULT_LARGEST_LOCAL_BATCH = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """What a throughput trial measures: a setup and a batch on an allocation."""
+
+    setup: Setup
+    allocation: Allocation
+    batch: BatchSizes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """The trials of an experiment.
+
+    Parameters
+    ----------
+    trials
+        In the order they are proposed: repeats interleaved, so that slow drifts of the
+        machine spread over all configurations.
+    left_out
+        Why combinations of listed values are not run, one sentence each.
+    assumes_local_batch
+        ``local_batch_size: auto`` is not resolved yet; the trials assume the largest
+        size that will be tried.
+    """
+
+    trials: tuple[Trial, ...]
+    left_out: tuple[str, ...]
+    assumes_local_batch: bool
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of trials by kind."""
+        kinds = [trial.kind.value for trial in self.trials]
+        return {kind: kinds.count(kind) for kind in dict.fromkeys(kinds)}
+
+
+def expand(
+    experiment: Experiment,
+    site: Site,
+    local_batch_sizes: Mapping[Setup, int] | None = None,
+) -> list[Trial]:
+    """Return the trials of an experiment, in the order to propose them.
+
+    Parameters
+    ----------
+    experiment
+        What is asked.
+    site
+        Where; decides how devices are packed on nodes.
+    local_batch_sizes
+        Largest local batch that fits, by setup; for ``local_batch_size: auto``.
+
+    Raises
+    ------
+    SpecError
+        If a listed value fits no combination, the site is too small, or there would be
+        more than 100,000 trials.
+    """
+    return list(plan(experiment, site, local_batch_sizes).trials)
+
+
+def plan(
+    experiment: Experiment,
+    site: Site,
+    local_batch_sizes: Mapping[Setup, int] | None = None,
+) -> Plan:
+    """Return the trials of an experiment and what was left out.
+
+    See :func:`expand`; without ``local_batch_sizes`` an ``auto`` batch is assumed to be
+    the largest that will be tried.
+    """
+    left_out: list[str] = []
+    configurations = _configurations(experiment, site, local_batch_sizes, left_out)
+    families = _grid if experiment.product else _factorised
+    trials = _distinct(families(experiment, configurations))
+    _check_accumulation(experiment, trials)
+    return Plan(
+        trials=tuple(trials),
+        left_out=tuple(dict.fromkeys(left_out)),
+        assumes_local_batch=(
+            isinstance(experiment.local_batch_size, AutoBatch)
+            and local_batch_sizes is None
+        ),
+    )
+
+
+def largest_tried_batch(experiment: Experiment, site: Site) -> int:
+    """Return the largest local batch that ``auto`` may come to.
+
+    That is the least of ``at_most``, an epoch, what the smallest allocation needs of
+    the largest global batch, and 16,384 where ``at_most`` is not given.
+    """
+    auto = experiment.local_batch_size
+    asked = auto.at_most if isinstance(auto, AutoBatch) else None
+    limits = [asked or DEFAULT_LARGEST_LOCAL_BATCH]
+    if experiment.job and experiment.job.samples_per_epoch:
+        limits.append(experiment.job.samples_per_epoch)
+    if experiment.global_batch_size:
+        smallest = min(found.world_size for found in allocations(experiment, site))
+        limits.append(max(1, max(experiment.global_batch_size) // smallest))
+    return min(limits)
+
+
+def throughput_trial(
+    experiment: Experiment, configuration: Configuration, repeat: int = 0
+) -> Trial:
+    """Return the throughput trial of a configuration: first seed, first rule."""
+    return _trial(
+        experiment,
+        TrialKind.THROUGHPUT,
+        configuration,
+        rule=_rules(experiment)[0],
+        seed=experiment.seed[0],
+        repeat=repeat,
+    )
+
+
+def _configurations(
+    experiment: Experiment,
+    site: Site,
+    local_batch_sizes: Mapping[Setup, int] | None,
+    left_out: list[str],
+) -> list[Configuration]:
+    """Return every feasible configuration; every listed value occurs in one."""
+    assumed = largest_tried_batch(experiment, site)
+    places = allocations(experiment, site)
+    found: list[Configuration] = []
+    problems: dict[tuple[str, int | None], SpecError] = {}
+    used: set[tuple[str, int | None]] = set()
+    for setup in setups(experiment):
+        largest = (local_batch_sizes or {}).get(setup, assumed)
+        if local_batch_sizes and setup not in local_batch_sizes:
+            left_out.append(f"{setup}: not even local_batch_size=1 fits into memory.")
+            continue
+        for place, request in product(places, _requests(experiment, largest)):
+            values = (
+                ("gpus", place.world_size),
+                ("local", request.local_batch_size),
+                ("global", request.global_batch_size),
+            )
+            try:
+                batch = request.at(place.world_size)
+            except SpecError as error:
+                left_out.append(str(error))
+                for value in values:
+                    problems.setdefault(value, error)
+                continue
+            used.update(values)
+            found.append(Configuration(setup, place, batch))
+            _refuse_above_limit(len(found))
+    for value, problem in problems.items():
+        if value not in used:
+            raise problem
+    return found
+
+
+def _requests(experiment: Experiment, largest: int) -> list[BatchRequest]:
+    local = experiment.local_batch_size
+    sizes = (None,) if isinstance(local, AutoBatch) or not local else local
+    return [
+        BatchRequest(
+            local_batch_size=size,
+            global_batch_size=total,
+            gradient_accumulation_steps=experiment.gradient_accumulation_steps or 1,
+            largest=largest if isinstance(local, AutoBatch) else None,
+        )
+        for size, total in product(sizes, experiment.global_batch_size or (None,))
+    ]
+
+
+def _factorised(
+    experiment: Experiment, configurations: list[Configuration]
+) -> Iterator[Trial]:
+    kinds = experiment.measure.kind
+    if TrialKind.THROUGHPUT in kinds:
+        for repeat in range(experiment.measure.repeats):
+            for configuration in configurations:
+                yield throughput_trial(experiment, configuration, repeat)
+    if TrialKind.CONVERGENCE in kinds:
+        chosen = _where_convergence_runs(experiment, configurations)
+        for seed, configuration, rule in product(
+            experiment.seed, chosen, _rules(experiment)
+        ):
+            yield _trial(
+                experiment, TrialKind.CONVERGENCE, configuration, rule=rule, seed=seed
+            )
+    if TrialKind.END_TO_END in kinds:
+        for configuration in configurations:
+            yield _trial(
+                experiment,
+                TrialKind.END_TO_END,
+                configuration,
+                rule=_rules(experiment)[0],
+                seed=experiment.seed[0],
+            )
+
+
+def _grid(
+    experiment: Experiment, configurations: list[Configuration]
+) -> Iterator[Trial]:
+    """Yield every kind on every configuration, rule and seed."""
+    for kind in experiment.measure.kind:
+        is_repeated = kind is TrialKind.THROUGHPUT
+        repeats = experiment.measure.repeats if is_repeated else 1
+        for repeat, seed, configuration, rule in product(
+            range(repeats), experiment.seed, configurations, _rules(experiment)
+        ):
+            yield _trial(
+                experiment, kind, configuration, rule=rule, seed=seed, repeat=repeat
+            )
+
+
+def _where_convergence_runs(
+    experiment: Experiment, configurations: list[Configuration]
+) -> list[Configuration]:
+    """Return one configuration per global batch and normalisation batch.
+
+    Batch norm sees the local batch, so each global batch keeps the local batches of the
+    allocations it is meant for, and gradient accumulation makes up for the ranks.
+    Without batch norm one run per global batch says it all.
+    """
+    places = list(dict.fromkeys(found.allocation for found in configurations))
+    chosen: dict[tuple[Setup, int, int | None], Configuration] = {}
+    # The largest local batch first: without batch norm it stands for the others.
+    for found in sorted(configurations, key=lambda item: -item.batch.local_batch_size):
+        local, total = found.batch.local_batch_size, found.batch.global_batch_size
+        held = local if experiment.has_batch_norm else None
+        place = _place_for(experiment, places, local, total)
+        batch = from_both(local, total, world_size=place.world_size)
+        chosen.setdefault(
+            (found.setup, total, held), Configuration(found.setup, place, batch)
+        )
+    return sorted(
+        chosen.values(),
+        key=lambda item: (item.batch.global_batch_size, item.batch.local_batch_size),
+    )
+
+
+def _place_for(
+    experiment: Experiment, places: list[Allocation], local: int, total: int
+) -> Allocation:
+    """Return the fewest devices that divide, or most up to ``convergence_gpus``."""
+    fitting = sorted(
+        (place for place in places if total % (local * place.world_size) == 0),
+        key=lambda place: place.world_size,
+    )
+    limit = experiment.measure.convergence_gpus or 1
+    allowed = [place for place in fitting if place.world_size <= limit]
+    return allowed[-1] if allowed else fitting[0]
+
+
+def _rules(experiment: Experiment) -> tuple[LearningRateRule, ...]:
+    rates = experiment.learning_rate
+    return rates.rule if rates else (LearningRateRule.NONE,)
+
+
+def _trial(
+    experiment: Experiment,
+    kind: TrialKind,
+    configuration: Configuration,
+    *,
+    rule: LearningRateRule,
+    seed: int,
+    repeat: int = 0,
+) -> Trial:
+    setup, batch = configuration.setup, configuration.batch
+    rates, job = experiment.learning_rate, experiment.job
+    total = batch.global_batch_size
+    return Trial(
+        kind=kind,
+        workload=experiment.workload_name,
+        allocation=configuration.allocation,
+        local_batch_size=batch.local_batch_size,
+        gradient_accumulation_steps=batch.gradient_accumulation_steps,
+        learning_rate=(
+            rates.at(rule, total, job.samples_per_epoch if job else None)
+            if rates
+            else None
+        ),
+        parallelism=setup.parallelism,
+        precision=setup.precision,
+        seed=seed,
+        repeat=repeat,
+        options=setup.options,
+        measurement=experiment.measure.measurement(kind, job, global_batch_size=total),
+    )
+
+
+def _distinct(trials: Iterable[Trial]) -> list[Trial]:
+    distinct: dict[str, Trial] = {}
+    for trial in trials:
+        distinct.setdefault(trial.trial_id, trial)
+        _refuse_above_limit(len(distinct))
+    return list(distinct.values())
+
+
+def _refuse_above_limit(num_trials: int) -> None:
+    if num_trials > MAX_TRIALS:
+        raise SpecError(
+            f"the experiment asks for more than {MAX_TRIALS:,} trials. Shorten its "
+            "lists or lower measure.repeats."
+        )
+
+
+def _check_accumulation(experiment: Experiment, trials: Iterable[Trial]) -> None:
+    """Refuse accumulation that the command is not told about."""
+    if experiment.command is None:
+        return
+    templates = [experiment.command, *experiment.env.values()]
+    told = {name for template in templates for name in placeholders_in(template)}
+    if told & {"gradient_accumulation_steps", "global_batch_size"}:
+        return
+    for trial in trials:
+        if trial.gradient_accumulation_steps > 1:
+            raise SpecError(
+                f"the trial on {trial.world_size} devices needs "
+                f"gradient_accumulation_steps={trial.gradient_accumulation_steps}, but "
+                "the command uses neither {gradient_accumulation_steps} nor "
+                "{global_batch_size}. Add one, or change the batch sizes."
+            )
