@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import shutil
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -151,6 +152,32 @@ def append_line(descriptor: int, line: bytes) -> None:
     except OSError:
         os.ftruncate(descriptor, size)  # a full disk took half of the line
         raise
+
+
+def write_spec(files: AttemptFiles, spec: AttemptSpec) -> None:
+    """Make an attempt's directory and write what is asked; not flushed to the disk.
+
+    Raises
+    ------
+    StoreError
+        If the directory is there already or the disk refuses; nothing new is left.
+    """
+    content = encode_json(spec.to_json())
+    directory = files.directory
+    with storing(directory):
+        try:
+            directory.parent.mkdir(parents=True, exist_ok=True)
+            directory.mkdir()
+        except FileExistsError:
+            raise StoreError(
+                f"{directory} exists: this attempt was begun before. Take the number "
+                "from next_attempt_number."
+            ) from None
+        try:
+            write_new(files.spec, content)
+        except OSError:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
 
 
 def write_result(

@@ -1,4 +1,4 @@
-"""What a driver that was killed left behind, brought into order."""
+"""What a driver that was killed left behind, read and brought into order."""
 
 from __future__ import annotations
 
@@ -17,13 +17,18 @@ from scalelab.records.attempt_io import (
     storing,
     write_result,
 )
-from scalelab.records.ledger import AttemptKey
+from scalelab.records.ledger import AttemptKey, Ledger, LedgerContent
 from scalelab.records.observations import row
 
 _ABANDONED = AttemptResult(
     outcome=Outcome.NODE_FAIL,
     reason="The driver of the sweep ended before the attempt did.",
 )
+
+
+def attempt_directory(trials: Path, trial_id: str, number: int) -> Path:
+    """Return where an attempt's files are."""
+    return trials / trial_id / f"{number:03d}"
 
 
 def attempts_on_disk(trials: Path) -> Iterator[tuple[AttemptKey, AttemptFiles]]:
@@ -47,6 +52,60 @@ def last_number(trial_directory: Path) -> int:
     """Return the highest attempt number of a trial; 0 if it was never tried."""
     numbers = [name for name in _entries(trial_directory) if name.isdecimal()]
     return max(map(int, numbers), default=0)
+
+
+def recover(ledger: Ledger, trials: Path) -> list[Observation]:
+    """End what a dead driver left running and make the ledger agree with the disk.
+
+    Returns
+    -------
+    list of Observation
+        One row per attempt that has ended and whose directory is there.
+    """
+    content = ledger.read()
+    on_disk = dict(attempts_on_disk(trials))
+    known = {key: content.ended[key] for key in content.ended if key in on_disk}
+    settled = {
+        key: observation
+        for key, files in on_disk.items()
+        if key not in known and (observation := settle(key, files))
+    }
+    ended = {**known, **settled}
+    if content.is_whole and not content.is_torn and len(known) == len(content.ended):
+        for observation in settled.values():
+            ledger.append_end(observation)
+    else:
+        begun = {key: content.begun[key] for key in content.begun if key in on_disk}
+        ledger.replace(begun, ended)
+    return list(ended.values())
+
+
+def ended_rows(ledger: Ledger, trials: Path) -> tuple[list[Observation], bool]:
+    """Read the rows of all attempts that have ended, writing nothing.
+
+    Returns
+    -------
+    rows : list of Observation
+        Also of results that the ledger does not know yet.
+    is_settled : bool
+        The rows change only when the ledger does.
+    """
+    content = ledger.read()
+    attempts = _begun(content, trials) if content.is_whole else attempts_on_disk(trials)
+    pending = [(key, files) for key, files in attempts if key not in content.ended]
+    glances = [_glance(key, files) for key, files in pending]
+    rows = [*content.ended.values(), *filter(None, glances)]
+    return rows, content.is_whole and not pending
+
+
+def _begun(
+    content: LedgerContent, trials: Path
+) -> Iterator[tuple[AttemptKey, AttemptFiles]]:
+    for trial_id, number in content.begun:
+        yield (
+            (trial_id, number),
+            AttemptFiles(attempt_directory(trials, trial_id, number)),
+        )
 
 
 def settle(key: AttemptKey, files: AttemptFiles) -> Observation | None:
@@ -94,8 +153,7 @@ def _row_at(key: AttemptKey, spec: AttemptSpec, result: AttemptResult) -> Observ
     return {**row(spec, result), "trial_id": trial_id, "attempt": number}
 
 
-def glance(key: AttemptKey, files: AttemptFiles) -> Observation | None:
-    """Return the row of an attempt if it has a readable result; write nothing."""
+def _glance(key: AttemptKey, files: AttemptFiles) -> Observation | None:
     with suppress(TornRecordError):
         spec, result = read_spec(files), read_result(files)
         if spec is not None and result is not None:

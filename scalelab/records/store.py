@@ -21,28 +21,33 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from scalelab.errors import SchemaError, StoreError
+from scalelab.errors import StoreError
 from scalelab.experiment.source import Observation
 from scalelab.records import cache
 from scalelab.records.attempt import AttemptFiles, AttemptResult, AttemptSpec, Outcome
 from scalelab.records.attempt_io import (
-    decode_json,
     encode_json,
     storing,
     write_atomically,
     write_new,
     write_result,
+    write_spec,
 )
 from scalelab.records.columns import SCHEMA_VERSION
+from scalelab.records.header import RunHeader, read_header
 from scalelab.records.lease import Lease
 from scalelab.records.ledger import AttemptKey, Ledger
 from scalelab.records.observations import check_row, counting_rows, frame, row
-from scalelab.records.provenance import provenance
-from scalelab.records.recovery import attempts_on_disk, glance, last_number, settle
+from scalelab.records.recovery import (
+    attempt_directory,
+    ended_rows,
+    last_number,
+    recover,
+    settle,
+)
 from scalelab.records.streams import Streams, read_lines
 
 if TYPE_CHECKING:
@@ -57,9 +62,11 @@ class RunStore:
     :meth:`open`.
     """
 
-    def __init__(self, directory: Path, header: Mapping[str, Any]) -> None:
+    def __init__(self, directory: Path, header: RunHeader) -> None:
         self.directory = directory
         self._header = header
+        self._trials = directory / "trials"
+        self._imported_path = directory / "imported.jsonl"
         self._ledger = Ledger(directory / "ledger.jsonl")
         self._lease: Lease | None = None
         self._outcomes: dict[str, dict[int, Outcome]] = {}
@@ -72,6 +79,7 @@ class RunStore:
         experiment_text: str,
         meaning: Mapping[str, Any],
         code_directory: Path | None = None,
+        imported: Sequence[Observation] = (),
     ) -> Self:
         """Make the directory of a new run, whole or not at all.
 
@@ -85,6 +93,8 @@ class RunStore:
             What trials of this run mean, as plain JSON values.
         code_directory
             Where the user's code lies; its git state is recorded.
+        imported
+            Rows of a foreign table: a run that was measured elsewhere.
 
         Raises
         ------
@@ -97,8 +107,7 @@ class RunStore:
                 f"{directory} exists already. Choose another name for the run, or "
                 "continue it with the command that started it."
             )
-        header = {"schema_version": SCHEMA_VERSION, "name": directory.name}
-        header = {**header, "versions": [_version(1, meaning, code_directory)]}
+        header = RunHeader(name=directory.name).extended(meaning, code_directory)
         making = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}")
         with storing(directory):
             try:
@@ -106,7 +115,10 @@ class RunStore:
                 write_new(
                     making / "experiments" / "0001.yaml", experiment_text.encode()
                 )
-                write_new(making / "run.json", encode_json(header), durable=True)
+                if imported:
+                    lines = b"".join(encode_json(each) + b"\n" for each in imported)
+                    write_new(making / "imported.jsonl", lines, durable=True)
+                write_new(making / "run.json", header.encode(), durable=True)
                 making.rename(directory)
             except OSError:
                 shutil.rmtree(making, ignore_errors=True)
@@ -125,24 +137,22 @@ class RunStore:
             If a newer ScaleLab wrote it.
         """
         directory = directory.absolute()
-        return cls(directory, _read_header(directory / "run.json"))
+        return cls(directory, read_header(directory / "run.json"))
 
     @property
     def name(self) -> str:
         """The run's name: that of its directory when it was created."""
-        name: str = self._header["name"]
-        return name
+        return self._header.name
 
     @property
     def meaning(self) -> Mapping[str, Any]:
         """What trials of this run mean, in its latest version."""
-        meaning: Mapping[str, Any] = self._header["versions"][-1]["meaning"]
-        return meaning
+        return self._header.meaning
 
     @property
     def experiment_text(self) -> str:
         """The experiment as the user wrote it, in its latest version."""
-        path = self._experiment_path(len(self._header["versions"]))
+        path = self.directory / "experiments" / self._header.experiment
         try:
             return path.read_text()
         except OSError as error:
@@ -150,9 +160,6 @@ class RunStore:
                 f"{path} cannot be read: {error.strerror}. Restore it, or start a "
                 "new run."
             ) from error
-
-    def _experiment_path(self, number: int) -> Path:
-        return self.directory / "experiments" / f"{number:04d}.yaml"
 
     def extend(
         self,
@@ -171,12 +178,10 @@ class RunStore:
         self._fence()
         if experiment_text == self.experiment_text and meaning == self.meaning:
             return
-        versions = self._header["versions"]
-        number = len(versions) + 1
-        version = _version(number, meaning, code_directory)
-        header = {**self._header, "versions": [*versions, version]}
-        write_atomically(self._experiment_path(number), experiment_text.encode())
-        write_atomically(self.directory / "run.json", encode_json(header))
+        header = self._header.extended(meaning, code_directory)
+        experiment = self.directory / "experiments" / header.experiment
+        write_atomically(experiment, experiment_text.encode())
+        write_atomically(self.directory / "run.json", header.encode())
         self._header = header
 
     @contextmanager
@@ -202,11 +207,11 @@ class RunStore:
 
     def next_attempt_number(self, trial_id: str) -> int:
         """Return the number of the trial's next attempt, from 1."""
-        return last_number(self.directory / "trials" / trial_id) + 1
+        return last_number(self._trials / trial_id) + 1
 
     def attempt_directory(self, trial_id: str, number: int) -> Path:
         """Return where an attempt's files are, absolute."""
-        return self.directory / "trials" / trial_id / f"{number:03d}"
+        return attempt_directory(self._trials, trial_id, number)
 
     def begin(self, spec: AttemptSpec) -> None:
         """Record that an attempt is about to start; not flushed to the disk.
@@ -219,16 +224,14 @@ class RunStore:
             If another driver has taken the run over.
         """
         self._fence()
-        directory = self.attempt_directory(spec.trial.trial_id, spec.number)
-        content = encode_json(spec.to_json())
-        with storing(directory):
-            _make_directory(directory)
-            try:
-                write_new(AttemptFiles(directory).spec, content)
-                self._ledger.append_begin((spec.trial.trial_id, spec.number))
-            except (OSError, StoreError):
-                shutil.rmtree(directory, ignore_errors=True)
-                raise
+        key = (spec.trial.trial_id, spec.number)
+        files = AttemptFiles(self.attempt_directory(*key))
+        write_spec(files, spec)
+        try:
+            self._ledger.append_begin(key)
+        except StoreError:
+            shutil.rmtree(files.directory, ignore_errors=True)
+            raise
 
     def finish(
         self, spec: AttemptSpec, result: AttemptResult, *, replace: bool = False
@@ -303,26 +306,12 @@ class RunStore:
             If a newer ScaleLab wrote them.
         """
         self._fence()
-        ledger = self._ledger.read()
-        on_disk = dict(attempts_on_disk(self.directory / "trials"))
-        known = {key: ledger.ended[key] for key in ledger.ended if key in on_disk}
-        settled = {
-            key: observation
-            for key, files in on_disk.items()
-            if key not in known and (observation := settle(key, files))
-        }
-        ended = {**known, **settled}
-        if ledger.is_whole and not ledger.is_torn and len(known) == len(ledger.ended):
-            for observation in settled.values():
-                self._ledger.append_end(observation)
-        else:
-            begun = {key: ledger.begun[key] for key in ledger.begun if key in on_disk}
-            self._ledger.replace(begun, ended)
-        for observation in ended.values():
+        rows = recover(self._ledger, self._trials)
+        for observation in rows:
             self._count(observation)
         return [
             observation
-            for observation in counting_rows(ended.values())
+            for observation in counting_rows(rows)
             if not Outcome(observation["outcome"]).is_retried
         ]
 
@@ -336,25 +325,10 @@ class RunStore:
 
         A result that no ledger line mentions yet is among them; nothing is written.
         """
-        return self._ended_rows()[0]
+        return [*self._imported(), *ended_rows(self._ledger, self._trials)[0]]
 
-    def _ended_rows(self) -> tuple[list[Observation], bool]:
-        """Return the rows and whether they change only when the ledger does."""
-        imported = read_imported(self.directory / "imported.jsonl")
-        ledger = self._ledger.read()
-        if ledger.is_whole:
-            keys = [key for key in ledger.begun if key not in ledger.ended]
-            pending = [(key, self.attempt_directory(*key)) for key in keys]
-        else:
-            found = attempts_on_disk(self.directory / "trials")
-            pending = [
-                (key, files.directory)
-                for key, files in found
-                if key not in ledger.ended
-            ]
-        glances = [glance(key, AttemptFiles(directory)) for key, directory in pending]
-        rows = [*imported, *ledger.ended.values(), *filter(None, glances)]
-        return rows, ledger.is_whole and not pending
+    def _imported(self) -> list[Observation]:
+        return [check_row(values) for values in read_lines(self._imported_path)]
 
     def observations(self) -> pd.DataFrame:
         """Return the observations frame: one row per attempt that has ended.
@@ -369,13 +343,13 @@ class RunStore:
         SchemaError
             If a newer ScaleLab wrote the records.
         """
-        sources = (self.directory / "ledger.jsonl", self.directory / "imported.jsonl")
+        sources = (self._ledger.path, self._imported_path)
         state = {"schema_version": SCHEMA_VERSION, **cache.signature(sources)}
         path = self.directory / "cache" / "observations.parquet"
         if (cached := cache.read_observations(path, state)) is not None:
             return cached
-        rows, is_settled = self._ended_rows()
-        observations = frame(rows)
+        rows, is_settled = ended_rows(self._ledger, self._trials)
+        observations = frame([*self._imported(), *rows])
         if is_settled:
             with suppress(StoreError):  # a reader may lack the right, or the room
                 cache.write_observations(path, observations, state)
@@ -412,59 +386,6 @@ class RunStore:
         Streams(self.directory).compact()
 
 
-def _version(
-    number: int, meaning: Mapping[str, Any], code_directory: Path | None
-) -> dict[str, Any]:
-    return {
-        "experiment": f"{number:04d}.yaml",
-        "frozen_at": datetime.now(UTC).isoformat(),
-        "meaning": dict(meaning),
-        "provenance": provenance(code_directory),
-    }
-
-
-def _read_header(path: Path) -> dict[str, Any]:
-    try:
-        header = decode_json(path.read_bytes())
-        version, _ = header["schema_version"], header["versions"][-1]["meaning"]
-    except OSError as error:
-        raise StoreError(
-            f"{path.parent} is no run: {path.name} cannot be read "
-            f"({error.strerror}). Give the directory of a run, e.g. runs/NAME."
-        ) from error
-    except (IndexError, KeyError, TypeError, ValueError) as error:
-        raise StoreError(
-            f"{path} is not the header of a run ({error!r}). Give the directory of a "
-            "run, e.g. runs/NAME, or restore the file."
-        ) from error
-    if version > SCHEMA_VERSION:
-        raise SchemaError(
-            f"{path.parent} has schema_version={version}; this ScaleLab reads up to "
-            f"{SCHEMA_VERSION}. Install the ScaleLab that wrote it, or a newer one."
-        )
-    return dict(header)
-
-
-def _make_directory(directory: Path) -> None:
-    try:
-        directory.mkdir()
-    except FileNotFoundError:
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        directory.mkdir()
-    except FileExistsError:
-        raise StoreError(
-            f"{directory} exists: this attempt was begun before. Take the number from "
-            "next_attempt_number."
-        ) from None
-
-
 def _written(key: AttemptKey, files: AttemptFiles) -> Observation | None:
     """Return the row of a result that a node wrote; set a torn one aside."""
     return settle(key, files) if files.result.exists() else None
-
-
-def read_imported(path: Path) -> Sequence[Observation]:
-    """Return the rows of an imported table; none where nothing was imported."""
-    if not path.exists():
-        return []
-    return [check_row(values) for values in read_lines(path)]

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from scalelab.errors import StoreError
 from scalelab.records import cache
+from scalelab.records.attempt import AttemptFiles
 from scalelab.records.attempt_io import append_line, encode_json, storing
 from scalelab.records.ledger import AttemptKey
-from scalelab.records.recovery import attempts_on_disk
+from scalelab.records.recovery import attempt_directory, attempts_on_disk
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -175,7 +176,7 @@ class Streams:
         import pyarrow.parquet as pq
 
         trial_id, number = key
-        path = self._trials / trial_id / f"{number:03d}" / "stream.jsonl"
+        path = AttemptFiles(attempt_directory(self._trials, *key)).stream
         if self._compacted().get(_name(key)) != _size(path):
             frame: pd.DataFrame = _table(path).to_pandas()
             return frame

@@ -1,0 +1,171 @@
+"""A frozen copy of the user's code, named by its content."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import stat
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from scalelab.errors import SpecError
+from scalelab.records.attempt_io import storing
+
+MAX_BYTES = 100 * 2**20
+_SKIPPED = frozenset({"__pycache__", ".git"})
+
+
+def snapshot_code(
+    paths: Sequence[str], root: Path, destination: Path, *, max_bytes: int = MAX_BYTES
+) -> tuple[Path, str]:
+    """Copy files and directories below ``root`` into ``destination/<hash>``.
+
+    Left out are ``__pycache__``, ``.git`` and runs (directories with a ``run.json``).
+    Symbolic links are followed while they stay below ``root``.
+
+    Parameters
+    ----------
+    paths
+        Files and directories, relative to ``root``.
+    root
+        The directory of the experiment file.
+    destination
+        Directory of a run's snapshots; made if it is not there.
+    max_bytes
+        Largest size of a snapshot.
+
+    Returns
+    -------
+    directory : Path
+        The snapshot, laid out as below ``root``.
+    hash : str
+        12 hexadecimal digits of names, contents and execute permissions.
+
+    Raises
+    ------
+    SpecError
+        If a path is missing, outside ``root``, a loop of links, neither file nor
+        directory, or too large.
+    StoreError
+        If the copy cannot be written; nothing is left of it.
+    """
+    root = root.resolve()
+    files = _collect(paths, root)
+    _check_size(files, root, max_bytes)
+    making = destination / f".{uuid.uuid4().hex}"
+    with storing(destination):
+        try:
+            making.mkdir(parents=True)
+            digest = _copy(files, making)
+            directory = destination / digest
+            if directory.exists():
+                shutil.rmtree(making)
+            else:
+                making.rename(directory)
+        except OSError:
+            shutil.rmtree(making, ignore_errors=True)
+            raise
+    return directory, digest
+
+
+def _collect(paths: Sequence[str], root: Path) -> dict[str, Path]:
+    """Return the files to copy by their name in the snapshot, sorted."""
+    if not paths:
+        raise SpecError("snapshot=[] names no code. List files or directories to copy.")
+    files: dict[str, Path] = {}
+    for path in paths:
+        start = root / path
+        if not start.exists():
+            raise SpecError(
+                f"snapshot path {path!r} does not exist in {root}. Give files or "
+                "directories relative to the experiment file."
+            )
+        name = os.path.relpath(start, root)
+        if name.startswith(".."):
+            raise _outside(start, start, root)
+        for name_of_file, file in _walk(start, name, root, ()):
+            files[name_of_file] = file
+    if not files:
+        raise SpecError(f"snapshot={list(paths)} holds no files. Name some code in it.")
+    return dict(sorted(files.items()))
+
+
+def _walk(
+    path: Path, name: str, root: Path, above: tuple[Path, ...]
+) -> Iterator[tuple[str, Path]]:
+    real = path.resolve()
+    if not real.is_relative_to(root):
+        raise _outside(path, real, root)
+    if real in above:
+        raise SpecError(
+            f"{path} is a symbolic link to {real}, which contains it: the copy would "
+            "never end. Remove the link or list the files one by one."
+        )
+    if real.is_file():
+        yield os.path.normpath(name), real
+    elif real.is_dir():
+        if (real / "run.json").exists():
+            return
+        for entry in sorted(_list(real)):
+            if entry not in _SKIPPED:
+                inner = os.path.join(name, entry)
+                yield from _walk(path / entry, inner, root, (*above, real))
+    else:
+        raise SpecError(
+            f"{path} is neither a file nor a directory (or a link to nothing). Remove "
+            "it or list the files one by one."
+        )
+
+
+def _list(directory: Path) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except OSError as error:
+        raise SpecError(
+            f"{directory} cannot be read: {error.strerror}. Give yourself read "
+            "permission or leave it out of the snapshot."
+        ) from error
+
+
+def _outside(path: Path, real: Path, root: Path) -> SpecError:
+    arrow = "" if path == real else f" (a link to {real})"
+    return SpecError(
+        f"snapshot path {path}{arrow} lies outside {root}. Put the code below the "
+        "experiment file's directory, or move the experiment file up."
+    )
+
+
+def _check_size(files: dict[str, Path], root: Path, max_bytes: int) -> None:
+    sizes = {name: file.stat().st_size for name, file in files.items()}
+    total = sum(sizes.values())
+    if total > max_bytes:
+        largest = max(sizes, key=sizes.__getitem__)
+        raise SpecError(
+            f"The code to copy from {root} is {total / 2**20:.1f} MiB, more than "
+            f"{max_bytes / 2**20:.1f} MiB; its largest file is {largest} "
+            f"({sizes[largest] / 2**20:.1f} MiB). Leave data and checkpoints out of it."
+        )
+
+
+def _copy(files: dict[str, Path], making: Path) -> str:
+    """Copy what was collected and return the hash of what was copied."""
+    digest = hashlib.sha256()
+    for name, file in files.items():
+        try:
+            content = file.read_bytes()
+        except OSError as error:
+            raise SpecError(
+                f"{file} cannot be read: {error.strerror}. Give yourself read "
+                "permission or leave it out of the snapshot."
+            ) from error
+        mode = 0o755 if file.stat().st_mode & stat.S_IXUSR else 0o644
+        copy = making / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(content)
+        copy.chmod(mode)
+        entry = Path(name).as_posix()
+        digest.update(f"{len(entry)} {entry} {mode} {len(content)}\n".encode())
+        digest.update(content)
+    return digest.hexdigest()[:12]

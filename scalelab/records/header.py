@@ -1,0 +1,96 @@
+"""The header of a run: name, schema, and every frozen version of its experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+from scalelab.errors import SchemaError, StoreError
+from scalelab.records.attempt_io import decode_json, encode_json
+from scalelab.records.columns import SCHEMA_VERSION
+from scalelab.records.provenance import provenance
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunHeader:
+    """What ``run.json`` holds.
+
+    Parameters
+    ----------
+    name
+        Name of the run's directory when it was created.
+    versions
+        One mapping per frozen experiment, oldest first: ``experiment`` (file name),
+        ``frozen_at`` (UTC), ``meaning`` and ``provenance``.
+    """
+
+    name: str
+    versions: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def meaning(self) -> Mapping[str, Any]:
+        """What trials mean, in the latest version."""
+        meaning: Mapping[str, Any] = self.versions[-1]["meaning"]
+        return meaning
+
+    @property
+    def experiment(self) -> str:
+        """Name of the latest experiment file."""
+        return str(self.versions[-1]["experiment"])
+
+    def extended(self, meaning: Mapping[str, Any], code_directory: Path | None) -> Self:
+        """Return the header with a further version, frozen here and now."""
+        version = {
+            "experiment": f"{len(self.versions) + 1:04d}.yaml",
+            "frozen_at": datetime.now(UTC).isoformat(),
+            "meaning": dict(meaning),
+            "provenance": provenance(code_directory),
+        }
+        return replace(self, versions=(*self.versions, version))
+
+    def encode(self) -> bytes:
+        """Return the content of ``run.json``."""
+        return encode_json(
+            {
+                "schema_version": SCHEMA_VERSION,
+                "name": self.name,
+                "versions": list(self.versions),
+            }
+        )
+
+
+def read_header(path: Path) -> RunHeader:
+    """Read ``run.json``.
+
+    Raises
+    ------
+    StoreError
+        If it is not there or no header.
+    SchemaError
+        If a newer ScaleLab wrote it.
+    """
+    try:
+        values = decode_json(path.read_bytes())
+        schema_version = int(values["schema_version"])
+        header = RunHeader(name=values["name"], versions=tuple(values["versions"]))
+        for version in header.versions[-1:] or ({},):
+            version["meaning"], version["experiment"]
+    except OSError as error:
+        raise StoreError(
+            f"{path.parent} is no run: {path.name} cannot be read "
+            f"({error.strerror}). Give the directory of a run, e.g. runs/NAME."
+        ) from error
+    except (IndexError, KeyError, TypeError, ValueError) as error:
+        raise StoreError(
+            f"{path} is not the header of a run ({error!r}). Give the directory of a "
+            "run, e.g. runs/NAME, or restore the file."
+        ) from error
+    if schema_version > SCHEMA_VERSION:
+        raise SchemaError(
+            f"{path.parent} has schema_version={schema_version}; this ScaleLab reads "
+            f"up to {SCHEMA_VERSION}. Install the ScaleLab that wrote it, or a newer one."
+        )
+    return header
