@@ -3,27 +3,69 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from scalelab.experiment.program import Program, WorkloadProgram
-from scalelab.records.attempt import AttemptResult, AttemptSpec, Outcome
+from scalelab.errors import SpecError
+from scalelab.experiment.program import WorkloadProgram
+from scalelab.records.attempt import AttemptResult, AttemptSpec
 from scalelab.training.context import (
     RankContext,
     RankIdentity,
     claim_device,
     process_group,
 )
+from scalelab.training.description import device_name, versions
+from scalelab.training.device_monitor import DeviceMonitor
+from scalelab.training.engine import Engine
+from scalelab.training.loop import Loop, Tally
+from scalelab.training.memory_limit import (
+    memory_limit,
+    peak_resident_bytes,
+    resident_bytes,
+)
+from scalelab.training.meter import step_clock
+from scalelab.training.results import (
+    RankReadings,
+    conclude,
+    device_columns,
+    step_columns,
+    target_columns,
+)
 from scalelab.training.stream import StreamWriter
+from scalelab.training.workloads.base import Workload
+from scalelab.training.workloads.registry import build_workload, preload_modules
+
+__all__ = ["preload_modules", "run_rank"]
 
 
-def preload_modules(program: Program) -> tuple[str, ...]:
-    """Return the modules the fork server imports before it forks ranks."""
-    if not isinstance(program, WorkloadProgram):
-        return ()
-    modules = {"digits_mlp": ("sklearn.datasets",)}
-    return ("scalelab.training.rank", *modules.get(program.name, ()))
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankOptions:
+    """Workload parameters that the rank itself understands, whatever the workload.
+
+    Parameters
+    ----------
+    memory_limit_bytes
+        Bytes a CPU rank may allocate for model, gradients and activations; beyond them
+        it is out of memory. Plays the part of a GPU's memory.
+    loader_workers
+        Processes per rank that read training data which are not in memory.
+    """
+
+    memory_limit_bytes: int | None = None
+    loader_workers: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("memory_limit_bytes", 1), ("loader_workers", 0)):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < least):
+                raise SpecError(
+                    f"{name}={value!r} must be a whole number, at least {least}."
+                )
 
 
 def run_rank(
@@ -34,15 +76,40 @@ def run_rank(
 ) -> AttemptResult | None:
     """Run one rank of an attempt to its end.
 
+    Parameters
+    ----------
+    spec
+        The attempt.
+    identity
+        Which rank this is, and its device.
+    rendezvous
+        ``file://PATH`` or ``tcp://HOST:PORT``; see :func:`~.context.process_group`.
+    progress
+        Called with the number of steps done, after every step and before everything
+        that may take long.
+
     Returns
     -------
     AttemptResult or None
-        The result on rank 0, None on the others. Failures raise.
+        The result on rank 0, None on the others.
+
+    Raises
+    ------
+    SpecError
+        If the workload, its parameters or the trial are wrong.
+    torch.OutOfMemoryError
+        If the device's memory, or the memory limit of a CPU rank, does not suffice.
+    MemoryError
+        If the host's does not.
     """
     torch.set_num_threads(spec.threads_per_rank)
-    device = claim_device(spec.device_type, identity.device_id)
+    progress(0)
+    workload, options = _workload(spec)
+    device = claim_device(
+        "cpu" if workload.emulated else spec.device_type, identity.device_id
+    )
     stream = StreamWriter(spec.files.stream if identity.rank == 0 else None)
-    with process_group(identity, rendezvous, device, spec.attempt_id):
+    with closing(stream), process_group(identity, rendezvous, device, spec.attempt_id):
         context = RankContext(
             identity=identity,
             device=device,
@@ -50,10 +117,73 @@ def run_rank(
             stream=stream,
             progress=progress,
         )
-        context.progress(0)
-    stream.close()
+        with memory_limit(options.memory_limit_bytes):
+            return _run(spec, context, workload, options)
+
+
+def _run(
+    spec: AttemptSpec, context: RankContext, workload: Workload, options: RankOptions
+) -> AttemptResult | None:
+    trial = spec.trial
+    held_bytes = resident_bytes()
+    monitor = DeviceMonitor(context.device)
+    clock = step_clock(context.device)
+    engine = workload.engine(
+        trial, context, clock, loader_workers=options.loader_workers
+    )
+    tally = Loop(context, trial, engine, clock, monitor).run()
+    peak_bytes = engine.peak_memory_bytes()
+    if options.memory_limit_bytes is not None and peak_bytes is None:
+        peak_bytes = peak_resident_bytes() - held_bytes
+    readings = RankReadings(
+        steps=tally.readings,
+        peak_memory_bytes=peak_bytes,
+        utilization=monitor.utilization,
+        energy_j=monitor.energy_j,
+    )
+    ranks = context.gather(readings)
+    noise_scale = engine.gradient_noise_scale()
+    if not context.is_first:
+        return None
+    measurements = _measurements(spec, context, workload, engine, tally, ranks)
+    return conclude(tally, trial, measurements | {"gradient_noise_scale": noise_scale})
+
+
+def _measurements(
+    spec: AttemptSpec,
+    context: RankContext,
+    workload: Workload,
+    engine: Engine,
+    tally: Tally,
+    ranks: list[RankReadings],
+) -> dict[str, Any]:
+    global_batch_size = spec.trial.global_batch_size
+    return {
+        "device_name": device_name(context.device),
+        "emulated": workload.emulated,
+        "num_samples": tally.step * global_batch_size,
+        "versions": versions(),
+        **step_columns([rank.steps for rank in ranks], global_batch_size),
+        **device_columns(ranks),
+        **target_columns(tally, spec.trial, workload.default_metric),
+        **engine.description(),
+    }
+
+
+def _workload(spec: AttemptSpec) -> tuple[Workload, RankOptions]:
+    program = spec.program
+    if not isinstance(program, WorkloadProgram):
+        raise SpecError(
+            f"{spec.trial.workload!r} is a command, and ranks run workloads only."
+        )
+    parameters = {**program.parameters, **spec.trial.options}
+    own = {
+        name: parameters.pop(name)
+        for name in RankOptions.__slots__
+        if name in parameters
+    }
+    options = RankOptions(**own)
     return (
-        AttemptResult(outcome=Outcome.COMPLETED, measurements={"num_steps": 0})
-        if identity.rank == 0
-        else None
+        build_workload(program.name, parameters, program.code_directory),
+        options,
     )

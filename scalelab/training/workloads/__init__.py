@@ -1,0 +1,1 @@
+"""Training jobs by name: what is built in, and the class a user writes."""

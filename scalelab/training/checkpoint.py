@@ -1,0 +1,86 @@
+"""Checkpoints of a trial: written whole or not at all, read without running code."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from scalelab.training.context import RankContext
+from scalelab.training.seeds import random_state, restore_random_state
+
+FILE_NAME = "checkpoint.pt"
+
+
+def write(context: RankContext, state: dict[str, Any], rank_state: Any) -> None:
+    """Write a checkpoint of all ranks; rank 0 does, the others send their state.
+
+    Parameters
+    ----------
+    context
+        The rank; the file goes to its checkpoint directory.
+    state
+        What all ranks share, of rank 0: plain values and tensors.
+    rank_state
+        What differs between ranks, besides the states of the random generators, which
+        are added here.
+    """
+    own = {"random": random_state(context.device), "own": rank_state}
+    ranks = context.gather(own)
+    if not context.is_first:
+        return
+    directory = context.checkpoint_directory
+    directory.mkdir(parents=True, exist_ok=True)
+    unfinished = directory / f"{FILE_NAME}.unfinished"
+    with unfinished.open("wb") as file:
+        torch.save({"state": state, "ranks": ranks}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.replace(directory / FILE_NAME)
+
+
+def read(context: RankContext, directory: Path) -> tuple[dict[str, Any], Any]:
+    """Read a checkpoint and put this rank's random generators back to it.
+
+    Returns
+    -------
+    state, rank_state
+        As given to :func:`write`; of this rank.
+    """
+    saved = torch.load(directory / FILE_NAME, map_location="cpu", weights_only=True)
+    rank = saved["ranks"][context.rank]
+    restore_random_state(rank["random"], context.device)
+    return saved["state"], rank["own"]
+
+
+def latest(attempt_directory: Path) -> Path | None:
+    """Return the checkpoint directory to continue from, None for a fresh start.
+
+    Looks at this attempt's own checkpoint, then at those of earlier attempts of the
+    same trial, latest first.
+
+    Parameters
+    ----------
+    attempt_directory
+        ``.../trials/<trial_id>/<number>``; the attempts of a trial are siblings.
+    """
+    own = attempt_directory.name
+    if not re.fullmatch(r"\d+", own):
+        return None
+    numbers = sorted(
+        (
+            sibling.name
+            for sibling in attempt_directory.parent.iterdir()
+            if re.fullmatch(r"\d+", sibling.name) and int(sibling.name) <= int(own)
+        ),
+        key=int,
+        reverse=True,
+    )
+    for number in numbers:
+        directory = attempt_directory.parent / number / "checkpoint"
+        if (directory / FILE_NAME).exists():
+            return directory
+    return None

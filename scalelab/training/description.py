@@ -1,0 +1,96 @@
+"""Columns a rank knows from its model, its data and its libraries alone."""
+
+from __future__ import annotations
+
+import json
+import platform
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.data import Dataset
+
+from scalelab import __version__
+from scalelab.experiment.trial import Trial
+from scalelab.training.feed import fingerprint
+
+if TYPE_CHECKING:
+    from scalelab.training.workloads.base import Workload
+
+OPTIMIZER_TERMS = ("momentum", "nesterov", "betas", "weight_decay")
+
+
+def describe(
+    workload: Workload,
+    trial: Trial,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    training_data: Dataset[Any],
+) -> dict[str, Any]:
+    """Return what is known of a training run before its first step, by column."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    return {
+        "dataset": f"{workload.dataset_name} {fingerprint(training_data)}",
+        "num_parameters": sum(p.numel() for p in trained),
+        "gradient_bytes": sum(p.numel() * p.element_size() for p in trained),
+        "normalization_batch_size": normalization_batch_size(model, trial),
+        "optimizer": describe_optimizer(optimizer),
+        "schedule": describe_schedule(workload.schedule, trial),
+    }
+
+
+def normalization_batch_size(model: nn.Module, trial: Trial) -> int | None:
+    """Return how many samples a batch-norm statistic sees, None without batch norm."""
+    layers = [layer for layer in model.modules() if isinstance(layer, _BatchNorm)]
+    if not layers:
+        return None
+    if isinstance(layers[0], nn.SyncBatchNorm):
+        return trial.local_batch_size * trial.data_parallel_size
+    return trial.local_batch_size
+
+
+def describe_optimizer(optimizer: torch.optim.Optimizer) -> str:
+    """Return class and terms of an optimiser, such as ``SGD(momentum=0.9)``."""
+    defaults = optimizer.defaults
+    terms = [
+        f"{name}={defaults[name]}" for name in OPTIMIZER_TERMS if defaults.get(name)
+    ]
+    return f"{type(optimizer).__name__}({', '.join(terms)})"
+
+
+def describe_schedule(schedule: str, trial: Trial) -> str:
+    """Return the shape of the learning rate over training, warm-up included."""
+    rate = trial.learning_rate
+    if rate is None or not rate.warmup_samples:
+        return schedule
+    return f"linear warm-up over {rate.warmup_samples} samples, {schedule}"
+
+
+def device_name(device: torch.device) -> str:
+    """Return the model of a device, such as ``NVIDIA H200``."""
+    if device.type == "cuda":
+        name: str = torch.cuda.get_device_name(device)
+        return name
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "model name":
+            return value.strip()
+    return platform.machine()
+
+
+def versions() -> str:
+    """Return the versions of what ran, as JSON."""
+    known: dict[str, Any] = {
+        "scalelab": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "cuda": torch.version.cuda,
+    }
+    if torch.distributed.get_backend() == "nccl":
+        version: tuple[int, ...] = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
+        known["nccl"] = ".".join(map(str, version))
+    return json.dumps({name: value for name, value in known.items() if value})

@@ -1,0 +1,78 @@
+"""Energy and utilisation of a rank's GPU, read from NVML between blocks of steps."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+import torch
+
+
+class DeviceMonitor:
+    """Watches one device; on CPU, and where NVML is missing or silent, it has nothing.
+
+    Parameters
+    ----------
+    device
+        The rank's device.
+
+    Notes
+    -----
+    The energy counter is the device's own and exists since Volta; a MIG slice has none.
+    NVML's utilisation is the share of its last sampling period, at most a second, in
+    which a kernel ran.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._nvml: Any = None
+        self._handle: Any = None
+        self._utilizations: list[float] = []
+        self._energy_at_start_mj: int | None = None
+        if device.type == "cuda":
+            self._open(device)
+
+    def _open(self, device: torch.device) -> None:
+        try:
+            import pynvml
+        except ModuleNotFoundError:
+            return
+        uuid = str(torch.cuda.get_device_properties(device).uuid)
+        try:
+            pynvml.nvmlInit()
+            self._handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+        except pynvml.NVMLError:
+            return
+        self._nvml = pynvml
+        self._energy_at_start_mj = self._energy_mj()
+
+    def sample(self) -> None:
+        """Read the utilisation of the moment."""
+        if self._nvml is None:
+            return
+        try:
+            rates = self._nvml.nvmlDeviceGetUtilizationRates(self._handle)
+        except self._nvml.NVMLError:
+            return
+        self._utilizations.append(rates.gpu / 100)
+
+    @property
+    def utilization(self) -> float | None:
+        """Mean share of time a kernel ran, in [0, 1]; None where unknown."""
+        return statistics.fmean(self._utilizations) if self._utilizations else None
+
+    @property
+    def energy_j(self) -> float | None:
+        """Joules since the monitor was made; None where the device does not count."""
+        now = self._energy_mj()
+        if now is None or self._energy_at_start_mj is None:
+            return None
+        return (now - self._energy_at_start_mj) / 1e3
+
+    def _energy_mj(self) -> int | None:
+        if self._nvml is None:
+            return None
+        try:
+            energy: int = self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)
+        except self._nvml.NVMLError:
+            return None
+        return energy

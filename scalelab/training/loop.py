@@ -1,0 +1,266 @@
+"""Runs an engine through a trial: warm-up, measured steps, evaluations, target.
+
+Steps run in blocks of about a second. Between blocks, outside the step clock, all ranks
+meet; rank 0 reads its clock, records the steps, and decides whether and how far to go
+on.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from scalelab.errors import SpecError
+from scalelab.experiment.trial import Trial, TrialKind
+from scalelab.training import checkpoint
+from scalelab.training.context import RankContext
+from scalelab.training.device_monitor import DeviceMonitor
+from scalelab.training.engine import Engine
+from scalelab.training.meter import Phase, Seconds, StepClock
+from scalelab.training.plan import TrainingPlan
+from scalelab.training.steady import is_steady
+
+BLOCK_S = 1.0
+CHECKPOINT_INTERVAL_S = 30.0
+
+
+class Ending(StrEnum):
+    """Why the steps of a trial ended."""
+
+    DONE = "done"
+    TARGET = "target"
+    DIVERGED = "diverged"
+    STOPPED = "stopped"
+
+
+@dataclass(kw_only=True, slots=True)
+class Tally:
+    """What has happened so far in a trial; complete on rank 0.
+
+    Parameters
+    ----------
+    step
+        Optimiser steps done, warm-up included.
+    measured
+        This rank's clock readings after warm-up, one array per block, each of shape
+        (num_steps, 4).
+    training_s, evaluation_s
+        Time on rank 0's step clock, warm-up included, and time in evaluations.
+    evaluated_step
+        Steps done at the last evaluation; 0 before the first.
+    metrics
+        Of the last evaluation.
+    target_step, target_s
+        Steps and training seconds at the evaluation that first reached the target.
+    ending
+        Why the steps ended; None while they go on.
+    """
+
+    step: int = 0
+    measured: list[Seconds] = field(default_factory=list)
+    training_s: float = 0.0
+    evaluation_s: float = 0.0
+    evaluated_step: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
+    target_step: int | None = None
+    target_s: float | None = None
+    ending: Ending | None = None
+
+    @property
+    def readings(self) -> Seconds:
+        """Clock readings of all measured steps, shape (num_steps, 4), in seconds."""
+        return np.concatenate([np.empty((0, len(Phase))), *self.measured])
+
+    def position(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps: everything but the clock readings."""
+        return {
+            "step": self.step,
+            "training_s": self.training_s,
+            "evaluation_s": self.evaluation_s,
+            "evaluated_step": self.evaluated_step,
+            "metrics": dict(self.metrics),
+        }
+
+
+class Loop:
+    """One rank's way through a trial.
+
+    Parameters
+    ----------
+    context, trial
+        The rank and what it runs.
+    engine, clock
+        What computes steps and what times them.
+    monitor
+        Sampled between blocks.
+    """
+
+    def __init__(
+        self,
+        context: RankContext,
+        trial: Trial,
+        engine: Engine,
+        clock: StepClock,
+        monitor: DeviceMonitor,
+    ) -> None:
+        self._context = context
+        self._trial = trial
+        self._plan = TrainingPlan.of(trial)
+        self._engine = engine
+        self._clock = clock
+        self._monitor = monitor
+        self._tally = Tally()
+        self._last_step_s: float | None = None
+        self._saved_at = time.monotonic()
+
+    def run(self) -> Tally:
+        """Run to the end; the tally is complete on rank 0 only.
+
+        Raises
+        ------
+        SpecError
+            If the target names a metric that the workload does not measure.
+        """
+        self._resume()
+        while num_steps := self._agree_on_block():
+            self._run_block(num_steps)
+            if self._plan.is_evaluated_after(self._tally.step):
+                self._evaluate()
+        self._context.stream.flush()
+        return self._tally
+
+    def _agree_on_block(self) -> int:
+        """Meet the other ranks; return the steps of the next block, 0 to end."""
+        num_steps = saves = 0
+        if self._context.is_first:
+            self._tally.ending = self._ending()
+            num_steps = 0 if self._tally.ending else self._block_steps()
+            saves = self._is_saved(self._tally.ending)
+        num_steps, saves = map(int, self._context.agree([num_steps, saves]))
+        if saves:
+            self._save()
+        return num_steps
+
+    def _ending(self) -> Ending | None:
+        tally = self._tally
+        if tally.target_step is not None and self._trial.kind is not (
+            TrialKind.THROUGHPUT
+        ):
+            return Ending.TARGET
+        if tally.ending is Ending.DIVERGED:
+            return Ending.DIVERGED
+        if tally.step >= self._plan.num_steps or self._is_precise():
+            return Ending.DONE
+        return Ending.STOPPED if self._context.should_stop() else None
+
+    def _is_precise(self) -> bool:
+        if self._trial.kind is not TrialKind.THROUGHPUT:
+            return False
+        step_times_s = self._tally.readings.sum(axis=1)
+        return is_steady(step_times_s, self._trial.measurement.relative_precision)
+
+    def _block_steps(self) -> int:
+        remaining = self._plan.boundary_after(self._tally.step) - self._tally.step
+        if self._last_step_s is None:
+            return 1
+        return max(1, min(remaining, round(BLOCK_S / self._last_step_s)))
+
+    def _run_block(self, num_steps: int) -> None:
+        first = self._tally.step
+        self._engine.begin(first)
+        self._clock.start()
+        for step in range(first, first + num_steps):
+            self._engine.step(step)
+            self._context.progress(step + 1)
+        readings = self._clock.drain()
+        self._monitor.sample()
+        if first >= self._plan.warmup_steps:
+            self._tally.measured.append(readings)
+        self._record_steps(readings)
+        self._tally.step = first + num_steps
+        self._last_step_s = max(float(readings.sum()) / num_steps, 1e-6)
+
+    def _record_steps(self, readings: Seconds) -> None:
+        tally, losses = self._tally, self._engine.drain_losses()
+        for offset, phases in enumerate(readings.tolist()):
+            step_time_s = sum(phases)
+            tally.training_s += step_time_s
+            row = {"event": "step", **self._now(tally.step + offset + 1)}
+            row["step_time_s"] = step_time_s
+            row |= {phase.column: phases[phase] for phase in Phase}
+            if losses:
+                row["loss"] = losses[offset]
+            self._context.stream.append(row)
+        if self._plan.evaluates and not all(map(math.isfinite, losses)):
+            tally.ending = Ending.DIVERGED
+
+    def _evaluate(self) -> None:
+        tally = self._tally
+        self._context.stream.flush()
+        self._context.progress(tally.step)
+        started_at = time.perf_counter()
+        tally.metrics = self._engine.evaluate(tally.step)
+        seconds = time.perf_counter() - started_at
+        tally.evaluation_s += seconds
+        tally.evaluated_step = tally.step
+        if self._context.is_first:
+            row = {"event": "evaluation", **self._now(tally.step), **tally.metrics}
+            self._context.stream.append(row | {"evaluation_s": seconds})
+            self._context.stream.flush()
+            self._check_target()
+
+    def _check_target(self) -> None:
+        tally, target = self._tally, self._trial.measurement.target
+        if target is None or tally.target_step is not None:
+            return
+        if target.metric not in tally.metrics:
+            raise SpecError(
+                f"target metric {target.metric!r} is not measured by "
+                f"{self._trial.workload}. It measures: "
+                f"{', '.join(sorted(tally.metrics))}."
+            )
+        if target.is_reached_by(tally.metrics[target.metric]):
+            tally.target_step = tally.step
+            tally.target_s = tally.training_s
+
+    def _now(self, step: int) -> dict[str, Any]:
+        return {
+            "step": step,
+            "samples": step * self._trial.global_batch_size,
+            "t": self._tally.training_s,
+        }
+
+    def _is_saved(self, ending: Ending | None) -> bool:
+        if self._trial.kind is TrialKind.THROUGHPUT or self._tally.step == 0:
+            return False
+        if ending is None:
+            return time.monotonic() - self._saved_at >= CHECKPOINT_INTERVAL_S
+        return ending is Ending.STOPPED
+
+    def _save(self) -> None:
+        self._context.progress(self._tally.step)
+        state, rank_state = self._engine.state()
+        saved = {
+            "trial_id": self._trial.trial_id,
+            "position": self._tally.position(),
+            "engine": state,
+        }
+        checkpoint.write(self._context, saved, rank_state)
+        self._saved_at = time.monotonic()
+
+    def _resume(self) -> None:
+        found = checkpoint.latest(self._context.directory)
+        number = -1 if found is None else int(found.parent.name)
+        number = int(self._context.agree([number])[0])
+        if number < 0:
+            return
+        name = f"{number:03d}"
+        directory = self._context.directory.parent / name / "checkpoint"
+        saved, rank_state = checkpoint.read(self._context, directory)
+        self._tally = Tally(**saved["position"])
+        self._engine.restore(self._tally.step, saved["engine"], rank_state)

@@ -1,0 +1,80 @@
+"""A memory limit for a CPU rank, so that "what fits" can be tried without a GPU."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+# What torch says when the CPU allocator gets nothing; it has no class of its own.
+_ALLOCATION_FAILURES = (
+    "can't allocate memory",
+    "not enough memory",
+    "could not allocate memory",
+    "std::bad_alloc",
+)
+
+
+@contextmanager
+def memory_limit(limit_bytes: int | None) -> Iterator[None]:
+    """Limit what this process may allocate, from here, during the block.
+
+    The limit plays the part of a device's memory: what the process holds on entry
+    (Python, torch, the loaded libraries) is not counted, what it allocates afterwards
+    (model, gradients, activations) is.
+
+    Parameters
+    ----------
+    limit_bytes
+        Bytes on top of what is held on entry; None: no limit.
+
+    Raises
+    ------
+    torch.OutOfMemoryError
+        In place of an allocation failure under a limit.
+    MemoryError
+        In place of an allocation failure without one: the host itself is out of memory.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if limit_bytes is not None:
+        held = _status_bytes("VmData")
+        resource.setrlimit(resource.RLIMIT_DATA, (held + limit_bytes, hard))
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if isinstance(error, torch.OutOfMemoryError) or not _is_allocation(error):
+            raise
+        if limit_bytes is None:
+            raise MemoryError(str(error)) from error
+        raise torch.OutOfMemoryError(
+            f"memory_limit_bytes={limit_bytes} reached: {error}"
+        ) from error
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def peak_resident_bytes() -> int:
+    """Return the most physical memory this process has held."""
+    return _status_bytes("VmHWM")
+
+
+def resident_bytes() -> int:
+    """Return the physical memory this process holds."""
+    return _status_bytes("VmRSS")
+
+
+def _is_allocation(error: RuntimeError | MemoryError) -> bool:
+    if isinstance(error, MemoryError):
+        return True
+    return any(sign in str(error).lower() for sign in _ALLOCATION_FAILURES)
+
+
+def _status_bytes(name: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        key, _, value = line.partition(":")
+        if key == name:
+            return int(value.split()[0]) * 1024
+    raise RuntimeError(f"/proc/self/status has no {name}")

@@ -1,0 +1,44 @@
+"""What the training engine needs of a way to spread a model over ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import nn
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Observers:
+    """Whom a parallelism tells about the gradients of this rank.
+
+    Parameters
+    ----------
+    on_own_gradients_ready
+        Called when the last of the rank's own gradients exists and only the exchange
+        is left; at most once per backward pass.
+    on_own_gradients
+        Called with each piece of the rank's own gradients before the exchange.
+    """
+
+    on_own_gradients_ready: Callable[[], None]
+    on_own_gradients: Callable[[torch.Tensor], None]
+
+
+class Parallelism(Protocol):
+    """A model spread over ranks.
+
+    Attributes
+    ----------
+    model
+        The module to call in training; its parameters are those of the plain module.
+    """
+
+    model: nn.Module
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Let gradients accumulate on the rank, without an exchange, in this block."""
+        ...

@@ -1,0 +1,91 @@
+"""When a trial warms up, measures, evaluates and ends; pure arithmetic on steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scalelab.errors import SpecError
+from scalelab.experiment.trial import Trial, TrialKind
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingPlan:
+    """The steps of a trial.
+
+    Parameters
+    ----------
+    warmup_steps
+        Steps before the measured ones.
+    num_steps
+        Steps at most, warm-up included.
+    global_batch_size
+        Samples per step.
+    evaluates
+        The trial has evaluations, one of them after its last step.
+    evaluate_every_samples
+        Training samples between two evaluations; None: only the last one.
+    """
+
+    warmup_steps: int
+    num_steps: int
+    global_batch_size: int
+    evaluates: bool
+    evaluate_every_samples: int | None
+
+    @classmethod
+    def of(cls, trial: Trial) -> TrainingPlan:
+        """Return the plan of a trial.
+
+        Raises
+        ------
+        SpecError
+            If a trial that evaluates has no limit, or nothing to measure.
+        """
+        measurement = trial.measurement
+        if trial.kind is TrialKind.THROUGHPUT:
+            num_steps = measurement.warmup_steps + measurement.steps
+        elif measurement.max_samples is None:
+            raise SpecError(
+                f"max_samples is missing: a {trial.kind} trial needs the training "
+                "samples after which it gives up. Set it under 'measure' or 'job'."
+            )
+        else:
+            num_steps = -(-measurement.max_samples // trial.global_batch_size)
+        return cls(
+            warmup_steps=min(measurement.warmup_steps, num_steps),
+            num_steps=num_steps,
+            global_batch_size=trial.global_batch_size,
+            evaluates=trial.kind is not TrialKind.THROUGHPUT,
+            evaluate_every_samples=measurement.evaluate_every_samples,
+        )
+
+    def is_evaluated_after(self, step: int) -> bool:
+        """Tell whether an evaluation is due once this many steps are done.
+
+        It is after the step in which another ``evaluate_every_samples`` were completed,
+        and after the last one.
+
+        >>> plan = TrainingPlan(warmup_steps=0, num_steps=10, global_batch_size=40,
+        ...                     evaluates=True, evaluate_every_samples=100)
+        >>> [step for step in range(1, 11) if plan.is_evaluated_after(step)]
+        [3, 5, 8, 10]
+        """
+        if not self.evaluates or step == 0:
+            return False
+        return step == self.num_steps or self._num_due(step) > self._num_due(step - 1)
+
+    def boundary_after(self, step: int) -> int:
+        """Return the next step count at which warm-up or training ends or evaluates."""
+        if step < self.warmup_steps:
+            limit = self.warmup_steps
+        else:
+            limit = self.num_steps
+        if not self.evaluates or self.evaluate_every_samples is None:
+            return limit
+        samples = (self._num_due(step) + 1) * self.evaluate_every_samples
+        return min(limit, -(-samples // self.global_batch_size))
+
+    def _num_due(self, step: int) -> int:
+        if self.evaluate_every_samples is None:
+            return 0
+        return step * self.global_batch_size // self.evaluate_every_samples

@@ -1,0 +1,126 @@
+"""From what the ranks saw to the measurements of an attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scalelab.experiment.trial import Trial, TrialKind
+from scalelab.records.attempt import AttemptResult, Outcome
+from scalelab.training.loop import Ending, Tally
+from scalelab.training.meter import Phase, Seconds
+from scalelab.training.steady import mean_interval
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankReadings:
+    """What one rank measured.
+
+    Parameters
+    ----------
+    steps
+        Its clock after warm-up, shape (num_steps, 4), in seconds.
+    peak_memory_bytes, utilization, energy_j
+        Of its device; None where unknown.
+    """
+
+    steps: Seconds
+    peak_memory_bytes: int | None
+    utilization: float | None
+    energy_j: float | None
+
+
+def step_columns(ranks: Sequence[Seconds], global_batch_size: int) -> dict[str, Any]:
+    """Return step time, its interval, its phases and the throughput, by column.
+
+    The step time is the mean of the slowest rank, and the throughput is the samples of
+    all ranks over that rank's clock. A phase is a mean over steps and ranks: ranks that
+    keep step differ in where they spend their time, not in how much they need.
+
+    Parameters
+    ----------
+    ranks
+        Each rank's clock, shape (num_steps, 4), in seconds; the same steps on all.
+    global_batch_size
+        Samples per step over all ranks.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> fast, slow = np.array([[0, 1, 1, 0]] * 4), np.array([[0, 2.5, 0, 0]] * 4)
+    >>> columns = step_columns([fast, slow], global_batch_size=10)
+    >>> columns["step_time_s"], columns["throughput_samples_per_s"]
+    (2.5, 4.0)
+    """
+    num_steps = len(ranks[0])
+    columns: dict[str, Any] = {"num_steps": num_steps}
+    if num_steps == 0:
+        return columns
+    slowest = max(ranks, key=lambda steps: float(steps.sum())).sum(axis=1)
+    step_time_s = float(slowest.mean())
+    columns["step_time_s"] = step_time_s
+    columns["throughput_samples_per_s"] = global_batch_size / step_time_s
+    if num_steps >= 4:
+        lo, hi = mean_interval(slowest)
+        columns["step_time_lo_s"], columns["step_time_hi_s"] = lo, hi
+    for phase in Phase:
+        means = [float(steps[:, phase].mean()) for steps in ranks]
+        columns[phase.column] = sum(means) / len(means)
+    return columns
+
+
+def device_columns(ranks: Sequence[RankReadings]) -> dict[str, Any]:
+    """Return memory, utilisation and energy over the ranks' devices, by column."""
+    columns: dict[str, Any] = {}
+    peaks = [r.peak_memory_bytes for r in ranks if r.peak_memory_bytes is not None]
+    if peaks:
+        columns["gpu_memory_peak_bytes"] = max(peaks)
+    shares = [r.utilization for r in ranks if r.utilization is not None]
+    if shares:
+        columns["gpu_utilization"] = sum(shares) / len(shares)
+    joules = [r.energy_j for r in ranks if r.energy_j is not None]
+    # The energy of some of the devices would pass for that of all.
+    if len(joules) == len(ranks):
+        columns["energy_j"] = sum(joules)
+        columns["energy_source"] = "measured"
+    return columns
+
+
+def target_columns(tally: Tally, trial: Trial, default_metric: str) -> dict[str, Any]:
+    """Return what the evaluations showed, by column; nothing without evaluations."""
+    if trial.kind is TrialKind.THROUGHPUT:
+        return {}
+    target = trial.measurement.target
+    metric = target.metric if target else default_metric
+    columns: dict[str, Any] = {
+        "evaluation_s": tally.evaluation_s,
+        "final_metric": tally.metrics.get(metric),
+    }
+    if target:
+        columns["reached_target"] = tally.target_step is not None
+    if tally.target_step is not None:
+        columns["steps_to_target"] = tally.target_step
+        columns["samples_to_target"] = tally.target_step * trial.global_batch_size
+        columns["time_to_target_s"] = tally.target_s
+    return columns
+
+
+def conclude(
+    tally: Tally, trial: Trial, measurements: Mapping[str, Any]
+) -> AttemptResult:
+    """Return the result of an attempt whose ranks ended well."""
+    outcome, reason = Outcome.COMPLETED, ""
+    target = trial.measurement.target
+    at = f"after {tally.step * trial.global_batch_size} samples"
+    if tally.ending is Ending.STOPPED:
+        outcome, reason = Outcome.CANCELLED, f"Asked to stop at step {tally.step}."
+    elif tally.ending is Ending.DIVERGED:
+        outcome = Outcome.TARGET_NOT_REACHED
+        reason = f"Diverged: the training loss was no longer finite {at}."
+    elif trial.kind is not TrialKind.THROUGHPUT and target and not tally.target_step:
+        last = tally.metrics.get(target.metric, float("nan"))
+        outcome = Outcome.TARGET_NOT_REACHED
+        reason = f"{target} was not reached {at}; the last value is {last:.4g}."
+    known = {name: value for name, value in measurements.items() if value is not None}
+    return AttemptResult(outcome=outcome, reason=reason, measurements=known)

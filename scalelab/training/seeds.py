@@ -1,0 +1,59 @@
+"""Every random generator of a rank: seeding, saving, restoring."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import torch
+
+MODEL_STREAM = 0
+"""Stream of the model's initialisation: the same on every rank."""
+
+
+def rank_stream(rank: int) -> int:
+    """Return the stream of a rank's own randomness, such as dropout."""
+    return rank + 1
+
+
+def seed_everything(seed: int, stream: int) -> None:
+    """Seed the generators of Python, NumPy and torch, CUDA included.
+
+    Parameters
+    ----------
+    seed
+        The trial's seed.
+    stream
+        Which of the independent streams of that seed; see :data:`MODEL_STREAM` and
+        :func:`rank_stream`.
+    """
+    words = np.random.SeedSequence(seed, spawn_key=(stream,)).generate_state(3)
+    python_seed, numpy_seed, torch_seed = (int(word) for word in words)
+    random.seed(python_seed)
+    np.random.seed(numpy_seed)
+    torch.manual_seed(torch_seed)
+
+
+def random_state(device: torch.device) -> dict[str, Any]:
+    """Return the state of every generator, as plain values and tensors."""
+    of_numpy: Any = np.random.get_state(legacy=True)
+    kind, keys, *rest = of_numpy
+    state: dict[str, Any] = {
+        "python": random.getstate(),
+        "numpy": (kind, torch.tensor(keys.astype(np.int64)), *rest),
+        "torch": torch.get_rng_state(),
+    }
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def restore_random_state(state: dict[str, Any], device: torch.device) -> None:
+    """Put every generator back to a state of :func:`random_state`."""
+    random.setstate(state["python"])
+    kind, keys, *rest = state["numpy"]
+    np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))
+    torch.set_rng_state(state["torch"])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state["cuda"], device)

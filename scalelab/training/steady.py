@@ -1,0 +1,86 @@
+"""How well a series of step times pins down its mean."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+NUM_RESAMPLES = 1000
+MIN_STEPS = 20
+"""Fewer steps are never called steady."""
+
+_QUANTILE_975 = 1.959963984540054
+
+
+def mean_interval(
+    step_times_s: npt.NDArray[np.float64], *, seed: int = 0
+) -> tuple[float, float]:
+    """Return the 95% interval of the mean step time, by circular block bootstrap.
+
+    Step times are autocorrelated: a disturbance lasts longer than one step. Blocks of
+    about ``sqrt(n)`` steps are drawn with replacement from the series closed to a
+    circle, and the spread of their means is widened by ``sqrt(m / (m - 1))`` and by the
+    ratio of Student's to the normal quantile for the ``m`` blocks of a resample,
+    without which short series give intervals that are too narrow.
+
+    Parameters
+    ----------
+    step_times_s : ndarray, shape (n_steps,)
+        Seconds per step, in order, warm-up excluded; at least 4 steps.
+    seed
+        Seeds the resampling.
+
+    Returns
+    -------
+    lo, hi : float
+        Seconds; ``(nan, nan)`` for fewer than 4 steps.
+
+    References
+    ----------
+    Politis and Romano 1992, "A circular block-resampling procedure for stationary
+    data".
+
+    Examples
+    --------
+    >>> lo, hi = mean_interval(np.array([1.0, 1.1, 0.9, 1.0] * 10))
+    >>> bool(0.95 < lo < 1.0 < hi < 1.05)
+    True
+    """
+    n = len(step_times_s)
+    if n < 4:
+        return float("nan"), float("nan")
+    block = round(np.sqrt(n))
+    m = -(-n // block)
+    circle = np.concatenate([step_times_s, step_times_s[:block]])
+    sums = np.cumsum(np.concatenate([[0.0], circle]))
+    block_means = (sums[block:] - sums[:-block])[:n] / block
+    starts = np.random.default_rng(seed).integers(0, n, size=(NUM_RESAMPLES, m))
+    mean = step_times_s.mean()
+    deviations = block_means[starts].mean(axis=1) - mean
+    widening = np.sqrt(m / (m - 1)) * _student_ratio(m - 1)
+    lo, hi = mean + widening * np.quantile(deviations, [0.025, 0.975])
+    return float(lo), float(hi)
+
+
+def is_steady(step_times_s: npt.NDArray[np.float64], relative_precision: float) -> bool:
+    """Tell whether the mean step time is known to a relative precision.
+
+    Parameters
+    ----------
+    step_times_s : ndarray, shape (n_steps,)
+        Seconds per step, in order, warm-up excluded.
+    relative_precision
+        Largest half-width of the 95% interval, as a fraction of the mean.
+    """
+    if len(step_times_s) < MIN_STEPS:
+        return False
+    lo, hi = mean_interval(step_times_s)
+    return bool((hi - lo) / 2 < relative_precision * step_times_s.mean())
+
+
+def _student_ratio(degrees: int) -> float:
+    """97.5% quantile of Student's t over the normal one, by its series in 1/degrees."""
+    z = _QUANTILE_975
+    first = (z**2 + 1) / (4 * degrees)
+    second = (5 * z**4 + 16 * z**2 + 3) / (96 * degrees**2)
+    return float(1 + first + second)

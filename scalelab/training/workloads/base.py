@@ -1,0 +1,154 @@
+"""The class a user writes to have a training job measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import Dataset
+
+from scalelab.experiment.trial import Trial
+from scalelab.training.context import RankContext
+from scalelab.training.engine import Engine
+from scalelab.training.feed import Batch
+from scalelab.training.meter import StepClock
+from scalelab.training.training_engine import TrainingEngine
+
+
+class Workload:
+    """A training job: a model, its data, and how to train it.
+
+    Only :meth:`build_model` and :meth:`training_data` must be written; the other
+    methods have the defaults of a classifier. The constructor's keyword arguments are
+    the parameters an experiment may set.
+
+    Attributes
+    ----------
+    default_learning_rate
+        Used where the experiment sets none.
+    default_metric
+        What ``final_metric`` reports for a trial without a target.
+    dataset_name
+        Name of the training data in the observations.
+    schedule
+        Shape of the learning rate over training; say here what
+        :meth:`learning_rate_factor` does.
+    num_random
+        Random numbers per sample that :meth:`augment` gets; 0: it is not called.
+
+    Examples
+    --------
+    In ``lines.py`` next to the experiment, which says ``workload: lines:Lines``:
+
+    >>> import torch
+    >>> from torch.utils.data import TensorDataset
+    >>> class Lines(Workload):
+    ...     dataset_name = "lines"
+    ...
+    ...     def __init__(self, width: int = 8) -> None:
+    ...         self.width = width
+    ...
+    ...     def build_model(self):
+    ...         return torch.nn.Linear(self.width, 2)
+    ...
+    ...     def training_data(self):
+    ...         points = torch.randn(512, self.width)
+    ...         return TensorDataset(points, (points.sum(dim=1) > 0).long())
+    >>> workload = Lines(width=4)
+    >>> points, labels = workload.training_data()[:16]
+    >>> workload.loss(workload.build_model(), (points, labels)).shape
+    torch.Size([])
+    """
+
+    default_learning_rate: ClassVar[float] = 0.01
+    default_metric: ClassVar[str] = "val_acc"
+    dataset_name: ClassVar[str] = "custom"
+    num_random: int = 0
+    schedule: str = "constant"
+    emulated: ClassVar[bool] = False
+
+    def build_model(self) -> nn.Module:
+        """Return a new model on the CPU; torch is seeded alike on every rank."""
+        raise NotImplementedError(f"{type(self).__name__} has no build_model().")
+
+    def training_data(self) -> Dataset[Any]:
+        """Return the training data, map-style.
+
+        A ``TensorDataset`` is kept on the device and is by far the fastest feed.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no training_data().")
+
+    def held_out_data(self) -> Dataset[Any] | None:
+        """Return the data metrics are measured on; None: throughput only."""
+        return None
+
+    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        """Return the mean loss over a batch; cross entropy of ``(inputs, labels)``."""
+        inputs, labels = batch
+        return F.cross_entropy(model(inputs), labels)
+
+    def evaluate(self, model: nn.Module, batch: Batch) -> Mapping[str, Any]:
+        """Return each metric *summed* over the samples of a batch.
+
+        The sums of all batches and ranks are divided by the number of samples. The
+        default gives ``val_loss`` and ``val_acc`` of a classifier.
+        """
+        inputs, labels = batch
+        outputs = model(inputs)
+        return {
+            "val_loss": F.cross_entropy(outputs, labels, reduction="sum"),
+            "val_acc": (outputs.argmax(dim=1) == labels).sum(),
+        }
+
+    def build_optimizer(
+        self, model: nn.Module, learning_rate: float
+    ) -> torch.optim.Optimizer:
+        """Return the optimiser; SGD with momentum 0.9.
+
+        Parameters
+        ----------
+        model
+            On the rank's device.
+        learning_rate
+            After the scaling rule; warm-up and schedule are applied at every step.
+        """
+        return torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=0.9)
+
+    def learning_rate_factor(self, fraction: float) -> float:
+        """Return what the learning rate is multiplied by; 1 throughout.
+
+        Parameters
+        ----------
+        fraction
+            Part of the planned steps that are done, in [0, 1).
+        """
+        return 1.0
+
+    def augment(
+        self, batch: tuple[torch.Tensor, ...], uniform: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        """Return a training batch of a ``TensorDataset`` changed at random.
+
+        Parameters
+        ----------
+        batch
+            Tensors of the batch, on the device.
+        uniform : Tensor, shape (samples, num_random)
+            Numbers in [0, 1). Use no other source of randomness: these are the same for
+            a sample whichever rank it is on.
+        """
+        return batch
+
+    def engine(
+        self,
+        trial: Trial,
+        context: RankContext,
+        clock: StepClock,
+        *,
+        loader_workers: int = 0,
+    ) -> Engine:
+        """Return what computes this workload's steps; few workloads change it."""
+        return TrainingEngine(self, trial, context, clock, loader_workers)

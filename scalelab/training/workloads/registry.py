@@ -1,0 +1,132 @@
+"""Finds a workload by name and builds it from an experiment's parameters."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from scalelab.errors import SpecError
+from scalelab.experiment.program import Program, WorkloadProgram
+
+if TYPE_CHECKING:
+    from scalelab.training.workloads.base import Workload
+
+_HOME = "scalelab.training.workloads"
+BUILT_IN: Mapping[str, str] = {
+    "digits_mlp": f"{_HOME}.digits_mlp:DigitsMlp",
+    "resnet_cifar": f"{_HOME}.resnet_cifar:ResnetCifar",
+    "emulated": f"{_HOME}.emulated:Emulated",
+}
+_PRELOADED: Mapping[str, tuple[str, ...]] = {
+    "digits_mlp": ("sklearn.datasets",),
+}
+
+
+def preload_modules(program: Program) -> tuple[str, ...]:
+    """Return the modules the fork server imports before it forks ranks.
+
+    A user's own module is not among them: it belongs to one version of the user's code.
+    """
+    if not isinstance(program, WorkloadProgram):
+        return ()
+    modules = ["scalelab.training.rank"]
+    if program.name != "emulated":
+        # The first optimiser of a process imports it, which takes about a second.
+        modules.append("torch._dynamo")
+    if program.name in BUILT_IN:
+        modules.append(BUILT_IN[program.name].partition(":")[0])
+    return (*modules, *_PRELOADED.get(program.name, ()))
+
+
+def find_workload(name: str, code_directory: str | None = None) -> type[Workload]:
+    """Return a workload's class.
+
+    Parameters
+    ----------
+    name
+        A built-in name or ``module:Class``.
+    code_directory
+        Where the user's modules are; put first on ``sys.path``.
+
+    Raises
+    ------
+    SpecError
+        If there is no such workload, or the class is none.
+    """
+    from scalelab.training.workloads.base import Workload
+
+    module_name, separator, class_name = BUILT_IN.get(name, name).partition(":")
+    if not separator:
+        raise SpecError(
+            f"workload={name!r} does not exist. Choose from: "
+            f"{', '.join(sorted(BUILT_IN))}, or name your own class as 'module:Class'."
+        )
+    if code_directory is not None and code_directory not in sys.path:
+        sys.path.insert(0, code_directory)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name != module_name:
+            raise
+        raise SpecError(
+            f"workload={name!r}: there is no module {module_name!r} in "
+            f"{code_directory or 'the Python path'}. Put {module_name}.py next to the "
+            "experiment, or list it under 'code'."
+        ) from error
+    workload = getattr(module, class_name, None)
+    if not (isinstance(workload, type) and issubclass(workload, Workload)):
+        raise SpecError(
+            f"workload={name!r}: {class_name!r} in {module_name} is not a Workload. "
+            "Derive a class from scalelab.Workload; found: "
+            f"{', '.join(_workloads_in(module)) or 'none'}."
+        )
+    return workload
+
+
+def build_workload(
+    name: str, parameters: Mapping[str, Any], code_directory: str | None = None
+) -> Workload:
+    """Return a workload with its parameters set.
+
+    Raises
+    ------
+    SpecError
+        If there is no such workload, a parameter is unknown, or one is missing.
+    """
+    workload = find_workload(name, code_directory)
+    accepted = inspect.signature(workload).parameters
+    is_open = any(p.kind is p.VAR_KEYWORD for p in accepted.values())
+    unknown = [] if is_open else sorted(set(parameters) - set(accepted))
+    if unknown:
+        raise SpecError(
+            f"{unknown[0]}={parameters[unknown[0]]!r} is no parameter of workload "
+            f"{name!r}. It takes: {', '.join(accepted) or 'none'}."
+        )
+    missing = [
+        parameter
+        for parameter, declared in accepted.items()
+        if declared.default is declared.empty
+        and declared.kind in (declared.POSITIONAL_OR_KEYWORD, declared.KEYWORD_ONLY)
+        and parameter not in parameters
+    ]
+    if missing:
+        raise SpecError(
+            f"Workload {name!r} needs {', '.join(missing)}. Set it under 'parameters' "
+            "of the workload."
+        )
+    return workload(**parameters)
+
+
+def _workloads_in(module: Any) -> list[str]:
+    from scalelab.training.workloads.base import Workload
+
+    return sorted(
+        name
+        for name, value in vars(module).items()
+        if isinstance(value, type)
+        and issubclass(value, Workload)
+        and value is not Workload
+    )
