@@ -195,15 +195,20 @@ def write_result(
     result
         How it ended; measurements that are NaN or infinite are recorded as missing.
     replace
-        Overwrite a result that is already there.
+        Overwrite another result that is already there.
 
     Raises
     ------
     StoreError
         If the disk refuses; no half-written result is left.
     """
-    if replace or not files.result.exists():
-        write_atomically(files.result, encode_json(result.to_json()))
+    with storing(files.result):
+        is_there = files.result.exists()
+        if is_there and not replace:
+            return
+        content = encode_json(result.to_json())
+        if not is_there or files.result.read_bytes() != content:
+            write_atomically(files.result, content)
 
 
 def read_result(files: AttemptFiles) -> AttemptResult | None:

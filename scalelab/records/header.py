@@ -91,6 +91,7 @@ def read_header(path: Path) -> RunHeader:
     if schema_version > SCHEMA_VERSION:
         raise SchemaError(
             f"{path.parent} has schema_version={schema_version}; this ScaleLab reads "
-            f"up to {SCHEMA_VERSION}. Install the ScaleLab that wrote it, or a newer one."
+            f"up to {SCHEMA_VERSION}. Install the ScaleLab that wrote it, or a newer "
+            "one."
         )
     return header

@@ -29,7 +29,9 @@ from scalelab.experiment.source import Observation
 from scalelab.records import cache
 from scalelab.records.attempt import AttemptFiles, AttemptResult, AttemptSpec, Outcome
 from scalelab.records.attempt_io import (
+    TornRecordError,
     encode_json,
+    read_result,
     storing,
     write_atomically,
     write_new,
@@ -46,7 +48,6 @@ from scalelab.records.recovery import (
     ended_rows,
     last_number,
     recover,
-    settle,
 )
 from scalelab.records.streams import Streams, read_lines
 
@@ -236,18 +237,14 @@ class RunStore:
     def finish(
         self, spec: AttemptSpec, result: AttemptResult, *, replace: bool = False
     ) -> Observation:
-        """Record how an attempt ended.
+        """Record how an attempt ended, in the ledger and in its directory alike.
 
-        The result its node wrote stands: it is neither read nor written again if the
-        attempt measured something. Where the driver itself declares a loss (a node that
-        vanished, a time-out) but a result has been written meanwhile, that one counts.
+        On the common path, one node and something measured, the result that the node
+        wrote is neither read nor written again. Otherwise ``result`` counts, the
+        driver's verdict over all nodes; but where it declares a loss (a node that
+        vanished) and a measurement has been written meanwhile, that counts.
 
-        Parameters
-        ----------
-        spec, result
-            The attempt and how it ended.
-        replace
-            ``result`` counts whatever was written before.
+        With ``replace``, ``result`` counts whatever was written before.
 
         Returns
         -------
@@ -265,9 +262,13 @@ class RunStore:
         key = (spec.trial.trial_id, spec.number)
         files = AttemptFiles(self.attempt_directory(*key))
         observation = row(spec, result)
-        if not replace and not result.outcome.is_measurement:
-            observation = _written(key, files) or observation
-        write_result(files, result, replace=replace)
+        is_local = spec.trial.allocation.num_nodes == 1
+        if is_local and result.outcome.is_measurement and not replace:
+            write_result(files, result)
+        elif counts := _measured_meanwhile(files, result, replace):
+            observation = row(spec, counts)
+        else:
+            write_result(files, result, replace=True)
         self._ledger.append_end(observation)
         self._count(observation)
         return observation
@@ -376,16 +377,18 @@ class RunStore:
         return Streams(self.directory).all()
 
     def compact(self) -> None:
-        """Gather the streams of all attempts in one Parquet file, for fast reading.
-
-        Raises
-        ------
-        StoreError
-            If a stream cannot be read or the disk refuses.
-        """
+        """Gather the streams of all attempts in one Parquet file, for fast reading."""
         Streams(self.directory).compact()
 
 
-def _written(key: AttemptKey, files: AttemptFiles) -> Observation | None:
-    """Return the row of a result that a node wrote; set a torn one aside."""
-    return settle(key, files) if files.result.exists() else None
+def _measured_meanwhile(
+    files: AttemptFiles, result: AttemptResult, replace: bool
+) -> AttemptResult | None:
+    """Return the measurement on disk that outdoes a declared loss."""
+    if replace or not result.outcome.is_retried:
+        return None
+    with suppress(TornRecordError):
+        written = read_result(files)
+        if written is not None and written.outcome.is_measurement:
+            return written
+    return None

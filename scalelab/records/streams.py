@@ -8,16 +8,13 @@ one Parquet file, used for every attempt whose stream has not changed since.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from scalelab.errors import StoreError
 from scalelab.records import cache
 from scalelab.records.attempt import AttemptFiles
-from scalelab.records.attempt_io import append_line, encode_json, storing
 from scalelab.records.ledger import AttemptKey
 from scalelab.records.recovery import attempt_directory, attempts_on_disk
 
@@ -27,48 +24,6 @@ if TYPE_CHECKING:
 
 _COUNTS = ("step", "samples")
 _ENCODINGS = {"double": "BYTE_STREAM_SPLIT", "int64": "DELTA_BINARY_PACKED"}
-
-
-class StreamWriter:
-    """Appends reports to an attempt's stream, one line each, unbuffered.
-
-    Parameters
-    ----------
-    path
-        The stream; made if it is not there, continued if it is.
-
-    Raises
-    ------
-    StoreError
-        If the disk refuses; no half line is left.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        with storing(path):
-            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
-            self._descriptor = os.open(path, flags, 0o644)
-
-    def append(self, report: Mapping[str, Any]) -> None:
-        """Append a report; NaN and infinities are recorded as missing."""
-        line = encode_json(dict(report))
-        with storing(self.path):
-            append_line(self._descriptor, line)
-
-    def close(self) -> None:
-        """Close the stream."""
-        os.close(self._descriptor)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
