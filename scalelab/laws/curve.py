@@ -75,12 +75,10 @@ class Curve:
         drift = self.coverage.distance(Configurations.of(frame)) * _DRIFT
         draws += normals[:, :2] @ drift.T
         if joint:
-            own = self.points.spread**2 * np.eye(len(at.world_size))
-            root = _root(self.residual.covariance(at) + own)
+            root = _root(self.residual.covariance(at))
             draws += normals[:, 2:] @ root.T
         else:
-            # the answer is about one further run, so its own spread belongs to it
-            draws += normals[:, 2:3] * np.sqrt(variance + self.points.spread**2)
+            draws += normals[:, 2:3] * np.sqrt(variance)
         return np.asarray(draws + np.log(self.points.time_unit_s))
 
     def terms(self, frame: pd.DataFrame) -> Terms:
@@ -93,6 +91,11 @@ class Curve:
             per_sample=parts.per_sample * unit,
             exposed_sync=parts.exposed_sync * unit,
         )
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of log step time between repeats."""
+        return self.points.spread
 
     @property
     def gaps(self) -> tuple[Gap, ...]:

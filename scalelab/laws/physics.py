@@ -92,7 +92,7 @@ class Terms:
     @property
     def step_time_s(self) -> np.ndarray:
         """The sum of the parts."""
-        return self.fixed + self.per_sample + self.exposed_sync
+        return np.asarray(self.fixed + self.per_sample + self.exposed_sync)
 
 
 def terms(parameters: np.ndarray, at: Configurations) -> Terms:
@@ -108,7 +108,7 @@ def terms(parameters: np.ndarray, at: Configurations) -> Terms:
     fixed, slope, intra_l, intra_x, inter_l, inter_x, overlap, exponent = (
         column[:, None] for column in parameters.T
     )
-    growing = slope * at.samples**exponent
+    growing = np.asarray(slope * at.samples**exponent)
     compute = np.maximum(fixed + growing, _TINY)
     crosses = at.num_nodes > 1
     sync = at.ring_messages * np.where(crosses, inter_l, intra_l)

@@ -74,7 +74,7 @@ class Residual:
     def _clipped(self, residuals: np.ndarray) -> np.ndarray:
         variance = self.form_error**2 + self.points.spread**2 / self.points.num_repeats
         limit = _LARGEST_RESIDUAL * np.sqrt(variance)
-        return np.clip(residuals, -limit, limit)
+        return np.asarray(np.clip(residuals, -limit, limit))
 
 
 def _kernel(rows: Configurations, columns: Configurations, scale: float) -> np.ndarray:

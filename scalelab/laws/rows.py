@@ -59,7 +59,13 @@ def curve_columns(observations: pd.DataFrame) -> list[str]:
 
 def split_curves(frame: pd.DataFrame) -> dict[CurveKey, pd.DataFrame]:
     """Split rows into curves; a key names only the columns that have a value."""
-    columns = curve_columns(frame)
+    return group_rows(frame, curve_columns(frame))
+
+
+def group_rows(
+    frame: pd.DataFrame, columns: Sequence[str]
+) -> dict[CurveKey, pd.DataFrame]:
+    """Group rows by columns, missing values left out of the keys; keys sorted."""
     if not columns:
         return {(): frame}
     curves: dict[CurveKey, list[int]] = {}

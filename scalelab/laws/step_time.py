@@ -22,7 +22,7 @@ import pandas as pd
 
 from scalelab.errors import FitError, NotIdentifiableError, SpecError
 from scalelab.laws.curve import Curve
-from scalelab.laws.interval import NUM_DRAWS, central
+from scalelab.laws.interval import NUM_DRAWS, SEED, central
 from scalelab.laws.physics import Terms
 from scalelab.laws.prior import StepTimePrior
 from scalelab.laws.rows import (
@@ -48,6 +48,11 @@ class CurveModel(Protocol):
     """What a law fits to one curve."""
 
     @property
+    def spread(self) -> float:
+        """Standard deviation of log step time between repeats."""
+        ...
+
+    @property
     def gaps(self) -> tuple[Gap, ...]:
         """What the measured configurations cannot determine."""
         ...
@@ -57,7 +62,7 @@ class CurveModel(Protocol):
         ...
 
     def log_draws(self, frame: pd.DataFrame, *, joint: bool) -> np.ndarray:
-        """Draw log step times in seconds, shape (n_draws, n_configurations)."""
+        """Draw log expected step times (s), shape (n_draws, n_configurations)."""
         ...
 
     def terms(self, frame: pd.DataFrame) -> Terms | None:
@@ -137,7 +142,7 @@ class StepTimeLaw:
     def predict(
         self, configurations: pd.DataFrame, interval: float = 0.8
     ) -> pd.DataFrame:
-        """Predict step times.
+        """Predict the step time of one further run.
 
         Parameters
         ----------
@@ -188,7 +193,7 @@ class StepTimeLaw:
         ends = []
         for start in range(0, len(frame), _MAX_CONFIGURATIONS_AT_ONCE):
             part = frame.iloc[start : start + _MAX_CONFIGURATIONS_AT_ONCE]
-            draws = curve.log_draws(part, joint=False)
+            draws = curve.log_draws(part, joint=False) + _luck(curve.spread, 1)
             ends.append(
                 np.vstack([np.median(draws, axis=0), *central(draws, interval)])
             )
@@ -204,8 +209,13 @@ class StepTimeLaw:
         }
         return pd.DataFrame(values, index=frame.index), curve.gaps
 
-    def sample(self, configurations: pd.DataFrame) -> np.ndarray:
+    def sample(
+        self, configurations: pd.DataFrame, *, one_run: bool = False
+    ) -> np.ndarray:
         """Draw step times of configurations that err together where they must.
+
+        ``one_run`` adds the spread between repeats; without it the draws are of the
+        expected step time.
 
         Returns
         -------
@@ -214,8 +224,10 @@ class StepTimeLaw:
         """
         draws = np.full((NUM_DRAWS, len(configurations)), np.nan)
         for key, frame in self._by_curve(configurations):
-            times = np.exp(self.curves[key].log_draws(frame, joint=True))
-            known = self.curves[key].support(frame) != Support.UNSUPPORTED
+            curve = self.curves[key]
+            luck = _luck(curve.spread, len(frame)) if one_run else 0.0
+            times = np.exp(curve.log_draws(frame, joint=True) + luck)
+            known = curve.support(frame) != Support.UNSUPPORTED
             draws[:, frame.index] = np.where(known, times, np.nan)
         return draws
 
@@ -289,3 +301,9 @@ class StepTimeLaw:
         return pd.DataFrame(
             rows, columns=["curve", "parameter", "identified", "remedy"]
         )
+
+
+def _luck(spread: float, columns: int) -> np.ndarray:
+    """Draw what makes one run differ from the next, shape (n_draws, columns)."""
+    rng = np.random.default_rng(SEED + 3)
+    return np.asarray(spread * rng.standard_normal((NUM_DRAWS, columns)))
