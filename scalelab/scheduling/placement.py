@@ -26,7 +26,7 @@ PATIENCE = 256
 """Younger trials that may start before a waiting trial goes first, however small."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Request:
     """A trial that waits for devices.
 

@@ -1,0 +1,79 @@
+"""The devices of this machine: cores where there is no GPU."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+from scalelab.errors import ClusterError
+
+
+def local_devices(device_type: str) -> tuple[str, ...]:
+    """Return the devices this process may use.
+
+    Parameters
+    ----------
+    device_type
+        ``cpu``: core numbers. ``cuda``: what ``CUDA_VISIBLE_DEVICES`` names, else the
+        indices the driver knows; CUDA itself is not initialised.
+
+    Raises
+    ------
+    ClusterError
+        There is no CUDA device.
+    """
+    if device_type == "cpu":
+        return tuple(str(core) for core in sorted(os.sched_getaffinity(0)))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        ids = tuple(part.strip() for part in visible.split(",") if part.strip())
+    else:
+        ids = tuple(str(index) for index in range(_num_cuda_devices()))
+    if not ids:
+        raise ClusterError(
+            "device_type=cuda, but this machine offers no CUDA device "
+            f"(CUDA_VISIBLE_DEVICES={visible!r}). Use device_type: cpu, or run where "
+            "nvidia-smi lists a GPU."
+        )
+    return ids
+
+
+def device_name(device_type: str, device_ids: tuple[str, ...]) -> str:
+    """Return the model of the devices, e.g. ``NVIDIA A100-SXM4-40GB``."""
+    return _cpu_name() if device_type == "cpu" else _cuda_name(device_ids[0])
+
+
+def _cpu_name() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _num_cuda_devices() -> int:
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return 0
+    try:
+        return int(pynvml.nvmlDeviceGetCount())
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _cuda_name(device_id: str) -> str:
+    import pynvml
+
+    pynvml.nvmlInit()
+    try:
+        handle = (
+            pynvml.nvmlDeviceGetHandleByIndex(int(device_id))
+            if device_id.isdigit()
+            else pynvml.nvmlDeviceGetHandleByUUID(device_id.encode())
+        )
+        return str(pynvml.nvmlDeviceGetName(handle))
+    finally:
+        pynvml.nvmlShutdown()

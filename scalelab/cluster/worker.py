@@ -1,0 +1,17 @@
+"""The Dask worker that is a node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from distributed import Worker
+
+
+class NodeWorker(Worker):
+    """A Dask worker without an HTTP server.
+
+    Dask's own listens on all addresses and asks nobody who they are.
+    """
+
+    def start_http_server(self, *args: Any, **kwargs: Any) -> None:
+        """Listen to nobody."""

@@ -1,0 +1,391 @@
+"""Run a sweep: ask a source, place, submit, collect, retry, persist."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
+
+from scalelab.cluster.node_plugin import run_attempt
+from scalelab.cluster.nodes import Cluster
+from scalelab.cluster.watch import NodeJoined, NodeLeft, NodeWatch
+from scalelab.errors import StoreError
+from scalelab.experiment.program import Program
+from scalelab.experiment.source import Observation, TrialSource
+from scalelab.experiment.trial import Allocation, Trial
+from scalelab.records.attempt import AttemptResult, AttemptSpec, Outcome, Placement
+from scalelab.scheduling.events import (
+    OnEvent,
+    Progress,
+    Resumed,
+    Stopping,
+    TrialEnded,
+    TrialStarted,
+)
+from scalelab.scheduling.gangs import Gangs, PartEnded, RunAttempt, Verdict
+from scalelab.scheduling.placement import Request
+from scalelab.scheduling.pool import Pool
+from scalelab.scheduling.summary import SweepSummary, Tally, Unfinished
+
+if TYPE_CHECKING:
+    from scalelab.records.store import RunStore
+
+MAX_WAITING = 20_000
+"""Trials asked for ahead: a source without end must not fill the memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Stop:
+    """The user wants the sweep to end: after what runs, or at once."""
+
+    at_once: bool
+
+
+_Message = PartEnded | NodeJoined | NodeLeft | _Stop
+
+
+class Driver:
+    """Runs the trials of a source on the nodes of a cluster.
+
+    The caller holds the run's lease. Only this class writes the run's shared state.
+
+    Parameters
+    ----------
+    source
+        Proposes trials and is told every one that ends.
+    cluster
+        Where they run.
+    store
+        Where they are recorded.
+    program
+        What they run.
+    estimate_duration
+        Seconds a trial will hold its devices, roughly: for reservations only.
+    on_event
+        Told what happens, in the thread of :meth:`run`.
+    max_retries
+        Further attempts of a trial whose node was lost, preempted or cancelled.
+    retry_failed
+        Give a trial that failed one further attempt.
+    budget_gpu_s
+        No trial starts once the run has used this many device-seconds, those of earlier
+        sweeps included.
+    node_timeout_s
+        Seconds to wait for a node when nothing can run without it.
+    task
+        What runs on each node.
+    """
+
+    def __init__(
+        self,
+        source: TrialSource,
+        cluster: Cluster,
+        store: RunStore,
+        program: Program,
+        *,
+        estimate_duration: Callable[[Trial, Allocation], float],
+        on_event: OnEvent = lambda event: None,
+        max_retries: int = 2,
+        retry_failed: bool = False,
+        budget_gpu_s: float | None = None,
+        node_timeout_s: float = 120.0,
+        task: RunAttempt = run_attempt,
+    ) -> None:
+        self._source = source
+        self._cluster = cluster
+        self._store = store
+        self._program = program
+        self._estimate_duration = estimate_duration
+        self._on_event = on_event
+        self._max_retries = max_retries
+        self._retry_failed = retry_failed
+        self._budget_gpu_s = budget_gpu_s
+        self._inbox: SimpleQueue[_Message] = SimpleQueue()
+        self._gangs = Gangs(cluster.client, self._inbox.put, task)
+        self._pool = Pool(cluster.expected_devices, on_event, node_timeout_s)
+        self._requests: dict[str, Request] = {}
+        self._retries: Counter[tuple[int, bool]] = Counter()
+        self._finished: set[str] = set()
+        self._refused_earlier: dict[str, Observation] = {}
+        self._tally = Tally()
+        self._num_asked = 0
+        self._earlier_gpu_s = 0.0
+        self._waiting_gpu_s = 0.0
+        self._stopped: str | None = None
+
+    def drain(self) -> None:
+        """Finish what runs and start nothing more; for any thread or signal handler."""
+        self._inbox.put(_Stop(at_once=False))
+
+    def kill(self) -> None:
+        """End what runs, now; for any thread or signal handler."""
+        self._inbox.put(_Stop(at_once=True))
+
+    def run(self) -> SweepSummary:
+        """Run until the source has no more trials, or the sweep is stopped.
+
+        Returns
+        -------
+        SweepSummary
+            What was done and exactly what is missing.
+
+        Raises
+        ------
+        ClusterError
+            If the nodes that the waiting trials need do not come (back).
+        StoreError
+            If the records cannot be written; what ran was cancelled.
+        """
+        try:
+            with NodeWatch(self._cluster.client, self._inbox.put):
+                self._resume()
+                for node in self._cluster.nodes():
+                    self._pool.join(node)
+                self._loop()
+        except BaseException:
+            self._abandon()
+            raise
+        for request in self._pool.placer.waiting():
+            reason = f"not started: {self._stopped}"
+            self._tally.unfinished.append(Unfinished(request.trial, reason))
+        return self._tally.summary(self._stopped)
+
+    @property
+    def progress(self) -> Progress:
+        """Where the sweep stands."""
+        return Progress(
+            num_done=self._tally.num_done,
+            num_failed=self._tally.num_failed,
+            num_running=len(self._gangs),
+            num_waiting=self._pool.placer.num_waiting,
+            used_gpu_s=self._tally.used_gpu_s + self._gangs.held_gpu_s,
+            waiting_gpu_s=self._waiting_gpu_s,
+            num_devices=self._pool.num_devices,
+        )
+
+    def _resume(self) -> None:
+        """Tell the source what earlier sweeps of the run finished."""
+        for observation in self._store.recover():
+            refused = observation["outcome"] == Outcome.REFUSED
+            if refused and not observation["device_ids"]:
+                # It did not fit the cluster of that sweep; it may fit this one.
+                self._refused_earlier[observation["trial_id"]] = observation
+                continue
+            self._finished.add(observation["trial_id"])
+            self._tally.count_earlier(observation)
+            self._source.tell(observation)
+        if self._budget_gpu_s is not None:
+            spent = self._store.observations()["allocated_gpu_s"]
+            self._earlier_gpu_s = float(spent.sum())
+        if self._finished:
+            self._on_event(Resumed(num_finished=len(self._finished)))
+
+    def _loop(self) -> None:
+        self._ask()
+        while True:
+            self._place()
+            if self._is_idle() and (self._stopped or not self._pool.placer.num_waiting):
+                return
+            for message in self._messages():
+                self._handle(message)
+            for verdict in self._gangs.give_up():
+                self._end(verdict)
+
+    def _is_idle(self) -> bool:
+        return len(self._gangs) == 0
+
+    def _messages(self) -> Iterator[_Message]:
+        """Wait for one message, or a deadline, and yield all there are."""
+        deadlines = (self._gangs.next_deadline_s, self._pool.deadline_s(self._is_idle))
+        deadline_s = min((each for each in deadlines if each is not None), default=None)
+        timeout_s = None
+        if deadline_s is not None:
+            timeout_s = max(0.0, deadline_s - time.monotonic())
+        with suppress(Empty):
+            yield self._inbox.get(timeout=timeout_s)
+            while True:
+                yield self._inbox.get_nowait()
+
+    def _handle(self, message: _Message) -> None:
+        match message:
+            case PartEnded():
+                if verdict := self._gangs.take(message):
+                    self._end(verdict)
+            case NodeJoined(node):
+                self._pool.join(node)
+            case NodeLeft(address):
+                self._leave(address)
+            case _Stop(at_once):
+                self._stop("the sweep was stopped")
+                if at_once:
+                    self._gangs.cancel_all("The sweep was stopped.")
+
+    def _leave(self, address: str) -> None:
+        self._pool.leave(address)
+        for verdict in self._gangs.node_left(address):
+            self._end(verdict)
+
+    def _stop(self, reason: str) -> None:
+        if self._stopped is None:
+            self._stopped = reason
+            self._on_event(Stopping(reason=reason, num_running=len(self._gangs)))
+
+    def _ask(self) -> None:
+        """Take in all the source has to propose now."""
+        placer = self._pool.placer
+        while self._stopped is None and placer.num_waiting < MAX_WAITING:
+            trial = self._source.ask()
+            if trial is None:
+                return
+            if self._finished and trial.trial_id in self._finished:
+                continue
+            if reason := placer.why_never(trial.allocation):
+                self._refuse(trial, reason)
+                continue
+            self._num_asked += 1
+            duration_s = self._estimate_duration(trial, trial.allocation)
+            self._enqueue(Request(self._num_asked, trial, duration_s))
+
+    def _enqueue(self, request: Request) -> None:
+        self._waiting_gpu_s += request.duration_s * request.trial.world_size
+        self._pool.placer.enqueue(request)
+
+    def _refuse(self, trial: Trial, reason: str) -> None:
+        """Record that a trial can never run here."""
+        result = AttemptResult(outcome=Outcome.REFUSED, reason=reason)
+        observation = self._refused_earlier.get(trial.trial_id)
+        if observation is None:
+            spec = self._spec(trial, Placement(shares=()))
+            self._store.begin(spec)
+            observation = self._store.finish(spec, result)
+        self._finish(trial, observation, result)
+
+    def _place(self) -> None:
+        self._check_budget()
+        if self._stopped is None:
+            for request, placement in self._pool.placer.place(time.monotonic()):
+                self._waiting_gpu_s -= request.duration_s * request.trial.world_size
+                self._launch(request, placement)
+
+    def _check_budget(self) -> None:
+        if self._budget_gpu_s is None or self._stopped is not None:
+            return
+        used_gpu_s = self._earlier_gpu_s + self._tally.used_gpu_s
+        if used_gpu_s >= self._budget_gpu_s:
+            self._stop(
+                f"the budget of {self._budget_gpu_s / 3600:g} GPU-hours is spent "
+                f"({used_gpu_s / 3600:.3g} used)"
+            )
+
+    def _launch(self, request: Request, placement: Placement) -> None:
+        spec = self._spec(request.trial, placement)
+        self._store.begin(spec)
+        attempt_id = self._gangs.launch(spec, self._pool.addresses(placement))
+        self._requests[attempt_id] = request
+        self._on_event(TrialStarted(spec=spec, progress=self.progress))
+
+    def _spec(self, trial: Trial, placement: Placement) -> AttemptSpec:
+        trial_id = trial.trial_id
+        number = self._store.next_attempt_number(trial_id)
+        device_type = self._cluster.device_type
+        return AttemptSpec(
+            run=self._store.name,
+            trial=trial,
+            program=self._program,
+            number=number,
+            directory=str(self._store.attempt_directory(trial_id, number)),
+            placement=placement,
+            device_type=device_type,
+            threads_per_rank=self._pool.threads_per_rank(placement, device_type),
+            validity=self._pool.validity(trial.workload, placement),
+        )
+
+    def _end(self, verdict: Verdict) -> None:
+        """Record how an attempt ended and decide what becomes of its trial."""
+        request = self._requests.pop(verdict.attempt_id)
+        held_gpu_s = verdict.held_s * request.trial.world_size
+        self._tally.used_gpu_s += held_gpu_s
+        result = verdict.result
+        if "allocated_gpu_s" not in result.measurements:
+            measured = {**result.measurements, "allocated_gpu_s": held_gpu_s}
+            result = replace(result, measurements=measured)
+        observation = self._store.finish(
+            verdict.spec, result, replace=verdict.overrules
+        )
+        self._pool.placer.release(request.number)
+        for address in verdict.unresponsive:
+            self._leave(address)
+        if self._runs_again(request, Outcome(observation["outcome"])):
+            self._report(request.trial, observation, result, runs_again=True)
+        else:
+            self._finish(request.trial, observation, result)
+            self._ask()
+
+    def _runs_again(self, request: Request, outcome: Outcome) -> bool:
+        """Let a trial wait for a further attempt if it deserves one."""
+        if outcome.is_retried and self._stopped is not None:
+            reason = f"{outcome}: {self._stopped}"
+            self._tally.unfinished.append(Unfinished(request.trial, reason))
+            return True
+        allowed = self._max_retries if outcome.is_retried else 0
+        if outcome is Outcome.FAILED and self._stopped is None:
+            allowed = int(self._retry_failed)
+        self._retries[request.number, outcome.is_retried] += 1
+        if self._retries[request.number, outcome.is_retried] > allowed:
+            return False
+        self._enqueue(request)
+        return True
+
+    def _finish(
+        self, trial: Trial, observation: Observation, result: AttemptResult
+    ) -> None:
+        """Count a trial that has ended for good and tell the source."""
+        self._finished.add(observation["trial_id"])
+        self._tally.count(trial, observation, self._log(observation, result))
+        self._source.tell(observation)
+        self._report(trial, observation, result, runs_again=False)
+
+    def _log(self, observation: Observation, result: AttemptResult) -> str | None:
+        """Return the path of the log of the first rank that failed."""
+        if result.log is None:
+            return None
+        trial_id, number = observation["trial_id"], observation["attempt"]
+        return str(self._store.attempt_directory(trial_id, number) / result.log)
+
+    def _report(
+        self,
+        trial: Trial,
+        observation: Observation,
+        result: AttemptResult,
+        *,
+        runs_again: bool,
+    ) -> None:
+        event = TrialEnded(
+            trial=trial,
+            observation=observation,
+            runs_again=runs_again,
+            traceback=result.traceback,
+            log=self._log(observation, result),
+            progress=self.progress,
+        )
+        self._on_event(event)
+
+    def _abandon(self) -> None:
+        """End what runs after an error; record what can still be recorded."""
+        self._gangs.cancel_all("The sweep ended with an error.")
+        while (deadline_s := self._gangs.next_deadline_s) is not None:
+            verdicts: list[Verdict | None] = []
+            with suppress(Empty, StoreError):
+                timeout_s = max(0.0, deadline_s - time.monotonic())
+                message = self._inbox.get(timeout=timeout_s)
+                if isinstance(message, PartEnded):
+                    verdicts.append(self._gangs.take(message))
+                elif isinstance(message, NodeLeft):
+                    verdicts += self._gangs.node_left(message.address)
+            for verdict in filter(None, [*verdicts, *self._gangs.give_up()]):
+                with suppress(StoreError):
+                    self._store.finish(verdict.spec, verdict.result)

@@ -1,0 +1,125 @@
+"""What the driver reports while a sweep runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from scalelab.cluster.nodes import Node
+from scalelab.experiment.source import Observation
+from scalelab.experiment.trial import Trial
+from scalelab.records.attempt import AttemptSpec, Outcome
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """Where a sweep stands.
+
+    Parameters
+    ----------
+    num_done
+        Trials that need not run again, those of earlier sweeps of the run included.
+    num_failed
+        Those of them that ended without a measurement.
+    num_running, num_waiting
+        Trials on their devices, and trials that wait for devices.
+    used_gpu_s
+        Device-seconds held so far, by estimate of the driver's clock.
+    waiting_gpu_s
+        Estimated device-seconds of the trials that wait.
+    num_devices
+        Devices that are up.
+    """
+
+    num_done: int
+    num_failed: int
+    num_running: int
+    num_waiting: int
+    used_gpu_s: float
+    waiting_gpu_s: float
+    num_devices: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrialStarted:
+    """An attempt was sent to its nodes."""
+
+    spec: AttemptSpec
+    progress: Progress
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrialEnded:
+    """An attempt ended.
+
+    Parameters
+    ----------
+    trial
+        What was tried.
+    observation
+        Its row; the attempt's number, ``outcome`` and ``reason`` are among it.
+    runs_again
+        The trial waits for another attempt, now or when the sweep is resumed.
+    traceback, log
+        What the first rank that failed left, and the path of its log.
+    """
+
+    trial: Trial
+    observation: Observation
+    runs_again: bool
+    traceback: str | None
+    log: str | None
+    progress: Progress
+
+    @property
+    def outcome(self) -> Outcome:
+        """How it ended."""
+        return Outcome(self.observation["outcome"])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeUp:
+    """A node answered a round trip; its devices are handed out from now on."""
+
+    node: Node
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeLost:
+    """A node vanished; the attempts it ran are lost."""
+
+    node: Node
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Resumed:
+    """Trials that earlier sweeps of this run finished were told to the source."""
+
+    num_finished: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Waiting:
+    """Nothing runs although trials wait."""
+
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stopping:
+    """No further trial starts.
+
+    Parameters
+    ----------
+    reason
+        Why: the user asked, or the budget is spent.
+    num_running
+        Attempts that run on to their end, or are being ended.
+    """
+
+    reason: str
+    num_running: int
+
+
+Event = TrialStarted | TrialEnded | NodeUp | NodeLost | Resumed | Waiting | Stopping
+OnEvent = Callable[[Event], None]

@@ -1,0 +1,315 @@
+"""Run attempts on their nodes, all parts of one together, and collect one verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from distributed import KilledWorker
+
+from scalelab.cluster.node_plugin import (
+    cancel_attempt,
+    close_rendezvous,
+    open_rendezvous,
+    run_attempt,
+)
+from scalelab.errors import LaunchError, StoreError
+from scalelab.launch.verdict import merge
+from scalelab.records.attempt import AttemptResult, AttemptSpec, Outcome
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+END_GRACE_S = 30.0
+"""Seconds a node may take to end its ranks once an attempt is to end."""
+
+RunAttempt = Callable[[str, int, str | None], str]
+RENDEZVOUS = -1
+"""Stands for a node rank where the first node opened the rendezvous."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartEnded:
+    """A task of an attempt returned a value or raised.
+
+    Parameters
+    ----------
+    attempt_id
+        The attempt.
+    node_rank
+        Which of its nodes, or :data:`RENDEZVOUS`.
+    value
+        What the task returned, or the exception.
+    """
+
+    attempt_id: str
+    node_rank: int
+    value: str | BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How an attempt ended.
+
+    Parameters
+    ----------
+    attempt_id, spec
+        The attempt.
+    result
+        Its result.
+    overrules
+        The result is not what the first node wrote down.
+    held_s
+        Seconds it held its devices.
+    unresponsive
+        Addresses of nodes that did not end their ranks in time.
+    """
+
+    attempt_id: str
+    spec: AttemptSpec
+    result: AttemptResult
+    overrules: bool
+    held_s: float
+    unresponsive: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Gang:
+    """An attempt under way; ``results`` are by node rank."""
+
+    attempt_id: str
+    spec: AttemptSpec
+    addresses: tuple[str, ...]
+    started_s: float
+    waits_for: set[int] = field(default_factory=set)
+    results: dict[int, AttemptResult] = field(default_factory=dict)
+    rendezvous: str | None = None
+    cancelled: str | None = None
+    end_by_s: float | None = None
+
+
+class Gangs:
+    """The attempts under way.
+
+    All methods belong to the driver's thread; what Dask has to say arrives as
+    :class:`PartEnded` through ``deliver`` and comes back in :meth:`take`. Messages
+    about attempts that are not under way any more are ignored: that fences off late
+    results.
+
+    Parameters
+    ----------
+    client
+        The Dask client.
+    deliver
+        Called from the client's thread.
+    task
+        What runs on each node.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        deliver: Callable[[PartEnded], None],
+        task: RunAttempt = run_attempt,
+    ) -> None:
+        assert client.loop is not None, "a client that was started has its loop"
+        self._client = client
+        self._loop = client.loop
+        self._deliver = deliver
+        self._task = task
+        self._running: dict[str, _Gang] = {}
+        self._notices: set[Future[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    @property
+    def held_gpu_s(self) -> float:
+        """Device-seconds the attempts under way have held so far."""
+        now_s = time.monotonic()
+        return sum(
+            (now_s - gang.started_s) * gang.spec.placement.world_size
+            for gang in self._running.values()
+        )
+
+    def launch(self, spec: AttemptSpec, addresses: tuple[str, ...]) -> str:
+        """Send an attempt to its nodes, rank 0's first, and return its id."""
+        gang = _Gang(spec.attempt_id, spec, addresses, time.monotonic())
+        self._running[gang.attempt_id] = gang
+        if len(addresses) == 1:
+            self._submit_parts(gang)
+        else:
+            self._submit(gang, RENDEZVOUS, open_rendezvous, gang.attempt_id)
+        return gang.attempt_id
+
+    def take(self, message: PartEnded) -> Verdict | None:
+        """Take in what a node reported; return the verdict if it was the last."""
+        gang = self._running.get(message.attempt_id)
+        if gang is None or message.node_rank not in gang.waits_for:
+            return None
+        gang.waits_for.discard(message.node_rank)
+        if isinstance(message.value, StoreError):
+            raise message.value
+        if message.node_rank == RENDEZVOUS and isinstance(message.value, str):
+            gang.rendezvous = message.value
+            if gang.cancelled is None:
+                self._submit_parts(gang)
+                return None
+            result = AttemptResult(outcome=Outcome.CANCELLED, reason=gang.cancelled)
+        else:
+            result = _result(message.value)
+        self._record(gang, max(0, message.node_rank), result)
+        return self._verdict_if_last(gang)
+
+    def node_left(self, address: str) -> list[Verdict]:
+        """Give up the parts on a node that vanished, and with them their attempts."""
+        verdicts = []
+        for gang in list(self._running.values()):
+            lost = {
+                rank
+                for rank in gang.waits_for
+                if gang.addresses[max(0, rank)] == address
+            }
+            for rank in lost:
+                gang.waits_for.discard(rank)
+                share = gang.spec.placement.shares[max(0, rank)]
+                self._record(gang, max(0, rank), _lost(share.node))
+            if lost and (verdict := self._verdict_if_last(gang)):
+                verdicts.append(verdict)
+        return verdicts
+
+    def cancel_all(self, reason: str) -> None:
+        """End every attempt; their verdicts arrive as usual."""
+        for gang in self._running.values():
+            self._cancel(gang, reason)
+
+    @property
+    def next_deadline_s(self) -> float | None:
+        """When :meth:`give_up` has something to do, on the monotonic clock."""
+        ends = [gang.end_by_s for gang in self._running.values() if gang.end_by_s]
+        return min(ends, default=None)
+
+    def give_up(self) -> list[Verdict]:
+        """Return the verdicts of attempts whose nodes do not end their ranks."""
+        now_s = time.monotonic()
+        verdicts = []
+        for gang in list(self._running.values()):
+            if gang.end_by_s is not None and gang.end_by_s <= now_s:
+                silent = sorted({max(0, rank) for rank in gang.waits_for})
+                for rank in silent:
+                    node = gang.spec.placement.shares[rank].node
+                    gang.results[rank] = _unresponsive(node)
+                verdicts.append(
+                    self._end(gang, tuple(gang.addresses[rank] for rank in silent))
+                )
+        return verdicts
+
+    def _record(self, gang: _Gang, node_rank: int, result: AttemptResult) -> None:
+        gang.results[node_rank] = result
+        if gang.waits_for and not result.outcome.is_measurement:
+            self._cancel(
+                gang, f"Node {node_rank} of the attempt ended: {result.reason}"
+            )
+
+    def _verdict_if_last(self, gang: _Gang) -> Verdict | None:
+        return None if gang.waits_for else self._end(gang, ())
+
+    def _end(self, gang: _Gang, unresponsive: tuple[str, ...]) -> Verdict:
+        del self._running[gang.attempt_id]
+        if gang.rendezvous is not None:
+            self._notify(gang.addresses[0], close_rendezvous, gang.attempt_id)
+        result = merge([gang.results[rank] for rank in sorted(gang.results)])
+        first = gang.results[0]
+        return Verdict(
+            attempt_id=gang.attempt_id,
+            spec=gang.spec,
+            result=result,
+            # A loss noticed after rank 0 passed the last barrier took nothing away.
+            overrules=first.outcome is not result.outcome
+            and not (first.outcome.is_measurement and result.outcome.is_retried),
+            held_s=time.monotonic() - gang.started_s,
+            unresponsive=unresponsive,
+        )
+
+    def _cancel(self, gang: _Gang, reason: str) -> None:
+        if gang.cancelled is None:
+            gang.cancelled = reason
+            gang.end_by_s = time.monotonic() + END_GRACE_S
+            for rank in gang.waits_for:
+                address = gang.addresses[max(0, rank)]
+                self._notify(address, cancel_attempt, gang.attempt_id, reason)
+
+    def _submit_parts(self, gang: _Gang) -> None:
+        spec_json = json.dumps(gang.spec.to_json())
+        for rank in range(len(gang.addresses)):
+            self._submit(gang, rank, self._task, spec_json, rank, gang.rendezvous)
+
+    def _submit(
+        self, gang: _Gang, node_rank: int, function: Callable[..., str], *args: Any
+    ) -> None:
+        attempt_id = gang.attempt_id
+        part = "rendezvous" if node_rank == RENDEZVOUS else str(node_rank)
+        gang.waits_for.add(node_rank)
+        future = self._client.submit(
+            function,
+            *args,
+            key=f"{attempt_id}-{part}",
+            workers=[gang.addresses[max(0, node_rank)]],
+            allow_other_workers=False,
+            pure=False,
+            retries=0,
+        )
+        self._loop.add_callback(self._collect, attempt_id, node_rank, future)
+
+    async def _collect(
+        self, attempt_id: str, node_rank: int, future: Future[str]
+    ) -> None:
+        try:
+            value: str | BaseException = await future
+        except (Exception, asyncio.CancelledError) as error:
+            value = error
+        self._deliver(PartEnded(attempt_id, node_rank, value))
+
+    def _notify(self, address: str, function: Callable[..., None], *args: str) -> None:
+        """Call a function on a node and do not wait for it."""
+        future = self._client.submit(
+            function, *args, workers=[address], pure=False, priority=1
+        )
+        self._notices.add(future)
+        future.add_done_callback(self._notices.discard)
+
+
+def _result(value: str | BaseException) -> AttemptResult:
+    """Return what a part's return value or exception says about the attempt."""
+    if isinstance(value, str):
+        return AttemptResult.from_json(json.loads(value))
+    if isinstance(value, KilledWorker | asyncio.CancelledError):
+        return AttemptResult(
+            outcome=Outcome.NODE_FAIL,
+            reason="The worker of the node was lost while it ran the attempt.",
+        )
+    outcome = Outcome.NODE_FAIL if isinstance(value, LaunchError) else Outcome.FAILED
+    return AttemptResult(
+        outcome=outcome,
+        reason=f"The node could not run the attempt: {value!r}",
+        traceback="".join(traceback.format_exception(value)),
+    )
+
+
+def _lost(node: str) -> AttemptResult:
+    return AttemptResult(
+        outcome=Outcome.NODE_FAIL,
+        reason=f"Node {node} vanished while it ran the attempt.",
+    )
+
+
+def _unresponsive(node: str) -> AttemptResult:
+    return AttemptResult(
+        outcome=Outcome.NODE_FAIL,
+        reason=f"Node {node} did not end its ranks within {END_GRACE_S:g} s.",
+    )

@@ -1,0 +1,108 @@
+"""The nodes a sweep can use just now, and how long it waits for more."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from scalelab.cluster.nodes import Node
+from scalelab.errors import ClusterError
+from scalelab.records.attempt import Placement
+from scalelab.scheduling.events import NodeLost, NodeUp, OnEvent, Waiting
+from scalelab.scheduling.placement import Placer
+from scalelab.scheduling.validity import SharedHardware
+
+
+class Pool:
+    """The nodes that are up, with the placer that hands out their devices.
+
+    Parameters
+    ----------
+    expected_devices
+        Devices of each node the cluster has when all are up.
+    on_event
+        Told of nodes that come and go.
+    timeout_s
+        Seconds to wait for a node when nothing can run without it.
+    """
+
+    def __init__(
+        self, expected_devices: Sequence[int], on_event: OnEvent, timeout_s: float
+    ) -> None:
+        self.placer = Placer(expected_devices=expected_devices)
+        self._num_expected = len(expected_devices)
+        self._on_event = on_event
+        self._timeout_s = timeout_s
+        self._nodes: dict[str, Node] = {}
+        self._address_of: dict[str, str] = {}
+        self._hardware = SharedHardware()
+        self._wait_until_s: float | None = None
+
+    @property
+    def num_devices(self) -> int:
+        """Devices that are up."""
+        return sum(len(node.device_ids) for node in self._nodes.values())
+
+    def join(self, node: Node) -> None:
+        """Use a node that answered a round trip, unless it is known already."""
+        if node.address not in self._nodes:
+            self._nodes[node.address] = node
+            self._address_of[node.name] = node.address
+            self.placer.add_node(node)
+            self._hardware.add(node)
+            self._on_event(NodeUp(node=node))
+
+    def leave(self, address: str) -> None:
+        """Forget a node that vanished, if it was known."""
+        if node := self._nodes.pop(address, None):
+            del self._address_of[node.name]
+            self.placer.remove_node(node.name)
+            self._hardware.remove(node)
+            self._on_event(NodeLost(node=node))
+
+    def addresses(self, placement: Placement) -> tuple[str, ...]:
+        """Return the address of each node of a placement, rank 0's first."""
+        return tuple(self._address_of[share.node] for share in placement.shares)
+
+    def validity(self, workload: str, placement: Placement) -> tuple[str, ...]:
+        """Return what makes an attempt unfit for a fit already before it starts."""
+        return self._hardware.validity(workload, placement)
+
+    def threads_per_rank(self, placement: Placement, device_type: str) -> int:
+        """Return the threads a rank may use: its core, or its GPU's share of them."""
+        if device_type == "cpu":
+            return 1
+        nodes = [self._nodes[address] for address in self.addresses(placement)]
+        return max(1, min(node.num_cores // len(node.device_ids) for node in nodes))
+
+    def deadline_s(self, is_idle: Callable[[], bool]) -> float | None:
+        """Return until when to wait for nodes, if nothing can run without them.
+
+        Raises
+        ------
+        ClusterError
+            If that moment has passed.
+        """
+        if not is_idle():
+            self._wait_until_s = None
+        elif self._wait_until_s is None:
+            self._wait_until_s = time.monotonic() + self._timeout_s
+            self._on_event(Waiting(reason=self._what_is_missing()))
+        elif self._wait_until_s <= time.monotonic():
+            raise ClusterError(
+                f"{self._what_is_missing()} None came within {self._timeout_s:g} s. "
+                "What has ended is recorded; run the same command again to go on."
+            )
+        return self._wait_until_s
+
+    def _what_is_missing(self) -> str:
+        first = self.placer.waiting()[0].trial.allocation
+        up = ", ".join(
+            f"{node.name} with {len(node.device_ids)} devices"
+            for node in self._nodes.values()
+        )
+        return (
+            f"{self.placer.num_waiting} trials wait for nodes; the first needs "
+            f"{first.world_size} devices on {first.num_nodes} nodes. "
+            f"{len(self._nodes)} of {self._num_expected} nodes are up ({up or 'none'})."
+        )

@@ -1,0 +1,118 @@
+"""What a sweep did, and exactly what is missing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from scalelab.experiment.source import Observation
+from scalelab.experiment.trial import Trial
+from scalelab.records.attempt import Outcome
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Failure:
+    """A trial that ended without a measurement and will not run again by itself."""
+
+    trial: Trial
+    outcome: Outcome
+    reason: str
+    log: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A trial the same command would still run, and why it has not ended."""
+
+    trial: Trial
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SweepSummary:
+    """What a sweep did, and exactly what is missing.
+
+    Parameters
+    ----------
+    outcomes
+        Trials by how the attempt that counts ended, earlier sweeps included.
+    num_resumed
+        Those of them that earlier sweeps of the run had finished.
+    failures
+        Trials of this sweep that ended without a measurement.
+    unfinished
+        Trials known to this sweep that have not ended.
+    used_gpu_s
+        Device-seconds this sweep held.
+    stopped
+        Why the sweep ended before its source did; None if it did not.
+    """
+
+    outcomes: Mapping[Outcome, int]
+    num_resumed: int
+    failures: tuple[Failure, ...]
+    unfinished: tuple[Unfinished, ...]
+    used_gpu_s: float
+    stopped: str | None
+
+    @property
+    def num_finished(self) -> int:
+        """Trials that ended, however they did."""
+        return sum(self.outcomes.values())
+
+    @property
+    def is_complete(self) -> bool:
+        """Every trial the source wanted has ended."""
+        return not self.unfinished and self.stopped is None
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts what ends while the sweep runs."""
+
+    outcomes: Counter[Outcome] = field(default_factory=Counter)
+    num_resumed: int = 0
+    failures: list[Failure] = field(default_factory=list)
+    unfinished: list[Unfinished] = field(default_factory=list)
+    used_gpu_s: float = 0.0
+
+    @property
+    def num_done(self) -> int:
+        """Trials that need not run again."""
+        return self.outcomes.total()
+
+    @property
+    def num_failed(self) -> int:
+        """Those of them that ended without a measurement."""
+        return sum(
+            count
+            for outcome, count in self.outcomes.items()
+            if not outcome.is_measurement
+        )
+
+    def count_earlier(self, observation: Observation) -> None:
+        """Count a trial that an earlier sweep finished."""
+        self.outcomes[Outcome(observation["outcome"])] += 1
+        self.num_resumed += 1
+
+    def count(self, trial: Trial, observation: Observation, log: str | None) -> None:
+        """Count a trial that ended for good."""
+        outcome = Outcome(observation["outcome"])
+        self.outcomes[outcome] += 1
+        if not outcome.is_measurement:
+            reason = observation.get("reason") or ""
+            self.failures.append(
+                Failure(trial=trial, outcome=outcome, reason=reason, log=log)
+            )
+
+    def summary(self, stopped: str | None) -> SweepSummary:
+        """Return what was counted."""
+        return SweepSummary(
+            outcomes=dict(self.outcomes),
+            num_resumed=self.num_resumed,
+            failures=tuple(self.failures),
+            unfinished=tuple(self.unfinished),
+            used_gpu_s=self.used_gpu_s,
+            stopped=stopped,
+        )

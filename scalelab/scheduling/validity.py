@@ -1,0 +1,46 @@
+"""What makes an attempt unfit for a fit already before it starts."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from scalelab.cluster.nodes import Node
+from scalelab.records.attempt import Placement
+
+DECLARED_TIMES = "emulated"
+"""The workload whose times are declared: what its ranks share cannot falsify them."""
+
+
+class SharedHardware:
+    """Which nodes share a host, and which of their devices are the same core."""
+
+    def __init__(self) -> None:
+        self._hosts: dict[str, str] = {}
+        self._slots: Counter[tuple[str, str]] = Counter()
+
+    def add(self, node: Node) -> None:
+        """Take a node into account."""
+        self._hosts[node.name] = node.host
+        self._slots.update((node.host, device) for device in node.device_ids)
+
+    def remove(self, node: Node) -> None:
+        """Forget a node."""
+        del self._hosts[node.name]
+        self._slots.subtract((node.host, device) for device in node.device_ids)
+
+    def validity(self, workload: str, placement: Placement) -> tuple[str, ...]:
+        """Return the reasons known before an attempt of a workload starts."""
+        reasons = []
+        if workload != DECLARED_TIMES:
+            hosts = [self._hosts[share.node] for share in placement.shares]
+            if any(
+                self._slots[host, device] > 1
+                for host, share in zip(hosts, placement.shares, strict=True)
+                for device in share.device_ids
+            ):
+                reasons.append("oversubscribed_cores")
+            if len(set(hosts)) < len(hosts):
+                reasons.append("loopback_nodes")
+        if len({len(share.device_ids) for share in placement.shares}) > 1:
+            reasons.append("uneven_ranks")
+        return tuple(reasons)
