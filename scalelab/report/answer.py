@@ -1,0 +1,174 @@
+"""The recommendation in sentences and in one table."""
+
+from __future__ import annotations
+
+from scalelab.recommend.recommendation import (
+    BatchPlan,
+    Interval,
+    Knee,
+    NextTrial,
+    OutlookRow,
+    Recommendation,
+)
+from scalelab.records.columns import OPTION_PREFIX
+from scalelab.report.numerals import (
+    change,
+    counted,
+    duration,
+    duration_range,
+    number,
+    percent,
+)
+from scalelab.report.tables import Table
+
+
+def headline(recommendation: Recommendation) -> str:
+    """Answer in a sentence."""
+    row = recommendation.chosen
+    count = counted(row.world_size, recommendation.device_word)
+    hours = f"{number(row.gpu_hours.value)} {recommendation.device_hour_word}"
+    cost = f", {number(row.cost_usd.value)} USD" if row.cost_usd else ""
+    takes = f"the job takes {duration(row.time_s.value)} and {hours}{cost}"
+    if recommendation.meets_constraints:
+        return f"Use {count}: {takes}."
+    return f"Nothing meets the constraints. Closest is {count}: {takes}."
+
+
+def details(recommendation: Recommendation) -> tuple[str, ...]:
+    """Say what goes with the headline, one sentence each."""
+    row = recommendation.chosen
+    lines = [
+        f"{recommendation.workload} on {recommendation.device_name}, "
+        f"{_placement(row)}, {_batch(row.batch)}{_settings(row)}.",
+        f"{percent(recommendation.interval)} interval of the time: "
+        f"{duration_range(row.time_s)}; this allocation is {row.basis}.",
+    ]
+    if row.probability is not None:
+        lines.append(
+            f"Every constraint is met with a probability of {percent(row.probability)}."
+        )
+    if rate := recommendation.learning_rate:
+        rule = "as given" if rate.rule == "none" else f"by the {rate.rule} rule"
+        lines.append(f"Learning rate {rate.value:.3g}, {rule}.")
+    if knee := recommendation.knee:
+        lines.append(_knee(knee, recommendation.device_word))
+    lines.append(f"Chosen by: {recommendation.objective.rstrip('.')}.")
+    return tuple(lines)
+
+
+def _placement(row: OutlookRow) -> str:
+    nodes = counted(row.num_nodes, "node")
+    return nodes if row.num_nodes == 1 else f"{nodes} ({row.allocation})"
+
+
+def _batch(batch: BatchPlan) -> str:
+    steps = batch.gradient_accumulation_steps
+    accumulated = f" x {steps} accumulation steps" if steps > 1 else ""
+    return (
+        f"global batch {batch.global_batch_size:,} = {batch.local_batch_size:,} x "
+        f"{batch.data_parallel_size}{accumulated}"
+    )
+
+
+def _settings(row: OutlookRow) -> str:
+    return "".join(
+        f", {name.removeprefix(OPTION_PREFIX)} {value}"
+        for name, value in row.settings.items()
+    )
+
+
+def _knee(knee: Knee, device_word: str) -> str:
+    if knee.lo is None:
+        return "Returns do not diminish within the allocations considered."
+    least = percent(knee.marginal_return)
+    if knee.hi is None:
+        where = f"somewhere above {counted(knee.lo, device_word)}"
+    elif knee.hi == knee.lo:
+        where = f"at {counted(knee.lo, device_word)}"
+    else:
+        where = f"between {knee.lo} and {counted(knee.hi, device_word)}"
+    return (
+        f"Returns diminish {where}: from there a device added brings less than {least} "
+        f"of its share. What grows most is {knee.term}."
+    )
+
+
+def next_trial_sentence(trial: NextTrial, recommendation: Recommendation) -> str:
+    """Say which measurement would change the answer most, and its price."""
+    count = counted(trial.world_size, recommendation.device_word)
+    hours = trial.gpu_hours
+    cost = (
+        "" if hours is None else f", {number(hours)} {recommendation.device_hour_word}"
+    )
+    return (
+        f"{count} ({trial.allocation}), {_batch(trial.batch)}, "
+        f"{counted(trial.steps, 'step')}{cost}: {trial.why.rstrip('.')}."
+    )
+
+
+def allocation_table(recommendation: Recommendation) -> Table:
+    """Return one row per allocation, as the terminal answer has them."""
+    has_cost = any(row.cost_usd for row in recommendation.rows)
+    has_probability = any(row.probability is not None for row in recommendation.rows)
+    columns = (
+        f"{recommendation.device_word}s",
+        "nodes",
+        "global batch",
+        "time",
+        percent(recommendation.interval),
+        recommendation.device_hour_word,
+        *(["cost (USD)"] if has_cost else []),
+        "efficiency",
+        "next larger",
+        *(["P(constraints met)"] if has_probability else []),
+        "basis",
+    )
+    rows = tuple(
+        (
+            str(row.world_size),
+            row.allocation,
+            f"{row.batch.global_batch_size:,}",
+            duration(row.time_s.value),
+            duration_range(row.time_s),
+            number(row.gpu_hours.value),
+            *([_value(row.cost_usd)] if has_cost else []),
+            percent(row.scaling_efficiency) + ("*" if row.is_baseline else ""),
+            _next(row, recommendation.device_hour_word),
+            *([_share(row.probability)] if has_probability else []),
+            row.basis,
+        )
+        for row in recommendation.rows
+    )
+    return Table(columns=columns, rows=rows)
+
+
+def _value(interval: Interval | None) -> str:
+    return "" if interval is None else number(interval.value)
+
+
+def _share(probability: float | None) -> str:
+    return "" if probability is None else percent(probability)
+
+
+def _next(row: OutlookRow, device_hour_word: str) -> str:
+    if row.next_time_change is None or row.next_gpu_hours_change is None:
+        return ""
+    time, hours = change(row.next_time_change), change(row.next_gpu_hours_change)
+    return f"{time} time, {hours} {device_hour_word}"
+
+
+def parameter_table(recommendation: Recommendation) -> Table:
+    """Return the fitted parameters, those that the data leave open included."""
+    rows = tuple(
+        (
+            row.law,
+            row.curve,
+            row.name.replace("_", " "),
+            f"{row.value:.3g} {row.unit}",
+            f"{row.lo:.3g} to {row.hi:.3g}",
+            "" if row.is_identified else row.remedy,
+        )
+        for row in recommendation.parameters
+    )
+    columns = ("law", "curve", "parameter", "value", "interval", "not pinned down")
+    return Table(columns=columns, rows=rows)

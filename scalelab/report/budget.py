@@ -1,0 +1,207 @@
+"""Time and device-hours by device count, and the trade between them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from scalelab.recommend.recommendation import OutlookRow
+from scalelab.report.labels import Labels
+from scalelab.report.numerals import change, counted, duration, number
+from scalelab.report.scaling import best_rows
+from scalelab.report.style import (
+    BLUE,
+    GREY,
+    ORANGE,
+    PURPLE,
+    add_band,
+    base_figure,
+    count_axis,
+    duration_axis,
+    quantity_axis,
+    ring_chosen,
+)
+from scalelab.report.subject import ALLOCATION, Subject
+
+_COLUMNS = [
+    "allocation",
+    *ALLOCATION,
+    "global_batch_size",
+    "time_s",
+    "time_lo_s",
+    "time_hi_s",
+    "gpu_hours",
+    "gpu_hours_lo",
+    "gpu_hours_hi",
+    "basis",
+    "is_best_at_count",
+    "is_pareto",
+    "is_chosen",
+]
+
+_PANELS = {
+    1: ("time_s", "time_lo_s", "time_hi_s"),
+    2: ("gpu_hours", "gpu_hours_lo", "gpu_hours_hi"),
+}
+
+
+def budget_table(subject: Subject) -> pd.DataFrame:
+    """Return what the whole job takes at every allocation of the plan.
+
+    Returns
+    -------
+    DataFrame
+        ``allocation``, ``world_size``, ``num_nodes``, ``global_batch_size``, ``time_s``
+        and ``gpu_hours`` with the ends of their intervals, ``basis``,
+        ``is_best_at_count`` (the fastest, or the chosen, placement of its count),
+        ``is_pareto`` (no other row is both faster and cheaper) and ``is_chosen``.
+        Empty without a recommendation.
+    """
+    best = best_rows(subject.plan)
+    rows = [_budget_row(row, any(row is one for one in best)) for row in subject.plan]
+    return pd.DataFrame(rows, columns=_COLUMNS)
+
+
+def _budget_row(row: OutlookRow, is_best_at_count: bool) -> dict[str, Any]:
+    return {
+        "allocation": row.allocation,
+        "world_size": row.world_size,
+        "num_nodes": row.num_nodes,
+        "global_batch_size": row.batch.global_batch_size,
+        "time_s": row.time_s.value,
+        "time_lo_s": row.time_s.lo,
+        "time_hi_s": row.time_s.hi,
+        "gpu_hours": row.gpu_hours.value,
+        "gpu_hours_lo": row.gpu_hours.lo,
+        "gpu_hours_hi": row.gpu_hours.hi,
+        "basis": row.basis,
+        "is_best_at_count": is_best_at_count,
+        "is_pareto": row.is_pareto,
+        "is_chosen": row.is_chosen,
+    }
+
+
+def budget_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
+    """Draw :func:`budget_table`: time above, device-hours below, by count."""
+    title = f"Time and {labels.device_hour_word} for the whole job"
+    figure = base_figure(title, (labels.curve, labels.mode, labels.bands), labels)
+    figure.set_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.08)
+    rows = table[table["is_best_at_count"]].sort_values("world_size")
+    time_ends = rows[["time_lo_s", "time_hi_s"]].to_numpy().ravel()
+    hour_ends = rows[["gpu_hours_lo", "gpu_hours_hi"]].to_numpy().ravel()
+    _panel(figure, rows, 1, labels)
+    _panel(figure, rows, 2, labels)
+    count_axis(figure, rows["world_size"], "")
+    figure.update_xaxes(showticklabels=True)
+    figure.update_xaxes(title_text=labels.devices, row=2, col=1)
+    figure.update_yaxes(duration_axis(time_ends, "time"), row=1, col=1)
+    axis = quantity_axis(hour_ends, labels.device_hour_word)
+    figure.update_yaxes(axis, row=2, col=1)
+    figure.update_layout(height=540, legend_y=-0.14)
+    return figure
+
+
+def _panel(figure: go.Figure, rows: pd.DataFrame, panel: int, labels: Labels) -> None:
+    middle, lo, hi = _PANELS[panel]
+    colour = BLUE if panel == 1 else PURPLE
+    name = "time" if panel == 1 else labels.device_hour_word
+    write = duration if panel == 1 else number
+    x = rows["world_size"].tolist()
+    ends = (rows[lo].tolist(), rows[hi].tolist())
+    add_band(figure, x, *ends, colour=colour, name=labels.interval, panel=panel)
+    figure.add_trace(
+        go.Scatter(
+            x=x,
+            y=rows[middle],
+            mode="lines+markers",
+            line={"color": colour, "width": 2.5},
+            marker={
+                "size": 8,
+                "symbol": _basis_symbols(rows),
+                "line": {"color": colour, "width": 2},
+            },
+            name=name,
+            customdata=[f"{write(value)}" for value in rows[middle]],
+            text=rows["basis"],
+            hovertemplate="%{x}: %{customdata} (%{text})<extra></extra>",
+        ),
+        row=panel,
+        col=1,
+    )
+    chosen = rows[rows["is_chosen"]]
+    ring_chosen(figure, chosen["world_size"], chosen[middle], panel=panel)
+
+
+def _basis_symbols(rows: pd.DataFrame) -> list[str]:
+    return [
+        "circle" if basis == "measured" else "circle-open" for basis in rows["basis"]
+    ]
+
+
+def trade_off_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
+    """Draw :func:`budget_table` as time against device-hours, the frontier joined."""
+    title = f"What time costs in {labels.device_hour_word}"
+    figure = base_figure(title, (labels.curve, "number: " + labels.devices), labels)
+    frontier = table[table["is_pareto"]].sort_values("time_s")
+    rest = table[~table["is_pareto"]]
+    parts = (
+        (frontier, "worth considering", ORANGE, "lines+markers+text", "circle"),
+        (rest, "another row is faster and cheaper", GREY, "markers+text", "x"),
+    )
+    for rows, name, colour, mode, symbol in parts:
+        figure.add_trace(
+            go.Scatter(
+                x=rows["gpu_hours"],
+                y=rows["time_s"],
+                mode=mode,
+                text=[f"{count:,}" for count in rows["world_size"]],
+                textposition="top right",
+                line={"color": colour, "width": 2},
+                marker={"color": colour, "size": 9, "symbol": symbol},
+                name=name,
+                customdata=_described(rows, labels),
+                hovertemplate="%{customdata}<extra></extra>",
+            )
+        )
+    chosen = table[table["is_chosen"]]
+    ring_chosen(figure, chosen["gpu_hours"], chosen["time_s"])
+    figure.update_xaxes(quantity_axis(table["gpu_hours"], labels.device_hour_word))
+    figure.update_yaxes(duration_axis(table["time_s"], "time"))
+    return figure
+
+
+def _described(rows: pd.DataFrame, labels: Labels) -> list[str]:
+    columns = ["allocation", "time_s", "gpu_hours", "basis"]
+    return [
+        f"{allocation}: {duration(time_s)}, {number(hours)} {labels.device_hour_word} "
+        f"({basis})"
+        for allocation, time_s, hours, basis in rows[columns].to_numpy()
+    ]
+
+
+def budget_sentence(table: pd.DataFrame, labels: Labels) -> str:
+    """Say what the fastest and the cheapest rows of :func:`budget_table` trade."""
+    fastest = table.sort_values("time_s").iloc[0]
+    cheapest = table.sort_values("gpu_hours").iloc[0]
+    if fastest["world_size"] == cheapest["world_size"]:
+        count = number(fastest["world_size"])
+        return f"{count} {labels.devices} are both the fastest and the cheapest choice."
+    faster = change(fastest["time_s"] / cheapest["time_s"] - 1)
+    dearer = change(fastest["gpu_hours"] / cheapest["gpu_hours"] - 1)
+    return (
+        f"From the cheapest choice ({number(cheapest['world_size'])} "
+        f"{labels.devices}) to the fastest ({number(fastest['world_size'])}): "
+        f"{faster} time, {dearer} {labels.device_hour_word}."
+    )
+
+
+def trade_off_sentence(table: pd.DataFrame, labels: Labels) -> str:
+    """Say how to read the trade-off and how many rows are worth considering."""
+    worth = counted(int(table["is_pareto"].sum()), "allocation")
+    return (
+        f"Further down is sooner, further left is cheaper. {worth} of {len(table)} can "
+        "be a sensible choice: every other one is beaten in both time and "
+        f"{labels.device_hour_word}."
+    )

@@ -1,0 +1,174 @@
+"""Samples to target by global batch size, runs that never got there included."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from scalelab.experiment.trial import MetricMode, Target
+from scalelab.laws.rows import numbers
+from scalelab.report.labels import Labels
+from scalelab.report.numerals import counted, number
+from scalelab.report.style import (
+    DASHES,
+    GREEN,
+    PALETTE,
+    SYMBOLS,
+    base_figure,
+    count_axis,
+    plain,
+    quantity_axis,
+)
+from scalelab.report.subject import Subject
+
+_TARGET = ["target_metric", "metric_mode", "target_value"]
+_COLUMNS = [
+    "target",
+    "lr_rule",
+    "global_batch_size",
+    "seed",
+    "samples",
+    "is_lower_bound",
+    "is_planned_batch",
+]
+
+
+def samples_table(subject: Subject) -> pd.DataFrame:
+    """Return training samples to the target that most trials had.
+
+    Returns
+    -------
+    DataFrame
+        ``target``, ``lr_rule``, ``global_batch_size``, ``seed``, ``samples`` and
+        ``is_lower_bound``: the target was not reached within ``samples``, so that more
+        are needed; ``is_planned_batch``: the recommended row's batch. Trials without a
+        target are left out.
+    """
+    observations = _of_workload(subject)
+    reached = observations["reached_target"].fillna(False).astype(bool)
+    samples = pd.Series(numbers(observations, "samples_to_target"), observations.index)
+    censored = observations["outcome"].eq("target_not_reached").fillna(False)
+    samples = samples.where(reached, numbers(observations, "num_samples"))
+    known = samples.gt(0) & (reached | censored.astype(bool))
+    rows = observations.assign(samples=samples, is_lower_bound=~reached)[known]
+    rows = rows.dropna(subset=[*_TARGET, "global_batch_size"])
+    if rows.empty:
+        return pd.DataFrame(columns=_COLUMNS)
+    return _of_commonest_target(rows, subject).reset_index(drop=True)
+
+
+def _of_workload(subject: Subject) -> pd.DataFrame:
+    observations = subject.observations
+    workloads = set(subject.rows["workload"].dropna())
+    if not workloads:
+        return observations
+    return observations[observations["workload"].isin(workloads).fillna(False)]
+
+
+def _of_commonest_target(rows: pd.DataFrame, subject: Subject) -> pd.DataFrame:
+    metric, mode, value = rows[_TARGET].value_counts().index[0]
+    is_same = (rows[_TARGET] == [metric, mode, value]).all(axis=1)
+    target = Target(metric=metric, mode=MetricMode(mode), value=float(value))
+    chosen = {row.batch.global_batch_size for row in subject.plan if row.is_chosen}
+    rows = rows[is_same].assign(target=str(target))
+    rows["lr_rule"] = rows["lr_rule"].fillna("none")
+    rows["is_planned_batch"] = rows["global_batch_size"].isin(chosen)
+    rows = rows[_COLUMNS].astype({"samples": float, "global_batch_size": float})
+    return rows.sort_values(["lr_rule", "global_batch_size", "seed"])
+
+
+def samples_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
+    """Draw :func:`samples_table`; lower bounds are triangles."""
+    target = str(table["target"].iloc[0])
+    seeds = counted(table["seed"].nunique(), "seed")
+    facts = (labels.curve, seeds, "lines: medians of runs that reached it")
+    figure = base_figure(f"Samples to {target}", facts, labels)
+    for index, (rule, rows) in enumerate(table.groupby("lr_rule")):
+        _draw_rule(figure, rows, f"{rule} LR rule", index)
+    bounds = table[table["is_lower_bound"]]
+    if len(bounds):
+        figure.add_trace(_lower_bounds(bounds))
+    for batch in table.loc[table["is_planned_batch"], "global_batch_size"].unique():
+        figure.add_trace(_batch_line(table, batch))
+    count_axis(figure, table["global_batch_size"], "global batch size (samples)")
+    axis = quantity_axis(table["samples"], "training samples to target")
+    figure.update_yaxes(**axis)
+    return figure
+
+
+def _draw_rule(figure: go.Figure, rows: pd.DataFrame, name: str, index: int) -> None:
+    reached = rows[~rows["is_lower_bound"]]
+    medians = reached.groupby("global_batch_size")["samples"].median()
+    colour = PALETTE[index % len(PALETTE)]
+    line = {"color": colour, "dash": DASHES[index % len(DASHES)], "width": 2}
+    symbol = SYMBOLS[index % len(SYMBOLS)]
+    points: dict[str, Any] = {"name": plain(name), "legendgroup": name}
+    figure.add_trace(
+        go.Scatter(
+            x=medians.index,
+            y=medians,
+            mode="lines",
+            line=line,
+            hoverinfo="skip",
+            **points,
+        )
+    )
+    figure.add_trace(
+        go.Scatter(
+            x=reached["global_batch_size"],
+            y=reached["samples"],
+            mode="markers",
+            marker={"color": colour, "symbol": symbol, "size": 8},
+            showlegend=False,
+            customdata=reached["seed"].astype(str),
+            hovertemplate="batch %{x}, seed %{customdata}: %{y:.3s} samples",
+            **points,
+        )
+    )
+
+
+def _lower_bounds(rows: pd.DataFrame) -> go.Scatter:
+    return go.Scatter(
+        x=rows["global_batch_size"],
+        y=rows["samples"],
+        mode="markers+text",
+        marker={"symbol": "triangle-up-open", "size": 13, "color": PALETTE[3]},
+        text=["not reached"] * len(rows),
+        textposition="bottom center",
+        name="not reached: more than this",
+        hovertemplate="batch %{x}: not reached within %{y:.3s} samples<extra></extra>",
+    )
+
+
+def _batch_line(table: pd.DataFrame, batch: float) -> go.Scatter:
+    return go.Scatter(
+        x=[batch, batch],
+        y=[table["samples"].min(), table["samples"].max()],
+        mode="lines",
+        line={"color": GREEN, "width": 8},
+        opacity=0.3,
+        name="recommended batch",
+        hoverinfo="skip",
+    )
+
+
+def samples_sentence(table: pd.DataFrame, labels: Labels) -> str:
+    """Say what :func:`samples_table` shows."""
+    reached = table[~table["is_lower_bound"]]
+    missed = int(table["is_lower_bound"].sum())
+    tail = (
+        f" {counted(missed, 'run')} did not reach the target within the samples "
+        "allowed: the true number is above the triangle."
+        if missed
+        else ""
+    )
+    if reached.empty:
+        return "No run reached the target." + tail
+    medians = reached.groupby("global_batch_size")["samples"].median()
+    least = medians.sort_values().reset_index().iloc[0]
+    return (
+        "Fewest samples were needed at global batch "
+        f"{number(least['global_batch_size'])}: {number(least['samples'])}." + tail
+    )

@@ -1,0 +1,159 @@
+"""Every figure of a run, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from scalelab.recommend.recommendation import Recommendation
+from scalelab.report import budget, convergence, phases, scaling, scaling_figures
+from scalelab.report.labels import Labels
+from scalelab.report.style import empty_figure
+from scalelab.report.subject import Subject
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plot:
+    """A plot in its parts: the numbers, the drawing, and what to say about it.
+
+    Parameters
+    ----------
+    title
+        What it shows.
+    table
+        Computes the numbers.
+    figure
+        Draws them; called only when there are some.
+    sentence
+        Says in plain words what a reader sees.
+    missing
+        Why there is nothing to draw, where there is nothing.
+    """
+
+    title: str
+    table: Callable[[Subject], pd.DataFrame]
+    figure: Callable[[pd.DataFrame, Labels], go.Figure]
+    sentence: Callable[[pd.DataFrame, Labels], str]
+    missing: str
+
+
+_NOT_MEASURED = "No trial measured a step time that may be used."
+_NO_ANSWER = "There is no recommendation, so the time for the whole job is unknown."
+
+PLOTS: Mapping[str, Plot] = MappingProxyType(
+    {
+        "throughput": Plot(
+            title="Throughput",
+            table=scaling.throughput_table,
+            figure=scaling_figures.throughput_figure,
+            sentence=scaling.throughput_sentence,
+            missing=_NOT_MEASURED,
+        ),
+        "speedup": Plot(
+            title="Speedup of the job",
+            table=scaling.speedup_table,
+            figure=scaling_figures.speedup_figure,
+            sentence=scaling.speedup_sentence,
+            missing=_NOT_MEASURED,
+        ),
+        "efficiency": Plot(
+            title="Scaling efficiency",
+            table=scaling.efficiency_table,
+            figure=scaling_figures.efficiency_figure,
+            sentence=scaling.efficiency_sentence,
+            missing=_NOT_MEASURED,
+        ),
+        "time_and_gpu_hours": Plot(
+            title="Time and device-hours",
+            table=budget.budget_table,
+            figure=budget.budget_figure,
+            sentence=budget.budget_sentence,
+            missing=_NO_ANSWER,
+        ),
+        "trade_off": Plot(
+            title="Time against device-hours",
+            table=budget.budget_table,
+            figure=budget.trade_off_figure,
+            sentence=budget.trade_off_sentence,
+            missing=_NO_ANSWER,
+        ),
+        "samples_to_target": Plot(
+            title="Samples to target",
+            table=convergence.samples_table,
+            figure=convergence.samples_figure,
+            sentence=convergence.samples_sentence,
+            missing="No trial was run to a target: samples to target are not measured.",
+        ),
+        "step_phases": Plot(
+            title="Where a step's time goes",
+            table=phases.phase_table,
+            figure=phases.phase_figure,
+            sentence=phases.phase_sentence,
+            missing="No trial recorded the phases of its steps.",
+        ),
+    }
+)
+
+
+class Figures:
+    """The figures of a run; each says in itself what it shows and on what it rests.
+
+    Parameters
+    ----------
+    observations : DataFrame
+        See ``records.columns``.
+    recommendation
+        Adds the law, its bands and the whole job's time; without it the figures show
+        what was measured.
+    """
+
+    def __init__(
+        self, observations: pd.DataFrame, recommendation: Recommendation | None = None
+    ) -> None:
+        self._subject = Subject.of(observations, recommendation)
+
+    @property
+    def throughput(self) -> go.Figure:
+        """Samples per second by device count, with the ideal line."""
+        return self._drawn("throughput")
+
+    @property
+    def speedup(self) -> go.Figure:
+        """How many times faster the job is than at the baseline, and the ideal."""
+        return self._drawn("speedup")
+
+    @property
+    def efficiency(self) -> go.Figure:
+        """Speedup as a share of the ideal one."""
+        return self._drawn("efficiency")
+
+    @property
+    def time_and_gpu_hours(self) -> go.Figure:
+        """Time and device-hours for the whole job by device count."""
+        return self._drawn("time_and_gpu_hours")
+
+    @property
+    def trade_off(self) -> go.Figure:
+        """Time against device-hours, with the rows that no other row beats."""
+        return self._drawn("trade_off")
+
+    @property
+    def samples_to_target(self) -> go.Figure:
+        """Training samples to the target by global batch size."""
+        return self._drawn("samples_to_target")
+
+    @property
+    def step_phases(self) -> go.Figure:
+        """Where the time of a step goes, by device count."""
+        return self._drawn("step_phases")
+
+    def _drawn(self, name: str) -> go.Figure:
+        plot = PLOTS[name]
+        table = plot.table(self._subject)
+        if table.empty:
+            return empty_figure(plot.title, plot.missing, self._subject.labels)
+        return plot.figure(table, self._subject.labels)

@@ -1,0 +1,213 @@
+"""The report: one HTML file that needs nothing else, not even a network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+from scalelab.recommend.recommendation import Recommendation
+from scalelab.records.attempt import Outcome
+from scalelab.records.attempt_io import write_atomically
+from scalelab.report import answer, trials
+from scalelab.report.figures import PLOTS
+from scalelab.report.numerals import counted, duration, number, percent
+from scalelab.report.subject import Subject
+from scalelab.report.tables import Table
+
+SECTIONS: Mapping[str, tuple[str, ...]] = {
+    "What it takes": ("time_and_gpu_hours", "trade_off"),
+    "How it scales": ("speedup", "efficiency", "throughput"),
+    "What learning needs": ("samples_to_target",),
+    "Inside a step": ("step_phases",),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DrawnPlot:
+    """A figure on the page: its JSON, safe inside a script element, and its words."""
+
+    name: str
+    title: str
+    json: Markup
+    sentence: str
+    table: Table
+
+
+def render(
+    recommendation: Recommendation | None,
+    observations: pd.DataFrame,
+    *,
+    title: str,
+    experiment_text: str | None = None,
+    without_answer: str = "",
+    results: trials.Results | None = None,
+    trials_directory: str = "trials",
+    provenance: Mapping[str, Any] | None = None,
+) -> str:
+    """Return the report as HTML.
+
+    Parameters
+    ----------
+    recommendation
+        The answer; None where there is none.
+    observations : DataFrame
+        One row per attempt, see ``records.columns``.
+    title
+        The run's name.
+    experiment_text
+        The experiment as the user wrote it; None for an imported table.
+    without_answer
+        Why there is no recommendation, e.g. the message of the ``FitError``.
+    results
+        How attempts ended, by trial id and attempt number: tracebacks and logs of those
+        that failed.
+    trials_directory
+        Directory of the attempts as seen from the report, for links to logs.
+    provenance
+        Further facts about where the run was made, by name.
+    """
+    subject = Subject.of(observations, recommendation)
+    plots = {plot.name: plot for plot in _drawn(subject)}
+    environment = Environment(
+        loader=PackageLoader("scalelab.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("report.html.j2").render(
+        title=title,
+        subject=subject,
+        is_emulated=bool(observations["emulated"].fillna(False).any()),
+        recommendation=recommendation,
+        answer=None if recommendation is None else _answer(recommendation),
+        without_answer=without_answer,
+        happened=_what_happened(observations),
+        sections=_sections(plots),
+        sweep_cost=_sweep_cost(recommendation),
+        missing=[
+            (plot.title, plot.missing)
+            for name, plot in PLOTS.items()
+            if name not in plots
+        ],
+        limits=_limits(subject, recommendation),
+        outcomes=trials.outcome_table(observations),
+        failures=trials.failures(observations, results or {}, trials_directory),
+        num_not_completed=int(
+            observations["outcome"].ne(Outcome.COMPLETED).fillna(False).sum()
+        ),
+        trials=trials.trial_table(observations),
+        provenance=trials.provenance_table(observations, provenance or {}),
+        experiment_text=experiment_text,
+        plotly_js=Markup(get_plotlyjs()),
+    )
+
+
+def write_report(
+    path: Path,
+    recommendation: Recommendation | None,
+    observations: pd.DataFrame,
+    **options: Any,
+) -> None:
+    """Write the report whole or not at all; ``options`` go to :func:`render`.
+
+    Raises
+    ------
+    StoreError
+        If the file cannot be written.
+    """
+    text = render(recommendation, observations, **options)
+    write_atomically(path, text.encode())
+
+
+def _drawn(subject: Subject) -> Iterator[DrawnPlot]:
+    for name, plot in PLOTS.items():
+        table = plot.table(subject)
+        if not table.empty:
+            yield DrawnPlot(
+                name=name,
+                title=plot.title,
+                json=script_json(plot.figure(table, subject.labels).to_json()),
+                sentence=plot.sentence(table, subject.labels),
+                table=Table.of(table),
+            )
+
+
+def script_json(text: str) -> Markup:
+    r"""Make JSON safe inside a script element: nothing in it can end the element.
+
+    >>> script_json('{"name": "</script>"}')
+    Markup('{"name": "\\u003c/script\\u003e"}')
+    """
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return Markup(text)
+
+
+def _sections(plots: Mapping[str, DrawnPlot]) -> list[tuple[str, list[DrawnPlot]]]:
+    found = [
+        (heading, [plots[name] for name in names if name in plots])
+        for heading, names in SECTIONS.items()
+    ]
+    return [(heading, drawn) for heading, drawn in found if drawn]
+
+
+def _answer(recommendation: Recommendation) -> dict[str, Any]:
+    row = recommendation.chosen
+    tiles = [
+        ("time", duration(row.time_s.value)),
+        (recommendation.device_hour_word, number(row.gpu_hours.value)),
+        ("efficiency", percent(row.scaling_efficiency)),
+    ]
+    if row.cost_usd:
+        tiles.append(("USD", number(row.cost_usd.value)))
+    if row.probability is not None:
+        tiles.append(("meets the constraints", percent(row.probability)))
+    trial = recommendation.next_trial
+    return {
+        "headline": answer.headline(recommendation),
+        "details": answer.details(recommendation),
+        "tiles": tiles,
+        "table": answer.allocation_table(recommendation),
+        "chosen": [row.is_chosen for row in recommendation.rows].index(True),
+        "next_trial": trial and answer.next_trial_sentence(trial, recommendation),
+        "parameters": answer.parameter_table(recommendation),
+    }
+
+
+def _sweep_cost(recommendation: Recommendation | None) -> str:
+    if recommendation is None or recommendation.sweep_gpu_hours is None:
+        return ""
+    hours = number(recommendation.sweep_gpu_hours)
+    return f"The sweep cost {hours} {recommendation.device_hour_word}."
+
+
+def _what_happened(observations: pd.DataFrame) -> str:
+    """Say in a sentence what the attempts came to."""
+    if observations.empty:
+        return "Nothing has been run yet."
+    counts = observations["outcome"].value_counts()
+    ends = ", ".join(
+        f"{count} {str(outcome).replace('_', ' ')}" for outcome, count in counts.items()
+    )
+    return f"{counted(len(observations), 'attempt')}: {ends}."
+
+
+def _limits(subject: Subject, recommendation: Recommendation | None) -> dict[str, Any]:
+    left_out = {} if recommendation is None else recommendation.left_out
+    check = trials.product_check_table(subject)
+    many = subject.num_curves > 1
+    return {
+        "left_out": trials.left_out_table(left_out),
+        "num_left_out": sum(left_out.values()),
+        "memory": trials.memory_table(subject.observations),
+        "product_check": Table.of(check) if len(check) else None,
+        "curves": trials.curve_table(subject.observations) if many else None,
+    }

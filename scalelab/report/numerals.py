@@ -1,0 +1,79 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+import math
+
+from scalelab.recommend.recommendation import Interval
+
+_DURATIONS = ((1e-3, 1e-6, "us"), (1.0, 1e-3, "ms"), (120.0, 1.0, "s"))
+_LONG_DURATIONS = ((7200.0, 60.0, "min"), (72 * 3600.0, 3600.0, "h"))
+_DAY_S = 86400.0
+
+
+def number(value: float) -> str:
+    """Write a number with the digits that matter.
+
+    >>> [number(value) for value in (4096, 10.34, 2.91, 0.0123)]
+    ['4,096', '10.3', '2.9', '0.012']
+    """
+    if not math.isfinite(value):
+        return "-"
+    if abs(value) >= 100 or value == round(value):
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2g}"
+
+
+def duration(seconds: float) -> str:
+    """Write a duration in the unit a person would choose.
+
+    >>> [duration(value) for value in (0.0123, 90, 10440, 400000)]
+    ['12.3 ms', '90 s', '2.9 h', '4.6 days']
+    """
+    scale, unit = duration_unit(seconds)
+    return f"{number(seconds / scale)} {unit}"
+
+
+def duration_unit(seconds: float) -> tuple[float, str]:
+    """Return the unit for a duration: its length in seconds and its name."""
+    for limit, scale, unit in (*_DURATIONS, *_LONG_DURATIONS):
+        if seconds < limit:
+            return scale, unit
+    return _DAY_S, "days"
+
+
+def duration_range(interval: Interval) -> str:
+    """Write the ends of an interval of seconds in the unit of its value.
+
+    >>> duration_range(Interval(value=10440.0, lo=10080.0, hi=11160.0))
+    '2.8-3.1 h'
+    """
+    scale, unit = duration_unit(interval.value)
+    return f"{number(interval.lo / scale)}-{number(interval.hi / scale)} {unit}"
+
+
+def percent(share: float) -> str:
+    """Write a share in percent.
+
+    >>> percent(0.874)
+    '87%'
+    """
+    return f"{100 * share:.0f}%"
+
+
+def change(share: float) -> str:
+    """Write a relative change with its sign.
+
+    >>> change(-0.45)
+    '-45%'
+    """
+    return f"{100 * share:+.0f}%"
+
+
+def counted(count: float, word: str) -> str:
+    """Write a count with its noun, in the plural where it is not one.
+
+    >>> counted(1, "GPU"), counted(2, "CPU slot")
+    ('1 GPU', '2 CPU slots')
+    """
+    return f"{count:,.0f} {word}" if count == 1 else f"{count:,.0f} {word}s"

@@ -1,0 +1,90 @@
+"""Where the time of an optimiser step goes, by device count."""
+
+from __future__ import annotations
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from scalelab.report.labels import Labels
+from scalelab.report.numerals import duration, percent
+from scalelab.report.style import (
+    BLUE,
+    GOLD,
+    GREEN,
+    GREY,
+    ORANGE,
+    PATTERNS,
+    base_figure,
+)
+from scalelab.report.subject import ALLOCATION, Subject
+
+PHASES = {
+    "data_wait_s": ("waiting for data", GOLD),
+    "compute_s": ("forward and backward", BLUE),
+    "exposed_sync_s": ("gradient exchange, not hidden", ORANGE),
+    "optimizer_s": ("optimizer", GREEN),
+    "other_s": ("other", GREY),
+}
+_MEASURED = [name for name in PHASES if name != "other_s"]
+
+
+def phase_table(subject: Subject) -> pd.DataFrame:
+    """Return the parts of a step at the plan's batch, median over repeats.
+
+    Returns
+    -------
+    DataFrame
+        ``world_size``, ``num_nodes``, ``step_time_s``, and, in seconds per step,
+        ``data_wait_s``, ``compute_s``, ``exposed_sync_s``, ``optimizer_s`` and
+        ``other_s`` (what the phases leave of the step; 0 where they exceed it). A phase
+        that was not recorded is missing. Allocations without any phase are left out.
+    """
+    rows = subject.planned.dropna(subset=["compute_s"])
+    columns = ["step_time_s", *_MEASURED]
+    table = rows.groupby(list(ALLOCATION))[columns].median().reset_index()
+    rest = table["step_time_s"] - table[_MEASURED].sum(axis=1)
+    return table.assign(other_s=rest.clip(lower=0.0))
+
+
+def phase_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
+    """Draw :func:`phase_table` as shares of the step."""
+    figure = base_figure("Where a step's time goes", labels.scaling_facts[:2], labels)
+    whole = table[list(PHASES)].sum(axis=1)
+    ticks = [
+        f"<b>{count:.0f}</b><br>{duration(step)}"
+        for count, step in table[["world_size", "step_time_s"]].to_numpy(dtype=float)
+    ]
+    for (name, (title, colour)), pattern in zip(PHASES.items(), PATTERNS, strict=False):
+        figure.add_trace(
+            go.Bar(
+                x=list(range(len(table))),
+                y=100 * table[name] / whole,
+                name=title,
+                marker={
+                    "color": colour,
+                    "pattern": {"shape": pattern, "solidity": 0.25},
+                },
+                customdata=[duration(value) for value in table[name].fillna(0.0)],
+                hovertemplate=f"{title}: %{{customdata}} (%{{y:.0f}}%)<extra></extra>",
+            )
+        )
+    title = f"{labels.devices}, and the time of one step"
+    figure.update_xaxes(
+        tickvals=list(range(len(table))), ticktext=ticks, title_text=title
+    )
+    figure.update_yaxes(title_text="% of the step", range=[0, 100])
+    figure.update_layout(barmode="stack", legend_y=-0.3, legend_traceorder="normal")
+    return figure
+
+
+def phase_sentence(table: pd.DataFrame, labels: Labels) -> str:
+    """Say how the share of the gradient exchange grows along :func:`phase_table`."""
+    shares = table["exposed_sync_s"] / table["step_time_s"]
+    first, last = table.iloc[0], table.iloc[-1]
+    if len(table) == 1 or shares.isna().any():
+        return "The parts of one optimiser step, as measured inside the ranks."
+    return (
+        "Gradient exchange that computation does not hide takes "
+        f"{percent(shares.iloc[0])} of a step at {first['world_size']:.0f} and "
+        f"{percent(shares.iloc[-1])} at {last['world_size']:.0f} {labels.devices}."
+    )

@@ -1,0 +1,267 @@
+"""Throughput, speedup and scaling efficiency by device count: the numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pandas as pd
+
+from scalelab.recommend.recommendation import OutlookRow
+from scalelab.report.labels import Labels
+from scalelab.report.numerals import counted, number, percent
+from scalelab.report.subject import ALLOCATION, Subject
+
+_POINT = (
+    *ALLOCATION,
+    "local_batch_size",
+    "gradient_accumulation_steps",
+    "global_batch_size",
+)
+
+
+def measured_points(rows: pd.DataFrame) -> pd.DataFrame:
+    """Reduce repeats to one point per allocation and batch arithmetic.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        ``Subject.rows`` or a part of it.
+
+    Returns
+    -------
+    DataFrame
+        The configuration, ``num_repeats`` and ``throughput_samples_per_s`` (median)
+        with its ends ``lo`` and ``hi``: the extremes of the repeats or, of a single
+        one, the 95% interval within it, missing where that is unknown.
+    """
+    columns = [*_POINT, "num_repeats", "throughput_samples_per_s", "lo", "hi"]
+    points = [
+        (*key, len(group), *_middle_and_ends(group))
+        for key, group in rows.groupby(list(_POINT))
+    ]
+    return pd.DataFrame(points, columns=columns)
+
+
+def _middle_and_ends(group: pd.DataFrame) -> tuple[float, float, float]:
+    throughput = group["throughput_samples_per_s"]
+    if len(group) > 1:
+        return throughput.median(), throughput.min(), throughput.max()
+    only = group.iloc[0]
+    ends = only["global_batch_size"] / only[["step_time_hi_s", "step_time_lo_s"]]
+    return throughput.iloc[0], ends.iloc[0], ends.iloc[1]
+
+
+def throughput_table(subject: Subject) -> pd.DataFrame:
+    """Return throughput by count: the law, what was measured, the ideal.
+
+    Returns
+    -------
+    DataFrame
+        ``series`` (``law``, ``other placement``, ``measured``, ``other batch``,
+        ``ideal``), ``world_size``, ``num_nodes``, ``global_batch_size``,
+        ``throughput_samples_per_s`` with ``lo`` and ``hi``, ``num_repeats`` (of
+        measured points), ``basis`` (of the law: measured, interpolated, extrapolated),
+        ``is_chosen`` and ``job_samples`` (1 without a plan: the job is one sample).
+    """
+    measured = measured_points(subject.planned).assign(series="measured")
+    others = measured_points(subject.rows[~subject.rows["is_planned"]])
+    parts = [
+        _law_rows(subject.plan),
+        _with_job_samples(measured, subject.plan),
+        others.assign(series="other batch", job_samples=np.nan),
+    ]
+    table = _stacked(parts)
+    table = _stacked([table, _ideal_rows(table, subject)])
+    return table.assign(is_chosen=table["is_chosen"].eq(True))
+
+
+def _stacked(parts: list[pd.DataFrame]) -> pd.DataFrame:
+    # pandas warns when an empty part decides on a dtype
+    found = [part for part in parts if len(part)] or [pd.DataFrame()]
+    table = pd.concat(found, ignore_index=True)
+    return table.reindex(columns=_THROUGHPUT_COLUMNS)
+
+
+_THROUGHPUT_COLUMNS = [
+    "series",
+    *ALLOCATION,
+    "global_batch_size",
+    "throughput_samples_per_s",
+    "lo",
+    "hi",
+    "num_repeats",
+    "basis",
+    "is_chosen",
+    "job_samples",
+]
+
+
+def best_rows(plan: Iterable[OutlookRow]) -> list[OutlookRow]:
+    """Return one row per count, by count: the chosen one, else the fastest."""
+    best: dict[int, OutlookRow] = {}
+    for row in plan:
+        rival = best.get(row.world_size)
+        if rival is None or _is_better(row, rival):
+            best[row.world_size] = row
+    return [best[count] for count in sorted(best)]
+
+
+def _is_better(row: OutlookRow, rival: OutlookRow) -> bool:
+    if row.is_chosen or rival.is_chosen:
+        return row.is_chosen
+    return row.time_s.value < rival.time_s.value
+
+
+def _law_rows(plan: tuple[OutlookRow, ...]) -> pd.DataFrame:
+    best = best_rows(plan)
+    return pd.DataFrame(
+        {
+            "series": "law" if row in best else "other placement",
+            "world_size": row.world_size,
+            "num_nodes": row.num_nodes,
+            "global_batch_size": row.batch.global_batch_size,
+            "throughput_samples_per_s": row.throughput_samples_per_s.value,
+            "lo": row.throughput_samples_per_s.lo,
+            "hi": row.throughput_samples_per_s.hi,
+            "basis": row.basis,
+            "is_chosen": row.is_chosen,
+            "job_samples": row.samples.value,
+        }
+        for row in plan
+    )
+
+
+def _with_job_samples(
+    measured: pd.DataFrame, plan: tuple[OutlookRow, ...]
+) -> pd.DataFrame:
+    samples = {row.batch.global_batch_size: row.samples.value for row in plan}
+    jobs = measured["global_batch_size"].map(samples) if plan else 1.0
+    return measured.assign(job_samples=jobs)
+
+
+def _ideal_rows(table: pd.DataFrame, subject: Subject) -> pd.DataFrame:
+    start = _baseline_point(table, subject)
+    if start is None:
+        return pd.DataFrame()
+    counts = np.sort(table["world_size"].unique())
+    ideal = start["throughput_samples_per_s"] / start["world_size"] * counts
+    return pd.DataFrame(
+        {
+            "series": "ideal",
+            "world_size": counts,
+            "throughput_samples_per_s": ideal,
+            "job_samples": start["job_samples"],
+        }
+    )
+
+
+def _baseline_point(table: pd.DataFrame, subject: Subject) -> pd.Series | None:
+    """Return the row of the table that speedups refer to."""
+    if row := subject.baseline:
+        return pd.Series(
+            {
+                "world_size": row.world_size,
+                "throughput_samples_per_s": row.throughput_samples_per_s.value,
+                "job_samples": row.samples.value,
+            }
+        )
+    measured = table[table["series"] == "measured"]
+    if measured.empty:
+        return None
+    return measured.sort_values(["world_size", "num_nodes"]).iloc[0]
+
+
+def speedup_table(subject: Subject) -> pd.DataFrame:
+    """Return how many times faster the job is than at the baseline.
+
+    Returns
+    -------
+    DataFrame
+        ``series`` (``law``, ``other placement``, ``measured``, ``ideal``),
+        ``world_size``, ``num_nodes``, ``speedup`` with ``lo`` and ``hi`` (larger is
+        better), ``baseline_world_size``, ``num_repeats``, ``basis``, ``is_chosen``.
+        The speedup is that of the whole job: a batch that needs more samples slows it.
+    """
+    table = throughput_table(subject)
+    start = _baseline_point(table, subject)
+    table = table[table["job_samples"].notna()]
+    if start is None:
+        return table.reindex(columns=_SPEEDUP_COLUMNS)
+    rate = start["throughput_samples_per_s"] / start["job_samples"]
+    jobs_per_s = {"speedup": "throughput_samples_per_s", "lo": "lo", "hi": "hi"}
+    speedups = {
+        name: table[source] / table["job_samples"] / rate
+        for name, source in jobs_per_s.items()
+    }
+    table = table.assign(**speedups, baseline_world_size=start["world_size"])
+    return table.reindex(columns=_SPEEDUP_COLUMNS).reset_index(drop=True)
+
+
+_SPEEDUP_COLUMNS = [
+    "series",
+    *ALLOCATION,
+    "speedup",
+    "lo",
+    "hi",
+    "baseline_world_size",
+    "num_repeats",
+    "basis",
+    "is_chosen",
+]
+
+
+def efficiency_table(subject: Subject) -> pd.DataFrame:
+    """Return the speedup as a share of the ideal one.
+
+    Returns
+    -------
+    DataFrame
+        As :func:`speedup_table`, with ``scaling_efficiency`` for ``speedup``: 1.0 is
+        ideal; it may exceed 1 and is never clipped.
+    """
+    table = speedup_table(subject)
+    ideal = table["world_size"] / table["baseline_world_size"]
+    shares = {name: table[name] / ideal for name in ("speedup", "lo", "hi")}
+    return table.assign(**shares).rename(columns={"speedup": "scaling_efficiency"})
+
+
+def throughput_sentence(table: pd.DataFrame, labels: Labels) -> str:
+    """Say what :func:`throughput_table` shows."""
+    at = _telling_row(table)
+    rate = number(at["throughput_samples_per_s"])
+    count = counted(at["world_size"], labels.device_word)
+    missing = "" if (table["series"] == "law").any() else " No law could be drawn."
+    return (
+        f"{count}: {rate} samples per second. The dotted line is what would be reached "
+        f"if every {labels.device_word} added as much as those of the baseline."
+        f"{missing}"
+    )
+
+
+def speedup_sentence(table: pd.DataFrame, labels: Labels) -> str:
+    """Say what :func:`speedup_table` shows."""
+    at = _telling_row(table)
+    ideal = number(at["world_size"] / at["baseline_world_size"])
+    return (
+        f"With {counted(at['world_size'], labels.device_word)} the job runs "
+        f"{number(at['speedup'])} times as fast as on the baseline; {ideal} times "
+        "would be ideal."
+    )
+
+
+def efficiency_sentence(table: pd.DataFrame, labels: Labels) -> str:
+    """Say what :func:`efficiency_table` shows."""
+    at = _telling_row(table)
+    return (
+        f"With {counted(at['world_size'], labels.device_word)}, "
+        f"{percent(at['scaling_efficiency'])} of what they could do at the baseline's "
+        "efficiency is used; the rest is time spent waiting for each other."
+    )
+
+
+def _telling_row(table: pd.DataFrame) -> pd.Series:
+    """Return the recommended row, else that of the largest count."""
+    rows = table[table["series"].isin(["law", "measured"])]
+    chosen = rows[rows["is_chosen"]]
+    return (chosen if len(chosen) else rows.sort_values("world_size")).iloc[-1]

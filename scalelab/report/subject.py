@@ -1,0 +1,296 @@
+"""What a report is about: one curve among the observations, and the plan along it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pandas as pd
+
+from scalelab.experiment.trial import Scalar
+from scalelab.laws.rows import curve_label, split_curves, step_time_rows
+from scalelab.recommend.recommendation import OutlookRow, Recommendation
+from scalelab.records.columns import OPTION_PREFIX
+from scalelab.report.labels import Labels
+from scalelab.report.numerals import counted, number, percent
+
+_EXTRA_COLUMNS = (
+    "step_time_lo_s",
+    "step_time_hi_s",
+    "data_wait_s",
+    "compute_s",
+    "exposed_sync_s",
+    "optimizer_s",
+)
+_SINGLE_VALUED = ("emulated", "threads_per_rank", "parallelism", "device_type")
+ALLOCATION = ("world_size", "num_nodes")
+_BATCH = ("local_batch_size", "gradient_accumulation_steps")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Subject:
+    """The curve a report shows.
+
+    Parameters
+    ----------
+    labels
+        Words that go with its numbers.
+    rows : DataFrame
+        Usable observations of the curve: the columns of ``laws.rows.step_time_rows``,
+        the interval and the phases of the step, ``throughput_samples_per_s``, and
+        ``is_planned``: the batch arithmetic is that of the plan at this allocation.
+    plan
+        The recommendation's rows by world size; empty without a recommendation.
+    observations : DataFrame
+        Everything that was observed, see ``records.columns``.
+    num_curves
+        Curves among the usable observations; only one of them is shown.
+    """
+
+    labels: Labels
+    rows: pd.DataFrame
+    plan: tuple[OutlookRow, ...]
+    observations: pd.DataFrame
+    num_curves: int
+
+    @classmethod
+    def of(
+        cls, observations: pd.DataFrame, recommendation: Recommendation | None = None
+    ) -> Subject:
+        """Choose the recommended curve, else the one measured at most counts.
+
+        Parameters
+        ----------
+        observations : DataFrame
+            See ``records.columns``.
+        recommendation
+            None where there is none.
+        """
+        usable = usable_rows(observations)
+        curves = split_curves(usable)
+        if recommendation is None:
+            rows = _planned_by_coverage(_widest(curves, usable))
+        else:
+            rows = _planned_by(recommendation, usable)
+        return cls(
+            labels=_labels(observations, rows, recommendation),
+            rows=rows,
+            plan=() if recommendation is None else recommendation.rows,
+            observations=observations,
+            num_curves=len(curves),
+        )
+
+    @property
+    def baseline(self) -> OutlookRow | None:
+        """The plan's row that efficiencies refer to."""
+        return next((row for row in self.plan if row.is_baseline), None)
+
+    @property
+    def planned(self) -> pd.DataFrame:
+        """Observations of the plan's own batch arithmetic."""
+        return self.rows[self.rows["is_planned"]]
+
+
+def usable_rows(observations: pd.DataFrame) -> pd.DataFrame:
+    """Return the observations whose step time may be used, and their phases."""
+    rows = step_time_rows(observations.reset_index(drop=True)).frame
+    extra = observations.reset_index(drop=True).reindex(columns=list(_EXTRA_COLUMNS))
+    rows = rows.join(extra.astype("Float64").astype(float))
+    rows["throughput_samples_per_s"] = rows["global_batch_size"] / rows["step_time_s"]
+    return rows
+
+
+def _widest(
+    curves: Mapping[tuple[tuple[str, Scalar], ...], pd.DataFrame], usable: pd.DataFrame
+) -> pd.DataFrame:
+    candidates = list(curves.values()) or [usable]
+    return max(candidates, key=lambda rows: (rows["world_size"].nunique(), len(rows)))
+
+
+def _planned_by_coverage(rows: pd.DataFrame) -> pd.DataFrame:
+    """Mark the batch, global or per device, that was measured at most counts."""
+    per_device = rows["local_batch_size"] * rows["gradient_accumulation_steps"]
+    best = pd.Series(False, index=rows.index)
+    best_counts = 0
+    for held_fixed in (rows["global_batch_size"], per_device):
+        counts = rows["world_size"].groupby(held_fixed).nunique()
+        if len(counts) and counts.max() > best_counts:
+            best, best_counts = held_fixed == counts.idxmax(), int(counts.max())
+    return _fastest_arithmetic(rows.assign(is_planned=best))
+
+
+def _fastest_arithmetic(rows: pd.DataFrame) -> pd.DataFrame:
+    planned = rows[rows["is_planned"]]
+    keys = [*ALLOCATION, *_BATCH]
+    medians = planned.groupby(keys)["throughput_samples_per_s"].median().reset_index()
+    fastest = medians.sort_values("throughput_samples_per_s", ascending=False)
+    fastest = fastest.drop_duplicates(list(ALLOCATION))
+    kept = set(fastest[keys].itertuples(index=False, name=None))
+    arithmetic = rows[keys].itertuples(index=False, name=None)
+    is_fastest = pd.Series([key in kept for key in arithmetic], rows.index, dtype=bool)
+    return rows.assign(is_planned=rows["is_planned"] & is_fastest)
+
+
+def _planned_by(recommendation: Recommendation, rows: pd.DataFrame) -> pd.DataFrame:
+    rows = rows[
+        _equals_if_known(rows, "workload", recommendation.workload)
+        & _equals_if_known(rows, "device_name", recommendation.device_name)
+    ]
+    planned = pd.Series(False, index=rows.index)
+    for row in recommendation.rows:
+        planned |= _has_settings(rows, row.settings) & _is_configured_as(rows, row)
+    shown = planned | _has_settings(rows, recommendation.chosen.settings)
+    return rows.assign(is_planned=planned)[shown]
+
+
+def _equals_if_known(rows: pd.DataFrame, name: str, value: str) -> pd.Series:
+    # tables of others may lack the column or its values; the answer then says "unknown"
+    equal = (
+        (rows[name] == value).fillna(False).astype(bool)
+        if name in rows
+        else pd.Series(False, index=rows.index)
+    )
+    return equal if equal.any() else pd.Series(True, index=rows.index)
+
+
+def _has_settings(rows: pd.DataFrame, settings: Mapping[str, Scalar]) -> pd.Series:
+    matches = pd.Series(True, index=rows.index)
+    for name, value in settings.items():
+        column = name if name in rows else OPTION_PREFIX + name
+        matches &= (rows[column] == value).fillna(False).astype(bool)
+    return matches
+
+
+def _is_configured_as(rows: pd.DataFrame, row: OutlookRow) -> pd.Series:
+    return (
+        (rows["world_size"] == row.world_size)
+        & (rows["num_nodes"] == row.num_nodes)
+        & (rows["local_batch_size"] == row.batch.local_batch_size)
+        & (rows["gradient_accumulation_steps"] == row.batch.gradient_accumulation_steps)
+    )
+
+
+def scaling_mode(batches: pd.DataFrame, device_word: str) -> str:
+    """Say what is held fixed along a curve.
+
+    Parameters
+    ----------
+    batches : DataFrame
+        Columns ``world_size``, ``local_batch_size``, ``gradient_accumulation_steps``,
+        ``global_batch_size``.
+
+    Returns
+    -------
+    str
+        Names strong or weak scaling, or says that the batch changes freely; empty
+        without rows.
+
+    >>> rows = {"world_size": [1, 2], "local_batch_size": [64, 32]}
+    >>> rows |= {"gradient_accumulation_steps": 1, "global_batch_size": 64}
+    >>> scaling_mode(pd.DataFrame(rows), "GPU")
+    'strong scaling: global batch 64 at every count'
+    """
+    if batches.empty:
+        return ""
+    totals = batches["global_batch_size"].unique()
+    if batches["world_size"].nunique() == 1:
+        return f"one count only: {counted(batches['world_size'].iloc[0], device_word)}"
+    if len(totals) == 1:
+        return f"strong scaling: global batch {number(totals[0])} at every count"
+    shares = batches["local_batch_size"] * batches["gradient_accumulation_steps"]
+    if shares.nunique() == 1:
+        share = f"{number(shares.iloc[0])} samples per {device_word} and step"
+        return f"weak scaling: {share} at every count"
+    return "neither strong nor weak scaling: the best batch at each count"
+
+
+def _labels(
+    observations: pd.DataFrame,
+    rows: pd.DataFrame,
+    recommendation: Recommendation | None,
+) -> Labels:
+    words = _device_words(observations)
+    planned = rows[rows["is_planned"]]
+    if recommendation is None:
+        return Labels(
+            curve=_curve_name(rows),
+            device_word=words[0],
+            device_hour_word=words[1],
+            mode=scaling_mode(planned, words[0]),
+            baseline=_smallest_measured(planned, words[0]),
+            repeats=_repeats(planned),
+            interval="",
+            is_emulated=_any(rows, "emulated"),
+        )
+    return Labels(
+        curve=_answered_name(recommendation),
+        device_word=recommendation.device_word,
+        device_hour_word=recommendation.device_hour_word,
+        mode=scaling_mode(_plan_batches(recommendation), recommendation.device_word),
+        baseline=_baseline(recommendation),
+        repeats=_repeats(planned),
+        interval=f"{percent(recommendation.interval)} interval",
+        is_emulated=recommendation.is_emulated or _any(rows, "emulated"),
+    )
+
+
+def _any(rows: pd.DataFrame, name: str) -> bool:
+    return name in rows and bool(rows[name].fillna(False).any())
+
+
+def _device_words(observations: pd.DataFrame) -> tuple[str, str]:
+    if _any(observations, "emulated"):
+        return "emulated GPU", "emulated GPU-h"
+    if (observations["device_type"] == "cpu").any():
+        return "CPU slot", "core-h"
+    return "GPU", "GPU-h"
+
+
+def _smallest_measured(planned: pd.DataFrame, device_word: str) -> str:
+    if planned.empty:
+        return ""
+    return f"{counted(planned['world_size'].min(), device_word)}, as measured"
+
+
+def _baseline(recommendation: Recommendation) -> str:
+    row = next(row for row in recommendation.rows if row.is_baseline)
+    size = counted(row.world_size, recommendation.device_word)
+    named = recommendation.baseline
+    return named if size in named else f"{named} ({size})"
+
+
+def _repeats(planned: pd.DataFrame) -> str:
+    sizes = planned.groupby([*ALLOCATION, *_BATCH]).size()
+    if sizes.empty:
+        return ""
+    fewest, most = int(sizes.min()), int(sizes.max())
+    return counted(most, "repeat") if fewest == most else f"{fewest} to {most} repeats"
+
+
+def _plan_batches(recommendation: Recommendation) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "world_size": row.world_size,
+            "local_batch_size": row.batch.local_batch_size,
+            "gradient_accumulation_steps": row.batch.gradient_accumulation_steps,
+            "global_batch_size": row.batch.global_batch_size,
+        }
+        for row in recommendation.rows
+    )
+
+
+def _answered_name(recommendation: Recommendation) -> str:
+    settings = [
+        f"{name.removeprefix(OPTION_PREFIX)} {value}"
+        for name, value in recommendation.chosen.settings.items()
+    ]
+    words = [recommendation.workload, f"on {recommendation.device_name}"]
+    return ", ".join([" ".join(words), *settings])
+
+
+def _curve_name(rows: pd.DataFrame) -> str:
+    keys = list(split_curves(rows))
+    if not keys:
+        return ""
+    telling = [pair for pair in keys[0] if pair[0] not in _SINGLE_VALUED]
+    return curve_label(tuple(telling), [()])
