@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -18,9 +17,9 @@ EVERY_STEPS = 10
 class NoiseProbe:
     """Watches every tenth step of a trial, on the device, without waiting for it.
 
-    The small batch is one local batch. Without accumulation its gradient is the one that
-    goes into the exchange; with accumulation it is what a forward-backward pass adds to
-    the gradients on the rank. The big batch is the global one.
+    The small batch is one local batch. Without accumulation its gradient is the one
+    that goes into the exchange; with accumulation it is what a forward-backward pass
+    adds to the gradients on the rank. The big batch is the global one.
 
     Parameters
     ----------
@@ -101,6 +100,8 @@ def _gradients(model: nn.Module) -> list[torch.Tensor]:
     return [p.grad for p in model.parameters() if p.grad is not None]
 
 
-def _square_norm(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
+def _square_norm(
+    gradients: list[torch.Tensor] | tuple[torch.Tensor, ...],
+) -> torch.Tensor:
     norms = torch._foreach_norm(gradients)
     return torch.stack([norm.float() for norm in norms]).square().sum()

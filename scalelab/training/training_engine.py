@@ -73,7 +73,11 @@ class TrainingEngine:
         trial = self._trial
         self._context.progress(0)
         self._training_data = self._workload.training_data()
-        self._held_out_data = self._workload.held_out_data()
+        self._held_out_data = (
+            self._workload.held_out_data()
+            if trial.kind is not TrialKind.THROUGHPUT
+            else None
+        )
         num_samples = feed.num_samples_of(self._training_data)
         if (
             trial.kind is not TrialKind.THROUGHPUT

@@ -1,0 +1,229 @@
+"""Residual networks for 32x32 images, on CIFAR-10."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from scalelab.errors import SpecError
+from scalelab.training.datasets import default_directory, read_cifar10
+from scalelab.training.feed import Batch
+from scalelab.training.workloads.base import Workload
+
+DEPTHS = (20, 32, 44, 56)
+SCHEDULES = ("constant", "cosine")
+NUM_CLASSES = 10
+PADDING = 4
+MEAN = (0.4914, 0.4822, 0.4465)
+STD = (0.2470, 0.2435, 0.2616)
+
+
+class ResnetCifar(Workload):
+    """Trains a residual network on CIFAR-10 with pad, crop and flip.
+
+    Parameters
+    ----------
+    depth
+        Weighted layers: 20, 32, 44 or 56.
+    data_dir
+        Directory of CIFAR-10 in its official binary or python layout; None: where
+        ``scalelab data cifar10`` puts it.
+    sync_batch_norm
+        Normalise over the local batches of all ranks, so that convergence does not
+        depend on how many there are; CUDA only.
+    schedule
+        ``constant``, or ``cosine`` from the full rate to 0 over the planned steps.
+    momentum, weight_decay
+        Of SGD; the defaults are those of He et al.
+
+    References
+    ----------
+    He et al. 2016, "Deep Residual Learning for Image Recognition", section 4.2.
+    """
+
+    default_learning_rate = 0.1
+    dataset_name = "cifar10"
+    num_random = 3
+
+    def __init__(
+        self,
+        depth: int = 20,
+        data_dir: str | None = None,
+        sync_batch_norm: bool = False,
+        schedule: str = "constant",
+        momentum: float = 0.9,
+        weight_decay: float = 1e-4,
+    ) -> None:
+        if depth not in DEPTHS:
+            raise SpecError(f"depth={depth!r} must be one of {DEPTHS}.")
+        if schedule not in SCHEDULES:
+            raise SpecError(f"schedule={schedule!r} must be one of {SCHEDULES}.")
+        self.depth = depth
+        self.directory = Path(data_dir) if data_dir else default_directory()
+        self.sync_batch_norm = sync_batch_norm
+        self.schedule = schedule
+        self.momentum = momentum
+        self.weight_decay = weight_decay
+
+    def build_model(self) -> nn.Module:
+        """Return the network."""
+        model = CifarResnet(self.depth)
+        if not self.sync_batch_norm:
+            return model
+        if not torch.cuda.is_available():
+            raise SpecError(
+                "sync_batch_norm=True works on CUDA devices only. "
+                "Leave it out, or run on GPUs."
+            )
+        synchronised: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
+        return synchronised
+
+    def training_data(self) -> TensorDataset:
+        """Return 50,000 images, uint8 of shape (3, 32, 32), and their labels."""
+        return TensorDataset(*read_cifar10(self.directory).training)
+
+    def held_out_data(self) -> TensorDataset:
+        """Return the 10,000 test images."""
+        return TensorDataset(*read_cifar10(self.directory).held_out)
+
+    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        """Return the mean cross entropy over a batch."""
+        images, labels = batch
+        return F.cross_entropy(model(standardised(images)), labels)
+
+    def evaluate(self, model: nn.Module, batch: Batch) -> dict[str, Any]:
+        """Return summed ``val_loss`` and ``val_acc``."""
+        images, labels = batch
+        return dict(super().evaluate(model, (standardised(images), labels)))
+
+    def augment(
+        self, batch: tuple[torch.Tensor, ...], uniform: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        """Return the batch, each image moved by up to 4 pixels and maybe mirrored."""
+        images, labels = batch
+        return cropped_and_flipped(images, uniform), labels
+
+    def build_optimizer(
+        self, model: nn.Module, learning_rate: float
+    ) -> torch.optim.Optimizer:
+        """Return SGD with momentum and weight decay."""
+        return torch.optim.SGD(
+            model.parameters(),
+            lr=learning_rate,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+        )
+
+    def learning_rate_factor(self, fraction: float) -> float:
+        """Return what the learning rate is multiplied by."""
+        if self.schedule == "constant":
+            return 1.0
+        return (1 + math.cos(math.pi * fraction)) / 2
+
+
+class CifarResnet(nn.Module):
+    """The network of He et al. 2016, section 4.2, with option-A shortcuts.
+
+    Parameters
+    ----------
+    depth
+        ``6 n + 2`` weighted layers.
+
+    Examples
+    --------
+    >>> sum(p.numel() for p in CifarResnet(44).parameters())
+    658586
+    """
+
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+        blocks_per_stage = (depth - 2) // 6
+        self.stem = nn.Conv2d(3, 16, 3, padding=1, bias=False)
+        self.stem_norm = nn.BatchNorm2d(16)
+        blocks: list[nn.Module] = []
+        width = 16
+        for stage_width in (16, 32, 64):
+            for _ in range(blocks_per_stage):
+                blocks.append(ResidualBlock(width, stage_width))
+                width = stage_width
+        self.blocks = nn.Sequential(*blocks)
+        self.head = nn.Linear(width, NUM_CLASSES)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d | nn.Linear):
+                nn.init.kaiming_normal_(module.weight)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return class scores, shape (samples, 10)."""
+        hidden = F.relu(self.stem_norm(self.stem(images)))
+        hidden = self.blocks(hidden).mean(dim=(2, 3))
+        scores: torch.Tensor = self.head(hidden)
+        return scores
+
+
+class ResidualBlock(nn.Module):
+    """Two 3x3 convolutions around a shortcut without parameters (option A)."""
+
+    def __init__(self, width_in: int, width: int) -> None:
+        super().__init__()
+        self.stride = 1 if width_in == width else 2
+        self.conv1 = nn.Conv2d(
+            width_in, width, 3, stride=self.stride, padding=1, bias=False
+        )
+        self.norm1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(width)
+        self.num_new_channels = width - width_in
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return the block's output."""
+        change = F.relu(self.norm1(self.conv1(hidden)))
+        change = self.norm2(self.conv2(change))
+        return F.relu(change + self._shortcut(hidden))
+
+    def _shortcut(self, hidden: torch.Tensor) -> torch.Tensor:
+        if self.stride == 1:
+            return hidden
+        half = self.num_new_channels // 2
+        thinned = hidden[:, :, :: self.stride, :: self.stride]
+        return F.pad(thinned, (0, 0, 0, 0, half, self.num_new_channels - half))
+
+
+def standardised(images: torch.Tensor) -> torch.Tensor:
+    """Return uint8 images as numbers of about zero mean and unit variance."""
+    mean = torch.tensor(MEAN, device=images.device).view(1, 3, 1, 1)
+    std = torch.tensor(STD, device=images.device).view(1, 3, 1, 1)
+    return (images.float() / 255 - mean) / std
+
+
+def cropped_and_flipped(images: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
+    """Return each image padded by 4 black pixels, cropped back at random, and mirrored.
+
+    Parameters
+    ----------
+    images : Tensor, shape (samples, 3, height, width)
+        Any type.
+    uniform : Tensor, shape (samples, 3)
+        In [0, 1): row offset, column offset, mirrored from one half on.
+    """
+    num_samples, num_channels, height, width = images.shape
+    padded = F.pad(images, (PADDING,) * 4)
+    offsets = (uniform[:, :2] * (2 * PADDING + 1)).long()
+    rows = offsets[:, 0, None] + torch.arange(height, device=images.device)
+    columns = torch.arange(width, device=images.device).expand(num_samples, width)
+    is_mirrored = uniform[:, 2, None] >= 0.5
+    columns = torch.where(is_mirrored, width - 1 - columns, columns)
+    columns = offsets[:, 1, None] + columns
+    samples = torch.arange(num_samples, device=images.device)
+    channels = torch.arange(num_channels, device=images.device)
+    return padded[
+        samples[:, None, None, None],
+        channels[None, :, None, None],
+        rows[:, None, :, None],
+        columns[:, None, None, :],
+    ]
