@@ -1,0 +1,1 @@
+"""How ranks start on a node and how they end."""

@@ -1,0 +1,320 @@
+"""Starts and supervises the ranks of attempts on one node."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from types import TracebackType
+
+from scalelab.errors import LaunchError, StoreError
+from scalelab.launch.progress import ProgressBoard
+from scalelab.launch.protocol import (
+    STACK_DUMP_SIGNAL,
+    LaunchRequest,
+    ProcessRequest,
+    StoreTask,
+    receive,
+)
+from scalelab.launch.rank_requests import rank_requests
+from scalelab.launch.rendezvous import (
+    file_rendezvous,
+    tcp_rendezvous,
+)
+from scalelab.launch.server_process import ServerKeeper, private_directory
+from scalelab.launch.supervision import Cancellation, Limits, Supervisor
+from scalelab.launch.timing import Timing, with_validity
+from scalelab.records.attempt import AttemptResult, AttemptSpec, Outcome
+from scalelab.records.attempt_io import write_result
+
+DEFAULT_ENTRY = "scalelab.training.rank:run_rank"
+_GRACE_S = 2.0
+_STORE_PATIENCE_S = 30.0
+
+
+class NodeAgent:
+    """Runs attempts' shares of one node, several at a time, from any threads.
+
+    Parameters
+    ----------
+    node
+        Name of the node, as in a placement.
+    device_type
+        ``cpu`` or ``cuda``.
+    preload
+        Modules that the rank server imports before it forks ranks.
+    entry
+        What a rank calls, ``module:function``.
+    address
+        Numeric address at which other nodes reach this one.
+    search_path
+        Directories put first on the ranks' ``sys.path``, and on the rank server's.
+
+    Examples
+    --------
+    >>> with NodeAgent("node-0", "cpu", ()) as agent:  # doctest: +SKIP
+    ...     result = agent.run(spec, node_rank=0, rendezvous=None)
+    """
+
+    def __init__(
+        self,
+        node: str,
+        device_type: str,
+        preload: tuple[str, ...],
+        *,
+        entry: str = DEFAULT_ENTRY,
+        address: str = "127.0.0.1",
+        search_path: tuple[str, ...] = (),
+    ) -> None:
+        self.node = node
+        self._device_type = device_type
+        self._entry = entry
+        self._address = address
+        self._directory = private_directory()
+        modules = (*preload, entry.partition(":")[0])
+        self._servers = ServerKeeper(modules, search_path, self._directory)
+        self._lock = threading.Lock()
+        self._running: dict[str, Cancellation] = {}
+        self._cancelled: dict[str, str] = {}
+        self._stores: dict[str, socket.socket] = {}
+        self._launches = count(1)
+
+    def start(self) -> None:
+        """Start the rank server and wait until it can fork ranks.
+
+        Raises
+        ------
+        LaunchError
+            If it cannot be started.
+        """
+        self._servers.current()
+
+    def close(self) -> None:
+        """End every attempt, the rank server, and all they have started.
+
+        Wait for running calls of :meth:`run` first if their results matter.
+        """
+        with self._lock:
+            running = list(self._running.values())
+        for cancellation in running:
+            cancellation.request(f"node {self.node} was closed")
+        for attempt_id in list(self._stores):
+            self.close_rendezvous(attempt_id)
+        self._servers.close()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def __enter__(self) -> NodeAgent:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def run(
+        self, spec: AttemptSpec, node_rank: int, rendezvous: str | None
+    ) -> AttemptResult:
+        """Run this node's ranks of an attempt and return when all of them have ended.
+
+        Parameters
+        ----------
+        spec
+            The attempt.
+        node_rank
+            Which share of its placement this node runs; share 0 writes the result.
+        rendezvous
+            Where the ranks meet, from :meth:`open_rendezvous` of node 0; None for an
+            attempt on one node.
+
+        Returns
+        -------
+        AttemptResult
+            This node's word; :func:`scalelab.launch.verdict.merge` combines those of
+            several nodes. Whatever goes wrong with the attempt is a result.
+
+        Raises
+        ------
+        LaunchError
+            If this attempt is running here already.
+        """
+        timing = Timing()
+        with self._registered(spec.attempt_id) as cancellation:
+            try:
+                result = self._run(spec, node_rank, rendezvous, cancellation, timing)
+            except LaunchError as error:
+                result = AttemptResult(outcome=Outcome.NODE_FAIL, reason=str(error))
+            except OSError as error:
+                reason = f"node {self.node} cannot launch: {error}"
+                result = AttemptResult(outcome=Outcome.FAILED, reason=reason)
+        result = timing.complete(spec, node_rank, result)
+        if node_rank != 0:
+            return result
+        try:
+            write_result(spec.files, result)
+        except StoreError as error:
+            return replace(result, outcome=Outcome.FAILED, reason=str(error))
+        return result
+
+    def cancel(self, attempt_id: str, reason: str) -> None:
+        """End the ranks of an attempt; it may be running, still to come, or over."""
+        with self._lock:
+            self._cancelled[attempt_id] = reason
+            running = self._running.get(attempt_id)
+        if running is not None:
+            running.request(reason)
+
+    def open_rendezvous(self, attempt_id: str) -> str:
+        """Serve a store for the ranks of an attempt on several nodes.
+
+        Returns
+        -------
+        str
+            ``tcp://address:port``.
+
+        Raises
+        ------
+        LaunchError
+            If the store cannot be served on this node's address.
+        """
+        process = ProcessRequest(rank=0, task=StoreTask(address=self._address))
+        board = ProgressBoard(1)
+        try:
+            request = LaunchRequest(processes=(process,))
+            channel = self._servers.current().launch(request, board)
+        finally:
+            board.close()
+        with self._lock:
+            self._stores[attempt_id] = channel
+        try:
+            return tcp_rendezvous(self._address, _await_store(channel))
+        except OSError as error:
+            self.close_rendezvous(attempt_id)
+            raise LaunchError(
+                f"node {self.node} cannot serve a rendezvous on {self._address}: "
+                f"{error}. Use an address of that host which the other nodes can reach."
+            ) from error
+
+    def close_rendezvous(self, attempt_id: str) -> None:
+        """End the store of an attempt, if there is one, and wait until it is gone."""
+        with self._lock:
+            channel = self._stores.pop(attempt_id, None)
+        if channel is None:
+            return
+        with channel, suppress(OSError):
+            channel.shutdown(socket.SHUT_WR)
+            while receive(channel)[0] is not None:
+                pass
+
+    @contextmanager
+    def _registered(self, attempt_id: str) -> Iterator[Cancellation]:
+        cancellation = Cancellation()
+        with self._lock:
+            if attempt_id in self._running:
+                cancellation.close()
+                raise LaunchError(
+                    f"attempt {attempt_id} is already running on node {self.node}. "
+                    "Launch it again under the next number."
+                )
+            self._running[attempt_id] = cancellation
+            if attempt_id in self._cancelled:
+                cancellation.request(self._cancelled[attempt_id])
+        try:
+            yield cancellation
+        finally:
+            with self._lock:
+                del self._running[attempt_id]
+            cancellation.close()
+
+    def _run(
+        self,
+        spec: AttemptSpec,
+        node_rank: int,
+        rendezvous: str | None,
+        cancellation: Cancellation,
+        timing: Timing,
+    ) -> AttemptResult:
+        if spec.device_type != self._device_type:
+            return AttemptResult(
+                outcome=Outcome.REFUSED,
+                reason=(
+                    f"device_type={spec.device_type}, but node {self.node} offers "
+                    f"{self._device_type}. Set device_type in the site profile."
+                ),
+            )
+        store = self._directory / f"store-{next(self._launches)}"
+        meeting = rendezvous or file_rendezvous(store)
+        server = self._servers.current()
+        if cancellation.reason is not None:
+            return _cancelled(cancellation)
+        Path(spec.directory).mkdir(parents=True, exist_ok=True)
+        processes = rank_requests(
+            spec,
+            node_rank,
+            entry=self._entry,
+            rendezvous=meeting,
+            address=self._address,
+        )
+        board = ProgressBoard(len(processes))
+        try:
+            supervisor = Supervisor(
+                channel=server.launch(LaunchRequest(processes=processes), board),
+                server=server.descriptor,
+                explain_death=server.explain_death,
+                ranks=[process.rank for process in processes],
+                board=board,
+                limits=_limits(spec),
+                log=spec.files.log,
+                device_type=spec.device_type,
+                stack_dump_signal=STACK_DUMP_SIGNAL,
+            )
+            supervisor.watch(
+                cancellation.descriptor,
+                lambda: supervisor.end(_cancelled(cancellation)),
+            )
+            result = supervisor.supervise()
+            timing.ready_s = board.ready_s(0)
+        finally:
+            board.close()
+            store.unlink(missing_ok=True)
+        if supervisor.unpinned:
+            return with_validity(result, "unexpected_placement")
+        return result
+
+
+def _cancelled(cancellation: Cancellation) -> AttemptResult:
+    return AttemptResult(outcome=Outcome.CANCELLED, reason=cancellation.reason or "")
+
+
+def _limits(spec: AttemptSpec) -> Limits:
+    return Limits(
+        timeout_s=spec.trial.measurement.timeout_s,
+        stall_factor=spec.stall_factor,
+        stall_floor_s=spec.stall_floor_s,
+        grace_s=_GRACE_S,
+    )
+
+
+def _await_store(channel: socket.socket) -> int:
+    """Return the port of the store, once it is served."""
+    channel.settimeout(_STORE_PATIENCE_S)
+    while True:
+        message, descriptors = receive(channel)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        match message:
+            case {"kind": "store", "port": int(port)}:
+                return port
+            case {"kind": "failed", "failure": failure}:
+                raise OSError(failure["summary"])
+            case None:
+                raise OSError("the rank server has gone")

@@ -1,0 +1,154 @@
+"""What agents, rank servers and ranks say to each other.
+
+Every attempt has a channel of its own: a ``SOCK_SEQPACKET`` pair whose far end the rank
+server and the attempt's processes share. Messages are whole and ordered, so a rank's
+verdict is read before the server's word that the rank has ended. The near end being
+closed tells the server to kill what is left of the attempt.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+# faulthandler writes every thread's stack to the rank's log on this signal.
+STACK_DUMP_SIGNAL = signal.SIGUSR1
+MAX_MESSAGE_BYTES = 65536
+# The kernel passes at most 253 descriptors with one message.
+MAX_DESCRIPTORS = 8
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProcessRequest:
+    """One process of an attempt, as an agent asks its rank server for it.
+
+    Parameters
+    ----------
+    rank
+        Names the process in messages.
+    task
+        What it runs.
+    cores
+        Cores it is pinned to; empty: wherever the node's agent may run.
+    threads
+        Threads it may use for one operation.
+    env
+        Environment variables set on top of the server's own.
+    log
+        File that standard output and error are appended to; None: the server's.
+    directory
+        Working directory; None: the server's.
+    search_path
+        Directories put first on ``sys.path``.
+    """
+
+    rank: int
+    task: RankTask | CommandTask | StoreTask
+    cores: tuple[int, ...] = ()
+    threads: int = 1
+    env: Mapping[str, str] = field(default_factory=dict)
+    log: str | None = None
+    directory: str | None = None
+    search_path: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankTask:
+    """Call ``entry(spec, identity, rendezvous, progress)`` in a fork of the server.
+
+    ``entry`` is ``module:function``; ``row`` is the rank's row of the progress board;
+    ``spec`` and ``identity`` are JSON values.
+    """
+
+    entry: str
+    spec: Mapping[str, Any]
+    identity: Mapping[str, Any]
+    rendezvous: str
+    row: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CommandTask:
+    """Execute a command line."""
+
+    argv: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoreTask:
+    """Serve a rendezvous store on this address until told to end."""
+
+    address: str
+
+
+_TASKS = {"rank": RankTask, "command": CommandTask, "store": StoreTask}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LaunchRequest:
+    """The processes of one attempt on one node."""
+
+    processes: tuple[ProcessRequest, ...]
+
+    def to_memory(self) -> int:
+        """Return a descriptor of an anonymous file that holds the request."""
+        descriptor = os.memfd_create("scalelab-request", os.MFD_CLOEXEC)
+        content = json.dumps([_process_to_json(each) for each in self.processes])
+        with os.fdopen(os.dup(descriptor), "wb") as file:
+            file.write(content.encode())
+        return descriptor
+
+    @classmethod
+    def from_memory(cls, descriptor: int) -> LaunchRequest:
+        """Read a request back; the descriptor stays open."""
+        content = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+        processes = tuple(_process_from_json(each) for each in json.loads(content))
+        return cls(processes=processes)
+
+
+def _process_to_json(process: ProcessRequest) -> dict[str, Any]:
+    kind = next(name for name, type_ in _TASKS.items() if type(process.task) is type_)
+    return {**asdict(process), "kind": kind}
+
+
+def _process_from_json(values: dict[str, Any]) -> ProcessRequest:
+    kind, task = _TASKS[values.pop("kind")], values.pop("task")
+    if kind is CommandTask:
+        task["argv"] = tuple(task["argv"])
+    for name in ("cores", "search_path"):
+        values[name] = tuple(values[name])
+    return ProcessRequest(task=kind(**task), **values)
+
+
+def send(
+    channel: socket.socket, message: Mapping[str, Any], descriptors: Sequence[int] = ()
+) -> None:
+    """Send one message; one too large for a packet travels in an anonymous file."""
+    packet = json.dumps(message).encode()
+    if len(packet) <= MAX_MESSAGE_BYTES:
+        socket.send_fds(channel, [packet], list(descriptors))
+        return
+    descriptor = os.memfd_create("scalelab-message", os.MFD_CLOEXEC)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(packet)
+        file.flush()
+        socket.send_fds(channel, [b"large"], [descriptor])
+
+
+def receive(channel: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
+    """Receive one message and its descriptors; None when the other side has closed."""
+    packet, descriptors, _, _ = socket.recv_fds(
+        channel, MAX_MESSAGE_BYTES, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+    )
+    if not packet:
+        return None, []
+    if packet == b"large":
+        with os.fdopen(descriptors.pop(), "rb") as file:
+            packet = os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0)
+    message: dict[str, Any] = json.loads(packet)
+    return message, descriptors

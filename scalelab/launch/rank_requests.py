@@ -1,0 +1,70 @@
+"""The processes that one node starts for an attempt."""
+
+from __future__ import annotations
+
+from scalelab.launch.protocol import ProcessRequest, RankTask
+from scalelab.launch.rendezvous import network_environment
+from scalelab.records.attempt import AttemptSpec
+
+
+def rank_requests(
+    spec: AttemptSpec, node_rank: int, *, entry: str, rendezvous: str, address: str
+) -> tuple[ProcessRequest, ...]:
+    """Return one request per rank of a node's share of an attempt.
+
+    Parameters
+    ----------
+    spec
+        The attempt.
+    node_rank
+        Which share of its placement the node runs.
+    entry
+        What a rank calls, ``module:function``.
+    rendezvous
+        Where the ranks meet.
+    address
+        The node's address.
+    """
+    devices = spec.placement.shares[node_rank].device_ids
+    first_rank = spec.placement.first_rank(node_rank)
+    values = spec.to_json()
+    env = {
+        **network_environment(rendezvous, address),
+        # Local rank i finds its device as cuda:i; CPU ranks find none.
+        "CUDA_VISIBLE_DEVICES": ",".join(devices) if spec.device_type == "cuda" else "",
+        "OMP_NUM_THREADS": str(spec.threads_per_rank),
+    }
+    code = spec.program.code_directory
+    return tuple(
+        ProcessRequest(
+            rank=first_rank + local_rank,
+            task=RankTask(
+                entry=entry,
+                spec=values,
+                identity={
+                    "rank": first_rank + local_rank,
+                    "local_rank": local_rank,
+                    "world_size": spec.placement.world_size,
+                    "local_world_size": len(devices),
+                    "node_rank": node_rank,
+                    "num_nodes": len(spec.placement.shares),
+                    "device_id": device,
+                },
+                rendezvous=rendezvous,
+                row=local_rank,
+            ),
+            cores=_cores(spec, device),
+            threads=spec.threads_per_rank,
+            env=env,
+            log=str(spec.files.log(first_rank + local_rank)),
+            search_path=(code,) if code else (),
+        )
+        for local_rank, device in enumerate(devices)
+    )
+
+
+def _cores(spec: AttemptSpec, device_id: str) -> tuple[int, ...]:
+    # The ranks of an emulated machine only wait, and may be many times the cores.
+    if spec.device_type != "cpu" or spec.trial.workload == "emulated":
+        return ()
+    return (int(device_id),)

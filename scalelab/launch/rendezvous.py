@@ -1,0 +1,116 @@
+"""Where the ranks of an attempt meet: address, interface, store."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from scalelab.errors import LaunchError
+
+_served: list[object] = []
+
+
+def serve_store(address: str) -> int:
+    """Serve a torch ``TCPStore`` from this process and return its port.
+
+    The socket is bound to the address first, so the store listens on one interface and
+    on a port that nobody can take in between.
+
+    Parameters
+    ----------
+    address
+        Numeric address of this node; a name would be looked up by every rank.
+    """
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.bind((address, 0))
+        listener.listen(1024)
+        port: int = listener.getsockname()[1]
+        store = TCPStore(
+            address,
+            port,
+            is_master=True,
+            wait_for_workers=False,
+            master_listen_fd=listener.detach(),
+        )
+    _served.append(store)
+    return port
+
+
+def file_rendezvous(file: Path) -> str:
+    """Return the address of a store in a file that does not exist yet.
+
+    It must lie on a local disk: the store locks it, which is slow or broken over NFS.
+    """
+    return f"file://{file}"
+
+
+def tcp_rendezvous(address: str, port: int) -> str:
+    """Return the address of a served store.
+
+    >>> tcp_rendezvous("10.0.0.7", 41000), tcp_rendezvous("fd00::7", 41000)
+    ('tcp://10.0.0.7:41000', 'tcp://[fd00::7]:41000')
+    """
+    host = f"[{address}]" if ":" in address else address
+    return f"tcp://{host}:{port}"
+
+
+def interface_of(address: str) -> str:
+    """Return the name of the network interface that has this address, e.g. ``ib0``.
+
+    Raises
+    ------
+    LaunchError
+        If the address is no address of this host.
+    """
+    import psutil
+
+    wanted = ipaddress.ip_address(address)
+    known: list[str] = []
+    for name, addresses in psutil.net_if_addrs().items():
+        for each in addresses:
+            if each.family not in (socket.AF_INET, socket.AF_INET6):
+                continue
+            # IPv6 addresses carry their zone: fe80::1%eth0.
+            numeric = each.address.partition("%")[0]
+            known.append(f"{numeric} ({name})")
+            if ipaddress.ip_address(numeric) == wanted:
+                return name
+    if wanted.is_loopback:
+        return "lo"
+    raise LaunchError(
+        f"address={address} is no address of {socket.gethostname()}. "
+        f"It has {', '.join(known)}: give the node one of these."
+    )
+
+
+def network_environment(rendezvous: str, address: str) -> Mapping[str, str]:
+    """Return the variables that put the ranks' traffic on the node's own interface.
+
+    Parameters
+    ----------
+    rendezvous
+        Where the ranks meet; a file means that all of them are on this node.
+    address
+        This node's address.
+
+    Notes
+    -----
+    Without them gloo looks up the host's name, which may lead to another interface or
+    wait for a name server. torch looks up the *name* of the address of every store it
+    connects to, and cannot be told not to: one lost packet then costs the resolver's
+    time limit, 5 s by default, hence 1 s here.
+    """
+    if urlsplit(rendezvous).scheme == "file":
+        return {"GLOO_SOCKET_IFNAME": interface_of("127.0.0.1")}
+    name = interface_of(address)
+    return {
+        "GLOO_SOCKET_IFNAME": name,
+        "NCCL_SOCKET_IFNAME": name,
+        "RES_OPTIONS": "timeout:1 attempts:3",
+    }

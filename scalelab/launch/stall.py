@@ -1,0 +1,134 @@
+"""Tells a rank that hangs from one that waits for another."""
+
+from __future__ import annotations
+
+import select
+import signal
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from scalelab.launch.lineage import is_stopped
+from scalelab.launch.progress import ProgressBoard
+from scalelab.records.attempt import AttemptResult, Outcome
+
+# A rank this many steps behind another is not one that waits for it.
+_BEHIND_STEPS = 2
+_STACK_DUMP_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A process of an attempt: its id, which is its group's too, and its pidfd."""
+
+    pid: int
+    descriptor: int
+
+
+def has_ended(member: Member) -> bool:
+    """Tell whether a process has ended, reaped or not."""
+    return bool(select.select([member.descriptor], [], [], 0)[0])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StallWatch:
+    """Finds the rank that holds an attempt up.
+
+    Parameters
+    ----------
+    board
+        Where ranks show that they are alive.
+    rows
+        The board's row of each rank.
+    factor, floor_s
+        Silence counts after ``factor`` median steps, at least ``floor_s`` seconds.
+    log
+        The log of a rank.
+    stack_dump_signal
+        Makes a rank write its stacks to its log; None where it would kill it.
+    """
+
+    board: ProgressBoard
+    rows: Mapping[int, int]
+    factor: float
+    floor_s: float
+    log: Callable[[int], Path]
+    stack_dump_signal: int | None
+
+    def limit_s(self) -> float:
+        """Return the seconds of silence that count as a stall."""
+        return max(self.floor_s, self.factor * (self.board.median_interval_s() or 0.0))
+
+    def next_look_s(self, now: float) -> float:
+        """Return when there may be a stall to find, by the monotonic clock."""
+        limit_s = self.limit_s()
+        oldest = min(self.board.last_sign_s(row) for row in self.rows.values())
+        # The longest silence may turn out to be excusable: look again a little later.
+        return max(oldest + limit_s, now + limit_s / 20)
+
+    def find(self, live: Mapping[int, Member], now: float) -> AttemptResult | None:
+        """Return the stall there is, with the rank to blame; None while there is none.
+
+        Ranks that wait for one that is busy elsewhere are silent, too: silence counts
+        when all are silent, or when another rank has gone on by several steps.
+
+        Parameters
+        ----------
+        live
+            The processes that have not ended, by rank.
+        now
+            Time by the monotonic clock.
+        """
+        limit_s = self.limit_s()
+        silent = [rank for rank in live if now - self._last_sign_s(rank) > limit_s]
+        if len(silent) < len(live):
+            ahead = max(self.board.step(row) for row in self.rows.values())
+            silent = [
+                rank for rank in silent if ahead - self._step(rank) >= _BEHIND_STEPS
+            ]
+        if not silent:
+            return None
+        rank = min(silent, key=lambda each: self._lateness(each, live[each]))
+        places = ", ".join(self._place(each, live[each]) for each in sorted(live))
+        silence_s = now - self._last_sign_s(rank)
+        return AttemptResult(
+            outcome=Outcome.STALLED,
+            reason=(
+                f"no progress for {silence_s:.1f} s (the limit is {self.factor:g} "
+                f"median steps, at least {self.floor_s:g} s): {places}"
+            ),
+            rank=rank,
+            traceback=self._stack(rank, live),
+            log=self.log(rank).name,
+        )
+
+    def _step(self, rank: int) -> int:
+        return self.board.step(self.rows[rank])
+
+    def _last_sign_s(self, rank: int) -> float:
+        return self.board.last_sign_s(self.rows[rank])
+
+    def _lateness(self, rank: int, member: Member) -> tuple[bool, int, float]:
+        is_running = not is_stopped(member.pid)
+        return is_running, self._step(rank), self._last_sign_s(rank)
+
+    def _place(self, rank: int, member: Member) -> str:
+        place = f"rank {rank} at step {self._step(rank)}"
+        return f"{place} (stopped by a signal)" if is_stopped(member.pid) else place
+
+    def _stack(self, rank: int, live: Mapping[int, Member]) -> str | None:
+        """Return where a rank hangs, as far as it can still tell."""
+        if self.stack_dump_signal is None:
+            return None
+        with suppress(OSError):
+            size = self.log(rank).stat().st_size
+            for member in live.values():
+                with suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(member.descriptor, self.stack_dump_signal)
+            time.sleep(_STACK_DUMP_S)
+            with self.log(rank).open("rb") as file:
+                file.seek(size)
+                return file.read().decode(errors="replace") or None
+        return None

@@ -1,0 +1,352 @@
+"""Watches the processes of one attempt on one node until the last one has ended."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scalelab.launch.host_memory import oom_kill_count
+from scalelab.launch.lineage import signal_group
+from scalelab.launch.progress import ProgressBoard
+from scalelab.launch.protocol import receive
+from scalelab.launch.stall import Member, StallWatch, has_ended
+from scalelab.launch.verdict import (
+    Failure,
+    after_oom_kills,
+    first_cause,
+    from_exit,
+)
+from scalelab.records.attempt import AttemptResult, Outcome
+
+# A rank whose peer died may be heard of before the peer: wait this long for the cause.
+_SETTLE_S = 1.0
+# A process stuck in the kernel (a dead network file system) outlives SIGKILL.
+_KILL_PATIENCE_S = 30.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """When an attempt is ended although nothing has failed.
+
+    Parameters
+    ----------
+    timeout_s
+        Seconds from the launch; None: never.
+    stall_factor, stall_floor_s
+        As in :class:`scalelab.records.attempt.AttemptSpec`.
+    grace_s
+        Seconds between SIGTERM and SIGKILL.
+    """
+
+    timeout_s: float | None
+    stall_factor: float
+    stall_floor_s: float
+    grace_s: float
+
+
+class Cancellation:
+    """Lets another thread end a supervised attempt, even before it has started."""
+
+    def __init__(self) -> None:
+        self.descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.reason: str | None = None
+        self._lock = threading.Lock()
+        self._is_open = True
+
+    def request(self, reason: str) -> None:
+        """Ask for the end; only the first reason counts."""
+        with self._lock:
+            if self.reason is None and self._is_open:
+                self.reason = reason
+                os.eventfd_write(self.descriptor, 1)
+
+    def close(self) -> None:
+        """Close the descriptor; later requests come to nothing."""
+        with self._lock:
+            self._is_open = False
+            os.close(self.descriptor)
+
+
+class Supervisor:
+    """Turns what happens to an attempt's processes into one result.
+
+    Parameters
+    ----------
+    channel
+        The attempt's channel; closed at the end, which kills whatever is left.
+    server
+        Descriptor (pidfd) of the rank server.
+    explain_death
+        Says how the server ended.
+    ranks
+        The processes expected, in the order of the board's rows.
+    board
+        Where they show that they are alive.
+    limits
+        When to end them.
+    log
+        The log of a rank.
+    device_type
+        ``cpu`` or ``cuda``.
+    stack_dump_signal
+        Makes a rank write its stacks to its log; None where it would kill it.
+    """
+
+    def __init__(
+        self,
+        *,
+        channel: socket.socket,
+        server: int,
+        explain_death: Callable[[], str],
+        ranks: Sequence[int],
+        board: ProgressBoard,
+        limits: Limits,
+        log: Callable[[int], Path],
+        device_type: str,
+        stack_dump_signal: int | None,
+    ) -> None:
+        self._channel = channel
+        self._server = server
+        self._explain_death = explain_death
+        self._rows = {rank: row for row, rank in enumerate(ranks)}
+        self._limits = limits
+        self._log = log
+        self._device_type = device_type
+        self._stall_watch = StallWatch(
+            board=board,
+            rows=self._rows,
+            factor=limits.stall_factor,
+            floor_s=limits.stall_floor_s,
+            log=log,
+            stack_dump_signal=stack_dump_signal,
+        )
+        self._started_s = time.monotonic()
+        self._oom_kills = oom_kill_count()
+        self._expected = set(ranks)
+        self._members: dict[int, Member] = {}
+        self._returned: dict[int, AttemptResult | None] = {}
+        self._failures: list[Failure] = []
+        self._cause: AttemptResult | None = None
+        self._settle_at: float | None = None
+        self._ending_s: float | None = None
+        self._kill_at: float | None = None
+        self.unpinned: set[int] = set()
+        self._selector = selectors.DefaultSelector()
+        channel.setblocking(False)
+        self.watch(channel.fileno(), self._on_channel)
+        self.watch(server, self._on_server_death)
+
+    def watch(self, descriptor: int, handler: Callable[[], None]) -> None:
+        """Call ``handler``, which may call :meth:`end`, when there is input."""
+        self._selector.register(descriptor, selectors.EVENT_READ, handler)
+
+    def supervise(self) -> AttemptResult:
+        """Return when every process has ended."""
+        try:
+            while self._expected:
+                for key, _ in self._selector.select(self._patience_s()):
+                    # An earlier event of the batch may have removed this one's source.
+                    if key.fd in self._selector.get_map():
+                        key.data()
+                self._judge(time.monotonic())
+        finally:
+            self._selector.close()
+            self._channel.close()
+            for member in self._members.values():
+                os.close(member.descriptor)
+        return self._result()
+
+    def end(self, result: AttemptResult, *, grace_s: float | None = None) -> None:
+        """End the processes; ``result`` is the attempt's, unless one failed before.
+
+        Parameters
+        ----------
+        result
+            How the attempt ends.
+        grace_s
+            Seconds between SIGTERM and SIGKILL; None: the limits' own.
+        """
+        if self._ending_s is None:
+            if not self._failures:
+                self._cause = result
+            self._begin_ending(self._limits.grace_s if grace_s is None else grace_s)
+
+    # What happened.
+
+    def _on_channel(self) -> None:
+        with suppress(BlockingIOError):
+            while True:
+                message, descriptors = receive(self._channel)
+                if message is None:
+                    self._on_server_death()
+                    return
+                self._heard(message, descriptors)
+
+    def _heard(self, message: dict[str, Any], descriptors: list[int]) -> None:
+        match message["kind"]:
+            case "started":
+                self._started(message["rank"], message["pid"], descriptors[0])
+            case "returned":
+                values = message["result"]
+                self._returned[message["rank"]] = (
+                    None if values is None else AttemptResult.from_json(values)
+                )
+            case "failed":
+                self._failed(Failure.from_json(message["failure"]))
+            case "exited":
+                self._exited(message["rank"], message["status"])
+            case "unpinned":
+                self.unpinned.add(message["rank"])
+            case "refused":
+                self._expected &= set(self._members)
+                reason = f"the node cannot start processes: {message['reason']}"
+                self.end(AttemptResult(outcome=Outcome.NODE_FAIL, reason=reason))
+
+    def _started(self, rank: int, pid: int, descriptor: int) -> None:
+        self._members[rank] = Member(pid, descriptor)
+        if self._ending_s is not None:
+            signal_group(pid, signal.SIGKILL)
+
+    def _exited(self, rank: int, status: int) -> None:
+        self._expected.discard(rank)
+        spoke = rank in self._returned or any(
+            failure.rank == rank for failure in self._failures
+        )
+        if spoke or self._ending_s is not None:
+            return
+        self._failed(
+            from_exit(
+                rank,
+                time.monotonic(),
+                status,
+                self._device_type,
+                self._log(rank),
+                oom_kill_count() - self._oom_kills,
+            )
+        )
+
+    def _failed(self, failure: Failure) -> None:
+        if self._ending_s is not None and failure.at_s > self._ending_s:
+            return
+        self._failures.append(failure)
+        if not failure.is_echo:
+            self._begin_ending(self._limits.grace_s)
+        elif self._settle_at is None:
+            self._settle_at = time.monotonic() + _SETTLE_S
+
+    def _on_server_death(self) -> None:
+        self._selector.unregister(self._server)
+        # What was said before is still worth hearing.
+        if self._channel.fileno() in self._selector.get_map():
+            self._selector.unregister(self._channel)
+            with suppress(BlockingIOError):
+                while (heard := receive(self._channel))[0] is not None:
+                    self._heard(heard[0], heard[1])
+        self._expected &= set(self._members)
+        if not self._expected:
+            return
+        reason = self._explain_death()
+        self.end(AttemptResult(outcome=Outcome.NODE_FAIL, reason=reason), grace_s=0)
+        for rank, member in self._live().items():
+            signal_group(member.pid, signal.SIGKILL)
+            self.watch(member.descriptor, self._noticer(rank, member))
+
+    def _noticer(self, rank: int, member: Member) -> Callable[[], None]:
+        def notice() -> None:
+            self._selector.unregister(member.descriptor)
+            self._expected.discard(rank)
+
+        return notice
+
+    # What follows from it.
+
+    def _live(self) -> dict[int, Member]:
+        return {
+            rank: self._members[rank] for rank in self._expected & set(self._members)
+        }
+
+    def _judge(self, now: float) -> None:
+        if self._ending_s is not None:
+            self._kill_what_is_left(now)
+        elif self._settle_at is not None and now >= self._settle_at:
+            self._begin_ending(self._limits.grace_s)
+        elif self._limits.timeout_s is not None and (
+            now >= self._started_s + self._limits.timeout_s
+        ):
+            reason = f"not done after timeout_s={self._limits.timeout_s:g} s"
+            self.end(AttemptResult(outcome=Outcome.TIMED_OUT, reason=reason))
+        elif not self._members and now >= self._started_s + self._stall_watch.floor_s:
+            reason = "the rank server does not answer"
+            self.end(AttemptResult(outcome=Outcome.NODE_FAIL, reason=reason))
+            self._kill_server()
+        elif stall := self._stall_watch.find(self._live(), now):
+            self.end(stall, grace_s=0)
+
+    def _begin_ending(self, grace_s: float) -> None:
+        if self._ending_s is not None:
+            return
+        self._ending_s = time.monotonic()
+        self._kill_at = self._ending_s + grace_s
+        for member in self._live().values():
+            signal_group(member.pid, signal.SIGTERM)
+
+    def _kill_what_is_left(self, now: float) -> None:
+        assert self._ending_s is not None
+        if self._kill_at is not None and now >= self._kill_at:
+            self._kill_at = None
+            for member in self._live().values():
+                signal_group(member.pid, signal.SIGKILL)
+        elif now >= self._ending_s + self._limits.grace_s + _KILL_PATIENCE_S:
+            left = [member for member in self._live().values() if not has_ended(member)]
+            if not left:
+                self._kill_server()
+                return
+            self._cause = AttemptResult(
+                outcome=Outcome.NODE_FAIL,
+                reason="processes do not end after SIGKILL: "
+                + ", ".join(str(member.pid) for member in left),
+            )
+            self._expected.clear()
+
+    def _kill_server(self) -> None:
+        """End a server that hangs; its death ends what it has started."""
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._server, signal.SIGKILL)
+
+    def _patience_s(self) -> float:
+        """Return the seconds until something has to be judged without an event."""
+        now = time.monotonic()
+        if self._ending_s is not None:
+            last = self._ending_s + self._limits.grace_s + _KILL_PATIENCE_S
+            return max(0.0, (last if self._kill_at is None else self._kill_at) - now)
+        moments = [self._stall_watch.next_look_s(now)]
+        if self._settle_at is not None:
+            moments.append(self._settle_at)
+        if self._limits.timeout_s is not None:
+            moments.append(self._started_s + self._limits.timeout_s)
+        return max(0.0, min(moments) - now)
+
+    def _result(self) -> AttemptResult:
+        if self._cause is not None:
+            return self._cause
+        if self._failures:
+            cause = first_cause(self._failures)
+            rose = oom_kill_count() - self._oom_kills
+            return after_oom_kills(cause, rose).result(self._log(cause.rank))
+        if 0 not in self._rows:
+            return AttemptResult(outcome=Outcome.COMPLETED)
+        return self._returned[0] or AttemptResult(
+            outcome=Outcome.FAILED,
+            reason="rank 0 returned no result",
+            rank=0,
+            log=self._log(0).name,
+        )

@@ -1,0 +1,263 @@
+"""What a failure means: out of memory, a crash, or only the echo of another rank's."""
+
+from __future__ import annotations
+
+import re
+import signal
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from scalelab.records.attempt import AttemptResult, Outcome
+
+_SUMMARY_LENGTH = 300
+_TRACEBACK_LENGTH = 20_000
+_TAIL_BYTES = 4096
+_TAIL_LINES = 5
+
+_DEVICE_MEMORY = re.compile(
+    r"CUDA out of memory|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED"
+    r"|Cuda failure 2 'out of memory'",
+)
+_HOST_MEMORY = re.compile(
+    r"can't allocate memory|Cannot allocate memory|std::bad_alloc|\bMemoryError\b"
+)
+_LOADER_KILLED = re.compile(r"DataLoader worker \(pid.*\) is killed by signal: Killed")
+# What gloo, NCCL and the store say in a rank whose peer has gone.
+_ECHO = re.compile(
+    r"Connection closed by peer|Connection reset by peer|Connection refused"
+    r"|Broken pipe|failed to connect|connectFullMesh|Socket Timeout|Timed out waiting"
+    r"|remote process exited|network error|DistNetworkError|DistStoreError"
+    r"|DistBackendError|failed to recv|Failed to recv|Application timeout"
+    r"|Read error|Write error|timed out after \d+ms|ncclRemoteError",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Failure:
+    """How one rank failed.
+
+    Parameters
+    ----------
+    rank
+        Which one.
+    at_s
+        When, by the host's monotonic clock.
+    outcome
+        What it means for the attempt.
+    summary
+        What happened to the rank, a clause that follows its name.
+    traceback
+        Its traceback, or the name of the signal that ended it.
+    """
+
+    rank: int
+    at_s: float
+    outcome: Outcome
+    summary: str
+    traceback: str | None
+
+    @property
+    def is_echo(self) -> bool:
+        """The rank only noticed that another one had gone."""
+        return self.outcome is Outcome.FAILED and _is_echo(self.traceback)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values; :meth:`from_json` reads them back."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Failure:
+        """Rebuild a failure from :meth:`to_json`."""
+        return cls(**{**values, "outcome": Outcome(values["outcome"])})
+
+    def result(self, log: Path) -> AttemptResult:
+        """Return the failure as the result of the attempt.
+
+        Parameters
+        ----------
+        log
+            The rank's log; without a traceback its last lines join the reason.
+        """
+        reason = f"rank {self.rank} {self.summary}"
+        has_traceback = self.traceback is not None and "\n" in self.traceback
+        tail = "" if has_traceback else last_lines(log)
+        return AttemptResult(
+            outcome=self.outcome,
+            reason=f"{reason}; last lines of {log.name}: {tail}" if tail else reason,
+            rank=self.rank,
+            traceback=self.traceback,
+            log=log.name,
+        )
+
+
+def _is_echo(text: str | None) -> bool:
+    if text is None or "\n" not in text:
+        return False
+    # The last line is the exception; frames may quote harmless source text.
+    return bool(_ECHO.search("\n".join(text.splitlines()[-8:])))
+
+
+def from_exception(
+    rank: int, at_s: float, error: BaseException, device_type: str
+) -> Failure:
+    """Describe an exception that ended a rank."""
+    return Failure(
+        rank=rank,
+        at_s=at_s,
+        outcome=_meaning(error, device_type),
+        summary=f"raised {_headline(error)}",
+        traceback="".join(traceback.format_exception(error))[-_TRACEBACK_LENGTH:],
+    )
+
+
+def from_exit(
+    rank: int, at_s: float, status: int, device_type: str, log: Path, oom_kills: int
+) -> Failure:
+    """Describe the end of a rank that said nothing.
+
+    Parameters
+    ----------
+    rank, at_s
+        Which rank, when.
+    status
+        Exit status; a signal is its negative number.
+    device_type
+        ``cpu`` or ``cuda``.
+    log
+        The rank's log.
+    oom_kills
+        Processes the kernel has killed for want of memory during the attempt.
+    """
+    if status >= 0:
+        summary = f"exited with status {status} before it returned a result"
+        return Failure(
+            rank=rank,
+            at_s=at_s,
+            outcome=Outcome.FAILED,
+            summary=summary,
+            traceback=None,
+        )
+    name = _signal_name(-status)
+    outcome, summary = Outcome.FAILED, f"was killed by {name}"
+    if -status == signal.SIGKILL and oom_kills > 0:
+        outcome = Outcome.HOST_OUT_OF_MEMORY
+        summary = "was killed by the kernel: the node ran out of memory"
+    elif -status == signal.SIGTERM:
+        outcome = Outcome.PREEMPTED
+        summary = f"was asked to end by somebody else ({name})"
+    elif -status == signal.SIGABRT and _HOST_MEMORY.search(_tail(log)):
+        outcome = _host_memory_outcome(device_type)
+        summary = f"ran out of memory and aborted ({name})"
+    return Failure(
+        rank=rank, at_s=at_s, outcome=outcome, summary=summary, traceback=name
+    )
+
+
+def first_cause(failures: Sequence[Failure]) -> Failure:
+    """Return the earliest failure that is not the echo of another, if there is one."""
+    causes = [failure for failure in failures if not failure.is_echo]
+    return min(causes or failures, key=lambda failure: failure.at_s)
+
+
+_PRECEDENCE = (
+    Outcome.NODE_FAIL,
+    Outcome.HOST_OUT_OF_MEMORY,
+    Outcome.OUT_OF_MEMORY,
+    Outcome.PREEMPTED,
+    Outcome.FAILED,
+    Outcome.REFUSED,
+    Outcome.STALLED,
+    Outcome.TIMED_OUT,
+    Outcome.CANCELLED,
+)
+
+
+def merge(results: Sequence[AttemptResult]) -> AttemptResult:
+    """Return the result of an attempt from those of its nodes, node 0's first.
+
+    A node that lost its peers reports a connection error, a stall or a cancellation;
+    that where it began reports why. Measurements are node 0's, hosts are everybody's,
+    reasons that make the attempt unfit for a fit are united.
+    """
+    troubled = [result for result in results if result.outcome in _PRECEDENCE]
+    causes = [result for result in troubled if not _is_echo(result.traceback)]
+    verdict = min(
+        causes or troubled or results[:1],
+        key=lambda result: _rank_of(result.outcome),
+    )
+    measurements = dict(results[0].measurements)
+    for name in ("hosts", "validity"):
+        values = [
+            value for each in results for value in each.measurements.get(name, ())
+        ]
+        if values:
+            measurements[name] = values if name == "hosts" else sorted(set(values))
+    return replace(verdict, measurements=measurements)
+
+
+def _rank_of(outcome: Outcome) -> int:
+    return _PRECEDENCE.index(outcome) if outcome in _PRECEDENCE else len(_PRECEDENCE)
+
+
+def _meaning(error: BaseException, device_type: str) -> Outcome:
+    for each in _chain(error):
+        text = str(each)
+        if type(each).__name__ == "OutOfMemoryError" or _DEVICE_MEMORY.search(text):
+            return Outcome.OUT_OF_MEMORY
+        if isinstance(each, MemoryError) or (
+            isinstance(each, RuntimeError | OSError) and _HOST_MEMORY.search(text)
+        ):
+            return _host_memory_outcome(device_type)
+    return Outcome.FAILED
+
+
+def _host_memory_outcome(device_type: str) -> Outcome:
+    # On CPU the host's memory is the device's.
+    return Outcome.OUT_OF_MEMORY if device_type == "cpu" else Outcome.HOST_OUT_OF_MEMORY
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def after_oom_kills(failure: Failure, oom_kills: int) -> Failure:
+    """Correct the meaning of a rank whose loader worker the kernel has killed."""
+    if oom_kills > 0 and _LOADER_KILLED.search(failure.traceback or ""):
+        return replace(failure, outcome=Outcome.HOST_OUT_OF_MEMORY)
+    return failure
+
+
+def _headline(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return text if len(text) <= _SUMMARY_LENGTH else text[:_SUMMARY_LENGTH] + " ..."
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def last_lines(log: Path) -> str:
+    """Return the last lines of a log joined by `` | ``; empty where there is none."""
+    lines = [line.strip() for line in _tail(log).splitlines() if line.strip()]
+    return " | ".join(lines[-_TAIL_LINES:])
+
+
+def _tail(log: Path) -> str:
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - _TAIL_BYTES))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
