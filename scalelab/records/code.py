@@ -64,7 +64,7 @@ def snapshot_code(
                 shutil.rmtree(making)
             else:
                 making.rename(directory)
-        except OSError:
+        except (OSError, SpecError):
             shutil.rmtree(making, ignore_errors=True)
             raise
     return directory, digest

@@ -88,7 +88,7 @@ def _configuration(spec: AttemptSpec) -> dict[str, Any]:
         "gpus_per_node": trial.allocation.gpus_per_node,
         "world_size": trial.world_size,
         "data_parallel_size": trial.data_parallel_size,
-        "placement": "+".join(str(len(share.device_ids)) for share in shares),
+        "placement": "+".join(str(len(share.device_ids)) for share in shares) or None,
         "threads_per_rank": spec.threads_per_rank,
         "local_batch_size": trial.local_batch_size,
         "gradient_accumulation_steps": trial.gradient_accumulation_steps,

@@ -150,7 +150,11 @@ def _set_aside(files: AttemptFiles, error: StoreError) -> AttemptResult:
 def _row_at(key: AttemptKey, spec: AttemptSpec, result: AttemptResult) -> Observation:
     """Return the row under the name its directory has, copied or not."""
     trial_id, number = key
-    return {**row(spec, result), "trial_id": trial_id, "attempt": number}
+    try:
+        observation = row(spec, result)
+    except StoreError as error:
+        raise TornRecordError(str(error)) from error
+    return {**observation, "trial_id": trial_id, "attempt": number}
 
 
 def _glance(key: AttemptKey, files: AttemptFiles) -> Observation | None:

@@ -92,9 +92,9 @@ def _array(path: Path, name: str, column: list[Any]) -> pa.Array:
     import pyarrow as pa
 
     try:
-        if name in _COUNTS:
-            return pa.array(column, pa.int64())
         array = pa.array(column)
+        if name in _COUNTS:
+            return array.cast(pa.int64())
         return array.cast(pa.float64()) if pa.types.is_integer(array.type) else array
     except (pa.ArrowException, OverflowError) as error:
         line = next(
@@ -150,7 +150,7 @@ class Streams:
         """Return all streams in one frame, the compacted copy brought up to date."""
         import pyarrow.parquet as pq
 
-        if self._sizes() != self._compacted():
+        if not self._is_current():
             frame: pd.DataFrame = self._gather()[0].to_pandas()
             return frame
         compacted: pd.DataFrame = pq.read_table(self._cache).to_pandas()
@@ -158,7 +158,7 @@ class Streams:
 
     def compact(self) -> None:
         """Write the compacted copy, unless it is up to date."""
-        if self._sizes() == self._compacted():
+        if self._is_current():
             return
         table, sizes = self._gather()
         encodings = {
@@ -170,6 +170,9 @@ class Streams:
 
     def _compacted(self) -> Mapping[str, Any]:
         return cache.read_source(self._cache) or {}
+
+    def _is_current(self) -> bool:
+        return cache.read_source(self._cache) == self._sizes()
 
     def _paths(self) -> Iterator[tuple[AttemptKey, Path]]:
         for key, files in attempts_on_disk(self._trials):
