@@ -18,7 +18,12 @@ from scalelab.experiment.batch_sizes import BatchRequest, BatchSizes, from_both
 from scalelab.experiment.lr_rules import LearningRateRule
 from scalelab.experiment.placeholders import placeholders_in
 from scalelab.experiment.sections import AutoBatch
-from scalelab.experiment.setups import Setup, allocations, setups
+from scalelab.experiment.setups import (
+    Setup,
+    allocations,
+    num_combinations,
+    setups,
+)
 from scalelab.experiment.trial import Allocation, Trial, TrialKind
 
 if TYPE_CHECKING:
@@ -152,6 +157,7 @@ def _configurations(
     left_out: list[str],
 ) -> list[Configuration]:
     """Return every feasible configuration; every listed value occurs in one."""
+    _refuse_above_limit(num_combinations(experiment))
     assumed = largest_tried_batch(experiment, site)
     places = allocations(experiment, site)
     found: list[Configuration] = []
@@ -177,7 +183,6 @@ def _configurations(
                 continue
             used.update(values)
             found.append(Configuration(setup, place, batch))
-            _refuse_above_limit(len(found))
     for value, problem in problems.items():
         if value not in used:
             raise problem
@@ -201,16 +206,16 @@ def _requests(experiment: Experiment, largest: int) -> list[BatchRequest]:
 def _factorised(
     experiment: Experiment, configurations: list[Configuration]
 ) -> Iterator[Trial]:
-    kinds = experiment.measure.kind
+    kinds, repeats = experiment.measure.kind, experiment.measure.repeats
     if TrialKind.THROUGHPUT in kinds:
-        for repeat in range(experiment.measure.repeats):
-            for configuration in configurations:
-                yield throughput_trial(experiment, configuration, repeat)
+        _refuse_above_limit(repeats * len(configurations))
+        for repeat, configuration in product(range(repeats), configurations):
+            yield throughput_trial(experiment, configuration, repeat)
     if TrialKind.CONVERGENCE in kinds:
         chosen = _where_convergence_runs(experiment, configurations)
-        for seed, configuration, rule in product(
-            experiment.seed, chosen, _rules(experiment)
-        ):
+        rules = _rules(experiment)
+        _refuse_above_limit(len(experiment.seed) * len(chosen) * len(rules))
+        for seed, configuration, rule in product(experiment.seed, chosen, rules):
             yield _trial(
                 experiment, TrialKind.CONVERGENCE, configuration, rule=rule, seed=seed
             )
@@ -229,11 +234,13 @@ def _grid(
     experiment: Experiment, configurations: list[Configuration]
 ) -> Iterator[Trial]:
     """Yield every kind on every configuration, rule and seed."""
+    seeds, rules = experiment.seed, _rules(experiment)
     for kind in experiment.measure.kind:
         is_repeated = kind is TrialKind.THROUGHPUT
         repeats = experiment.measure.repeats if is_repeated else 1
+        _refuse_above_limit(repeats * len(seeds) * len(configurations) * len(rules))
         for repeat, seed, configuration, rule in product(
-            range(repeats), experiment.seed, configurations, _rules(experiment)
+            range(repeats), seeds, configurations, rules
         ):
             yield _trial(
                 experiment, kind, configuration, rule=rule, seed=seed, repeat=repeat
@@ -320,7 +327,6 @@ def _distinct(trials: Iterable[Trial]) -> list[Trial]:
     distinct: dict[str, Trial] = {}
     for trial in trials:
         distinct.setdefault(trial.trial_id, trial)
-        _refuse_above_limit(len(distinct))
     return list(distinct.values())
 
 

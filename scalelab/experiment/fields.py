@@ -24,7 +24,7 @@ from scalelab.experiment.problems import shown
 from scalelab.experiment.quantities import parse_bytes, parse_duration
 from scalelab.experiment.trial import Scalar, Target
 
-MAX_DEVICES = 65_536
+MAX_DEVICES = 16_384
 MAX_COUNT = 10**15
 
 T = TypeVar("T")
@@ -151,6 +151,7 @@ Positive = Annotated[float, Field(strict=True, gt=0, le=1e18)]
 Fraction = Annotated[float, Field(strict=True, gt=0, lt=1)]
 Flag = Annotated[bool, Field(strict=True)]
 Text = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=8_000)]
+Word = Annotated[str, StringConstraints(strict=True, pattern=r"^\S{1,500}$")]
 OptionValue = Annotated[
     Scalar,
     PlainValidator(_scalar),

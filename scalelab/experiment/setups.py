@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
@@ -39,6 +40,22 @@ class Setup:
     def __str__(self) -> str:
         axes = (f"{name}={value}" for name, value in self.axes)
         return " ".join([self.precision, self.parallelism, *axes])
+
+
+def num_combinations(experiment: Experiment) -> int:
+    """Return how many combinations of listed values there are, cheaply."""
+    local = experiment.local_batch_size
+    axes = [
+        experiment.gpus or (),
+        experiment.nodes or (),
+        experiment.gpus_per_node or (),
+        local if isinstance(local, tuple) else (),
+        experiment.global_batch_size or (),
+        experiment.precision,
+        experiment.parallelism,
+        *experiment.options.values(),
+    ]
+    return math.prod(max(1, len(axis)) for axis in axes)
 
 
 def setups(experiment: Experiment) -> tuple[Setup, ...]:

@@ -20,6 +20,7 @@ from scalelab.experiment.fields import (
     Section,
     Size,
     Text,
+    Word,
 )
 from scalelab.experiment.local_devices import num_cores, num_visible_gpus
 from scalelab.experiment.problems import one_of, validated
@@ -72,16 +73,16 @@ class Site(Section):
     exclusive: Flag = Field(
         default=False, description="Ask for nodes nobody else may use."
     )
-    address: Text | None = Field(
+    address: Word | None = Field(
         default=None, description="Dask scheduler to join, with scheduler: address."
     )
-    partition: Text | None = Field(default=None, description="SLURM partition.")
-    queue: Text | None = Field(default=None, description="PBS queue.")
-    account: Text | None = Field(
+    partition: Word | None = Field(default=None, description="SLURM partition.")
+    queue: Word | None = Field(default=None, description="PBS queue.")
+    account: Word | None = Field(
         default=None, description="Account or project to charge."
     )
-    qos: Text | None = Field(default=None, description="SLURM quality of service.")
-    constraint: Text | None = Field(default=None, description="SLURM node constraint.")
+    qos: Word | None = Field(default=None, description="SLURM quality of service.")
+    constraint: Word | None = Field(default=None, description="SLURM node constraint.")
     walltime: Duration | None = Field(
         default=None, description="Time limit of a job, such as 4h or 04:00:00."
     )
@@ -101,7 +102,7 @@ class Site(Section):
             "(PBS)."
         ),
     )
-    gpu_type: Text | None = Field(
+    gpu_type: Word | None = Field(
         default=None, description="GPU model in the request, such as a100."
     )
     directives: tuple[Text, ...] = Field(
@@ -112,7 +113,7 @@ class Site(Section):
         default=(),
         description="Shell lines before anything starts, such as module load.",
     )
-    python: Text | None = Field(
+    python: Word | None = Field(
         default=None, description="Interpreter on the nodes that has ScaleLab."
     )
 

@@ -227,7 +227,9 @@ class Experiment(Section):
         if self.measure.batch_norm is not None:
             return self.measure.batch_norm
         built_in = BUILT_IN_WORKLOADS.get(self.workload_name)
-        return built_in is None or built_in.has_batch_norm
+        if built_in is None or self.workload is None:
+            return True
+        return bool(self.workload.parameters.get("batch_norm", built_in.has_batch_norm))
 
     def resolve_site(self, override: str | None = None) -> Site:
         """Return the site: the override, else the experiment's own, else this machine.
