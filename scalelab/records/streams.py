@@ -132,7 +132,8 @@ class Streams:
 
         trial_id, number = key
         path = AttemptFiles(attempt_directory(self._trials, *key)).stream
-        if self._compacted().get(_name(key)) != _size(path):
+        size = _size(path)
+        if size is None or self._compacted().get(_name(key)) != size:
             frame: pd.DataFrame = _table(path).to_pandas()
             return frame
         chosen = [("trial_id", "==", trial_id), ("attempt", "==", number)]

@@ -8,8 +8,8 @@ from scalelab.errors import StoreError
 from scalelab.experiment.program import CommandProgram, MetricsSource, WorkloadProgram
 from scalelab.experiment.trial import (
     Allocation,
-    MetricMode,
     Measurement,
+    MetricMode,
     Target,
     Trial,
     TrialKind,

@@ -70,7 +70,7 @@ def test_a_living_driver_keeps_its_run(path: Path, start_holder) -> None:
     holder = start_holder()
     message = (
         rf"is being run by process {holder.pid} on host {socket.gethostname()}, last "
-        rf"heard of \d+ s ago\. One driver .* or `kill {holder.pid}`\. Then run the same "
+        rf"heard of \d+ s ago\. One driver .* or `kill {holder.pid}`\. Then run the "
     )
     with pytest.raises(LeaseError, match=message), Lease(path):
         pass
