@@ -1,0 +1,79 @@
+"""Workloads as a user would write them."""
+
+import hashlib
+
+import torch
+from torch.utils.data import Dataset, TensorDataset
+
+from scalelab.training.workloads.base import Workload
+from scalelab.training.workloads.digits_mlp import DigitsMlp
+
+
+class HashedDigits(DigitsMlp):
+    """Reports a hash of its weights, so that runs can be compared bit by bit."""
+
+    def evaluate(self, model, batch):
+        sums = dict(super().evaluate(model, batch))
+        digest = hashlib.sha256()
+        for tensor in model.state_dict().values():
+            digest.update(tensor.numpy().tobytes())
+        sums["weights_hash"] = int.from_bytes(digest.digest()[:4]) * len(batch[1])
+        return sums
+
+
+class Squares(Dataset):
+    """A map-style data set: no tensors to index, samples as dictionaries."""
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        if not 0 <= index < 40:
+            raise IndexError(index)
+        x = torch.tensor([index / 40])
+        return {"x": x, "y": x.square()}
+
+
+class MapStyle(Workload):
+    def build_model(self):
+        return torch.nn.Linear(1, 1)
+
+    def training_data(self):
+        return Squares()
+
+    def loss(self, model, batch):
+        return (model(batch["x"]) - batch["y"]).square().mean()
+
+
+class Diverging(Workload):
+    """Its loss is infinite from the start."""
+
+    def build_model(self):
+        return torch.nn.Linear(2, 2)
+
+    def training_data(self):
+        return TensorDataset(torch.ones(64, 2), torch.zeros(64, dtype=torch.int64))
+
+    held_out_data = training_data
+
+    def loss(self, model, batch):
+        return model(batch[0]).sum() * float("inf")
+
+
+class Wide(Workload):
+    """Needs about 40 kB per sample and 4 MB besides."""
+
+    def build_model(self):
+        return torch.nn.Sequential(
+            torch.nn.Linear(1, 10_000), torch.nn.Linear(10_000, 2)
+        )
+
+    def training_data(self):
+        return TensorDataset(torch.ones(64, 1), torch.zeros(64, dtype=torch.int64))
+
+
+class Incomplete(Workload):
+    pass
+
+
+NOT_A_WORKLOAD = 3
