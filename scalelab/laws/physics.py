@@ -1,38 +1,38 @@
-"""The step time of synchronous data-parallel training, as a pure function of arrays.
+"""The step time of synchronous data-parallel training, as pure functions of arrays.
 
 A step of ``A`` accumulated passes on ``n`` devices of ``m`` nodes, ``b`` samples each::
 
-    C = compute_fixed + compute_per_sample * b ** compute_exponent
-    S = 2 (n - 1) * latency + 2 (n - 1) / n * transfer         (0 for n = 1)
-    T = (A - 1) C + (C ** g + S ** g) ** (1 / g),  g = 1 / (1 - overlap)
+    C = (compute_fixed + compute_per_sample * b ** compute_exponent) (1 + imbalance)
+    S = sum over tiers of 2 (k - 1) * latency + 2 (k - 1) / k * transfer
+    T = A C + exposed(S, C)
 
-``latency`` and ``transfer`` are those of the slowest link a ring of all ranks crosses:
-the network once ``m > 1`` (the node boundary), the links inside the node before.
-Only the last of the ``A`` passes exchanges gradients and can hide the exchange.
+``imbalance``, the lead of the slowest rank, counts once ``n > 1``. Only the last of the
+``A`` passes exchanges gradients and can hide the exchange. How the tiers of links join
+and how exchange and computation overlap differs between communication libraries, so
+there are two forms, and a curve is answered by both, weighed by how well they fit:
+
+``TIERED``: a ring of ``k = n / m`` devices in each node, then one of ``k = m`` nodes;
+up to a share ``overlap`` of the exchange hides behind the last pass.
+
+``FLAT``: one ring of ``k = n`` devices as slow as its slowest link: between nodes once
+``m > 1``, inside the node before; ``exposed = (C^g + S^g)^(1/g) - C`` with
+``g = 1 / (1 - overlap)``: no overlap at ``g = 1``, complete overlap as ``g`` grows.
 
 References
 ----------
-Patarasuk and Yuan 2009, *Bandwidth optimal all-reduce algorithms*, section 3.
+Patarasuk and Yuan 2009, *Bandwidth optimal all-reduce algorithms*, section 3 (rings).
 Qiao et al. 2021, *Pollux*, equations 9 to 11 (overlap as a norm, accumulation).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from enum import StrEnum
 
 import numpy as np
 import pandas as pd
 
-NAMES = (
-    "compute_fixed",
-    "compute_per_sample",
-    "intra_node_latency",
-    "intra_node_transfer",
-    "inter_node_latency",
-    "inter_node_transfer",
-    "overlap",
-    "compute_exponent",
-)
 UNITS = {
     "compute_fixed": "s",
     "compute_per_sample": "s",
@@ -42,10 +42,22 @@ UNITS = {
     "inter_node_transfer": "s",
     "overlap": "1",
     "compute_exponent": "1",
+    "imbalance": "1",
 }
-LOWER = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.3])
-UPPER = np.array([np.inf, np.inf, np.inf, np.inf, np.inf, np.inf, 0.95, 1.15])
+NAMES = tuple(UNITS)
+NUM_TIMES = 6
+LOWER = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.3, 0.0])
+UPPER = np.array([np.inf] * NUM_TIMES + [0.95, 1.15, 1.0])
+NEUTRAL = np.array([0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.3, 1.0, 0.0])
+"""What a parameter is where the rows do not bear on it."""
 _TINY = 1e-30
+
+
+class Form(StrEnum):
+    """How links join into an exchange, and how it overlaps with computation."""
+
+    TIERED = "tiered"
+    FLAT = "flat"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,15 +82,27 @@ class Configurations:
             accumulation=frame["gradient_accumulation_steps"].to_numpy(float),
         )
 
-    @property
-    def ring_messages(self) -> np.ndarray:
-        """Sequential messages of a ring all-reduce."""
-        return np.asarray(2 * (self.world_size - 1))
+    def features(self, form: Form) -> np.ndarray:
+        """Return what each time parameter is multiplied by, shape (n, 6).
 
-    @property
-    def ring_volume(self) -> np.ndarray:
-        """Gradient copies each rank sends in a ring all-reduce."""
-        return np.asarray(2 * (self.world_size - 1) / self.world_size)
+        The law without overlap, imbalance and exponent is linear in these.
+        """
+        if form is Form.TIERED:
+            inner = np.ceil(self.world_size / self.num_nodes)
+            outer = self.num_nodes
+        else:
+            crosses = self.num_nodes > 1
+            inner = np.where(crosses, 1.0, self.world_size)
+            outer = np.where(crosses, self.world_size, 1.0)
+        columns = [
+            self.accumulation,
+            self.accumulation * self.samples,
+            2 * (inner - 1),
+            2 * (inner - 1) / inner,
+            2 * (outer - 1),
+            2 * (outer - 1) / outer,
+        ]
+        return np.column_stack(columns)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,46 +111,69 @@ class Terms:
 
     fixed: np.ndarray
     per_sample: np.ndarray
-    exposed_sync: np.ndarray
+    imbalance: np.ndarray
+    intra_node: np.ndarray
+    inter_node: np.ndarray
 
     @property
     def step_time_s(self) -> np.ndarray:
         """The sum of the parts."""
-        return np.asarray(self.fixed + self.per_sample + self.exposed_sync)
+        compute = self.fixed + self.per_sample + self.imbalance
+        return np.asarray(compute + self.intra_node + self.inter_node)
 
 
-def terms(parameters: np.ndarray, at: Configurations) -> Terms:
-    """Evaluate the law.
+def joined(parts: Sequence[Terms]) -> Terms:
+    """Join the draws of several forms."""
+    return Terms(
+        **{
+            field.name: np.concatenate([getattr(part, field.name) for part in parts])
+            for field in fields(Terms)
+        }
+    )
+
+
+def terms(parameters: np.ndarray, at: Configurations, form: Form) -> Terms:
+    """Split the step time into its parts; the exposed exchange is shared by tier.
 
     Parameters
     ----------
-    parameters : ndarray, shape (n_draws, 8)
+    parameters : ndarray, shape (n_draws, 9)
         Columns in the order of :data:`NAMES`.
     at
         Where to evaluate.
+    form
+        Which of the two forms.
     """
-    fixed, slope, intra_l, intra_x, inter_l, inter_x, overlap, exponent = (
-        column[:, None] for column in parameters.T
-    )
+    fixed, slope = parameters[:, :1], parameters[:, 1:2]
+    overlap, exponent, imbalance = (parameters[:, k, None] for k in (6, 7, 8))
     growing = np.asarray(slope * at.samples**exponent)
-    compute = np.maximum(fixed + growing, _TINY)
-    crosses = at.num_nodes > 1
-    sync = at.ring_messages * np.where(crosses, inter_l, intra_l)
-    sync = sync + at.ring_volume * np.where(crosses, inter_x, intra_x)
-    exposed = _norm(compute, np.maximum(sync, _TINY), 1 / (1 - overlap)) - compute
+    waiting = (fixed + growing) * np.where(at.world_size > 1, imbalance, 0.0)
+    features = at.features(form)
+    intra = parameters[:, 2:4] @ features[:, 2:4].T
+    inter = parameters[:, 4:6] @ features[:, 4:6].T
+    compute = np.maximum(fixed + growing + waiting, _TINY)
+    exchange = np.maximum(intra + inter, _TINY)
+    share = _exposed(exchange, compute, overlap, form) / exchange
     return Terms(
         fixed=at.accumulation * fixed,
         per_sample=at.accumulation * growing,
-        exposed_sync=exposed,
+        imbalance=at.accumulation * waiting,
+        intra_node=share * intra,
+        inter_node=share * inter,
     )
 
 
-def step_time_s(parameters: np.ndarray, at: Configurations) -> np.ndarray:
+def step_time_s(parameters: np.ndarray, at: Configurations, form: Form) -> np.ndarray:
     """Return the step time in seconds, shape (n_draws, n_configurations)."""
-    return np.asarray(np.maximum(terms(parameters, at).step_time_s, _TINY))
+    return np.asarray(np.maximum(terms(parameters, at, form).step_time_s, _TINY))
 
 
-def _norm(first: np.ndarray, second: np.ndarray, power: np.ndarray) -> np.ndarray:
-    larger = np.maximum(first, second)
-    ratio = np.minimum(first, second) / larger
-    return np.asarray(larger * (1 + ratio**power) ** (1 / power))
+def _exposed(
+    exchange: np.ndarray, compute: np.ndarray, overlap: np.ndarray, form: Form
+) -> np.ndarray:
+    if form is Form.TIERED:
+        return np.asarray(exchange - np.minimum(overlap * exchange, compute))
+    power = 1 / (1 - overlap)
+    larger = np.maximum(compute, exchange)
+    ratio = np.minimum(compute, exchange) / larger
+    return np.asarray(larger * (1 + ratio**power) ** (1 - overlap) - compute)

@@ -8,18 +8,25 @@ import numpy as np
 from scipy.optimize import least_squares, nnls
 
 from scalelab.laws.interval import NUM_WALKERS, SEED, sample
-from scalelab.laws.physics import LOWER, NAMES, UPPER, step_time_s
+from scalelab.laws.physics import (
+    LOWER,
+    NAMES,
+    NEUTRAL,
+    NUM_TIMES,
+    UPPER,
+    Form,
+    step_time_s,
+)
 from scalelab.laws.points import Points
 from scalelab.laws.prior import StepTimePrior
 
-_NEUTRAL = np.array([0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.3, 1.0])
 _MIN_BATCHES_FOR_EXPONENT = 4
 _MIN_BATCH_RANGE_FOR_EXPONENT = 4.0
 _FREEDOM = 4.0  # of Student's t: one odd point is outvoted, not averaged
 _NORMAL_EQUIVALENT = 1.2  # normal deviation whose 80% interval is that of t's scale 1
 _USUAL_FORM_ERROR, _FORM_ERROR_SPREAD = 0.02, 1.0
 _LARGEST_FORM_ERROR = 1.0
-_NUM_STEPS, _NUM_STEPS_MANY_POINTS, _MANY_POINTS = 400, 240, 200
+_NUM_STEPS, _NUM_STEPS_MANY_POINTS, _MANY_POINTS = 300, 150, 200
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,19 +35,25 @@ class Posterior:
 
     Parameters
     ----------
-    parameters : ndarray, shape (n_draws, 8)
+    form
+        The form of the law.
+    parameters : ndarray, shape (n_draws, 9)
+    log_likelihood
+        Of the points, mean over the draws.
     form_error
         Standard deviation of log step time that the physics does not explain.
     active
         Names of the parameters the points bear on; the others hold their prior.
     """
 
+    form: Form
     parameters: np.ndarray
+    log_likelihood: float
     form_error: float
     active: frozenset[str]
 
 
-def fit(points: Points, prior: StepTimePrior) -> Posterior:
+def fit(points: Points, prior: StepTimePrior, form: Form) -> Posterior:
     """Draw the parameters of a curve.
 
     Every measured point weighs by its number of repeats, errors are relative, and a
@@ -48,16 +61,24 @@ def fit(points: Points, prior: StepTimePrior) -> Posterior:
     """
     active = active_parameters(points, prior)
     free = np.array([name in active for name in NAMES])
-    best = _least_squares(points, free)
-    start = _population(points, prior, free, best)
+    best = _least_squares(points, free, form)
+    start = _population(points, free, best, form)
 
     def log_density(positions: np.ndarray) -> np.ndarray:
-        return _log_density(positions, points, prior, free)
+        outside, legal = _legal(positions, free)
+        likelihood = _log_likelihood(legal, positions[:, -1], points, form)
+        belief = (positions[:, -1] - np.log(_USUAL_FORM_ERROR)) / _FORM_ERROR_SPREAD
+        density = likelihood + prior.log_density(legal) - 0.5 * belief**2
+        return np.where(outside, -np.inf, density)
 
     many = len(points) > _MANY_POINTS
     draws = sample(log_density, start, _NUM_STEPS_MANY_POINTS if many else _NUM_STEPS)
+    parameters = _full(draws[:, :-1], free)
+    likelihood = _log_likelihood(parameters, draws[:, -1], points, form)
     return Posterior(
-        parameters=_full(draws[:, :-1], free),
+        form=form,
+        parameters=parameters,
+        log_likelihood=float(likelihood.mean()),
         form_error=_NORMAL_EQUIVALENT * float(np.exp(np.median(draws[:, -1]))),
         active=active,
     )
@@ -77,50 +98,37 @@ def active_parameters(points: Points, prior: StepTimePrior) -> frozenset[str]:
         active |= {"compute_exponent"}
     if np.any((at.num_nodes == 1) & (at.world_size > 1)):
         active |= {"intra_node_latency", "intra_node_transfer", "overlap"}
+    if at.world_size.min() == 1 and at.world_size.max() > 1:
+        active |= {"imbalance"}
     if np.any(at.num_nodes > 1):
         active |= {"inter_node_latency", "inter_node_transfer", "overlap"}
     return frozenset(active)
 
 
 def _full(free_values: np.ndarray, free: np.ndarray) -> np.ndarray:
-    parameters = np.tile(_NEUTRAL, (len(free_values), 1))
+    parameters = np.tile(NEUTRAL, (len(free_values), 1))
     parameters[:, free] = free_values
     return parameters
 
 
-def _features(points: Points) -> np.ndarray:
-    """Return the law without overlap as a linear combination, (n_points, 6)."""
-    at = points.at
-    intra = at.num_nodes == 1
-    columns = [
-        at.accumulation,
-        at.accumulation * at.samples,
-        at.ring_messages * intra,
-        at.ring_volume * intra,
-        at.ring_messages * ~intra,
-        at.ring_volume * ~intra,
-    ]
-    return np.column_stack(columns)
-
-
-def _least_squares(points: Points, free: np.ndarray) -> np.ndarray:
+def _least_squares(points: Points, free: np.ndarray, form: Form) -> np.ndarray:
     """Return the free parameters with the smallest robust log error."""
     time = np.exp(points.log_time)
-    features = _features(points) * free[:6]
-    ridge = 1e-3 * np.eye(6)
+    features = points.at.features(form) * free[:NUM_TIMES]
+    ridge = 1e-3 * np.eye(NUM_TIMES)
     system = np.vstack([features / time[:, None], ridge])
-    linear = nnls(system, np.append(np.ones(len(time)), np.zeros(6)))[0]
+    linear = nnls(system, np.append(np.ones(len(time)), np.zeros(NUM_TIMES)))[0]
     weights = np.sqrt(points.num_repeats)
     lower, upper = LOWER[free], UPPER[free]
 
     def residuals(values: np.ndarray) -> np.ndarray:
-        predicted = np.log(step_time_s(_full(values[None], free), points.at)[0])
+        predicted = np.log(step_time_s(_full(values[None], free), points.at, form)[0])
         misfit = weights * (predicted - points.log_time) / 0.03
         return np.append(misfit, 0.03 * values)
 
     fits = []
     for overlap in (0.1, 0.6):
-        guess = np.append(linear + 1e-3, [overlap, 1.0])[free]
+        guess = np.append(linear + 1e-3, [overlap, 1.0, 0.01])[free]
         guess = np.clip(guess, lower + 1e-6, upper - 1e-6)
         fits.append(
             least_squares(
@@ -131,16 +139,16 @@ def _least_squares(points: Points, free: np.ndarray) -> np.ndarray:
 
 
 def _population(
-    points: Points, prior: StepTimePrior, free: np.ndarray, best: np.ndarray
+    points: Points, free: np.ndarray, best: np.ndarray, form: Form
 ) -> np.ndarray:
     """Spread walkers around the least-squares optimum by its curvature."""
     lower, upper = LOWER[free], UPPER[free]
     step = 1e-4 * np.maximum(np.abs(best), 1e-2)
     # forward from inside the bounds: both ends must be legal parameters
     inner = np.minimum(best, upper - step)
-    base = np.log(step_time_s(_full(inner[None], free), points.at)[0])
+    base = np.log(step_time_s(_full(inner[None], free), points.at, form)[0])
     shifted = _full(inner + np.diag(step), free)
-    slopes = (np.log(step_time_s(shifted, points.at)) - base) / step[:, None]
+    slopes = (np.log(step_time_s(shifted, points.at, form)) - base) / step[:, None]
     precision = slopes @ slopes.T / _USUAL_FORM_ERROR**2
     precision += np.diag(1 / np.maximum(best, 0.05) ** 2)
     scatter = np.linalg.cholesky(np.linalg.inv(precision))
@@ -151,19 +159,21 @@ def _population(
     return np.column_stack([positions, np.minimum(form_error, -0.1)])
 
 
-def _log_density(
-    positions: np.ndarray, points: Points, prior: StepTimePrior, free: np.ndarray
-) -> np.ndarray:
-    values, log_form_error = positions[:, :-1], positions[:, -1]
+def _legal(positions: np.ndarray, free: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return which positions lie outside the bounds, and all of them clipped."""
+    values = positions[:, :-1]
     outside = np.any((values < LOWER[free]) | (values > UPPER[free]), axis=1)
-    outside |= log_form_error > np.log(_LARGEST_FORM_ERROR)
-    legal = _full(np.clip(values, LOWER[free], UPPER[free]), free)
-    misfit = np.log(step_time_s(legal, points.at)) - points.log_time
+    outside |= positions[:, -1] > np.log(_LARGEST_FORM_ERROR)
+    return outside, _full(np.clip(values, LOWER[free], UPPER[free]), free)
+
+
+def _log_likelihood(
+    parameters: np.ndarray, log_form_error: np.ndarray, points: Points, form: Form
+) -> np.ndarray:
+    misfit = np.log(step_time_s(parameters, points.at, form)) - points.log_time
     variance = np.exp(2 * np.clip(log_form_error, -20, 0))[:, None]
     variance = variance + points.spread**2 / points.num_repeats
-    fit_terms = -0.5 * np.log(variance) - 0.5 * (_FREEDOM + 1) * np.log1p(
+    terms = -0.5 * np.log(variance) - 0.5 * (_FREEDOM + 1) * np.log1p(
         misfit**2 / (_FREEDOM * variance)
     )
-    belief = (log_form_error - np.log(_USUAL_FORM_ERROR)) / _FORM_ERROR_SPREAD
-    density = fit_terms.sum(axis=1) + prior.log_density(legal) - 0.5 * belief**2
-    return np.where(outside, -np.inf, density)
+    return np.asarray(terms.sum(axis=1))

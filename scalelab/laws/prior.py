@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from scalelab.laws.physics import NAMES
+from scalelab.laws.physics import NAMES, NUM_TIMES
 
 # typical sizes in units of the curve's own micro-step; the tails are those of a Cauchy
 _SCALES = np.array([0.3, 1.0, 0.002, 0.2, 0.002, 0.5])
-_NUM_SCALED = len(_SCALES)
+_IMBALANCE_SCALE = 0.03
 _EXPONENT_SPREAD = 0.1
 _SMALLEST_SPREAD = 0.3
 _SMALLEST = 1e-5
@@ -34,7 +34,7 @@ class StepTimePrior:
     @classmethod
     def weak(cls) -> StepTimePrior:
         """Know nothing but the order of magnitude."""
-        unknown = np.full(_NUM_SCALED, np.nan)
+        unknown = np.full(NUM_TIMES, np.nan)
         return cls(log_center=unknown, log_spread=unknown)
 
     @classmethod
@@ -55,9 +55,9 @@ class StepTimePrior:
             if len(frame)
         ]
         medians = np.array([curve.identified_medians() for curve in curves])
-        center = np.full(_NUM_SCALED, np.nan)
-        spread = np.full(_NUM_SCALED, np.nan)
-        for position, column in enumerate(medians.reshape(-1, _NUM_SCALED).T):
+        center = np.full(NUM_TIMES, np.nan)
+        spread = np.full(NUM_TIMES, np.nan)
+        for position, column in enumerate(medians.reshape(-1, NUM_TIMES).T):
             known = np.log(np.maximum(column[np.isfinite(column)], _SMALLEST))
             if len(known):
                 center[position] = np.median(known)
@@ -81,13 +81,16 @@ class StepTimePrior:
 
         Parameters
         ----------
-        parameters : ndarray, shape (n_draws, 8)
+        parameters : ndarray, shape (n_draws, 9)
         """
-        times = np.maximum(parameters[:, :_NUM_SCALED], 1e-12)
+        times = np.maximum(parameters[:, :NUM_TIMES], 1e-12)
         known = np.isfinite(self.log_center)
         weak = -np.log1p((times / _SCALES) ** 2)
         logs = np.log(times)
         informed = -0.5 * ((logs - self.log_center) / self.log_spread) ** 2 - logs
         density = np.where(known, informed, weak).sum(axis=1)
         exponent = (parameters[:, 7] - 1) / _EXPONENT_SPREAD
-        return np.asarray(density - 0.5 * exponent**2)
+        imbalance = np.log1p((parameters[:, 8] / _IMBALANCE_SCALE) ** 2)
+        # where only (1 - overlap) * transfer shows, this keeps no overlap credible
+        overlap = 3 * np.log1p(-parameters[:, 6])
+        return np.asarray(density - 0.5 * exponent**2 - imbalance + overlap)
