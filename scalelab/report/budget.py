@@ -8,6 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from scalelab.recommend.recommendation import OutlookRow
+from scalelab.report.axes import count_axis, duration_axis, quantity_axis
 from scalelab.report.labels import Labels
 from scalelab.report.numerals import change, counted, duration, number
 from scalelab.report.scaling import best_rows
@@ -18,9 +19,6 @@ from scalelab.report.style import (
     PURPLE,
     add_band,
     base_figure,
-    count_axis,
-    duration_axis,
-    quantity_axis,
     ring_chosen,
 )
 from scalelab.report.subject import ALLOCATION, Subject
@@ -85,21 +83,20 @@ def _budget_row(row: OutlookRow, is_best_at_count: bool) -> dict[str, Any]:
 
 def budget_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
     """Draw :func:`budget_table`: time above, device-hours below, by count."""
-    title = f"Time and {labels.device_hour_word} for the whole job"
-    figure = base_figure(title, (labels.curve, labels.mode, labels.bands), labels)
-    figure.set_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.08)
+    title = f"Time and {labels.device_hour_word} of the job"
+    facts = (labels.curve, labels.mode, labels.bands)
+    figure = base_figure(title, facts, labels, num_panels=len(_PANELS))
     rows = table[table["is_best_at_count"]].sort_values("world_size")
     time_ends = rows[["time_lo_s", "time_hi_s"]].to_numpy().ravel()
     hour_ends = rows[["gpu_hours_lo", "gpu_hours_hi"]].to_numpy().ravel()
     _panel(figure, rows, 1, labels)
     _panel(figure, rows, 2, labels)
-    count_axis(figure, rows["world_size"], "")
-    figure.update_xaxes(showticklabels=True)
-    figure.update_xaxes(title_text=labels.devices, row=2, col=1)
+    figure.update_xaxes(count_axis(rows["world_size"], labels.devices))
+    figure.update_xaxes(title_text="", row=1, col=1)
     figure.update_yaxes(duration_axis(time_ends, "time"), row=1, col=1)
     axis = quantity_axis(hour_ends, labels.device_hour_word)
     figure.update_yaxes(axis, row=2, col=1)
-    figure.update_layout(height=540, legend_y=-0.14)
+    figure.update_layout(height=540)
     return figure
 
 
@@ -143,7 +140,9 @@ def _basis_symbols(rows: pd.DataFrame) -> list[str]:
 def trade_off_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
     """Draw :func:`budget_table` as time against device-hours, the frontier joined."""
     title = f"What time costs in {labels.device_hour_word}"
-    figure = base_figure(title, (labels.curve, "number: " + labels.devices), labels)
+    figure = base_figure(
+        title, (labels.curve, f"numbers at the points: {labels.devices}"), labels
+    )
     frontier = table[table["is_pareto"]].sort_values("time_s")
     rest = table[~table["is_pareto"]]
     parts = (
@@ -185,23 +184,24 @@ def budget_sentence(table: pd.DataFrame, labels: Labels) -> str:
     """Say what the fastest and the cheapest rows of :func:`budget_table` trade."""
     fastest = table.sort_values("time_s").iloc[0]
     cheapest = table.sort_values("gpu_hours").iloc[0]
-    if fastest["world_size"] == cheapest["world_size"]:
-        count = number(fastest["world_size"])
-        return f"{count} {labels.devices} are both the fastest and the cheapest choice."
+    slow, fast = (
+        counted(row["world_size"], labels.device_word) for row in (cheapest, fastest)
+    )
+    if slow == fast:
+        return f"The choice of {fast} is both the fastest and the cheapest."
     faster = change(fastest["time_s"] / cheapest["time_s"] - 1)
     dearer = change(fastest["gpu_hours"] / cheapest["gpu_hours"] - 1)
     return (
-        f"From the cheapest choice ({number(cheapest['world_size'])} "
-        f"{labels.devices}) to the fastest ({number(fastest['world_size'])}): "
-        f"{faster} time, {dearer} {labels.device_hour_word}."
+        f"From the cheapest choice ({slow}) to the fastest ({fast}): {faster} time, "
+        f"{dearer} {labels.device_hour_word}."
     )
 
 
 def trade_off_sentence(table: pd.DataFrame, labels: Labels) -> str:
     """Say how to read the trade-off and how many rows are worth considering."""
-    worth = counted(int(table["is_pareto"].sum()), "allocation")
+    beaten = int((~table["is_pareto"]).sum())
+    which = "No allocation is" if beaten == 0 else f"{beaten} of {len(table)} are"
     return (
-        f"Further down is sooner, further left is cheaper. {worth} of {len(table)} can "
-        "be a sensible choice: every other one is beaten in both time and "
-        f"{labels.device_hour_word}."
+        f"Further down is sooner, further left is cheaper. {which} beaten by another "
+        f"in both time and {labels.device_hour_word}."
     )

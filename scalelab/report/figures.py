@@ -10,7 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from scalelab.recommend.recommendation import Recommendation
-from scalelab.report import budget, convergence, phases, scaling, scaling_figures
+from scalelab.report import budget, phases, samples, scaling, scaling_figures
 from scalelab.report.labels import Labels
 from scalelab.report.style import empty_figure
 from scalelab.report.subject import Subject
@@ -83,9 +83,9 @@ PLOTS: Mapping[str, Plot] = MappingProxyType(
         ),
         "samples_to_target": Plot(
             title="Samples to target",
-            table=convergence.samples_table,
-            figure=convergence.samples_figure,
-            sentence=convergence.samples_sentence,
+            table=samples.samples_table,
+            figure=samples.samples_figure,
+            sentence=samples.samples_sentence,
             missing="No trial was run to a target: samples to target are not measured.",
         ),
         "step_phases": Plot(

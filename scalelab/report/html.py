@@ -15,7 +15,7 @@ from plotly.offline import get_plotlyjs
 from scalelab.recommend.recommendation import Recommendation
 from scalelab.records.attempt import Outcome
 from scalelab.records.attempt_io import write_atomically
-from scalelab.report import answer, trials
+from scalelab.report import sentences, trials
 from scalelab.report.figures import PLOTS
 from scalelab.report.numerals import counted, duration, number, percent
 from scalelab.report.subject import Subject
@@ -23,9 +23,8 @@ from scalelab.report.tables import Table
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "What it takes": ("time_and_gpu_hours", "trade_off"),
-    "How it scales": ("speedup", "efficiency", "throughput"),
+    "How it scales": ("speedup", "efficiency", "throughput", "step_phases"),
     "What learning needs": ("samples_to_target",),
-    "Inside a step": ("step_phases",),
 }
 
 
@@ -88,15 +87,11 @@ def render(
         is_emulated=bool(observations["emulated"].fillna(False).any()),
         recommendation=recommendation,
         answer=None if recommendation is None else _answer(recommendation),
-        without_answer=without_answer,
+        without_answer=without_answer or _why_unanswered(subject),
         happened=_what_happened(observations),
         sections=_sections(plots),
         sweep_cost=_sweep_cost(recommendation),
-        missing=[
-            (plot.title, plot.missing)
-            for name, plot in PLOTS.items()
-            if name not in plots
-        ],
+        missing=_missing(plots),
         limits=_limits(subject, recommendation),
         outcomes=trials.outcome_table(observations),
         failures=trials.failures(observations, results or {}, trials_directory),
@@ -159,6 +154,21 @@ def _sections(plots: Mapping[str, DrawnPlot]) -> list[tuple[str, list[DrawnPlot]
     return [(heading, drawn) for heading, drawn in found if drawn]
 
 
+def _missing(plots: Mapping[str, DrawnPlot]) -> list[tuple[str, list[str]]]:
+    """Return why figures are missing, with the titles of those each reason explains."""
+    titles: dict[str, list[str]] = {}
+    for name, plot in PLOTS.items():
+        if name not in plots:
+            titles.setdefault(plot.missing, []).append(plot.title)
+    return list(titles.items())
+
+
+def _why_unanswered(subject: Subject) -> str:
+    if len(subject.rows):
+        return "The figures show what was measured."
+    return f"Nothing to recommend from. {_what_happened(subject.observations)}"
+
+
 def _answer(recommendation: Recommendation) -> dict[str, Any]:
     row = recommendation.chosen
     tiles = [
@@ -172,13 +182,13 @@ def _answer(recommendation: Recommendation) -> dict[str, Any]:
         tiles.append(("meets the constraints", percent(row.probability)))
     trial = recommendation.next_trial
     return {
-        "headline": answer.headline(recommendation),
-        "details": answer.details(recommendation),
+        "headline": sentences.headline(recommendation),
+        "details": sentences.details(recommendation),
         "tiles": tiles,
-        "table": answer.allocation_table(recommendation),
+        "table": sentences.allocation_table(recommendation),
         "chosen": [row.is_chosen for row in recommendation.rows].index(True),
-        "next_trial": trial and answer.next_trial_sentence(trial, recommendation),
-        "parameters": answer.parameter_table(recommendation),
+        "next_trial": trial and sentences.next_trial_sentence(trial, recommendation),
+        "parameters": sentences.parameter_table(recommendation),
     }
 
 
@@ -195,9 +205,12 @@ def _what_happened(observations: pd.DataFrame) -> str:
         return "Nothing has been run yet."
     counts = observations["outcome"].value_counts()
     ends = ", ".join(
-        f"{count} {str(outcome).replace('_', ' ')}" for outcome, count in counts.items()
+        f"{count:,} {str(outcome).replace('_', ' ')}"
+        for outcome, count in counts.items()
     )
-    return f"{counted(len(observations), 'attempt')}: {ends}."
+    is_imported = bool(observations["kind"].eq("imported").all())
+    what = counted(len(observations), "imported row" if is_imported else "attempt")
+    return f"{what}: {ends}."
 
 
 def _limits(subject: Subject, recommendation: Recommendation | None) -> dict[str, Any]:

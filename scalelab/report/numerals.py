@@ -21,7 +21,7 @@ def number(value: float) -> str:
         return "-"
     if abs(value) >= 100 or value == round(value):
         return f"{value:,.0f}"
-    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2g}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:#.2g}"
 
 
 def duration(seconds: float) -> str:

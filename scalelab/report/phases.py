@@ -62,7 +62,7 @@ def phase_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
                 name=title,
                 marker={
                     "color": colour,
-                    "pattern": {"shape": pattern, "solidity": 0.25},
+                    "pattern": _overlay(pattern),
                 },
                 customdata=[duration(value) for value in table[name].fillna(0.0)],
                 hovertemplate=f"{title}: %{{customdata}} (%{{y:.0f}}%)<extra></extra>",
@@ -73,8 +73,13 @@ def phase_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
         tickvals=list(range(len(table))), ticktext=ticks, title_text=title
     )
     figure.update_yaxes(title_text="% of the step", range=[0, 100])
-    figure.update_layout(barmode="stack", legend_y=-0.3, legend_traceorder="normal")
+    figure.update_layout(barmode="stack", legend_traceorder="normal")
     return figure
+
+
+def _overlay(shape: str) -> dict[str, object]:
+    """Return a pattern that tells bars apart where colours do not."""
+    return {"shape": shape, "fillmode": "overlay", "solidity": 0.2, "size": 6}
 
 
 def phase_sentence(table: pd.DataFrame, labels: Labels) -> str:

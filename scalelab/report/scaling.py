@@ -58,14 +58,15 @@ def throughput_table(subject: Subject) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        ``series`` (``law``, ``other placement``, ``measured``, ``other batch``,
-        ``ideal``), ``world_size``, ``num_nodes``, ``global_batch_size``,
+        ``series`` (``law``, ``other placement``, ``measured``, ``other batch``: the
+        slowest and the fastest of each count, ``ideal``), ``world_size``,
+        ``num_nodes``, ``global_batch_size``,
         ``throughput_samples_per_s`` with ``lo`` and ``hi``, ``num_repeats`` (of
         measured points), ``basis`` (of the law: measured, interpolated, extrapolated),
         ``is_chosen`` and ``job_samples`` (1 without a plan: the job is one sample).
     """
     measured = measured_points(subject.planned).assign(series="measured")
-    others = measured_points(subject.rows[~subject.rows["is_planned"]])
+    others = _extremes(measured_points(subject.rows[~subject.rows["is_planned"]]))
     parts = [
         _law_rows(subject.plan),
         _with_job_samples(measured, subject.plan),
@@ -74,6 +75,11 @@ def throughput_table(subject: Subject) -> pd.DataFrame:
     table = _stacked(parts)
     table = _stacked([table, _ideal_rows(table, subject)])
     return table.assign(is_chosen=table["is_chosen"].eq(True))
+
+
+def _extremes(points: pd.DataFrame) -> pd.DataFrame:
+    ranked = points.sort_values("throughput_samples_per_s").groupby("world_size")
+    return pd.concat([ranked.head(1), ranked.tail(1)]).drop_duplicates(list(_POINT))
 
 
 def _stacked(parts: list[pd.DataFrame]) -> pd.DataFrame:

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from scalelab.report.axes import count_axis, quantity_axis
 from scalelab.report.labels import Labels
 from scalelab.report.numerals import counted
 from scalelab.report.style import (
@@ -14,8 +15,6 @@ from scalelab.report.style import (
     ORANGE,
     add_band,
     base_figure,
-    count_axis,
-    quantity_axis,
     ring_chosen,
 )
 
@@ -65,7 +64,7 @@ def _draw(
     if "law" in parts:
         _draw_law(figure, parts["law"], name, unit, labels.interval)
     points = (
-        ("other batch", "other batch sizes", GREY, "x-thin-open"),
+        ("other batch", "other batches, extremes", GREY, "x-thin-open"),
         ("other placement", "other placement", BLUE, "diamond-open"),
         ("measured", "measured", ORANGE, "circle"),
     )
@@ -74,7 +73,7 @@ def _draw(
             _draw_points(figure, parts[series], name, unit, title, colour, symbol)
     chosen = table[table["is_chosen"]]
     ring_chosen(figure, chosen["world_size"], chosen[name])
-    count_axis(figure, table["world_size"], labels.devices)
+    figure.update_xaxes(count_axis(table["world_size"], labels.devices))
 
 
 def _draw_ideal(figure: go.Figure, rows: pd.DataFrame, name: str) -> None:

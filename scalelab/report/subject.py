@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from scalelab.experiment.trial import Scalar
-from scalelab.laws.rows import curve_label, split_curves, step_time_rows
+from scalelab.laws.rows import split_curves, step_time_rows
 from scalelab.recommend.recommendation import OutlookRow, Recommendation
 from scalelab.records.columns import OPTION_PREFIX
 from scalelab.report.labels import Labels
@@ -22,7 +22,6 @@ _EXTRA_COLUMNS = (
     "exposed_sync_s",
     "optimizer_s",
 )
-_SINGLE_VALUED = ("emulated", "threads_per_rank", "parallelism", "device_type")
 ALLOCATION = ("world_size", "num_nodes")
 _BATCH = ("local_batch_size", "gradient_accumulation_steps")
 
@@ -292,5 +291,13 @@ def _curve_name(rows: pd.DataFrame) -> str:
     keys = list(split_curves(rows))
     if not keys:
         return ""
-    telling = [pair for pair in keys[0] if pair[0] not in _SINGLE_VALUED]
-    return curve_label(tuple(telling), [()])
+    key = dict(keys[0])
+    words = [str(key.get("workload", "all rows"))]
+    if "device_name" in key:
+        words.append(f"on {key['device_name']}")
+    settings = [
+        f"{name.removeprefix(OPTION_PREFIX)} {value}"
+        for name, value in key.items()
+        if name == "precision" or name.startswith(OPTION_PREFIX)
+    ]
+    return ", ".join([" ".join(words), *settings])

@@ -19,7 +19,7 @@ from scalelab.laws.rows import (
     split_curves,
 )
 from scalelab.records.attempt import AttemptResult, Outcome
-from scalelab.report.numerals import duration, number
+from scalelab.report.numerals import counted, duration, number
 from scalelab.report.subject import Subject, usable_rows
 from scalelab.report.tables import Table
 
@@ -46,18 +46,19 @@ _MIB = 2**20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failure:
-    """An attempt that measured nothing, and where to read more.
+    """An attempt that did not complete, and where to read more.
 
-    ``log`` is a path as seen from the report, ``link`` the same as a URL; both are
-    empty where there is no log.
+    ``files`` is its log, else its directory, as seen from the report, and ``link`` the
+    same as a URL; both are empty for an imported row.
     """
 
     attempt: str
     configuration: str
     outcome: str
+    is_measurement: bool
     reason: str
     traceback: str
-    log: str
+    files: str
     link: str
 
 
@@ -65,7 +66,7 @@ def outcome_table(observations: pd.DataFrame) -> Table:
     """Return how many attempts ended in each way."""
     counts = observations["outcome"].value_counts()
     rows = tuple(
-        (str(outcome), f"{counts[outcome]:,}", meaning)
+        (_in_words(outcome), f"{counts[outcome]:,}", meaning)
         for outcome, meaning in _MEANINGS.items()
         if outcome in counts.index
     )
@@ -75,7 +76,7 @@ def outcome_table(observations: pd.DataFrame) -> Table:
 def failures(
     observations: pd.DataFrame, results: Results, trials_directory: str
 ) -> tuple[Failure, ...]:
-    """Return the attempts that did not complete, at most 100.
+    """Return the attempts that did not complete, those that measured nothing first.
 
     Parameters
     ----------
@@ -85,45 +86,58 @@ def failures(
         Their tracebacks and logs, as far as known.
     trials_directory
         Where the attempts' directories are, as seen from the report.
+
+    Returns
+    -------
+    tuple of Failure
+        At most 100.
     """
     ended = observations["outcome"]
-    bad = observations[~ended.isin([Outcome.COMPLETED]) & ended.notna()]
-    rows = bad.head(_MAX_FAILURES).to_dict("records")
-    return tuple(_failure(row, results, trials_directory) for row in rows)
+    bad = observations[ended.ne(Outcome.COMPLETED).fillna(False)]
+    rows = bad.to_dict("records")
+    rows.sort(key=lambda row: Outcome(row["outcome"]).is_measurement)
+    return tuple(
+        _failure(row, results, trials_directory) for row in rows[:_MAX_FAILURES]
+    )
 
 
 def _failure(
     row: Mapping[Any, Any], results: Results, trials_directory: str
 ) -> Failure:
-    trial_id, attempt = str(row["trial_id"]), row["attempt"]
-    number_of = 1 if attempt is pd.NA else int(attempt)
-    result = results.get((trial_id, number_of))
-    reason = row["reason"] if isinstance(row["reason"], str) else ""
-    log = ""
-    if result and result.log:
-        log = f"{trials_directory}/{trial_id}/{number_of:03d}/{result.log}"
+    attempt = 1 if pd.isna(row["attempt"]) else int(row["attempt"])
+    result = results.get((str(row["trial_id"]), attempt))
+    files = ""
+    if row["kind"] != "imported":
+        files = f"{trials_directory}/{row['trial_id']}/{attempt:03d}/"
+        files += (result and result.log) or ""
     return Failure(
-        attempt=f"{trial_id}-{number_of}",
+        attempt=f"{row['trial_id']}-{attempt}",
         configuration=_configuration(row),
-        outcome=str(row["outcome"]),
-        reason=reason,
+        outcome=_in_words(row["outcome"]),
+        is_measurement=Outcome(row["outcome"]).is_measurement,
+        reason="" if pd.isna(row["reason"]) else row["reason"],
         traceback=(result and result.traceback) or "",
-        log=log,
-        link=quote(log),
+        files=files,
+        link=quote(files),
     )
 
 
 def _configuration(row: Mapping[Any, Any]) -> str:
-    parts = (
-        ("world_size", "{} devices"),
-        ("num_nodes", "{} node(s)"),
-        ("local_batch_size", "local batch {}"),
-        ("gradient_accumulation_steps", "accumulation {}"),
-        ("seed", "seed {}"),
-    )
-    return ", ".join(
-        text.format(number(row[name])) for name, text in parts if not pd.isna(row[name])
-    )
+    parts = [
+        counted(row[name], word)
+        for name, word in (("world_size", "device"), ("num_nodes", "node"))
+        if not pd.isna(row[name])
+    ]
+    parts += [
+        f"{word} {number(row[name])}"
+        for name, word in (
+            ("local_batch_size", "local batch"),
+            ("gradient_accumulation_steps", "accumulation"),
+            ("seed", "seed"),
+        )
+        if not pd.isna(row[name])
+    ]
+    return ", ".join(parts)
 
 
 _TRIAL_COLUMNS = {
@@ -180,13 +194,14 @@ def memory_table(observations: pd.DataFrame) -> Table:
     """
     keys = ["workload", "device_name", "precision"]
     known = observations.dropna(subset=["local_batch_size"])
+    fits = known["outcome"].isin([Outcome.COMPLETED, Outcome.TARGET_NOT_REACHED])
     out = known["outcome"].eq(Outcome.OUT_OF_MEMORY).fillna(False)
     rows = []
     for key, part in known.groupby(keys, dropna=False):
         too_large = part.loc[out[part.index], "local_batch_size"]
         if len(too_large):
-            fitted = part[part["outcome"].eq(Outcome.COMPLETED).fillna(False)]
-            rows.append((*_texts(key), *_largest(fitted), number(too_large.min())))
+            largest = _largest(part[fits[part.index]])
+            rows.append((*_texts(key), *largest, number(too_large.min())))
     columns = ("workload", "device", "precision", "largest that fitted")
     return Table(
         columns=(*columns, "its memory", "smallest that did not"), rows=tuple(rows)

@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 
 from scalelab.experiment.trial import MetricMode, Target
 from scalelab.laws.rows import numbers
+from scalelab.report.axes import count_axis, quantity_axis
 from scalelab.report.labels import Labels
 from scalelab.report.numerals import counted, number
 from scalelab.report.style import (
@@ -17,9 +18,7 @@ from scalelab.report.style import (
     PALETTE,
     SYMBOLS,
     base_figure,
-    count_axis,
     plain,
-    quantity_axis,
 )
 from scalelab.report.subject import Subject
 
@@ -92,7 +91,9 @@ def samples_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
         figure.add_trace(_lower_bounds(bounds))
     for batch in table.loc[table["is_planned_batch"], "global_batch_size"].unique():
         figure.add_trace(_batch_line(table, batch))
-    count_axis(figure, table["global_batch_size"], "global batch size (samples)")
+    figure.update_xaxes(
+        count_axis(table["global_batch_size"], "global batch size (samples)")
+    )
     axis = quantity_axis(table["samples"], "training samples to target")
     figure.update_yaxes(**axis)
     return figure
@@ -130,13 +131,14 @@ def _draw_rule(figure: go.Figure, rows: pd.DataFrame, name: str, index: int) -> 
 
 
 def _lower_bounds(rows: pd.DataFrame) -> go.Scatter:
+    bounds = rows.groupby(["global_batch_size", "samples"]).size().reset_index(name="n")
     return go.Scatter(
-        x=rows["global_batch_size"],
-        y=rows["samples"],
+        x=bounds["global_batch_size"],
+        y=bounds["samples"],
         mode="markers+text",
         marker={"symbol": "triangle-up-open", "size": 13, "color": PALETTE[3]},
-        text=["not reached"] * len(rows),
-        textposition="bottom center",
+        text=[f"{counted(count, 'run')} not there" for count in bounds["n"]],
+        textposition="bottom left",
         name="not reached: more than this",
         hovertemplate="batch %{x}: not reached within %{y:.3s} samples<extra></extra>",
     )

@@ -112,30 +112,32 @@ def allocation_table(recommendation: Recommendation) -> Table:
     has_probability = any(row.probability is not None for row in recommendation.rows)
     columns = (
         f"{recommendation.device_word}s",
-        "nodes",
-        "global batch",
         "time",
         percent(recommendation.interval),
         recommendation.device_hour_word,
         *(["cost (USD)"] if has_cost else []),
         "efficiency",
-        "next larger",
+        "next: time",
+        f"next: {recommendation.device_hour_word}",
         *(["P(constraints met)"] if has_probability else []),
         "basis",
+        "nodes",
+        "global batch",
     )
     rows = tuple(
         (
             str(row.world_size),
-            row.allocation,
-            f"{row.batch.global_batch_size:,}",
             duration(row.time_s.value),
             duration_range(row.time_s),
             number(row.gpu_hours.value),
             *([_value(row.cost_usd)] if has_cost else []),
             percent(row.scaling_efficiency) + ("*" if row.is_baseline else ""),
-            _next(row, recommendation.device_hour_word),
+            _change(row.next_time_change),
+            _change(row.next_gpu_hours_change),
             *([_share(row.probability)] if has_probability else []),
             row.basis,
+            row.allocation,
+            f"{row.batch.global_batch_size:,}",
         )
         for row in recommendation.rows
     )
@@ -150,11 +152,8 @@ def _share(probability: float | None) -> str:
     return "" if probability is None else percent(probability)
 
 
-def _next(row: OutlookRow, device_hour_word: str) -> str:
-    if row.next_time_change is None or row.next_gpu_hours_change is None:
-        return ""
-    time, hours = change(row.next_time_change), change(row.next_gpu_hours_change)
-    return f"{time} time, {hours} {device_hour_word}"
+def _change(share: float | None) -> str:
+    return "" if share is None else change(share)
 
 
 def parameter_table(recommendation: Recommendation) -> Table:
