@@ -69,11 +69,16 @@ class _Loader(yaml.SafeLoader):
     def integer(self, node: yaml.ScalarNode) -> int:
         if len(node.value) > MAX_DIGITS:
             _refuse(f"a number of more than {MAX_DIGITS} digits", node)
-        return int(node.value)
+        try:
+            return int(node.value)
+        except ValueError:
+            _refuse(f"{node.value!r} is not a whole number", node)
 
     def floating(self, node: yaml.ScalarNode) -> float:
-        text = node.value.lower()
-        value = math.nan if "n" in text else float(text)
+        try:
+            value = float(node.value)
+        except ValueError:
+            value = math.nan
         if not math.isfinite(value):
             _refuse(f"{node.value[:MAX_DIGITS]} is not a finite number", node)
         return value
@@ -198,4 +203,5 @@ def _reason(error: yaml.YAMLError) -> str:
     mark = error.problem_mark
     place = f" (line {mark.line + 1}, column {mark.column + 1})"
     remedy = " Indent with spaces." if "\\t" in str(error.problem) else ""
-    return f"{error.problem}{place}.{remedy}"
+    context = f"{error.context}, " if error.context else ""
+    return f"{context}{error.problem}{place}.{remedy}"

@@ -8,7 +8,8 @@ replace one product; ``product: true`` asks for the product.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
@@ -41,6 +42,34 @@ class Configuration:
     setup: Setup
     allocation: Allocation
     batch: BatchSizes
+
+
+@dataclass(frozen=True, slots=True)
+class _Family:
+    """Trials of one kind: every combination of what it varies, repeats outermost."""
+
+    kind: TrialKind
+    configurations: Sequence[Configuration]
+    rules: Sequence[LearningRateRule]
+    seeds: Sequence[int]
+    repeats: int
+
+    @property
+    def num_trials(self) -> int:
+        axes = (self.configurations, self.rules, self.seeds)
+        return self.repeats * math.prod(len(axis) for axis in axes)
+
+    def trials(self, experiment: Experiment) -> Iterator[Trial]:
+        axes = (range(self.repeats), self.seeds, self.configurations, self.rules)
+        for repeat, seed, configuration, rule in product(*axes):
+            yield _trial(
+                experiment,
+                self.kind,
+                configuration,
+                rule=rule,
+                seed=seed,
+                repeat=repeat,
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,8 +135,11 @@ def plan(
     """
     left_out: list[str] = []
     configurations = _configurations(experiment, site, local_batch_sizes, left_out)
-    families = _grid if experiment.product else _factorised
-    trials = _distinct(families(experiment, configurations))
+    families = _families(experiment, configurations)
+    _refuse_above_limit(sum(family.num_trials for family in families))
+    trials = _distinct(
+        trial for family in families for trial in family.trials(experiment)
+    )
     _check_accumulation(experiment, trials)
     return Plan(
         trials=tuple(trials),
@@ -136,17 +168,15 @@ def largest_tried_batch(experiment: Experiment, site: Site) -> int:
     return min(limits)
 
 
-def throughput_trial(
-    experiment: Experiment, configuration: Configuration, repeat: int = 0
-) -> Trial:
-    """Return the throughput trial of a configuration: first seed, first rule."""
+def throughput_trial(experiment: Experiment, configuration: Configuration) -> Trial:
+    """Return the first throughput trial of a configuration: first seed, first rule."""
     return _trial(
         experiment,
         TrialKind.THROUGHPUT,
         configuration,
         rule=_rules(experiment)[0],
         seed=experiment.seed[0],
-        repeat=repeat,
+        repeat=0,
     )
 
 
@@ -203,48 +233,29 @@ def _requests(experiment: Experiment, largest: int) -> list[BatchRequest]:
     ]
 
 
-def _factorised(
+def _families(
     experiment: Experiment, configurations: list[Configuration]
-) -> Iterator[Trial]:
-    kinds, repeats = experiment.measure.kind, experiment.measure.repeats
-    if TrialKind.THROUGHPUT in kinds:
-        _refuse_above_limit(repeats * len(configurations))
-        for repeat, configuration in product(range(repeats), configurations):
-            yield throughput_trial(experiment, configuration, repeat)
-    if TrialKind.CONVERGENCE in kinds:
-        chosen = _where_convergence_runs(experiment, configurations)
-        rules = _rules(experiment)
-        _refuse_above_limit(len(experiment.seed) * len(chosen) * len(rules))
-        for seed, configuration, rule in product(experiment.seed, chosen, rules):
-            yield _trial(
-                experiment, TrialKind.CONVERGENCE, configuration, rule=rule, seed=seed
-            )
-    if TrialKind.END_TO_END in kinds:
-        for configuration in configurations:
-            yield _trial(
-                experiment,
-                TrialKind.END_TO_END,
-                configuration,
-                rule=_rules(experiment)[0],
-                seed=experiment.seed[0],
-            )
-
-
-def _grid(
-    experiment: Experiment, configurations: list[Configuration]
-) -> Iterator[Trial]:
-    """Yield every kind on every configuration, rule and seed."""
-    seeds, rules = experiment.seed, _rules(experiment)
+) -> list[_Family]:
+    """Return the factorised plan, or, with ``product: true``, the full grid."""
+    rules, seeds = _rules(experiment), experiment.seed
+    families = []
     for kind in experiment.measure.kind:
-        is_repeated = kind is TrialKind.THROUGHPUT
-        repeats = experiment.measure.repeats if is_repeated else 1
-        _refuse_above_limit(repeats * len(seeds) * len(configurations) * len(rules))
-        for repeat, seed, configuration, rule in product(
-            range(repeats), seeds, configurations, rules
-        ):
-            yield _trial(
-                experiment, kind, configuration, rule=rule, seed=seed, repeat=repeat
+        is_throughput = kind is TrialKind.THROUGHPUT
+        is_convergence = kind is TrialKind.CONVERGENCE
+        varies = experiment.product or is_convergence
+        chosen = configurations
+        if is_convergence and not experiment.product:
+            chosen = _where_convergence_runs(experiment, configurations)
+        families.append(
+            _Family(
+                kind,
+                chosen,
+                rules if varies else rules[:1],
+                seeds if varies else seeds[:1],
+                experiment.measure.repeats if is_throughput else 1,
             )
+        )
+    return families
 
 
 def _where_convergence_runs(
@@ -298,7 +309,7 @@ def _trial(
     *,
     rule: LearningRateRule,
     seed: int,
-    repeat: int = 0,
+    repeat: int,
 ) -> Trial:
     setup, batch = configuration.setup, configuration.batch
     rates, job = experiment.learning_rate, experiment.job

@@ -338,8 +338,8 @@ def _bad_arithmetic(generator: random.Random, values: dict[str, Any]) -> str | N
                 {"gpus": [1, 2, 16]},
                 {"gpus": 5000},
                 {"local_batch_size": "auto", "global_batch_size": 30},
-                {"seed": list(range(2000)), "options": {"a": list(range(500))}},
-                {"options": {name: list(range(100)) for name in "abcd"}},
+                {"seed": list(range(400)), "options": {"a": list(range(200))}},
+                {"options": {name: list(range(30)) for name in "abcd"}},
             ]
         )
     )

@@ -1,0 +1,67 @@
+import re
+
+import numpy as np
+import pytest
+
+from scalelab.errors import SpecError
+from scalelab.experiment.batch_sizes import BatchRequest, BatchSizes
+
+
+def test_every_batch_obeys_the_arithmetic(rng: np.random.Generator) -> None:
+    for _ in range(200):
+        world_size, local, steps = (int(n) for n in rng.integers(1, 40, 3))
+        total = world_size * local * steps
+        for request in (
+            BatchRequest(local_batch_size=local, gradient_accumulation_steps=steps),
+            BatchRequest(local_batch_size=local, global_batch_size=total),
+            BatchRequest(global_batch_size=total, gradient_accumulation_steps=steps),
+        ):
+            assert request.at(world_size) == BatchSizes(
+                local_batch_size=local,
+                gradient_accumulation_steps=steps,
+                global_batch_size=total,
+            )
+
+
+def test_the_found_batch_fits_and_divides(rng: np.random.Generator) -> None:
+    for _ in range(200):
+        world_size, per_rank, largest = (int(n) for n in rng.integers(1, 300, 3))
+        request = BatchRequest(global_batch_size=world_size * per_rank, largest=largest)
+
+        batch = request.at(world_size)
+
+        assert batch.local_batch_size <= largest
+        assert per_rank % batch.local_batch_size == 0
+        larger = range(batch.local_batch_size + 1, min(largest, per_rank) + 1)
+        assert not any(per_rank % size == 0 for size in larger)
+
+
+def test_the_found_batch_is_the_local_one_in_weak_scaling() -> None:
+    assert BatchRequest(largest=24).at(8).global_batch_size == 192
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (
+            BatchRequest(local_batch_size=16, global_batch_size=100),
+            "global_batch_size=100 is not divisible by world_size=8 * "
+            "local_batch_size=16 (=128). Use a multiple of 128 or change "
+            "local_batch_size.",
+        ),
+        (
+            BatchRequest(global_batch_size=100),
+            "global_batch_size=100 is not divisible by world_size=8. Use a multiple of "
+            "8 or change the number of devices.",
+        ),
+        (
+            BatchRequest(global_batch_size=100, gradient_accumulation_steps=2),
+            "global_batch_size=100 is not divisible by world_size=8 * "
+            "gradient_accumulation_steps=2 (=16). Use a multiple of 16 or change the "
+            "number of devices.",
+        ),
+    ],
+)
+def test_what_does_not_divide_is_refused(request_: BatchRequest, message: str) -> None:
+    with pytest.raises(SpecError, match=f"^{re.escape(message)}$"):
+        request_.at(8)
