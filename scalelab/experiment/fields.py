@@ -12,6 +12,7 @@ from pydantic import (
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
+    PlainSerializer,
     PlainValidator,
     StringConstraints,
     WithJsonSchema,
@@ -168,5 +169,8 @@ Duration = Annotated[
 ]
 Size = Annotated[int, PlainValidator(_size), WithJsonSchema({"type": "string"})]
 TargetText = Annotated[
-    Target, PlainValidator(_target), WithJsonSchema({"type": "string"})
+    Target,
+    PlainValidator(_target),
+    PlainSerializer(str, return_type=str),
+    WithJsonSchema({"type": "string"}),
 ]

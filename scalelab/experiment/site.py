@@ -172,11 +172,22 @@ class Site(Section):
 
     @property
     def devices_per_node(self) -> int:
-        """Devices, and so ranks, that a node holds."""
+        """Devices, and so ranks, that a node holds.
+
+        Raises
+        ------
+        SpecError
+            If they are to be found out and there is none.
+        """
         if self.gpus_per_node:
             return self.gpus_per_node
-        return (
-            num_visible_gpus() if self.device_type is DeviceType.CUDA else num_cores()
+        if self.device_type is DeviceType.CPU:
+            return num_cores()
+        if num_gpus := num_visible_gpus():
+            return num_gpus
+        raise SpecError(
+            "device_type=cuda, but no GPU is visible here. Write device_type: cpu in "
+            "the site, or say gpus_per_node."
         )
 
     @property

@@ -1,0 +1,431 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from scalelab.errors import SpecError
+from scalelab.experiment.batch_sizes import ScalingMode
+from scalelab.experiment.job import Job
+from scalelab.experiment.meaning import changes_of_meaning
+from scalelab.experiment.program import CommandProgram, WorkloadProgram
+from scalelab.experiment.sections import AutoBatch, ConfirmAbove
+from scalelab.experiment.site import Site
+from scalelab.experiment.spec import Experiment
+from scalelab.experiment.trial import Target, TrialKind
+
+WORKLOAD = """
+name: digits
+workload: {name: digits_mlp, hidden_sizes: [64]}
+gpus: [1, 2]
+local_batch_size: 16
+"""
+COMMAND = """
+name: vit-b16
+command: python train.py --batch {local_batch_size} --lr {learning_rate}
+code: {snapshot: [train.py, vit/]}
+env: {WANDB_MODE: offline, THREADS: 4}
+metrics: {jsonl: $SCALELAB_METRICS}
+measure: {kind: throughput, warmup_steps: 20, steps: 60}
+job: {epochs: 90, samples_per_epoch: 1281167}
+gpus: [1, 2, 4, 8, 16]
+global_batch_size: 4096
+local_batch_size: auto
+learning_rate: {base: 1.0e-3, at_batch: 1024, rule: sqrt}
+"""
+
+
+def read(text: str) -> Experiment:
+    return Experiment.from_text(text)
+
+
+def test_the_example_of_the_readme_is_read_whole() -> None:
+    experiment = read(COMMAND)
+
+    assert experiment.gpus == (1, 2, 4, 8, 16)
+    assert experiment.local_batch_size == AutoBatch()
+    assert experiment.scaling_mode is ScalingMode.STRONG
+    assert experiment.measure.kind == (TrialKind.THROUGHPUT,)
+    assert experiment.snapshot_paths == ("train.py", "vit/")
+    assert experiment.workload_name == "command"
+    assert str(experiment.job) == "90 epochs"
+
+
+def test_defaults_are_cheap() -> None:
+    experiment = read(WORKLOAD)
+
+    assert experiment.measure.kind == (TrialKind.THROUGHPUT,)
+    assert experiment.measure.repeats == 3
+    assert experiment.scaling_mode is ScalingMode.WEAK
+    assert experiment.precision == ("fp32",)
+    assert not experiment.product
+    assert experiment.snapshot_paths == ()
+
+
+def test_repeated_values_count_once() -> None:
+    assert read(WORKLOAD + "seed: [1, 0, 1]").seed == (1, 0)
+
+
+def test_equal_numbers_of_different_kinds_stay_apart() -> None:
+    options = read(WORKLOAD + "options: {x: [1, true, '1', 1.0]}").options
+
+    assert options["x"] == (1, True, "1", 1.0)
+
+
+def test_a_built_in_workload_needs_no_code() -> None:
+    assert read(WORKLOAD).program() == WorkloadProgram(
+        name="digits_mlp", parameters={"hidden_sizes": [64]}
+    )
+
+
+def test_an_own_workload_is_found_in_the_snapshot(tmp_path: Path) -> None:
+    own = read(WORKLOAD.replace("digits_mlp", "'mine:Workload'"))
+
+    assert own.program(tmp_path).code_directory == str(tmp_path)
+    assert own.program().code_directory == str(Path.cwd())
+
+
+def test_a_command_runs_in_the_snapshot_and_reports_to_the_trial(
+    tmp_path: Path,
+) -> None:
+    program = read(COMMAND).program(tmp_path)
+
+    assert isinstance(program, CommandProgram)
+    assert program.env == {"WANDB_MODE": "offline", "THREADS": "4"}
+    assert program.metrics.jsonl == "{trial_dir}/metrics.jsonl"
+    assert program.code_directory == str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "jsonl"),
+    [
+        ("", "{trial_dir}/metrics.jsonl"),
+        ("metrics: {jsonl: '${SCALELAB_METRICS}'}", "{trial_dir}/metrics.jsonl"),
+        ("metrics: {jsonl: '{trial_dir}/log.jsonl'}", "{trial_dir}/log.jsonl"),
+        ("metrics: {regex: 'loss (?P<loss>\\S+)'}", None),
+    ],
+)
+def test_where_metrics_are_read(metrics: str, jsonl: str | None) -> None:
+    text = COMMAND.replace("metrics: {jsonl: $SCALELAB_METRICS}", metrics)
+    program = read(text).program()
+
+    assert isinstance(program, CommandProgram)
+    assert program.metrics.jsonl == jsonl
+    assert bool(program.metrics.regex) == (jsonl is None)
+
+
+def test_code_is_looked_for_next_to_the_experiment(tmp_path: Path) -> None:
+    path = tmp_path / "sub" / "a.yaml"
+    path.parent.mkdir()
+    path.write_text(WORKLOAD)
+    assert Experiment.from_file(path).code_root == tmp_path / "sub"
+
+    path.write_text(WORKLOAD + "code: {root: .., snapshot: [x.py]}")
+    assert Experiment.from_file(path).code_root == tmp_path
+
+
+def test_an_error_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(WORKLOAD + "gpu: 1")
+
+    with pytest.raises(
+        SpecError, match=r"a\.yaml: unknown key 'gpu'\. Did you mean 'gpus'\? Valid: "
+    ):
+        Experiment.from_file(path)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (
+            "measure: {repeats: 0}",
+            "measure.repeats=0 must be at least 1. Runs of each throughput trial, "
+            "interleaved.",
+        ),
+        (
+            "measure: {kind: throughputs}",
+            "measure.kind='throughputs' is not known. Did you mean 'throughput'? "
+            "Valid: throughput, convergence, end_to_end.",
+        ),
+        (
+            "seed: [0, 1.5]",
+            "seed[1]=1.5 must be a whole number. Seeds, 0 to 2**32 - 1.",
+        ),
+        ("precision: []", "precision: is empty. Write at least one value."),
+        (
+            "measure: {steps: 0, repeats: -1}",
+            "measure.steps=0 must be at least 1. Measured steps of a throughput trial, "
+            "at most. Also wrong: measure.repeats.",
+        ),
+        ("site: {nodes: [1]}", "site.nodes=[1] must be a whole number. Nodes a trial "),
+        ("job: 3", "job=3 must be a mapping of keys to values."),
+        ("job: {epochs: 3}", "job: epochs needs samples_per_epoch. Add it."),
+        ("options: {x: [{a: 1}]}", "options.x[0]: {'a': 1} is not a text, a number, "),
+        ("env: {A: 1}", "env belongs to a command, not to a workload. Remove it."),
+        (
+            "scaling: strong",
+            "scaling=strong holds global_batch_size fixed, but there is none. Add it, "
+            "or write scaling: weak.",
+        ),
+        (
+            "gradient_accumulation_steps: 2\nglobal_batch_size: 64",
+            "gradient_accumulation_steps follows from global_batch_size and "
+            "local_batch_size. Remove one of the three.",
+        ),
+        ("parallelism: dpp", "parallelism='dpp' is not known. Did you mean 'ddp'?"),
+    ],
+)
+def test_an_error_names_field_value_rule_and_remedy(line: str, message: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        read(f"{WORKLOAD}{line}\n")
+
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("env: {1A: x}", "env: '1A' is no name of an environment variable"),
+        ("env: {A: true}", "env.A: true is ambiguous in an environment variable"),
+        (
+            "options: {aug: [1]}",
+            "options.aug would change nothing: the command does not",
+        ),
+        ("options: {seed: [1]}", "options.seed is a placeholder of its own"),
+        ("env: {A: '{lr}'}", "env.A holds {lr}, which is no placeholder."),
+    ],
+)
+def test_what_a_command_cannot_use_is_refused(line: str, message: str) -> None:
+    text = COMMAND.replace("env: {WANDB_MODE: offline, THREADS: 4}", line)
+
+    with pytest.raises(SpecError) as caught:
+        read(text)
+
+    assert message in str(caught.value)
+
+
+def test_a_command_that_wants_a_rate_needs_one() -> None:
+    without = "\n".join(COMMAND.splitlines()[:-1])
+
+    with pytest.raises(SpecError, match=r"the command uses {learning_rate}\. Add, for"):
+        read(without)
+
+
+@pytest.mark.parametrize("parameter", ["1.5", "[1, {a: null}]", "{a: [true]}", "''"])
+def test_workload_parameters_are_plain_values(parameter: str) -> None:
+    experiment = read(WORKLOAD.replace("[64]", parameter))
+
+    json.dumps(experiment.program().parameters)  # type: ignore[union-attr]
+
+
+class TestJob:
+    def job(self, text: str) -> Job:
+        found = read(f"{WORKLOAD}job: {text}").job
+        assert found is not None
+        return found
+
+    @pytest.mark.parametrize(
+        ("text", "samples"),
+        [
+            ("{epochs: 1.5, samples_per_epoch: 101}", 152),
+            ("{steps: 10}", 640),
+            ("{samples: 1e6}", 1_000_000),
+            ("{tokens: 1000, sequence_length: 300}", 4),
+            ("{target: a >= 1}", None),
+            ("{target: a >= 1, samples: 5}", 5),
+        ],
+    )
+    def test_length_in_samples(self, text: str, samples: int | None) -> None:
+        assert self.job(text).num_samples(global_batch_size=64) == samples
+
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            ("{samples: 1e6}", "1,000,000 samples"),
+            ("{target: a >= 1}", "until a >= 1"),
+            ("{target: a <= 0.5, steps: 50}", "until a <= 0.5 within 50 steps"),
+        ],
+    )
+    def test_in_words(self, text: str, words: str) -> None:
+        assert str(self.job(text)) == words
+
+
+class TestMeasure:
+    CONVERGENCE = WORKLOAD + "measure: {kind: convergence}\n"
+
+    def test_the_job_gives_target_cap_and_evaluations(self) -> None:
+        experiment = read(
+            self.CONVERGENCE
+            + "job: {target: val_acc >= 0.9, epochs: 3, samples_per_epoch: 100}"
+        )
+
+        found = experiment.measure.measurement(
+            TrialKind.CONVERGENCE, experiment.job, global_batch_size=8
+        )
+
+        assert found.target == Target.parse("val_acc >= 0.9")
+        assert found.max_samples == 300
+        assert found.evaluate_every_samples == 100
+
+    def test_a_throughput_trial_has_no_target(self) -> None:
+        experiment = read(WORKLOAD + "job: {target: val_acc >= 0.9}")
+
+        found = experiment.measure.measurement(
+            TrialKind.THROUGHPUT, experiment.job, global_batch_size=8
+        )
+
+        assert found.target is None
+        assert found.max_samples is None
+
+    @pytest.mark.parametrize(
+        ("job", "message"),
+        [
+            ("", "needs a metric to reach"),
+            ("job: {steps: 3}", "needs a metric to reach"),
+            ("job: {target: a >= 1}", "needs an end. Add measure.max_samples"),
+            ("job: {target: a >= 1, steps: 3}", "needs evaluations to see the target"),
+        ],
+    )
+    def test_a_convergence_trial_must_be_able_to_end(
+        self, job: str, message: str
+    ) -> None:
+        with pytest.raises(SpecError, match=message):
+            read(self.CONVERGENCE + job)
+
+    def test_a_cap_in_epochs_needs_their_length(self) -> None:
+        with pytest.raises(SpecError, match=r"needs job\.samples_per_epoch"):
+            read(WORKLOAD + "measure: {max_epochs: 3}")
+
+    def test_what_trains_nothing_converges_nowhere(self) -> None:
+        with pytest.raises(SpecError, match="takes time but trains nothing"):
+            read(
+                self.CONVERGENCE.replace(
+                    "{name: digits_mlp, hidden_sizes: [64]}", "emulated"
+                )
+            )
+
+
+@pytest.mark.parametrize(
+    ("workload", "measure", "depends"),
+    [
+        ("digits_mlp", "{}", False),
+        ("{name: digits_mlp, batch_norm: true}", "{}", True),
+        ("resnet_cifar", "{}", True),
+        ("'mine:Own'", "{}", True),
+        ("'mine:Own'", "{batch_norm: false}", False),
+    ],
+)
+def test_whether_convergence_depends_on_the_local_batch(
+    workload: str, measure: str, depends: bool
+) -> None:
+    experiment = read(
+        f"name: a\nworkload: {workload}\nmeasure: {measure}\n"
+        "gpus: 1\nlocal_batch_size: 8\n"
+    )
+
+    assert experiment.has_batch_norm is depends
+
+
+def test_a_command_may_have_batch_norm() -> None:
+    assert read(COMMAND).has_batch_norm
+
+
+class TestMeaning:
+    def changes(self, before: str, after: str) -> tuple[str, ...]:
+        return changes_of_meaning(
+            json.loads(json.dumps(read(before).meaning(code_hash="abc"))),
+            read(after).meaning(code_hash="abc"),
+        )
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "seed: [0, 1, 2]",
+            "precision: [fp32, bf16]",
+            "measure: {repeats: 9, timeout: 1h}",
+            "job: {steps: 9}",
+            "confirm_above: {trials: 5}",
+            "site: {nodes: 2, gpus_per_node: 2, device_type: cpu}",
+        ],
+    )
+    def test_axes_and_job_extend(self, line: str) -> None:
+        assert self.changes(WORKLOAD, WORKLOAD + line) == ()
+
+    def test_a_further_family_extends(self) -> None:
+        both = (
+            WORKLOAD + "measure: {kind: [throughput, convergence]}\n"
+            "job: {target: a >= 1, epochs: 3, samples_per_epoch: 9}"
+        )
+
+        assert self.changes(WORKLOAD, both) == self.changes(both, WORKLOAD) == ()
+        assert self.changes(both, both.replace(">= 1", ">= 2"))
+
+    @pytest.mark.parametrize(
+        ("old", "new", "change"),
+        [
+            ("[64]", "[32]", "parameters.hidden_sizes: [64] -> [32]"),
+            ("digits_mlp", "resnet_cifar", "workload: 'digits_mlp' -> 'resnet_cifar'"),
+        ],
+    )
+    def test_a_change_of_meaning_is_named(
+        self, old: str, new: str, change: str
+    ) -> None:
+        assert self.changes(WORKLOAD, WORKLOAD.replace(old, new)) == (change,)
+
+    def test_a_longer_measurement_is_a_change(self) -> None:
+        changes = self.changes(COMMAND, COMMAND.replace("steps: 60", "steps: 90"))
+
+        assert changes == ("measure.throughput.steps: 60 -> 90",)
+
+    def test_other_code_is_a_change(self) -> None:
+        before, after = (read(COMMAND).meaning(code_hash=x) for x in ("a", "b"))
+
+        assert changes_of_meaning(before, after) == ("code_hash: 'a' -> 'b'",)
+
+
+def test_a_sweep_asks_above_either_threshold() -> None:
+    confirm = ConfirmAbove(trials=10, gpu_hours=2)
+
+    assert confirm.question(10, 2.0) is None
+    assert confirm.question(10, None) is None
+    assert confirm.question(1000, None) == (
+        "This sweep runs 1,000 trials; confirm_above.trials is 10. Go on?"
+    )
+    assert confirm.question(5, 12.34) == (
+        "This sweep takes about 12.3 GPU-hours; confirm_above.gpu_hours is 2. Go on?"
+    )
+
+
+def test_the_site_is_the_override_or_its_own_or_this_machine(tmp_path: Path) -> None:
+    path = tmp_path / "other.yaml"
+    path.write_text("gpus_per_node: 3\ndevice_type: cpu")
+    inline = read(WORKLOAD + "site: {gpus_per_node: 2, device_type: cpu}")
+    named = read(f"{WORKLOAD}site: {path}")
+
+    assert inline.resolve_site().gpus_per_node == 2
+    assert inline.resolve_site(str(path)).name == "other"
+    assert named.resolve_site().gpus_per_node == 3
+    assert read(WORKLOAD).resolve_site() == Site.local()
+
+
+def test_editors_get_a_schema_that_accepts_shorthands() -> None:
+    schema = Experiment.json_schema()
+
+    json.dumps(schema)
+    assert schema["additionalProperties"] is False
+    assert schema["required"] == ["name"]
+    gpus = json.dumps(schema["properties"]["gpus"])
+    assert '"integer"' in gpus
+    assert '"array"' in gpus
+    assert {"const": "auto"} in schema["$defs"]["AutoBatch"]["anyOf"]
+    assert {"type": "number"} in schema["$defs"]["Rates"]["anyOf"]
+    assert all("description" in value for value in schema["properties"].values())
+
+
+@pytest.mark.parametrize(
+    "path", sorted(Path(__file__).parents[2].glob("experiments/*.yaml")), ids=str
+)
+def test_the_experiments_that_come_with_scalelab_are_short_and_valid(
+    path: Path,
+) -> None:
+    assert len(path.read_text().splitlines()) <= 40
+    assert Experiment.from_file(path).job is not None
