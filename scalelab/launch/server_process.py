@@ -73,6 +73,8 @@ def server_environment(
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
+        # Nor may pyarrow's allocator, which scikit-learn imports through pandas.
+        "JE_ARROW_MALLOC_CONF": "background_thread:false",
         # A module that asks for CUDA while it is imported must not initialise it.
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
     }
