@@ -21,7 +21,7 @@ from scalelab.laws.support import Coverage, Gap
 # log error of the form per doubling beyond the measured range: world size, local batch
 _DRIFT = np.array([0.12, 0.1])
 _WIDE = 4.0  # hi / lo beyond which a time parameter counts as open
-_WIDE_SHARE = 0.35  # hi - lo, likewise, of a parameter in [0, 1]
+_WIDE_SHARE = 0.25  # hi - lo, likewise, of a parameter in [0, 1]
 _NEGLIGIBLE = 0.02  # of the step time: a term below it everywhere is known to be small
 
 

@@ -46,7 +46,6 @@ UNITS = {
 }
 NAMES = tuple(UNITS)
 NUM_TIMES = 6
-LOWER = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.3, 0.0])
 UPPER = np.array([np.inf] * NUM_TIMES + [0.95, 1.15, 1.0])
 NEUTRAL = np.array([0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.3, 1.0, 0.0])
 """What a parameter is where the rows do not bear on it."""

@@ -9,7 +9,6 @@ from scipy.optimize import least_squares, nnls
 
 from scalelab.laws.interval import NUM_WALKERS, SEED, sample
 from scalelab.laws.physics import (
-    LOWER,
     NAMES,
     NEUTRAL,
     NUM_TIMES,
@@ -20,6 +19,8 @@ from scalelab.laws.physics import (
 from scalelab.laws.points import Points
 from scalelab.laws.prior import StepTimePrior
 
+# overlap and imbalance may be exactly none: positions below zero stand for zero
+_LOWER = np.array([0.0] * NUM_TIMES + [-0.5, 0.3, -0.03])
 _MIN_BATCHES_FOR_EXPONENT = 4
 _MIN_BATCH_RANGE_FOR_EXPONENT = 4.0
 _FREEDOM = 4.0  # of Student's t: one odd point is outvoted, not averaged
@@ -108,7 +109,7 @@ def active_parameters(points: Points, prior: StepTimePrior) -> frozenset[str]:
 def _full(free_values: np.ndarray, free: np.ndarray) -> np.ndarray:
     parameters = np.tile(NEUTRAL, (len(free_values), 1))
     parameters[:, free] = free_values
-    return parameters
+    return np.asarray(np.maximum(parameters, 0.0))
 
 
 def _least_squares(points: Points, free: np.ndarray, form: Form) -> np.ndarray:
@@ -119,7 +120,7 @@ def _least_squares(points: Points, free: np.ndarray, form: Form) -> np.ndarray:
     system = np.vstack([features / time[:, None], ridge])
     linear = nnls(system, np.append(np.ones(len(time)), np.zeros(NUM_TIMES)))[0]
     weights = np.sqrt(points.num_repeats)
-    lower, upper = LOWER[free], UPPER[free]
+    lower, upper = _LOWER[free], UPPER[free]
 
     def residuals(values: np.ndarray) -> np.ndarray:
         predicted = np.log(step_time_s(_full(values[None], free), points.at, form)[0])
@@ -142,7 +143,7 @@ def _population(
     points: Points, free: np.ndarray, best: np.ndarray, form: Form
 ) -> np.ndarray:
     """Spread walkers around the least-squares optimum by its curvature."""
-    lower, upper = LOWER[free], UPPER[free]
+    lower, upper = _LOWER[free], UPPER[free]
     step = 1e-4 * np.maximum(np.abs(best), 1e-2)
     # forward from inside the bounds: both ends must be legal parameters
     inner = np.minimum(best, upper - step)
@@ -162,9 +163,9 @@ def _population(
 def _legal(positions: np.ndarray, free: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return which positions lie outside the bounds, and all of them clipped."""
     values = positions[:, :-1]
-    outside = np.any((values < LOWER[free]) | (values > UPPER[free]), axis=1)
+    outside = np.any((values < _LOWER[free]) | (values > UPPER[free]), axis=1)
     outside |= positions[:, -1] > np.log(_LARGEST_FORM_ERROR)
-    return outside, _full(np.clip(values, LOWER[free], UPPER[free]), free)
+    return outside, _full(np.clip(values, _LOWER[free], UPPER[free]), free)
 
 
 def _log_likelihood(

@@ -92,5 +92,5 @@ class StepTimePrior:
         exponent = (parameters[:, 7] - 1) / _EXPONENT_SPREAD
         imbalance = np.log1p((parameters[:, 8] / _IMBALANCE_SCALE) ** 2)
         # where only (1 - overlap) * transfer shows, this keeps no overlap credible
-        overlap = 3 * np.log1p(-parameters[:, 6])
+        overlap = 2 * np.log1p(-parameters[:, 6])
         return np.asarray(density - 0.5 * exponent**2 - imbalance + overlap)
