@@ -14,7 +14,7 @@ from scalelab.experiment.program import BUILT_IN_WORKLOADS
 from scalelab.experiment.trial import TrialKind
 
 if TYPE_CHECKING:
-    from scalelab.experiment.sections import Metrics
+    from scalelab.experiment.sections import Metrics, Workload
     from scalelab.experiment.spec import Experiment
 
 PARALLELISM = ("ddp",)
@@ -31,7 +31,7 @@ def check_experiment(experiment: Experiment) -> None:
     """
     _check_program(experiment)
     if experiment.workload:
-        _check_workload(experiment)
+        _check_workload(experiment, experiment.workload)
     else:
         _check_command(experiment)
     _check_devices(experiment)
@@ -49,8 +49,8 @@ def _check_program(experiment: Experiment) -> None:
         )
 
 
-def _check_workload(experiment: Experiment) -> None:
-    name = experiment.workload_name
+def _check_workload(experiment: Experiment, workload: Workload) -> None:
+    name = workload.name
     for key in ("env", "metrics"):
         if getattr(experiment, key):
             raise SpecError(
@@ -70,12 +70,15 @@ def _check_workload(experiment: Experiment) -> None:
                 f"parallelism={shown(strategy)} is not known. "
                 f"{one_of(PARALLELISM, strategy)}"
             )
-    if not built_in.is_trained and set(experiment.measure.kind) != {
-        TrialKind.THROUGHPUT
-    }:
+    needed = built_in.convergence_needs
+    if (
+        needed
+        and needed not in workload.parameters
+        and set(experiment.measure.kind) != {TrialKind.THROUGHPUT}
+    ):
         raise SpecError(
-            f"workload={name} takes time but trains nothing: measure.kind can only be "
-            "throughput. Remove the others."
+            f"workload={name} reaches no metric unless it has {needed}. Add it to the "
+            "workload, or remove everything but throughput from measure.kind."
         )
 
 

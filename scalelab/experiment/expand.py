@@ -274,6 +274,10 @@ def _where_convergence_runs(
         local, total = found.batch.local_batch_size, found.batch.global_batch_size
         held = local if experiment.has_batch_norm else None
         place = _place_for(experiment, places, local, total)
+        if _synchronises_batch_norm(experiment, found.setup):
+            # A statistic sees the ranks together: only these ranks see that many.
+            place = found.allocation
+            held = local * place.world_size
         batch = from_both(local, total, world_size=place.world_size)
         chosen.setdefault(
             (found.setup, total, held), Configuration(found.setup, place, batch)
@@ -282,6 +286,11 @@ def _where_convergence_runs(
         chosen.values(),
         key=lambda item: (item.batch.global_batch_size, item.batch.local_batch_size),
     )
+
+
+def _synchronises_batch_norm(experiment: Experiment, setup: Setup) -> bool:
+    fixed = experiment.workload.parameters if experiment.workload else {}
+    return bool({**fixed, **setup.options}.get("sync_batch_norm", False))
 
 
 def _place_for(

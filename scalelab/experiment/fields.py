@@ -171,6 +171,6 @@ Size = Annotated[int, PlainValidator(_size), WithJsonSchema({"type": "string"})]
 TargetText = Annotated[
     Target,
     PlainValidator(_target),
-    PlainSerializer(str, return_type=str),
+    PlainSerializer(lambda target: str(target), return_type=str),
     WithJsonSchema({"type": "string"}),
 ]

@@ -84,18 +84,18 @@ class BuiltInWorkload:
     ----------
     has_batch_norm
         Its convergence depends on the local batch too, not on the global one alone.
-    is_trained
-        It has a learning rate and metrics; ``emulated`` only takes time.
+    convergence_needs
+        Parameter without which it has no metric to reach; None: it always has.
     """
 
     has_batch_norm: bool
-    is_trained: bool
+    convergence_needs: str | None = None
 
 
 BUILT_IN_WORKLOADS: Mapping[str, BuiltInWorkload] = {
-    "digits_mlp": BuiltInWorkload(has_batch_norm=False, is_trained=True),
-    "resnet_cifar": BuiltInWorkload(has_batch_norm=True, is_trained=True),
-    "emulated": BuiltInWorkload(has_batch_norm=False, is_trained=False),
+    "digits_mlp": BuiltInWorkload(has_batch_norm=False),
+    "resnet_cifar": BuiltInWorkload(has_batch_norm=True),
+    "emulated": BuiltInWorkload(has_batch_norm=False, convergence_needs="min_samples"),
 }
 
 

@@ -304,7 +304,7 @@ def _contradiction(generator: random.Random, values: dict[str, Any]) -> str | No
         {"learning_rate": {"base": 0.1, "at_batch": 32}},
         {"learning_rate": {"base": 0.1, "warmup": {"epochs": 1, "steps": 3}}},
         {"learning_rate": {"base": 0.1, "warmup": {}}},
-        {"workload": "emulated", "measure": {"kind": "end_to_end"}},
+        {"workload": "emulated", "measure": {"kind": "convergence"}},
         {"workload": "resnet_cifra"},
         {"workload": "not a module:Class"},
         {"metrics": {"jsonl": "a", "regex": "(?P<loss>.)"}, "workload": None},

@@ -111,6 +111,15 @@ def test_the_normalisation_batch_is_held_where_there_is_batch_norm() -> None:
     assert shapes(free) == [(1, 64, 1)]
 
 
+def test_synchronised_batch_norm_needs_the_ranks_it_is_meant_for() -> None:
+    text = "gpus: [1, 2, 4]\nlocal_batch_size: [8, 16]\n" + CONVERGENCE
+    head = "name: a\nworkload: {name: resnet_cifar, sync_batch_norm: true}\n"
+    trials = planned(text, head).trials
+
+    # 2 x 8 and 1 x 16 samples are one statistic of 16, and so on.
+    assert shapes(trials) == [(1, 8, 1), (1, 16, 1), (2, 16, 1), (4, 16, 1)]
+
+
 def test_convergence_may_use_more_devices() -> None:
     wide = CONVERGENCE.replace("max_samples", "convergence_gpus: 3, max_samples")
     text = "gpus: [1, 2, 4, 8]\nlocal_batch_size: 8\n" + wide

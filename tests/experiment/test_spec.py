@@ -295,13 +295,15 @@ class TestMeasure:
         with pytest.raises(SpecError, match=r"needs job\.samples_per_epoch"):
             read(WORKLOAD + "measure: {max_epochs: 3}")
 
-    def test_what_trains_nothing_converges_nowhere(self) -> None:
-        with pytest.raises(SpecError, match="takes time but trains nothing"):
-            read(
-                self.CONVERGENCE.replace(
-                    "{name: digits_mlp, hidden_sizes: [64]}", "emulated"
-                )
-            )
+    def test_an_emulation_converges_only_where_that_is_declared(self) -> None:
+        text = (
+            self.CONVERGENCE.replace("digits_mlp, hidden_sizes: [64]", "emulated")
+            + "job: {target: val_acc >= 0.95, epochs: 1, samples_per_epoch: 99}"
+        )
+        with pytest.raises(SpecError, match="reaches no metric unless it has min_samp"):
+            read(text)
+
+        read(text.replace("emulated", "emulated, min_samples: 1000"))
 
 
 @pytest.mark.parametrize(
