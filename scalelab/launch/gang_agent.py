@@ -16,6 +16,7 @@ from types import TracebackType
 from scalelab.errors import LaunchError, StoreError
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import (
+    DEFAULT_ENTRY,
     STACK_DUMP_SIGNAL,
     LaunchRequest,
     ProcessRequest,
@@ -33,7 +34,6 @@ from scalelab.launch.timing import Timing, with_validity
 from scalelab.records.attempt import AttemptResult, AttemptSpec, Outcome
 from scalelab.records.attempt_io import write_result
 
-DEFAULT_ENTRY = "scalelab.training.rank:run_rank"
 _GRACE_S = 2.0
 _STORE_PATIENCE_S = 30.0
 
@@ -243,6 +243,7 @@ class NodeAgent:
         cancellation: Cancellation,
         timing: Timing,
     ) -> AttemptResult:
+        Path(spec.directory).mkdir(parents=True, exist_ok=True)
         if spec.device_type != self._device_type:
             return AttemptResult(
                 outcome=Outcome.REFUSED,
@@ -256,7 +257,6 @@ class NodeAgent:
         server = self._servers.current()
         if cancellation.reason is not None:
             return _cancelled(cancellation)
-        Path(spec.directory).mkdir(parents=True, exist_ok=True)
         processes = rank_requests(
             spec,
             node_rank,

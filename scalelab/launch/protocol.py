@@ -12,10 +12,12 @@ import json
 import os
 import signal
 import socket
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+DEFAULT_ENTRY = "scalelab.training.rank:run_rank"
 # faulthandler writes every thread's stack to the rank's log on this signal.
 STACK_DUMP_SIGNAL = signal.SIGUSR1
 MAX_MESSAGE_BYTES = 65536
@@ -142,9 +144,15 @@ def send(
 
 def receive(channel: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
     """Receive one message and its descriptors; None when the other side has closed."""
-    packet, descriptors, _, _ = socket.recv_fds(
-        channel, MAX_MESSAGE_BYTES, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+    # Not socket.recv_fds: it drops its flags, and commands would inherit what arrives.
+    packet, ancillary, _, _ = channel.recvmsg(
+        MAX_MESSAGE_BYTES,
+        socket.CMSG_SPACE(MAX_DESCRIPTORS * array("i").itemsize),
+        socket.MSG_CMSG_CLOEXEC,
     )
+    descriptors = [
+        descriptor for _, _, content in ancillary for descriptor in array("i", content)
+    ]
     if not packet:
         return None, []
     if packet == b"large":

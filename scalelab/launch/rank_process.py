@@ -66,6 +66,7 @@ def become(
             case CommandTask(argv=argv):
                 os.execvp(argv[0], argv)
             case RankTask() if fresh_argv:
+                os.write(2, b"scalelab: the rank server cannot fork this rank\n")
                 os.execv(fresh_argv[0], fresh_argv)
             case RankTask() as task:
                 status = _run_rank(process, task, channel, board)
@@ -113,7 +114,7 @@ def _run_rank(
     identity = RankIdentity(**task.identity)
     progress = ProgressBoard(identity.local_world_size, board).reporter(task.row)
     try:
-        result = _entry(task.entry)(spec, identity, task.rendezvous, progress)
+        result = resolve(task.entry)(spec, identity, task.rendezvous, progress)
         sys.stdout.flush()
         values = None if result is None else result.to_json()
         send(channel, {"kind": "returned", "rank": process.rank, "result": values})
@@ -123,7 +124,8 @@ def _run_rank(
     return 0
 
 
-def _entry(name: str) -> Callable[..., AttemptResult | None]:
+def resolve(name: str) -> Callable[..., AttemptResult | None]:
+    """Return the function that ``module:function`` names."""
     module, _, function = name.partition(":")
     entry: Callable[..., AttemptResult | None] = getattr(
         importlib.import_module(module), function

@@ -17,6 +17,8 @@ from scalelab.records.attempt import AttemptResult, Outcome
 # A rank this many steps behind another is not one that waits for it.
 _BEHIND_STEPS = 2
 _STACK_DUMP_S = 0.25
+# Enough to see who waits for whom.
+_MAX_STACKS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,8 @@ class StallWatch:
             ]
         if not silent:
             return None
-        rank = min(silent, key=lambda each: self._lateness(each, live[each]))
+        silent.sort(key=lambda each: self._lateness(each, live[each]))
+        rank = silent[0]
         places = ", ".join(self._place(each, live[each]) for each in sorted(live))
         silence_s = now - self._last_sign_s(rank)
         return AttemptResult(
@@ -100,7 +103,7 @@ class StallWatch:
                 f"median steps, at least {self.floor_s:g} s): {places}"
             ),
             rank=rank,
-            traceback=self._stack(rank, live),
+            traceback=self._stacks({each: live[each] for each in silent}),
             log=self.log(rank).name,
         )
 
@@ -118,17 +121,29 @@ class StallWatch:
         place = f"rank {rank} at step {self._step(rank)}"
         return f"{place} (stopped by a signal)" if is_stopped(member.pid) else place
 
-    def _stack(self, rank: int, live: Mapping[int, Member]) -> str | None:
-        """Return where a rank hangs, as far as it can still tell."""
+    def _stacks(self, silent: Mapping[int, Member]) -> str | None:
+        """Return where silent ranks hang, as far as they can still tell."""
         if self.stack_dump_signal is None:
             return None
-        with suppress(OSError):
-            size = self.log(rank).stat().st_size
-            for member in live.values():
-                with suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(member.descriptor, self.stack_dump_signal)
-            time.sleep(_STACK_DUMP_S)
-            with self.log(rank).open("rb") as file:
-                file.seek(size)
-                return file.read().decode(errors="replace") or None
-        return None
+        sizes = {rank: _size(self.log(rank)) for rank in list(silent)[:_MAX_STACKS]}
+        for rank in sizes:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(
+                    silent[rank].descriptor, self.stack_dump_signal
+                )
+        time.sleep(_STACK_DUMP_S)
+        stacks = {rank: _read(self.log(rank), size) for rank, size in sizes.items()}
+        return "\n".join(
+            f"Stack of rank {rank}:\n{stack}" for rank, stack in stacks.items() if stack
+        )
+
+
+def _size(log: Path) -> int:
+    return log.stat().st_size if log.exists() else 0
+
+
+def _read(log: Path, offset: int) -> str:
+    try:
+        return log.read_bytes()[offset:].decode(errors="replace")
+    except OSError:
+        return ""

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import receive
 from scalelab.launch.stall import Member, StallWatch, has_ended
 from scalelab.launch.verdict import (
+    NO_RESULT,
     Failure,
     after_oom_kills,
     first_cause,
@@ -344,9 +345,4 @@ class Supervisor:
             return after_oom_kills(cause, rose).result(self._log(cause.rank))
         if 0 not in self._rows:
             return AttemptResult(outcome=Outcome.COMPLETED)
-        return self._returned[0] or AttemptResult(
-            outcome=Outcome.FAILED,
-            reason="rank 0 returned no result",
-            rank=0,
-            log=self._log(0).name,
-        )
+        return self._returned[0] or replace(NO_RESULT, log=self._log(0).name)

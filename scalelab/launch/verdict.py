@@ -12,6 +12,10 @@ from typing import Any
 
 from scalelab.records.attempt import AttemptResult, Outcome
 
+NO_RESULT = AttemptResult(
+    outcome=Outcome.FAILED, reason="rank 0 returned no result", rank=0
+)
+
 _SUMMARY_LENGTH = 300
 _TRACEBACK_LENGTH = 20_000
 _TAIL_BYTES = 4096

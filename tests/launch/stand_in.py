@@ -1,4 +1,4 @@
-"""What stands in for a training rank: small acts, chosen by the trial's option ``act``."""
+"""What stands in for a training rank: small acts, chosen by the option ``act``."""
 
 from __future__ import annotations
 
@@ -265,7 +265,7 @@ def describe(spec, identity, rendezvous, progress):
         f"code={[entry for entry in sys.path if 'code' in entry]}",
         f"descriptors={sorted(os.listdir('/proc/self/fd'))}",
     ]
-    return completed(identity, hosts=facts, versions="\n".join(facts))
+    return completed(identity, versions="\n".join(facts))
 
 
 def version_of_module(spec, identity, rendezvous, progress):

@@ -1,0 +1,361 @@
+from __future__ import annotations
+
+import os
+import re
+import signal
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from conftest import DEADLINE_S, ENTRY, STAND_IN, core_ids, is_running, read_pid
+
+from scalelab.errors import LaunchError
+from scalelab.launch.gang_agent import NodeAgent
+from scalelab.launch.verdict import merge
+from scalelab.records.attempt import Outcome
+from scalelab.records.attempt_io import read_result
+from scalelab.records.observations import row
+
+
+def describe(agent, spec):
+    result = agent.run(spec, 0, None)
+    assert result.outcome is Outcome.COMPLETED, result
+    return dict(
+        line.split("=", 1)
+        for line in result.measurements["versions"].splitlines()
+        if "=" in line
+    )
+
+
+def test_result_of_rank_0_is_returned_and_recorded(agent, make_spec):
+    spec = make_spec("meet")
+    result = agent.run(spec, 0, None)
+    assert result.outcome is Outcome.COMPLETED
+    assert result.measurements["num_steps"] == 0
+    assert read_result(spec.files) == result
+    assert "rank 1 has met the others" in spec.files.log(1).read_text()
+
+
+def test_node_adds_times_hosts_and_device_seconds(agent, make_spec):
+    spec = make_spec("meet")
+    measured = agent.run(spec, 0, None).measurements
+    started, ended = (
+        datetime.fromisoformat(measured[name]) for name in ("started_at", "ended_at")
+    )
+    elapsed_s = (ended - started).total_seconds()
+    assert measured["allocated_gpu_s"] == pytest.approx(2 * elapsed_s, abs=0.5)
+    assert 0 < measured["start_up_s"] < elapsed_s + 0.5
+    assert len(measured["hosts"]) == 1
+    assert row(spec, read_result(spec.files))["hosts"] == measured["hosts"]
+
+
+def test_many_attempts_in_a_row_leave_clean_exits(agent, make_spec):
+    outcomes = {agent.run(make_spec("meet"), 0, None).outcome for _ in range(30)}
+    assert outcomes == {Outcome.COMPLETED}
+
+
+def test_rank_process_is_set_up(agent, make_spec):
+    spec = make_spec("describe", ranks=1, threads_per_rank=3)
+    facts = describe(agent, spec)
+    assert facts["threads"] == "3"
+    assert facts["omp"] == "3"
+    assert facts["affinity"] == f"[{core_ids(1)[0]}]"
+    assert facts["leads_group"] == "True"
+    assert facts["death_signal"] == str(int(signal.SIGKILL))
+    assert facts["session"] == facts["parent"]
+    assert facts["cuda_visible"] == ""
+    assert facts["gloo_interface"] == "lo"
+    assert "local_world_size=1" in facts["identity"]
+    # Three standard streams, channel, request, progress board (and its mapping) and the
+    # directory being listed: nothing of the server or of other attempts.
+    assert len(facts["descriptors"].split(",")) <= 8
+
+
+def test_code_directory_comes_first_on_the_search_path(agent, make_spec, tmp_path):
+    code = tmp_path / "code"
+    code.mkdir()
+    facts = describe(agent, make_spec("describe", ranks=1, code=str(code)))
+    assert facts["code"].startswith(f"['{code}'")
+
+
+def test_core_that_is_not_permitted_is_recorded(agent, make_spec):
+    spec = make_spec("describe", ranks=1, device_ids=("1000",))
+    result = agent.run(spec, 0, None)
+    assert result.measurements["validity"] == ["unexpected_placement"]
+    allowed = sorted(os.sched_getaffinity(0))
+    assert f"affinity={allowed}" in result.measurements["versions"]
+
+
+def test_emulated_ranks_are_not_pinned(agent, make_spec):
+    spec = make_spec("describe", ranks=1, workload="emulated", device_ids=("1000",))
+    assert "validity" not in agent.run(spec, 0, None).measurements
+
+
+@pytest.mark.slow
+def test_cuda_devices_are_made_visible(make_spec):
+    with NodeAgent("gpu-0", "cuda", (), entry=ENTRY, search_path=(str(STAND_IN),)) as a:
+        spec = make_spec(
+            "describe", ranks=1, device_type="cuda", device_ids=("GPU-5ab",)
+        )
+        facts = describe(a, spec)
+    assert facts["cuda_visible"] == "GPU-5ab"
+    assert facts["affinity"] == str(sorted(os.sched_getaffinity(0)))
+
+
+def test_other_device_type_is_refused(agent, make_spec):
+    result = agent.run(make_spec("meet", device_type="cuda"), 0, None)
+    assert result.outcome is Outcome.REFUSED
+    assert result.reason == (
+        "device_type=cuda, but node node-0 offers cpu. "
+        "Set device_type in the site profile."
+    )
+
+
+@pytest.mark.parametrize("culprit", [0, 1])
+def test_error_of_the_first_failing_rank_is_reported(agent, make_spec, culprit):
+    spec = make_spec("raise_error", culprit=culprit)
+    result = agent.run(spec, 0, None)
+    assert result.outcome is Outcome.FAILED
+    assert result.rank == culprit
+    assert result.reason == (
+        f"rank {culprit} raised ValueError: the loss is not finite"
+    )
+    assert result.traceback.startswith("Traceback")
+    assert 'raise ValueError("the loss is not finite")' in result.traceback
+    assert "rank_process" not in result.traceback
+    assert result.log == f"rank-{culprit}.log"
+    assert result.traceback in spec.files.log(culprit).read_text()
+    assert read_result(spec.files) == result
+
+
+def test_cause_is_preferred_to_an_earlier_connection_error(agent, make_spec):
+    result = agent.run(make_spec("raise_late_under_echo", culprit=1), 0, None)
+    assert (result.rank, result.outcome) == (1, Outcome.FAILED)
+    assert result.reason == "rank 1 raised ValueError: the cause"
+
+
+def test_killed_rank_ends_the_attempt(start, make_spec):
+    spec = make_spec("train")
+    attempt = start(spec)
+    pids = [read_pid(spec, f"rank-{rank}") for rank in range(2)]
+    os.kill(pids[1], signal.SIGKILL)
+    result = attempt.result(DEADLINE_S)
+    assert result.outcome is Outcome.FAILED
+    assert (result.rank, result.traceback) == (1, "SIGKILL")
+    assert result.reason == "rank 1 was killed by SIGKILL"
+    assert not any(map(is_running, pids))
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_exit_without_a_result_is_a_failure(agent, make_spec, status):
+    result = agent.run(make_spec("exit_silently", status=status), 0, None)
+    assert result.outcome is Outcome.FAILED
+    assert result.rank == 1
+    assert result.reason == (
+        f"rank 1 exited with status {status} before it returned a result; "
+        "last lines of rank-1.log: about to leave"
+    )
+
+
+def test_death_by_a_bug_shows_the_stack(agent, make_spec):
+    spec = make_spec("die_by_signal", ranks=1, signal=int(signal.SIGSEGV))
+    result = agent.run(spec, 0, None)
+    assert (result.outcome, result.traceback) == (Outcome.FAILED, "SIGSEGV")
+    assert result.reason.startswith("rank 0 was killed by SIGSEGV; last lines")
+    assert "in die_by_signal" in spec.files.log(0).read_text()
+
+
+def test_foreign_sigterm_is_a_preemption(agent, make_spec):
+    spec = make_spec("die_by_signal", ranks=1, signal=int(signal.SIGTERM))
+    assert agent.run(spec, 0, None).outcome is Outcome.PREEMPTED
+
+
+def test_no_result_from_rank_0_is_a_failure(agent, make_spec):
+    result = agent.run(make_spec("return_nothing", ranks=1), 0, None)
+    assert (result.outcome, result.log) == (Outcome.FAILED, "rank-0.log")
+    assert result.reason == "rank 0 returned no result"
+
+
+def test_result_that_is_no_json_is_a_failure(agent, make_spec):
+    result = agent.run(make_spec("return_tensor", ranks=1), 0, None)
+    assert result.outcome is Outcome.FAILED
+    assert re.search("TypeError: .*Tensor is not JSON serializable", result.reason)
+
+
+def test_large_result_arrives_whole(agent, make_spec):
+    result = agent.run(make_spec("return_much", ranks=1), 0, None)
+    assert len(result.measurements["versions"]) == 300_000
+
+
+@pytest.mark.slow
+def test_unknown_entry_is_a_failure_of_the_trial(make_spec):
+    with NodeAgent("node-0", "cpu", (), entry="no_such_module:act") as agent:
+        result = agent.run(make_spec("meet"), 0, None)
+    assert result.outcome is Outcome.FAILED
+    assert "ModuleNotFoundError: No module named 'no_such_module'" in result.reason
+
+
+def test_memory_limit_is_out_of_memory_and_the_next_attempt_is_well(agent, make_spec):
+    result = agent.run(make_spec("allocate_too_much"), 0, None)
+    assert (result.outcome, result.rank) == (Outcome.OUT_OF_MEMORY, 1)
+    assert "can't allocate memory" in result.traceback
+    assert agent.run(make_spec("meet"), 0, None).outcome is Outcome.COMPLETED
+
+
+def test_abort_for_want_of_memory_is_out_of_memory(agent, make_spec):
+    result = agent.run(make_spec("abort_without_memory", ranks=1), 0, None)
+    assert (result.outcome, result.traceback) == (Outcome.OUT_OF_MEMORY, "SIGABRT")
+
+
+def test_timeout_ends_the_attempt(agent, make_spec):
+    spec = make_spec("train", timeout_s=1)
+    result = agent.run(spec, 0, None)
+    assert result.outcome is Outcome.TIMED_OUT
+    assert result.reason == "not done after timeout_s=1 s"
+    assert not is_running(read_pid(spec, "rank-0"))
+
+
+def test_cancel_leaves_no_process(agent, start, make_spec):
+    spec = make_spec("load")
+    attempt = start(spec)
+    names = ("rank-0", "rank-1", "loader-0", "loader-1")
+    pids = [read_pid(spec, name) for name in names]
+    agent.cancel(spec.attempt_id, "the sweep was stopped")
+    result = attempt.result(DEADLINE_S)
+    assert result.outcome is Outcome.CANCELLED
+    assert result.reason == "the sweep was stopped"
+    assert not any(map(is_running, pids))
+    assert read_result(spec.files) == result
+
+
+def test_cancel_ends_ranks_that_ignore_sigterm(agent, start, make_spec):
+    spec = make_spec("ignore_sigterm")
+    attempt = start(spec)
+    pids = [read_pid(spec, f"rank-{rank}") for rank in range(2)]
+    agent.cancel(spec.attempt_id, "enough")
+    assert attempt.result(DEADLINE_S).outcome is Outcome.CANCELLED
+    assert not any(map(is_running, pids))
+
+
+def test_cancel_before_the_launch_counts(agent, make_spec):
+    spec = make_spec("train")
+    agent.cancel(spec.attempt_id, "too early")
+    result = agent.run(spec, 0, None)
+    assert (result.outcome, result.reason) == (Outcome.CANCELLED, "too early")
+    assert not Path(spec.directory, "rank-0.log").exists()
+
+
+@pytest.mark.slow
+def test_processes_a_rank_leaves_behind_are_ended(make_spec):
+    with NodeAgent("n", "cpu", (), entry=ENTRY, search_path=(str(STAND_IN),)) as agent:
+        spec = make_spec("leave_processes_behind", ranks=1)
+        assert agent.run(spec, 0, None).outcome is Outcome.COMPLETED
+        assert not is_running(read_pid(spec, "child"))
+        assert not is_running(read_pid(spec, "daemon"))
+
+
+def test_attempts_run_side_by_side(agent, start, make_spec):
+    lasting = make_spec("train", ranks=1)
+    attempt = start(lasting)
+    pid = read_pid(lasting, "rank-0")
+    others = [start(make_spec("meet", ranks=1)) for _ in range(3)]
+    failing = start(make_spec("raise_error", ranks=1, culprit=0))
+    assert {other.result(DEADLINE_S).outcome for other in others} == {Outcome.COMPLETED}
+    assert failing.result(DEADLINE_S).outcome is Outcome.FAILED
+    assert is_running(pid)
+    agent.cancel(lasting.attempt_id, "done")
+    assert attempt.result(DEADLINE_S).outcome is Outcome.CANCELLED
+
+
+def test_attempt_runs_once_at_a_time(agent, start, make_spec):
+    spec = make_spec("train", ranks=1)
+    start(spec)
+    read_pid(spec, "rank-0")
+    with pytest.raises(
+        LaunchError,
+        match=f"attempt {spec.attempt_id} is already running on node node-0. "
+        "Launch it again under the next number.",
+    ):
+        agent.run(spec, 0, None)
+
+
+@pytest.mark.slow
+def test_two_nodes_on_one_machine(agent, start, make_spec):
+    with NodeAgent(
+        "node-1", "cpu", (), entry=ENTRY, search_path=(str(STAND_IN),)
+    ) as other:
+        spec = make_spec("meet", ranks=(1, 1))
+        meeting = agent.open_rendezvous(spec.attempt_id)
+        assert re.fullmatch(r"tcp://127\.0\.0\.1:\d+", meeting)
+        words = [start(spec, 0, meeting), start(spec, 1, meeting, on=other)]
+        results = [word.result(DEADLINE_S) for word in words]
+        agent.close_rendezvous(spec.attempt_id)
+        assert [each.outcome for each in results] == [Outcome.COMPLETED] * 2
+        assert len(merge(results).measurements["hosts"]) == 2
+        assert read_result(spec.files) == results[0]
+
+        failing = make_spec("raise_error", ranks=(1, 1), culprit=1)
+        meeting = agent.open_rendezvous(failing.attempt_id)
+        words = [start(failing, 0, meeting), start(failing, 1, meeting, on=other)]
+        results = [word.result(DEADLINE_S) for word in words]
+        agent.close_rendezvous(failing.attempt_id)
+    verdict = merge(results)
+    assert results[0].outcome is Outcome.FAILED
+    assert (verdict.rank, verdict.outcome) == (1, Outcome.FAILED)
+    assert verdict.reason == "rank 1 raised ValueError: the loss is not finite"
+
+
+@pytest.mark.slow
+def test_rendezvous_on_a_foreign_address_is_an_error(make_spec):
+    with NodeAgent("n", "cpu", (), entry=ENTRY, address="192.0.2.1") as agent:
+        with pytest.raises(
+            LaunchError,
+            match=r"node n cannot serve a rendezvous on 192\.0\.2\.1: raised",
+        ):
+            agent.open_rendezvous("a-1")
+        agent.close_rendezvous("a-1")
+
+
+@pytest.mark.slow
+def test_close_ends_running_attempts_and_stores(start, make_spec):
+    agent = NodeAgent("n", "cpu", (), entry=ENTRY, search_path=(str(STAND_IN),))
+    agent.start()
+    agent.open_rendezvous("another-1")
+    spec = make_spec("train")
+    attempt = start(spec, on=agent)
+    pid = read_pid(spec, "rank-1")
+    agent.close()
+    assert attempt.result(DEADLINE_S).reason == "node n was closed"
+    assert not is_running(pid)
+
+
+def test_directory_that_cannot_be_written_is_a_failure(agent, make_spec, tmp_path):
+    (tmp_path / "file").write_text("")
+    spec = make_spec("meet", directory=tmp_path / "file" / "attempt-1")
+    result = agent.run(spec, 0, None)
+    assert result.outcome is Outcome.FAILED
+    assert re.search("cannot be written: Not a directory", result.reason)
+
+
+def test_full_disk_under_the_log_is_a_failure(agent, make_spec):
+    spec = make_spec("fill_the_log", ranks=1)
+    Path(spec.directory).mkdir()
+    spec.files.log(0).symlink_to("/dev/full")
+    result = agent.run(spec, 0, None)
+    assert result.outcome is Outcome.FAILED
+    assert result.reason.startswith("rank 0 raised OSError: [Errno 28] No space left")
+
+
+def test_log_that_cannot_be_opened_is_a_failure(agent, make_spec):
+    spec = make_spec("meet", ranks=1)
+    spec.files.log(0).mkdir(parents=True)
+    result = agent.run(spec, 0, None)
+    assert result.outcome is Outcome.FAILED
+    assert result.reason.startswith("rank 0 raised IsADirectoryError")
+
+
+def test_result_that_cannot_be_recorded_is_a_failure(agent, make_spec):
+    spec = make_spec("remove_directory", ranks=1)
+    result = agent.run(spec, 0, None)
+    assert result.outcome is Outcome.FAILED
+    assert result.reason.startswith(f"{spec.files.result} cannot be written")

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import sys
+
+import pytest
+from conftest import ENTRY, STAND_IN
+
+from scalelab.errors import SpecError
+from scalelab.launch.in_process import run_in_process
+from scalelab.records.attempt import Outcome
+from scalelab.records.attempt_io import read_result
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch):
+    monkeypatch.syspath_prepend(STAND_IN)
+
+
+@pytest.fixture
+def _no_group_left():
+    yield
+    sys.modules["torch"].distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("_no_group_left")
+def test_rank_runs_here_and_is_recorded(make_spec):
+    spec = make_spec("meet", ranks=1)
+    result = run_in_process(spec, ENTRY)
+    assert result.outcome is Outcome.COMPLETED
+    assert result.measurements["start_up_s"] > 0
+    assert read_result(spec.files) == result
+
+
+def test_missing_result_is_a_failure(make_spec):
+    result = run_in_process(make_spec("return_nothing", ranks=1), ENTRY)
+    assert result.outcome is Outcome.FAILED
+
+
+@pytest.mark.usefixtures("_no_group_left")
+def test_errors_pass_through_to_the_debugger(make_spec):
+    with pytest.raises(ValueError, match=r"^the loss is not finite$"):
+        run_in_process(make_spec("raise_error", ranks=1, culprit=0), ENTRY)
+
+
+def test_several_ranks_are_refused(make_spec):
+    spec = make_spec("meet", ranks=2)
+    with pytest.raises(
+        SpecError,
+        match=f"^{spec.attempt_id} has 2 ranks; one process can hold 1. "
+        r"Debug the trial with gpus: \[1\].$",
+    ):
+        run_in_process(spec, ENTRY)

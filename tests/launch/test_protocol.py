@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+
+from scalelab.launch.protocol import (
+    CommandTask,
+    LaunchRequest,
+    ProcessRequest,
+    RankTask,
+    StoreTask,
+    receive,
+    send,
+)
+
+
+@pytest.fixture
+def pair():
+    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with near, far:
+        yield near, far
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        RankTask(entry="a:b", spec={"x": [1]}, identity={}, rendezvous="", row=1),
+        CommandTask(argv=("echo", "hello")),
+        StoreTask(address="::1"),
+    ],
+)
+def test_request_travels_through_memory(task):
+    process = ProcessRequest(
+        rank=3, task=task, cores=(1,), env={"A": "b"}, log="l", search_path=("p",)
+    )
+    request = LaunchRequest(processes=(process,))
+    descriptor = request.to_memory()
+    assert LaunchRequest.from_memory(descriptor) == request
+    assert LaunchRequest.from_memory(descriptor) == request
+    os.close(descriptor)
+
+
+@pytest.mark.parametrize("length", [10, 65_000, 1_000_000])
+def test_message_of_any_size_arrives_whole(pair, length):
+    near, far = pair
+    send(near, {"text": "x" * length})
+    message, descriptors = receive(far)
+    assert message == {"text": "x" * length}
+    assert descriptors == []
+
+
+def test_descriptor_travels_and_is_not_inherited(pair):
+    near, far = pair
+    with open(os.devnull) as file:
+        send(near, {}, [file.fileno()])
+        _, (descriptor,) = receive(far)
+        assert os.path.sameopenfile(descriptor, file.fileno())
+        assert not os.get_inheritable(descriptor)
+        os.close(descriptor)
+
+
+def test_closed_end_gives_none(pair):
+    near, far = pair
+    near.close()
+    assert receive(far) == (None, [])

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from scalelab.launch import timing
+from scalelab.launch.timing import Timing
+from scalelab.records.attempt import AttemptResult, Outcome
+
+DONE = AttemptResult(
+    outcome=Outcome.COMPLETED, measurements={"validity": ["shared_node"]}
+)
+
+
+def test_other_nodes_add_their_host_only(make_spec):
+    result = Timing().complete(make_spec("meet", ranks=(1, 1)), 1, DONE)
+    assert set(result.measurements) == {"hosts", "validity"}
+
+
+def test_steady_clocks_leave_no_mark(make_spec):
+    result = Timing().complete(make_spec("meet"), 0, DONE)
+    assert result.measurements["validity"] == ["shared_node"]
+    assert "start_up_s" not in result.measurements
+
+
+def test_clock_that_jumps_is_marked(make_spec, monkeypatch):
+    class Clock(datetime):
+        now_at = datetime(2026, 1, 1, tzinfo=UTC)
+
+        @classmethod
+        def now(cls, zone):
+            cls.now_at -= timedelta(hours=1)
+            return cls.now_at
+
+    monkeypatch.setattr(timing, "datetime", Clock)
+    result = Timing().complete(make_spec("meet"), 0, DONE)
+    assert result.measurements["validity"] == ["shared_node", "unsteady_clock"]
+    assert 0 <= result.measurements["allocated_gpu_s"] < 60

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from scalelab.launch.verdict import (
+    Failure,
+    after_oom_kills,
+    first_cause,
+    from_exception,
+    from_exit,
+    last_lines,
+    merge,
+)
+from scalelab.records.attempt import AttemptResult, Outcome
+
+
+def raised(error, device_type="cpu", rank=0, at_s=0.0):
+    try:
+        raise error
+    except type(error) as caught:
+        return from_exception(rank, at_s, caught, device_type)
+
+
+class OutOfMemoryError(RuntimeError):
+    """Named as torch names its own."""
+
+
+@pytest.mark.parametrize(
+    ("error", "device_type", "outcome"),
+    [
+        (OutOfMemoryError("CUDA out of memory. Tried ..."), "cuda", "out_of_memory"),
+        (RuntimeError("CUDA error: out of memory"), "cuda", "out_of_memory"),
+        (RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when"), "cuda", "out_of_memory"),
+        (MemoryError(), "cpu", "out_of_memory"),
+        (MemoryError(), "cuda", "host_out_of_memory"),
+        (
+            RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to"),
+            "cpu",
+            "out_of_memory",
+        ),
+        (OSError(12, "Cannot allocate memory"), "cpu", "out_of_memory"),
+        (RuntimeError("std::bad_alloc"), "cuda", "host_out_of_memory"),
+        (ValueError("can't allocate memory"), "cpu", "failed"),
+        (RuntimeError("shape mismatch"), "cuda", "failed"),
+    ],
+)
+def test_exception_means(error, device_type, outcome):
+    assert raised(error, device_type).outcome == outcome
+
+
+def test_cause_of_an_exception_counts():
+    error = ValueError("the step failed")
+    error.__cause__ = MemoryError()
+    assert raised(error).outcome is Outcome.OUT_OF_MEMORY
+
+
+def test_circular_context_ends():
+    error, other = ValueError("a"), ValueError("b")
+    error.__cause__, other.__cause__ = other, error
+    assert raised(error).outcome is Outcome.FAILED
+
+
+def test_headline_is_one_line_and_not_endless():
+    assert raised(ValueError("first\nsecond")).summary == "raised ValueError: first"
+    assert raised(KeyboardInterrupt()).summary == "raised KeyboardInterrupt"
+    assert len(raised(ValueError("x" * 9999)).summary) < 400
+    assert len(raised(ValueError("x" * 99999)).traceback) <= 20_000
+
+
+def test_failure_travels_as_json():
+    failure = raised(MemoryError("no"))
+    assert Failure.from_json(failure.to_json()) == failure
+
+
+def exited(status, tmp_path, *, oom_kills=0, device_type="cpu", said=""):
+    log = tmp_path / "rank-1.log"
+    log.write_text(said)
+    failure = from_exit(1, 0.0, status, device_type, log, oom_kills)
+    return failure.result(log)
+
+
+def test_exit_means(tmp_path):
+    killed = exited(-signal.SIGKILL, tmp_path)
+    assert (killed.outcome, killed.traceback) == (Outcome.FAILED, "SIGKILL")
+    starved = exited(-signal.SIGKILL, tmp_path, oom_kills=1)
+    assert starved.outcome is Outcome.HOST_OUT_OF_MEMORY
+    assert starved.reason == (
+        "rank 1 was killed by the kernel: the node ran out of memory"
+    )
+    aborted = exited(
+        -signal.SIGABRT, tmp_path, said="std::bad_alloc", device_type="cuda"
+    )
+    assert aborted.outcome is Outcome.HOST_OUT_OF_MEMORY
+    assert exited(-signal.SIGABRT, tmp_path).outcome is Outcome.FAILED
+    assert exited(-signal.SIGTERM, tmp_path).outcome is Outcome.PREEMPTED
+    realtime = exited(-(signal.SIGRTMIN + 3), tmp_path)
+    assert realtime.reason == f"rank 1 was killed by signal {signal.SIGRTMIN + 3}"
+
+
+def test_last_lines_join_a_reason_without_traceback(tmp_path):
+    said = "\n".join(f"line {number}" for number in range(9))
+    assert exited(2, tmp_path, said=said).reason == (
+        "rank 1 exited with status 2 before it returned a result; last lines of "
+        "rank-1.log: line 4 | line 5 | line 6 | line 7 | line 8"
+    )
+    assert last_lines(tmp_path / "absent") == ""
+
+
+ECHO = RuntimeError(
+    "[gloo/transport/tcp/pair.cc:547] Connection closed by peer [::1]:1"
+)
+
+
+def test_first_cause_is_the_earliest_that_is_no_echo():
+    echo = raised(ECHO, rank=0, at_s=1.0)
+    late = raised(ValueError("late"), rank=1, at_s=3.0)
+    early = raised(ValueError("early"), rank=2, at_s=2.0)
+    assert first_cause([echo, late, early]) is early
+    assert first_cause([raised(ECHO, rank=3, at_s=5.0), echo]) is echo
+
+
+def test_killed_loader_worker_is_host_out_of_memory():
+    failure = raised(
+        RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed.")
+    )
+    assert after_oom_kills(failure, 0) is failure
+    assert after_oom_kills(failure, 1).outcome is Outcome.HOST_OUT_OF_MEMORY
+    other = raised(ValueError("x"))
+    assert after_oom_kills(other, 1) is other
+
+
+def word(outcome, traceback=None, **measurements):
+    return AttemptResult(
+        outcome=outcome, reason="why", traceback=traceback, measurements=measurements
+    )
+
+
+def test_merge_takes_measurements_from_node_0_and_hosts_from_all():
+    merged = merge(
+        [
+            word(Outcome.TARGET_NOT_REACHED, hosts=["a"], num_steps=5, validity=["x"]),
+            word(Outcome.COMPLETED, hosts=["b"], validity=["x", "y"]),
+        ]
+    )
+    assert merged.outcome is Outcome.TARGET_NOT_REACHED
+    assert merged.measurements == {
+        "hosts": ["a", "b"],
+        "num_steps": 5,
+        "validity": ["x", "y"],
+    }
+
+
+@pytest.mark.parametrize(
+    "echo",
+    [
+        word(Outcome.CANCELLED),
+        word(Outcome.STALLED),
+        word(Outcome.FAILED, "Traceback\nRuntimeError: Connection reset by peer"),
+    ],
+)
+def test_merge_blames_the_node_where_it_began(echo):
+    cause = word(Outcome.FAILED, "Traceback\nValueError: bad", hosts=["b"])
+    assert merge([echo, cause]).traceback == cause.traceback
+    assert merge([cause, echo]).traceback == cause.traceback
+    assert merge([echo, word(Outcome.COMPLETED)]).outcome is echo.outcome
