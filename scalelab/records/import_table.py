@@ -15,7 +15,7 @@ from scalelab.records.attempt import Outcome
 from scalelab.records.columns import COLUMNS_BY_NAME, OPTION_PREFIX, SCHEMA_VERSION
 from scalelab.records.store import RunStore
 from scalelab.records.table_columns import Matching, match_columns
-from scalelab.records.table_file import Table, read_table
+from scalelab.records.table_file import Table, read_table, shown
 from scalelab.records.table_values import complete, parse, parse_option
 
 _CONFIGURATION = (
@@ -107,9 +107,9 @@ def _constant(name: str, text: str) -> Any:
     try:
         value = parse(name, text)
     except ValueError as error:
-        raise SpecError(f"{name}={text!r} {error}.") from error
+        raise SpecError(f"{name}={shown(text)} {error}.") from error
     if value is None:
-        raise SpecError(f"{name}={text!r} is empty. Give a value or leave it out.")
+        raise SpecError(f"{name}={shown(text)} is empty. Give a value or leave it out.")
     return value
 
 
@@ -155,11 +155,11 @@ def _cell(table: Table, line: int, name: str, theirs: str, text: str) -> Any:
     try:
         return parse(name, text)
     except ValueError as error:
-        column = f"column {theirs!r}" + ("" if theirs == name else f" ({name})")
+        column = f"column {shown(theirs)}" + ("" if theirs == name else f" ({name})")
         unit = COLUMNS_BY_NAME[name].meaning.rstrip(".")
         raise SpecError(
-            f"{table.path}, line {line}, {column}: {text!r} {error} ({unit}). Correct "
-            "the cell or remove the row."
+            f"{table.path}, line {line}, {column}: {shown(text)} {error} ({unit}). "
+            "Correct the cell or remove the row."
         ) from error
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from scalelab.errors import SpecError
 from scalelab.records.columns import COLUMNS, OPTION_PREFIX
-from scalelab.records.table_file import Table
+from scalelab.records.table_file import Table, listed, shown
 
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "workload": ("model", "benchmark", "network"),
@@ -126,8 +126,8 @@ def match_columns(
     for name, theirs in mapping.items():
         if theirs not in table.names:
             raise SpecError(
-                f"{table.path} has no column {theirs!r}, which is to be {name}. "
-                f"{_nearest(theirs, table.names)}Its columns: {', '.join(table.names)}."
+                f"{table.path} has no column {shown(theirs)}, which is to be {name}. "
+                f"{_nearest(theirs, table.names)}Its columns: {listed(table.names)}."
             )
     columns: dict[str, str] = {}
     options: dict[str, str] = {}
@@ -136,7 +136,8 @@ def match_columns(
         if not ours and (known := _known(theirs)) and known not in mapping:
             ours = [known]
         for name in ours:
-            _claim(table, name, theirs, columns, constants)
+            claimed = options if name.startswith(OPTION_PREFIX) else columns
+            _claim(table, name, theirs, claimed, constants)
         if not ours:
             options[OPTION_PREFIX + theirs.removeprefix(OPTION_PREFIX)] = theirs
     _check_required(table, {*columns, *constants}, options.values())
@@ -144,17 +145,17 @@ def match_columns(
 
 
 def _claim(
-    table: Table, name: str, theirs: str, columns: dict[str, str], constants: set[str]
+    table: Table, name: str, theirs: str, claimed: dict[str, str], constants: set[str]
 ) -> None:
-    if name in columns or name in constants:
-        other = columns.get(name)
+    if name in claimed or name in constants:
+        other = claimed.get(name)
         where = f"the column {other!r}" if other else "a value for the whole table"
         raise SpecError(
-            f"{table.path}: {name} is given by the column {theirs!r} and by {where}. "
-            f"Say which it is with a mapping of {name}, or rename one column."
+            f"{table.path}: {name} is given by the column {shown(theirs)} and by "
+            f"{where}. Say which it is with a mapping of {name}, or rename one column."
         )
     _check_unit(table, name, theirs)
-    columns[name] = theirs
+    claimed[name] = theirs
 
 
 def _check_settable(name: str) -> None:
@@ -169,7 +170,7 @@ def _check_unit(table: Table, name: str, theirs: str) -> None:
     unit = re.search(r"_(ms|us|ns|min|msec|millis|minutes|hours|h)$", _plain(theirs))
     if name.endswith("_s") and unit:
         raise SpecError(
-            f"{table.path}: the column {theirs!r} is to be {name}, which is in "
+            f"{table.path}: the column {shown(theirs)} is to be {name}, which is in "
             f"seconds, but its name says {unit[1]}. Convert it to seconds and rename "
             "it."
         )
@@ -202,14 +203,14 @@ def _check_required(table: Table, given: set[str], others: Iterable[str]) -> Non
     )
     wanted = {name for each in missing for names in each for name in names} - given
     near = "".join(
-        f" {theirs!r} looks like {ours}."
+        f" {shown(theirs)} looks like {ours}."
         for theirs in others
         if (ours := _lookalike(theirs, wanted))
     )
     raise SpecError(
         f"{table.path} lacks columns that a measurement needs: {needs}.{near} Map a "
         "column, or give a value for the whole table. "
-        f"Its columns: {', '.join(table.names)}."
+        f"Its columns: {listed(table.names)}."
     )
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from scalelab.errors import SpecError
 
 MAX_BYTES = 256 * 2**20
+_SHOWN_TEXT = 60
+_SHOWN_NAMES = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +100,25 @@ def _decode(path: Path, content: bytes) -> str:
     return text
 
 
+def shown(text: str) -> str:
+    """Return a cell or a name as a message shows it: quoted, and not too long."""
+    return repr(text if len(text) <= _SHOWN_TEXT else text[:_SHOWN_TEXT] + "...")
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names as a message lists them."""
+    rest = len(names) - _SHOWN_NAMES
+    more = f", ... ({rest} more)" if rest > 0 else ""
+    return ", ".join(name[:_SHOWN_TEXT] for name in names[:_SHOWN_NAMES]) + more
+
+
 def _records(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the first line and the cells of every record that is not blank."""
+    """Yield the first line and the cells of every record with a cell that is filled."""
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     line = 1
     try:
         for cells in reader:
-            if cells:
+            if any(map(str.strip, cells)):
                 yield line, cells
             line = reader.line_num + 1
     except csv.Error as error:
@@ -118,19 +132,20 @@ def _check_names(path: Path, names: tuple[str, ...]) -> None:
     for separator, name in ((";", "semicolons"), ("\t", "tabs"), ("|", "bars")):
         if len(names) == 1 and separator in names[0]:
             raise SpecError(
-                f"{path}: the header has one column, {names[0][:80]!r}, that contains "
+                f"{path}: the header has one column, {shown(names[0])}, that contains "
                 f"{name}. Separate the columns by commas."
             )
     for position, name in enumerate(names, start=1):
         if not name or not name.isprintable():
             raise SpecError(
-                f"{path}, line 1: column {position} has the name {name!r}. Give every "
-                "column a printable name."
+                f"{path}, line 1: column {position} has the name {shown(name)}. Give "
+                "every column a printable name."
             )
         if names.index(name) != position - 1:
             raise SpecError(
-                f"{path}, line 1: the column {name!r} stands there twice, as number "
-                f"{names.index(name) + 1} and {position}. Remove or rename one of them."
+                f"{path}, line 1: the column {shown(name)} stands there twice, as "
+                f"number {names.index(name) + 1} and {position}. Remove or rename one "
+                "of them."
             )
 
 
@@ -142,7 +157,8 @@ def _read_parquet(path: Path, content: bytes) -> tuple[tuple[str, ...], list[Tab
         table = pq.read_table(pa.BufferReader(content))
     except (OSError, pa.ArrowException) as error:
         raise SpecError(
-            f"{path} begins like a Parquet file but cannot be read: {error}. Write it "
+            f"{path} begins like a Parquet file but cannot be read: "
+            f"{str(error).partition(chr(10))[0].rstrip('.')}. Write it "
             "again, or save the table as CSV."
         ) from error
     names = tuple(table.column_names)

@@ -1,0 +1,198 @@
+"""Disks that are full or forbidden: an error that says so, and nothing half-written."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scalelab.records.attempt import AttemptFiles, Outcome
+from scalelab.records.attempt_io import read_result
+from scalelab.records.store import RunStore
+
+PRELUDE = """
+    import os, resource, sys
+    from pathlib import Path
+    from scalelab.errors import StoreError
+    from scalelab.experiment.program import WorkloadProgram
+    from scalelab.experiment.trial import Allocation, Trial, TrialKind
+    from scalelab.records.attempt import *
+    from scalelab.records.attempt_io import write_result
+    from scalelab.records.store import RunStore
+
+    directory = Path(sys.argv[1])
+    shares = (NodeShare(node="n", device_ids=("0",)),)
+    result = AttemptResult(
+        outcome=Outcome.COMPLETED,
+        measurements={"step_time_s": 0.5, "dataset": "d" * 900},
+    )
+
+    def next_spec(store, seed):
+        trial = Trial(
+            kind=TrialKind.THROUGHPUT, workload="digits_mlp", local_batch_size=1,
+            allocation=Allocation(devices_per_node=(1,)), seed=seed,
+        )
+        number = store.next_attempt_number(trial.trial_id)
+        return AttemptSpec(
+            run=store.name, trial=trial, program=WorkloadProgram(name="digits_mlp"),
+            number=number, placement=Placement(shares=shares), device_type="cpu",
+            directory=str(store.attempt_directory(trial.trial_id, number)),
+        )
+"""
+SWEEP = """
+    if os.environ.get("LIMIT"):
+        limit = int(os.environ["LIMIT"])
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    try:
+        store = RunStore.open(directory)
+        with store.lease():
+            store.recover()
+            for seed in range(100_000):
+                spec = next_spec(store, seed)
+                store.begin(spec)
+                write_result(spec.files, result)
+                store.finish(spec, result)
+                print(spec.attempt_id, flush=True)
+    except StoreError as error:
+        sys.exit(str(error))
+"""
+CREATE = """
+    try:
+        RunStore.create(directory / "new", experiment_text="x", meaning={})
+    except StoreError as error:
+        sys.exit(str(error))
+"""
+
+
+def run(
+    script: str, *arguments: Path, **options: object
+) -> subprocess.CompletedProcess[str]:
+    code = textwrap.dedent(PRELUDE + script)
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+        **options,  # type: ignore[call-overload]
+    )
+
+
+def check_whole(store: RunStore) -> None:
+    """Every file is whole and nothing hidden is left over."""
+    for path in store.directory.rglob("*"):
+        assert not path.name.startswith("."), path
+        if path.suffix == ".json":
+            json.loads(path.read_bytes())
+        elif path.suffix == ".jsonl":
+            *lines, rest = path.read_bytes().split(b"\n")
+            assert rest == b""
+            assert all(map(json.loads, lines))
+
+
+def check_nothing_lost(store: RunStore, finished: list[str]) -> None:
+    check_whole(store)
+    rows = {f"{row['trial_id']}-{row['attempt']}": row for row in store.rows()}
+    for attempt_id in finished:
+        assert rows[attempt_id]["outcome"] == "completed"
+        trial_id, _, number = attempt_id.rpartition("-")
+        files = AttemptFiles(store.attempt_directory(trial_id, int(number)))
+        result = read_result(files)
+        assert result is not None
+        assert result.outcome is Outcome.COMPLETED
+
+
+@pytest.mark.parametrize("limit", [1_000, 1_500, 2_000, 9_000, 10_111, 30_003])
+def test_a_full_disk_loses_no_finished_attempt(store: RunStore, limit: int) -> None:
+    done = run(SWEEP, store.directory, env={**os.environ, "LIMIT": str(limit)})
+    assert done.returncode == 1
+    assert "cannot be written: File too large. Free space" in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "it resumes." in done.stderr
+    finished = done.stdout.split()
+    check_nothing_lost(RunStore.open(store.directory), finished)
+    assert not (store.directory / "driver.lease").exists()
+
+    resumed = RunStore.open(store.directory)
+    with resumed.lease():
+        counting = resumed.recover()
+    assert {f"{row['trial_id']}-{row['attempt']}" for row in counting} >= set(finished)
+    check_nothing_lost(resumed, finished)
+
+
+def test_a_small_file_system_that_fills_up(tmp_path: Path, require_program) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("mounting needs root")
+    mount, umount = require_program("mount"), require_program("umount")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    options = ["-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)]
+    if subprocess.run([mount, *options], check=False, capture_output=True).returncode:
+        pytest.skip("mounting is forbidden here")
+    try:
+        store = RunStore.create(disk / "run", experiment_text="x", meaning={})
+        done = run(SWEEP, store.directory)
+        assert "cannot be written: No space left on device. Free space" in done.stderr
+        finished = done.stdout.split()
+        assert finished
+        check_nothing_lost(RunStore.open(store.directory), finished)
+        assert len(RunStore.open(store.directory).observations()) >= len(finished)
+    finally:
+        subprocess.run([umount, str(disk)], check=True)
+
+
+BECOME_SOMEBODY_ELSE = """
+    if os.geteuid() == 0:  # once everything is imported: the packages may be root's
+        import tempfile
+        with tempfile.TemporaryDirectory() as rehearsal:
+            store = RunStore.create(
+                Path(rehearsal) / "run", experiment_text="x", meaning={}
+            )
+            with store.lease():
+                store.observations(), store.streams()
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+"""
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """Return a directory that everybody may reach; those of pytest are private."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory)
+        path.chmod(0o755)
+        yield path
+
+
+def test_a_directory_one_may_not_write_to_is_said(public: Path) -> None:
+    public.chmod(0o555)
+    done = run(BECOME_SOMEBODY_ELSE + CREATE, public)
+    public.chmod(0o755)
+    assert f"{public / 'new'} cannot be written: Permission denied" in done.stderr
+    assert "Give yourself write permission there or choose another" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert os.listdir(public) == []
+
+
+def test_somebody_elses_run_is_read_but_not_run(public: Path) -> None:
+    few = SWEEP.replace("100_000", "3")
+    store = RunStore.create(public / "run", experiment_text="x", meaning={})
+    assert run(few, store.directory).returncode == 0
+    store.directory.chmod(0o555)
+    read = """
+    store = RunStore.open(directory)
+    print(len(store.observations()), len(store.streams()))
+    """
+    done = run(BECOME_SOMEBODY_ELSE + read, store.directory)
+    assert (done.stdout.split(), done.stderr) == (["3", "0"], "")
+    done = run(BECOME_SOMEBODY_ELSE + SWEEP, store.directory)
+    store.directory.chmod(0o755)
+    assert "driver.lease cannot be written: Permission denied" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(store.rows()) == 3
