@@ -1,0 +1,289 @@
+"""From observations and a job to a recommendation."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from scalelab.experiment.job import Job
+from scalelab.experiment.lr_rules import LearningRateRule, scaled_rate
+from scalelab.experiment.trial import Allocation, Scalar
+from scalelab.laws.baselines import law_named
+from scalelab.laws.rows import CurveKey, numbers, split_curves, step_time_rows
+from scalelab.laws.step_time import StepTimeLaw
+from scalelab.laws.support import Gap, Support
+from scalelab.recommend.candidates import BatchRule, candidates, places
+from scalelab.recommend.knee import find_knee, last_paying
+from scalelab.recommend.next_trial import loss, next_trial
+from scalelab.recommend.objective import Choice, Constraints, choose
+from scalelab.recommend.outlook import (
+    Outlook,
+    baseline_index,
+    look_ahead,
+    outlook_rows,
+)
+from scalelab.recommend.recommendation import (
+    LearningRatePlan,
+    OutlookRow,
+    ParameterRow,
+    Recommendation,
+)
+from scalelab.recommend.subject import Subject, choose_subject, plural
+from scalelab.recommend.workload_samples import SampleNeed
+
+_MIN_SIZES = 3  # world sizes below which the answer stays among the measured ones
+
+
+def recommend(
+    observations: pd.DataFrame,
+    job: Job | None,
+    *,
+    constraints: Constraints | None = None,
+    allocations: Sequence[Allocation] | None = None,
+    select: Mapping[str, Scalar] | None = None,
+    law: str = "scalelab",
+) -> Recommendation:
+    """Recommend an allocation for a job.
+
+    Parameters
+    ----------
+    observations
+        Rows of the observations frame; one workload on one kind of device, or narrowed
+        to that by ``select``.
+    job
+        How much there is to do; None: the target of the constraints.
+    constraints
+        Limits and how sure the answer must be; None: no limits.
+    allocations
+        Allocations to consider besides the measured ones; None: doublings up to 4 times
+        the largest measured world size.
+    select
+        Values by column that narrow the observations.
+    law
+        Name of the step-time law, see :data:`scalelab.laws.baselines.LAWS`.
+
+    Returns
+    -------
+    Recommendation
+        ``meets_constraints`` is False where nothing holds every limit; the chosen row
+        is then the closest.
+
+    Raises
+    ------
+    FitError
+        No row has a usable step time, or the target was not measured.
+    SpecError
+        The observations mix workloads or devices, or the law is unknown.
+    """
+    limits = constraints or Constraints()
+    subject = choose_subject(observations, select or {})
+    rows = step_time_rows(subject.frame).frame
+    evidence = _Evidence(
+        subject=subject,
+        law=law_named(law).fit(subject.frame),
+        need=SampleNeed.of(subject.frame, job, limits.target),
+        rows=rows,
+        rule=BatchRule.of(rows),
+    )
+    where = places(rows, [] if evidence.is_few else allocations)
+    asked = candidates(evidence.curves, where, evidence.rule)
+    outlook = look_ahead(asked, evidence.law, evidence.need, limits)
+    gaps = _gaps(evidence.law, allocations)
+    return _answer(evidence, outlook, gaps, limits)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Evidence:
+    """What was measured, and the laws fitted to it."""
+
+    subject: Subject
+    law: StepTimeLaw
+    need: SampleNeed
+    rows: pd.DataFrame
+    rule: BatchRule
+
+    @property
+    def curves(self) -> dict[CurveKey, pd.DataFrame]:
+        return split_curves(self.rows)
+
+    @property
+    def num_sizes(self) -> int:
+        return int(self.rows["world_size"].nunique())
+
+    @property
+    def is_few(self) -> bool:
+        return self.num_sizes < _MIN_SIZES
+
+    @property
+    def swept(self) -> list[str]:
+        """Columns in which the curves differ."""
+        curves = [dict(key) for key in self.curves]
+        names = list(dict.fromkeys(name for curve in curves for name in curve))
+        return [n for n in names if len({str(c.get(n)) for c in curves}) > 1]
+
+
+def _answer(
+    evidence: _Evidence, outlook: Outlook, gaps: tuple[Gap, ...], limits: Constraints
+) -> Recommendation:
+    subject, law, need = evidence.subject, evidence.law, evidence.need
+    choice = _choose(outlook, limits)
+    baseline, baseline_text = baseline_index(outlook.frame, subject.device_word)
+    has_limits = limits.any_limit or need.uses_law
+    table = outlook_rows(
+        outlook, choice.index, baseline, has_limits, limits, evidence.swept
+    )
+    losses = loss(outlook.one_run_s, outlook.gpu_hours, outlook.sizes, limits)
+    return Recommendation(
+        workload=subject.workload,
+        device_name=subject.device_name,
+        device_word=subject.device_word,
+        device_hour_word=subject.device_hour_word,
+        rows=table,
+        meets_constraints=choice.meets,
+        objective=choice.rule,
+        interval=limits.interval,
+        baseline=baseline_text,
+        learning_rate=_learning_rate(subject.frame, outlook.frame.iloc[choice.index]),
+        knee=find_knee(
+            outlook.expected_s,
+            outlook.questions,
+            np.median(outlook.samples, axis=0),
+            law,
+            limits.min_marginal_return,
+        ),
+        next_trial=next_trial(
+            table, losses, outlook.one_run_s, gaps, subject.frame, evidence.rule
+        ),
+        notes=_notes(evidence, table[choice.index]),
+        unsupported=tuple(
+            f"Not identifiable: {' and '.join(gap.parameters)}, because {gap.why}. "
+            f"{gap.remedy}"
+            for gap in gaps
+        ),
+        left_out=_left_out(law, need),
+        num_observations=len(subject.frame),
+        sweep_gpu_hours=_sweep_cost(subject.frame),
+        is_emulated=subject.is_emulated,
+        law=law.name,
+        parameters=_parameters(law, need, limits.interval),
+    )
+
+
+def _choose(outlook: Outlook, limits: Constraints) -> Choice:
+    time = outlook.time_s
+    last = int(last_paying(time[None], outlook.sizes, limits.min_marginal_return)[0])
+    is_known = (outlook.frame["support"] != Support.EXTRAPOLATED).to_numpy()
+    paying = is_known & (np.arange(len(time)) <= last)
+    if not paying.any():
+        paying = np.arange(len(time)) == is_known.argmax()
+    return choose(
+        time,
+        np.median(outlook.gpu_hours, axis=0),
+        outlook.held.mean(axis=0),
+        paying,
+        limits,
+    )
+
+
+def _gaps(
+    law: StepTimeLaw, allocations: Sequence[Allocation] | None
+) -> tuple[Gap, ...]:
+    """Return what the law leaves open, each once, if an allocation asks for it."""
+    found = {gap: None for curve in law.curves.values() for gap in curve.gaps}
+    if allocations is None:
+        return tuple(found)
+    nodes = max((a.num_nodes for a in allocations), default=1)
+    size = max((a.world_size for a in allocations), default=1)
+    return tuple(
+        gap for gap in found if gap.num_nodes <= nodes and gap.world_size <= size
+    )
+
+
+def _learning_rate(frame: pd.DataFrame, row: pd.Series) -> LearningRatePlan | None:
+    """Return the rate measured at the chosen batch, or what the rule makes of it."""
+    rate, batch = numbers(frame, "learning_rate"), numbers(frame, "global_batch_size")
+    known = np.isfinite(rate) & np.isfinite(batch)
+    if not known.any() or "lr_rule" not in frame.columns:
+        return None
+    rules = frame["lr_rule"].fillna("none").astype(str)
+    wanted = row["samples_rule"] or rules[known].mode().iloc[0]
+    same = known & (rules == wanted).to_numpy()
+    total = int(row["global_batch_size"])
+    nearest = np.where(same, np.abs(np.log(batch / total)), np.inf).argmin()
+    value = scaled_rate(
+        float(rate[nearest]),
+        rule=LearningRateRule(wanted),
+        at_batch=int(batch[nearest]),
+        global_batch_size=total,
+    )
+    return LearningRatePlan(rule=wanted, value=value)
+
+
+def _notes(evidence: _Evidence, chosen: OutlookRow) -> tuple[str, ...]:
+    need, notes = evidence.need, []
+    if evidence.is_few:
+        were = "world size was" if evidence.num_sizes == 1 else "world sizes were"
+        notes.append(
+            f"Only {evidence.num_sizes} {were} measured: the answer is among the "
+            "measured allocations."
+        )
+    batch = chosen.batch.global_batch_size
+    if need.target is not None and not need.uses_law:
+        notes.append(f"Not measured: samples to {need.target}.")
+    if not need.uses_law and batch not in need.measured_batches():
+        notes.append(
+            f"Not measured: accuracy at batch {batch}; assumes {need.job} suffice."
+        )
+    notes += [
+        f"Accuracy is assumed not to depend on {name} (chosen: {value})."
+        for name, value in chosen.settings.items()
+    ]
+    if chosen.basis == Support.EXTRAPOLATED:
+        count = chosen.world_size
+        notes.append(
+            f"{count} {plural(evidence.subject.device_word, count)} were not measured: "
+            "run a short trial there before the job."
+        )
+    return tuple(notes)
+
+
+def _left_out(law: StepTimeLaw, need: SampleNeed) -> dict[str, int]:
+    total = Counter(law.left_out)
+    if need.law is not None:
+        total.update(
+            {f"{reason} (convergence)": n for reason, n in need.law.left_out.items()}
+        )
+    return dict(total)
+
+
+def _sweep_cost(frame: pd.DataFrame) -> float | None:
+    seconds = numbers(frame, "allocated_gpu_s")
+    known = seconds[np.isfinite(seconds)]
+    return float(known.sum()) / 3600 if len(known) else None
+
+
+def _parameters(
+    law: StepTimeLaw, need: SampleNeed, interval: float
+) -> tuple[ParameterRow, ...]:
+    tables = [("step time", law.parameters(interval))]
+    if need.law is not None:
+        tables.append(("convergence", need.law.parameters(interval)))
+    return tuple(
+        ParameterRow(
+            law=title,
+            curve=str(row["curve"]),
+            name=str(row["name"]),
+            value=float(row["value"]),
+            lo=float(row["lo"]),
+            hi=float(row["hi"]),
+            unit=str(row["unit"]),
+            is_identified=bool(row["identified"]),
+            remedy=str(row["remedy"]),
+        )
+        for title, table in tables
+        for _, row in table.iterrows()
+    )

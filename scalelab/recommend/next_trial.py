@@ -1,0 +1,150 @@
+"""The measurement whose result would change the answer most.
+
+The value of knowing a row's step time is what the best choice would gain on average if
+it were known (expected value of partial perfect information), estimated from the draws
+by sorting them by that row's time.
+
+References
+----------
+Strong et al. 2014, *Estimating multiparameter partial expected value of perfect
+information from a probabilistic sensitivity analysis sample*, Medical Decision
+Making 34.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from scalelab.laws.rows import numbers
+from scalelab.laws.support import Gap
+from scalelab.recommend.candidates import BatchRule, allocation_label
+from scalelab.recommend.knee import last_paying
+from scalelab.recommend.objective import Constraints
+from scalelab.recommend.recommendation import BatchPlan, NextTrial, OutlookRow
+
+_NUM_BINS = 8
+_WORTH = 0.01  # of the loss: a smaller gain is not worth a measurement
+_USUAL_STEPS = 60
+
+
+def loss(
+    time_s: np.ndarray, gpu_hours: np.ndarray, sizes: np.ndarray, limits: Constraints
+) -> np.ndarray:
+    """Return what choosing each row costs, by draw, shape (n_draws, n_rows).
+
+    With a time limit device-hours, with a limit on cost the time, a broken limit
+    costing more than any row that holds it; without limits the doublings away from the
+    knee.
+    """
+    if not limits.any_limit:
+        knee = last_paying(time_s, sizes, limits.min_marginal_return)
+        return np.asarray(np.abs(np.log2(sizes / sizes[knee][:, None])))
+    value = gpu_hours if limits.max_time_s is not None else time_s
+    scale = np.median(value, axis=0).min()
+    largest = (value / scale).max(axis=1, keepdims=True)
+    excess = np.minimum(limits.excess(time_s, gpu_hours), 10.0)
+    broken = largest + excess
+    held = limits.held(time_s, gpu_hours)
+    return np.asarray(np.where(held, value / scale, broken))
+
+
+def value_of_knowing(losses: np.ndarray, time_s: np.ndarray) -> np.ndarray:
+    """Return the expected gain of knowing each row's time, shape (n_rows,).
+
+    Parameters
+    ----------
+    losses, time_s : ndarray, shape (n_draws, n_rows)
+    """
+    base = losses.mean(axis=0).min()
+    gains = []
+    for column in np.argsort(time_s, axis=0).T:
+        bins = np.array_split(losses[column], _NUM_BINS)
+        informed = [len(part) * part.mean(axis=0).min() for part in bins]
+        gains.append(base - sum(informed) / len(losses))
+    return np.array(gains)
+
+
+def next_trial(
+    rows: tuple[OutlookRow, ...],
+    losses: np.ndarray,
+    time_s: np.ndarray,
+    gaps: tuple[Gap, ...],
+    frame: pd.DataFrame,
+    rule: BatchRule,
+) -> NextTrial | None:
+    """Return the most useful measurement, or None where none would change the answer.
+
+    Parameters
+    ----------
+    rows
+        The outlook.
+    losses, time_s : ndarray, shape (n_draws, n_rows)
+        See :func:`loss`; time of the job.
+    gaps
+        What the law leaves open.
+    frame
+        Observations: how many steps a trial takes, how long it takes to start.
+    rule
+        Batches allowed.
+    """
+    steps = _usual_steps(frame)
+    open_rows = np.array([row.basis != "measured" for row in rows])
+    gain = np.where(open_rows, value_of_knowing(losses, time_s), 0.0)
+    best = int(gain.argmax())
+    if gain[best] > _WORTH * max(losses.mean(axis=0).min(), 1.0):
+        row = rows[best]
+        hours = _hours(row.world_size, steps, row.step_time_s.value, frame)
+        return NextTrial(
+            allocation=row.allocation,
+            world_size=row.world_size,
+            batch=row.batch,
+            steps=steps,
+            gpu_hours=hours,
+            why="its step time decides between the best allocations",
+        )
+    if not gaps:
+        return None
+    return _closing(gaps[0], rows, steps, frame, rule)
+
+
+def _closing(
+    gap: Gap,
+    rows: tuple[OutlookRow, ...],
+    steps: int,
+    frame: pd.DataFrame,
+    rule: BatchRule,
+) -> NextTrial:
+    """Plan the trial that closes a gap; as long as the longest step seen."""
+    splits = rule.splits(gap.world_size) if rule.fixed else []
+    local, accumulation = splits[0] if splits else (gap.local_batch_size, 1)
+    longest = max(row.step_time_s.value for row in rows)
+    return NextTrial(
+        allocation=allocation_label(gap.world_size, gap.num_nodes),
+        world_size=gap.world_size,
+        batch=BatchPlan(
+            local_batch_size=local,
+            data_parallel_size=gap.world_size,
+            gradient_accumulation_steps=accumulation,
+            global_batch_size=local * accumulation * gap.world_size,
+        ),
+        steps=steps,
+        gpu_hours=_hours(gap.world_size, steps, longest, frame),
+        why=gap.why,
+    )
+
+
+def _usual_steps(frame: pd.DataFrame) -> int:
+    counts = numbers(frame, "num_steps")
+    if "kind" in frame.columns:
+        is_short = (frame["kind"] == "throughput").fillna(False).to_numpy(bool)
+        counts = counts[is_short]
+    known = counts[np.isfinite(counts)]
+    return round(float(np.median(known))) if len(known) else _USUAL_STEPS
+
+
+def _hours(size: int, steps: int, step_time_s: float, frame: pd.DataFrame) -> float:
+    start_up = numbers(frame, "start_up_s")
+    known = start_up[np.isfinite(start_up)]
+    waiting = float(np.median(known)) if len(known) else 0.0
+    return size * (steps * step_time_s + waiting) / 3600

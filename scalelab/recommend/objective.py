@@ -1,0 +1,161 @@
+"""What the answer must respect, and which allocation respects it best."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from scalelab.errors import SpecError
+from scalelab.experiment.trial import Target
+
+_TIE = 0.01  # of the device-hours: below it the faster allocation wins
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Constraints:
+    """Limits on the job, and how sure the answer must be.
+
+    Parameters
+    ----------
+    max_time_s, max_gpu_hours, max_cost_usd
+        Upper limits; None: no limit. A cost needs ``price_per_gpu_hour_usd``.
+    price_per_gpu_hour_usd
+        What one device costs per hour.
+    target
+        Replaces the job's own target.
+    confidence
+        Probability with which all limits must hold, in (0, 1).
+    min_marginal_return
+        Speed-up per device added below which a further doubling does not pay: 1 is a
+        doubling that halves the time, 0 one that changes nothing.
+    interval
+        Probability mass of every interval, in (0, 1).
+    """
+
+    max_time_s: float | None = None
+    max_gpu_hours: float | None = None
+    max_cost_usd: float | None = None
+    price_per_gpu_hour_usd: float | None = None
+    target: Target | None = None
+    confidence: float = 0.9
+    min_marginal_return: float = 0.7
+    interval: float = 0.8
+
+    def __post_init__(self) -> None:
+        limits = ("max_time_s", "max_gpu_hours", "max_cost_usd")
+        for name in (*limits, "price_per_gpu_hour_usd"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise SpecError(f"{name}={value} must be a positive number.")
+        for name in ("confidence", "min_marginal_return", "interval"):
+            if not 0 < getattr(self, name) < 1:
+                raise SpecError(
+                    f"{name}={getattr(self, name)} must lie between 0 and 1."
+                )
+        if self.max_cost_usd is not None and self.price_per_gpu_hour_usd is None:
+            raise SpecError(
+                f"max_cost_usd={self.max_cost_usd:g} needs a price. Give "
+                "price_per_gpu_hour_usd."
+            )
+
+    @property
+    def gpu_hours_limit(self) -> float | None:
+        """The stricter of the two limits on device-hours."""
+        limits = []
+        if self.max_gpu_hours is not None:
+            limits.append(self.max_gpu_hours)
+        if self.max_cost_usd is not None and self.price_per_gpu_hour_usd is not None:
+            limits.append(self.max_cost_usd / self.price_per_gpu_hour_usd)
+        return min(limits, default=None)
+
+    @property
+    def any_limit(self) -> bool:
+        """A time, cost or device-hour limit is set."""
+        return self.max_time_s is not None or self.gpu_hours_limit is not None
+
+    def held(self, time_s: np.ndarray, gpu_hours: np.ndarray) -> np.ndarray:
+        """Tell, draw by draw, whether every limit holds; same shape as the inputs."""
+        held = np.ones(time_s.shape, dtype=bool)
+        if self.max_time_s is not None:
+            held = held & (time_s <= self.max_time_s)
+        if self.gpu_hours_limit is not None:
+            held = held & (gpu_hours <= self.gpu_hours_limit)
+        return np.asarray(held)
+
+    def excess(self, time_s: np.ndarray, gpu_hours: np.ndarray) -> np.ndarray:
+        """Return the largest ratio of a value to its limit."""
+        ratio = np.zeros_like(time_s)
+        if self.max_time_s is not None:
+            ratio = np.maximum(ratio, time_s / self.max_time_s)
+        if self.gpu_hours_limit is not None:
+            ratio = np.maximum(ratio, gpu_hours / self.gpu_hours_limit)
+        return np.asarray(ratio)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """Index of the chosen row, whether it meets the limits, and the rule in words."""
+
+    index: int
+    meets: bool
+    rule: str
+
+
+def choose(
+    time_s: np.ndarray,
+    gpu_hours: np.ndarray,
+    probability: np.ndarray,
+    paying: np.ndarray,
+    constraints: Constraints,
+) -> Choice:
+    """Choose among rows ordered by world size.
+
+    Parameters
+    ----------
+    time_s, gpu_hours : ndarray, shape (n_rows,)
+        Medians.
+    probability : ndarray, shape (n_rows,)
+        Of holding every limit.
+    paying : ndarray of bool, shape (n_rows,)
+        Rows up to the point where returns diminish; used without limits.
+    constraints
+        The limits.
+    """
+    if not constraints.any_limit:
+        index = int(np.flatnonzero(paying).max())
+        least = f"{100 * constraints.min_marginal_return:.0f}%"
+        rule = f"the most devices of which the last step returned at least {least}"
+        meets = bool(probability[index] >= constraints.confidence)
+        return Choice(index=index, meets=meets, rule=rule)
+    sure = probability >= constraints.confidence
+    if not sure.any():
+        excess = constraints.excess(time_s, gpu_hours)
+        closest = np.lexsort((excess, -np.round(probability, 2)))
+        return Choice(index=int(closest[0]), meets=False, rule="the closest there is")
+    percent = f"{100 * constraints.confidence:.0f}%"
+    if constraints.max_time_s is not None:
+        allowed = np.where(sure, gpu_hours, np.inf)
+        near = allowed <= allowed.min() * (1 + _TIE)
+        index = int(np.where(near, time_s, np.inf).argmin())
+        rule = f"the fewest device-hours that hold every limit with {percent}"
+    else:
+        index = int(np.where(sure, time_s, np.inf).argmin())
+        rule = f"the fastest that holds every limit with {percent}"
+    return Choice(index=index, meets=True, rule=rule)
+
+
+def pareto(time_s: np.ndarray, gpu_hours: np.ndarray) -> np.ndarray:
+    """Mark the rows that no other row beats in both time and device-hours.
+
+    Parameters
+    ----------
+    time_s, gpu_hours : ndarray, shape (n_rows,)
+
+    Returns
+    -------
+    ndarray of bool, shape (n_rows,)
+    """
+    no_worse = (time_s <= time_s[:, None]) & (gpu_hours <= gpu_hours[:, None])
+    better = (time_s < time_s[:, None]) | (gpu_hours < gpu_hours[:, None])
+    return np.asarray(~(no_worse & better).any(axis=1))

@@ -1,0 +1,118 @@
+"""Which of the observations an answer is about, and what a device is called there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pandas as pd
+
+from scalelab.errors import SpecError
+from scalelab.experiment.trial import Scalar
+
+_ONE_VALUE = (
+    "workload",
+    "dataset",
+    "device_type",
+    "device_name",
+    "emulated",
+    "sequence_length",
+)
+_MAX_LISTED = 6
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Subject:
+    """Observations of one workload on one kind of device.
+
+    Parameters
+    ----------
+    frame
+        Their rows, all outcomes.
+    workload, device_name
+        Empty where not recorded.
+    device_word, device_hour_word
+        What one device, and one device for an hour, is called.
+    is_emulated
+        Times were declared.
+    """
+
+    frame: pd.DataFrame
+    workload: str
+    device_name: str
+    device_word: str
+    device_hour_word: str
+    is_emulated: bool
+
+
+def choose_subject(observations: pd.DataFrame, select: Mapping[str, Scalar]) -> Subject:
+    """Narrow observations to one subject.
+
+    Parameters
+    ----------
+    observations
+        Rows of the observations frame.
+    select
+        Wanted values by column, e.g. ``{"workload": "resnet_cifar"}``.
+
+    Raises
+    ------
+    SpecError
+        A selected value does not occur, or several workloads or devices remain.
+    """
+    frame = observations
+    for name, value in select.items():
+        frame = _with_value(frame, name, value)
+    for name in _ONE_VALUE:
+        counts = _counts(frame, name)
+        if len(counts) > 1:
+            listed = ", ".join(
+                f"{value} ({count} rows)"
+                for value, count in list(counts.items())[:_MAX_LISTED]
+            )
+            more = len(counts) - _MAX_LISTED
+            listed += f" and {more} more" if more > 0 else ""
+            raise SpecError(
+                f"The observations mix {len(counts)} values of {name}: {listed}. One "
+                f"answer is about one of them: select {name}=VALUE."
+            )
+    device_type = _only(frame, "device_type")
+    is_emulated = _only(frame, "emulated") == "True"
+    word, hour_word = (
+        ("CPU slot", "core-h") if device_type == "cpu" else ("GPU", "GPU-h")
+    )
+    if is_emulated:
+        word, hour_word = "emulated GPU", "emulated GPU-h"
+    return Subject(
+        frame=frame,
+        workload=_only(frame, "workload"),
+        device_name=_only(frame, "device_name"),
+        device_word=word,
+        device_hour_word=hour_word,
+        is_emulated=is_emulated,
+    )
+
+
+def plural(word: str, count: int) -> str:
+    """Return the word for this many devices."""
+    return word if count == 1 else f"{word}s"
+
+
+def _with_value(frame: pd.DataFrame, name: str, value: Scalar) -> pd.DataFrame:
+    counts = _counts(frame, name)
+    if str(value) not in counts:
+        listed = ", ".join(list(counts)[:_MAX_LISTED]) or "none"
+        raise SpecError(f"No observation has {name}={value}. Measured: {listed}.")
+    matches = frame[name].astype("string").fillna("") == str(value)
+    return frame[matches.to_numpy(bool)]
+
+
+def _counts(frame: pd.DataFrame, name: str) -> dict[str, int]:
+    if name not in frame.columns:
+        return {}
+    counts = frame[name].dropna().astype("string").value_counts()
+    return {str(value): int(count) for value, count in counts.items()}
+
+
+def _only(frame: pd.DataFrame, name: str) -> str:
+    return next(iter(_counts(frame, name)), "")
