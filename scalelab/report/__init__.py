@@ -1,0 +1,1 @@
+"""The answer as figures and as one self-contained HTML file."""

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 
 from scalelab.recommend.recommendation import OutlookRow
 from scalelab.report.axes import count_axis, duration_axis, quantity_axis
-from scalelab.report.labels import Labels
+from scalelab.report.labels import ALLOCATION, Labels
 from scalelab.report.numerals import change, counted, duration, number
 from scalelab.report.scaling import best_rows
 from scalelab.report.style import (
@@ -21,7 +21,7 @@ from scalelab.report.style import (
     base_figure,
     ring_chosen,
 )
-from scalelab.report.subject import ALLOCATION, Subject
+from scalelab.report.subject import Subject
 
 _COLUMNS = [
     "allocation",

@@ -4,6 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pandas as pd
+
+from scalelab.laws.rows import split_curves
+from scalelab.recommend.recommendation import Recommendation
+from scalelab.records.columns import OPTION_PREFIX
+from scalelab.report.numerals import counted, number, percent
+
+ALLOCATION = ("world_size", "num_nodes")
+BATCH = ("local_batch_size", "gradient_accumulation_steps")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Labels:
@@ -51,3 +61,150 @@ class Labels:
     def bands(self) -> str:
         """What the bands are, as a caption says it."""
         return f"bands: {self.interval}" if self.interval else ""
+
+
+def scaling_mode(batches: pd.DataFrame, device_word: str) -> str:
+    """Say what is held fixed along a curve.
+
+    Parameters
+    ----------
+    batches : DataFrame
+        Columns ``world_size``, ``local_batch_size``, ``gradient_accumulation_steps``,
+        ``global_batch_size``.
+
+    Returns
+    -------
+    str
+        Names strong or weak scaling, or says that the batch changes freely; empty
+        without rows.
+
+    >>> rows = {"world_size": [1, 2], "local_batch_size": [64, 32]}
+    >>> rows |= {"gradient_accumulation_steps": 1, "global_batch_size": 64}
+    >>> scaling_mode(pd.DataFrame(rows), "GPU")
+    'strong scaling: global batch 64 at every count'
+    """
+    if batches.empty:
+        return ""
+    totals = batches["global_batch_size"].unique()
+    if batches["world_size"].nunique() == 1:
+        return f"one count only: {counted(batches['world_size'].iloc[0], device_word)}"
+    if len(totals) == 1:
+        return f"strong scaling: global batch {number(totals[0])} at every count"
+    shares = batches["local_batch_size"] * batches["gradient_accumulation_steps"]
+    if shares.nunique() == 1:
+        share = f"{number(shares.iloc[0])} samples per {device_word} and step"
+        return f"weak scaling: {share} at every count"
+    return "neither strong nor weak scaling: the best batch at each count"
+
+
+def label(
+    observations: pd.DataFrame,
+    rows: pd.DataFrame,
+    recommendation: Recommendation | None,
+) -> Labels:
+    """Find the words for a curve.
+
+    Parameters
+    ----------
+    observations : DataFrame
+        Everything that was observed, see ``records.columns``.
+    rows : DataFrame
+        The curve's rows, see ``Subject.rows``.
+    recommendation
+        None where there is none: the words then come from the rows.
+    """
+    words = _device_words(observations)
+    planned = rows[rows["is_planned"]]
+    if recommendation is None:
+        return Labels(
+            curve=_curve_name(rows),
+            device_word=words[0],
+            device_hour_word=words[1],
+            mode=scaling_mode(planned, words[0]),
+            baseline=_smallest_measured(planned, words[0]),
+            repeats=_repeats(planned),
+            interval="",
+            is_emulated=_any(rows, "emulated"),
+        )
+    return Labels(
+        curve=_answered_name(recommendation),
+        device_word=recommendation.device_word,
+        device_hour_word=recommendation.device_hour_word,
+        mode=scaling_mode(_plan_batches(recommendation), recommendation.device_word),
+        baseline=_baseline(recommendation),
+        repeats=_repeats(planned),
+        interval=f"{percent(recommendation.interval)} interval",
+        is_emulated=recommendation.is_emulated or _any(rows, "emulated"),
+    )
+
+
+def _any(rows: pd.DataFrame, name: str) -> bool:
+    return name in rows and bool(rows[name].fillna(False).any())
+
+
+def _device_words(observations: pd.DataFrame) -> tuple[str, str]:
+    if _any(observations, "emulated"):
+        return "emulated GPU", "emulated GPU-h"
+    if (observations["device_type"] == "cpu").any():
+        return "CPU slot", "core-h"
+    return "GPU", "GPU-h"
+
+
+def _smallest_measured(planned: pd.DataFrame, device_word: str) -> str:
+    if planned.empty:
+        return ""
+    return f"{counted(planned['world_size'].min(), device_word)}, as measured"
+
+
+def _baseline(recommendation: Recommendation) -> str:
+    named = recommendation.baseline
+    for row in recommendation.rows:
+        size = counted(row.world_size, recommendation.device_word)
+        if row.is_baseline and size not in named:
+            return f"{named} ({size})"
+    return named
+
+
+def _repeats(planned: pd.DataFrame) -> str:
+    sizes = planned.groupby([*ALLOCATION, *BATCH]).size()
+    if sizes.empty:
+        return ""
+    fewest, most = int(sizes.min()), int(sizes.max())
+    return counted(most, "repeat") if fewest == most else f"{fewest} to {most} repeats"
+
+
+def _plan_batches(recommendation: Recommendation) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "world_size": row.world_size,
+            "local_batch_size": row.batch.local_batch_size,
+            "gradient_accumulation_steps": row.batch.gradient_accumulation_steps,
+            "global_batch_size": row.batch.global_batch_size,
+        }
+        for row in recommendation.rows
+    )
+
+
+def _answered_name(recommendation: Recommendation) -> str:
+    settings = [
+        f"{name.removeprefix(OPTION_PREFIX)} {value}"
+        for name, value in recommendation.chosen.settings.items()
+    ]
+    words = [recommendation.workload, f"on {recommendation.device_name}"]
+    return ", ".join([" ".join(words), *settings])
+
+
+def _curve_name(rows: pd.DataFrame) -> str:
+    keys = list(split_curves(rows))
+    if not keys:
+        return ""
+    key = dict(keys[0])
+    words = [str(key.get("workload", "all rows"))]
+    if "device_name" in key:
+        words.append(f"on {key['device_name']}")
+    settings = [
+        f"{name.removeprefix(OPTION_PREFIX)} {value}"
+        for name, value in key.items()
+        if name == "precision" or name.startswith(OPTION_PREFIX)
+    ]
+    return ", ".join([" ".join(words), *settings])

@@ -19,7 +19,7 @@ def number(value: float) -> str:
     """
     if not math.isfinite(value):
         return "-"
-    if abs(value) >= 100 or value == round(value):
+    if abs(value) >= 100 or math.isclose(value, round(value), rel_tol=1e-9):
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:#.2g}"
 

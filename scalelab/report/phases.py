@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
-from scalelab.report.labels import Labels
+from scalelab.report.labels import ALLOCATION, Labels
 from scalelab.report.numerals import duration, percent
 from scalelab.report.style import (
     BLUE,
@@ -16,7 +16,7 @@ from scalelab.report.style import (
     PATTERNS,
     base_figure,
 )
-from scalelab.report.subject import ALLOCATION, Subject
+from scalelab.report.subject import Subject
 
 PHASES = {
     "data_wait_s": ("waiting for data", GOLD),

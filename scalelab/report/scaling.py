@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 
 from scalelab.recommend.recommendation import OutlookRow
-from scalelab.report.labels import Labels
+from scalelab.report.labels import ALLOCATION, Labels
 from scalelab.report.numerals import counted, number, percent
-from scalelab.report.subject import ALLOCATION, Subject
+from scalelab.report.subject import Subject
 
 _POINT = (
     *ALLOCATION,

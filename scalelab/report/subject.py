@@ -11,8 +11,7 @@ from scalelab.experiment.trial import Scalar
 from scalelab.laws.rows import split_curves, step_time_rows
 from scalelab.recommend.recommendation import OutlookRow, Recommendation
 from scalelab.records.columns import OPTION_PREFIX
-from scalelab.report.labels import Labels
-from scalelab.report.numerals import counted, number, percent
+from scalelab.report.labels import ALLOCATION, BATCH, Labels, label
 
 _EXTRA_COLUMNS = (
     "step_time_lo_s",
@@ -22,8 +21,6 @@ _EXTRA_COLUMNS = (
     "exposed_sync_s",
     "optimizer_s",
 )
-ALLOCATION = ("world_size", "num_nodes")
-_BATCH = ("local_batch_size", "gradient_accumulation_steps")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +69,7 @@ class Subject:
         else:
             rows = _planned_by(recommendation, usable)
         return cls(
-            labels=_labels(observations, rows, recommendation),
+            labels=label(observations, rows, recommendation),
             rows=rows,
             plan=() if recommendation is None else recommendation.rows,
             observations=observations,
@@ -120,7 +117,7 @@ def _planned_by_coverage(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _fastest_arithmetic(rows: pd.DataFrame) -> pd.DataFrame:
     planned = rows[rows["is_planned"]]
-    keys = [*ALLOCATION, *_BATCH]
+    keys = [*ALLOCATION, *BATCH]
     medians = planned.groupby(keys)["throughput_samples_per_s"].median().reset_index()
     fastest = medians.sort_values("throughput_samples_per_s", ascending=False)
     fastest = fastest.drop_duplicates(list(ALLOCATION))
@@ -167,137 +164,3 @@ def _is_configured_as(rows: pd.DataFrame, row: OutlookRow) -> pd.Series:
         & (rows["local_batch_size"] == row.batch.local_batch_size)
         & (rows["gradient_accumulation_steps"] == row.batch.gradient_accumulation_steps)
     )
-
-
-def scaling_mode(batches: pd.DataFrame, device_word: str) -> str:
-    """Say what is held fixed along a curve.
-
-    Parameters
-    ----------
-    batches : DataFrame
-        Columns ``world_size``, ``local_batch_size``, ``gradient_accumulation_steps``,
-        ``global_batch_size``.
-
-    Returns
-    -------
-    str
-        Names strong or weak scaling, or says that the batch changes freely; empty
-        without rows.
-
-    >>> rows = {"world_size": [1, 2], "local_batch_size": [64, 32]}
-    >>> rows |= {"gradient_accumulation_steps": 1, "global_batch_size": 64}
-    >>> scaling_mode(pd.DataFrame(rows), "GPU")
-    'strong scaling: global batch 64 at every count'
-    """
-    if batches.empty:
-        return ""
-    totals = batches["global_batch_size"].unique()
-    if batches["world_size"].nunique() == 1:
-        return f"one count only: {counted(batches['world_size'].iloc[0], device_word)}"
-    if len(totals) == 1:
-        return f"strong scaling: global batch {number(totals[0])} at every count"
-    shares = batches["local_batch_size"] * batches["gradient_accumulation_steps"]
-    if shares.nunique() == 1:
-        share = f"{number(shares.iloc[0])} samples per {device_word} and step"
-        return f"weak scaling: {share} at every count"
-    return "neither strong nor weak scaling: the best batch at each count"
-
-
-def _labels(
-    observations: pd.DataFrame,
-    rows: pd.DataFrame,
-    recommendation: Recommendation | None,
-) -> Labels:
-    words = _device_words(observations)
-    planned = rows[rows["is_planned"]]
-    if recommendation is None:
-        return Labels(
-            curve=_curve_name(rows),
-            device_word=words[0],
-            device_hour_word=words[1],
-            mode=scaling_mode(planned, words[0]),
-            baseline=_smallest_measured(planned, words[0]),
-            repeats=_repeats(planned),
-            interval="",
-            is_emulated=_any(rows, "emulated"),
-        )
-    return Labels(
-        curve=_answered_name(recommendation),
-        device_word=recommendation.device_word,
-        device_hour_word=recommendation.device_hour_word,
-        mode=scaling_mode(_plan_batches(recommendation), recommendation.device_word),
-        baseline=_baseline(recommendation),
-        repeats=_repeats(planned),
-        interval=f"{percent(recommendation.interval)} interval",
-        is_emulated=recommendation.is_emulated or _any(rows, "emulated"),
-    )
-
-
-def _any(rows: pd.DataFrame, name: str) -> bool:
-    return name in rows and bool(rows[name].fillna(False).any())
-
-
-def _device_words(observations: pd.DataFrame) -> tuple[str, str]:
-    if _any(observations, "emulated"):
-        return "emulated GPU", "emulated GPU-h"
-    if (observations["device_type"] == "cpu").any():
-        return "CPU slot", "core-h"
-    return "GPU", "GPU-h"
-
-
-def _smallest_measured(planned: pd.DataFrame, device_word: str) -> str:
-    if planned.empty:
-        return ""
-    return f"{counted(planned['world_size'].min(), device_word)}, as measured"
-
-
-def _baseline(recommendation: Recommendation) -> str:
-    row = next(row for row in recommendation.rows if row.is_baseline)
-    size = counted(row.world_size, recommendation.device_word)
-    named = recommendation.baseline
-    return named if size in named else f"{named} ({size})"
-
-
-def _repeats(planned: pd.DataFrame) -> str:
-    sizes = planned.groupby([*ALLOCATION, *_BATCH]).size()
-    if sizes.empty:
-        return ""
-    fewest, most = int(sizes.min()), int(sizes.max())
-    return counted(most, "repeat") if fewest == most else f"{fewest} to {most} repeats"
-
-
-def _plan_batches(recommendation: Recommendation) -> pd.DataFrame:
-    return pd.DataFrame(
-        {
-            "world_size": row.world_size,
-            "local_batch_size": row.batch.local_batch_size,
-            "gradient_accumulation_steps": row.batch.gradient_accumulation_steps,
-            "global_batch_size": row.batch.global_batch_size,
-        }
-        for row in recommendation.rows
-    )
-
-
-def _answered_name(recommendation: Recommendation) -> str:
-    settings = [
-        f"{name.removeprefix(OPTION_PREFIX)} {value}"
-        for name, value in recommendation.chosen.settings.items()
-    ]
-    words = [recommendation.workload, f"on {recommendation.device_name}"]
-    return ", ".join([" ".join(words), *settings])
-
-
-def _curve_name(rows: pd.DataFrame) -> str:
-    keys = list(split_curves(rows))
-    if not keys:
-        return ""
-    key = dict(keys[0])
-    words = [str(key.get("workload", "all rows"))]
-    if "device_name" in key:
-        words.append(f"on {key['device_name']}")
-    settings = [
-        f"{name.removeprefix(OPTION_PREFIX)} {value}"
-        for name, value in key.items()
-        if name == "precision" or name.startswith(OPTION_PREFIX)
-    ]
-    return ", ".join([" ".join(words), *settings])

@@ -1,0 +1,116 @@
+"""The report in a real browser: figures drawn, no error, nothing fetched."""
+
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from made_up_runs import trial_row
+
+from scalelab.recommend.recommendation import Recommendation
+from scalelab.records.observations import frame
+from scalelab.report.html import write_report
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
+
+Open = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def open_page(tmp_path: Path, require_program: Callable[[str], str]) -> Open:
+    """Open a file in Chromium; every request would go to a closed port."""
+    chromium = require_program("chromium")
+
+    def run(path: Path, *options: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [
+                chromium,
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--disable-background-networking",
+                "--disable-component-update",
+                "--disable-sync",
+                "--no-first-run",
+                "--proxy-server=127.0.0.1:9",
+                "--enable-logging=stderr",
+                f"--log-net-log={tmp_path / 'net.json'}",
+                f"--user-data-dir={tmp_path / 'profile'}",
+                "--virtual-time-budget=5000",
+                *options,
+                path.as_uri(),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=True,
+        )
+
+    return run
+
+
+@pytest.fixture
+def report(
+    tmp_path: Path, observations: pd.DataFrame, answered: Recommendation
+) -> Path:
+    path = tmp_path / "report.html"
+    rows = pd.concat(
+        [observations, frame([trial_row(1, 8, outcome="failed", reason="x")])],
+        ignore_index=True,
+    )
+    write_report(path, answered, rows, title="resnet")
+    return path
+
+
+def test_every_figure_is_drawn_without_an_error(open_page: Open, report: Path) -> None:
+    page = open_page(report, "--dump-dom")
+    console = [line for line in page.stderr.splitlines() if "CONSOLE" in line]
+    assert not console
+    drawn = re.findall(
+        r'<div class="plot[^"]*js-plotly-plot"[^>]*id="(\w+)"', page.stdout
+    )
+    assert len(drawn) == 7
+    assert page.stdout.count('class="main-svg"') >= len(drawn)
+    assert "law, extrapolated" in page.stdout
+    assert page.stdout.count('class="scatterlayer') >= 6
+
+
+def test_nothing_is_fetched(open_page: Open, report: Path, tmp_path: Path) -> None:
+    open_page(report, "--dump-dom")
+    log = (tmp_path / "net.json").read_text()
+    asked = set(re.findall(r'"url":"(https?://[^"/]+)', log))
+    # Chromium itself may look for updates; the page has no part in these
+    assert not {
+        url
+        for url in asked
+        if not url.endswith(".google.com")
+        and not url.endswith(".googleapis.com")
+        and not url.endswith(".gvt1.com")
+    }
+
+
+@pytest.mark.parametrize(("width", "name"), [(1200, "desktop"), (500, "phone")])
+def test_figures_fit_the_window(
+    open_page: Open, report: Path, tmp_path: Path, width: int, name: str
+) -> None:
+    probe = report.read_text().replace(
+        "</body>",
+        "<script>document.title = [...document.querySelectorAll('.main-svg')]"
+        ".every(e => e.getBoundingClientRect().right <= innerWidth) &&"
+        " document.documentElement.scrollWidth <= innerWidth"
+        " ? 'fits' : 'spills'</script></body>",
+    )
+    path = tmp_path / f"{name}.html"
+    path.write_text(probe)
+    page = open_page(path, "--dump-dom", f"--window-size={width},2000")
+    assert "<title>fits</title>" in page.stdout
+
+
+def test_a_run_without_an_answer_opens_too(open_page: Open, tmp_path: Path) -> None:
+    path = tmp_path / "empty.html"
+    write_report(path, None, frame([]), title="empty")
+    page = open_page(path, "--dump-dom")
+    assert "Nothing has been run yet." in page.stdout
+    assert "CONSOLE" not in page.stderr

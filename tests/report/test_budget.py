@@ -1,0 +1,72 @@
+import pytest
+from made_up_runs import outlook_row, planned, recommendation
+
+from scalelab.records.observations import frame
+from scalelab.report.budget import (
+    budget_figure,
+    budget_sentence,
+    budget_table,
+    trade_off_figure,
+    trade_off_sentence,
+)
+from scalelab.report.subject import Subject
+
+
+def test_every_allocation_has_its_time_and_device_hours(subject: Subject) -> None:
+    table = budget_table(subject)
+    assert table["world_size"].tolist() == [1, 2, 4, 8, 16, 32]
+    assert table["gpu_hours"].tolist() == pytest.approx(
+        (table["time_s"] * table["world_size"] / 3600).tolist()
+    )
+    assert (table["time_lo_s"] < table["time_hi_s"]).all()
+    assert table.loc[table["is_chosen"], "world_size"].tolist() == [16]
+    assert table["is_best_at_count"].all()
+
+
+def test_without_a_recommendation_there_is_no_budget() -> None:
+    assert budget_table(Subject.of(frame([]))).empty
+
+
+def test_the_budget_figure_has_a_panel_for_time_and_one_for_hours(
+    subject: Subject,
+) -> None:
+    figure = budget_figure(budget_table(subject), subject.labels)
+    assert figure.layout.yaxis.title.text == "time"
+    assert figure.layout.yaxis2.title.text == "GPU-h"
+    assert figure.layout.xaxis2.title.text == "GPUs"
+    lines = [trace for trace in figure.data if trace.name in ("time", "GPU-h")]
+    # what was not measured is drawn hollow
+    assert lines[0].marker.symbol == ("circle",) * 5 + ("circle-open",)
+    rings = [trace for trace in figure.data if trace.name == "recommended"]
+    assert [list(ring.x) for ring in rings] == [[16], [16]]
+
+
+def test_the_trade_off_joins_only_what_nothing_beats() -> None:
+    answer = recommendation(planned((1, 8, 64, 512), chosen=8, measured_up_to=64))
+    subject = Subject.of(frame([]), answer)
+    table = budget_table(subject)
+    assert table["is_pareto"].tolist() == [True, True, True, False]
+    figure = trade_off_figure(table, subject.labels)
+    assert list(figure.data[0].text) == ["64", "8", "1"]
+    assert list(figure.data[1].text) == ["512"]
+    assert trade_off_sentence(table, subject.labels) == (
+        "Further down is sooner, further left is cheaper. 1 of 4 are beaten by another "
+        "in both time and GPU-h."
+    )
+
+
+def test_sentences_name_the_ends_of_the_trade(subject: Subject) -> None:
+    table = budget_table(subject)
+    assert budget_sentence(table, subject.labels) == (
+        "From the cheapest choice (1 GPU) to the fastest (32 GPUs): -95% time, "
+        "+55% GPU-h."
+    )
+    assert "No allocation is beaten" in trade_off_sentence(table, subject.labels)
+
+
+def test_one_choice_is_both_fastest_and_cheapest() -> None:
+    answer = recommendation([outlook_row(1, 64, is_chosen=True)])
+    subject = Subject.of(frame([]), answer)
+    assert budget_sentence(budget_table(subject), subject.labels) == (
+        "The choice of 1 GPU is both the fastest and the cheapest."
+    )

@@ -1,0 +1,283 @@
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from made_up_runs import strong_scaling, trial_row
+
+from scalelab.errors import StoreError
+from scalelab.recommend.recommendation import Recommendation
+from scalelab.records.attempt import AttemptResult, Outcome
+from scalelab.records.observations import frame
+from scalelab.report.html import render, write_report
+
+HOSTILE = "</script><script>alert('x')</script><img src=http://x.example/y>"
+
+
+class Page(HTMLParser):
+    """The page in parts: elements, visible text, figures."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.figures: dict[str, Any] = {}
+        self._inside: tuple[str, dict[str, str | None]] = ("", {})
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._inside = (tag, dict(attrs))
+        self.elements.append(self._inside)
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = ("", {})
+
+    def handle_data(self, data: str) -> None:
+        tag, attributes = self._inside
+        if tag not in ("script", "style"):
+            self.words.append(data)
+        elif name := attributes.get("data-for"):
+            self.figures[name] = json.loads(data)
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\s+", " ", " ".join(self.words))
+
+    def count(self, tag: str) -> int:
+        return sum(name == tag for name, _ in self.elements)
+
+
+@pytest.fixture
+def page(observations: pd.DataFrame, answered: Recommendation) -> Page:
+    return Page(
+        render(answered, observations, title="resnet", experiment_text="gpus: 1")
+    )
+
+
+def test_the_answer_comes_first(page: Page) -> None:
+    words = page.text
+    order = [
+        "Use 16 GPUs: the job takes 12.8 min",
+        "The choices",
+        "What it takes",
+        "How it scales",
+        "What learning needs",
+        "What this rests on",
+        "Trials",
+        "Where this comes from",
+    ]
+    places = [words.index(part) for part in order]
+    assert places == sorted(places)
+    assert "gpus: 1" in words
+    assert "EMULATED" not in words
+    assert "2 of 33 observations were left out of the fits." in words
+    assert "The sweep cost 6.3 GPU-h." in words
+
+
+def test_every_figure_is_on_the_page_with_its_numbers(page: Page) -> None:
+    assert set(page.figures) == {
+        "time_and_gpu_hours",
+        "trade_off",
+        "speedup",
+        "efficiency",
+        "throughput",
+        "samples_to_target",
+        "step_phases",
+    }
+    drawn = {
+        str(attributes.get("id"))
+        for tag, attributes in page.elements
+        if attributes.get("class") == "plot"
+    }
+    assert drawn == set(page.figures)
+    assert page.text.count("The numbers") == len(page.figures)
+    assert "Not in this report" not in page.text
+
+
+def test_the_page_needs_no_network(page: Page) -> None:
+    for tag, attributes in page.elements:
+        for name in ("src", "srcset", "action", "poster"):
+            assert name not in attributes, tag
+        assert not (attributes.get("href") or "").startswith(("http", "//"))
+        assert tag not in ("link", "iframe", "object", "embed", "base")
+    policy = next(a["content"] for _, a in page.elements if "http-equiv" in a)
+    assert (policy or "").startswith("default-src 'none'")
+
+
+def test_plotly_is_there_once(
+    observations: pd.DataFrame, answered: Recommendation
+) -> None:
+    from plotly.offline import get_plotlyjs
+
+    html = render(answered, observations, title="x")
+    assert html.count(get_plotlyjs()) == 1
+    assert len(html) < 1.05 * len(get_plotlyjs()) + 200_000
+
+
+def test_untrusted_text_stays_text(
+    observations: pd.DataFrame, answered: Recommendation
+) -> None:
+    bad = trial_row(
+        2,
+        8,
+        outcome="failed",
+        reason=HOSTILE,
+        trial_id="bad",
+        workload=HOSTILE,
+        device_name=HOSTILE,
+        step_time_s=None,
+        throughput_samples_per_s=None,
+        versions=HOSTILE,
+        hosts=[HOSTILE],
+    )
+    rows = frame([bad, trial_row(1, 8, workload=HOSTILE)])
+    result = AttemptResult(
+        outcome=Outcome.FAILED, reason=HOSTILE, traceback=HOSTILE, log=HOSTILE
+    )
+    hostile = replace(answered, workload=HOSTILE, device_name=HOSTILE, notes=(HOSTILE,))
+    usual = Page(render(answered, observations, title="x", experiment_text="x"))
+    page = Page(
+        render(
+            hostile,
+            rows,
+            title=HOSTILE,
+            experiment_text=HOSTILE,
+            results={("bad", 1): result},
+            provenance={HOSTILE: HOSTILE},
+        )
+    )
+    assert page.count("img") == 0
+    num_plots = len(page.figures)
+    assert page.count("script") - num_plots == usual.count("script") - 7
+    assert page.text.count(HOSTILE) >= 7
+    for figure in page.figures.values():
+        assert "<script" not in json.dumps(figure)
+
+
+def test_emulated_runs_are_labelled_at_the_top_and_in_every_figure(
+    observations: pd.DataFrame, answered: Recommendation
+) -> None:
+    emulated = replace(
+        answered,
+        is_emulated=True,
+        device_word="emulated GPU",
+        device_hour_word="emulated GPU-h",
+    )
+    page = Page(render(emulated, observations.assign(emulated=True), title="x"))
+    assert page.text.index("EMULATED: times are declared") < page.text.index("Use 16")
+    for figure in page.figures.values():
+        assert "EMULATED" in json.dumps(figure)
+
+
+def test_a_run_of_failures_explains_itself() -> None:
+    rows = [
+        trial_row(
+            count,
+            8,
+            outcome="failed",
+            reason="rank 0 died by signal 9",
+            step_time_s=None,
+            throughput_samples_per_s=None,
+            compute_s=None,
+        )
+        for count in (1, 2)
+    ]
+    page = Page(render(None, frame(rows), title="x"))
+    assert "No recommendation. Nothing to recommend from. 2 attempts: 2 failed." in (
+        page.text
+    )
+    assert "rank 0 died by signal 9" in page.text
+    assert not page.figures
+    assert "Not in this report" in page.text
+
+
+def test_the_reason_given_for_having_no_answer_is_shown(
+    observations: pd.DataFrame,
+) -> None:
+    page = Page(render(None, observations, title="x", without_answer="Say which job."))
+    assert "No recommendation. Say which job." in page.text
+    assert "speedup" in page.figures
+    assert "time_and_gpu_hours" not in page.figures
+    silent = Page(render(None, observations, title="x"))
+    assert "The figures show what was measured." in silent.text
+
+
+def test_an_empty_run_says_that_nothing_was_run() -> None:
+    page = Page(render(None, frame([]), title="x"))
+    assert "Nothing has been run yet." in page.text
+    assert not page.figures
+
+
+def test_many_failures_are_cut(rng: np.random.Generator) -> None:
+    rows = strong_scaling((1, 2), rng)
+    rows += [
+        trial_row(
+            1,
+            8,
+            repeat=n,
+            outcome="failed",
+            reason="x",
+            step_time_s=None,
+            throughput_samples_per_s=None,
+        )
+        for n in range(120)
+    ]
+    page = Page(render(None, frame(rows), title="x"))
+    assert "20 more are not shown." in page.text
+
+
+def test_a_table_of_many_curves_shows_one_and_lists_the_others(
+    rng: np.random.Generator,
+) -> None:
+    rows = [
+        row
+        for workload in ("a", "b", "c")
+        for row in strong_scaling((1, 2), rng, workload=workload, kind="imported")
+    ]
+    page = Page(render(None, frame(rows), title="x"))
+    assert "3 curves were measured. The figures show one: a on A100" in page.text
+    assert "18 imported rows: 18 completed." in page.text
+
+
+def test_whole_runs_and_memory_are_reported_where_measured(
+    observations: pd.DataFrame, answered: Recommendation
+) -> None:
+    extra = frame(
+        [
+            trial_row(1, 512, kind="end_to_end", time_to_target_s=100.0, repeat=9),
+            trial_row(
+                1,
+                9999,
+                outcome="out_of_memory",
+                reason="no room",
+                step_time_s=None,
+                throughput_samples_per_s=None,
+            ),
+        ]
+    )
+    rows = pd.concat([observations, extra], ignore_index=True)
+    page = Page(render(answered, rows, title="x"))
+    assert "Whole runs against the prediction" in page.text
+    assert "What fits in memory" in page.text
+
+
+def test_the_file_is_replaced_whole(
+    tmp_path: Path, observations: pd.DataFrame, answered: Recommendation
+) -> None:
+    path = tmp_path / "report.html"
+    path.write_text("old")
+    write_report(path, answered, observations, title="x")
+    assert path.read_text().startswith("<!DOCTYPE html>")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_a_folder_that_is_not_there_is_named(
+    tmp_path: Path, observations: pd.DataFrame
+) -> None:
+    with pytest.raises(StoreError, match=re.escape(str(tmp_path / "no" / "r.html"))):
+        write_report(tmp_path / "no" / "r.html", None, observations, title="x")

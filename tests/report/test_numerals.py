@@ -1,0 +1,62 @@
+import pytest
+
+from scalelab.recommend.recommendation import Interval
+from scalelab.report.numerals import (
+    change,
+    counted,
+    duration,
+    duration_range,
+    number,
+    percent,
+)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (2, "2"),
+        (1.03, "1.0"),
+        (2.94, "2.9"),
+        (10.34, "10.3"),
+        (4096, "4,096"),
+        (1234567.8, "1,234,568"),
+        (0.0123, "0.012"),
+        (-0.5, "-0.50"),
+        (float("nan"), "-"),
+        (float("inf"), "-"),
+    ],
+)
+def test_numbers_keep_the_digits_that_matter(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (2.5e-5, "25 us"),
+        (0.0123, "12.3 ms"),
+        (0, "0 us"),
+        (1.03, "1.0 s"),
+        (119, "119 s"),
+        (120, "2 min"),
+        (10440, "2.9 h"),
+        (36000, "10 h"),
+        (259200, "3 days"),
+    ],
+)
+def test_durations_choose_their_unit(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_the_ends_of_an_interval_share_the_unit_of_its_value() -> None:
+    interval = Interval(value=7300.0, lo=7100.0, hi=7900.0)
+    assert duration_range(interval) == "2.0-2.2 h"
+
+
+def test_shares_changes_and_counts() -> None:
+    assert percent(0.874) == "87%"
+    assert change(-0.45) == "-45%"
+    assert change(0.09) == "+9%"
+    assert counted(1, "GPU") == "1 GPU"
+    assert counted(4096, "CPU slot") == "4,096 CPU slots"

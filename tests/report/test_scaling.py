@@ -1,0 +1,159 @@
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from made_up_runs import outlook_row, recommendation, step_time_s, trial_row
+
+from scalelab.recommend.recommendation import Interval, Recommendation
+from scalelab.records.observations import frame
+from scalelab.report.scaling import (
+    efficiency_sentence,
+    efficiency_table,
+    measured_points,
+    speedup_sentence,
+    speedup_table,
+    throughput_sentence,
+    throughput_table,
+)
+from scalelab.report.subject import Subject
+
+
+def series(table: pd.DataFrame, name: str) -> pd.DataFrame:
+    return table[table["series"] == name].set_index("world_size")
+
+
+def test_throughput_has_law_measurements_and_ideal(subject: Subject) -> None:
+    table = throughput_table(subject)
+    law, ideal = series(table, "law"), series(table, "ideal")
+    assert law.index.tolist() == [1, 2, 4, 8, 16, 32]
+    start = 512 / step_time_s(1, 1, 512)
+    expected = start * np.array([1, 2, 4, 8, 16, 32])
+    np.testing.assert_allclose(ideal["throughput_samples_per_s"], expected)
+    assert law["basis"].tolist() == ["measured"] * 5 + ["extrapolated"]
+    assert law.index[law["is_chosen"]].tolist() == [16]
+    measured = series(table, "measured")
+    assert measured["num_repeats"].tolist() == [4, 3, 3, 3, 3]
+    np.testing.assert_allclose(
+        measured["throughput_samples_per_s"],
+        law.loc[measured.index, "throughput_samples_per_s"],
+        rtol=0.03,
+    )
+
+
+def test_a_point_is_the_median_of_its_repeats_with_their_extremes() -> None:
+    rows = [
+        trial_row(2, 32, repeat=n, noise=noise)
+        for n, noise in enumerate((1.0, 1.25, 0.8))
+    ]
+    point = measured_points(Subject.of(frame(rows)).rows).iloc[0]
+    middle = 64 / step_time_s(2, 1, 32)
+    assert point["throughput_samples_per_s"] == pytest.approx(middle)
+    assert point["lo"] == pytest.approx(middle / 1.25)
+    assert point["hi"] == pytest.approx(middle / 0.8)
+
+
+def test_a_single_repeat_has_the_interval_within_it() -> None:
+    point = measured_points(Subject.of(frame([trial_row(2, 32)])).rows).iloc[0]
+    middle = point["throughput_samples_per_s"]
+    assert point["lo"] == pytest.approx(middle / 1.01)
+    assert point["hi"] == pytest.approx(middle / 0.99)
+
+
+def test_speedup_is_one_at_the_baseline_and_below_ideal(subject: Subject) -> None:
+    table = speedup_table(subject)
+    law, ideal = series(table, "law"), series(table, "ideal")
+    assert law.loc[1, "speedup"] == pytest.approx(1)
+    assert ideal["speedup"].tolist() == pytest.approx([1, 2, 4, 8, 16, 32])
+    assert (law["speedup"] <= ideal["speedup"] + 1e-9).all()
+    assert (law["lo"] <= law["speedup"]).all()
+    assert (law["speedup"] <= law["hi"]).all()
+    assert set(table["baseline_world_size"]) == {1}
+    assert "other batch" not in set(table["series"])
+
+
+def test_efficiency_agrees_with_the_recommendation(
+    subject: Subject, answered: Recommendation
+) -> None:
+    law = series(efficiency_table(subject), "law")
+    expected = [row.scaling_efficiency for row in answered.rows]
+    np.testing.assert_allclose(law["scaling_efficiency"], expected)
+    ideal = series(efficiency_table(subject), "ideal")
+    np.testing.assert_allclose(ideal["scaling_efficiency"], 1)
+
+
+def test_a_batch_that_needs_more_samples_slows_the_job() -> None:
+    """Weak scaling doubles throughput; twice the samples leave no speedup."""
+    base = outlook_row(1, 64)
+    rate = base.throughput_samples_per_s
+    doubled = Interval(value=2 * rate.value, lo=2 * rate.lo, hi=2 * rate.hi)
+    samples = Interval(**{end: 2 * base.samples.value for end in ("value", "lo", "hi")})
+    wide = replace(
+        outlook_row(2, 128, is_chosen=True),
+        throughput_samples_per_s=doubled,
+        samples=samples,
+        time_s=base.time_s,
+    )
+    table = speedup_table(Subject.of(frame([]), recommendation([base, wide])))
+    assert series(table, "law").loc[2, "speedup"] == pytest.approx(1)
+
+
+def test_the_fastest_placement_of_a_count_is_the_line() -> None:
+    rows = [
+        outlook_row(1, 64),
+        outlook_row(2, 64, num_nodes=2),
+        outlook_row(2, 64, num_nodes=1),
+        outlook_row(4, 64, num_nodes=1),
+        outlook_row(4, 64, num_nodes=2, is_chosen=True),
+    ]
+    table = throughput_table(Subject.of(frame([]), recommendation(rows)))
+    assert series(table, "law")["num_nodes"].tolist() == [1, 1, 2]
+    assert series(table, "other placement")["num_nodes"].tolist() == [2, 1]
+
+
+def test_other_batches_are_reduced_to_their_extremes(
+    observations: pd.DataFrame, answered: Recommendation
+) -> None:
+    others = series(throughput_table(Subject.of(observations, answered)), "other batch")
+    assert others.index.tolist() == [1, 1]
+    assert others["global_batch_size"].tolist() == [64, 4096]
+    assert others["job_samples"].isna().all()
+
+
+def test_without_an_answer_the_smallest_measured_count_is_the_baseline() -> None:
+    rows = [trial_row(count, 512 // count) for count in (2, 4)]
+    table = speedup_table(Subject.of(frame(rows)))
+    measured = series(table, "measured")
+    assert measured.loc[2, "speedup"] == pytest.approx(1)
+    expected = step_time_s(2, 1, 256) / step_time_s(4, 1, 128)
+    assert measured.loc[4, "speedup"] == pytest.approx(expected)
+    assert set(table["baseline_world_size"]) == {2}
+    efficiency = series(efficiency_table(Subject.of(frame(rows))), "measured")
+    assert efficiency.loc[4, "scaling_efficiency"] == pytest.approx(expected / 2)
+
+
+def test_an_empty_run_gives_empty_tables() -> None:
+    subject = Subject.of(frame([]))
+    for table in (throughput_table, speedup_table, efficiency_table):
+        assert table(subject).empty
+
+
+def test_sentences_speak_of_the_recommended_count(subject: Subject) -> None:
+    labels = subject.labels
+    assert speedup_sentence(speedup_table(subject), labels) == (
+        "With 16 GPUs the job runs 13.1 times as fast as on the baseline; 16 times "
+        "would be ideal."
+    )
+    assert efficiency_sentence(efficiency_table(subject), labels) == (
+        "With 16 GPUs, 82% of what they could do at the baseline's efficiency is used; "
+        "the rest is time spent waiting for each other."
+    )
+    assert throughput_sentence(throughput_table(subject), labels).startswith(
+        "16 GPUs: 6,522 samples per second."
+    )
+
+
+def test_without_a_law_the_sentence_says_so(observations: pd.DataFrame) -> None:
+    subject = Subject.of(observations)
+    sentence = throughput_sentence(throughput_table(subject), subject.labels)
+    assert sentence.endswith("No law could be drawn.")

@@ -1,0 +1,161 @@
+import pandas as pd
+import pytest
+from made_up_runs import trial_row
+
+from scalelab.records.attempt import AttemptResult, Outcome
+from scalelab.records.observations import frame
+from scalelab.report.subject import Subject
+from scalelab.report.trials import (
+    curve_table,
+    failures,
+    left_out_table,
+    memory_table,
+    outcome_table,
+    product_check_table,
+    provenance_table,
+    trial_table,
+)
+
+NOTHING_MEASURED = {"step_time_s": None, "throughput_samples_per_s": None}
+
+
+def test_every_outcome_has_a_meaning() -> None:
+    rows = [trial_row(1, 8, outcome=str(outcome), reason="x") for outcome in Outcome]
+    table = outcome_table(frame(rows))
+    assert len(table.rows) == len(Outcome)
+    assert all(meaning for _, _, meaning in table.rows)
+    assert table.rows[1][:2] == ("target not reached", "1")
+
+
+def test_failures_lead_to_their_logs() -> None:
+    rows = [
+        trial_row(1, 8),
+        trial_row(2, 8, outcome="out_of_memory", reason="no room", trial_id="oom"),
+        trial_row(
+            2, 8, outcome="failed", reason="rank 1 died", trial_id="bad one", attempt=2
+        ),
+    ]
+    result = AttemptResult(
+        outcome=Outcome.FAILED,
+        reason="rank 1 died",
+        rank=1,
+        traceback="Traceback",
+        log="rank-1.log",
+    )
+    died, oom = failures(frame(rows), {("bad one", 2): result}, "../trials")
+    assert died.attempt == "bad one-2"
+    assert died.configuration == (
+        "2 devices, 1 node, local batch 8, accumulation 1, seed 0"
+    )
+    assert died.traceback == "Traceback"
+    assert died.files == "../trials/bad one/002/rank-1.log"
+    assert died.link == "../trials/bad%20one/002/rank-1.log"
+    assert not died.is_measurement
+    assert oom.is_measurement
+    assert oom.files == "../trials/oom/001/"
+
+
+def test_imported_failures_have_no_files() -> None:
+    row = trial_row(
+        1, 8, outcome="failed", kind="imported", attempt=None, reason=None, seed=None
+    )
+    (failure,) = failures(frame([row]), {}, "trials")
+    assert failure.files == failure.link == failure.reason == ""
+    assert failure.configuration.endswith("accumulation 1")
+
+
+def test_trials_show_what_they_measured() -> None:
+    rows = [trial_row(1, 8), trial_row(2, 8, validity=["shared_node"])]
+    table = trial_table(frame(rows))
+    first, second = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
+    assert first["step time"] == "20 ms"
+    assert first["left out because"] == ""
+    assert second["left out because"] == "shared_node"
+    assert "final metric" not in table.columns
+
+
+def test_reasons_are_in_words_and_the_commonest_first() -> None:
+    table = left_out_table({"shared_node": 1, "out_of_memory": 3})
+    assert table.rows == (("out of memory", "3"), ("shared node", "1"))
+
+
+def test_what_fits_lies_between_what_did_and_what_did_not() -> None:
+    out = {"outcome": "out_of_memory", "reason": "no room", **NOTHING_MEASURED}
+    rows = [
+        trial_row(1, 128, gpu_memory_peak_bytes=3 * 2**30),
+        trial_row(1, 64),
+        trial_row(1, 256, **out),
+        trial_row(1, 512, **out),
+        trial_row(1, 512, precision="fp32"),
+        trial_row(1, 64, device_name="T4", **out),
+    ]
+    assert memory_table(frame(rows)).rows == (
+        ("resnet_cifar", "A100", "bf16", "128", "3,072 MiB", "256"),
+        ("resnet_cifar", "T4", "bf16", "none", "", "64"),
+    )
+
+
+def test_whole_runs_are_compared_with_the_product() -> None:
+    steady = trial_row(2, 32)
+    rate = steady["throughput_samples_per_s"]
+    learned = trial_row(
+        1, 64, kind="convergence", samples_to_target=50_000, reached_target=True
+    )
+    whole = trial_row(
+        2, 32, kind="end_to_end", repeat=1, time_to_target_s=50_000 / rate * 1.25
+    )
+    table = product_check_table(Subject.of(frame([steady, learned, whole])))
+    assert len(table) == 1
+    assert table["predicted_s"].iloc[0] == pytest.approx(50_000 / rate)
+    assert table["relative_error"].iloc[0] == pytest.approx(-0.2)
+
+
+def test_without_whole_runs_nothing_is_compared() -> None:
+    assert product_check_table(Subject.of(frame([trial_row(1, 8)]))).empty
+
+
+def test_curves_are_ranked_by_their_width() -> None:
+    rows = [trial_row(count, 8, workload="wide") for count in (1, 2, 4)]
+    rows += [trial_row(1, 8, workload=f"narrow {index}") for index in range(70)]
+    table = curve_table(frame(rows))
+    assert table.rows[0][0] == "workload=wide"
+    assert table.rows[0][1:3] == ("3", "1 to 4")
+    assert len(table.rows) == 60
+    assert table.num_omitted == 11
+
+
+def test_provenance_names_what_is_known_and_nothing_else() -> None:
+    rows = [
+        trial_row(1, 8, versions='{"torch": "2.13.0"}'),
+        trial_row(
+            1,
+            8,
+            versions="not json",
+            hosts=None,
+            started_at="2026-11-19T08:00:00+00:00",
+        ),
+    ]
+    facts = {
+        "host": "login1",
+        "code": {"commit": "abc", "dirty": True},
+        "none": None,
+        "cores": [0, 1],
+    }
+    found = dict(provenance_table(frame(rows), facts).rows)
+    assert found["from"] == "2026-11-19 08:00 UTC"
+    assert found["to"] == "2026-11-20 08:01 UTC"
+    assert found["hosts"] == "node0"
+    assert found["versions"] == "torch 2.13.0; not json"
+    assert found["code"] == "commit abc, dirty True"
+    assert found["cores"] == "0, 1"
+    assert "none" not in found
+    assert "data" not in found
+
+
+def test_an_empty_run_has_empty_tables() -> None:
+    nothing: pd.DataFrame = frame([])
+    assert outcome_table(nothing).rows == ()
+    assert failures(nothing, {}, "trials") == ()
+    assert trial_table(nothing).rows == ()
+    assert memory_table(nothing).rows == ()
+    assert provenance_table(nothing, {}).rows == ()
