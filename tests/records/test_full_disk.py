@@ -2,15 +2,18 @@
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
 import textwrap
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from scalelab.errors import StoreError
 from scalelab.records.attempt import AttemptFiles, Outcome
 from scalelab.records.attempt_io import read_result
 from scalelab.records.store import RunStore
@@ -70,16 +73,19 @@ CREATE = """
 
 
 def run(
-    script: str, *arguments: Path, **options: object
+    script: str, *arguments: Path, limit: int | None = None
 ) -> subprocess.CompletedProcess[str]:
-    code = textwrap.dedent(PRELUDE + script)
+    """Run a script, not measured for coverage: that writes files of its own."""
+    env = {name: os.environ[name] for name in os.environ if name[:3] != "COV"}
+    if limit is not None:
+        env["LIMIT"] = str(limit)
     return subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)],
+        [sys.executable, "-c", textwrap.dedent(PRELUDE + script), *map(str, arguments)],
         capture_output=True,
         text=True,
         check=False,
         timeout=100,
-        **options,  # type: ignore[call-overload]
+        env=env,
     )
 
 
@@ -109,7 +115,7 @@ def check_nothing_lost(store: RunStore, finished: list[str]) -> None:
 
 @pytest.mark.parametrize("limit", [1_000, 1_500, 2_000, 9_000, 10_111, 30_003])
 def test_a_full_disk_loses_no_finished_attempt(store: RunStore, limit: int) -> None:
-    done = run(SWEEP, store.directory, env={**os.environ, "LIMIT": str(limit)})
+    done = run(SWEEP, store.directory, limit=limit)
     assert done.returncode == 1
     assert "cannot be written: File too large. Free space" in done.stderr, done.stderr
     assert "Traceback" not in done.stderr
@@ -123,6 +129,44 @@ def test_a_full_disk_loses_no_finished_attempt(store: RunStore, limit: int) -> N
         counting = resumed.recover()
     assert {f"{row['trial_id']}-{row['attempt']}" for row in counting} >= set(finished)
     check_nothing_lost(resumed, finished)
+
+
+@pytest.fixture
+def files_of_at_most():
+    """Return a block in which this process cannot write files beyond a size."""
+
+    @contextmanager
+    def limited(size: int) -> Iterator[None]:
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    return limited
+
+
+def test_an_attempt_that_cannot_be_written_down_is_not_begun(
+    store: RunStore, make_spec, measured, files_of_at_most
+) -> None:
+    first, second, third = (make_spec(seed) for seed in range(3))
+    store.begin(first)
+    with files_of_at_most(300), pytest.raises(StoreError, match="File too large"):
+        store.begin(second)
+    for spec in range(3, 40):
+        store.begin(make_spec(spec))
+    size = store.directory.joinpath("ledger.jsonl").stat().st_size
+    assert size > first.files.spec.stat().st_size + 50
+    with files_of_at_most(size + 50), pytest.raises(StoreError, match=r"ledger\.jsonl"):
+        store.begin(third)
+    for spec in (second, third):
+        assert not spec.files.directory.exists()
+        store.begin(spec)
+    with files_of_at_most(size), pytest.raises(StoreError, match="File too large"):
+        store.finish(first, measured)
+    check_whole(store)
+    assert store.rows()[0]["outcome"] == "completed"
 
 
 def test_a_small_file_system_that_fills_up(tmp_path: Path, require_program) -> None:
