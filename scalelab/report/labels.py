@@ -190,8 +190,7 @@ def _answered_name(recommendation: Recommendation) -> str:
         f"{name.removeprefix(OPTION_PREFIX)} {value}"
         for name, value in recommendation.chosen.settings.items()
     ]
-    words = [recommendation.workload, f"on {recommendation.device_name}"]
-    return ", ".join([" ".join(words), *settings])
+    return _name(recommendation.workload, recommendation.device_name, settings)
 
 
 def _curve_name(rows: pd.DataFrame) -> str:
@@ -199,12 +198,14 @@ def _curve_name(rows: pd.DataFrame) -> str:
     if not keys:
         return ""
     key = dict(keys[0])
-    words = [str(key.get("workload", "all rows"))]
-    if "device_name" in key:
-        words.append(f"on {key['device_name']}")
     settings = [
         f"{name.removeprefix(OPTION_PREFIX)} {value}"
         for name, value in key.items()
         if name == "precision" or name.startswith(OPTION_PREFIX)
     ]
-    return ", ".join([" ".join(words), *settings])
+    return _name(key.get("workload", ""), key.get("device_name", ""), settings)
+
+
+def _name(workload: object, device_name: object, settings: list[str]) -> str:
+    subject = f"{workload or 'all rows'} on {device_name}" if device_name else workload
+    return ", ".join([str(subject or "all rows"), *settings])

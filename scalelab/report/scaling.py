@@ -63,14 +63,15 @@ def throughput_table(subject: Subject) -> pd.DataFrame:
         ``num_nodes``, ``global_batch_size``,
         ``throughput_samples_per_s`` with ``lo`` and ``hi``, ``num_repeats`` (of
         measured points), ``basis`` (of the law: measured, interpolated, extrapolated),
-        ``is_chosen`` and ``job_samples`` (1 without a plan: the job is one sample).
+        ``is_chosen``, and ``job_time_s`` with its ends: the time of the whole job, of
+        one sample without a plan.
     """
     measured = measured_points(subject.planned).assign(series="measured")
     others = _extremes(measured_points(subject.rows[~subject.rows["is_planned"]]))
     parts = [
         _law_rows(subject.plan),
-        _with_job_samples(measured, subject.plan),
-        others.assign(series="other batch", job_samples=np.nan),
+        _with_job_time(measured, subject.plan),
+        others.assign(series="other batch"),
     ]
     table = _stacked(parts)
     table = _stacked([table, _ideal_rows(table, subject)])
@@ -99,7 +100,9 @@ _THROUGHPUT_COLUMNS = [
     "num_repeats",
     "basis",
     "is_chosen",
-    "job_samples",
+    "job_time_s",
+    "job_time_lo_s",
+    "job_time_hi_s",
 ]
 
 
@@ -132,18 +135,24 @@ def _law_rows(plan: tuple[OutlookRow, ...]) -> pd.DataFrame:
             "hi": row.throughput_samples_per_s.hi,
             "basis": row.basis,
             "is_chosen": row.is_chosen,
-            "job_samples": row.samples.value,
+            "job_time_s": row.time_s.value,
+            "job_time_lo_s": row.time_s.lo,
+            "job_time_hi_s": row.time_s.hi,
         }
         for row in plan
     )
 
 
-def _with_job_samples(
+def _with_job_time(
     measured: pd.DataFrame, plan: tuple[OutlookRow, ...]
 ) -> pd.DataFrame:
     samples = {row.batch.global_batch_size: row.samples.value for row in plan}
-    jobs = measured["global_batch_size"].map(samples) if plan else 1.0
-    return measured.assign(job_samples=jobs)
+    job = measured["global_batch_size"].map(samples) if plan else 1.0
+    return measured.assign(
+        job_time_s=job / measured["throughput_samples_per_s"],
+        job_time_lo_s=job / measured["hi"],
+        job_time_hi_s=job / measured["lo"],
+    )
 
 
 def _ideal_rows(table: pd.DataFrame, subject: Subject) -> pd.DataFrame:
@@ -157,7 +166,7 @@ def _ideal_rows(table: pd.DataFrame, subject: Subject) -> pd.DataFrame:
             "series": "ideal",
             "world_size": counts,
             "throughput_samples_per_s": ideal,
-            "job_samples": start["job_samples"],
+            "job_time_s": start["job_time_s"] * start["world_size"] / counts,
         }
     )
 
@@ -169,7 +178,7 @@ def _baseline_point(table: pd.DataFrame, subject: Subject) -> pd.Series | None:
             {
                 "world_size": row.world_size,
                 "throughput_samples_per_s": row.throughput_samples_per_s.value,
-                "job_samples": row.samples.value,
+                "job_time_s": row.time_s.value,
             }
         )
     measured = table[table["series"] == "measured"]
@@ -191,15 +200,11 @@ def speedup_table(subject: Subject) -> pd.DataFrame:
     """
     table = throughput_table(subject)
     start = _baseline_point(table, subject)
-    table = table[table["job_samples"].notna()]
+    table = table[table["job_time_s"].notna()]
     if start is None:
         return table.reindex(columns=_SPEEDUP_COLUMNS)
-    rate = start["throughput_samples_per_s"] / start["job_samples"]
-    jobs_per_s = {"speedup": "throughput_samples_per_s", "lo": "lo", "hi": "hi"}
-    speedups = {
-        name: table[source] / table["job_samples"] / rate
-        for name, source in jobs_per_s.items()
-    }
+    times = {"speedup": "job_time_s", "lo": "job_time_hi_s", "hi": "job_time_lo_s"}
+    speedups = {name: start["job_time_s"] / table[time] for name, time in times.items()}
     table = table.assign(**speedups, baseline_world_size=start["world_size"])
     return table.reindex(columns=_SPEEDUP_COLUMNS).reset_index(drop=True)
 

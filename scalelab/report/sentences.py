@@ -38,8 +38,8 @@ def details(recommendation: Recommendation) -> tuple[str, ...]:
     """Say what goes with the headline, one sentence each."""
     row = recommendation.chosen
     lines = [
-        f"{recommendation.workload} on {recommendation.device_name}, "
-        f"{_placement(row)}, {_batch(row.batch)}{_settings(row)}.",
+        f"{_where(recommendation)}{_placement(row)}, {_batch(row.batch)}"
+        f"{_settings(row)}.",
         f"{percent(recommendation.interval)} interval of the time: "
         f"{duration_range(row.time_s)}; this allocation is {row.basis}.",
     ]
@@ -54,6 +54,11 @@ def details(recommendation: Recommendation) -> tuple[str, ...]:
         lines.append(_knee(knee, recommendation.device_word))
     lines.append(f"Chosen by: {recommendation.objective.rstrip('.')}.")
     return tuple(lines)
+
+
+def _where(recommendation: Recommendation) -> str:
+    device = f" on {recommendation.device_name}" if recommendation.device_name else ""
+    return f"{recommendation.workload}{device}, " if recommendation.workload else ""
 
 
 def _placement(row: OutlookRow) -> str:

@@ -132,10 +132,14 @@ def _planned_by(recommendation: Recommendation, rows: pd.DataFrame) -> pd.DataFr
         _equals_if_known(rows, "workload", recommendation.workload)
         & _equals_if_known(rows, "device_name", recommendation.device_name)
     ]
+    swept = list(
+        dict.fromkeys(name for row in recommendation.rows for name in row.settings)
+    )
     planned = pd.Series(False, index=rows.index)
     for row in recommendation.rows:
-        planned |= _has_settings(rows, row.settings) & _is_configured_as(rows, row)
-    shown = planned | _has_settings(rows, recommendation.chosen.settings)
+        is_of_curve = _has_settings(rows, row.settings, swept)
+        planned |= is_of_curve & _is_configured_as(rows, row)
+    shown = planned | _has_settings(rows, recommendation.chosen.settings, swept)
     return rows.assign(is_planned=planned)[shown]
 
 
@@ -149,11 +153,15 @@ def _equals_if_known(rows: pd.DataFrame, name: str, value: str) -> pd.Series:
     return equal if equal.any() else pd.Series(True, index=rows.index)
 
 
-def _has_settings(rows: pd.DataFrame, settings: Mapping[str, Scalar]) -> pd.Series:
+def _has_settings(
+    rows: pd.DataFrame, settings: Mapping[str, Scalar], swept: list[str]
+) -> pd.Series:
+    """Tell which rows have these values, and none where the settings have none."""
     matches = pd.Series(True, index=rows.index)
-    for name, value in settings.items():
-        column = name if name in rows else OPTION_PREFIX + name
-        matches &= (rows[column] == value).fillna(False).astype(bool)
+    for name in swept:
+        values = rows[name if name in rows else OPTION_PREFIX + name]
+        same = values == settings[name] if name in settings else values.isna()
+        matches &= same.fillna(False).astype(bool)
     return matches
 
 

@@ -117,7 +117,7 @@ def test_other_batches_are_reduced_to_their_extremes(
     others = series(throughput_table(Subject.of(observations, answered)), "other batch")
     assert others.index.tolist() == [1, 1]
     assert others["global_batch_size"].tolist() == [64, 4096]
-    assert others["job_samples"].isna().all()
+    assert others["job_time_s"].isna().all()
 
 
 def test_without_an_answer_the_smallest_measured_count_is_the_baseline() -> None:

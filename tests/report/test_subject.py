@@ -155,3 +155,23 @@ def test_several_placements_of_a_count_are_planned_together() -> None:
     ]
     seen = frame([trial_row(2, 32, num_nodes=1), trial_row(2, 32, num_nodes=2)])
     assert len(Subject.of(seen, recommendation(rows)).planned) == 2
+
+
+def test_a_curve_without_the_option_is_told_from_those_with_it(
+    rng: np.random.Generator,
+) -> None:
+    bare = strong_scaling((1, 2), rng)
+    fed = strong_scaling((1, 2), rng, **{"options.feed": "dali"})
+    plan = planned((1, 2), 2, 2)
+    rows = (replace(plan[0], settings={"feed": "dali"}), plan[1])
+    subject = Subject.of(frame(bare + fed), recommendation(rows))
+    feeds = subject.planned.groupby("world_size")["options.feed"].unique()
+    assert list(feeds[1]) == ["dali"]
+    assert feeds[2].isna().all()
+
+
+def test_names_leave_out_what_is_not_known(observations: pd.DataFrame) -> None:
+    answer = recommendation(planned((1, 2), 2, 2), device_name="", workload="")
+    assert Subject.of(observations, answer).labels.curve == "all rows"
+    bare = observations.assign(device_name=pd.NA, precision=pd.NA)
+    assert Subject.of(bare).labels.curve == "resnet_cifar"
