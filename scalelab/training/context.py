@@ -40,8 +40,7 @@ class RankIdentity:
     node_rank, num_nodes
         Position of this node.
     device_id
-        The rank's device: a core number on CPU; on CUDA what ``CUDA_VISIBLE_DEVICES``
-        takes, an index or a UUID.
+        The rank's device: a core number on CPU, an index or a UUID on CUDA.
     """
 
     rank: int
@@ -128,26 +127,22 @@ class RankContext:
         return values or []
 
 
-def claim_device(device_type: str, device_id: str) -> torch.device:
-    """Return the rank's device, making it the only one CUDA sees.
+def claim_device(device_type: str, local_rank: int) -> torch.device:
+    """Return the rank's device, making it the current one.
 
     Parameters
     ----------
     device_type
         ``cpu`` or ``cuda``.
-    device_id
-        As in :class:`RankIdentity`.
-
-    Notes
-    -----
-    The process must not have used CUDA before: then the variable would come too late.
+    local_rank
+        Which of the devices that ``CUDA_VISIBLE_DEVICES`` leaves is the rank's: the
+        launcher lists the node's share there, in the order of local ranks.
     """
     if device_type == "cpu":
         return torch.device("cpu")
-    os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-    os.environ["CUDA_VISIBLE_DEVICES"] = device_id
-    torch.cuda.set_device(0)
-    return torch.device("cuda", 0)
+    device = torch.device("cuda", local_rank)
+    torch.cuda.set_device(device)
+    return device
 
 
 @contextmanager

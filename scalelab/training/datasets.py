@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import pickle
 import shutil
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -60,10 +59,39 @@ class Cifar10:
     held_out: Split
 
 
-def default_directory() -> Path:
-    """Return where ``scalelab data cifar10`` puts the data unless told otherwise."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "scalelab" / "cifar10"
+def default_directory(name: str) -> Path:
+    """Return where a data set is looked for, and put, unless told otherwise."""
+    return Path("data") / name
+
+
+def obtain(name: str, directory: Path | None = None) -> Path:
+    """Obtain a data set that a built-in workload needs.
+
+    Parameters
+    ----------
+    name
+        ``cifar10``.
+    directory
+        Where to put it; None: ``data/NAME`` in the working directory.
+
+    Returns
+    -------
+    Path
+        The directory.
+
+    Raises
+    ------
+    SpecError
+        If there is no data set of that name, or it cannot be obtained.
+    """
+    if name not in _OBTAINED:
+        raise SpecError(
+            f"{name!r} is no data set that can be obtained. Choose from: "
+            f"{', '.join(_OBTAINED)}."
+        )
+    where = (directory or default_directory(name)).resolve()
+    _OBTAINED[name](where)
+    return where
 
 
 @lru_cache(maxsize=1)
@@ -93,9 +121,10 @@ def read_cifar10(directory: Path) -> Cifar10:
                 images, labels = (torch.cat(part) for part in zip(*parts, strict=True))
                 return Cifar10(training=(images, labels), held_out=read(held_out))
     raise SpecError(
-        f"data_dir={str(directory)!r} does not hold CIFAR-10: neither data_batch_1.bin "
-        "to test_batch.bin nor data_batch_1 to test_batch. Obtain it with: "
-        f"scalelab data cifar10 {directory}"
+        f"data_dir={str(directory.resolve())!r} does not hold CIFAR-10: neither "
+        "data_batch_1.bin to test_batch.bin nor data_batch_1 to test_batch. "
+        "Obtain it with: "
+        f"scalelab data cifar10 --directory {directory}"
     )
 
 
@@ -267,3 +296,6 @@ def _has_sum(path: Path, expected: str) -> bool:
         return False
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest() == expected
+
+
+_OBTAINED: Mapping[str, Callable[[Path], None]] = {"cifar10": obtain_cifar10}

@@ -139,7 +139,11 @@ def held_out_batches(
 def to_device(batch: Batch, device: torch.device) -> Batch:
     """Move every tensor of a batch to the device, without waiting for the copy."""
     if isinstance(batch, torch.Tensor):
-        return batch if batch.device == device else batch.to(device, non_blocking=True)
+        if batch.device == device:
+            return batch
+        # From pageable memory the copy would wait for all work queued on the device.
+        source = batch.pin_memory() if device.type == "cuda" else batch
+        return source.to(device, non_blocking=True)
     if isinstance(batch, dict):
         return {name: to_device(value, device) for name, value in batch.items()}
     if isinstance(batch, Sequence) and not isinstance(batch, str):

@@ -172,6 +172,7 @@ class Loop:
 
     def _run_block(self, num_steps: int) -> None:
         first = self._tally.step
+        self._context.progress(first)
         self._engine.begin(first)
         self._clock.start()
         for step in range(first, first + num_steps):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from scalelab.training.memory_limit import (
     resident_bytes,
 )
 from scalelab.training.meter import step_clock
+from scalelab.training.rank_options import RankOptions
 from scalelab.training.results import (
     RankReadings,
     conclude,
@@ -41,31 +41,6 @@ from scalelab.training.workloads.base import Workload
 from scalelab.training.workloads.registry import build_workload, preload_modules
 
 __all__ = ["preload_modules", "run_rank"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RankOptions:
-    """Workload parameters that the rank itself understands, whatever the workload.
-
-    Parameters
-    ----------
-    memory_limit_bytes
-        Bytes a CPU rank may allocate for model, gradients and activations; beyond them
-        it is out of memory. Plays the part of a GPU's memory.
-    loader_workers
-        Processes per rank that read training data which are not in memory.
-    """
-
-    memory_limit_bytes: int | None = None
-    loader_workers: int = 0
-
-    def __post_init__(self) -> None:
-        for name, least in (("memory_limit_bytes", 1), ("loader_workers", 0)):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < least):
-                raise SpecError(
-                    f"{name}={value!r} must be a whole number, at least {least}."
-                )
 
 
 def run_rank(
@@ -106,7 +81,7 @@ def run_rank(
     progress(0)
     workload, options = _workload(spec)
     device = claim_device(
-        "cpu" if workload.emulated else spec.device_type, identity.device_id
+        "cpu" if workload.emulated else spec.device_type, identity.local_rank
     )
     stream = StreamWriter(spec.files.stream if identity.rank == 0 else None)
     with closing(stream), process_group(identity, rendezvous, device, spec.attempt_id):
@@ -176,13 +151,9 @@ def _workload(spec: AttemptSpec) -> tuple[Workload, RankOptions]:
         raise SpecError(
             f"{spec.trial.workload!r} is a command, and ranks run workloads only."
         )
-    parameters = {**program.parameters, **spec.trial.options}
-    own = {
-        name: parameters.pop(name)
-        for name in RankOptions.__slots__
-        if name in parameters
-    }
-    options = RankOptions(**own)
+    options, parameters = RankOptions.split(
+        {**program.parameters, **spec.trial.options}
+    )
     return (
         build_workload(program.name, parameters, program.code_directory),
         options,

@@ -89,7 +89,7 @@ def test_wrong_rendezvous_is_refused(rendezvous):
 
 
 def test_cpu_rank_claims_the_cpu():
-    assert claim_device("cpu", "3") == torch.device("cpu")
+    assert claim_device("cpu", 3) == torch.device("cpu")
 
 
 def test_stream_writes_whole_lines_and_leaves_out_what_is_missing(tmp_path):

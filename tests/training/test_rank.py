@@ -146,7 +146,7 @@ def test_convergence_does_not_depend_on_the_number_of_devices(tmp_path):
     assert scales[0] == pytest.approx(scales[1], rel=1e-2)
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("world_size", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_stopped_trial_goes_on_bit_by_bit(tmp_path, world_size):
     trial = on(convergence_trial("own_workloads:HashedDigits"), world_size)
     parameters = {"dropout": 0.3, "batch_norm": True, "hidden_sizes": [16]}
@@ -176,7 +176,9 @@ def test_stopped_trial_goes_on_bit_by_bit(tmp_path, world_size):
     assert resumed.measurements["normalization_batch_size"] == 32
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize(
+    "precision", [pytest.param("bf16", marks=pytest.mark.slow), "fp16"]
+)
 def test_lower_precision_trains(tmp_path, precision):
     measurement = Measurement(
         max_samples=40_000, evaluate_every_samples=2000, target=VAL_ACC

@@ -55,7 +55,8 @@ def test_module_that_lacks_a_package_says_which(tmp_path):
 def test_unknown_parameter_is_refused_with_the_valid_ones():
     message = (
         r"hidden=3 is no parameter of workload 'digits_mlp'. "
-        r"It takes: hidden_sizes, batch_norm, dropout\."
+        r"It takes: hidden_sizes, batch_norm, dropout; "
+        r"every workload takes: memory_limit_bytes, loader_workers\."
     )
     with pytest.raises(SpecError, match=message):
         build_workload("digits_mlp", {"hidden": 3})

@@ -5,7 +5,6 @@ from gang import run_trial, stream, throughput_trial
 
 from scalelab.errors import SpecError
 from scalelab.experiment.trial import Measurement, TrialKind
-from scalelab.training.datasets import default_directory
 from scalelab.training.workloads.resnet_cifar import (
     CifarResnet,
     ResidualBlock,
@@ -81,12 +80,6 @@ def test_cosine_schedule_falls_to_zero():
     cosine = ResnetCifar(schedule="cosine").learning_rate_factor
     assert [cosine(x) for x in (0.0, 0.5, 1.0)] == pytest.approx([1.0, 0.5, 0.0])
     assert ResnetCifar().learning_rate_factor(0.7) == 1.0
-
-
-def test_data_are_looked_for_where_the_command_puts_them(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert default_directory() == tmp_path / "scalelab" / "cifar10"
-    assert ResnetCifar().directory == default_directory()
 
 
 @pytest.fixture

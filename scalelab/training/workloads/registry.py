@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from scalelab.errors import SpecError
 from scalelab.experiment.program import Program, WorkloadProgram
+from scalelab.training.rank_options import RankOptions
 
 if TYPE_CHECKING:
     from scalelab.training.workloads.base import Workload
@@ -103,7 +104,8 @@ def build_workload(
     if unknown:
         raise SpecError(
             f"{unknown[0]}={parameters[unknown[0]]!r} is no parameter of workload "
-            f"{name!r}. It takes: {', '.join(accepted) or 'none'}."
+            f"{name!r}. It takes: {', '.join(accepted) or 'none'}; "
+            f"every workload takes: {', '.join(RankOptions.__slots__)}."
         )
     missing = [
         parameter

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ class ResnetCifar(Workload):
         if schedule not in SCHEDULES:
             raise SpecError(f"schedule={schedule!r} must be one of {SCHEDULES}.")
         self.depth = depth
-        self.directory = Path(data_dir) if data_dir else default_directory()
+        self.directory = Path(data_dir) if data_dir else default_directory("cifar10")
         self.sync_batch_norm = sync_batch_norm
         self.schedule = schedule
         self.momentum = momentum
@@ -196,9 +197,17 @@ class ResidualBlock(nn.Module):
 
 def standardised(images: torch.Tensor) -> torch.Tensor:
     """Return uint8 images as numbers of about zero mean and unit variance."""
-    mean = torch.tensor(MEAN, device=images.device).view(1, 3, 1, 1)
-    std = torch.tensor(STD, device=images.device).view(1, 3, 1, 1)
+    mean, std = _statistics(images.device)
     return (images.float() / 255 - mean) / std
+
+
+@cache
+def _statistics(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    # Made once: every copy from the host would wait for the device.
+    return (
+        torch.tensor(MEAN, device=device).view(1, 3, 1, 1),
+        torch.tensor(STD, device=device).view(1, 3, 1, 1),
+    )
 
 
 def cropped_and_flipped(images: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
