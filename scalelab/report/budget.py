@@ -39,6 +39,7 @@ _COLUMNS = [
     "is_chosen",
 ]
 
+_MAX_NAMES = 10
 _PANELS = {
     1: ("time_s", "time_lo_s", "time_hi_s"),
     2: ("gpu_hours", "gpu_hours_lo", "gpu_hours_hi"),
@@ -141,7 +142,7 @@ def trade_off_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
     """Draw :func:`budget_table` as time against device-hours, the frontier joined."""
     title = f"What time costs in {labels.device_hour_word}"
     figure = base_figure(
-        title, (labels.curve, f"numbers at the points: {labels.devices}"), labels
+        title, (labels.curve, f"numbers at points: {labels.devices}"), labels
     )
     frontier = table[table["is_pareto"]].sort_values("time_s")
     rest = table[~table["is_pareto"]]
@@ -155,8 +156,9 @@ def trade_off_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
                 x=rows["gpu_hours"],
                 y=rows["time_s"],
                 mode=mode,
-                text=[f"{count:,}" for count in rows["world_size"]],
+                text=_point_names(rows),
                 textposition="top right",
+                cliponaxis=False,
                 line={"color": colour, "width": 2},
                 marker={"color": colour, "size": 9, "symbol": symbol},
                 name=name,
@@ -169,6 +171,17 @@ def trade_off_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
     figure.update_xaxes(quantity_axis(table["gpu_hours"], labels.device_hour_word))
     figure.update_yaxes(duration_axis(table["time_s"], "time"))
     return figure
+
+
+def _point_names(rows: pd.DataFrame) -> list[str]:
+    """Name the points by their count; of many, only the ends and the chosen one."""
+    last = len(rows) - 1
+    return [
+        f"{count:,}" if last < _MAX_NAMES or is_chosen or index in (0, last) else ""
+        for index, (count, is_chosen) in enumerate(
+            zip(rows["world_size"], rows["is_chosen"], strict=True)
+        )
+    ]
 
 
 def _described(rows: pd.DataFrame, labels: Labels) -> list[str]:

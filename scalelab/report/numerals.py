@@ -67,7 +67,7 @@ def change(share: float) -> str:
     >>> change(-0.45)
     '-45%'
     """
-    return f"{100 * share:+.0f}%"
+    return f"{round(100 * share):+d}%"
 
 
 def counted(count: float, word: str) -> str:

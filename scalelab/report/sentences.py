@@ -124,7 +124,7 @@ def allocation_table(recommendation: Recommendation) -> Table:
         "efficiency",
         "next: time",
         f"next: {recommendation.device_hour_word}",
-        *(["P(constraints met)"] if has_probability else []),
+        *(["P(met)"] if has_probability else []),
         "basis",
         "nodes",
         "global batch",

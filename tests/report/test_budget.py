@@ -70,3 +70,14 @@ def test_one_choice_is_both_fastest_and_cheapest() -> None:
     assert budget_sentence(budget_table(subject), subject.labels) == (
         "The choice of 1 GPU is both the fastest and the cheapest."
     )
+
+
+def test_of_many_points_only_the_ends_and_the_chosen_are_named() -> None:
+    counts = range(1, 21)
+    answer = recommendation(planned(counts, chosen=8, measured_up_to=20))
+    subject = Subject.of(frame([]), answer)
+    figure = trade_off_figure(budget_table(subject), subject.labels)
+    named = [text for trace in figure.data[:2] for text in trace.text or () if text]
+    assert "8" in named
+    assert "7" not in named
+    assert len(named) < 6

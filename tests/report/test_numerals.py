@@ -58,5 +58,6 @@ def test_shares_changes_and_counts() -> None:
     assert percent(0.874) == "87%"
     assert change(-0.45) == "-45%"
     assert change(0.09) == "+9%"
+    assert change(-0.001) == "+0%"
     assert counted(1, "GPU") == "1 GPU"
     assert counted(4096, "CPU slot") == "4,096 CPU slots"

@@ -111,8 +111,8 @@ def test_the_last_row_has_no_next_and_an_unknown_probability_is_empty() -> None:
     table = allocation_table(recommendation(rows))
     last = dict(zip(table.columns, table.rows[1], strict=True))
     assert last["next: time"] == ""
-    assert last["P(constraints met)"] == ""
-    assert table.rows[0][table.columns.index("P(constraints met)")] == "20%"
+    assert last["P(met)"] == ""
+    assert table.rows[0][table.columns.index("P(met)")] == "20%"
 
 
 def test_the_next_trial_has_its_price(answered: Recommendation) -> None:
