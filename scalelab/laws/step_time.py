@@ -93,9 +93,10 @@ class StepTimeLaw:
 
     name: ClassVar[str] = "scalelab"
     reference: ClassVar[str] = (
-        "T = (A-1) C + (C^g + S^g)^(1/g), C = fixed + slope b^p, "
-        "S = 2(n-1) latency + 2(n-1)/n transfer of the slowest tier "
-        "(Qiao et al. 2021; Patarasuk and Yuan 2009)"
+        "T = A C + exposed S; C = (fixed + per_sample b^exponent) (1 + imbalance); "
+        "S = 2(k-1) latency + 2(k-1)/k transfer, as one ring as slow as its slowest "
+        "link or as a ring in the node and one between nodes, weighed by fit "
+        "(Patarasuk and Yuan 2009; Qiao et al. 2021)"
     )
 
     curves: Mapping[CurveKey, CurveModel]

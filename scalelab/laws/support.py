@@ -55,7 +55,7 @@ class Coverage:
 
     def gaps(self) -> tuple[Gap, ...]:
         """Return what the measured configurations cannot determine, by counting."""
-        found = (self._inter_gap(), self._intra_gap(), self._compute_gap())
+        found = (self._intra_gap(), self._inter_gap(), self._compute_gap())
         return tuple(
             gap
             for gap in found

@@ -13,7 +13,14 @@ from scalelab.experiment.job import Job
 from scalelab.experiment.lr_rules import LearningRateRule, scaled_rate
 from scalelab.experiment.trial import Allocation, Scalar
 from scalelab.laws.baselines import law_named
-from scalelab.laws.rows import CurveKey, numbers, split_curves, step_time_rows
+from scalelab.laws.memory import MemoryLaw
+from scalelab.laws.rows import (
+    CONFIGURATION,
+    CurveKey,
+    numbers,
+    split_curves,
+    step_time_rows,
+)
 from scalelab.laws.step_time import StepTimeLaw
 from scalelab.laws.support import Gap, Support
 from scalelab.recommend.candidates import BatchRule, candidates, places
@@ -33,6 +40,7 @@ from scalelab.recommend.recommendation import (
     Recommendation,
 )
 from scalelab.recommend.subject import Subject, choose_subject, plural
+from scalelab.recommend.units import limit_words
 from scalelab.recommend.workload_samples import SampleNeed
 
 _MIN_SIZES = 3  # world sizes below which the answer stays among the measured ones
@@ -90,7 +98,7 @@ def recommend(
         rule=BatchRule.of(rows),
     )
     where = places(rows, [] if evidence.is_few else allocations)
-    asked = candidates(evidence.curves, where, evidence.rule)
+    asked = _fitting(candidates(evidence.curves, where, evidence.rule), evidence)
     outlook = look_ahead(asked, evidence.law, evidence.need, limits)
     gaps = _gaps(evidence.law, allocations)
     return _answer(evidence, outlook, gaps, limits)
@@ -144,6 +152,7 @@ def _answer(
         device_hour_word=subject.device_hour_word,
         rows=table,
         meets_constraints=choice.meets,
+        limits=limit_words(limits, need),
         objective=choice.rule,
         interval=limits.interval,
         baseline=baseline_text,
@@ -169,8 +178,19 @@ def _answer(
         sweep_gpu_hours=_sweep_cost(subject.frame),
         is_emulated=subject.is_emulated,
         law=law.name,
+        formula=law.reference,
         parameters=_parameters(law, need, limits.interval),
     )
+
+
+def _fitting(asked: pd.DataFrame, evidence: _Evidence) -> pd.DataFrame:
+    """Drop configurations that are not measured and are known not to fit in memory."""
+    memory = MemoryLaw.fit(evidence.subject.frame).largest_local_batch(asked)
+    columns = list(CONFIGURATION)
+    known = evidence.rows[columns].drop_duplicates().astype(int)
+    is_measured = asked.merge(known, how="left", indicator=True)["_merge"] == "both"
+    fits = asked["local_batch_size"] <= memory["largest_local_batch"]
+    return asked[fits.to_numpy() | is_measured.to_numpy()].reset_index(drop=True)
 
 
 def _choose(outlook: Outlook, limits: Constraints) -> Choice:

@@ -17,14 +17,14 @@ import numpy as np
 import pandas as pd
 
 from scalelab.laws.rows import numbers
-from scalelab.laws.support import Gap
+from scalelab.laws.support import Gap, Support
 from scalelab.recommend.candidates import BatchRule, allocation_label
 from scalelab.recommend.knee import last_paying
 from scalelab.recommend.objective import Constraints
 from scalelab.recommend.recommendation import BatchPlan, NextTrial, OutlookRow
 
 _NUM_BINS = 8
-_WORTH = 0.01  # of the loss: a smaller gain is not worth a measurement
+_WORTH = 0.03  # of the loss: a smaller gain is not worth a measurement
 _USUAL_STEPS = 60
 
 
@@ -93,19 +93,23 @@ def next_trial(
     gain = np.where(open_rows, value_of_knowing(losses, time_s), 0.0)
     best = int(gain.argmax())
     if gain[best] > _WORTH * max(losses.mean(axis=0).min(), 1.0):
-        row = rows[best]
-        hours = _hours(row.world_size, steps, row.step_time_s.value, frame)
-        return NextTrial(
-            allocation=row.allocation,
-            world_size=row.world_size,
-            batch=row.batch,
-            steps=steps,
-            gpu_hours=hours,
-            why="its step time decides between the best allocations",
-        )
-    if not gaps:
-        return None
-    return _closing(gaps[0], rows, steps, frame, rule)
+        why = "its step time decides between the best allocations"
+        return _measuring(rows[best], steps, frame, why)
+    chosen = next(row for row in rows if row.is_chosen)
+    if chosen.basis != Support.MEASURED:
+        return _measuring(chosen, steps, frame, "the answer was not measured")
+    return _closing(gaps[0], rows, steps, frame, rule) if gaps else None
+
+
+def _measuring(row: OutlookRow, steps: int, frame: pd.DataFrame, why: str) -> NextTrial:
+    return NextTrial(
+        allocation=row.allocation,
+        world_size=row.world_size,
+        batch=row.batch,
+        steps=steps,
+        gpu_hours=_hours(row.world_size, steps, row.step_time_s.value, frame),
+        why=why,
+    )
 
 
 def _closing(

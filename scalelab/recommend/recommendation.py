@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+import numpy as np
 
 from scalelab.experiment.trial import Scalar
 
@@ -175,6 +178,8 @@ class Recommendation:
         One per allocation, by world size; see :class:`OutlookRow`.
     meets_constraints
         False: ``chosen`` is the closest alternative.
+    limits
+        What the chosen row must hold, in words, e.g. ``< 4 h``; empty without limits.
     objective
         The rule by which the row was chosen, in words.
     interval
@@ -199,8 +204,8 @@ class Recommendation:
         Device-hours the observations cost; None where not recorded.
     is_emulated
         Times were declared, not measured.
-    law
-        Name of the step-time law.
+    law, formula
+        Name of the step-time law, and its formula with its source.
     parameters
         Fitted parameters of all laws, for ``--explain``.
     """
@@ -211,6 +216,7 @@ class Recommendation:
     device_hour_word: str
     rows: tuple[OutlookRow, ...]
     meets_constraints: bool
+    limits: tuple[str, ...]
     objective: str
     interval: float
     baseline: str
@@ -224,6 +230,7 @@ class Recommendation:
     sweep_gpu_hours: float | None
     is_emulated: bool
     law: str
+    formula: str
     parameters: tuple[ParameterRow, ...] = field(default=())
 
     @property
@@ -237,5 +244,18 @@ class Recommendation:
         return tuple(row for row in self.rows if row.is_pareto)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the recommendation as plain JSON values."""
-        return asdict(self)
+        """Return plain JSON values; a number that is not finite becomes None."""
+        values: dict[str, Any] = _plain(asdict(self))
+        return values
+
+
+def _plain(value: Any) -> Any:
+    """Replace what JSON has no word for: infinite ends, NumPy scalars, tuples."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    is_finite = not isinstance(value, float) or math.isfinite(value)
+    return value if is_finite else None

@@ -1,0 +1,287 @@
+"""The recommendation as plain lines of text: ASCII, no colour, as wide as asked."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from scalelab.recommend.recommendation import (
+    BatchPlan,
+    OutlookRow,
+    ParameterRow,
+    Recommendation,
+)
+from scalelab.recommend.subject import plural
+from scalelab.recommend.units import duration, duration_unit, short
+
+_REASONS = {
+    "shared_node": "node was shared",
+    "loopback_nodes": "nodes on one machine",
+    "oversubscribed_cores": "more ranks than cores",
+    "uneven_ranks": "uneven ranks",
+    "unexpected_placement": "unexpected placement",
+    "code_changed": "code changed during the sweep",
+    "unsteady_clock": "unsteady clock",
+    "out_of_memory": "out of memory",
+}
+# the first to go when the terminal is narrow
+_OPTIONAL = ("next doubling", "efficiency", "basis", "interval")
+
+
+def answer_text(recommendation: Recommendation, width: int = 80) -> str:
+    """Return the answer in full.
+
+    Parameters
+    ----------
+    recommendation
+        The answer.
+    width
+        Columns of the terminal; the table loses columns, sentences are wrapped.
+    """
+    blocks = [
+        _headline(recommendation, width),
+        _table(recommendation, width),
+        _remarks(recommendation, width),
+    ]
+    return "\n\n".join("\n".join(block) for block in blocks if block)
+
+
+def explain_text(recommendation: Recommendation, width: int = 80) -> str:
+    """Return what was fitted, what was left out and why, and the formulas."""
+    result = recommendation
+    lines = [
+        f"Law: {result.law}.  {result.formula}",
+        "Samples to a target: S = S_min (1 + B / B_crit) (McCandlish et al. 2018).",
+        f"Chosen: {result.objective}.",
+        f"Efficiency: device-hours against {result.baseline}.",
+        "Returns diminish where the next doubling returns less than "
+        f"{100 * _marginal(result):.0f}% of the speed-up of its devices.",
+        "Times exclude start-up, evaluation and checkpoints.",
+        *result.unsupported,
+    ]
+    wrapped = [line for text in lines for line in _wrapped(text, width)]
+    return "\n".join([*wrapped, "", *_parameter_lines(result), "", *_left_out(result)])
+
+
+def _marginal(result: Recommendation) -> float:
+    return result.knee.marginal_return if result.knee else 0.0
+
+
+def _headline(result: Recommendation, width: int) -> list[str]:
+    row = result.chosen
+    place = f"{_count(result, row.world_size, named=True)} ({_nodes(row)})"
+    verb = "Use"
+    lines = []
+    if not result.meets_constraints:
+        lines.append(f"Nothing meets {' and '.join(result.limits)}.")
+        verb = "Closest:"
+    lines.append(f"{verb} {place}, {_batch(row.batch)}")
+    details = [f"{name} {value}" for name, value in row.settings.items()]
+    if result.learning_rate is not None:
+        rate = result.learning_rate
+        details.append(f"learning rate {rate.value:.4g} (rule: {rate.rule})")
+    if details:
+        lines.append(", ".join(details))
+    price = f", {short(row.cost_usd.value)} usd" if row.cost_usd else ""
+    summary = f"{_time(row)}, {short(row.gpu_hours.value)} {result.device_hour_word}"
+    chance = ""
+    if row.probability is not None:
+        what = ", ".join(result.limits)
+        chance = f".  P({what}) {_percent(row.probability)}"
+    lines.append(f"{summary}{price}{chance}")
+    if not result.meets_constraints:
+        lines.append(_alternatives(result))
+    return [part for line in lines for part in _wrapped(line, width)]
+
+
+def _alternatives(result: Recommendation) -> str:
+    fastest = min(result.rows, key=lambda row: row.time_s.value)
+    cheapest = min(result.rows, key=lambda row: row.gpu_hours.value)
+    return "; ".join(
+        f"{title}: {_count(result, row.world_size)}, {duration(row.time_s.value)}, "
+        f"{short(row.gpu_hours.value)} {result.device_hour_word}"
+        for title, row in (("Fastest", fastest), ("cheapest", cheapest))
+    )
+
+
+def _count(result: Recommendation, count: int, *, named: bool = False) -> str:
+    if named and result.device_name and result.device_word == "GPU":
+        return f"{count} {result.device_name}"
+    return f"{count} {plural(result.device_word, count)}"
+
+
+def _nodes(row: OutlookRow) -> str:
+    _, devices = row.allocation.split("x")
+    return f"{row.num_nodes} {plural('node', row.num_nodes)} x {devices}"
+
+
+def _batch(batch: BatchPlan) -> str:
+    text = (
+        f"global batch {batch.global_batch_size} = {batch.local_batch_size} x "
+        f"{batch.data_parallel_size}"
+    )
+    steps = batch.gradient_accumulation_steps
+    return f"{text} x {steps} accumulation steps" if steps > 1 else text
+
+
+def _time(row: OutlookRow) -> str:
+    unit, size = duration_unit(row.time_s.value)
+    middle, lo, hi = (
+        short(value / size)
+        for value in (row.time_s.value, row.time_s.lo, row.time_s.hi)
+    )
+    return f"{middle} {unit} [{lo}-{hi}]"
+
+
+def _percent(share: float) -> str:
+    """Return a probability; the draws cannot tell 99.9% from certainty.
+
+    >>> _percent(1.0), _percent(0.87), _percent(0.0)
+    ('> 99%', '= 87%', '< 1%')
+    """
+    if share > 0.99:
+        return "> 99%"
+    return "< 1%" if share < 0.01 else f"= {100 * share:.0f}%"
+
+
+def _change(value: float) -> str:
+    return f"{100 * value:+.0f}%"
+
+
+def _table(result: Recommendation, width: int) -> list[str]:
+    interval = f"{100 * result.interval:.0f}%"
+    columns = {
+        "size": [_last(plural(result.device_word, 2))],
+        "time": ["time"],
+        "interval": [interval],
+        "hours": [_last(result.device_hour_word)],
+        "efficiency": ["efficiency"],
+        "next doubling": ["next doubling"],
+        "basis": ["basis"],
+    }
+    for row in result.rows:
+        for name, cell in _cells(result, row).items():
+            columns[name].append(cell)
+    for name in _OPTIONAL:
+        if _total_width(columns) <= width:
+            break
+        del columns[name]
+    lines = _aligned(list(columns.values()))
+    if "efficiency" in columns:
+        lines.append(f"* against {result.baseline}")
+    return lines
+
+
+def _cells(result: Recommendation, row: OutlookRow) -> dict[str, str]:
+    unit, size = duration_unit(row.time_s.value)
+    lo, hi = short(row.time_s.lo / size), short(row.time_s.hi / size)
+    following = ""
+    if row.next_time_change is not None and row.next_gpu_hours_change is not None:
+        hours = f"{_change(row.next_gpu_hours_change)} {_last(result.device_hour_word)}"
+        following = f"{_change(row.next_time_change)} time {hours}"
+    mark = ">" if row.is_chosen else " "
+    star = "*" if row.is_baseline else " "
+    return {
+        "size": f"{mark}{row.world_size}",
+        "time": f"{short(row.time_s.value / size)} {unit}",
+        "interval": f"{lo}-{hi}",
+        "hours": short(row.gpu_hours.value),
+        "efficiency": f"{100 * row.scaling_efficiency:.0f}%{star}",
+        "next doubling": following,
+        "basis": row.basis,
+    }
+
+
+def _last(words: str) -> str:
+    """Return the last word: the headline has said that devices are emulated."""
+    return words.split()[-1]
+
+
+def _total_width(columns: dict[str, list[str]]) -> int:
+    widths = [max(map(len, cells)) for cells in columns.values()]
+    return sum(widths) + 2 * (len(widths) - 1)
+
+
+def _aligned(columns: Sequence[Sequence[str]]) -> list[str]:
+    """Align columns: numbers to the right, the last two kinds of text to the left."""
+    widths = [max(map(len, column)) for column in columns]
+    lines = []
+    for cells in zip(*columns, strict=True):
+        parts = [
+            cell.rjust(width) if _is_number(column[-1]) else cell.ljust(width)
+            for cell, width, column in zip(cells, widths, columns, strict=True)
+        ]
+        lines.append("  ".join(parts).rstrip())
+    return lines
+
+
+def _is_number(text: str) -> bool:
+    return any(character.isdigit() for character in text) and "time" not in text
+
+
+def _remarks(result: Recommendation, width: int) -> list[str]:
+    lines = []
+    if result.is_emulated:
+        lines.append("Emulated: times are declared, nothing here was measured.")
+    if result.knee is not None:
+        lines.append(_knee(result))
+    lines += result.notes
+    lines += result.unsupported
+    if result.next_trial is not None:
+        trial = result.next_trial
+        cost = "" if trial.gpu_hours is None else f", {short(trial.gpu_hours)}"
+        unit = "" if trial.gpu_hours is None else f" {result.device_hour_word}"
+        lines.append(
+            f"Would change the answer: {_count(result, trial.world_size)} "
+            f"({trial.allocation}) x {trial.steps} steps{cost}{unit}: {trial.why}."
+        )
+    lines += _left_out(result)
+    return [part for line in lines for part in _wrapped(line, width)]
+
+
+def _knee(result: Recommendation) -> str:
+    knee = result.knee
+    assert knee is not None
+    largest = result.rows[-1].world_size
+    if knee.lo is None:
+        return f"No diminishing returns up to {_count(result, largest)}."
+    if knee.hi is None:
+        where = f"from {knee.lo} {plural(result.device_word, 2)} on, or later"
+    else:
+        where = f"at {knee.lo}-{knee.hi} {plural(result.device_word, 2)}"
+    return f"Returns diminish {where}: {knee.term}."
+
+
+def _left_out(result: Recommendation) -> list[str]:
+    parts = []
+    if total := sum(result.left_out.values()):
+        why = ", ".join(
+            f"{count} {_REASONS.get(reason, reason)}"
+            for reason, count in result.left_out.items()
+        )
+        parts.append(f"Left out: {total} of {result.num_observations} trials ({why}).")
+    if result.sweep_gpu_hours is not None:
+        cost = f"{short(result.sweep_gpu_hours)} {result.device_hour_word}"
+        parts.append(f"Sweep cost {cost}.")
+    return ["  ".join(parts)] if parts else []
+
+
+def _parameter_lines(result: Recommendation) -> list[str]:
+    interval = f"{100 * result.interval:.0f}% interval"
+    columns: list[list[str]] = [["parameter"], ["value"], [interval], ["unit"], [""]]
+    for row in result.parameters:
+        cells = _parameter_cells(row)
+        for column, cell in zip(columns, cells, strict=True):
+            column.append(cell)
+    return _aligned(columns)
+
+
+def _parameter_cells(row: ParameterRow) -> tuple[str, ...]:
+    bounds = "" if row.lo != row.lo else f"{row.lo:.3g} to {row.hi:.3g}"
+    state = "" if row.is_identified else f"open. {row.remedy}"
+    name = f"{row.curve}: {row.name}"
+    return name, f"{row.value:.3g}", bounds, row.unit, state
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width) or [""]
