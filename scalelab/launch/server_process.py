@@ -75,8 +75,6 @@ def server_environment(
         "MKL_NUM_THREADS": "1",
         # Nor may pyarrow's allocator, which scikit-learn imports through pandas.
         "JE_ARROW_MALLOC_CONF": "background_thread:false",
-        # So would pyarrow's allocator, which scikit-learn brings along.
-        "JE_ARROW_MALLOC_CONF": "background_thread:false",
         # A module that asks for CUDA while it is imported must not initialise it.
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
     }

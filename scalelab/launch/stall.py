@@ -70,22 +70,27 @@ class StallWatch:
         # The longest silence may turn out to be excusable: look again a little later.
         return max(oldest + limit_s, now + limit_s / 20)
 
-    def find(self, live: Mapping[int, Member], now: float) -> AttemptResult | None:
+    def find(
+        self, live: Mapping[int, Member], heard_s: float, now: float
+    ) -> AttemptResult | None:
         """Return the stall there is, with the rank to blame; None while there is none.
 
         Ranks that wait for one that is busy elsewhere are silent, too: silence counts
-        when all are silent, or when another rank has gone on by several steps.
+        when all are silent, those that have ended included, or when another rank has
+        gone on by several steps.
 
         Parameters
         ----------
         live
             The processes that have not ended, by rank.
-        now
-            Time by the monotonic clock.
+        heard_s, now
+            When something was last heard of any of them, and the time, by the monotonic
+            clock.
         """
         limit_s = self.limit_s()
         silent = [rank for rank in live if now - self._last_sign_s(rank) > limit_s]
-        if len(silent) < len(live):
+        signs = [self.board.last_sign_s(row) for row in self.rows.values()]
+        if now - max(heard_s, *signs) <= limit_s:
             ahead = max(self.board.step(row) for row in self.rows.values())
             silent = [
                 rank for rank in silent if ahead - self._step(rank) >= _BEHIND_STEPS

@@ -130,7 +130,7 @@ class Supervisor:
             log=log,
             stack_dump_signal=stack_dump_signal,
         )
-        self._started_s = time.monotonic()
+        self._started_s = self._heard_s = time.monotonic()
         self._oom_kills = oom_kill_count()
         self._expected = set(ranks)
         self._members: dict[int, Member] = {}
@@ -193,6 +193,7 @@ class Supervisor:
                 self._heard(message, descriptors)
 
     def _heard(self, message: dict[str, Any], descriptors: list[int]) -> None:
+        self._heard_s = time.monotonic()
         match message["kind"]:
             case "started":
                 self._started(message["rank"], message["pid"], descriptors[0])
@@ -289,7 +290,7 @@ class Supervisor:
             reason = "the rank server does not answer"
             self.end(AttemptResult(outcome=Outcome.NODE_FAIL, reason=reason))
             self._kill_server()
-        elif stall := self._stall_watch.find(self._live(), now):
+        elif stall := self._stall_watch.find(self._live(), self._heard_s, now):
             self.end(stall, grace_s=0)
 
     def _begin_ending(self, grace_s: float) -> None:
