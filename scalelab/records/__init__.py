@@ -1,0 +1,1 @@
+"""What was measured: attempts, runs on disk, the observations frame."""

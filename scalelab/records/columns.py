@@ -46,7 +46,7 @@ COLUMNS: tuple[Column, ...] = (
         kind="throughput, convergence, end_to_end or imported.",
         workload="Built-in name, module:Class, or the experiment's name.",
         dataset="Name and fingerprint of the training data.",
-        code_hash="Hash of the user's code and command.",
+        code_hash="Hash of code and command, or of workload and parameters.",
     ),
     *_columns("flag", emulated="Times are declared, not measured."),
     *_columns(
