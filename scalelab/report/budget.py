@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pandas as pd
@@ -56,10 +57,14 @@ def budget_table(subject: Subject) -> pd.DataFrame:
         and ``gpu_hours`` with the ends of their intervals, ``basis``,
         ``is_best_at_count`` (the fastest, or the chosen, placement of its count),
         ``is_pareto`` (no other row is both faster and cheaper) and ``is_chosen``.
-        Empty without a recommendation.
+        Empty without a recommendation; allocations that never finish are left out.
     """
     best = best_rows(subject.plan)
-    rows = [_budget_row(row, any(row is one for one in best)) for row in subject.plan]
+    rows = [
+        _budget_row(row, any(row is one for one in best))
+        for row in subject.plan
+        if math.isfinite(row.time_s.value)
+    ]
     return pd.DataFrame(rows, columns=_COLUMNS)
 
 

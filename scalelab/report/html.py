@@ -17,7 +17,7 @@ from scalelab.records.attempt import Outcome
 from scalelab.records.attempt_io import write_atomically
 from scalelab.report import sentences, trials
 from scalelab.report.figures import PLOTS
-from scalelab.report.numerals import counted, duration, number, percent
+from scalelab.report.numerals import counted, duration, number, percent, probability
 from scalelab.report.subject import Subject
 from scalelab.report.tables import Table
 
@@ -179,7 +179,7 @@ def _answer(recommendation: Recommendation) -> dict[str, Any]:
     if row.cost_usd:
         tiles.append(("USD", number(row.cost_usd.value)))
     if row.probability is not None:
-        tiles.append(("meets the constraints", percent(row.probability)))
+        tiles.append((", ".join(recommendation.limits), probability(row.probability)))
     trial = recommendation.next_trial
     return {
         "headline": sentences.headline(recommendation),

@@ -7,7 +7,7 @@ import math
 from scalelab.recommend.recommendation import Interval
 
 _DURATIONS = ((1e-3, 1e-6, "us"), (1.0, 1e-3, "ms"), (120.0, 1.0, "s"))
-_LONG_DURATIONS = ((7200.0, 60.0, "min"), (72 * 3600.0, 3600.0, "h"))
+_LONG_DURATIONS = ((7200.0, 60.0, "min"), (48 * 3600.0, 3600.0, "h"))
 _DAY_S = 86400.0
 
 
@@ -49,6 +49,8 @@ def duration_range(interval: Interval) -> str:
     '2.8-3.1 h'
     """
     scale, unit = duration_unit(interval.value)
+    if not math.isfinite(interval.hi):
+        return f"{number(interval.lo / scale)} {unit} or more"
     return f"{number(interval.lo / scale)}-{number(interval.hi / scale)} {unit}"
 
 
@@ -59,6 +61,17 @@ def percent(share: float) -> str:
     '87%'
     """
     return f"{100 * share:.0f}%"
+
+
+def probability(share: float) -> str:
+    """Write a probability; what it is drawn from cannot tell 99.9% from certainty.
+
+    >>> probability(1.0), probability(0.87), probability(0.0)
+    ('> 99%', '87%', '< 1%')
+    """
+    if share > 0.99:
+        return "> 99%"
+    return "< 1%" if share < 0.01 else percent(share)
 
 
 def change(share: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -200,7 +201,7 @@ def speedup_table(subject: Subject) -> pd.DataFrame:
     """
     table = throughput_table(subject)
     start = _baseline_point(table, subject)
-    table = table[table["job_time_s"].notna()]
+    table = table[table["job_time_s"].lt(math.inf)]
     if start is None:
         return table.reindex(columns=_SPEEDUP_COLUMNS)
     times = {"speedup": "job_time_s", "lo": "job_time_hi_s", "hi": "job_time_lo_s"}

@@ -18,6 +18,7 @@ from scalelab.report.numerals import (
     duration_range,
     number,
     percent,
+    probability,
 )
 from scalelab.report.tables import Table
 
@@ -31,7 +32,8 @@ def headline(recommendation: Recommendation) -> str:
     takes = f"the job takes {duration(row.time_s.value)} and {hours}{cost}"
     if recommendation.meets_constraints:
         return f"Use {count}: {takes}."
-    return f"Nothing meets the constraints. Closest is {count}: {takes}."
+    limits = " and ".join(recommendation.limits)
+    return f"Nothing meets {limits}. Closest is {count}: {takes}."
 
 
 def details(recommendation: Recommendation) -> tuple[str, ...]:
@@ -45,7 +47,8 @@ def details(recommendation: Recommendation) -> tuple[str, ...]:
     ]
     if row.probability is not None:
         lines.append(
-            f"Every constraint is met with a probability of {percent(row.probability)}."
+            f"Probability of {' and '.join(recommendation.limits)}: "
+            f"{probability(row.probability)}."
         )
     if rate := recommendation.learning_rate:
         rule = "as given" if rate.rule == "none" else f"by the {rate.rule} rule"
@@ -124,7 +127,7 @@ def allocation_table(recommendation: Recommendation) -> Table:
         "efficiency",
         "next: time",
         f"next: {recommendation.device_hour_word}",
-        *(["P(met)"] if has_probability else []),
+        *([f"P({', '.join(recommendation.limits)})"] if has_probability else []),
         "basis",
         "nodes",
         "global batch",
@@ -153,8 +156,8 @@ def _value(interval: Interval | None) -> str:
     return "" if interval is None else number(interval.value)
 
 
-def _share(probability: float | None) -> str:
-    return "" if probability is None else percent(probability)
+def _share(share: float | None) -> str:
+    return "" if share is None else probability(share)
 
 
 def _change(share: float | None) -> str:

@@ -8,6 +8,7 @@ readers; every series also differs in its marker, dash or pattern.
 from __future__ import annotations
 
 import html
+import math
 import textwrap
 from collections.abc import Iterable, Sequence
 
@@ -26,6 +27,7 @@ PATTERNS = ("", "/", ".", "x", "-", "\\")
 _TEXT = "#6b7280"
 _GRID = "rgba(125, 134, 143, 0.25)"
 _CAPTION_COLUMNS = 50
+_BEYOND = 1e3
 
 
 def plain(text: object) -> str:
@@ -139,7 +141,15 @@ def add_band(
     name: str,
     panel: int | None = None,
 ) -> None:
-    """Draw a band between two lines, in the whole figure or in one of its panels."""
+    """Draw a band between two lines, in the whole figure or in one of its panels.
+
+    An end at zero or infinity, where a target may never be reached, leaves the figure.
+    """
+    known = [value for value in (*lo, *hi) if 0 < value < math.inf]
+    lo, hi = (
+        [min(max(value, min(known) / _BEYOND), max(known) * _BEYOND) for value in ends]
+        for ends in (lo, hi)
+    )
     figure.add_trace(
         go.Scatter(
             x=[*x, *reversed(x)],

@@ -176,6 +176,7 @@ def recommendation(rows: Iterable[OutlookRow], **values: Any) -> Recommendation:
         "device_hour_word": "GPU-h",
         "rows": tuple(rows),
         "meets_constraints": True,
+        "limits": (),
         "objective": "the fastest allocation at which a device added still brings half",
         "interval": 0.8,
         "baseline": "1 GPU",
@@ -206,7 +207,8 @@ def recommendation(rows: Iterable[OutlookRow], **values: Any) -> Recommendation:
         "num_observations": 33,
         "sweep_gpu_hours": 6.3,
         "is_emulated": False,
-        "law": "ring all-reduce with overlap",
+        "law": "scalelab",
+        "formula": "T = (A - 1) C + (C^g + S^g)^(1/g) (Qiao et al. 2021)",
         "parameters": (
             ParameterRow(
                 law="step time",

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
@@ -83,6 +85,20 @@ def test_other_placements_are_drawn_apart() -> None:
         2: "2 nodes",
         4: "1 node",
     }
+
+
+def test_an_interval_without_an_end_leaves_the_figure(
+    observations: pd.DataFrame,
+) -> None:
+    rows = planned((1, 2, 4), chosen=4, measured_up_to=4)
+    open_ended = replace(rows[2].time_s, hi=float("inf"))
+    never = replace(rows[2], time_s=replace(open_ended, value=float("inf")))
+    rows = (rows[0], rows[1], replace(rows[2], time_s=open_ended), never)
+    figures = Figures(observations, recommendation(rows))
+    for figure in (figures.time_and_gpu_hours, figures.speedup, figures.efficiency):
+        band = next(trace for trace in figure.data if trace.name == "80% interval")
+        assert np.isfinite(np.asarray(band.y, dtype=float)).all()
+        assert (np.asarray(band.y, dtype=float) > 0).all()
 
 
 def test_large_runs_stay_small_on_the_page(rng: np.random.Generator) -> None:

@@ -8,6 +8,7 @@ from scalelab.report.numerals import (
     duration_range,
     number,
     percent,
+    probability,
 )
 
 
@@ -42,6 +43,7 @@ def test_numbers_keep_the_digits_that_matter(value: float, text: str) -> None:
         (120, "2 min"),
         (10440, "2.9 h"),
         (36000, "10 h"),
+        (172799, "48.0 h"),
         (259200, "3 days"),
     ],
 )
@@ -52,10 +54,15 @@ def test_durations_choose_their_unit(seconds: float, text: str) -> None:
 def test_the_ends_of_an_interval_share_the_unit_of_its_value() -> None:
     interval = Interval(value=7300.0, lo=7100.0, hi=7900.0)
     assert duration_range(interval) == "2.0-2.2 h"
+    unbounded = Interval(value=7300.0, lo=7100.0, hi=float("inf"))
+    assert duration_range(unbounded) == "2.0 h or more"
 
 
 def test_shares_changes_and_counts() -> None:
     assert percent(0.874) == "87%"
+    assert probability(0.995) == "> 99%"
+    assert probability(0.001) == "< 1%"
+    assert probability(0.5) == "50%"
     assert change(-0.45) == "-45%"
     assert change(0.09) == "+9%"
     assert change(-0.001) == "+0%"

@@ -18,10 +18,10 @@ def test_the_headline_answers(answered: Recommendation) -> None:
 
 
 def test_the_headline_admits_that_nothing_fits(answered: Recommendation) -> None:
-    short = replace(answered, meets_constraints=False)
+    short = replace(answered, meets_constraints=False, limits=("< 5 min", "< 1 usd"))
     assert headline(short) == (
-        "Nothing meets the constraints. Closest is 16 GPUs: the job takes 12.8 min and "
-        "3.4 GPU-h."
+        "Nothing meets < 5 min and < 1 usd. Closest is 16 GPUs: the job takes "
+        "12.8 min and 3.4 GPU-h."
     )
 
 
@@ -49,11 +49,13 @@ def test_details_name_settings_accumulation_and_probability() -> None:
         1, 64, is_chosen=True, probability=0.99, settings={"options.feed": "dali"}
     )
     row = replace(row, batch=replace(row.batch, gradient_accumulation_steps=2))
-    lines = details(recommendation([row], learning_rate=None, knee=None))
+    lines = details(
+        recommendation([row], learning_rate=None, knee=None, limits=("< 4 h",))
+    )
     assert lines[0].endswith(
         "1 node, global batch 64 = 64 x 1 x 2 accumulation steps, feed dali."
     )
-    assert lines[2] == "Every constraint is met with a probability of 99%."
+    assert lines[2] == "Probability of < 4 h: 99%."
     assert len(lines) == 4
 
 
@@ -108,11 +110,11 @@ def test_the_last_row_has_no_next_and_an_unknown_probability_is_empty() -> None:
         replace(rows[0], probability=0.2),
         replace(rows[1], next_time_change=None, next_gpu_hours_change=None),
     )
-    table = allocation_table(recommendation(rows))
+    table = allocation_table(recommendation(rows, limits=("< 4 h",)))
     last = dict(zip(table.columns, table.rows[1], strict=True))
     assert last["next: time"] == ""
-    assert last["P(met)"] == ""
-    assert table.rows[0][table.columns.index("P(met)")] == "20%"
+    assert last["P(< 4 h)"] == ""
+    assert table.rows[0][table.columns.index("P(< 4 h)")] == "20%"
 
 
 def test_the_next_trial_has_its_price(answered: Recommendation) -> None:
