@@ -1,0 +1,140 @@
+"""The notebooks run from top to bottom, compute nothing themselves, carry no output."""
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import numpy as np
+import pytest
+from nbclient import NotebookClient
+
+from scalelab.experiment.expand import plan
+from scalelab.experiment.spec import Experiment
+from scalelab.records.attempt import (
+    AttemptResult,
+    AttemptSpec,
+    NodeShare,
+    Outcome,
+    Placement,
+)
+from scalelab.records.store import RunStore
+
+NOTEBOOKS = sorted((Path(__file__).parents[1] / "analysis").glob("*.ipynb"))
+
+EXPERIMENT = """\
+name: emulated
+workload:
+  name: emulated
+  sample_time_s: 2.0e-3
+  fixed_time_s: 5.0e-3
+  gradient_bytes: 100_000_000
+  inter_bandwidth_bytes_per_s: 1.0e+9
+measure: {warmup_steps: 2, steps: 10, repeats: 2}
+job: {epochs: 10, samples_per_epoch: 1000000}
+gpus: [1, 2, 4, 8, 16]
+global_batch_size: [256, 512]
+site: {name: emulated, device_type: cpu, nodes: 4, gpus_per_node: 4}
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path, rng: np.random.Generator) -> Path:
+    """A swept run, its attempts' results made up from a known law."""
+    experiment = Experiment.from_text(EXPERIMENT, source="the test")
+    site = experiment.resolve_site()
+    store = RunStore.create(
+        tmp_path / "emulated",
+        experiment_text=EXPERIMENT,
+        meaning=experiment.meaning(device_type="cpu"),
+    )
+    for trial in plan(experiment, site).trials:
+        shares = tuple(
+            NodeShare(node=f"node{index}", device_ids=tuple(map(str, range(count))))
+            for index, count in enumerate(trial.allocation.devices_per_node)
+        )
+        spec = AttemptSpec(
+            run=store.name,
+            trial=trial,
+            program=experiment.program(),
+            number=1,
+            directory=str(store.attempt_directory(trial.trial_id, 1)),
+            placement=Placement(shares=shares),
+            device_type="cpu",
+        )
+        store.begin(spec)
+        store.finish(spec, made_up_result(spec, rng))
+    return store.directory
+
+
+def made_up_result(spec: AttemptSpec, rng: np.random.Generator) -> AttemptResult:
+    trial = spec.trial
+    ranks, slow = trial.world_size, trial.allocation.num_nodes > 1
+    sync = 2 * (ranks - 1) / ranks * (0.1 if slow else 0.01)
+    compute = 0.005 + 0.002 * trial.local_batch_size
+    step = (compute + sync) * float(np.exp(0.01 * rng.standard_normal()))
+    measurements: dict[str, Any] = {
+        "num_steps": 10,
+        "num_samples": 10 * trial.global_batch_size,
+        "step_time_s": step,
+        "step_time_lo_s": 0.99 * step,
+        "step_time_hi_s": 1.01 * step,
+        "compute_s": compute,
+        "exposed_sync_s": sync,
+        "throughput_samples_per_s": trial.global_batch_size / step,
+        "allocated_gpu_s": 10.0 * ranks,
+        "device_name": "emulated",
+    }
+    return AttemptResult(outcome=Outcome.COMPLETED, measurements=measurements)
+
+
+def test_there_is_a_notebook() -> None:
+    assert NOTEBOOKS
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebooks_are_stored_without_output(path: Path) -> None:
+    for cell in nbformat.read(path, as_version=4).cells:
+        if cell.cell_type == "code":
+            assert cell.outputs == []
+            assert cell.execution_count is None
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebooks_define_nothing(path: Path) -> None:
+    for cell in nbformat.read(path, as_version=4).cells:
+        if cell.cell_type == "code":
+            for node in ast.walk(ast.parse(cell.source)):
+                defines = (
+                    ast.FunctionDef,
+                    ast.AsyncFunctionDef,
+                    ast.ClassDef,
+                    ast.Lambda,
+                )
+                assert not isinstance(node, defines), cell.source
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+# the Jupyter stack warns about its own event loop and directories
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_notebooks_run_from_top_to_bottom(path: Path, run: Path) -> None:
+    notebook = nbformat.read(path, as_version=4)
+    parameters = next(
+        index
+        for index, cell in enumerate(notebook.cells)
+        if "parameters" in cell.metadata.get("tags", ())
+    )
+    chosen = nbformat.v4.new_code_cell(f"RUN = {str(run)!r}")
+    notebook.cells.insert(parameters + 1, chosen)
+    resources = {"metadata": {"path": str(path.parent)}}
+    NotebookClient(notebook, timeout=240, resources=resources).execute()
+    printed = "".join(
+        output.get("text", "")
+        for cell in notebook.cells
+        for output in cell.get("outputs", ())
+    )
+    assert "emulated: 20 attempts" in printed
+    assert "global batch" in printed
