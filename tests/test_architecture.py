@@ -11,7 +11,7 @@ import scalelab
 
 PACKAGE = Path(scalelab.__file__).parent
 RUNNING = ("training", "launch", "cluster", "scheduling")
-ANALYSIS = ("laws", "recommend", "search", "report")
+ANALYSIS = ("laws", "recommend", "report")
 PLAIN = ("experiment", "records")
 HEAVY_ON_RUNNING_SIDE = {"torch", "dask", "distributed", "dask_jobqueue"}
 
@@ -24,9 +24,10 @@ MAY_IMPORT = {
     "scheduling": {*PLAIN, *RUNNING},
     "laws": {*PLAIN, "laws"},
     "recommend": {*PLAIN, "laws", "recommend"},
-    "search": {*PLAIN, "laws", "recommend", "search"},
-    "report": {*PLAIN, "laws", "recommend", "search", "report"},
-    "session": {*PLAIN, *RUNNING, *ANALYSIS},
+    "report": {*PLAIN, "laws", "recommend", "report"},
+    "sweeping": {*PLAIN, *RUNNING},
+    "session": {*PLAIN, *ANALYSIS, "sweeping"},
+    "doctor": {*PLAIN, *RUNNING},
 }
 
 

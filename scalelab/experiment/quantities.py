@@ -74,6 +74,21 @@ def parse_gpu_hours(text: str) -> float:
     return _positive(hours, text, "GPU time", "'10gpu-h' or '30gpu-min'")
 
 
+def parse_usd(text: str) -> float:
+    """Return an amount of money in US dollars.
+
+    Raises
+    ------
+    SpecError
+        If the text is not a positive number and ``usd``.
+
+    >>> parse_usd("20usd"), parse_usd("$2.50")
+    (20.0, 2.5)
+    """
+    spelt = re.sub(r"^\s*\$\s*([0-9.]+)\s*$", r"\1usd", text)
+    return _positive(_sum(spelt, {"usd": 1}), text, "price", "'20usd' or '$2.50'")
+
+
 def _sum(text: str, units: dict[str, int] | dict[str, float]) -> float:
     """Add up the parts of a quantity; NaN where it is none."""
     rest, total = text.strip().lower(), 0.0

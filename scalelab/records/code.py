@@ -6,12 +6,17 @@ import hashlib
 import os
 import shutil
 import stat
+import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from scalelab.errors import SpecError
 from scalelab.records.attempt_io import storing
+
+if TYPE_CHECKING:
+    from scalelab.experiment.spec import Experiment
 
 MAX_BYTES = 100 * 2**20
 _SKIPPED = frozenset({"__pycache__", ".git"})
@@ -169,3 +174,46 @@ def _copy(files: dict[str, Path], making: Path) -> str:
         digest.update(f"{len(entry)} {entry} {mode} {len(content)}\n".encode())
         digest.update(content)
     return digest.hexdigest()[:12]
+
+
+def code_paths(experiment: Experiment) -> tuple[str, ...]:
+    """Return what trials run a snapshot of: what the user listed, or their module.
+
+    Empty for a built-in workload, and for a command that runs where it lies.
+    """
+    if experiment.snapshot_paths or experiment.workload is None:
+        return experiment.snapshot_paths
+    module, separator, _ = experiment.workload_name.partition(":")
+    if not separator:
+        return ()
+    name = module.partition(".")[0]
+    candidates = (f"{name}.py", name)
+    return tuple(c for c in candidates if (experiment.code_root / c).exists())[:1]
+
+
+def code_hash(experiment: Experiment) -> str | None:
+    """Return the hash of the code that trials run; None for a built-in workload.
+
+    Of a command that runs where it lies, that is the files its words name.
+
+    Raises
+    ------
+    SpecError
+        See :func:`snapshot_code`.
+    """
+    paths = code_paths(experiment) or _files_named(experiment)
+    if not paths:
+        return None
+    with tempfile.TemporaryDirectory() as scratch:
+        _, digest = snapshot_code(paths, experiment.code_root, Path(scratch))
+    return digest
+
+
+def _files_named(experiment: Experiment) -> tuple[str, ...]:
+    words = (experiment.command or "").split()
+    return tuple(word for word in words if _is_file_below(experiment.code_root, word))
+
+
+def _is_file_below(root: Path, word: str) -> bool:
+    path = (root / word).resolve()
+    return "{" not in word and path.is_file() and path.is_relative_to(root)

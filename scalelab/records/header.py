@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +24,8 @@ class RunHeader:
         Name of the run's directory when it was created.
     versions
         One mapping per frozen experiment, oldest first: ``experiment`` (file name),
-        ``frozen_at`` (UTC), ``meaning`` and ``provenance``.
+        ``frozen_at`` (UTC), ``meaning``, ``provenance``, and ``superseded``: the
+        attempts that ran under an earlier, incomparable meaning.
     """
 
     name: str
@@ -41,13 +42,28 @@ class RunHeader:
         """Name of the latest experiment file."""
         return str(self.versions[-1]["experiment"])
 
-    def extended(self, meaning: Mapping[str, Any], code_directory: Path | None) -> Self:
+    @property
+    def superseded(self) -> frozenset[tuple[str, int]]:
+        """Attempts that ran under an earlier, incomparable meaning."""
+        return frozenset(
+            (trial_id, number)
+            for version in self.versions
+            for trial_id, number in version.get("superseded", ())
+        )
+
+    def extended(
+        self,
+        meaning: Mapping[str, Any],
+        code_directory: Path | None,
+        superseded: Iterable[tuple[str, int]] = (),
+    ) -> Self:
         """Return the header with a further version, frozen here and now."""
         version = {
             "experiment": f"{len(self.versions) + 1:04d}.yaml",
             "frozen_at": datetime.now(UTC).isoformat(),
             "meaning": dict(meaning),
             "provenance": provenance(code_directory),
+            "superseded": [list(attempt) for attempt in superseded],
         }
         return replace(self, versions=(*self.versions, version))
 

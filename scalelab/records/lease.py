@@ -187,6 +187,17 @@ class Lease:
             aside.unlink()
 
 
+def holder_of(path: Path) -> str | None:
+    """Say who holds a lease, if anybody that lives or may live does."""
+    try:
+        holder = _parse(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    if _is_same_host(holder) and not _is_alive(holder):
+        return None
+    return f"{_name(holder)}, {_age(path)}"
+
+
 def _this_process() -> dict[str, Any]:
     pid = os.getpid()
     return {

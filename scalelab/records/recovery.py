@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -162,4 +162,25 @@ def _glance(key: AttemptKey, files: AttemptFiles) -> Observation | None:
         spec, result = read_spec(files), read_result(files)
         if spec is not None and result is not None:
             return _row_at(key, spec, result)
+    return None
+
+
+def marked(observation: Observation, superseded: Collection[AttemptKey]) -> Observation:
+    """Return the row, said to be unfit if its attempt has been superseded."""
+    if (observation["trial_id"], observation["attempt"]) not in superseded:
+        return observation
+    validity = {*observation.get("validity", ()), "code_changed"}
+    return {**observation, "validity": sorted(validity)}
+
+
+def measured_meanwhile(
+    files: AttemptFiles, result: AttemptResult, replace: bool
+) -> AttemptResult | None:
+    """Return the measurement on disk that outdoes a declared loss."""
+    if replace or not result.outcome.is_retried:
+        return None
+    with suppress(TornRecordError):
+        written = read_result(files)
+        if written is not None and written.outcome.is_measurement:
+            return written
     return None

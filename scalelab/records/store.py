@@ -29,9 +29,7 @@ from scalelab.experiment.source import Observation
 from scalelab.records import cache
 from scalelab.records.attempt import AttemptFiles, AttemptResult, AttemptSpec, Outcome
 from scalelab.records.attempt_io import (
-    TornRecordError,
     encode_json,
-    read_result,
     storing,
     write_atomically,
     write_new,
@@ -40,13 +38,15 @@ from scalelab.records.attempt_io import (
 )
 from scalelab.records.columns import SCHEMA_VERSION
 from scalelab.records.header import RunHeader, read_header
-from scalelab.records.lease import Lease
+from scalelab.records.lease import Lease, holder_of
 from scalelab.records.ledger import AttemptKey, Ledger
 from scalelab.records.observations import check_row, counting_rows, frame, row
 from scalelab.records.recovery import (
     attempt_directory,
     ended_rows,
     last_number,
+    marked,
+    measured_meanwhile,
     recover,
 )
 from scalelab.records.streams import Streams, read_lines
@@ -168,8 +168,12 @@ class RunStore:
         meaning: Mapping[str, Any],
         *,
         code_directory: Path | None = None,
+        supersedes: bool = False,
     ) -> None:
         """Freeze a further version of the experiment, if it differs from the latest.
+
+        Where it ``supersedes`` an incomparable meaning, the rows of all attempts until
+        now carry ``code_changed`` in their validity.
 
         Raises
         ------
@@ -179,7 +183,9 @@ class RunStore:
         self._fence()
         if experiment_text == self.experiment_text and meaning == self.meaning:
             return
-        header = self._header.extended(meaning, code_directory)
+        ended = self.rows() if supersedes else []
+        attempts = [(each["trial_id"], each["attempt"]) for each in ended]
+        header = self._header.extended(meaning, code_directory, attempts)
         experiment = self.directory / "experiments" / header.experiment
         write_atomically(experiment, experiment_text.encode())
         write_atomically(self.directory / "run.json", header.encode())
@@ -265,7 +271,7 @@ class RunStore:
         is_local = spec.trial.allocation.num_nodes == 1
         if is_local and result.outcome.is_measurement and not replace:
             write_result(files, result)
-        elif counts := _measured_meanwhile(files, result, replace):
+        elif counts := measured_meanwhile(files, result, replace):
             observation = row(spec, counts)
         else:
             write_result(files, result, replace=True)
@@ -316,6 +322,11 @@ class RunStore:
             if not Outcome(observation["outcome"]).is_retried
         ]
 
+    @property
+    def driver(self) -> str | None:
+        """Who runs the sweep at the moment, in words; None: nobody."""
+        return holder_of(self.directory / "driver.lease")
+
     def running(self) -> tuple[AttemptKey, ...]:
         """Return the attempts (trial id, number) that began and have not ended."""
         ledger = self._ledger.read()
@@ -326,7 +337,13 @@ class RunStore:
 
         A result that no ledger line mentions yet is among them; nothing is written.
         """
-        return [*self._imported(), *ended_rows(self._ledger, self._trials)[0]]
+        return [*self._imported(), *self._ended()[0]]
+
+    def _ended(self) -> tuple[list[Observation], bool]:
+        rows, is_settled = ended_rows(self._ledger, self._trials)
+        if superseded := self._header.superseded:
+            rows = [marked(each, superseded) for each in rows]
+        return rows, is_settled
 
     def _imported(self) -> list[Observation]:
         return [check_row(values) for values in read_lines(self._imported_path)]
@@ -344,12 +361,13 @@ class RunStore:
         SchemaError
             If a newer ScaleLab wrote the records.
         """
-        sources = (self._ledger.path, self._imported_path)
+        header = self.directory / "run.json"
+        sources = (header, self._ledger.path, self._imported_path)
         state = {"schema_version": SCHEMA_VERSION, **cache.signature(sources)}
         path = self.directory / "cache" / "observations.parquet"
         if (cached := cache.read_observations(path, state)) is not None:
             return cached
-        rows, is_settled = ended_rows(self._ledger, self._trials)
+        rows, is_settled = self._ended()
         observations = frame([*self._imported(), *rows])
         if is_settled:
             with suppress(StoreError):  # a reader may lack the right, or the room
@@ -379,16 +397,3 @@ class RunStore:
     def compact(self) -> None:
         """Gather the streams of all attempts in one Parquet file, for fast reading."""
         Streams(self.directory).compact()
-
-
-def _measured_meanwhile(
-    files: AttemptFiles, result: AttemptResult, replace: bool
-) -> AttemptResult | None:
-    """Return the measurement on disk that outdoes a declared loss."""
-    if replace or not result.outcome.is_retried:
-        return None
-    with suppress(TornRecordError):
-        written = read_result(files)
-        if written is not None and written.outcome.is_measurement:
-            return written
-    return None

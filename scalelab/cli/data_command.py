@@ -1,0 +1,21 @@
+"""``scalelab data``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def run(
+    name: Annotated[str, typer.Argument(help="Name of the data set: cifar10.")],
+    directory: Annotated[
+        Path | None, typer.Option(help="Where to put it [data/NAME].")
+    ] = None,
+) -> None:
+    """Obtain a data set that a built-in workload needs."""
+    from scalelab.training.datasets import obtain
+
+    where = obtain(name, directory or Path("data") / name)
+    typer.echo(f"{name} is in {where}")

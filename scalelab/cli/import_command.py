@@ -1,0 +1,57 @@
+"""``scalelab import``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def run(
+    table: Annotated[Path, typer.Argument(help="CSV or Parquet file.")],
+    run_directory: Annotated[
+        Path | None, typer.Argument(help="Directory of the new run [runs/TABLE].")
+    ] = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(help="OURS=THEIRS: the table's name of one of our columns."),
+    ] = None,
+    constant: Annotated[
+        list[str] | None,
+        typer.Option(help="COLUMN=VALUE: what a column holds in every row."),
+    ] = None,
+) -> None:
+    """Read a table of somebody's measurements as a run."""
+    from scalelab.session import import_table
+    from scalelab.sweeping import RUNS
+
+    run = import_table(
+        table,
+        run_directory or RUNS / table.stem,
+        mapping=pairs("--column", column or []),
+        constants=pairs("--constant", constant or []),
+    )
+    typer.echo(f"{len(run.observations):,} observations are in {run.directory}")
+
+
+def pairs(option: str, texts: list[str]) -> dict[str, str]:
+    """Return NAME=VALUE options as a mapping.
+
+    Raises
+    ------
+    SpecError
+        If one has another form, or a name occurs twice.
+    """
+    from scalelab.errors import SpecError
+
+    pairs: dict[str, str] = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not separator or not name or name in pairs:
+            raise SpecError(
+                f"{option} {text!r} is not NAME=VALUE with a name given once. Write, "
+                f"for example, {option} step_time_s=seconds_per_step."
+            )
+        pairs[name] = value
+    return pairs

@@ -1,0 +1,58 @@
+"""``scalelab init``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+TEMPLATE = """\
+# yaml-language-server: $schema=experiment.schema.json   (scalelab schema > ...)
+name: my-model                 # the run is written to runs/my-model
+
+# What to run: any command, unchanged, ...
+command: >-
+  python train.py --batch-size {local_batch_size} --lr {learning_rate}
+  --accumulate {gradient_accumulation_steps} --out {trial_dir}
+launcher: torchrun             # one process per rank; none: one process per trial
+code: {snapshot: [train.py]}   # copied when the sweep starts
+metrics:                       # how it reports a step: a line of its output ...
+  regex: 'step +(?P<step>\\d+).* samples +(?P<samples>\\d+)'
+# metrics: {jsonl: $SCALELAB_METRICS}     ... or {"step": 10, "samples": 640} per line
+# workload: digits_mlp         # ... or a built-in workload, or my_module:MyWorkload
+
+# What to measure. throughput is cheap; add convergence to learn how many samples
+# each global batch needs to the target.
+measure: {kind: throughput, warmup_steps: 5, steps: 50, repeats: 3}
+
+# The job the answer is for: epochs, steps, samples, tokens, or a target.
+job: {epochs: 90, samples_per_epoch: 1281167}
+
+# The axes: one value or a list each.
+gpus: [1, 2, 4, 8]
+local_batch_size: [32, 64]     # or auto: the largest that fits
+learning_rate: {base: 0.1, at_batch: 256, rule: linear}
+"""
+
+
+def run(
+    path: Annotated[Path, typer.Argument(help="File to write.")] = Path(
+        "experiment.yaml"
+    ),
+) -> None:
+    """Write a commented experiment to start from."""
+    from scalelab.errors import SpecError
+
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(TEMPLATE)
+    except FileExistsError:
+        raise SpecError(
+            f"{path} exists. Give another name, or remove it first."
+        ) from None
+    except OSError as error:
+        raise SpecError(
+            f"{path} cannot be written: {error.strerror}. Choose another folder."
+        ) from error
+    typer.echo(f"Wrote {path}. Edit it, then: scalelab plan {path}")

@@ -1,0 +1,34 @@
+"""``scalelab status``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scalelab.cli.wording import gpu_hours, trials
+
+MAX_SHOWN = 5
+
+
+def run(
+    run_directory: Annotated[
+        Path, typer.Argument(metavar="RUN", help="Directory of the run.")
+    ],
+) -> None:
+    """Show what a run has done, and what is missing."""
+    from scalelab.session import load
+
+    status = load(run_directory).status()
+    typer.echo(f"{run_directory}: {trials(sum(status.outcomes.values()))} ended")
+    for outcome, count in status.outcomes.items():
+        typer.echo(f"  {count:>6,}  {outcome}")
+    typer.echo(f"Device time: {gpu_hours(status.used_gpu_s)}")
+    typer.echo(f"Driver: {status.driver or 'none; the sweep is not running'}")
+    for trial_id, number in status.running[:MAX_SHOWN]:
+        typer.echo(f"  begun, not ended: {trial_id}, attempt {number}")
+    if status.num_missing:
+        typer.echo(f"Not run yet: {trials(status.num_missing)}")
+    for reason in status.reasons[:MAX_SHOWN]:
+        typer.echo(f"  {reason}")

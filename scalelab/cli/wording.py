@@ -1,0 +1,57 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in its two largest units.
+
+    >>> duration(42), duration(75), duration(7260), duration(200000)
+    ('42 s', '1 min 15 s', '2 h 1 min', '2 d 7 h')
+    """
+    rest = max(0, round(seconds))
+    parts = []
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")):
+        count, rest = divmod(rest, size)
+        if count:
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2]) or "0 s"
+
+
+def gpu_hours(device_s: float) -> str:
+    """Return device time in hours, at least two digits of it.
+
+    >>> gpu_hours(36), gpu_hours(35000), gpu_hours(3600000)
+    ('0.01 device-h', '9.7 device-h', '1,000 device-h')
+    """
+    hours = device_s / 3600
+    return f"{hours:,.0f} device-h" if hours >= 10 else f"{hours:.2g} device-h"
+
+
+def trials(count: int) -> str:
+    """Return a number of trials in words.
+
+    >>> trials(1), trials(1200)
+    ('1 trial', '1,200 trials')
+    """
+    return f"{count:,} trial{'' if count == 1 else 's'}"
+
+
+def columns(rows: list[tuple[str, ...]]) -> list[str]:
+    """Return rows as lines with aligned columns; numbers to the right.
+
+    >>> columns([("n", "kind"), ("12", "throughput")])
+    [' n  kind', '12  throughput']
+    """
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    is_number = [
+        all(cell.replace(",", "").isdigit() for cell in column[1:])
+        for column in zip(*rows, strict=True)
+    ]
+    return [
+        "  ".join(
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, is_number, strict=True)
+        ).rstrip()
+        for row in rows
+    ]

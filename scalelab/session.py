@@ -1,0 +1,375 @@
+"""The one room that composes both sides: run a sweep, load a run, answer from it.
+
+The command line and the notebooks call this and nothing below it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scalelab.errors import FitError, SpecError
+from scalelab.experiment.expand import plan
+from scalelab.experiment.job import Job
+from scalelab.experiment.problems import validated
+from scalelab.experiment.quantities import parse_duration
+from scalelab.experiment.spec import Experiment
+from scalelab.experiment.trial import Allocation, Scalar, Target
+from scalelab.records.attempt import AttemptFiles, AttemptResult, Outcome
+from scalelab.records.attempt_io import read_result
+from scalelab.records.observations import counting_rows
+from scalelab.records.store import RunStore
+from scalelab.sweeping import Sweep
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from scalelab.laws.step_time import StepTimeLaw
+    from scalelab.recommend.recommendation import Recommendation
+    from scalelab.report.figures import Figures
+
+
+def load(directory: str | Path) -> Run:
+    """Open a run that was swept or imported.
+
+    Parameters
+    ----------
+    directory
+        The run's directory, e.g. ``runs/digits``.
+
+    Raises
+    ------
+    StoreError
+        If it is no run.
+    SchemaError
+        If a newer ScaleLab wrote it.
+    """
+    return Run(RunStore.open(Path(directory)))
+
+
+def sweep(
+    experiment: str | Path,
+    *,
+    site: str | None = None,
+    directory: str | Path | None = None,
+    budget_gpu_hours: float | None = None,
+    accept_changes: bool = False,
+) -> Run:
+    """Run, continue or extend a sweep and return its run.
+
+    Parameters
+    ----------
+    experiment
+        Path of the experiment's YAML.
+    site
+        Name or path of a site profile; default: the experiment's, else this machine.
+    directory
+        The run's directory; default: ``runs/NAME``.
+    budget_gpu_hours
+        Start no trial once the run has used this much device time.
+    accept_changes
+        Go on although the workload, its code or the measurement changed; what was
+        measured before is kept, marked ``code_changed``, and left out of the fits.
+
+    Raises
+    ------
+    SpecError
+        If the experiment or the site is wrong, or the experiment changed its meaning.
+    ClusterError
+        If the nodes do not come up.
+    StoreError
+        If the run cannot be written, or another driver holds it.
+    """
+    asked = Sweep.prepare(
+        experiment, site=site, directory=directory, accept_changes=accept_changes
+    )
+    asked.run(budget_gpu_hours=budget_gpu_hours)
+    return load(asked.directory)
+
+
+def import_table(
+    table: str | Path,
+    directory: str | Path,
+    *,
+    mapping: Mapping[str, str] | None = None,
+    constants: Mapping[str, str] | None = None,
+) -> Run:
+    """Read a table of somebody's measurements as a run.
+
+    See :func:`scalelab.records.import_table.import_table`.
+    """
+    from scalelab.records.import_table import import_table as read
+
+    return Run(read(Path(table), Path(directory), mapping, constants))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunStatus:
+    """What a run has done and what is missing.
+
+    Parameters
+    ----------
+    outcomes
+        Trials by how the attempt that counts ended.
+    used_gpu_s
+        Device-seconds of all attempts.
+    driver
+        Who runs the sweep at the moment, in words; None: nobody.
+    running
+        Attempts (trial id, number) that began and have not ended.
+    num_missing
+        Planned trials without an ended attempt; None for an imported table.
+    reasons
+        Why trials ended without a measurement, one sentence each.
+    """
+
+    outcomes: Mapping[str, int]
+    used_gpu_s: float
+    driver: str | None
+    running: tuple[tuple[str, int], ...]
+    num_missing: int | None
+    reasons: tuple[str, ...]
+
+
+class Run:
+    """The measurements of one run, and what they say."""
+
+    def __init__(self, store: RunStore) -> None:
+        self._store = store
+
+    @property
+    def name(self) -> str:
+        """Name of the run."""
+        return self._store.name
+
+    @property
+    def directory(self) -> Path:
+        """Directory of the run, absolute."""
+        return self._store.directory
+
+    @property
+    def experiment_text(self) -> str:
+        """What was asked, as written; of an imported table, where it came from."""
+        return self._store.experiment_text
+
+    @cached_property
+    def experiment(self) -> Experiment | None:
+        """What was asked; None for an imported table."""
+        if "imported" in self._store.meaning:
+            return None
+        return Experiment.from_text(
+            self.experiment_text, source=f"the experiment of run {self.name}"
+        )
+
+    @property
+    def job(self) -> Job | None:
+        """The job the experiment asks about."""
+        return self.experiment.job if self.experiment else None
+
+    @cached_property
+    def observations(self) -> pd.DataFrame:
+        """One row per attempt; see ``scalelab.records.columns``."""
+        return self._store.observations()
+
+    def fit(self, law: str = "scalelab") -> StepTimeLaw:
+        """Return a law of step time fitted to the observations.
+
+        Parameters
+        ----------
+        law
+            A name of :data:`scalelab.laws.baselines.LAWS`.
+        """
+        from scalelab.laws.baselines import law_named
+
+        return law_named(law).fit(self.observations)
+
+    def recommend(
+        self,
+        *,
+        max_time: str | None = None,
+        max_gpu_hours: float | None = None,
+        max_cost_usd: float | None = None,
+        price_per_gpu_hour_usd: float | None = None,
+        target: str | None = None,
+        confidence: float = 0.9,
+        job: Mapping[str, Any] | None = None,
+        gpus: Sequence[int] | None = None,
+        select: Mapping[str, Scalar] | None = None,
+        law: str = "scalelab",
+    ) -> Recommendation:
+        """Recommend an allocation, a batch size and a learning-rate rule.
+
+        Parameters
+        ----------
+        max_time
+            Deadline, e.g. ``"4h"``.
+        max_gpu_hours, max_cost_usd, price_per_gpu_hour_usd
+            Budget in device-hours or in money, and what a device-hour costs.
+        target
+            Metric to reach instead of the job's, e.g. ``"val_acc >= 0.75"``.
+        confidence
+            Probability with which all limits must hold, in (0, 1).
+        job
+            Keys of an experiment's ``job``; default: the experiment's own.
+        gpus
+            Numbers of devices to consider besides the measured ones.
+        select
+            Values by column that narrow the observations to one workload and device.
+        law
+            Name of the step-time law.
+
+        Raises
+        ------
+        SpecError
+            If an argument is wrong or the observations mix workloads or devices.
+        FitError
+            If the observations cannot answer.
+        """
+        from scalelab.recommend.advice import recommend
+        from scalelab.recommend.objective import Constraints
+
+        limits = Constraints(
+            max_time_s=parse_duration(max_time) if max_time else None,
+            max_gpu_hours=max_gpu_hours,
+            max_cost_usd=max_cost_usd,
+            price_per_gpu_hour_usd=price_per_gpu_hour_usd,
+            target=Target.parse(target) if target else None,
+            confidence=confidence,
+        )
+        return recommend(
+            self.observations,
+            validated(Job, job, source="job") if job else self.job,
+            constraints=limits,
+            allocations=self._packed(gpus) if gpus else None,
+            select=select,
+            law=law,
+        )
+
+    def status(self) -> RunStatus:
+        """Return what has been done and what is missing."""
+        rows = self._store.rows()
+        counting = {str(row["trial_id"]): row for row in counting_rows(rows)}
+        unhappy = [
+            f"{row['trial_id']}: {row['outcome']}. {row['reason']}"
+            for row in counting.values()
+            if not Outcome(row["outcome"]).is_measurement
+        ]
+        return RunStatus(
+            outcomes=Counter(str(row["outcome"]) for row in counting.values()),
+            used_gpu_s=sum(row.get("allocated_gpu_s") or 0.0 for row in rows),
+            driver=self._store.driver,
+            running=self._store.running(),
+            num_missing=self._num_missing(counting),
+            reasons=tuple(unhappy),
+        )
+
+    def _num_missing(self, ended: Collection[str]) -> int | None:
+        if self.experiment is None:
+            return None
+        planned = plan(self.experiment, self.experiment.resolve_site())
+        return sum(trial.trial_id not in ended for trial in planned.trials)
+
+    def job_script(self, answer: Recommendation, site: str | None = None) -> str:
+        """Return the batch job's script for the recommended allocation.
+
+        Parameters
+        ----------
+        answer
+            A recommendation of this run.
+        site
+            Name or path of the profile of a SLURM or PBS site; default: the
+            experiment's own.
+
+        Raises
+        ------
+        SpecError
+            If the site has no batch system, or the run was imported.
+        """
+        from scalelab.experiment.directives import job_script
+        from scalelab.recommend.job_lines import job_lines
+
+        if self.experiment is None:
+            raise SpecError(
+                f"{self.name} was imported and says nothing of a program. A job script "
+                "needs a run that was swept."
+            )
+        row = answer.chosen
+        where = self.experiment.resolve_site(site)
+        allocation = Allocation.packed(
+            row.world_size, devices_on_node=-(-row.world_size // row.num_nodes)
+        )
+        return job_script(
+            where,
+            allocation,
+            job_lines(self.experiment, where, answer),
+            job_name=self.name,
+            walltime_s=row.time_s.hi,
+        )
+
+    def answer(self) -> Recommendation | FitError:
+        """Return the recommendation without constraints, or why there is none."""
+        try:
+            return self.recommend()
+        except FitError as error:
+            return error
+
+    @property
+    def figures(self) -> Figures:
+        """The report's figures, by name."""
+        from scalelab.report.figures import Figures
+
+        found = self.answer()
+        answer = None if isinstance(found, FitError) else found
+        return Figures(self.observations, answer)
+
+    def write_report(self, path: Path | None = None) -> Path:
+        """Write the report and return its path.
+
+        Parameters
+        ----------
+        path
+            Default: ``report.html`` in the run's directory.
+
+        Raises
+        ------
+        StoreError
+            If it cannot be written.
+        """
+        from scalelab.report.html import write_report
+
+        target = path or self.directory / "report.html"
+        found = self.answer()
+        answer = None if isinstance(found, FitError) else found
+        write_report(
+            target,
+            answer,
+            self.observations,
+            title=self.name,
+            experiment_text=self.experiment_text,
+            without_answer="" if answer else str(found),
+            results=self._unhappy_results(),
+            trials_directory=os.path.relpath(
+                self.directory / "trials", target.absolute().parent
+            ),
+        )
+        return target
+
+    def _unhappy_results(self) -> dict[tuple[str, int], AttemptResult]:
+        """Return how the attempts ended that did not complete, tracebacks included."""
+        results = {}
+        for row in self._store.rows():
+            if row["outcome"] != Outcome.COMPLETED:
+                key = (row["trial_id"], row["attempt"])
+                files = AttemptFiles(self._store.attempt_directory(*key))
+                if result := read_result(files):
+                    results[key] = result
+        return results
+
+    def _packed(self, gpus: Sequence[int]) -> list[Allocation]:
+        on_node = max(1, int(self.observations["gpus_per_node"].max()))
+        return [Allocation.packed(count, devices_on_node=on_node) for count in gpus]

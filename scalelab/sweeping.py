@@ -1,0 +1,248 @@
+"""A sweep from the experiment's file to its last recorded trial.
+
+With ``session`` this is where both sides meet: what runs trials is handed the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scalelab.errors import SpecError
+from scalelab.experiment.document import read_document
+from scalelab.experiment.expand import Plan, plan
+from scalelab.experiment.meaning import changes_of_meaning
+from scalelab.experiment.planned import PlannedTrials
+from scalelab.experiment.site import Scheduler, Site
+from scalelab.experiment.spec import Experiment
+from scalelab.records.code import code_hash, code_paths, snapshot_code
+from scalelab.records.store import RunStore
+
+if TYPE_CHECKING:
+    from scalelab.cluster.local import LocalNodes
+    from scalelab.scheduling.driver import Driver
+    from scalelab.scheduling.events import Event, OnEvent
+    from scalelab.scheduling.summary import SweepSummary
+
+RUNS = Path("runs")
+_INPUT_ERROR = "scalelab.errors.SpecError: "
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunningSweep:
+    """A sweep whose nodes are up: where to watch it, and how to stop it."""
+
+    driver: Driver
+    dashboard_link: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sweep:
+    """A sweep about to run: what is asked, where, and what is already there.
+
+    Parameters
+    ----------
+    experiment, text
+        What is asked, and as it was written.
+    site
+        Where it runs.
+    plan
+        The trials; see :func:`scalelab.experiment.expand.plan`.
+    directory
+        The run's directory, absolute; it need not exist.
+    meaning
+        What the trials' numbers depend on besides their configuration.
+    changes
+        How that differs from what the run holds; empty: comparable.
+    num_finished
+        Trials of the run that need not run again.
+    """
+
+    experiment: Experiment
+    text: str
+    site: Site
+    plan: Plan
+    directory: Path
+    meaning: dict[str, Any]
+    changes: tuple[str, ...]
+    num_finished: int
+
+    @classmethod
+    def prepare(
+        cls,
+        experiment: str | Path,
+        *,
+        site: str | None = None,
+        directory: str | Path | None = None,
+        accept_changes: bool = False,
+    ) -> Sweep:
+        """Read and check everything a sweep needs, and write nothing.
+
+        Raises
+        ------
+        SpecError
+            See :func:`scalelab.session.sweep`.
+        """
+        asked = Experiment.from_file(experiment)
+        where = asked.resolve_site(site)
+        if where.scheduler is not Scheduler.LOCAL:
+            raise SpecError(
+                f"site {where.name!r} has scheduler={where.scheduler}; sweeps run on "
+                "scheduler=local only. Run `scalelab sweep` inside an allocation of "
+                "one node, with a local site."
+            )
+        home = Path(directory or RUNS / asked.name).absolute()
+        meaning = asked.meaning(
+            code_hash=code_hash(asked), device_type=where.device_type.value
+        )
+        changes: tuple[str, ...] = ()
+        planned = plan(asked, where)
+        num_finished = 0
+        if home.exists() and (not home.is_dir() or any(home.iterdir())):
+            store = RunStore.open(home)
+            changes = changes_of_meaning(store.meaning, meaning)
+            num_finished = _num_finished(store, planned)
+        if changes and not accept_changes:
+            raise SpecError(
+                f"{home} holds trials of another meaning: {'; '.join(changes)}. Their "
+                "numbers cannot be compared with new ones. Give the experiment another "
+                "name for a new run, or pass --accept-changes to go on in this one: "
+                "what was measured before is then marked code_changed and left out of "
+                "the fits."
+            )
+        return cls(
+            experiment=asked,
+            text=read_document(Path(experiment)),
+            site=where,
+            plan=planned,
+            directory=home,
+            meaning=meaning,
+            changes=changes,
+            num_finished=num_finished,
+        )
+
+    @property
+    def num_remaining(self) -> int:
+        """Trials still to run; of an unresolved ``auto`` batch, about."""
+        return max(0, len(self.plan.trials) - self.num_finished)
+
+    @property
+    def question(self) -> str | None:
+        """What to ask the user before so large a sweep; None: nothing."""
+        return self.experiment.confirm_above.question(self.num_remaining, None)
+
+    def run(
+        self,
+        *,
+        budget_gpu_hours: float | None = None,
+        on_event: OnEvent = lambda event: None,
+        on_start: Callable[[RunningSweep], None] = lambda running: None,
+    ) -> SweepSummary:
+        """Run what is left of the sweep.
+
+        Parameters
+        ----------
+        budget_gpu_hours
+            Start no trial once the run has used this much device time.
+        on_event
+            Told what happens, in this thread.
+        on_start
+            Told once, when the nodes are up.
+
+        Raises
+        ------
+        SpecError
+            If a rank finds the workload or its parameters wrong.
+        ClusterError
+            If the nodes do not come up, or do not come back.
+        StoreError
+            If the run cannot be written, or another driver holds it.
+        """
+        from scalelab.scheduling.driver import Driver
+        from scalelab.scheduling.durations import TimedSource
+        from scalelab.training.workloads.registry import preload_modules
+
+        store = self._open_store()
+        with store.lease():
+            store.extend(self.text, self.meaning, supersedes=bool(self.changes))
+            program = self.experiment.program(self._snapshot(store))
+            source = TimedSource(PlannedTrials(self.experiment, self.site))
+            with self._nodes(preload_modules(program)) as cluster:
+                guard = _InputErrors(on_event)
+                driver = Driver(
+                    source,
+                    cluster,
+                    store,
+                    program,
+                    estimate_duration=source.estimate,
+                    on_event=guard,
+                    budget_gpu_s=budget_gpu_hours and budget_gpu_hours * 3600,
+                )
+                guard.stop = driver.drain
+                on_start(
+                    RunningSweep(driver=driver, dashboard_link=cluster.dashboard_link)
+                )
+                summary = driver.run()
+            store.compact()
+        guard.raise_first()
+        return summary
+
+    def _open_store(self) -> RunStore:
+        if (self.directory / "run.json").exists():
+            return RunStore.open(self.directory)
+        return RunStore.create(
+            self.directory,
+            experiment_text=self.text,
+            meaning=self.meaning,
+            code_directory=self.experiment.code_root,
+        )
+
+    def _snapshot(self, store: RunStore) -> Path | None:
+        """Copy the code that trials run from; None: they run where it lies."""
+        paths = code_paths(self.experiment)
+        if not paths:
+            return None
+        directory, _ = snapshot_code(
+            paths, self.experiment.code_root, store.directory / "code"
+        )
+        return directory
+
+    def _nodes(self, preload: tuple[str, ...]) -> LocalNodes:
+        from scalelab.cluster.local import LocalNodes
+
+        return LocalNodes(
+            self.site.num_nodes or 1,
+            self.site.gpus_per_node,
+            self.site.device_type.value,
+            preload=preload,
+        )
+
+
+class _InputErrors:
+    """Ends the sweep at the first trial whose rank finds the user's input wrong."""
+
+    def __init__(self, on_event: OnEvent) -> None:
+        self._on_event = on_event
+        self._first: str | None = None
+        self.stop: Callable[[], None] = lambda: None
+
+    def __call__(self, event: Event) -> None:
+        from scalelab.scheduling.events import TrialEnded
+
+        if isinstance(event, TrialEnded):
+            last_line = (event.traceback or "").strip().rpartition("\n")[2]
+            if last_line.startswith(_INPUT_ERROR) and self._first is None:
+                self._first = last_line.removeprefix(_INPUT_ERROR)
+                self.stop()
+        self._on_event(event)
+
+    def raise_first(self) -> None:
+        if self._first is not None:
+            raise SpecError(self._first)
+
+
+def _num_finished(store: RunStore, planned: Plan) -> int:
+    ended = {str(row["trial_id"]) for row in store.rows()}
+    return sum(trial.trial_id in ended for trial in planned.trials)
