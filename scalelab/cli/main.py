@@ -57,3 +57,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 def recommend_resources() -> NoReturn:
     """Run ``recommend-resources``, the same as ``scalelab recommend``, and exit."""
     main(["recommend", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    main()
