@@ -188,6 +188,10 @@ class RivalCurve:
         """None: these laws never refuse."""
         return ()
 
+    def blocking(self, frame: pd.DataFrame) -> tuple[Gap, ...]:
+        """None, likewise."""
+        return ()
+
     def support(self, frame: pd.DataFrame) -> np.ndarray:
         """Return what each prediction rests on, see :class:`Support`."""
         return self.coverage.support(Configurations.of(frame))

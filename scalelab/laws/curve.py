@@ -136,6 +136,10 @@ class Curve:
         """What the measured configurations cannot determine."""
         return self.coverage.gaps()
 
+    def blocking(self, frame: pd.DataFrame) -> tuple[Gap, ...]:
+        """Return the gaps that leave some configuration without an answer."""
+        return self.coverage.blocking(Configurations.of(frame))
+
     def parameters(self, interval: float) -> pd.DataFrame:
         """Return name, value, lo, hi, unit, identified and remedy of each parameter."""
         resolved = self._resolved()

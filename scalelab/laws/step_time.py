@@ -57,6 +57,10 @@ class CurveModel(Protocol):
         """What the measured configurations cannot determine."""
         ...
 
+    def blocking(self, frame: pd.DataFrame) -> tuple[Gap, ...]:
+        """Return the gaps that leave some configuration without an answer."""
+        ...
+
     def support(self, frame: pd.DataFrame) -> np.ndarray:
         """Return what each prediction rests on, see :class:`Support`."""
         ...
@@ -208,7 +212,7 @@ class StepTimeLaw:
             "throughput_samples_per_s": frame["global_batch_size"].to_numpy() / mid,
             "support": support,
         }
-        return pd.DataFrame(values, index=frame.index), curve.gaps
+        return pd.DataFrame(values, index=frame.index), curve.blocking(frame)
 
     def sample(
         self, configurations: pd.DataFrame, *, one_run: bool = False

@@ -59,8 +59,13 @@ class Coverage:
         return tuple(
             gap
             for gap in found
-            if gap is not None and not self.informed >= set(gap.parameters)
+            if gap is not None and self.informed.isdisjoint(gap.parameters)
         )
+
+    def blocking(self, query: Configurations) -> tuple[Gap, ...]:
+        """Return the gaps that leave some configuration without an answer."""
+        open_at = self._open_at(query)
+        return tuple(gap for gap in self.gaps() if open_at[gap.parameters[0]].any())
 
     def _batch(self) -> int:
         return max(1, round(float(np.median(self.at.samples))))
@@ -121,7 +126,8 @@ class Coverage:
         measured = self._is_measured(query)
         outside = self.distance(query).max(axis=1, initial=0.0) > 1e-9
         kind = np.where(outside, Support.EXTRAPOLATED.value, Support.INTERPOLATED.value)
-        unknown = self._needs_open_parameter(query) & ~measured
+        open_at = [np.zeros(len(measured), dtype=bool), *self._open_at(query).values()]
+        unknown = np.logical_or.reduce(open_at) & ~measured
         kind = np.where(unknown, Support.UNSUPPORTED.value, kind)
         return np.where(measured, Support.MEASURED.value, kind)
 
@@ -147,20 +153,17 @@ class Coverage:
         known = _rows(self.at)
         return np.array([row in known for row in _row_list(query)], dtype=bool)
 
-    def _needs_open_parameter(self, query: Configurations) -> np.ndarray:
-        gaps = {gap.parameters[0] for gap in self.gaps()}
+    def _open_at(self, query: Configurations) -> dict[str, np.ndarray]:
+        """Return, per gap, which configurations need what it leaves open."""
         across = query.num_nodes > 1
-        unknown = np.zeros(len(query.world_size), dtype=bool)
-        if "inter_node_latency" in gaps:
-            unknown |= across & _outside(
-                query.world_size, self.sizes(across_nodes=True)
-            )
-        if "intra_node_latency" in gaps:
-            reach = np.append(1.0, self.sizes(across_nodes=False))
-            unknown |= ~across & _outside(query.world_size, reach)
-        if "compute_fixed" in gaps:
-            unknown |= _outside(query.samples, self.at.samples)
-        return unknown
+        inner = np.append(1.0, self.sizes(across_nodes=False))
+        outer = self.sizes(across_nodes=True)
+        needs = {
+            "intra_node_latency": ~across & _outside(query.world_size, inner),
+            "inter_node_latency": across & _outside(query.world_size, outer),
+            "compute_fixed": _outside(query.samples, self.at.samples),
+        }
+        return {gap.parameters[0]: needs[gap.parameters[0]] for gap in self.gaps()}
 
 
 def _row_list(at: Configurations) -> list[tuple[float, ...]]:

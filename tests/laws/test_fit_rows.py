@@ -1,0 +1,84 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from scalelab.errors import SpecError
+from scalelab.laws.rows import (
+    configurations,
+    curve_label,
+    invalid_reasons,
+    split_curves,
+    step_time_rows,
+)
+
+
+def test_nodes_follow_from_devices_per_node():
+    frame = pd.DataFrame(
+        {"world_size": [4, 6, 8], "gpus_per_node": [4, 3, None], "local_batch_size": 8}
+    )
+    assert configurations(frame)["num_nodes"].tolist() == [1, 2, 1]
+
+
+def test_the_local_batch_follows_from_the_global_batch():
+    frame = pd.DataFrame(
+        {
+            "world_size": [4, 4],
+            "global_batch_size": [256, 256],
+            "gradient_accumulation_steps": [2, None],
+        }
+    )
+    assert configurations(frame)["local_batch_size"].tolist() == [32, 64]
+
+
+def test_a_table_without_the_needed_columns_is_refused():
+    with pytest.raises(SpecError, match=r"columns \['batch', 'gpus'\]"):
+        configurations(pd.DataFrame({"gpus": [1], "batch": [2]}))
+
+
+@pytest.mark.parametrize(
+    ("cell", "expected"),
+    [
+        (["shared_node"], ("shared_node",)),
+        (np.array(["a", "b"]), ("a", "b")),
+        ("a,b c", ("a", "b", "c")),
+        (None, ()),
+        (float("nan"), ()),
+        ([], ()),
+    ],
+)
+def test_validity_cells_of_any_table_are_read(cell, expected):
+    assert invalid_reasons(cell) == expected
+
+
+def test_rows_are_left_out_for_a_stated_reason():
+    frame = pd.DataFrame(
+        {
+            "world_size": [1, 1, 1, 1, 2],
+            "local_batch_size": 8,
+            "step_time_s": [0.1, None, 0.1, -1.0, 0.2],
+            "outcome": ["completed", "completed", "failed", None, "target_not_reached"],
+            "validity": [[], [], [], [], []],
+        }
+    )
+    chosen = step_time_rows(frame)
+    assert chosen.left_out == {"no step time": 2, "failed": 1}
+    assert chosen.frame["world_size"].tolist() == [1, 2]
+
+
+def test_curves_split_on_what_is_fixed_and_on_options():
+    frame = pd.DataFrame(
+        {
+            "workload": ["a", "a", "b"],
+            "options.feed": ["sharded", "replicated", None],
+            "step_time_s": [1, 2, 3],
+        }
+    )
+    curves = split_curves(frame)
+    labels = {curve_label(key, curves) for key in curves}
+    assert labels == {
+        "workload=a, feed=sharded",
+        "workload=a, feed=replicated",
+        "workload=b",
+    }
+    assert curve_label((), [()]) == "all rows"
+    assert len(split_curves(frame[["step_time_s"]])) == 1
