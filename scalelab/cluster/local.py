@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from scalelab.cluster.devices import local_devices
 from scalelab.errors import ClusterError
+from scalelab.launch.protocol import DEFAULT_ENTRY
 
 if TYPE_CHECKING:
     from distributed import Client, SpecCluster
@@ -20,12 +21,17 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 START_UP_TIMEOUT_S = 120.0
+SILENT = logging.CRITICAL + 1
+"""Dask's loggers would write over the live progress; what matters arrives as events."""
 
 DASK_SETTINGS: dict[str, Any] = {
     # A lost worker ends its tasks at once; what to run again is the driver's decision.
     "distributed.scheduler.allowed-failures": 0,
     "distributed.scheduler.no-workers-timeout": "60s",
     "distributed.scheduler.work-stealing": False,
+    # It compares times of day, so a clock that jumps would end every worker; a worker
+    # that dies is noticed by its connection.
+    "distributed.scheduler.worker-ttl": None,
     "distributed.scheduler.active-memory-manager.start": False,
     # A node's worker only waits for ranks: what Dask would sample there disturbs them.
     "distributed.worker.profile.enabled": False,
@@ -54,8 +60,8 @@ class LocalNodes:
         than there are cores: several devices are the same core.
     device_type
         ``cpu`` or ``cuda``.
-    preload
-        Modules the nodes import ahead of the ranks.
+    preload, search_path, entry
+        As in :class:`~scalelab.launch.gang_agent.NodeAgent`.
     """
 
     _cluster: SpecCluster
@@ -68,10 +74,16 @@ class LocalNodes:
         device_type: str = "cpu",
         *,
         preload: tuple[str, ...] = (),
+        search_path: tuple[str, ...] = (),
+        entry: str = DEFAULT_ENTRY,
     ) -> None:
         self.device_type = device_type
         self._shares = divide_devices(num_nodes, devices_per_node, device_type)
-        self._preload = preload
+        self._agent_options: dict[str, Any] = {
+            "preload": preload,
+            "search_path": search_path,
+            "entry": entry,
+        }
         self._stack = ExitStack()
 
     @property
@@ -127,7 +139,8 @@ class LocalNodes:
 
         scratch = Path(tempfile.mkdtemp(prefix="scalelab-"))
         self._stack.callback(shutil.rmtree, scratch, ignore_errors=True)
-        self._stack.enter_context(dask.config.set(DASK_SETTINGS))
+        settings = {**DASK_SETTINGS, "temporary-directory": str(scratch)}
+        self._stack.enter_context(dask.config.set(settings))
         security = Security.temporary()
         try:
             self._cluster = self._stack.enter_context(
@@ -135,7 +148,7 @@ class LocalNodes:
                     scheduler=_scheduler(security),
                     workers=self._workers(security, scratch),
                     security=security,
-                    silence_logs=logging.CRITICAL,
+                    silence_logs=SILENT,
                 )
             )
             self._client = self._stack.enter_context(
@@ -159,8 +172,8 @@ class LocalNodes:
             plugin = NodePlugin(
                 device_type=self.device_type,
                 device_ids=share,
-                preload=self._preload,
                 own_session=True,
+                **self._agent_options,
             )
             options = {
                 "worker_class": NodeWorker,
@@ -173,7 +186,7 @@ class LocalNodes:
                 "security": security,
                 "memory_limit": 0,
                 "local_directory": str(scratch),
-                "silence_logs": logging.CRITICAL,
+                "silence_logs": SILENT,
             }
             workers[f"node-{index}"] = {"cls": Nanny, "options": options}
         return workers

@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 import os
 import socket
+import tempfile
+import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import psutil
 from distributed import WorkerPlugin, get_worker
+from distributed.comm.addressing import get_address_host
 
 from scalelab.cluster.devices import device_name, local_devices
 from scalelab.cluster.nodes import Node
+from scalelab.errors import LaunchError
 from scalelab.launch.gang_agent import NodeAgent
+from scalelab.launch.protocol import DEFAULT_ENTRY
 from scalelab.records.attempt import AttemptSpec
 
 if TYPE_CHECKING:
@@ -22,8 +28,7 @@ if TYPE_CHECKING:
 class NodePlugin(WorkerPlugin):
     """Build the node's agent when its worker starts, and end it with the worker.
 
-    ``setup`` runs in the main thread of the worker process. The rank server must be
-    started there: it dies with the *thread* that started it.
+    Its rank server gets ready in the background, while the driver plans.
 
     Parameters
     ----------
@@ -31,8 +36,8 @@ class NodePlugin(WorkerPlugin):
         ``cpu`` or ``cuda``.
     device_ids
         The node's devices; None: all this process may use.
-    preload
-        Modules the rank server imports before it forks ranks.
+    preload, search_path, entry
+        As in :class:`~scalelab.launch.gang_agent.NodeAgent`.
     own_session
         Leave the driver's session, so that a Ctrl-C at its terminal does not reach the
         node before the driver can drain. Not under a batch system that tracks sessions.
@@ -46,19 +51,37 @@ class NodePlugin(WorkerPlugin):
         device_type: str,
         device_ids: tuple[str, ...] | None = None,
         preload: tuple[str, ...] = (),
+        search_path: tuple[str, ...] = (),
+        entry: str = DEFAULT_ENTRY,
         own_session: bool = False,
     ) -> None:
         self.device_type = device_type
         self.device_ids = device_ids
         self.preload = preload
+        self.search_path = search_path
+        self.entry = entry
         self.own_session = own_session
 
     def setup(self, worker: Worker) -> None:
-        """Start the agent, whose rank server gets ready in the background."""
+        """Build the agent."""
         if self.own_session:
             os.setsid()
-        self.agent = NodeAgent(str(worker.name), self.device_type, self.preload)
-        self.agent.start()
+        # What the agent puts on the local disk goes with the worker, however it ends.
+        tempfile.tempdir = worker.local_directory
+        self.agent = NodeAgent(
+            str(worker.name),
+            self.device_type,
+            self.preload,
+            entry=self.entry,
+            address=get_address_host(worker.address),
+            search_path=self.search_path,
+        )
+        threading.Thread(target=self._get_ready, daemon=True).start()
+
+    def _get_ready(self) -> None:
+        # The first attempt tries again and then says what is wrong.
+        with suppress(LaunchError):
+            self.agent.start()
 
     def teardown(self, worker: Worker) -> None:
         """End the agent and whatever still runs under it."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from distributed import KilledWorker
+from distributed.scheduler import KilledWorker, NoValidWorkerError
 
 from scalelab.cluster.node_plugin import (
     cancel_attempt,
@@ -29,6 +29,7 @@ END_GRACE_S = 30.0
 """Seconds a node may take to end its ranks once an attempt is to end."""
 
 RunAttempt = Callable[[str, int, str | None], str]
+_LOST = (KilledWorker, NoValidWorkerError, asyncio.CancelledError)
 RENDEZVOUS = -1
 """Stands for a node rank where the first node opened the rendezvous."""
 
@@ -123,6 +124,9 @@ class Gangs:
         self._deliver = deliver
         self._task = task
         self._running: dict[str, _Gang] = {}
+        # Kept up to date: the driver asks at every event, whatever runs.
+        self._num_devices = 0
+        self._started_device_s = 0.0
         self._notices: set[Future[None]] = set()
 
     def __len__(self) -> int:
@@ -131,16 +135,13 @@ class Gangs:
     @property
     def held_gpu_s(self) -> float:
         """Device-seconds the attempts under way have held so far."""
-        now_s = time.monotonic()
-        return sum(
-            (now_s - gang.started_s) * gang.spec.placement.world_size
-            for gang in self._running.values()
-        )
+        return time.monotonic() * self._num_devices - self._started_device_s
 
     def launch(self, spec: AttemptSpec, addresses: tuple[str, ...]) -> str:
         """Send an attempt to its nodes, rank 0's first, and return its id."""
         gang = _Gang(spec.attempt_id, spec, addresses, time.monotonic())
         self._running[gang.attempt_id] = gang
+        self._count_devices(gang, 1)
         if len(addresses) == 1:
             self._submit_parts(gang)
         else:
@@ -221,6 +222,7 @@ class Gangs:
 
     def _end(self, gang: _Gang, unresponsive: tuple[str, ...]) -> Verdict:
         del self._running[gang.attempt_id]
+        self._count_devices(gang, -1)
         if gang.rendezvous is not None:
             self._notify(gang.addresses[0], close_rendezvous, gang.attempt_id)
         result = merge([gang.results[rank] for rank in sorted(gang.results)])
@@ -235,6 +237,11 @@ class Gangs:
             held_s=time.monotonic() - gang.started_s,
             unresponsive=unresponsive,
         )
+
+    def _count_devices(self, gang: _Gang, sign: int) -> None:
+        num_devices = sign * gang.spec.placement.world_size
+        self._num_devices += num_devices
+        self._started_device_s += num_devices * gang.started_s
 
     def _cancel(self, gang: _Gang, reason: str) -> None:
         if gang.cancelled is None:
@@ -288,7 +295,7 @@ def _result(value: str | BaseException) -> AttemptResult:
     """Return what a part's return value or exception says about the attempt."""
     if isinstance(value, str):
         return AttemptResult.from_json(json.loads(value))
-    if isinstance(value, KilledWorker | asyncio.CancelledError):
+    if isinstance(value, _LOST):
         return AttemptResult(
             outcome=Outcome.NODE_FAIL,
             reason="The worker of the node was lost while it ran the attempt.",

@@ -1,0 +1,97 @@
+import os
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from scalelab.cluster.devices import device_name, local_devices
+from scalelab.cluster.local import divide_devices
+from scalelab.errors import ClusterError
+
+
+class FakeNvml(SimpleNamespace):
+    """NVML of a machine with two GPUs, or of one without the driver."""
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, number: int | None) -> None:
+        super().__init__(number=number, is_open=False)
+
+    def nvmlInit(self) -> None:
+        if self.number is None:
+            raise self.NVMLError("driver not loaded")
+        self.is_open = True
+
+    def nvmlShutdown(self) -> None:
+        self.is_open = False
+
+    def nvmlDeviceGetCount(self) -> int:
+        assert self.is_open
+        assert self.number is not None
+        return self.number
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> Any:
+        return ("index", index)
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: bytes) -> Any:
+        return ("uuid", uuid)
+
+    def nvmlDeviceGetName(self, handle: Any) -> str:
+        return f"GPU by {handle[0]} {handle[1]!r}"
+
+
+@pytest.fixture
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
+    nvml = FakeNvml(2)
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return nvml
+
+
+def test_cores_are_those_this_process_may_use() -> None:
+    assert local_devices("cpu") == tuple(map(str, sorted(os.sched_getaffinity(0))))
+    assert device_name("cpu", ("0",))
+
+
+def test_gpus_are_what_the_environment_names_or_the_driver_knows(
+    two_gpus: FakeNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert local_devices("cuda") == ("0", "1")
+    assert not two_gpus.is_open
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-8f3a, 1")
+    assert local_devices("cuda") == ("GPU-8f3a", "1")
+    assert device_name("cuda", ("1",)) == "GPU by index 1"
+    assert device_name("cuda", ("GPU-8f3a",)) == "GPU by uuid b'GPU-8f3a'"
+
+
+@pytest.mark.parametrize(("number", "visible"), [(None, None), (0, None), (2, "")])
+def test_a_machine_without_gpus_says_so(
+    number: int | None, visible: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(number))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    with pytest.raises(ClusterError, match="this machine offers no CUDA device"):
+        local_devices("cuda")
+
+
+def test_cores_are_divided_while_they_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5, 7, 9})
+    assert divide_devices(2, None, "cpu") == [("3", "5"), ("7", "9")]
+    assert divide_devices(3, 1, "cpu") == [("3",), ("5",), ("7",)]
+    assert divide_devices(8, None, "cpu") == [
+        (core,) for core in ("3", "5", "7", "9", "3", "5", "7", "9")
+    ]
+    assert divide_devices(1, 6, "cpu") == [("3", "5", "7", "9", "3", "5")]
+
+
+def test_gpus_are_never_shared(two_gpus: FakeNvml) -> None:
+    assert divide_devices(2, None, "cuda") == [("0",), ("1",)]
+    with pytest.raises(
+        ClusterError,
+        match=r"2 nodes x 2 CUDA devices are asked for, but this machine offers 2 ",
+    ):
+        divide_devices(2, 2, "cuda")

@@ -1,0 +1,105 @@
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalelab.cluster.local import LocalNodes
+from scalelab.experiment.program import WorkloadProgram
+from scalelab.experiment.trial import Allocation, Trial, TrialKind
+from scalelab.records.store import RunStore
+from scalelab.scheduling.driver import Driver
+from scalelab.scheduling.events import Event
+
+
+class Source:
+    """Trials from a list; remembers what it was told."""
+
+    def __init__(self, trials: list[Trial]) -> None:
+        self.left = list(trials)
+        self.told: list[Mapping[str, Any]] = []
+
+    def ask(self) -> Trial | None:
+        return self.left.pop(0) if self.left else None
+
+    def tell(self, observation: Mapping[str, Any]) -> None:
+        self.told.append(observation)
+
+    @property
+    def outcomes(self) -> list[str]:
+        return [observation["outcome"] for observation in self.told]
+
+
+def trial(number: int, *devices: int, repeat: int = 0, **options: Any) -> Trial:
+    return Trial(
+        kind=TrialKind.THROUGHPUT,
+        workload="scripted",
+        allocation=Allocation(devices_per_node=devices or (1,)),
+        local_batch_size=1,
+        seed=number,
+        repeat=repeat,
+        options=options,
+    )
+
+
+class Sweep:
+    """One run directory, driven as often as a test likes."""
+
+    def __init__(self, cluster: LocalNodes, directory: Path) -> None:
+        self.cluster = cluster
+        self.store = RunStore.create(directory, experiment_text="", meaning={})
+        self.events: list[Event] = []
+
+    def driver(self, source: Source, **options: Any) -> Driver:
+        self.store = RunStore.open(self.store.directory)
+        options.setdefault("estimate_duration", lambda trial, allocation: 1.0)
+        return Driver(
+            source,
+            self.cluster,
+            self.store,
+            WorkloadProgram(name="scripted"),
+            on_event=options.pop("on_event", self.events.append),
+            **options,
+        )
+
+    def events_of(self, kind: type[Any]) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    def trial_directories(self) -> list[str]:
+        return sorted(
+            str(path.relative_to(self.store.directory / "trials"))
+            for path in (self.store.directory / "trials").glob("*/*")
+        )
+
+
+@pytest.fixture(scope="session")
+def shared_nodes() -> Iterator[LocalNodes]:
+    with LocalNodes(
+        2,
+        2,
+        entry="scripted_rank:run_rank",
+        search_path=(str(Path(__file__).parent),),
+    ) as nodes:
+        yield nodes
+
+
+@pytest.fixture
+def nodes(shared_nodes: LocalNodes) -> LocalNodes:
+    """Two nodes of two devices, all up again should a test have killed one."""
+    shared_nodes.client.wait_for_workers(2, timeout=60)
+    return shared_nodes
+
+
+@pytest.fixture
+def sweep(nodes: LocalNodes, tmp_path: Path) -> Sweep:
+    return Sweep(nodes, tmp_path / "run")
+
+
+@pytest.fixture
+def make_trial() -> Callable[..., Trial]:
+    return trial
+
+
+@pytest.fixture
+def make_source() -> Callable[..., Source]:
+    return Source
