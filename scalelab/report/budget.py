@@ -89,7 +89,7 @@ def _budget_row(row: OutlookRow, is_best_at_count: bool) -> dict[str, Any]:
 
 def budget_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
     """Draw :func:`budget_table`: time above, device-hours below, by count."""
-    title = f"Time and {labels.device_hour_word} of the job"
+    title = f"Time and {labels.hours} of the job"
     facts = (labels.curve, labels.mode, labels.bands)
     figure = base_figure(title, facts, labels, num_panels=len(_PANELS))
     rows = table[table["is_best_at_count"]].sort_values("world_size")
@@ -100,7 +100,7 @@ def budget_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
     figure.update_xaxes(count_axis(rows["world_size"], labels.devices))
     figure.update_xaxes(title_text="", row=1, col=1)
     figure.update_yaxes(duration_axis(time_ends, "time"), row=1, col=1)
-    axis = quantity_axis(hour_ends, labels.device_hour_word)
+    axis = quantity_axis(hour_ends, labels.hours)
     figure.update_yaxes(axis, row=2, col=1)
     figure.update_layout(height=540)
     return figure
@@ -109,7 +109,7 @@ def budget_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
 def _panel(figure: go.Figure, rows: pd.DataFrame, panel: int, labels: Labels) -> None:
     middle, lo, hi = _PANELS[panel]
     colour = BLUE if panel == 1 else PURPLE
-    name = "time" if panel == 1 else labels.device_hour_word
+    name = "time" if panel == 1 else labels.hours
     write = duration if panel == 1 else number
     x = rows["world_size"].tolist()
     ends = (rows[lo].tolist(), rows[hi].tolist())
@@ -145,7 +145,7 @@ def _basis_symbols(rows: pd.DataFrame) -> list[str]:
 
 def trade_off_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
     """Draw :func:`budget_table` as time against device-hours, the frontier joined."""
-    title = f"What time costs in {labels.device_hour_word}"
+    title = f"What time costs in {labels.hours}"
     figure = base_figure(
         title, (labels.curve, f"numbers at points: {labels.devices}"), labels
     )
@@ -173,7 +173,7 @@ def trade_off_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
         )
     chosen = table[table["is_chosen"]]
     ring_chosen(figure, chosen["gpu_hours"], chosen["time_s"])
-    figure.update_xaxes(quantity_axis(table["gpu_hours"], labels.device_hour_word))
+    figure.update_xaxes(quantity_axis(table["gpu_hours"], labels.hours))
     figure.update_yaxes(duration_axis(table["time_s"], "time"))
     return figure
 

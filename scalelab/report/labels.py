@@ -52,6 +52,11 @@ class Labels:
         return f"{self.device_word}s"
 
     @property
+    def hours(self) -> str:
+        """The device-hour word without what the figure's badge says already."""
+        return self.device_hour_word.removeprefix("emulated ")
+
+    @property
     def scaling_facts(self) -> tuple[str, ...]:
         """What a scaling plot must carry."""
         baseline = f"baseline: {self.baseline}" if self.baseline else ""

@@ -118,15 +118,17 @@ def allocation_table(recommendation: Recommendation) -> Table:
     """Return one row per allocation, as the terminal answer has them."""
     has_cost = any(row.cost_usd for row in recommendation.rows)
     has_probability = any(row.probability is not None for row in recommendation.rows)
+    # the page's badge says that devices are emulated
+    hours = recommendation.device_hour_word.removeprefix("emulated ")
     columns = (
-        f"{recommendation.device_word}s",
+        recommendation.device_word.removeprefix("emulated ") + "s",
         "time",
         percent(recommendation.interval),
-        recommendation.device_hour_word,
+        hours,
         *(["cost (USD)"] if has_cost else []),
         "efficiency",
         "next: time",
-        f"next: {recommendation.device_hour_word}",
+        f"next: {hours}",
         *([f"P({', '.join(recommendation.limits)})"] if has_probability else []),
         "basis",
         "nodes",

@@ -27,6 +27,9 @@ PATTERNS = ("", "/", ".", "x", "-", "\\")
 _TEXT = "#6b7280"
 _GRID = "rgba(125, 134, 143, 0.25)"
 _CAPTION_COLUMNS = 50
+_EMULATED = (
+    f"<span style='color:{ORANGE}'><b>EMULATED: declared, not measured</b></span>"
+)
 _BEYOND = 1e3
 
 
@@ -64,15 +67,12 @@ def base_figure(
     figure = go.Figure()
     if num_panels > 1:
         figure.set_subplots(rows=num_panels, vertical_spacing=0.12)
-    wrapped = "<br>".join(
-        plain(line)
-        for line in textwrap.wrap("; ".join(filter(None, facts)), _CAPTION_COLUMNS)
-    )
-    num_lines = wrapped.count("<br>") + 1
+    lines = textwrap.wrap("; ".join(filter(None, facts)), _CAPTION_COLUMNS)
+    caption = [*([_EMULATED] if labels.is_emulated else []), *map(plain, lines)]
     figure.update_layout(
         title={
             "text": f"<b>{plain(title)}</b>",
-            "subtitle": {"text": wrapped, "font": {"size": 11}},
+            "subtitle": {"text": "<br>".join(caption), "font": {"size": 11}},
             "x": 0,
             "xref": "paper",
             "yref": "container",
@@ -86,7 +86,7 @@ def base_figure(
         plot_bgcolor="rgba(0,0,0,0)",
         font={"family": "system-ui, sans-serif", "size": 12, "color": _TEXT},
         colorway=list(PALETTE),
-        margin={"l": 8, "r": 12, "t": 44 + 15 * num_lines, "b": 8},
+        margin={"l": 8, "r": 12, "t": 44 + 15 * len(caption), "b": 8},
         legend={
             "orientation": "h",
             "x": 0,
@@ -103,21 +103,6 @@ def base_figure(
     for update in (figure.update_xaxes, figure.update_yaxes):
         update(gridcolor=_GRID, linecolor=_GRID, zeroline=False, automargin=True)
         update(title_standoff=8)
-    if labels.is_emulated:
-        figure.add_annotation(
-            text="<b>EMULATED</b>",
-            xref="paper",
-            yref="paper",
-            x=1,
-            y=1,
-            xanchor="right",
-            yanchor="bottom",
-            showarrow=False,
-            font={"size": 12, "color": ORANGE},
-            bordercolor=ORANGE,
-            borderwidth=1,
-            borderpad=3,
-        )
     return figure
 
 
