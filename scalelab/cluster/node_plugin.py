@@ -93,12 +93,13 @@ def describe_node() -> Node:
     worker = get_worker()
     plugin = _plugin()
     device_ids = plugin.device_ids or local_devices(plugin.device_type)
+    plugin.agent.device_name = device_name(plugin.device_type, device_ids)
     return Node(
         name=str(worker.name),
         address=worker.address,
         host=socket.gethostname(),
         device_ids=device_ids,
-        device_name=device_name(plugin.device_type, device_ids),
+        device_name=plugin.agent.device_name,
         num_cores=len(os.sched_getaffinity(0)),
         memory_bytes=psutil.virtual_memory().total,
     )

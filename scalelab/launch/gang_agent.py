@@ -13,7 +13,11 @@ from itertools import count
 from pathlib import Path
 from types import TracebackType
 
-from scalelab.errors import LaunchError, StoreError
+from scalelab.errors import LaunchError, SpecError, StoreError
+from scalelab.experiment.program import CommandProgram
+from scalelab.launch.command import LOOPBACK, command_of, free_rendezvous
+from scalelab.launch.command_results import refused
+from scalelab.launch.command_run import run_command
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import (
     DEFAULT_ENTRY,
@@ -26,6 +30,7 @@ from scalelab.launch.protocol import (
 from scalelab.launch.rank_requests import rank_requests
 from scalelab.launch.rendezvous import (
     file_rendezvous,
+    network_environment,
     tcp_rendezvous,
 )
 from scalelab.launch.server_process import ServerKeeper, private_directory
@@ -55,6 +60,8 @@ class NodeAgent:
         Numeric address at which other nodes reach this one.
     search_path
         Directories put first on the ranks' ``sys.path``, and on the rank server's.
+    device_name
+        Model of the node's devices, which commands do not tell; may be set later.
 
     Examples
     --------
@@ -71,8 +78,10 @@ class NodeAgent:
         entry: str = DEFAULT_ENTRY,
         address: str = "127.0.0.1",
         search_path: tuple[str, ...] = (),
+        device_name: str | None = None,
     ) -> None:
         self.node = node
+        self.device_name = device_name
         self._device_type = device_type
         self._entry = entry
         self._address = address
@@ -153,6 +162,8 @@ class NodeAgent:
                 result = self._run(spec, node_rank, rendezvous, cancellation, timing)
             except LaunchError as error:
                 result = AttemptResult(outcome=Outcome.NODE_FAIL, reason=str(error))
+            except SpecError as error:
+                result = refused(error)
             except OSError as error:
                 reason = f"node {self.node} cannot launch: {error}"
                 result = AttemptResult(outcome=Outcome.FAILED, reason=reason)
@@ -173,8 +184,15 @@ class NodeAgent:
         if running is not None:
             running.request(reason)
 
-    def open_rendezvous(self, attempt_id: str) -> str:
+    def open_rendezvous(self, attempt_id: str, address: str | None = None) -> str:
         """Serve a store for the ranks of an attempt on several nodes.
+
+        Parameters
+        ----------
+        attempt_id
+            The attempt.
+        address
+            Address of this node to serve it on; None: that which other nodes reach.
 
         Returns
         -------
@@ -186,7 +204,12 @@ class NodeAgent:
         LaunchError
             If the store cannot be served on this node's address.
         """
-        process = ProcessRequest(rank=0, task=StoreTask(address=self._address))
+        address = address or self._address
+        process = ProcessRequest(
+            rank=0,
+            task=StoreTask(address=address),
+            env=network_environment("tcp://", address),
+        )
         board = ProgressBoard(1)
         try:
             request = LaunchRequest(processes=(process,))
@@ -196,11 +219,11 @@ class NodeAgent:
         with self._lock:
             self._stores[attempt_id] = channel
         try:
-            return tcp_rendezvous(self._address, _await_store(channel))
+            return tcp_rendezvous(address, _await_store(channel))
         except OSError as error:
             self.close_rendezvous(attempt_id)
             raise LaunchError(
-                f"node {self.node} cannot serve a rendezvous on {self._address}: "
+                f"node {self.node} cannot serve a rendezvous on {address}: "
                 f"{error}. Use an address of that host which the other nodes can reach."
             ) from error
 
@@ -257,6 +280,8 @@ class NodeAgent:
         server = self._servers.current()
         if cancellation.reason is not None:
             return _cancelled(cancellation)
+        if isinstance(spec.program, CommandProgram):
+            return self._run_command(spec, node_rank, rendezvous, cancellation, timing)
         processes = rank_requests(
             spec,
             node_rank,
@@ -289,6 +314,44 @@ class NodeAgent:
         if supervisor.unpinned:
             return with_validity(result, "unexpected_placement")
         return result
+
+    def _run_command(
+        self,
+        spec: AttemptSpec,
+        node_rank: int,
+        rendezvous: str | None,
+        cancellation: Cancellation,
+        timing: Timing,
+    ) -> AttemptResult:
+        with self._meeting_of_command(spec, rendezvous) as meeting:
+            result, timing.ready_s = run_command(
+                spec,
+                node_rank,
+                rendezvous=meeting,
+                address=self._address if rendezvous else LOOPBACK,
+                server=self._servers.current(),
+                cancellation=cancellation,
+                grace_s=_GRACE_S,
+            )
+        if self.device_name is None or not result.outcome.is_measurement:
+            return result
+        known = {"device_name": self.device_name}
+        return replace(result, measurements={**result.measurements, **known})
+
+    @contextmanager
+    def _meeting_of_command(
+        self, spec: AttemptSpec, rendezvous: str | None
+    ) -> Iterator[str]:
+        """Give where its ranks meet; on one node, serve a store if it needs one."""
+        if rendezvous is not None:
+            yield rendezvous
+        elif command_of(spec).launcher == "none":
+            yield free_rendezvous()
+        else:
+            try:
+                yield self.open_rendezvous(spec.attempt_id, LOOPBACK)
+            finally:
+                self.close_rendezvous(spec.attempt_id)
 
 
 def _cancelled(cancellation: Cancellation) -> AttemptResult:

@@ -13,6 +13,7 @@ import traceback
 from argparse import ArgumentParser
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
@@ -34,13 +35,29 @@ from scalelab.records.attempt import AttemptResult, AttemptSpec
 from scalelab.training.context import RankIdentity
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FreshInterpreter:
+    """How a rank starts that cannot be a fork of the server.
+
+    Parameters
+    ----------
+    argv
+        Its command line.
+    reason
+        Why it cannot.
+    """
+
+    argv: tuple[str, ...]
+    reason: str
+
+
 def become(
     process: ProcessRequest,
     channel: socket.socket,
     board: int,
     *,
     parent_pid: int,
-    fresh_argv: tuple[str, ...] | None,
+    fresh: FreshInterpreter | None,
 ) -> NoReturn:
     """Turn a newly forked process into what was asked for; it never returns.
 
@@ -54,8 +71,8 @@ def become(
         Descriptor of the attempt's progress board.
     parent_pid
         The server's process id.
-    fresh_argv
-        A rank's own interpreter, where it cannot be a fork of the server.
+    fresh
+        A rank's own interpreter, where it needs one.
     """
     status = 1
     try:
@@ -64,10 +81,13 @@ def become(
         _settle(process, channel)
         match process.task:
             case CommandTask(argv=argv):
+                # Python ignores them, and a program would inherit that.
+                for number in (signal.SIGPIPE, signal.SIGXFSZ):
+                    signal.signal(number, signal.SIG_DFL)
                 os.execvp(argv[0], argv)
-            case RankTask() if fresh_argv:
-                os.write(2, b"scalelab: the rank server cannot fork this rank\n")
-                os.execv(fresh_argv[0], fresh_argv)
+            case RankTask() if fresh is not None:
+                os.write(2, f"scalelab: not forked: {fresh.reason}\n".encode())
+                os.execv(fresh.argv[0], fresh.argv)
             case RankTask() as task:
                 status = _run_rank(process, task, channel, board)
             case StoreTask(address=address):
@@ -153,9 +173,9 @@ def _report_failure(
 
 
 def fresh_interpreter(
-    request: int, channel: int, board: int, *, index: int
-) -> tuple[str, ...]:
-    """Return the command line of a rank in an interpreter of its own.
+    request: int, channel: int, board: int, *, index: int, reason: str
+) -> FreshInterpreter:
+    """Return how to start a rank in an interpreter of its own.
 
     Parameters
     ----------
@@ -163,9 +183,16 @@ def fresh_interpreter(
         Descriptors the rank inherits.
     index
         Which of the processes of the request it is.
+    reason
+        Why it needs one.
     """
+    for descriptor in (request, channel, board):
+        os.set_inheritable(descriptor, True)
     descriptors = [str(each) for each in (request, channel, board, index)]
-    return (sys.executable, "-m", "scalelab.launch.rank_process", *descriptors)
+    return FreshInterpreter(
+        argv=(sys.executable, "-m", "scalelab.launch.rank_process", *descriptors),
+        reason=reason,
+    )
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:

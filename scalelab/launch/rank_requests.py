@@ -53,7 +53,7 @@ def rank_requests(
                 rendezvous=rendezvous,
                 row=local_rank,
             ),
-            cores=_cores(spec, device),
+            cores=cores_of(spec, device),
             threads=spec.threads_per_rank,
             env=env,
             log=str(spec.files.log(first_rank + local_rank)),
@@ -63,7 +63,8 @@ def rank_requests(
     )
 
 
-def _cores(spec: AttemptSpec, device_id: str) -> tuple[int, ...]:
+def cores_of(spec: AttemptSpec, device_id: str) -> tuple[int, ...]:
+    """Return the cores a rank on this device is pinned to; empty: any."""
     # The ranks of an emulated machine only wait, and may be many times the cores.
     if spec.device_type != "cpu" or spec.trial.workload == "emulated":
         return ()

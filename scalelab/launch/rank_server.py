@@ -33,6 +33,7 @@ from scalelab.launch.lineage import (
     signal_group,
 )
 from scalelab.launch.protocol import (
+    PROCESS_VARIABLE,
     LaunchRequest,
     ProcessRequest,
     RankTask,
@@ -55,6 +56,7 @@ class _Child:
     rank: int
     descriptor: int
     attempt: _Attempt
+    mark: str | None
 
 
 class RankServer:
@@ -111,7 +113,7 @@ class RankServer:
             reason = must_not_fork() if isinstance(process.task, RankTask) else None
             pid = os.fork()
             if pid == 0:
-                fresh = (request, index) if reason else None
+                fresh = None if reason is None else (request, index, reason)
                 try:
                     self._leave(attempt, process, board, parent_pid, fresh)
                 finally:
@@ -119,7 +121,7 @@ class RankServer:
             # Both sides set the group: neither may run ahead of the other.
             with suppress(OSError):
                 os.setpgid(pid, pid)
-            self._adopt(attempt, pid, process.rank, reason)
+            self._adopt(attempt, pid, process)
 
     def _leave(
         self,
@@ -127,7 +129,7 @@ class RankServer:
         process: ProcessRequest,
         board: int,
         parent_pid: int,
-        fresh: tuple[int, int] | None,
+        fresh: tuple[int, int, str] | None,
     ) -> None:
         """Stop being a server, in the child."""
         from scalelab.launch import rank_process
@@ -135,30 +137,29 @@ class RankServer:
         for key in list(self._selector.get_map().values()):
             os.close(key.fd)
         self._selector.close()
-        fresh_argv = None
+        interpreter = None
         if fresh is not None:
-            inherited = (fresh[0], attempt.channel.fileno(), board)
-            for descriptor in inherited:
-                os.set_inheritable(descriptor, True)
-            fresh_argv = rank_process.fresh_interpreter(*inherited, index=fresh[1])
+            request, index, reason = fresh
+            interpreter = rank_process.fresh_interpreter(
+                request, attempt.channel.fileno(), board, index=index, reason=reason
+            )
         rank_process.become(
             process,
             attempt.channel,
             board,
             parent_pid=parent_pid,
-            fresh_argv=fresh_argv,
+            fresh=interpreter,
         )
 
-    def _adopt(
-        self, attempt: _Attempt, pid: int, rank: int, spawned: str | None
-    ) -> None:
-        child = _Child(pid, rank, os.pidfd_open(pid), attempt)
+    def _adopt(self, attempt: _Attempt, pid: int, process: ProcessRequest) -> None:
+        rank, mark = process.rank, process.env.get(PROCESS_VARIABLE)
+        child = _Child(pid, rank, os.pidfd_open(pid), attempt, mark)
         self._children[pid] = child
         attempt.pids.add(pid)
         self._selector.register(
             child.descriptor, selectors.EVENT_READ, _bound(self._on_exit, child)
         )
-        message = {"kind": "started", "rank": rank, "pid": pid, "spawned": spawned}
+        message = {"kind": "started", "rank": rank, "pid": pid}
         _tell(attempt, message, [child.descriptor])
 
     def _on_exit(self, child: _Child) -> None:
@@ -170,6 +171,8 @@ class RankServer:
         os.close(child.descriptor)
         del self._children[child.pid]
         child.attempt.pids.remove(child.pid)
+        if child.mark is not None:
+            end_marked_orphans(child.mark)
         if not self._children:
             end_orphans()
         _tell(
@@ -206,6 +209,28 @@ def _tell(
     # An agent that has closed its end wants to hear nothing.
     with suppress(BrokenPipeError, ConnectionResetError):
         send(attempt.channel, message, descriptors)
+
+
+def end_marked_orphans(mark: str) -> None:
+    """Kill what a command's process left behind in sessions and groups of its own.
+
+    ``torchrun`` inside a command starts its ranks so. What such a process has started
+    in turn becomes an orphan when it dies, hence the repetition.
+    """
+    entry = f"{PROCESS_VARIABLE}={mark}".encode()
+    while orphans := [pid for pid in children() if entry in _environment(pid)]:
+        for pid in orphans:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            reap(pid)
+
+
+def _environment(pid: int) -> list[bytes]:
+    """Return the variables a process was started with; none of one that has ended."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
 
 
 def end_orphans() -> None:

@@ -46,6 +46,8 @@ class StallWatch:
         The board's row of each rank.
     factor, floor_s
         Silence counts after ``factor`` median steps, at least ``floor_s`` seconds.
+    start_up_s
+        While the pace of the steps is not known, it counts after this many, if more.
     log
         The log of a rank.
     stack_dump_signal
@@ -56,12 +58,16 @@ class StallWatch:
     rows: Mapping[int, int]
     factor: float
     floor_s: float
+    start_up_s: float
     log: Callable[[int], Path]
     stack_dump_signal: int | None
 
     def limit_s(self) -> float:
         """Return the seconds of silence that count as a stall."""
-        return max(self.floor_s, self.factor * (self.board.median_interval_s() or 0.0))
+        step_s = self.board.median_interval_s()
+        if step_s is None:
+            return max(self.floor_s, self.start_up_s)
+        return max(self.floor_s, self.factor * step_s)
 
     def next_look_s(self, now: float) -> float:
         """Return when there may be a stall to find, by the monotonic clock."""
@@ -104,13 +110,18 @@ class StallWatch:
         return AttemptResult(
             outcome=Outcome.STALLED,
             reason=(
-                f"no progress for {silence_s:.1f} s (the limit is {self.factor:g} "
-                f"median steps, at least {self.floor_s:g} s): {places}"
+                f"no progress for {silence_s:.1f} s (the limit is {self._limit()}): "
+                f"{places}"
             ),
             rank=rank,
             traceback=self._stacks({each: live[each] for each in silent}),
             log=self.log(rank).name,
         )
+
+    def _limit(self) -> str:
+        if self.limit_s() == self.start_up_s and self.start_up_s > self.floor_s:
+            return f"{self.start_up_s:g} s before the pace of the steps is known"
+        return f"{self.factor:g} median steps, at least {self.floor_s:g} s"
 
     def _step(self, rank: int) -> int:
         return self.board.step(self.rows[rank])

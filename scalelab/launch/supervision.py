@@ -33,6 +33,9 @@ _SETTLE_S = 1.0
 # A process stuck in the kernel (a dead network file system) outlives SIGKILL.
 _KILL_PATIENCE_S = 30.0
 
+ExplainExit = Callable[[int, float, int, str, Path, int], Failure]
+Conclude = Callable[[int], AttemptResult | None]
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
@@ -46,12 +49,16 @@ class Limits:
         As in :class:`scalelab.records.attempt.AttemptSpec`.
     grace_s
         Seconds between SIGTERM and SIGKILL.
+    start_up_s
+        Silence also counts only after this many seconds while the pace of the steps is
+        not known.
     """
 
     timeout_s: float | None
     stall_factor: float
     stall_floor_s: float
     grace_s: float
+    start_up_s: float = 0.0
 
 
 class Cancellation:
@@ -100,6 +107,12 @@ class Supervisor:
         ``cpu`` or ``cuda``.
     stack_dump_signal
         Makes a rank write its stacks to its log; None where it would kill it.
+    explain_exit
+        Says what the end of a process that said nothing means.
+    conclude
+        Called with the rank of a process that ended with status 0 and said nothing;
+        returns how the attempt ends, or None to wait for the other processes. Without
+        it such an end is a failure.
     """
 
     def __init__(
@@ -114,7 +127,11 @@ class Supervisor:
         log: Callable[[int], Path],
         device_type: str,
         stack_dump_signal: int | None,
+        explain_exit: ExplainExit = from_exit,
+        conclude: Conclude | None = None,
     ) -> None:
+        self._explain_exit = explain_exit
+        self._conclude = conclude
         self._channel = channel
         self._server = server
         self._explain_death = explain_death
@@ -127,6 +144,7 @@ class Supervisor:
             rows=self._rows,
             factor=limits.stall_factor,
             floor_s=limits.stall_floor_s,
+            start_up_s=limits.start_up_s,
             log=log,
             stack_dump_signal=stack_dump_signal,
         )
@@ -225,8 +243,12 @@ class Supervisor:
         )
         if spoke or self._ending_s is not None:
             return
+        if status == 0 and self._conclude is not None:
+            if result := self._conclude(rank):
+                self.end(result)
+            return
         self._failed(
-            from_exit(
+            self._explain_exit(
                 rank,
                 time.monotonic(),
                 status,

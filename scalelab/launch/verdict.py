@@ -23,7 +23,8 @@ _TAIL_LINES = 5
 
 _DEVICE_MEMORY = re.compile(
     r"CUDA out of memory|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED"
-    r"|Cuda failure 2 'out of memory'",
+    r"|Cuda failure 2 'out of memory'|\bOutOfMemoryError\b"
+    r"|RESOURCE_EXHAUSTED: Out of memory",
 )
 _HOST_MEMORY = re.compile(
     r"can't allocate memory|Cannot allocate memory|std::bad_alloc|\bMemoryError\b"
@@ -180,14 +181,26 @@ _PRECEDENCE = (
 )
 
 
-def merge(results: Sequence[AttemptResult]) -> AttemptResult:
+def merge(
+    results: Sequence[AttemptResult], *, first_decides: bool = False
+) -> AttemptResult:
     """Return the result of an attempt from those of its nodes, node 0's first.
 
     A node that lost its peers reports a connection error, a stall or a cancellation;
     that where it began reports why. Measurements are node 0's, hosts are everybody's,
     reasons that make the attempt unfit for a fit are united.
+
+    Parameters
+    ----------
+    results
+        One per node.
+    first_decides
+        Once node 0 has measured, the others are stopped, and it does not matter how
+        they end: so it is with commands.
     """
-    troubled = [result for result in results if result.outcome in _PRECEDENCE]
+    decided = first_decides and results[0].outcome.is_measurement
+    heard = results[:1] if decided else results
+    troubled = [result for result in heard if result.outcome in _PRECEDENCE]
     causes = [result for result in troubled if not _is_echo(result.traceback)]
     verdict = min(
         causes or troubled or results[:1],
@@ -216,6 +229,15 @@ def _meaning(error: BaseException, device_type: str) -> Outcome:
             isinstance(each, RuntimeError | OSError) and _HOST_MEMORY.search(text)
         ):
             return _host_memory_outcome(device_type)
+    return Outcome.FAILED
+
+
+def meaning_of_text(text: str, device_type: str) -> Outcome:
+    """Return what the last words of a program mean for its attempt."""
+    if _DEVICE_MEMORY.search(text):
+        return Outcome.OUT_OF_MEMORY
+    if _HOST_MEMORY.search(text):
+        return _host_memory_outcome(device_type)
     return Outcome.FAILED
 
 

@@ -19,6 +19,7 @@ from scalelab.cluster.node_plugin import (
     run_attempt,
 )
 from scalelab.errors import LaunchError, StoreError
+from scalelab.experiment.program import CommandProgram
 from scalelab.launch.verdict import merge
 from scalelab.records.attempt import AttemptResult, AttemptSpec, Outcome
 
@@ -212,7 +213,9 @@ class Gangs:
 
     def _record(self, gang: _Gang, node_rank: int, result: AttemptResult) -> None:
         gang.results[node_rank] = result
-        if gang.waits_for and not result.outcome.is_measurement:
+        # Only node 0 knows when a command has measured enough.
+        is_last_word = node_rank == 0 and _runs_command(gang)
+        if gang.waits_for and (is_last_word or not result.outcome.is_measurement):
             self._cancel(
                 gang, f"Node {node_rank} of the attempt ended: {result.reason}"
             )
@@ -225,7 +228,10 @@ class Gangs:
         self._count_devices(gang, -1)
         if gang.rendezvous is not None:
             self._notify(gang.addresses[0], close_rendezvous, gang.attempt_id)
-        result = merge([gang.results[rank] for rank in sorted(gang.results)])
+        result = merge(
+            [gang.results[rank] for rank in sorted(gang.results)],
+            first_decides=_runs_command(gang),
+        )
         first = gang.results[0]
         return Verdict(
             attempt_id=gang.attempt_id,
@@ -289,6 +295,10 @@ class Gangs:
         )
         self._notices.add(future)
         future.add_done_callback(self._notices.discard)
+
+
+def _runs_command(gang: _Gang) -> bool:
+    return isinstance(gang.spec.program, CommandProgram)
 
 
 def _result(value: str | BaseException) -> AttemptResult:

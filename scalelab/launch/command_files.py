@@ -1,0 +1,179 @@
+"""Reads files as other processes write them, woken by the kernel."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from scalelab.errors import LaunchError
+
+_IN_MODIFY, _IN_MOVED_TO, _IN_CREATE = 0x2, 0x80, 0x100
+_EVENT = struct.Struct("iIII")
+_CHUNK_BYTES = 1 << 20
+_MAX_LINE_BYTES = 1 << 20
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class FileWatch:
+    """Tells when files change, by inotify; they and their folders need not exist yet.
+
+    Only writers on this host are seen, on whatever file system.
+
+    Parameters
+    ----------
+    files
+        What to watch; their names are compared, not their content.
+
+    Raises
+    ------
+    LaunchError
+        If the kernel allows this user no further watch.
+    """
+
+    def __init__(self, files: Iterable[Path]) -> None:
+        self._files = list(files)
+        self._directories: dict[int, Path] = {}
+        self.descriptor = _libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+        if self.descriptor < 0:
+            raise _refusal("inotify_init1")
+        self._watch_nearest()
+
+    def changed(self) -> set[Path]:
+        """Return the watched files that changed since the last call."""
+        events = b""
+        with suppress(BlockingIOError):
+            while block := os.read(self.descriptor, 65536):
+                events += block
+        touched = set(self._touched(events))
+        self._watch_nearest()
+        # A file may have been made before its folder was watched.
+        return {
+            file for file in self._files if file in touched or _holds(file, touched)
+        }
+
+    def close(self) -> None:
+        """Stop watching."""
+        os.close(self.descriptor)
+
+    def _touched(self, events: bytes) -> Iterator[Path]:
+        at = 0
+        while at < len(events):
+            watch, _, _, length = _EVENT.unpack_from(events, at)
+            at += _EVENT.size
+            name = events[at : at + length].rstrip(b"\0")
+            at += length
+            if watch in self._directories:
+                yield self._directories[watch] / os.fsdecode(name)
+
+    def _watch_nearest(self) -> None:
+        """Watch, of each file, the folder, or the nearest one above that exists."""
+        mask = _IN_MODIFY | _IN_MOVED_TO | _IN_CREATE
+        for file in self._files:
+            # Once more after each watch: a folder may have been made meanwhile.
+            while (nearest := _nearest(file)) not in self._directories.values():
+                watch = _libc.inotify_add_watch(
+                    self.descriptor, os.fsencode(nearest), mask
+                )
+                if watch < 0:
+                    raise _refusal("inotify_add_watch")
+                self._directories[watch] = nearest
+
+
+def _nearest(file: Path) -> Path:
+    return next(folder for folder in file.parents if folder.is_dir())
+
+
+def _holds(file: Path, touched: set[Path]) -> bool:
+    return any(path in touched for path in file.parents)
+
+
+def _refusal(call: str) -> LaunchError:
+    code = ctypes.get_errno()
+    return LaunchError(
+        f"{call}: {os.strerror(code)}. Raise fs.inotify.max_user_instances and "
+        "fs.inotify.max_user_watches of the node, or end what uses them up."
+    )
+
+
+class FollowedFile:
+    """The whole lines of a file, each once, as they come.
+
+    A file that is not there yet is empty. One that was truncated or replaced is read
+    from its beginning. Of a line longer than a megabyte nothing is returned.
+
+    Parameters
+    ----------
+    path
+        The file; what it holds already when this is made is left out.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.num_lines = 0
+        self._partial = b""
+        self._is_skipping = False
+        self._descriptor = _opened(path)
+        if self._descriptor is not None:
+            os.lseek(self._descriptor, 0, os.SEEK_END)
+
+    def lines(self) -> Iterator[bytes]:
+        """Yield the lines that have been finished since the last call.
+
+        Line feeds and carriage returns end a line: progress bars use these.
+        """
+        self._keep_up()
+        if self._descriptor is None:
+            return
+        while chunk := os.read(self._descriptor, _CHUNK_BYTES):
+            yield from self._split(chunk)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _split(self, chunk: bytes) -> Iterator[bytes]:
+        *whole, rest = chunk.replace(b"\r", b"\n").split(b"\n")
+        for line in whole:
+            line, self._partial = self._partial + line, b""
+            if self._is_skipping:
+                self._is_skipping = False
+            elif line.strip():
+                self.num_lines += 1
+                yield line
+        self._partial += rest
+        if len(self._partial) > _MAX_LINE_BYTES:
+            self._partial, self._is_skipping = b"", True
+
+    def _keep_up(self) -> None:
+        """Open the file that has the name now, if it is not the one that is open."""
+        if self._descriptor is not None:
+            if self._is_whole(self._descriptor):
+                return
+            self.close()
+            self._partial, self._is_skipping = b"", False
+        self._descriptor = _opened(self.path)
+
+    def _is_whole(self, descriptor: int) -> bool:
+        """Tell whether the open file still has its name and what was read of it."""
+        known = os.fstat(descriptor)
+        try:
+            found = self.path.stat()
+        except OSError:
+            return True
+        is_same = (known.st_dev, known.st_ino) == (found.st_dev, found.st_ino)
+        return is_same and found.st_size >= os.lseek(descriptor, 0, os.SEEK_CUR)
+
+
+def _opened(path: Path) -> int | None:
+    # A pipe without a writer must not hold the supervisor up.
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+    try:
+        return os.open(path, flags)
+    except FileNotFoundError:
+        return None

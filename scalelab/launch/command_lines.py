@@ -1,0 +1,173 @@
+"""What a command says about its steps: one report per line of JSON or of output."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from scalelab.errors import SpecError
+from scalelab.experiment.program import MetricsSource
+
+_MAX_COUNT = 10**15
+_GROUPED = re.compile(r"\d{1,3}(,\d{3})+(\.\d+)?")
+_OWN = ("step", "samples", "t")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """One line of a command.
+
+    Parameters
+    ----------
+    step
+        Optimiser steps done; None on a line that belongs to the last step.
+    samples
+        Training samples of all ranks seen so far; None where not said.
+    t
+        Seconds on the command's own clock; None where not said.
+    metrics
+        Every other finite number on the line, by name.
+    """
+
+    step: int | None
+    samples: int | None = None
+    t: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+class LineReader(Protocol):
+    """Reads reports out of lines."""
+
+    def read(self, line: bytes) -> Report | None:
+        """Return what the line reports; None for a line that reports nothing."""
+        ...
+
+    def expectation(self) -> str:
+        """Say what a line should look like, as the object of "no line was"."""
+        ...
+
+
+def line_reader(source: MetricsSource) -> LineReader:
+    """Return the reader of a metrics source.
+
+    Raises
+    ------
+    SpecError
+        If no regular expression names the step.
+    """
+    return RegexLines(source.regex) if source.regex else JsonLines()
+
+
+class JsonLines:
+    """Reads lines that are JSON objects, such as ``{"step": 3, "samples": 96}``.
+
+    >>> JsonLines().read(b'{"step": 3, "samples": 96, "loss": 0.5, "note": "x"}')
+    Report(step=3, samples=96, t=None, metrics={'loss': 0.5})
+    """
+
+    def read(self, line: bytes) -> Report | None:
+        """Return what the line reports; None for anything but a report."""
+        try:
+            values = json.loads(line)
+        except (ValueError, RecursionError):
+            return None
+        if not isinstance(values, dict):
+            return None
+        return _report({name: _number(value) for name, value in values.items()})
+
+    def expectation(self) -> str:
+        """Say what a line should look like, as the object of "no line was"."""
+        return 'a JSON object such as {"step": 10, "samples": 640}'
+
+
+class RegexLines:
+    r"""Reads the named groups of regular expressions out of lines of output.
+
+    Every expression is searched in every line; what they find is one report.
+
+    Parameters
+    ----------
+    patterns
+        Regular expressions; at least one has a group named ``step``.
+
+    Raises
+    ------
+    SpecError
+        If none has.
+
+    Examples
+    --------
+    >>> lines = RegexLines((r"step (?P<step>[\d,]+)", r"loss (?P<loss>\S+)"))
+    >>> lines.read(b"step 1,200 | loss 0.5")
+    Report(step=1200, samples=None, t=None, metrics={'loss': 0.5})
+    """
+
+    def __init__(self, patterns: tuple[str, ...]) -> None:
+        self._patterns = [re.compile(pattern) for pattern in patterns]
+        if not any("step" in pattern.groupindex for pattern in self._patterns):
+            raise SpecError(
+                f"metrics.regex={list(patterns)!r} has no group named step. Add one, "
+                r"such as step (?P<step>\d+): intervals are measured between steps."
+            )
+
+    def read(self, line: bytes) -> Report | None:
+        """Return what the line reports; None for a line that matches nothing."""
+        text = line.decode(errors="replace")
+        found: dict[str, float | None] = {}
+        for pattern in self._patterns:
+            if match := pattern.search(text):
+                for name, value in match.groupdict().items():
+                    if value is not None:
+                        found[name] = _parsed(value)
+        return _report(found)
+
+    def expectation(self) -> str:
+        """Say what a line should look like, as the object of "no line was"."""
+        patterns = ", ".join(repr(pattern.pattern) for pattern in self._patterns)
+        return f"matched by metrics.regex {patterns}"
+
+
+def _report(values: Mapping[str, float | None]) -> Report | None:
+    metrics = {
+        name: value
+        for name, value in values.items()
+        if value is not None and math.isfinite(value) and name not in _OWN
+    }
+    step, samples = _count(values.get("step")), _count(values.get("samples"))
+    t = values.get("t")
+    if step is None and not metrics:
+        return None
+    return Report(
+        step=step,
+        samples=samples,
+        t=t if t is not None and math.isfinite(t) else None,
+        metrics=metrics,
+    )
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if isinstance(value, float) or abs(value) <= _MAX_COUNT else None
+
+
+def _parsed(text: str) -> float | None:
+    """Read a number as people print it, thousands grouped or not."""
+    text = text.strip()
+    if _GROUPED.fullmatch(text):
+        text = text.replace(",", "")
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _count(value: float | None) -> int | None:
+    """Return a whole number that is neither negative nor absurd."""
+    if value is None or not 0 <= value <= _MAX_COUNT or value != int(value):
+        return None
+    return int(value)
