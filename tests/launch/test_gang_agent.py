@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 from datetime import datetime
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from conftest import DEADLINE_S, ENTRY, STAND_IN, core_ids, is_running, read_pid
 
 from scalelab.errors import LaunchError
 from scalelab.launch.gang_agent import NodeAgent
+from scalelab.launch.protocol import send
 from scalelab.launch.verdict import merge
 from scalelab.records.attempt import Outcome
 from scalelab.records.attempt_io import read_result
@@ -305,15 +307,43 @@ def test_two_nodes_on_one_machine(agent, start, make_spec):
     assert verdict.reason == "rank 1 raised ValueError: the loss is not finite"
 
 
-@pytest.mark.slow
-def test_rendezvous_on_a_foreign_address_is_an_error(make_spec):
-    with NodeAgent("n", "cpu", (), entry=ENTRY, address="192.0.2.1") as agent:
-        with pytest.raises(
-            LaunchError,
-            match=r"node n cannot serve a rendezvous on 192\.0\.2\.1: raised",
-        ):
-            agent.open_rendezvous("a-1")
-        agent.close_rendezvous("a-1")
+def test_rendezvous_on_a_foreign_address_is_an_error():
+    agent = NodeAgent("n", "cpu", (), entry=ENTRY, address="192.0.2.1")
+    with pytest.raises(LaunchError, match=r"^address=192\.0\.2\.1 is no address of "):
+        agent.open_rendezvous("a-1")
+    agent.close_rendezvous("a-1")
+    agent.close()
+
+
+@pytest.mark.parametrize(
+    ("word", "error"),
+    [
+        (
+            {"kind": "failed", "failure": {"summary": "raised OSError: no port"}},
+            "no port",
+        ),
+        (None, "the rank server has gone"),
+    ],
+)
+def test_store_that_is_not_served_is_an_error(monkeypatch, word, error):
+    class Server:
+        def launch(self, request, board):
+            near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with far:
+                send(far, {"kind": "started", "rank": 0, "pid": 1}, [far.fileno()])
+                if word is not None:
+                    send(far, word)
+            return near
+
+    agent = NodeAgent("n", "cpu", ())
+    monkeypatch.setattr(agent._servers, "current", Server)
+    with pytest.raises(
+        LaunchError,
+        match=rf"^node n cannot serve a rendezvous on 127\.0\.0\.1: .*{error}\. "
+        r"Use an address of that host which the other nodes can reach\.$",
+    ):
+        agent.open_rendezvous("a-1")
+    agent.close()
 
 
 @pytest.mark.slow
