@@ -11,7 +11,7 @@ import pytest
 from made_up_runs import strong_scaling, trial_row
 
 from scalelab.errors import StoreError
-from scalelab.recommend.recommendation import Recommendation
+from scalelab.recommend.recommendation import Interval, Recommendation
 from scalelab.records.attempt import AttemptResult, Outcome
 from scalelab.records.observations import frame
 from scalelab.report.html import render, write_report
@@ -281,3 +281,13 @@ def test_a_folder_that_is_not_there_is_named(
 ) -> None:
     with pytest.raises(StoreError, match=re.escape(str(tmp_path / "no" / "r.html"))):
         write_report(tmp_path / "no" / "r.html", None, observations, title="x")
+
+
+def test_cost_and_probability_stand_beside_the_time(
+    observations: pd.DataFrame, answered: Recommendation
+) -> None:
+    cost = Interval(value=12.5, lo=12.0, hi=13.0)
+    rows = tuple(replace(row, cost_usd=cost, probability=0.87) for row in answered.rows)
+    limited = replace(answered, rows=rows, limits=("< 4 h",))
+    page = Page(render(limited, observations, title="x"))
+    assert "USD 12.5 < 4 h 87%" in page.text
