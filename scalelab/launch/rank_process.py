@@ -14,6 +14,7 @@ from argparse import ArgumentParser
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
@@ -33,6 +34,8 @@ from scalelab.launch.protocol import (
 from scalelab.launch.verdict import from_exception
 from scalelab.records.attempt import AttemptResult, AttemptSpec
 from scalelab.training.context import RankIdentity
+
+_OOM_SCORE = "500"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,6 +106,8 @@ def become(
 def _settle(process: ProcessRequest, channel: socket.socket) -> None:
     """Give the process its environment, log, working directory and cores."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # Where memory runs out, a rank shall go, not its server or the node's agent.
+    Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
     os.environ.update(process.env)
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)

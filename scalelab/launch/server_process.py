@@ -249,8 +249,12 @@ class ServerKeeper:
             server = self._thread.submit(
                 ServerProcess, self._preload, self._search_path, self._log
             ).result()
+            try:
+                server.wait_until_ready()
+            except LaunchError:
+                server.close()
+                raise
             self._servers.append(server)
-            server.wait_until_ready()
             return server
 
     def close(self) -> None:

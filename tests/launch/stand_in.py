@@ -149,6 +149,12 @@ def allocate_too_much(spec, identity, rendezvous, progress):
         exchange_until(lambda step: False, progress)
 
 
+def eat_memory(spec, identity, rendezvous, progress):
+    if is_culprit(spec, identity):
+        torch.ones(1 << 30)
+    time.sleep(FOREVER_S)
+
+
 def hang(spec, identity, rendezvous, progress):
     with group(identity, rendezvous):
         exchange_until(lambda step: step == 20, progress)
@@ -255,6 +261,7 @@ def describe(spec, identity, rendezvous, progress):
         f"parent={os.getppid()}",
         f"pid={os.getpid()}",
         f"ppid_status={Path(f'/proc/{os.getppid()}/status').read_text()}",
+        f"oom_score={Path('/proc/self/oom_score_adj').read_text().strip()}",
         f"session={os.getsid(0)}",
         f"cuda_visible={os.environ['CUDA_VISIBLE_DEVICES']}",
         f"gloo_interface={os.environ['GLOO_SOCKET_IFNAME']}",

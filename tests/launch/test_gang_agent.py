@@ -64,6 +64,7 @@ def test_rank_process_is_set_up(agent, make_spec):
     assert facts["affinity"] == f"[{core_ids(1)[0]}]"
     assert facts["leads_group"] == "True"
     assert facts["death_signal"] == str(int(signal.SIGKILL))
+    assert facts["oom_score"] == "500"
     assert facts["session"] == facts["parent"]
     assert facts["cuda_visible"] == ""
     assert facts["gloo_interface"] == "lo"

@@ -1,8 +1,17 @@
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
+from conftest import ENTRY, STAND_IN
 
 from scalelab.launch.host_memory import oom_kill_count
+from scalelab.records.attempt import AttemptResult, Outcome
 
 
 @pytest.fixture
@@ -39,3 +48,52 @@ def test_whole_host_where_the_group_shows_nothing(host):
 
 def test_this_host_has_a_count():
     assert oom_kill_count() >= 0
+
+
+@pytest.fixture
+def small_group() -> Iterator[Path]:
+    """A control group with 700 MiB, where this host lets us make one."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        mount, limit = "", "memory.max"
+        if controllers == "memory":
+            mount, limit = "memory", "memory.limit_in_bytes"
+        group = Path("/sys/fs/cgroup", mount, path.lstrip("/"), f"test-{os.getpid()}")
+        if not (group.parent / "cgroup.procs").exists():
+            continue
+        try:
+            group.mkdir()
+        except OSError:
+            continue
+        if not (group / limit).exists():
+            group.rmdir()
+            continue
+        (group / limit).write_text(str(700 << 20))
+        yield group
+        group.rmdir()
+        return
+    pytest.skip("no control group with a memory limit can be made here")
+
+
+@pytest.mark.slow
+def test_kernel_kills_the_rank_and_the_agent_says_why(small_group, make_spec, tmp_path):
+    spec = make_spec("eat_memory")
+    (tmp_path / "spec.json").write_text(json.dumps(spec.to_json()))
+    script = f"""
+import json, os, sys
+from pathlib import Path
+from scalelab.launch.gang_agent import NodeAgent
+from scalelab.records.attempt import AttemptSpec
+Path({str(small_group)!r}, "cgroup.procs").write_text(str(os.getpid()))
+spec = AttemptSpec.from_json(json.loads(Path(sys.argv[1]).read_text()))
+with NodeAgent("n", "cpu", (), entry={ENTRY!r}, search_path=({str(STAND_IN)!r},)) as a:
+    print(json.dumps(a.run(spec, 0, None).to_json()))
+"""
+    output = subprocess.check_output(
+        [sys.executable, "-c", script, str(tmp_path / "spec.json")], text=True
+    )
+    result = AttemptResult.from_json(json.loads(output))
+    assert (result.outcome, result.rank) == (Outcome.HOST_OUT_OF_MEMORY, 1)
+    assert result.reason == (
+        "rank 1 was killed by the kernel: the node ran out of memory"
+    )
