@@ -1,0 +1,188 @@
+"""What measuring costs: two ranks step with and without meter, turn by turn.
+
+*With* is ScaleLab's own engine, step clock and communication hook included; *without*
+is the same model, feed and optimiser under plain ``DistributedDataParallel``. Steps are
+taken in pairs of random order until the 95% bootstrap interval of the ratio of medians
+has a half-width of 0.5%, or the steps run out. Line: its upper end is at most 1.02. The
+gradient noise scale is timed in the same way, against the engine without it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as processes
+from torch.nn.parallel import DistributedDataParallel
+
+from scalelab.experiment.trial import Allocation, Measurement, Trial, TrialKind
+from scalelab.training import feed
+from scalelab.training.context import RankContext, RankIdentity, process_group
+from scalelab.training.meter import step_clock
+from scalelab.training.order import SampleOrder, Share
+from scalelab.training.stream import StreamWriter
+from scalelab.training.training_engine import TrainingEngine
+from scalelab.training.workloads.digits_mlp import DigitsMlp
+
+BLOCK, MIN_PAIRS, MAX_PAIRS = 250, 1000, 12_000
+HALF_WIDTH, LIMIT = 0.005, 1.02
+LOCAL_BATCH = 64
+
+
+def trial(kind: TrialKind, num_ranks: int) -> Trial:
+    """Return a trial of one kind on this many ranks."""
+    return Trial(
+        kind=kind,
+        workload="digits_mlp",
+        allocation=Allocation(devices_per_node=(num_ranks,)),
+        local_batch_size=LOCAL_BATCH,
+        measurement=Measurement(max_samples=10**9),
+    )
+
+
+def metered(kind: TrialKind, context: RankContext) -> Callable[[], None]:
+    """Return a function that takes one measured step."""
+    clock = step_clock(context.device)
+    engine = TrainingEngine(
+        DigitsMlp(hidden_sizes=[512, 512]),
+        trial(kind, context.world_size),
+        context,
+        clock,
+    )
+    engine.begin(0)
+    counter = iter(range(10**9))
+
+    def step() -> None:
+        clock.start()
+        engine.step(next(counter))
+
+    return step
+
+
+def plain(context: RankContext) -> Callable[[], None]:
+    """Return a function that takes one step as a script without meter would."""
+    workload = DigitsMlp(hidden_sizes=[512, 512])
+    model: torch.nn.Module = workload.build_model().to(context.device)
+    if context.world_size > 1:
+        model = DistributedDataParallel(model, gradient_as_bucket_view=True)
+    optimizer = workload.build_optimizer(model, 0.05)
+    data = workload.training_data()
+    batches = feed.training_batches(
+        data,
+        SampleOrder(
+            num_samples=feed.num_samples_of(data),
+            global_batch_size=LOCAL_BATCH * context.world_size,
+            seed=0,
+        ),
+        Share(
+            rank=context.rank,
+            data_parallel_size=context.world_size,
+            local_batch_size=LOCAL_BATCH,
+            gradient_accumulation_steps=1,
+        ),
+        first_step=0,
+        device=context.device,
+        augment=workload.augment,
+        num_random=workload.num_random,
+    )
+
+    def step() -> None:
+        workload.loss(model, next(batches)).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step
+
+
+def compare(
+    first: Callable[[], None], second: Callable[[], None], context: RankContext
+) -> tuple[float, float, float, int] | None:
+    """Return ratio, lower and upper end and number of pairs, on rank 0."""
+    chance = random.Random(0)
+    seconds: tuple[list[float], list[float]] = ([], [])
+    rng = np.random.default_rng(0)
+    found = (1.0, 0.0, 9.0)
+    while len(seconds[0]) < MAX_PAIRS:
+        for _ in range(BLOCK):
+            for index in chance.sample((0, 1), 2):
+                started = time.perf_counter()
+                (first, second)[index]()
+                if context.device.type == "cuda":
+                    torch.cuda.synchronize()
+                seconds[index].append(time.perf_counter() - started)
+        found = _ratio(rng, *map(np.array, seconds))
+        is_done = len(seconds[0]) >= MIN_PAIRS and found[2] - found[1] <= 2 * HALF_WIDTH
+        decision = torch.tensor(float(is_done), device=context.device)
+        dist.broadcast(decision, 0)
+        if decision.item():
+            break
+    return (*found, len(seconds[0])) if context.is_first else None
+
+
+def _ratio(
+    rng: np.random.Generator, ours: np.ndarray, peer: np.ndarray
+) -> tuple[float, float, float]:
+    picks = rng.integers(0, len(ours), (200, len(ours)))
+    draws = np.median(ours[picks], axis=1) / np.median(peer[picks], axis=1)
+    low, high = np.quantile(draws, (0.025, 0.975))
+    return float(np.median(ours) / np.median(peer)), float(low), float(high)
+
+
+def run_rank(rank: int, num_ranks: int, folder: str, device: str) -> None:
+    torch.set_num_threads(1)
+    identity = RankIdentity(
+        rank=rank,
+        local_rank=rank,
+        world_size=num_ranks,
+        local_world_size=num_ranks,
+        node_rank=0,
+        num_nodes=1,
+        device_id=str(rank),
+    )
+    where = torch.device(device, rank) if device == "cuda" else torch.device("cpu")
+    with process_group(identity, f"file://{folder}/meet", where, "bench"):
+        context = RankContext(
+            identity=identity,
+            device=where,
+            directory=Path(folder),
+            stream=StreamWriter(None),
+            progress=lambda step: None,
+        )
+        bare = metered(TrialKind.THROUGHPUT, context)
+        meter = compare(bare, plain(context), context)
+        noise = compare(metered(TrialKind.CONVERGENCE, context), bare, context)
+        if meter and noise:
+            _print("with over without meter", meter, LIMIT)
+            _print("with over without noise scale, every 10th step", noise, None)
+
+
+def _print(
+    name: str, found: tuple[float, float, float, int], limit: float | None
+) -> None:
+    ratio, low, high, pairs = found
+    line = f"{name}: {ratio:.4f}, 95% interval {low:.4f} to {high:.4f}, {pairs} pairs"
+    if limit is not None:
+        line += f"; line: upper end <= {limit}: {'met' if high <= limit else 'NOT met'}"
+    print(line, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--ranks", type=int, default=2)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        processes.spawn(
+            run_rank, (given.ranks, folder, given.device), nprocs=given.ranks
+        )
+
+
+if __name__ == "__main__":
+    main()
