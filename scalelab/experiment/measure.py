@@ -21,7 +21,7 @@ from scalelab.experiment.fields import (
     Section,
 )
 from scalelab.experiment.job import Job
-from scalelab.experiment.trial import Measurement, TrialKind
+from scalelab.experiment.trial import STALL_TIMEOUT_S, Measurement, TrialKind
 
 
 class Measure(Section):
@@ -70,6 +70,13 @@ class Measure(Section):
     )
     timeout: Duration | None = Field(
         default=None, description="Time after which an attempt is ended, such as 30min."
+    )
+    stall_timeout: Duration | None = Field(
+        default=None,
+        description=(
+            "Silence after which an attempt counts as stalled, unless its steps take "
+            "longer; default: 30s."
+        ),
     )
 
     @model_validator(mode="after")
@@ -127,6 +134,7 @@ class Measure(Section):
             steps=self.steps,
             relative_precision=self.relative_precision,
             timeout_s=self.timeout,
+            stall_timeout_s=self.stall_timeout or STALL_TIMEOUT_S,
         )
         if kind is TrialKind.THROUGHPUT or job is None:
             return shared

@@ -14,6 +14,7 @@ from typing import Any
 from scalelab.errors import SpecError
 
 Scalar = str | int | float | bool
+STALL_TIMEOUT_S = 30.0
 
 _TARGET = re.compile(
     r"\s*(?P<metric>[A-Za-z_][\w./-]{0,63})\s*(?P<sign>[<>]=)\s*(?P<value>\S{1,30})\s*",
@@ -190,6 +191,8 @@ class Measurement:
         The metric to reach; None for throughput trials.
     timeout_s
         Seconds after which the attempt is ended as ``timed_out``; None: no limit.
+    stall_timeout_s
+        Seconds without progress, at least, before the attempt is ended as ``stalled``.
     """
 
     warmup_steps: int = 5
@@ -199,6 +202,7 @@ class Measurement:
     evaluate_every_samples: int | None = None
     target: Target | None = None
     timeout_s: float | None = None
+    stall_timeout_s: float = STALL_TIMEOUT_S
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from scalelab.experiment.program import Program, program_from_json, program_to_json
-from scalelab.experiment.trial import Trial
+from scalelab.experiment.trial import STALL_TIMEOUT_S, Trial
 
 
 class Outcome(StrEnum):
@@ -115,7 +115,7 @@ class AttemptSpec:
     device_type: str
     threads_per_rank: int = 1
     stall_factor: float = 20.0
-    stall_floor_s: float = 30.0
+    stall_floor_s: float = STALL_TIMEOUT_S
     validity: tuple[str, ...] = ()
 
     @property

@@ -331,6 +331,24 @@ def test_a_command_may_have_batch_norm() -> None:
     assert read(COMMAND).has_batch_norm
 
 
+@pytest.mark.parametrize(
+    ("line", "timeout_s", "stall_timeout_s"),
+    [
+        ("", None, 30.0),
+        ("measure: {timeout: 1h, stall_timeout: 5s}", 3600.0, 5.0),
+    ],
+)
+def test_trials_know_when_they_are_given_up(
+    line: str, timeout_s: float | None, stall_timeout_s: float
+) -> None:
+    measurement = read(WORKLOAD + line).measure.measurement(
+        TrialKind.THROUGHPUT, None, global_batch_size=1
+    )
+
+    assert measurement.timeout_s == timeout_s
+    assert measurement.stall_timeout_s == stall_timeout_s
+
+
 class TestMeaning:
     def changes(self, before: str, after: str) -> tuple[str, ...]:
         return changes_of_meaning(
@@ -343,7 +361,7 @@ class TestMeaning:
         [
             "seed: [0, 1, 2]",
             "precision: [fp32, bf16]",
-            "measure: {repeats: 9, timeout: 1h}",
+            "measure: {repeats: 9, timeout: 1h, stall_timeout: 5min}",
             "job: {steps: 9}",
             "confirm_above: {trials: 5}",
             "site: {nodes: 2, gpus_per_node: 2, device_type: cpu}",
