@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,11 +18,12 @@ from scalelab.experiment.expand import plan
 from scalelab.experiment.job import Job
 from scalelab.experiment.problems import validated
 from scalelab.experiment.quantities import parse_duration
+from scalelab.experiment.source import Observation
 from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import Allocation, Scalar, Target
 from scalelab.records.attempt import AttemptFiles, AttemptResult, Outcome
 from scalelab.records.attempt_io import read_result
-from scalelab.records.observations import counting_rows
+from scalelab.records.observations import counting_rows, finished_rows
 from scalelab.records.store import RunStore
 from scalelab.sweeping import Sweep
 
@@ -59,6 +60,7 @@ def sweep(
     directory: str | Path | None = None,
     budget_gpu_hours: float | None = None,
     accept_changes: bool = False,
+    retry_failed: bool = False,
 ) -> Run:
     """Run, continue or extend a sweep and return its run.
 
@@ -75,6 +77,8 @@ def sweep(
     accept_changes
         Go on although the workload, its code or the measurement changed; what was
         measured before is kept, marked ``code_changed``, and left out of the fits.
+    retry_failed
+        Run again what earlier sweeps could not measure, and once more what fails now.
 
     Raises
     ------
@@ -86,7 +90,11 @@ def sweep(
         If the run cannot be written, or another driver holds it.
     """
     asked = Sweep.prepare(
-        experiment, site=site, directory=directory, accept_changes=accept_changes
+        experiment,
+        site=site,
+        directory=directory,
+        accept_changes=accept_changes,
+        retry_failed=retry_failed,
     )
     asked.run(budget_gpu_hours=budget_gpu_hours)
     return load(asked.directory)
@@ -123,7 +131,7 @@ class RunStatus:
     running
         Attempts (trial id, number) that began and have not ended.
     num_missing
-        Planned trials without an ended attempt; None for an imported table.
+        Planned trials the same sweep would still run; None for an imported table.
     reasons
         Why trials ended without a measurement, one sentence each.
     """
@@ -264,15 +272,16 @@ class Run:
             used_gpu_s=sum(row.get("allocated_gpu_s") or 0.0 for row in rows),
             driver=self._store.driver,
             running=self._store.running(),
-            num_missing=self._num_missing(counting),
+            num_missing=self._num_missing(rows),
             reasons=tuple(unhappy),
         )
 
-    def _num_missing(self, ended: Collection[str]) -> int | None:
+    def _num_missing(self, rows: Sequence[Observation]) -> int | None:
         if self.experiment is None:
             return None
         planned = plan(self.experiment, self.experiment.resolve_site())
-        return sum(trial.trial_id not in ended for trial in planned.trials)
+        finished = {str(row["trial_id"]) for row in finished_rows(rows)}
+        return sum(trial.trial_id not in finished for trial in planned.trials)
 
     def job_script(self, answer: Recommendation, site: str | None = None) -> str:
         """Return the batch job's script for the recommended allocation.

@@ -18,6 +18,7 @@ from scalelab.experiment.planned import PlannedTrials
 from scalelab.experiment.site import Scheduler, Site
 from scalelab.experiment.spec import Experiment
 from scalelab.records.code import code_hash, code_paths, snapshot_code
+from scalelab.records.observations import finished_rows
 from scalelab.records.store import RunStore
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ class Sweep:
         How that differs from what the run holds; empty: comparable.
     num_finished
         Trials of the run that need not run again.
+    retry_failed
+        Trials that ended without a measurement run again.
     """
 
     experiment: Experiment
@@ -68,6 +71,7 @@ class Sweep:
     meaning: dict[str, Any]
     changes: tuple[str, ...]
     num_finished: int
+    retry_failed: bool
 
     @classmethod
     def prepare(
@@ -77,6 +81,7 @@ class Sweep:
         site: str | None = None,
         directory: str | Path | None = None,
         accept_changes: bool = False,
+        retry_failed: bool = False,
     ) -> Sweep:
         """Read and check everything a sweep needs, and write nothing.
 
@@ -103,7 +108,7 @@ class Sweep:
         if home.exists() and (not home.is_dir() or any(home.iterdir())):
             store = RunStore.open(home)
             changes = changes_of_meaning(store.meaning, meaning)
-            num_finished = _num_finished(store, planned)
+            num_finished = _num_finished(store, planned, retry_failed)
         if changes and not accept_changes:
             raise SpecError(
                 f"{home} holds trials of another meaning: {'; '.join(changes)}. Their "
@@ -121,6 +126,7 @@ class Sweep:
             meaning=meaning,
             changes=changes,
             num_finished=num_finished,
+            retry_failed=retry_failed,
         )
 
     @property
@@ -178,6 +184,7 @@ class Sweep:
                     program,
                     estimate_duration=source.estimate,
                     on_event=guard,
+                    retry_failed=self.retry_failed,
                     budget_gpu_s=budget_gpu_hours and budget_gpu_hours * 3600,
                 )
                 guard.stop = driver.drain
@@ -243,6 +250,7 @@ class _InputErrors:
             raise SpecError(self._first)
 
 
-def _num_finished(store: RunStore, planned: Plan) -> int:
-    ended = {str(row["trial_id"]) for row in store.rows()}
-    return sum(trial.trial_id in ended for trial in planned.trials)
+def _num_finished(store: RunStore, planned: Plan, retry_failed: bool) -> int:
+    rows = finished_rows(store.rows(), retry_failed=retry_failed)
+    finished = {str(row["trial_id"]) for row in rows}
+    return sum(trial.trial_id in finished for trial in planned.trials)

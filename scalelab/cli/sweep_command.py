@@ -41,6 +41,12 @@ def run(
             "--accept-changes", help="Go on although what trials mean changed."
         ),
     ] = False,
+    retry_failed: Annotated[
+        bool,
+        typer.Option(
+            "--retry-failed", help="Run trials again that could not be measured."
+        ),
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")] = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Print failures and the answer only.")
@@ -57,7 +63,11 @@ def run(
 
     budget = parse_gpu_hours(sweep_budget) if sweep_budget else None
     asked = Sweep.prepare(
-        experiment, site=site, directory=run_directory, accept_changes=accept_changes
+        experiment,
+        site=site,
+        directory=run_directory,
+        accept_changes=accept_changes,
+        retry_failed=retry_failed,
     )
     if not yes and (question := asked.question):
         _confirm(question)
@@ -83,7 +93,7 @@ def run(
         typer.echo(f"Report: {report}")
     if interrupts.count:
         raise typer.Exit(INTERRUPTED)
-    if summary.failures:
+    if summary.num_failed:
         raise typer.Exit(SOME_FAILED)
 
 
@@ -137,6 +147,9 @@ def _closing(summary: SweepSummary) -> list[str]:
         lines.append(f"{failure.outcome}: {failure.trial}. {failure.reason}{log}")
     if more := len(summary.failures) - MAX_SHOWN:
         lines += [f"... and {trials(more)} more."] if more > 0 else []
+    if summary.num_failed:
+        count = trials(summary.num_failed)
+        lines.append(f"Not measured: {count}. --retry-failed tries again.")
     if summary.unfinished:
         count = trials(len(summary.unfinished))
         lines.append(f"Not run: {count}. The same command goes on with them.")

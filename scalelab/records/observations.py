@@ -203,6 +203,27 @@ def counting_rows(rows: Iterable[Observation]) -> list[Observation]:
     return list(counting.values())
 
 
+def finished_rows(
+    rows: Iterable[Observation], *, retry_failed: bool = False
+) -> list[Observation]:
+    """Return the counting rows of trials that a further sweep does not run again.
+
+    Parameters
+    ----------
+    rows
+        Attempts that have ended.
+    retry_failed
+        Trials that ended without a measurement run again as well, not only those that
+        were merely lost (``Outcome.is_retried``).
+    """
+    finished = []
+    for observation in counting_rows(rows):
+        outcome = Outcome(observation["outcome"])
+        if outcome.is_measurement or not (outcome.is_retried or retry_failed):
+            finished.append(observation)
+    return finished
+
+
 def _counts_more(candidate: Observation, chosen: Observation) -> bool:
     measured, chosen_measured = (
         Outcome(each["outcome"]).is_measurement for each in (candidate, chosen)

@@ -40,7 +40,7 @@ from scalelab.records.columns import SCHEMA_VERSION
 from scalelab.records.header import RunHeader, read_header
 from scalelab.records.lease import Lease, holder_of
 from scalelab.records.ledger import AttemptKey, Ledger
-from scalelab.records.observations import check_row, counting_rows, frame, row
+from scalelab.records.observations import check_row, finished_rows, frame, row
 from scalelab.records.recovery import (
     attempt_directory,
     ended_rows,
@@ -290,7 +290,7 @@ class RunStore:
         """
         return Counter(self._outcomes.get(trial_id, {}).values())
 
-    def recover(self) -> list[Observation]:
+    def recover(self, *, retry_failed: bool = False) -> list[Observation]:
         """Bring in order what an earlier driver left, before the first attempt.
 
         Attempts without a result end as ``node_fail``, those with one count even where
@@ -298,12 +298,16 @@ class RunStore:
         rebuilt from the attempt directories. An attempt whose directory was deleted is
         forgotten.
 
+        Parameters
+        ----------
+        retry_failed
+            As in :func:`scalelab.records.observations.finished_rows`.
+
         Returns
         -------
         list of Observation
             One row per trial that need not run again: that of the attempt that counts.
-            A trial whose attempts were only lost (``Outcome.is_retried``) is not among
-            them; :meth:`outcomes` tells how often it was tried.
+            :meth:`outcomes` tells how often the others were tried.
 
         Raises
         ------
@@ -316,11 +320,7 @@ class RunStore:
         rows = recover(self._ledger, self._trials)
         for observation in rows:
             self._count(observation)
-        return [
-            observation
-            for observation in counting_rows(rows)
-            if not Outcome(observation["outcome"]).is_retried
-        ]
+        return finished_rows(rows, retry_failed=retry_failed)
 
     @property
     def driver(self) -> str | None:

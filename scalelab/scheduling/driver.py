@@ -70,7 +70,8 @@ class Driver:
     max_retries
         Further attempts of a trial whose node was lost, preempted or cancelled.
     retry_failed
-        Give a trial that failed one further attempt.
+        Give a trial that fails one further attempt, and one to those that earlier
+        sweeps of the run could not measure.
     budget_gpu_s
         No trial starts once the run has used this many device-seconds, those of earlier
         sweeps included.
@@ -169,7 +170,7 @@ class Driver:
 
     def _resume(self) -> None:
         """Tell the source what earlier sweeps of the run finished."""
-        for observation in self._store.recover():
+        for observation in self._store.recover(retry_failed=self._retry_failed):
             refused = observation["outcome"] == Outcome.REFUSED
             if refused and not observation["device_ids"]:
                 # It did not fit the cluster of that sweep; it may fit this one.
@@ -301,6 +302,7 @@ class Driver:
             placement=placement,
             device_type=device_type,
             threads_per_rank=self._pool.threads_per_rank(placement, device_type),
+            stall_floor_s=trial.measurement.stall_timeout_s,
             validity=self._pool.validity(trial.workload, placement),
         )
 
@@ -333,7 +335,8 @@ class Driver:
             return True
         allowed = self._max_retries if outcome.is_retried else 0
         if outcome is Outcome.FAILED and self._stopped is None:
-            allowed = int(self._retry_failed)
+            failed = self._store.outcomes(request.trial.trial_id)[outcome]
+            allowed = int(self._retry_failed and failed == 1)
         self._retries[request.number, outcome.is_retried] += 1
         if self._retries[request.number, outcome.is_retried] > allowed:
             return False

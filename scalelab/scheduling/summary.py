@@ -62,6 +62,11 @@ class SweepSummary:
         return sum(self.outcomes.values())
 
     @property
+    def num_failed(self) -> int:
+        """Those of them that ended without a measurement, earlier sweeps included."""
+        return _num_failed(self.outcomes)
+
+    @property
     def is_complete(self) -> bool:
         """Every trial the source wanted has ended."""
         return not self.unfinished and self.stopped is None
@@ -85,11 +90,7 @@ class Tally:
     @property
     def num_failed(self) -> int:
         """Those of them that ended without a measurement."""
-        return sum(
-            count
-            for outcome, count in self.outcomes.items()
-            if not outcome.is_measurement
-        )
+        return _num_failed(self.outcomes)
 
     def count_earlier(self, observation: Observation) -> None:
         """Count a trial that an earlier sweep finished."""
@@ -116,3 +117,9 @@ class Tally:
             used_gpu_s=self.used_gpu_s,
             stopped=stopped,
         )
+
+
+def _num_failed(outcomes: Mapping[Outcome, int]) -> int:
+    return sum(
+        count for outcome, count in outcomes.items() if not outcome.is_measurement
+    )

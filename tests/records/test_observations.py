@@ -8,7 +8,13 @@ from scalelab.experiment.program import CommandProgram, MetricsSource, WorkloadP
 from scalelab.experiment.trial import Measurement, MetricMode, Target
 from scalelab.records.attempt import AttemptResult, Outcome
 from scalelab.records.columns import COLUMNS, COLUMNS_BY_NAME
-from scalelab.records.observations import counting_rows, frame, program_hash, row
+from scalelab.records.observations import (
+    counting_rows,
+    finished_rows,
+    frame,
+    program_hash,
+    row,
+)
 
 
 def test_a_row_has_every_column_and_nothing_invented(make_spec, measured) -> None:
@@ -211,3 +217,14 @@ def test_the_attempt_that_counts(outcomes: list[str], counting: int) -> None:
     for order in (rows, rows[::-1]):
         (chosen,) = counting_rows(order)
         assert chosen["attempt"] == counting
+
+
+def test_a_trial_is_finished_unless_it_was_lost_or_is_to_be_tried_again() -> None:
+    rows = [
+        {"trial_id": outcome.value, "attempt": 1, "outcome": outcome.value}
+        for outcome in Outcome
+    ]
+    finished = {row["trial_id"] for row in finished_rows(rows)}
+    assert set(Outcome) - finished == {"preempted", "node_fail", "cancelled"}
+    finished = {row["trial_id"] for row in finished_rows(rows, retry_failed=True)}
+    assert finished == {"completed", "target_not_reached", "out_of_memory"}
