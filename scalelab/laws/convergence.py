@@ -26,7 +26,7 @@ import pandas as pd
 from scipy.special import log_ndtr, ndtr
 
 from scalelab.errors import FitError, SpecError
-from scalelab.laws.interval import NUM_WALKERS, SEED, central, sample
+from scalelab.laws.interval import NUM_WALKERS, SEED, LogDensity, central, sample
 from scalelab.laws.rows import (
     CurveKey,
     curve_label,
@@ -58,7 +58,7 @@ _HARMLESS = frozenset(
         "unsteady_clock",
     }
 )
-_NUM_STEPS = 300
+_NUM_STEPS = 400
 _USUAL_SPREAD, _SPREAD_BELIEF = 0.08, 0.8
 _CRITICAL_BELIEF = 2.0  # standard deviations of log B_crit when nothing is measured
 _NOISE_SCALE_BELIEF = 1.0  # and when a gradient noise scale is
@@ -306,14 +306,27 @@ def _fit_curve(frame: pd.DataFrame) -> BatchCurve:
         return np.asarray(terms - 0.5 * ((positions[:, 0] - samples.min()) / 3.0) ** 2)
 
     rng = np.random.default_rng(SEED)
-    center = np.array([samples.min(), critical, np.log(_USUAL_SPREAD)])
-    start = center + rng.standard_normal((NUM_WALKERS, 3)) * [0.3, 1.0, 0.4]
+    center = _best_of_grid(log_density, samples.min(), critical)
+    start = center + rng.standard_normal((NUM_WALKERS, 3)) * [0.05, 0.3, 0.3]
     return BatchCurve(
         draws=sample(log_density, start, _NUM_STEPS),
         measured=np.unique(batch),
         num_reached=int((~censored).sum()),
         num_censored=int(censored.sum()),
     )
+
+
+def _best_of_grid(
+    log_density: LogDensity, log_samples: float, log_critical: float
+) -> np.ndarray:
+    """Return the likeliest position of a coarse grid, where the chain starts."""
+    axes = (
+        log_samples + np.linspace(-3, 1, 25),
+        log_critical + np.linspace(-4, 4, 25),
+        np.log(_USUAL_SPREAD) + np.linspace(-1, 2, 7),
+    )
+    grid = np.stack(np.meshgrid(*axes), axis=-1).reshape(-1, len(axes))
+    return np.asarray(grid[log_density(grid).argmax()])
 
 
 def _predict(curve: BatchCurve, frame: pd.DataFrame, interval: float) -> pd.DataFrame:

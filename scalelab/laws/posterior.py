@@ -20,7 +20,7 @@ from scalelab.laws.points import Points
 from scalelab.laws.prior import StepTimePrior
 
 # overlap and imbalance may be exactly none: positions below zero stand for zero
-_LOWER = np.array([0.0] * NUM_TIMES + [-0.5, 0.3, -0.03])
+_LOWER = np.array([0.0] * NUM_TIMES + [-0.15, 0.3, -0.03])
 _MIN_BATCHES_FOR_EXPONENT = 4
 _MIN_BATCH_RANGE_FOR_EXPONENT = 4.0
 _FREEDOM = 4.0  # of Student's t: one odd point is outvoted, not averaged
@@ -127,16 +127,37 @@ def _least_squares(points: Points, free: np.ndarray, form: Form) -> np.ndarray:
         misfit = weights * (predicted - points.log_time) / 0.03
         return np.append(misfit, 0.03 * values)
 
+    def jacobian(values: np.ndarray) -> np.ndarray:
+        slopes = _log_slopes(values, points, free, form) * weights / 0.03
+        return np.vstack([slopes.T, 0.03 * np.eye(len(values))])
+
     fits = []
     for overlap in (0.1, 0.6):
         guess = np.append(linear + 1e-3, [overlap, 1.0, 0.01])[free]
         guess = np.clip(guess, lower + 1e-6, upper - 1e-6)
         fits.append(
             least_squares(
-                residuals, guess, bounds=(lower, upper), loss="soft_l1", max_nfev=60
+                residuals,
+                guess,
+                jac=jacobian,
+                bounds=(lower, upper),
+                loss="soft_l1",
+                max_nfev=60,
             )
         )
     return np.asarray(min(fits, key=lambda result: result.cost).x)
+
+
+def _log_slopes(
+    values: np.ndarray, points: Points, free: np.ndarray, form: Form
+) -> np.ndarray:
+    """Return d log time / d free parameter, shape (n_free, n_points)."""
+    step = 1e-4 * np.maximum(np.abs(values), 1e-2)
+    # forward from inside the bounds: both ends must be legal parameters
+    inner = np.minimum(values, UPPER[free] - step)
+    ends = _full(np.vstack([inner, inner + np.diag(step)]), free)
+    logs = np.log(step_time_s(ends, points.at, form))
+    return np.asarray((logs[1:] - logs[0]) / step[:, None])
 
 
 def _population(
@@ -144,12 +165,7 @@ def _population(
 ) -> np.ndarray:
     """Spread walkers around the least-squares optimum by its curvature."""
     lower, upper = _LOWER[free], UPPER[free]
-    step = 1e-4 * np.maximum(np.abs(best), 1e-2)
-    # forward from inside the bounds: both ends must be legal parameters
-    inner = np.minimum(best, upper - step)
-    base = np.log(step_time_s(_full(inner[None], free), points.at, form)[0])
-    shifted = _full(inner + np.diag(step), free)
-    slopes = (np.log(step_time_s(shifted, points.at, form)) - base) / step[:, None]
+    slopes = _log_slopes(best, points, free, form)
     precision = slopes @ slopes.T / _USUAL_FORM_ERROR**2
     precision += np.diag(1 / np.maximum(best, 0.05) ** 2)
     scatter = np.linalg.cholesky(np.linalg.inv(precision))

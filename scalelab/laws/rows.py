@@ -144,14 +144,17 @@ def configurations(frame: pd.DataFrame) -> pd.DataFrame:
         )
     world = numbers(frame, "world_size")
     nodes = numbers(frame, "num_nodes")
-    implied = np.ceil(world / numbers(frame, "gpus_per_node"))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        implied = np.ceil(world / numbers(frame, "gpus_per_node"))
     nodes = np.where(
         np.isfinite(nodes), nodes, np.where(np.isfinite(implied), implied, 1)
     )
     accumulation = numbers(frame, "gradient_accumulation_steps")
     accumulation = np.where(np.isfinite(accumulation), accumulation, 1.0)
     local, total = (numbers(frame, name) for name in batches)
-    local = np.where(np.isfinite(local), local, total / (world * accumulation))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        implied = total / (world * accumulation)
+    local = np.where(np.isfinite(local), local, implied)
     values = {
         "world_size": world,
         "num_nodes": nodes,
@@ -179,7 +182,7 @@ def step_time_rows(observations: pd.DataFrame) -> FitRows:
         implied = completed["global_batch_size"].to_numpy() / throughput
     step_time = np.where(np.isfinite(step_time), step_time, implied)
     positive = np.isfinite(step_time) & (step_time > 0) & (world >= 1)
-    positive &= completed["local_batch_size"].to_numpy() > 0
+    positive &= (completed[list(CONFIGURATION)] >= 1).all(axis=1).to_numpy()
     reasons = [
         _why_unfit(outcome, validity, is_positive)
         for outcome, validity, is_positive in zip(

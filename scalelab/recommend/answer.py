@@ -54,8 +54,7 @@ def explain_text(recommendation: Recommendation, width: int = 80) -> str:
         "Samples to a target: S = S_min (1 + B / B_crit) (McCandlish et al. 2018).",
         f"Chosen: {result.objective}.",
         f"Efficiency: device-hours against {result.baseline}.",
-        "Returns diminish where the next doubling returns less than "
-        f"{100 * _marginal(result):.0f}% of the speed-up of its devices.",
+        *_what_diminishing_means(result),
         "Times exclude start-up, evaluation and checkpoints.",
         *result.unsupported,
     ]
@@ -63,8 +62,14 @@ def explain_text(recommendation: Recommendation, width: int = 80) -> str:
     return "\n".join([*wrapped, "", *_parameter_lines(result), "", *_left_out(result)])
 
 
-def _marginal(result: Recommendation) -> float:
-    return result.knee.marginal_return if result.knee else 0.0
+def _what_diminishing_means(result: Recommendation) -> list[str]:
+    if result.knee is None:
+        return []
+    least = f"{100 * result.knee.marginal_return:.0f}%"
+    return [
+        f"Returns diminish where the next doubling returns less than {least} of the "
+        "speed-up of its devices."
+    ]
 
 
 def _headline(result: Recommendation, width: int) -> list[str]:

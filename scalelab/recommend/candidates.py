@@ -35,7 +35,10 @@ class BatchRule:
 
     @classmethod
     def of(cls, measured: pd.DataFrame, wanted: Iterable[int] = ()) -> BatchRule:
-        """Read the rule off the sweep: global batches common to all world sizes.
+        """Read the rule off the sweep.
+
+        Global batches common to all world sizes are strong scaling, unless it is the
+        local batches that are the same everywhere: then that is what was held.
 
         Parameters
         ----------
@@ -45,8 +48,10 @@ class BatchRule:
             Global batches the job asks for; they come first.
         """
         local = sorted({int(b) for b in np.ceil(measured["local_batch_size"])})
-        groups = measured.groupby("world_size")["global_batch_size"]
-        common = set.intersection(*(set(np.round(g).astype(int)) for _, g in groups))
+        totals = _sets(measured, "global_batch_size")
+        common = set.intersection(*totals)
+        if _differ(totals) and not _differ(_sets(measured, "local_batch_size")):
+            common = set()
         return cls(
             fixed=tuple(sorted(wanted)) or tuple(sorted(common)),
             local_batches=tuple(local),
@@ -68,6 +73,16 @@ class BatchRule:
             steps.add(_next_divisor(per_rank, fewest))
             pairs += [(per_rank // a, a) for a in sorted(steps) if per_rank % a == 0]
         return pairs
+
+
+def _sets(measured: pd.DataFrame, column: str) -> list[set[int]]:
+    """Return the values of a column by world size."""
+    groups = measured.groupby("world_size")[column]
+    return [{int(value) for value in np.round(group)} for _, group in groups]
+
+
+def _differ(sets: list[set[int]]) -> bool:
+    return any(other != sets[0] for other in sets)
 
 
 def _next_divisor(number: int, least: int) -> int:

@@ -49,6 +49,8 @@ def last_paying(time_s: np.ndarray, world_size: np.ndarray, least: float) -> np.
     least
         Smallest marginal return that pays.
     """
+    if len(world_size) == 1:
+        return np.zeros(len(time_s), dtype=int)
     fails = marginal_return(time_s, world_size) < least
     never = ~fails.any(axis=1)
     return np.where(never, len(world_size) - 1, fails.argmax(axis=1))

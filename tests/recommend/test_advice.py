@@ -1,0 +1,409 @@
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from made_up_sweeps import convergence, step_time, sweep
+
+from scalelab.errors import FitError, NotIdentifiableError, SpecError
+from scalelab.experiment.job import Job
+from scalelab.experiment.trial import Allocation, Target
+from scalelab.recommend.advice import recommend
+from scalelab.recommend.objective import Constraints
+
+JOB = Job(epochs=10, samples_per_epoch=1_000_000)
+HOUR = 3600.0
+
+
+def hours(size: int, batch: int = 256) -> float:
+    """True hours of the job at a fixed global batch, the best split of it."""
+    times = [
+        step_time(size, local, passes=batch // (size * local))
+        for local in (16, 32)
+        if batch % (size * local) == 0
+    ]
+    return 1e7 / batch * min(times) / HOUR
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return recommend(sweep(), JOB)
+
+
+def row(recommendation, size):
+    return next(r for r in recommendation.rows if r.world_size == size)
+
+
+def test_rows_follow_the_truth(plain):
+    assert [r.world_size for r in plain.rows] == [1, 2, 4, 8, 16, 32, 64]
+    for size in (1, 2, 4, 8, 16):
+        found = row(plain, size)
+        assert found.basis == "measured"
+        assert found.time_s.value / HOUR == pytest.approx(hours(size), rel=0.05)
+        assert found.time_s.lo < hours(size) * HOUR < found.time_s.hi
+        expected = found.time_s.value * size / HOUR
+        assert found.gpu_hours.value == pytest.approx(expected)
+    assert row(plain, 32).basis == "extrapolated"
+
+
+def test_the_batch_arithmetic_holds_in_every_row(plain):
+    for found in plain.rows:
+        batch = found.batch
+        assert batch.global_batch_size == 256
+        assert batch.data_parallel_size == found.world_size
+        product = batch.local_batch_size * batch.data_parallel_size
+        assert product * batch.gradient_accumulation_steps == 256
+
+
+def test_efficiency_refers_to_one_full_node(plain):
+    assert plain.baseline == "one full node"
+    base = row(plain, 4)
+    assert base.is_baseline
+    assert base.scaling_efficiency == 1.0
+    for found in plain.rows:
+        expected = base.gpu_hours.value / found.gpu_hours.value
+        assert found.scaling_efficiency == pytest.approx(expected)
+
+
+def test_the_next_doubling_is_the_next_row(plain):
+    for size in (1, 2, 4, 8):
+        found, following = row(plain, size), row(plain, 2 * size)
+        assert found.next_world_size == 2 * size
+        expected = following.time_s.value / found.time_s.value - 1
+        assert found.next_time_change == pytest.approx(expected)
+    assert plain.rows[-1].next_world_size is None
+    assert plain.rows[-1].next_time_change is None
+
+
+def test_without_limits_the_last_paying_doubling_is_chosen(plain):
+    assert plain.meets_constraints
+    assert plain.chosen.probability is None
+    assert plain.chosen.basis == "measured"
+    assert plain.knee is not None
+    assert plain.knee.lo == plain.chosen.world_size
+
+
+def test_the_knee_covers_the_declared_one_and_names_the_network(plain):
+    sizes = [1, 2, 4, 8, 16]
+    returns = [hours(n) / hours(2 * n) - 1 for n in sizes[:-1]]
+    declared = next(n for n, gain in zip(sizes, returns, strict=False) if gain < 0.7)
+    knee = plain.knee
+    assert knee.lo <= declared
+    assert knee.hi is not None
+    assert knee.hi >= 2 * declared
+    assert knee.term == "inter-node all-reduce"
+    assert knee.probability_in_range > 0.9
+
+
+def test_the_cheapest_that_meets_a_deadline_is_chosen():
+    limit = hours(8) * 1.2
+    found = recommend(sweep(), JOB, constraints=Constraints(max_time_s=limit * HOUR))
+    assert found.chosen.world_size == 8
+    assert found.meets_constraints
+    assert found.chosen.probability > 0.99
+    assert row(found, 4).probability < 0.01
+    assert found.limits == (f"< {limit:.1f} h",) or "h" in found.limits[0]
+
+
+def test_the_fastest_that_meets_a_budget_is_chosen():
+    price = 2.0
+    budget = hours(4) * 4 * price * 1.05
+    limits = Constraints(max_cost_usd=budget, price_per_gpu_hour_usd=price)
+    found = recommend(sweep(), JOB, constraints=limits)
+    assert found.chosen.world_size == 4
+    cost = found.chosen.cost_usd
+    assert cost.value == pytest.approx(found.chosen.gpu_hours.value * price)
+    assert cost.lo <= cost.value <= cost.hi
+
+
+def test_nothing_meets_the_limits_gives_the_closest():
+    limits = Constraints(max_time_s=60.0)
+    found = recommend(sweep(), JOB, constraints=limits)
+    assert not found.meets_constraints
+    assert found.chosen.probability < 0.9
+    assert found.chosen.time_s.value == min(r.time_s.value for r in found.rows)
+    cheap = recommend(sweep(), JOB, constraints=Constraints(max_gpu_hours=0.01))
+    assert not cheap.meets_constraints
+    assert cheap.chosen.gpu_hours.value == min(r.gpu_hours.value for r in cheap.rows)
+
+
+def test_both_limits_hold_together():
+    both = Constraints(
+        max_time_s=hours(8) * 1.2 * HOUR, max_gpu_hours=hours(8) * 8 * 1.1
+    )
+    found = recommend(sweep(), JOB, constraints=both)
+    assert found.chosen.world_size == 8
+    impossible = Constraints(
+        max_time_s=hours(8) * 1.2 * HOUR, max_gpu_hours=hours(1) * 0.9
+    )
+    assert not recommend(sweep(), JOB, constraints=impossible).meets_constraints
+
+
+def test_the_pareto_front_holds_what_nothing_beats(plain):
+    for found in plain.rows:
+        beaten = any(
+            other.time_s.value < found.time_s.value
+            and other.gpu_hours.value < found.gpu_hours.value
+            for other in plain.rows
+        )
+        assert found.is_pareto == (not beaten)
+    assert plain.pareto == tuple(r for r in plain.rows if r.is_pareto)
+
+
+def test_weak_scaling_keeps_the_local_batch():
+    frame = sweep((1, 2, 4, 8), global_batch=None)
+    found = recommend(frame, JOB)
+    for r in found.rows:
+        assert r.batch.local_batch_size == 32
+        assert r.batch.global_batch_size == 32 * r.world_size
+    assert any("accuracy at batch" in note for note in found.notes)
+
+
+def test_two_world_sizes_answer_among_the_measured():
+    found = recommend(sweep((1, 2)), JOB)
+    assert [r.world_size for r in found.rows] == [1, 2]
+    assert found.notes[0].startswith("Only 2 world sizes were measured")
+    assert any("inter_node_latency" in text for text in found.unsupported)
+    assert found.next_trial is not None
+    assert found.next_trial.gpu_hours > 0
+    assert found.next_trial.why.startswith("within a node only 2 devices")
+
+
+def test_one_world_size_and_one_row():
+    single = recommend(sweep((4,)), JOB)
+    assert single.chosen.world_size == 4
+    assert single.knee is None
+    assert single.notes[0].startswith("Only 1 world size was measured")
+    one = recommend(sweep((1,)).iloc[[0]], JOB)
+    assert one.chosen.world_size == 1
+    assert one.chosen.time_s.lo < one.chosen.time_s.hi
+
+
+def test_no_rows_and_only_spoilt_rows_are_errors():
+    with pytest.raises(FitError, match="None of the 0 rows"):
+        recommend(sweep().iloc[:0], JOB)
+    spoilt = sweep()
+    spoilt["validity"] = [["oversubscribed_cores"]] * len(spoilt)
+    with pytest.raises(FitError, match="27 oversubscribed_cores"):
+        recommend(spoilt, JOB)
+
+
+def test_mixed_workloads_must_be_told_apart():
+    other = sweep(workload="other")
+    other["step_time_s"] *= 2
+    both = pd.concat([sweep(), other], ignore_index=True)
+    message = r"mix 2 values of workload: made_up \(27 rows\), other \(27 rows\)"
+    with pytest.raises(SpecError, match=message):
+        recommend(both, JOB)
+    mine = recommend(both, JOB, select={"workload": "other"})
+    alone = recommend(sweep(), JOB)
+    ratio = mine.rows[0].time_s.value / alone.rows[0].time_s.value
+    assert ratio == pytest.approx(2, rel=0.02)
+    with pytest.raises(SpecError, match="No observation has workload=third"):
+        recommend(both, JOB, select={"workload": "third"})
+
+
+def test_the_faster_setting_is_chosen_and_said():
+    fast = sweep(precision="bf16")
+    fast["step_time_s"] *= 0.6
+    both = pd.concat([sweep(precision="fp32"), fast], ignore_index=True)
+    found = recommend(both, JOB)
+    assert all(r.settings == {"precision": "bf16"} for r in found.rows)
+    note = "Accuracy is assumed not to depend on precision (chosen: bf16)."
+    assert note in found.notes
+
+
+def test_allocations_can_be_named():
+    asked = [Allocation(devices_per_node=(4, 4, 4))]
+    found = recommend(sweep(global_batch=None), JOB, allocations=asked)
+    assert row(found, 12).allocation == "3x4"
+    assert row(found, 12).basis == "interpolated"
+    assert [r.world_size for r in found.rows] == [1, 2, 4, 8, 12, 16]
+
+
+def test_gaps_no_allocation_asks_for_are_not_mentioned():
+    node = [Allocation(devices_per_node=(n,)) for n in (1, 2)]
+    found = recommend(sweep((1, 2)), JOB, allocations=node)
+    assert found.unsupported == ()
+    assert found.next_trial is None
+
+
+def test_a_batch_known_not_to_fit_is_not_proposed():
+    frame = sweep((1, 2, 4), local_batches=(16, 32))
+    small = frame[(frame["local_batch_size"] == 16) | (frame["world_size"] == 1)]
+    failed = frame.iloc[[-1]].assign(outcome="out_of_memory", step_time_s=None)
+    found = recommend(pd.concat([small, failed], ignore_index=True), JOB)
+    for r in found.rows:
+        if r.world_size > 1:
+            assert r.batch.local_batch_size <= 16
+    assert found.left_out == {"out_of_memory": 1}
+
+
+def test_rows_left_out_are_counted_and_the_cost_summed():
+    frame = sweep()
+    frame["validity"] = [["shared_node"]] * 2 + [[]] * (len(frame) - 2)
+    found = recommend(frame, JOB)
+    assert found.left_out == {"shared_node": 2}
+    assert found.num_observations == 27
+    expected = frame["allocated_gpu_s"].sum() / HOUR
+    assert found.sweep_gpu_hours == pytest.approx(expected)
+    without = recommend(frame.drop(columns="allocated_gpu_s"), JOB)
+    assert without.sweep_gpu_hours is None
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"device_type": "cpu"}, ("CPU slot", "core-h")),
+        ({"device_type": "cuda"}, ("GPU", "GPU-h")),
+        ({"device_type": None}, ("GPU", "GPU-h")),
+        (
+            {"device_type": "cpu", "emulated": True},
+            ("emulated GPU", "emulated GPU-h"),
+        ),
+    ],
+)
+def test_devices_are_called_what_they_are(columns, words):
+    found = recommend(sweep((1, 2), repeats=1, **columns), JOB)
+    assert (found.device_word, found.device_hour_word) == words
+    assert found.is_emulated == ("emulated" in columns)
+
+
+def test_a_table_somebody_else_measured_is_enough():
+    frame = sweep(global_batch=None)
+    table = pd.DataFrame(
+        {
+            "kind": "imported",
+            "world_size": frame["world_size"],
+            "gpus_per_node": np.minimum(frame["world_size"], 4),
+            "local_batch_size": frame["local_batch_size"],
+            "throughput_samples_per_s": frame["global_batch_size"]
+            / frame["step_time_s"],
+        }
+    )
+    found = recommend(table, JOB)
+    assert [r.basis for r in found.rows[:5]] == ["measured"] * 5
+    assert found.workload == ""
+    assert found.learning_rate is None
+
+
+@pytest.mark.parametrize("law", ["amdahl", "usl", "ernest", "pollux"])
+def test_rival_laws_can_be_asked(law):
+    found = recommend(sweep(), JOB, law=law)
+    assert found.law == law
+    assert found.knee.term == "step time grows"
+    assert json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_more_than_a_thousand_rows_make_the_same_answer():
+    frame = sweep(repeats=34)
+    assert len(frame) > 300
+    found = recommend(frame, JOB)
+    assert found.chosen.world_size == recommend(sweep(), JOB).chosen.world_size
+
+
+def test_json_is_plain(plain):
+    values = json.loads(json.dumps(plain.to_json(), allow_nan=False))
+    assert values["rows"][0]["batch"]["global_batch_size"] == 256
+    assert values["knee"]["term"] == "inter-node all-reduce"
+
+
+# --------------------------------------------------------------------- targets
+TARGET = Job(target="val_acc >= 0.9")
+
+
+@pytest.fixture(scope="module")
+def both_families():
+    throughput = sweep(
+        (1, 2, 4, 8), global_batch=None, lr_rule="sqrt", learning_rate=0.1
+    )
+    return pd.concat([throughput, convergence()], ignore_index=True)
+
+
+def test_a_target_takes_its_samples_from_the_convergence_trials(both_families):
+    found = recommend(both_families, TARGET)
+    for r in found.rows:
+        expected = 100_000 * (1 + r.batch.global_batch_size / 256)
+        assert r.samples.value == pytest.approx(expected, rel=0.1)
+        assert r.samples.lo < expected < r.samples.hi
+    assert found.limits == ("val_acc >= 0.9",)
+    assert not any("accuracy at batch" in note for note in found.notes)
+    assert found.learning_rate.rule == "sqrt"
+
+
+def test_a_bigger_batch_pays_less_where_it_needs_more_samples(both_families):
+    by_target = recommend(both_families, TARGET)
+    by_amount = recommend(both_families, Job(samples=200_000))
+    gain = {
+        name: found.rows[2].time_s.value / found.rows[3].time_s.value
+        for name, found in (("target", by_target), ("amount", by_amount))
+    }
+    assert gain["target"] < gain["amount"]
+
+
+def test_growing_samples_can_be_what_ends_scaling():
+    throughput = sweep((1, 2, 4), global_batch=None, per_node=8)
+    steep = convergence((32, 64, 128), critical=16)
+    found = recommend(pd.concat([throughput, steep], ignore_index=True), TARGET)
+    assert found.knee.term == "samples to the target grow with the batch"
+
+
+def test_the_amount_of_a_target_job_is_a_cap(both_families):
+    capped = Job(target="val_acc >= 0.9", samples=130_000)
+    found = recommend(both_families, capped)
+    needed = [100_000 * (1 + r.batch.global_batch_size / 256) for r in found.rows]
+    assert min(needed) < 113_000
+    assert max(needed) >= 150_000
+    assert found.rows[0].probability > 0.9
+    assert found.rows[-1].probability < 0.1
+
+
+def test_the_rule_that_needs_fewer_samples_is_used(both_families):
+    worse = convergence(lr_rule="none")
+    worse["samples_to_target"] *= 2
+    found = recommend(pd.concat([both_families, worse], ignore_index=True), TARGET)
+    assert found.learning_rate.rule == "sqrt"
+    chosen = found.chosen.batch.global_batch_size
+    expected = 0.1 * (chosen / 64) ** 0.5
+    nearest = found.learning_rate.value
+    assert nearest == pytest.approx(expected, rel=0.5)
+
+
+def test_a_target_of_the_constraints_replaces_the_jobs(both_families):
+    target = Target.parse("val_acc >= 0.9")
+    found = recommend(both_families, JOB, constraints=Constraints(target=target))
+    assert found.rows[0].samples.value < 1e6
+
+
+def test_a_target_nobody_measured_is_not_identifiable(both_families):
+    with pytest.raises(
+        NotIdentifiableError, match=r"Measured targets: val_acc >= 0\.9\."
+    ):
+        recommend(both_families, Job(target="val_acc >= 0.99"))
+    with pytest.raises(NotIdentifiableError, match="Run convergence trials"):
+        recommend(sweep(), TARGET)
+
+
+def test_a_target_nobody_measured_falls_back_on_the_amount(both_families):
+    job = Job(target="val_loss <= 2", samples=1_000_000)
+    found = recommend(both_families, job)
+    assert found.rows[0].samples.value == 1e6
+    assert "Not measured: samples to val_loss <= 2." in found.notes
+
+
+def test_batches_far_from_any_convergence_trial_have_no_answer():
+    one_batch = convergence((4096,))
+    throughput = sweep((1, 2), global_batch=None)
+    with pytest.raises(NotIdentifiableError, match=r"Convergence .* batches \[4096\]"):
+        recommend(pd.concat([throughput, one_batch], ignore_index=True), TARGET)
+
+
+def test_no_job_and_no_target_is_an_error():
+    with pytest.raises(SpecError, match="The job does not say how long it is"):
+        recommend(sweep((1, 2)), None)
+
+
+def test_a_job_in_steps_follows_the_batch():
+    found = recommend(sweep((1, 2, 4), global_batch=None), Job(steps=1000))
+    for r in found.rows:
+        assert r.samples.value == 1000 * r.batch.global_batch_size

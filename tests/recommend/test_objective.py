@@ -1,0 +1,67 @@
+import numpy as np
+import pytest
+
+from scalelab.errors import SpecError
+from scalelab.recommend.objective import Constraints, choose, pareto
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"max_time_s": 0}, "max_time_s=0 must be a positive number"),
+        ({"max_gpu_hours": -1.0}, r"max_gpu_hours=-1\.0 must be a positive number"),
+        ({"max_time_s": float("inf")}, "max_time_s=inf must be a positive number"),
+        ({"confidence": 1}, "confidence=1 must lie between 0 and 1"),
+        ({"max_cost_usd": 20}, "max_cost_usd=20 needs a price"),
+    ],
+)
+def test_wrong_limits_are_refused(limits, message):
+    with pytest.raises(SpecError, match=message):
+        Constraints(**limits)
+
+
+def test_the_stricter_limit_on_device_hours_counts():
+    limits = Constraints(max_gpu_hours=8, max_cost_usd=20, price_per_gpu_hour_usd=4)
+    assert limits.gpu_hours_limit == 5
+
+
+def test_pareto_keeps_ties_and_drops_the_beaten():
+    time = np.array([4.0, 2.0, 2.0, 3.0])
+    hours = np.array([1.0, 2.0, 2.0, 2.5])
+    assert pareto(time, hours).tolist() == [True, True, True, False]
+
+
+TIME = np.array([100.0, 60.0, 40.0])
+HOURS = np.array([1.0, 1.2, 1.6])
+PAYING = np.array([True, True, False])
+
+
+def pick(probability, **limits):
+    chances = np.array(probability)
+    return choose(TIME, HOURS, chances, PAYING, Constraints(**limits))
+
+
+def test_a_deadline_prefers_the_cheapest_that_holds_it():
+    choice = pick([0.1, 0.95, 1.0], max_time_s=70)
+    assert (choice.index, choice.meets) == (1, True)
+
+
+def test_a_budget_prefers_the_fastest_that_holds_it():
+    choice = pick([1.0, 0.95, 0.3], max_gpu_hours=1.4)
+    assert (choice.index, choice.meets) == (1, True)
+
+
+def test_confidence_is_what_was_asked_for():
+    assert pick([0.0, 0.8, 1.0], max_time_s=70, confidence=0.7).index == 1
+    assert pick([0.0, 0.8, 1.0], max_time_s=70, confidence=0.9).index == 2
+
+
+def test_the_closest_is_the_likeliest_then_the_least_over():
+    choice = pick([0.0, 0.1, 0.4], max_time_s=30)
+    assert (choice.index, choice.meets) == (2, False)
+    assert pick([0.0, 0.0, 0.0], max_gpu_hours=0.1).index == 0
+
+
+def test_without_limits_the_last_paying_row_is_chosen():
+    assert pick([1.0, 1.0, 1.0]).index == 1
+    assert pick([1.0, 0.2, 1.0]).meets is False

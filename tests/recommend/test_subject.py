@@ -1,0 +1,28 @@
+import pandas as pd
+import pytest
+
+from scalelab.errors import SpecError
+from scalelab.recommend.subject import choose_subject, plural
+
+
+def test_many_values_are_listed_up_to_six():
+    frame = pd.DataFrame({"workload": [f"w{i}" for i in range(9)]})
+    with pytest.raises(SpecError, match=r"mix 9 values of workload: .* and 3 more\."):
+        choose_subject(frame, {})
+
+
+def test_selection_goes_by_text_and_keeps_all_outcomes():
+    frame = pd.DataFrame(
+        {"sequence_length": [128, 128, 256], "outcome": ["completed", "failed", "x"]}
+    )
+    chosen = choose_subject(frame, {"sequence_length": 128})
+    assert chosen.frame["outcome"].tolist() == ["completed", "failed"]
+
+
+def test_a_missing_column_cannot_be_selected():
+    with pytest.raises(SpecError, match=r"No observation has precision=bf16\."):
+        choose_subject(pd.DataFrame({"workload": ["a"]}), {"precision": "bf16"})
+
+
+def test_words_follow_the_count():
+    assert (plural("GPU", 1), plural("GPU", 2)) == ("GPU", "GPUs")
