@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from scalelab.laws.convergence import ConvergenceLaw
     from scalelab.laws.memory import MemoryLaw
     from scalelab.laws.step_time import StepTimeLaw
-    from scalelab.session import Run, load, sweep
+    from scalelab.session import Run, import_table, load, sweep
     from scalelab.training.workloads.base import Workload
 
 __version__ = "0.1.0"
@@ -27,6 +27,7 @@ __all__ = [
     "StepTimeLaw",
     "Workload",
     "__version__",
+    "import_table",
     "load",
     "sweep",
 ]
@@ -38,6 +39,7 @@ _HOMES = {
     "ScaleLabError": "scalelab.errors",
     "StepTimeLaw": "scalelab.laws.step_time",
     "Workload": "scalelab.training.workloads.base",
+    "import_table": "scalelab.session",
     "load": "scalelab.session",
     "sweep": "scalelab.session",
 }

@@ -1,0 +1,71 @@
+"""What the README shows works as it stands there."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import scalelab
+from scalelab.experiment.expand import plan
+from scalelab.experiment.site import Site
+from scalelab.experiment.spec import Experiment
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+def test_it_is_at_most_150_lines() -> None:
+    assert len(README.splitlines()) <= 150
+
+
+def test_the_experiment_it_shows_can_be_planned(tmp_path: Path) -> None:
+    (text,) = blocks("yaml")
+    site = Site(device_type="cuda", nodes=2, gpus_per_node=4)
+    experiment = Experiment.from_text(text, directory=tmp_path)
+    trials = plan(experiment, site).trials
+    assert {trial.world_size for trial in trials} == {1, 2, 4, 8}
+
+
+def test_the_python_it_shows_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    table = tmp_path / "table.csv"
+    lines = [f"{n},1,{32},{0.1 + 0.02 * n}" for n in (1, 2, 4, 8) for _ in range(2)]
+    header = "world_size,num_nodes,local_batch_size,step_time_s"
+    table.write_text("\n".join([header, *lines]))
+    scalelab.import_table(table, "runs/digits")
+    (code,) = blocks("python")
+    job = 'job={"samples": 1000000}, '
+    names: dict[str, object] = {}
+    exec(code.replace("recommend(", f"recommend({job}"), names)
+    assert isinstance(names["run"], scalelab.Run)
+
+
+@pytest.mark.parametrize("command", re.findall(r"^\| `(scalelab [^`]+)`", README, re.M))
+def test_the_commands_it_lists_exist(command: str) -> None:
+    name = shlex.split(command)[1]
+    options = re.findall(r"--[a-z-]+", command)
+    shown = subprocess.run(
+        [sys.executable, "-m", "scalelab.cli.main", name, "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert all(option in shown for option in options)
+
+
+def test_the_scripts_it_compares_differ_by_three_lines() -> None:
+    folder = ROOT / "experiments" / "your_script"
+    plain = (folder / "train.py").read_text().partition('"""\n\n')[2].splitlines()
+    reporting = (folder / "train_with_metrics.py").read_text()
+    lines = reporting.partition('"""\n\n')[2].splitlines()
+    assert len(lines) == len(plain) + 3
+    assert [line for line in lines if line in plain] == plain
