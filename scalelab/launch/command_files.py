@@ -40,7 +40,11 @@ class FileWatch:
         self.descriptor = _libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
         if self.descriptor < 0:
             raise _refusal("inotify_init1")
-        self._watch_nearest()
+        try:
+            self._watch_nearest()
+        except LaunchError:
+            self.close()
+            raise
 
     def changed(self) -> set[Path]:
         """Return the watched files that changed since the last call."""

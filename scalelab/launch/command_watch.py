@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -119,11 +120,9 @@ class CommandWatch:
 
     def close(self) -> None:
         """Write what is left of the stream and close all files."""
-        for row in self._log.rows(is_over=True):
-            self._stream.append(row)
-        self._stream.close()
-        self._watch.close()
-        self._file.close()
+        with closing(self._watch), closing(self._file), closing(self._stream):
+            for row in self._log.rows(is_over=True):
+                self._stream.append(row)
 
     def _on_change(self) -> None:
         woken_s = time.monotonic()

@@ -49,9 +49,11 @@ class StreamWriter:
 
     def close(self) -> None:
         """Write the rest and close the file."""
-        self.flush()
-        if self._file is not None:
-            self._file.close()
+        try:
+            self.flush()
+        finally:
+            if self._file is not None:
+                self._file.close()
 
 
 def _is_known(value: Any) -> bool:
