@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import torch.distributed as dist
+
 from scalelab.errors import SpecError
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import DEFAULT_ENTRY
@@ -60,7 +62,11 @@ def run_in_process(spec: AttemptSpec, entry: str = DEFAULT_ENTRY) -> AttemptResu
             device_id=spec.placement.shares[0].device_ids[0],
         )
         board = ProgressBoard(1)
-        returned = resolve(entry)(spec, identity, meeting, board.reporter(0))
+        try:
+            returned = resolve(entry)(spec, identity, meeting, board.reporter(0))
+        finally:
+            if dist.is_initialized():  # ranks leave that to the end of their process
+                dist.destroy_process_group()
         timing.ready_s = board.ready_s(0)
         board.close()
     result = timing.complete(spec, 0, returned or NO_RESULT)

@@ -38,6 +38,7 @@ def join_over_tcp(who, _rendezvous, port):
     for name in ("first", "second"):
         with process_group(who, address, torch.device("cpu"), name):
             dist.all_reduce(total)
+        dist.destroy_process_group()
     return total.item()
 
 
