@@ -236,6 +236,15 @@ class StepTimeLaw:
             draws[:, frame.index] = np.where(known, times, np.nan)
         return draws
 
+    def blocking(self, configurations: pd.DataFrame) -> tuple[Gap, ...]:
+        """Return what must be measured before all of these can be answered."""
+        found = [
+            gap
+            for key, frame in self._by_curve(configurations)
+            for gap in self.curves[key].blocking(frame)
+        ]
+        return tuple(dict.fromkeys(found))
+
     def terms(self, configurations: pd.DataFrame) -> Terms | None:
         """Split step times into parts; the configurations lie on one curve."""
         ((key, frame),) = self._by_curve(configurations)

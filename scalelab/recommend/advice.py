@@ -97,10 +97,13 @@ def recommend(
         rows=rows,
         rule=BatchRule.of(rows),
     )
-    where = places(rows, [] if evidence.is_few else allocations)
-    asked = _fitting(candidates(evidence.curves, where, evidence.rule), evidence)
+    asked = _fitting(
+        candidates(evidence.curves, places(rows, allocations), evidence.rule), evidence
+    )
+    gaps = evidence.law.blocking(asked)
+    if evidence.is_few:
+        asked = asked[_is_measured(asked, rows)].reset_index(drop=True)
     outlook = look_ahead(asked, evidence.law, evidence.need, limits)
-    gaps = _gaps(evidence.law, allocations)
     return _answer(evidence, outlook, gaps, limits)
 
 
@@ -186,11 +189,16 @@ def _answer(
 def _fitting(asked: pd.DataFrame, evidence: _Evidence) -> pd.DataFrame:
     """Drop configurations that are not measured and are known not to fit in memory."""
     memory = MemoryLaw.fit(evidence.subject.frame).largest_local_batch(asked)
-    columns = list(CONFIGURATION)
-    known = evidence.rows[columns].drop_duplicates().astype(int)
-    is_measured = asked.merge(known, how="left", indicator=True)["_merge"] == "both"
     fits = asked["local_batch_size"] <= memory["largest_local_batch"]
-    return asked[fits.to_numpy() | is_measured.to_numpy()].reset_index(drop=True)
+    known = _is_measured(asked, evidence.rows)
+    chosen: pd.DataFrame = asked[fits.to_numpy() | known].reset_index(drop=True)
+    return chosen
+
+
+def _is_measured(asked: pd.DataFrame, rows: pd.DataFrame) -> np.ndarray:
+    known = rows[list(CONFIGURATION)].drop_duplicates().astype(int)
+    found = asked.merge(known, how="left", indicator=True)["_merge"]
+    return (found == "both").to_numpy(bool)
 
 
 def _choose(outlook: Outlook, limits: Constraints) -> Choice:
@@ -206,20 +214,6 @@ def _choose(outlook: Outlook, limits: Constraints) -> Choice:
         outlook.held.mean(axis=0),
         paying,
         limits,
-    )
-
-
-def _gaps(
-    law: StepTimeLaw, allocations: Sequence[Allocation] | None
-) -> tuple[Gap, ...]:
-    """Return what the law leaves open, each once, if an allocation asks for it."""
-    found = {gap: None for curve in law.curves.values() for gap in curve.gaps}
-    if allocations is None:
-        return tuple(found)
-    nodes = max((a.num_nodes for a in allocations), default=1)
-    size = max((a.world_size for a in allocations), default=1)
-    return tuple(
-        gap for gap in found if gap.num_nodes <= nodes and gap.world_size <= size
     )
 
 

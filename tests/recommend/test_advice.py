@@ -166,7 +166,8 @@ def test_two_world_sizes_answer_among_the_measured():
     assert any("inter_node_latency" in text for text in found.unsupported)
     assert found.next_trial is not None
     assert found.next_trial.gpu_hours > 0
-    assert found.next_trial.why.startswith("within a node only 2 devices")
+    assert found.next_trial.allocation == "2x2"
+    assert found.next_trial.why.startswith("no devices were measured on more than")
 
 
 def test_one_world_size_and_one_row():
