@@ -27,7 +27,7 @@ SILENT = logging.CRITICAL + 1
 DASK_SETTINGS: dict[str, Any] = {
     # A lost worker ends its tasks at once; what to run again is the driver's decision.
     "distributed.scheduler.allowed-failures": 0,
-    "distributed.scheduler.no-workers-timeout": "60s",
+    "distributed.scheduler.no-workers-timeout": "10s",
     "distributed.scheduler.work-stealing": False,
     # It compares times of day, so a clock that jumps would end every worker; a worker
     # that dies is noticed by its connection.

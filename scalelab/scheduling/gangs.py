@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 import traceback
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -124,6 +125,8 @@ class Gangs:
         self._loop = client.loop
         self._deliver = deliver
         self._task = task
+        # A cluster may have seen the attempts of another run under the same names.
+        self._token = uuid.uuid4().hex[:8]
         self._running: dict[str, _Gang] = {}
         # Kept up to date: the driver asks at every event, whatever runs.
         self._num_devices = 0
@@ -271,7 +274,7 @@ class Gangs:
         future = self._client.submit(
             function,
             *args,
-            key=f"{attempt_id}-{part}",
+            key=f"{attempt_id}-{part}-{self._token}",
             workers=[gang.addresses[max(0, node_rank)]],
             allow_other_workers=False,
             pure=False,

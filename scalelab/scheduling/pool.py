@@ -46,6 +46,7 @@ class Pool:
     def join(self, node: Node) -> None:
         """Use a node that answered a round trip, unless it is known already."""
         if node.address not in self._nodes:
+            self.leave(self._address_of.get(node.name, ""))
             self._nodes[node.address] = node
             self._address_of[node.name] = node.address
             self.placer.add_node(node)

@@ -1,3 +1,4 @@
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -96,8 +97,9 @@ def sweep(nodes: LocalNodes, tmp_path: Path) -> Sweep:
 
 
 @pytest.fixture
-def make_trial() -> Callable[..., Trial]:
-    return trial
+def make_trial(request: pytest.FixtureRequest) -> Callable[..., Trial]:
+    # Nodes know attempts by trial and number: no two tests share a trial.
+    return functools.partial(trial, test=request.node.name)
 
 
 @pytest.fixture

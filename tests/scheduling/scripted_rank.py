@@ -34,8 +34,12 @@ def run_rank(
             raise MemoryError("no room")
         case "kill the worker":
             kill_worker()
-        case "kill the worker once" if spec.number == 1:
+        case "kill every worker once" if spec.number == 1:
             kill_worker()
+        case "kill the worker once" if spec.number == 1:
+            if is_last:
+                kill_worker()
+            wait(60.0, progress)
         case "kill the rank":
             os.kill(os.getpid(), signal.SIGKILL)
         case "wait":
@@ -46,7 +50,9 @@ def run_rank(
 
 def kill_worker() -> None:
     """Kill the Dask worker: the rank's parent is the server, whose parent it is."""
-    psutil.Process(os.getppid()).parent().kill()
+    worker = psutil.Process(os.getppid()).parent()
+    if "multiprocessing" in " ".join(worker.cmdline()):
+        worker.kill()
     time.sleep(60.0)
 
 

@@ -16,8 +16,10 @@ from scalelab.errors import ClusterError, StoreError
 from scalelab.experiment.trial import Trial
 from scalelab.records.attempt import AttemptResult, AttemptSpec, Outcome
 from scalelab.records.attempt_io import write_result
+from scalelab.scheduling import gangs
 from scalelab.scheduling.events import (
     NodeLost,
+    NodeUp,
     Resumed,
     Stopping,
     TrialEnded,
@@ -128,6 +130,26 @@ def test_a_failed_trial_runs_once_more_if_asked(
     assert summary.outcomes == {Outcome.FAILED: 1, Outcome.COMPLETED: 1}
     assert len(sweep.trial_directories()) == 4
     assert len(source.told) == 2
+    assert summary.num_failed == 1
+
+
+def test_what_failed_in_an_earlier_sweep_runs_again_if_asked(
+    sweep: Any, make_source: Any, make_trial: MakeTrial
+) -> None:
+    trials = [
+        make_trial(0, does="raise"),
+        make_trial(1, does="raise once"),
+        make_trial(2),
+    ]
+    sweep.driver(make_source(trials)).run()
+    unasked = sweep.driver(make_source(trials)).run()
+    assert (unasked.num_failed, unasked.num_resumed) == (2, 3)
+    assert len(sweep.trial_directories()) == 3
+    source = make_source(trials)
+    summary = sweep.driver(source, retry_failed=True).run()
+    assert summary.outcomes == {Outcome.FAILED: 1, Outcome.COMPLETED: 2}
+    assert (summary.num_failed, summary.num_resumed) == (1, 1)
+    assert len(sweep.trial_directories()) == 5, "once each"
 
 
 def test_an_impossible_trial_is_refused_with_the_reason(
@@ -166,6 +188,7 @@ def test_a_lost_worker_costs_an_attempt_and_no_trial(
     assert (frame["allocated_gpu_s"] > 0).all()
 
 
+@pytest.mark.slow
 def test_a_trial_that_kills_its_worker_every_time_is_given_up(
     sweep: Any, make_source: Any, make_trial: MakeTrial
 ) -> None:
@@ -174,6 +197,41 @@ def test_a_trial_that_kills_its_worker_every_time_is_given_up(
     assert summary.outcomes == {Outcome.NODE_FAIL: 1}
     assert source.outcomes == ["node_fail"]
     assert len(sweep.trial_directories()) == 2
+
+
+@pytest.mark.slow
+def test_a_trial_on_two_nodes_waits_for_the_one_it_lost(
+    sweep: Any, make_source: Any, make_trial: MakeTrial
+) -> None:
+    source = make_source([make_trial(0, 2, 2, does="kill the worker once")])
+    summary = sweep.driver(source).run()
+    assert summary.outcomes == {Outcome.COMPLETED: 1}
+    assert sweep.events_of(NodeLost)
+    assert len(sweep.events_of(NodeUp)) == 3
+    assert sweep.events_of(Waiting)
+    outcomes = sorted(sweep.store.observations()["outcome"])
+    assert outcomes == ["completed", "node_fail"]
+
+
+def never_mind(spec_json: str, node_rank: int, rendezvous: str | None) -> str:
+    """Stand in for a node that cannot be told to end its ranks."""
+    (Path(json.loads(spec_json)["directory"]) / "pid-0").touch()
+    time.sleep(3.0)
+    return measured()
+
+
+def test_a_node_that_does_not_end_its_ranks_is_no_longer_used(
+    sweep: Any, make_source: Any, make_trial: MakeTrial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gangs, "END_GRACE_S", 0.1)
+    driver = sweep.driver(make_source([make_trial(0)]), task=never_mind)
+    threading.Thread(
+        target=lambda: await_ranks(sweep, 1) and driver.kill(), daemon=True
+    ).start()
+    summary = driver.run()
+    (unfinished,) = summary.unfinished
+    assert unfinished.reason == "node_fail: the sweep was stopped"
+    assert len(sweep.events_of(NodeLost)) == 1
 
 
 def test_a_failure_on_one_node_ends_the_attempt_on_the_others(
@@ -318,6 +376,7 @@ def test_a_cluster_that_lacks_what_a_trial_needs_is_an_error_after_a_while(
     assert len(sweep.events_of(Waiting)) == 1
 
 
+@pytest.mark.slow
 def test_a_jump_of_the_clock_changes_nothing(
     sweep: Any, make_source: Any, make_trial: MakeTrial, monkeypatch: pytest.MonkeyPatch
 ) -> None:

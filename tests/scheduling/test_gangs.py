@@ -1,0 +1,211 @@
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from distributed.scheduler import KilledWorker
+
+from scalelab.cluster.node_plugin import (
+    cancel_attempt,
+    close_rendezvous,
+    open_rendezvous,
+    run_attempt,
+)
+from scalelab.errors import LaunchError, StoreError
+from scalelab.experiment.program import WorkloadProgram
+from scalelab.experiment.trial import Trial
+from scalelab.records.attempt import (
+    AttemptResult,
+    AttemptSpec,
+    NodeShare,
+    Outcome,
+    Placement,
+)
+from scalelab.scheduling import gangs as module
+from scalelab.scheduling.gangs import RENDEZVOUS, Gangs, PartEnded, Verdict
+
+
+class FakeFuture:
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        callback(self)
+
+
+class FakeClient:
+    """Takes tasks and runs none of them: the test says how they end."""
+
+    def __init__(self) -> None:
+        self.loop = self
+        self.calls: list[tuple[Any, str, tuple[Any, ...]]] = []
+
+    def add_callback(self, *_: object) -> None:
+        pass
+
+    def submit(self, function: Any, *args: Any, workers: list[str], **_: Any) -> Any:
+        self.calls.append((function, workers[0], args))
+        return FakeFuture()
+
+    def called(self, function: Any) -> list[str]:
+        return [address for called, address, _ in self.calls if called is function]
+
+
+@pytest.fixture
+def client() -> FakeClient:
+    return FakeClient()
+
+
+@pytest.fixture
+def gangs(client: FakeClient) -> Gangs:
+    return Gangs(client, lambda message: None)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def launch(
+    gangs: Gangs, make_trial: Callable[..., Trial]
+) -> Callable[[int], tuple[str, ...]]:
+    def launch(num_nodes: int) -> tuple[str, ...]:
+        addresses = tuple(f"tls://n{index}:1" for index in range(num_nodes))
+        spec = AttemptSpec(
+            run="run",
+            trial=make_trial(0, *[1] * num_nodes),
+            program=WorkloadProgram(name="scripted"),
+            number=1,
+            directory="nowhere",
+            placement=Placement(
+                shares=tuple(
+                    NodeShare(node=f"n{index}", device_ids=("0",))
+                    for index in range(num_nodes)
+                )
+            ),
+            device_type="cpu",
+        )
+        return gangs.launch(spec, addresses), *addresses
+
+    return launch
+
+
+def said(outcome: Outcome, reason: str = "", **fields: Any) -> str:
+    return json.dumps(AttemptResult(outcome=outcome, reason=reason, **fields).to_json())
+
+
+COMPLETED = said(Outcome.COMPLETED)
+
+
+def test_parts_start_once_the_rendezvous_is_open(
+    gangs: Gangs, client: FakeClient, launch: Any
+) -> None:
+    attempt_id, *addresses = launch(2)
+    assert client.called(open_rendezvous) == addresses[:1]
+    assert client.called(run_attempt) == []
+    gangs.take(PartEnded(attempt_id, RENDEZVOUS, "tcp://n0:29500"))
+    parts = [args[1:] for called, _, args in client.calls if called is run_attempt]
+    assert parts == [(0, "tcp://n0:29500"), (1, "tcp://n0:29500")]
+    assert gangs.take(PartEnded(attempt_id, 1, COMPLETED)) is None
+    verdict = gangs.take(PartEnded(attempt_id, 0, COMPLETED))
+    assert isinstance(verdict, Verdict)
+    assert verdict.result.outcome is Outcome.COMPLETED
+    assert not verdict.overrules
+    assert client.called(close_rendezvous) == addresses[:1]
+    assert len(gangs) == 0
+    assert gangs.held_gpu_s == pytest.approx(0.0)
+
+
+def test_a_late_or_repeated_result_counts_for_nothing(
+    gangs: Gangs, launch: Any
+) -> None:
+    attempt_id, address = launch(1)
+    (lost,) = gangs.node_left(address)
+    assert lost.result.outcome is Outcome.NODE_FAIL
+    assert lost.result.reason == "Node n0 vanished while it ran the attempt."
+    assert gangs.take(PartEnded(attempt_id, 0, COMPLETED)) is None
+    assert gangs.take(PartEnded("another-1", 0, COMPLETED)) is None
+
+
+def test_the_other_nodes_are_cancelled_once_and_the_cause_counts(
+    gangs: Gangs, client: FakeClient, launch: Any
+) -> None:
+    attempt_id, *addresses = launch(3)
+    gangs.take(PartEnded(attempt_id, RENDEZVOUS, "tcp://n0:29500"))
+    failed = said(Outcome.FAILED, "rank 2 raised ValueError: why", rank=2)
+    assert gangs.take(PartEnded(attempt_id, 2, failed)) is None
+    assert sorted(client.called(cancel_attempt)) == sorted(addresses[:2])
+    cancelled = said(Outcome.CANCELLED, "Node 2 of the attempt ended")
+    assert gangs.take(PartEnded(attempt_id, 1, cancelled)) is None
+    verdict = gangs.take(PartEnded(attempt_id, 0, cancelled))
+    assert verdict is not None
+    assert verdict.result.outcome is Outcome.FAILED
+    assert verdict.result.rank == 2
+    assert verdict.overrules, "node 0 wrote down that it was cancelled"
+    assert len(client.called(cancel_attempt)) == 2
+
+
+def test_a_node_lost_after_the_result_takes_nothing_away(
+    gangs: Gangs, launch: Any
+) -> None:
+    attempt_id, *addresses = launch(2)
+    gangs.take(PartEnded(attempt_id, RENDEZVOUS, "tcp://n0:29500"))
+    gangs.take(PartEnded(attempt_id, 0, COMPLETED))
+    (verdict,) = gangs.node_left(addresses[1])
+    assert not verdict.overrules
+
+
+def test_an_attempt_cancelled_before_its_rendezvous_is_open_never_starts(
+    gangs: Gangs, client: FakeClient, launch: Any
+) -> None:
+    attempt_id, *_ = launch(2)
+    gangs.cancel_all("The sweep was stopped.")
+    verdict = gangs.take(PartEnded(attempt_id, RENDEZVOUS, "tcp://n0:29500"))
+    assert verdict is not None
+    assert verdict.result.outcome is Outcome.CANCELLED
+    assert verdict.result.reason == "The sweep was stopped."
+    assert client.called(run_attempt) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome", "reason"),
+    [
+        (LaunchError("no port"), Outcome.NODE_FAIL, "could not run the attempt"),
+        (TypeError("a bug"), Outcome.FAILED, "TypeError"),
+        (asyncio.CancelledError(), Outcome.NODE_FAIL, "worker of the node was lost"),
+        (
+            KilledWorker("task", None, 0),  # type: ignore[arg-type]
+            Outcome.NODE_FAIL,
+            "worker of the node was lost",
+        ),
+    ],
+)
+def test_what_a_task_raises_is_an_outcome(
+    gangs: Gangs, launch: Any, error: BaseException, outcome: Outcome, reason: str
+) -> None:
+    attempt_id, *_ = launch(2)
+    verdict = gangs.take(PartEnded(attempt_id, RENDEZVOUS, error))
+    assert verdict is not None
+    assert verdict.result.outcome is outcome
+    assert reason in verdict.result.reason
+
+
+def test_records_that_cannot_be_written_stop_the_sweep(
+    gangs: Gangs, launch: Any
+) -> None:
+    attempt_id, *_ = launch(1)
+    with pytest.raises(StoreError, match="disk full"):
+        gangs.take(PartEnded(attempt_id, 0, StoreError("disk full")))
+    assert gangs.next_deadline_s is None, "nothing runs that would have to be awaited"
+
+
+def test_a_node_that_does_not_end_its_ranks_is_given_up(
+    gangs: Gangs, launch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "END_GRACE_S", 0.0)
+    attempt_id, *addresses = launch(2)
+    gangs.take(PartEnded(attempt_id, RENDEZVOUS, "tcp://n0:29500"))
+    assert gangs.next_deadline_s is None
+    assert gangs.give_up() == []
+    gangs.cancel_all("The sweep was stopped.")
+    cancelled = said(Outcome.CANCELLED, "The sweep was stopped.")
+    gangs.take(PartEnded(attempt_id, 0, cancelled))
+    assert gangs.next_deadline_s is not None
+    (verdict,) = gangs.give_up()
+    assert verdict.unresponsive == (addresses[1],)
+    assert verdict.result.outcome is Outcome.NODE_FAIL
+    assert "Node n1 did not end its ranks" in verdict.result.reason

@@ -1,0 +1,95 @@
+import dataclasses
+
+import pytest
+
+from scalelab.cluster.nodes import Node
+from scalelab.records.attempt import NodeShare, Placement
+from scalelab.scheduling.events import Event, NodeLost, NodeUp
+from scalelab.scheduling.pool import Pool
+
+
+def node(name: str, host: str, *device_ids: str, num_cores: int = 8) -> Node:
+    return Node(
+        name=name,
+        address=f"tls://{name}:1",
+        host=host,
+        device_ids=device_ids,
+        device_name="a device",
+        num_cores=num_cores,
+        memory_bytes=1,
+    )
+
+
+def placed(**shares: tuple[str, ...]) -> Placement:
+    return Placement(
+        shares=tuple(
+            NodeShare(node=name, device_ids=ids) for name, ids in shares.items()
+        )
+    )
+
+
+@pytest.fixture
+def events() -> list[Event]:
+    return []
+
+
+@pytest.fixture
+def pool(events: list[Event]) -> Pool:
+    return Pool((2, 2), events.append, timeout_s=1.0)
+
+
+def test_a_node_is_used_once_however_often_it_is_announced(
+    pool: Pool, events: list[Event]
+) -> None:
+    for _ in range(2):
+        pool.join(node("a", "h", "0", "1"))
+    assert pool.num_devices == 2
+    for _ in range(2):
+        pool.leave("tls://a:1")
+    assert pool.num_devices == 0
+    assert [type(event) for event in events] == [NodeUp, NodeLost]
+
+
+def test_a_node_that_comes_back_before_it_was_missed_replaces_itself(
+    pool: Pool, events: list[Event]
+) -> None:
+    old = node("a", "h", "0", "1")
+    new = dataclasses.replace(old, address="tls://a:2")
+    pool.join(old)
+    pool.join(new)
+    pool.leave(old.address)
+    assert pool.addresses(placed(a=("0",))) == (new.address,)
+    assert pool.num_devices == 2
+    assert [type(event) for event in events] == [NodeUp, NodeLost, NodeUp]
+
+
+def test_a_rank_has_one_thread_per_core_or_its_gpus_share(pool: Pool) -> None:
+    pool.join(node("a", "h", "0", "1", num_cores=8))
+    pool.join(node("b", "i", "0", "1", num_cores=6))
+    both = placed(a=("0",), b=("0",))
+    assert pool.threads_per_rank(both, "cpu") == 1
+    assert pool.threads_per_rank(both, "cuda") == 3
+    assert pool.threads_per_rank(placed(a=("0", "1")), "cuda") == 4
+
+
+def test_what_shares_a_core_or_a_host_is_marked_unless_its_times_are_declared(
+    pool: Pool,
+) -> None:
+    pool.join(node("a", "h", "0", "1"))
+    pool.join(node("b", "h", "1", "2"))
+    pool.join(node("c", "i", "1", "2"))
+    assert pool.validity("digits_mlp", placed(a=("0",))) == ()
+    assert pool.validity("digits_mlp", placed(a=("1",))) == ("oversubscribed_cores",)
+    assert pool.validity("digits_mlp", placed(a=("0",), b=("2",))) == (
+        "loopback_nodes",
+    )
+    assert pool.validity("digits_mlp", placed(a=("0",), c=("2",))) == ()
+    assert pool.validity("emulated", placed(a=("0", "1"), b=("1",))) == (
+        "uneven_ranks",
+    )
+    pool.leave("tls://b:1")
+    assert pool.validity("digits_mlp", placed(a=("1",))) == ()
+
+
+def test_waiting_is_over_once_something_runs(pool: Pool) -> None:
+    assert pool.deadline_s(lambda: False) is None
