@@ -6,25 +6,22 @@ The command line and the notebooks call this and nothing below it.
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalelab.errors import FitError, SpecError
-from scalelab.experiment.expand import plan
 from scalelab.experiment.job import Job
 from scalelab.experiment.problems import validated
 from scalelab.experiment.quantities import parse_duration
-from scalelab.experiment.source import Observation
+from scalelab.experiment.site import Scheduler
 from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import Allocation, Scalar, Target
 from scalelab.records.attempt import AttemptFiles, AttemptResult, Outcome
 from scalelab.records.attempt_io import read_result
-from scalelab.records.observations import counting_rows, finished_rows
 from scalelab.records.store import RunStore
+from scalelab.run_status import RunStatus, status_of
 from scalelab.sweeping import Sweep
 
 if TYPE_CHECKING:
@@ -76,7 +73,8 @@ def sweep(
         Start no trial once the run has used this much device time.
     accept_changes
         Go on although the workload, its code or the measurement changed; what was
-        measured before is kept, marked ``code_changed``, and left out of the fits.
+        measured before is kept, marked ``code_changed``, left out of the fits, and
+        measured again.
     retry_failed
         Run again what earlier sweeps could not measure, and once more what fails now.
 
@@ -114,34 +112,6 @@ def import_table(
     from scalelab.records.import_table import import_table as read
 
     return Run(read(Path(table), Path(directory), mapping, constants))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunStatus:
-    """What a run has done and what is missing.
-
-    Parameters
-    ----------
-    outcomes
-        Trials by how the attempt that counts ended.
-    used_gpu_s
-        Device-seconds of all attempts.
-    driver
-        Who runs the sweep at the moment, in words; None: nobody.
-    running
-        Attempts (trial id, number) that began and have not ended.
-    num_missing
-        Planned trials the same sweep would still run; None for an imported table.
-    reasons
-        Why trials ended without a measurement, one sentence each.
-    """
-
-    outcomes: Mapping[str, int]
-    used_gpu_s: float
-    driver: str | None
-    running: tuple[tuple[str, int], ...]
-    num_missing: int | None
-    reasons: tuple[str, ...]
 
 
 class Run:
@@ -256,32 +226,32 @@ class Run:
             allocations=self._packed(gpus) if gpus else None,
             select=select,
             law=law,
+            within=None if gpus else self._machine(),
         )
+
+    def _machine(self) -> Allocation | None:
+        """Return all the devices of the machine the run's sweep is at home on.
+
+        None where the site has a batch system, or this is another machine.
+        """
+        if self.experiment is None:
+            return None
+        try:
+            site = self.experiment.resolve_site()
+            on_node = site.devices_per_node
+        except SpecError:
+            return None
+        # Nodes on one machine have no network between them, unless it is declared.
+        is_emulated = self.experiment.workload_name == "emulated"
+        nodes = (site.num_nodes or 1) if is_emulated else 1
+        measured = self.observations["world_size"].max()
+        if site.scheduler is not Scheduler.LOCAL or not measured <= nodes * on_node:
+            return None
+        return Allocation(devices_per_node=(on_node,) * nodes)
 
     def status(self) -> RunStatus:
         """Return what has been done and what is missing."""
-        rows = self._store.rows()
-        counting = {str(row["trial_id"]): row for row in counting_rows(rows)}
-        unhappy = [
-            f"{row['trial_id']}: {row['outcome']}. {row['reason']}"
-            for row in counting.values()
-            if not Outcome(row["outcome"]).is_measurement
-        ]
-        return RunStatus(
-            outcomes=Counter(str(row["outcome"]) for row in counting.values()),
-            used_gpu_s=sum(row.get("allocated_gpu_s") or 0.0 for row in rows),
-            driver=self._store.driver,
-            running=self._store.running(),
-            num_missing=self._num_missing(rows),
-            reasons=tuple(unhappy),
-        )
-
-    def _num_missing(self, rows: Sequence[Observation]) -> int | None:
-        if self.experiment is None:
-            return None
-        planned = plan(self.experiment, self.experiment.resolve_site())
-        finished = {str(row["trial_id"]) for row in finished_rows(rows)}
-        return sum(trial.trial_id not in finished for trial in planned.trials)
+        return status_of(self._store, self.experiment)
 
     def job_script(self, answer: Recommendation, site: str | None = None) -> str:
         """Return the batch job's script for the recommended allocation.

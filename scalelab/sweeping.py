@@ -7,25 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scalelab.errors import SpecError
+from scalelab.errors import MissingExtraError, SpecError
 from scalelab.experiment.document import read_document
 from scalelab.experiment.expand import Plan, plan
 from scalelab.experiment.meaning import changes_of_meaning
 from scalelab.experiment.planned import PlannedTrials
 from scalelab.experiment.site import Scheduler, Site
+from scalelab.experiment.source import Observation
 from scalelab.experiment.spec import Experiment
+from scalelab.records.attempt import Outcome
 from scalelab.records.code import code_hash, code_paths, snapshot_code
-from scalelab.records.observations import finished_rows
 from scalelab.records.store import RunStore
+from scalelab.scheduling.durations import Durations, TimedSource
+from scalelab.scheduling.summary import SweepSummary, Tally
 
 if TYPE_CHECKING:
     from scalelab.cluster.local import LocalNodes
     from scalelab.scheduling.driver import Driver
     from scalelab.scheduling.events import Event, OnEvent
-    from scalelab.scheduling.summary import SweepSummary
 
 RUNS = Path("runs")
 _INPUT_ERROR = "scalelab.errors.SpecError: "
@@ -33,9 +36,20 @@ _INPUT_ERROR = "scalelab.errors.SpecError: "
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunningSweep:
-    """A sweep whose nodes are up: where to watch it, and how to stop it."""
+    """A sweep whose nodes are up: where to watch it, and how to stop it.
+
+    Parameters
+    ----------
+    driver
+        Runs the trials; ``drain`` and ``kill`` stop it.
+    source
+        Knows how many trials there are.
+    dashboard_link
+        Address of Dask's dashboard.
+    """
 
     driver: Driver
+    source: PlannedTrials
     dashboard_link: str
 
 
@@ -57,8 +71,12 @@ class Sweep:
         What the trials' numbers depend on besides their configuration.
     changes
         How that differs from what the run holds; empty: comparable.
-    num_finished
-        Trials of the run that need not run again.
+    has_measurements
+        The run holds numbers that such changes would make incomparable.
+    num_remaining
+        Trials still to run; of an unresolved ``auto`` batch, about.
+    gpu_hours
+        Device-hours they will take, by the run's own trials; None: not known yet.
     retry_failed
         Trials that ended without a measurement run again.
     """
@@ -70,8 +88,60 @@ class Sweep:
     directory: Path
     meaning: dict[str, Any]
     changes: tuple[str, ...]
-    num_finished: int
+    has_measurements: bool
+    num_remaining: int
+    gpu_hours: float | None
     retry_failed: bool
+
+    @classmethod
+    def read(
+        cls,
+        experiment: str | Path,
+        *,
+        site: str | None = None,
+        directory: str | Path | None = None,
+        retry_failed: bool = False,
+    ) -> Sweep:
+        """Read and check what is asked and what is already there; write nothing.
+
+        Raises
+        ------
+        SpecError
+            If the experiment or the site is wrong.
+        StoreError
+            If the run cannot be read.
+        """
+        asked = Experiment.from_file(experiment)
+        where = asked.resolve_site(site)
+        home = Path(directory or RUNS / asked.name).absolute()
+        meaning = asked.meaning(
+            code_hash=code_hash(asked), device_type=where.device_type.value
+        )
+        planned = plan(asked, where)
+        changes: tuple[str, ...] = ()
+        rows: list[Observation] = []
+        ended: set[str] = set()
+        if home.exists() and (not home.is_dir() or any(home.iterdir())):
+            store = RunStore.open(home)
+            changes = changes_of_meaning(store.meaning, meaning)
+            rows = store.rows()
+            if not changes:
+                finished = store.finished(rows, retry_failed=retry_failed)
+                ended = {str(row["trial_id"]) for row in finished}
+        left = [trial for trial in planned.trials if trial.trial_id not in ended]
+        return cls(
+            experiment=asked,
+            text=read_document(Path(experiment)),
+            site=where,
+            plan=planned,
+            directory=home,
+            meaning=meaning,
+            changes=changes,
+            has_measurements=any(Outcome(r["outcome"]).is_measurement for r in rows),
+            num_remaining=len(left),
+            gpu_hours=Durations(rows).gpu_hours(left),
+            retry_failed=retry_failed,
+        )
 
     @classmethod
     def prepare(
@@ -89,55 +159,40 @@ class Sweep:
         ------
         SpecError
             See :func:`scalelab.session.sweep`.
+        MissingExtraError
+            If what runs trials is not installed.
         """
-        asked = Experiment.from_file(experiment)
-        where = asked.resolve_site(site)
-        if where.scheduler is not Scheduler.LOCAL:
-            raise SpecError(
-                f"site {where.name!r} has scheduler={where.scheduler}; sweeps run on "
-                "scheduler=local only. Run `scalelab sweep` inside an allocation of "
-                "one node, with a local site."
-            )
-        home = Path(directory or RUNS / asked.name).absolute()
-        meaning = asked.meaning(
-            code_hash=code_hash(asked), device_type=where.device_type.value
+        sweep = cls.read(
+            experiment, site=site, directory=directory, retry_failed=retry_failed
         )
-        changes: tuple[str, ...] = ()
-        planned = plan(asked, where)
-        num_finished = 0
-        if home.exists() and (not home.is_dir() or any(home.iterdir())):
-            store = RunStore.open(home)
-            changes = changes_of_meaning(store.meaning, meaning)
-            num_finished = _num_finished(store, planned, retry_failed)
-        if changes and not accept_changes:
+        if sweep.site.scheduler is not Scheduler.LOCAL:
             raise SpecError(
-                f"{home} holds trials of another meaning: {'; '.join(changes)}. Their "
-                "numbers cannot be compared with new ones. Give the experiment another "
-                "name for a new run, or pass --accept-changes to go on in this one: "
-                "what was measured before is then marked code_changed and left out of "
-                "the fits."
+                f"site {sweep.site.name!r} has scheduler={sweep.site.scheduler}; "
+                "sweeps run on scheduler=local only. Run `scalelab sweep` inside an "
+                "allocation of one node, with a local site."
             )
-        return cls(
-            experiment=asked,
-            text=read_document(Path(experiment)),
-            site=where,
-            plan=planned,
-            directory=home,
-            meaning=meaning,
-            changes=changes,
-            num_finished=num_finished,
-            retry_failed=retry_failed,
-        )
+        if sweep.changes and sweep.has_measurements and not accept_changes:
+            raise SpecError(
+                f"{sweep.directory} holds trials of another meaning: "
+                f"{'; '.join(sweep.changes)}. Their numbers cannot be compared with "
+                "new ones. Give the experiment another name for a new run, or pass "
+                "--accept-changes to go on in this one: what was measured before is "
+                "then marked code_changed, left out of the fits, and measured again."
+            )
+        _require_what_runs_trials()
+        return sweep
 
     @property
-    def num_remaining(self) -> int:
-        """Trials still to run; of an unresolved ``auto`` batch, about."""
-        return max(0, len(self.plan.trials) - self.num_finished)
+    def num_finished(self) -> int:
+        """Trials of the plan that need not run again."""
+        return len(self.plan.trials) - self.num_remaining
 
     @property
     def question(self) -> str | None:
         """What to ask the user before so large a sweep; None: nothing."""
-        return self.experiment.confirm_above.question(self.num_remaining, None)
+        return self.experiment.confirm_above.question(
+            self.num_remaining, self.gpu_hours
+        )
 
     def run(
         self,
@@ -155,7 +210,7 @@ class Sweep:
         on_event
             Told what happens, in this thread.
         on_start
-            Told once, when the nodes are up.
+            Told once, when the nodes are up; never where nothing is left to run.
 
         Raises
         ------
@@ -166,16 +221,19 @@ class Sweep:
         StoreError
             If the run cannot be written, or another driver holds it.
         """
-        from scalelab.scheduling.driver import Driver
-        from scalelab.scheduling.durations import TimedSource
         from scalelab.training.workloads.registry import preload_modules
 
         store = self._open_store()
         with store.lease():
             store.extend(self.text, self.meaning, supersedes=bool(self.changes))
+            if earlier := self._all_done(store):
+                return earlier
             program = self.experiment.program(self._snapshot(store))
-            source = TimedSource(PlannedTrials(self.experiment, self.site))
+            planned = PlannedTrials(self.experiment, self.site)
+            source = TimedSource(planned)
             with self._nodes(preload_modules(program)) as cluster:
+                from scalelab.scheduling.driver import Driver
+
                 guard = _InputErrors(on_event)
                 driver = Driver(
                     source,
@@ -189,12 +247,28 @@ class Sweep:
                 )
                 guard.stop = driver.drain
                 on_start(
-                    RunningSweep(driver=driver, dashboard_link=cluster.dashboard_link)
+                    RunningSweep(
+                        driver=driver,
+                        source=planned,
+                        dashboard_link=cluster.dashboard_link,
+                    )
                 )
                 summary = driver.run()
             store.compact()
         guard.raise_first()
         return summary
+
+    def _all_done(self, store: RunStore) -> SweepSummary | None:
+        """Return what earlier sweeps came to, if they left nothing to run."""
+        if self.num_remaining and not self.plan.assumes_local_batch:
+            return None
+        source, tally = PlannedTrials(self.experiment, self.site), Tally()
+        for row in store.recover(retry_failed=self.retry_failed):
+            if row["outcome"] == Outcome.REFUSED:
+                return None  # what did not fit the nodes of that sweep may fit these
+            source.tell(row)
+            tally.count_earlier(row)
+        return tally.summary(None) if source.ask() is None else None
 
     def _open_store(self) -> RunStore:
         if (self.directory / "run.json").exists():
@@ -250,7 +324,7 @@ class _InputErrors:
             raise SpecError(self._first)
 
 
-def _num_finished(store: RunStore, planned: Plan, retry_failed: bool) -> int:
-    rows = finished_rows(store.rows(), retry_failed=retry_failed)
-    finished = {str(row["trial_id"]) for row in rows}
-    return sum(trial.trial_id in finished for trial in planned.trials)
+def _require_what_runs_trials() -> None:
+    for package in ("torch", "distributed", "cryptography"):
+        if find_spec(package) is None:
+            raise MissingExtraError("A sweep", "train")

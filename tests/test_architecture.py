@@ -26,7 +26,9 @@ MAY_IMPORT = {
     "recommend": {*PLAIN, "laws", "recommend"},
     "report": {*PLAIN, "laws", "recommend", "report"},
     "sweeping": {*PLAIN, *RUNNING},
-    "session": {*PLAIN, *ANALYSIS, "sweeping"},
+    "debugging": {*PLAIN, *RUNNING},
+    "run_status": {*PLAIN},
+    "session": {*PLAIN, *ANALYSIS, "run_status", "sweeping"},
     "doctor": {*PLAIN, *RUNNING},
 }
 

@@ -1,18 +1,25 @@
 """Entry points, and the one place where errors become messages and exit codes.
 
 Exit codes: 0 done, 1 some trials failed, 2 the user's input is wrong, 3 the cluster
-refused or vanished, 4 nothing meets the constraints, 130 interrupted.
+refused or vanished, 4 nothing meets the constraints, 130 interrupted, 141 the reader of
+the output left.
 """
 
 from __future__ import annotations
 
+import os
+import select
 import sys
+from collections.abc import Sequence
 from importlib import import_module
-from typing import NoReturn
+from io import TextIOWrapper
+from typing import Any, NoReturn, TextIO
 
 import typer
 
 from scalelab.errors import ScaleLabError
+
+INTERRUPTED, READER_LEFT = 130, 141
 
 COMMANDS = {
     "sweep": "Run, continue or extend a sweep, then recommend.",
@@ -27,14 +34,17 @@ COMMANDS = {
     "doctor": "Say what this machine can run, and what it cannot.",
 }
 
+# Typer brings click along since 0.25 and has no public name for this class.
+UsageError: type[Any] = typer.BadParameter.__mro__[1]
+
 
 def build_app() -> typer.Typer:
     """Return the application with every command."""
     app = typer.Typer(
         name="scalelab",
         help="How many GPUs should this training job use? Measure, fit, recommend.",
-        no_args_is_help=True,
         add_completion=False,
+        rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
@@ -44,19 +54,73 @@ def build_app() -> typer.Typer:
     return app
 
 
-def main(arguments: list[str] | None = None) -> NoReturn:
-    """Run ``scalelab`` and exit."""
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code.
+
+    Raises
+    ------
+    BrokenPipeError
+        If the reader of standard output or error left.
+    """
+    command = typer.main.get_command(build_app())
     try:
-        build_app()(args=arguments)
+        with command.make_context("scalelab", list(arguments) or ["--help"]) as context:
+            command.invoke(context)
+    except typer.Exit as ended:
+        return ended.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        return _say("Interrupted.", INTERRUPTED)
     except ScaleLabError as error:
-        typer.echo(f"Error: {error}", err=True)
-        sys.exit(error.exit_code)
-    sys.exit(0)
+        return _say(f"Error: {error}", error.exit_code)
+    except UsageError as error:
+        return _say(f"Error: {_usage(error)}", error.exit_code)
+    return 0
+
+
+def main() -> NoReturn:
+    """Run ``scalelab`` and exit."""
+    sys.exit(_run_in_pipe(sys.argv[1:]))
 
 
 def recommend_resources() -> NoReturn:
     """Run ``recommend-resources``, the same as ``scalelab recommend``, and exit."""
-    main(["recommend", *sys.argv[1:]])
+    sys.exit(_run_in_pipe(["recommend", *sys.argv[1:]]))
+
+
+def _run_in_pipe(arguments: Sequence[str]) -> int:
+    if isinstance(sys.stdout, TextIOWrapper):
+        # A path may hold what the terminal's encoding cannot show.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        return run(arguments)
+    except BrokenPipeError:
+        # It may as well come from a connection to a node: that is an error to show.
+        abandoned = [each for each in (sys.stdout, sys.stderr) if _has_no_reader(each)]
+        if not abandoned:
+            raise
+        for stream in abandoned:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        return READER_LEFT
+
+
+def _has_no_reader(stream: TextIO) -> bool:
+    """Tell whether a stream is a pipe that nobody reads any more."""
+    poll = select.poll()
+    poll.register(stream, 0)
+    return any(events & select.POLLERR for _, events in poll.poll(0))
+
+
+def _say(message: str, exit_code: int) -> int:
+    """Print one paragraph to standard error."""
+    words = " ".join(message.split())
+    text = "".join(letter if letter.isprintable() else "?" for letter in words)
+    typer.echo(text, err=True)
+    return exit_code
+
+
+def _usage(error: Any) -> str:
+    command = error.ctx.command_path if error.ctx else "scalelab"
+    return f"{error.format_message().rstrip('.')}. Try: {command} --help"
 
 
 if __name__ == "__main__":

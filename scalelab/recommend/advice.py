@@ -54,6 +54,7 @@ def recommend(
     allocations: Sequence[Allocation] | None = None,
     select: Mapping[str, Scalar] | None = None,
     law: str = "scalelab",
+    within: Allocation | None = None,
 ) -> Recommendation:
     """Recommend an allocation for a job.
 
@@ -73,6 +74,8 @@ def recommend(
         Values by column that narrow the observations.
     law
         Name of the step-time law, see :data:`scalelab.laws.baselines.LAWS`.
+    within
+        All there is to measure on: no larger trial is proposed; None: no limit.
 
     Returns
     -------
@@ -104,7 +107,7 @@ def recommend(
     if evidence.is_few:
         asked = asked[_is_measured(asked, rows)].reset_index(drop=True)
     outlook = look_ahead(asked, evidence.law, evidence.need, limits)
-    return _answer(evidence, outlook, gaps, limits)
+    return _answer(evidence, outlook, gaps, limits, within)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,7 +141,11 @@ class _Evidence:
 
 
 def _answer(
-    evidence: _Evidence, outlook: Outlook, gaps: tuple[Gap, ...], limits: Constraints
+    evidence: _Evidence,
+    outlook: Outlook,
+    gaps: tuple[Gap, ...],
+    limits: Constraints,
+    within: Allocation | None,
 ) -> Recommendation:
     subject, law, need = evidence.subject, evidence.law, evidence.need
     choice = _choose(outlook, limits)
@@ -168,7 +175,13 @@ def _answer(
             limits.min_marginal_return,
         ),
         next_trial=next_trial(
-            table, losses, outlook.one_run_s, gaps, subject.frame, evidence.rule
+            table,
+            losses,
+            outlook.one_run_s,
+            gaps,
+            subject.frame,
+            evidence.rule,
+            within,
         ),
         notes=_notes(evidence, table[choice.index]),
         unsupported=tuple(

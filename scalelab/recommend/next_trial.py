@@ -16,6 +16,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from scalelab.experiment.trial import Allocation
 from scalelab.laws.rows import numbers
 from scalelab.laws.support import Gap, Support
 from scalelab.recommend.candidates import BatchRule, allocation_label
@@ -72,6 +73,7 @@ def next_trial(
     gaps: tuple[Gap, ...],
     frame: pd.DataFrame,
     rule: BatchRule,
+    within: Allocation | None,
 ) -> NextTrial | None:
     """Return the most useful measurement, or None where none would change the answer.
 
@@ -87,18 +89,30 @@ def next_trial(
         Observations: how many steps a trial takes, how long it takes to start.
     rule
         Batches allowed.
+    within
+        All there is to measure on; None: no limit.
     """
     steps = _usual_steps(frame)
-    open_rows = np.array([row.basis != "measured" for row in rows])
+    open_rows = np.array(
+        [row.basis != "measured" and _fits(row, within) for row in rows]
+    )
     gain = np.where(open_rows, value_of_knowing(losses, time_s), 0.0)
     best = int(gain.argmax())
     if gain[best] > _WORTH * max(losses.mean(axis=0).min(), 1.0):
         why = "its step time decides between the best allocations"
         return _measuring(rows[best], steps, frame, why)
     chosen = next(row for row in rows if row.is_chosen)
-    if chosen.basis != Support.MEASURED:
+    if chosen.basis != Support.MEASURED and _fits(chosen, within):
         return _measuring(chosen, steps, frame, "the answer was not measured")
-    return _closing(gaps[0], rows, steps, frame, rule) if gaps else None
+    closable = [gap for gap in gaps if _fits(gap, within)]
+    return _closing(closable[0], rows, steps, frame, rule) if closable else None
+
+
+def _fits(asked: OutlookRow | Gap, within: Allocation | None) -> bool:
+    """Tell whether there are enough devices and nodes."""
+    return within is None or (
+        asked.world_size <= within.world_size and asked.num_nodes <= within.num_nodes
+    )
 
 
 def _measuring(row: OutlookRow, steps: int, frame: pd.DataFrame, why: str) -> NextTrial:

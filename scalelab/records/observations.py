@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -204,7 +204,10 @@ def counting_rows(rows: Iterable[Observation]) -> list[Observation]:
 
 
 def finished_rows(
-    rows: Iterable[Observation], *, retry_failed: bool = False
+    rows: Iterable[Observation],
+    *,
+    superseded: Collection[tuple[str, int]] = (),
+    retry_failed: bool = False,
 ) -> list[Observation]:
     """Return the counting rows of trials that a further sweep does not run again.
 
@@ -212,12 +215,15 @@ def finished_rows(
     ----------
     rows
         Attempts that have ended.
+    superseded
+        Attempts (trial id, number) that no longer count.
     retry_failed
         Trials that ended without a measurement run again as well, not only those that
         were merely lost (``Outcome.is_retried``).
     """
+    current = (r for r in rows if (r["trial_id"], r["attempt"]) not in superseded)
     finished = []
-    for observation in counting_rows(rows):
+    for observation in counting_rows(current):
         outcome = Outcome(observation["outcome"])
         if outcome.is_measurement or not (outcome.is_retried or retry_failed):
             finished.append(observation)

@@ -172,8 +172,8 @@ class RunStore:
     ) -> None:
         """Freeze a further version of the experiment, if it differs from the latest.
 
-        Where it ``supersedes`` an incomparable meaning, the rows of all attempts until
-        now carry ``code_changed`` in their validity.
+        Where it ``supersedes`` an incomparable meaning, all attempts until now carry
+        ``code_changed`` in their validity, and their trials run again.
 
         Raises
         ------
@@ -298,16 +298,10 @@ class RunStore:
         rebuilt from the attempt directories. An attempt whose directory was deleted is
         forgotten.
 
-        Parameters
-        ----------
-        retry_failed
-            As in :func:`scalelab.records.observations.finished_rows`.
-
         Returns
         -------
         list of Observation
-            One row per trial that need not run again: that of the attempt that counts.
-            :meth:`outcomes` tells how often the others were tried.
+            One row per trial that need not run again; see :meth:`finished`.
 
         Raises
         ------
@@ -320,7 +314,14 @@ class RunStore:
         rows = recover(self._ledger, self._trials)
         for observation in rows:
             self._count(observation)
-        return finished_rows(rows, retry_failed=retry_failed)
+        return self.finished(rows, retry_failed=retry_failed)
+
+    def finished(
+        self, rows: Sequence[Observation], *, retry_failed: bool = False
+    ) -> list[Observation]:
+        """Return those of :meth:`rows` whose trials need not run again."""
+        superseded = self._header.superseded
+        return finished_rows(rows, superseded=superseded, retry_failed=retry_failed)
 
     @property
     def driver(self) -> str | None:

@@ -1,0 +1,81 @@
+"""What a run has done, and exactly what is missing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from scalelab.errors import SpecError
+from scalelab.experiment.planned import PlannedTrials
+from scalelab.experiment.source import Observation
+from scalelab.experiment.spec import Experiment
+from scalelab.records.attempt import Outcome
+from scalelab.records.store import RunStore
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunStatus:
+    """What a run has done and what is missing.
+
+    Parameters
+    ----------
+    outcomes
+        Trials that need not run again, by how the attempt that counts ended.
+    used_gpu_s
+        Device-seconds of all attempts.
+    driver
+        Who runs the sweep at the moment, in words; None: nobody.
+    running
+        Attempts (trial id, number) that began and have not ended.
+    num_missing
+        Planned trials that have not ended; None where that is not known: for an
+        imported table, an ``auto`` batch that is still looked for, or a site that this
+        machine is not.
+    reasons
+        Why trials ended without a measurement, one sentence each.
+    """
+
+    outcomes: Mapping[str, int]
+    used_gpu_s: float
+    driver: str | None
+    running: tuple[tuple[str, int], ...]
+    num_missing: int | None
+    reasons: tuple[str, ...]
+
+
+def status_of(store: RunStore, experiment: Experiment | None) -> RunStatus:
+    """Return the status of a run.
+
+    Parameters
+    ----------
+    store
+        Its records.
+    experiment
+        What was asked; None for an imported table.
+    """
+    rows = store.rows()
+    finished = store.finished(rows)
+    return RunStatus(
+        outcomes=Counter(str(row["outcome"]) for row in finished),
+        used_gpu_s=sum(row.get("allocated_gpu_s") or 0.0 for row in rows),
+        driver=store.driver,
+        running=store.running(),
+        num_missing=_num_missing(experiment, finished) if experiment else None,
+        reasons=tuple(
+            f"{row['trial_id']}: {row['outcome']}. {row['reason'] or ''}".rstrip()
+            for row in finished
+            if not Outcome(row["outcome"]).is_measurement
+        ),
+    )
+
+
+def _num_missing(asked: Experiment, finished: Sequence[Observation]) -> int | None:
+    try:
+        source = PlannedTrials(asked, asked.resolve_site())
+        for row in finished:
+            source.tell(row)
+        source.ask()
+    except SpecError:
+        return None
+    return source.remaining
