@@ -32,7 +32,9 @@ def write_table(path: Path) -> None:
     for index in range(1000):
         nodes, batch = 2 ** (index % 5), 2 ** (4 + index % 4)
         step = 0.02 + 1e-3 * batch + 0.01 * np.log2(nodes)
-        rows.append(f"made_up,{nodes},{4 * nodes},{batch},{step * rng.lognormal(0, 0.03)}")
+        rows.append(
+            f"made_up,{nodes},{4 * nodes},{batch},{step * rng.lognormal(0, 0.03)}"
+        )
     path.write_text("\n".join(rows) + "\n")
 
 

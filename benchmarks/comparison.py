@@ -17,7 +17,9 @@ class Comparison:
     @property
     def ratios(self) -> list[float]:
         """Ours over the peer's, pair by pair; below 1 we are faster."""
-        return [ours / peer for ours, peer in zip(self.ours_s, self.peer_s, strict=True)]
+        return [
+            ours / peer for ours, peer in zip(self.ours_s, self.peer_s, strict=True)
+        ]
 
     def line(self, name: str, *, limit: float, inverse: bool = False) -> str:
         """Return one line: both medians, the ratio with its spread, and the limit."""
