@@ -66,10 +66,11 @@ def run_command(
         board = ProgressBoard(len(processes))
         stack.callback(board.close)
         watch = None
-        if node_rank == 0:
-            watch = CommandWatch(spec, [each.rank for each in processes], board)
-            stack.callback(watch.close)
         limits = command_limits(spec, node_rank, grace_s)
+        if node_rank == 0:
+            ranks = [process.rank for process in processes]
+            watch = CommandWatch(spec, ranks, board, limits.start_up_s)
+            stack.callback(watch.close)
         supervisor = Supervisor(
             channel=server.launch(LaunchRequest(processes=processes), board),
             server=server.descriptor,

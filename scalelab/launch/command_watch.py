@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from scalelab.errors import SpecError
-from scalelab.experiment.trial import TrialKind
+from scalelab.experiment.trial import STALL_TIMEOUT_S, TrialKind
 from scalelab.launch.command import command_of, metrics_file, output_directory
 from scalelab.launch.command_files import FileWatch, FollowedFile
 from scalelab.launch.command_lines import line_reader
@@ -30,27 +30,30 @@ from scalelab.training.stream import StreamWriter
 _READ_INTERVAL_S = 0.01
 
 # A program says less of itself than a rank of ours, which also shows that it loads
-# data, evaluates or saves. So it is allowed these multiples of `stall_floor_s`: before
-# its first steps (it imports, loads and compiles), between steps, and between steps
-# where it evaluates in between.
-_START_UP_FLOORS = 20
-_STEP_FLOORS = {TrialKind.THROUGHPUT: 2}
-_EVALUATING_FLOORS = 10
-# Output counts as a sign of life, but not for ever while no step is reported.
-_SILENT_FLOORS = 60
+# data, evaluates or saves. So silence is allowed to last longer, unless the user said
+# how long: before its first steps (it imports, loads and compiles), between steps, and
+# between steps where it evaluates in between.
+_START_UP_S = 600.0
+_BETWEEN_STEPS_S = 60.0
+_BETWEEN_EVALUATED_STEPS_S = 300.0
+# Output counts as a sign of life, but only for so many times as long as silence may
+# last while no step is reported.
+_TALK_FACTOR = 3
 # Only node 0 sees the reports; it ends the others through the driver.
 _NEVER_S = 1e6
 
 
 def command_limits(spec: AttemptSpec, node_rank: int, grace_s: float) -> Limits:
     """Return when the processes of a command are ended although nothing has failed."""
-    floors = _STEP_FLOORS.get(spec.trial.kind, _EVALUATING_FLOORS)
-    is_first = node_rank == 0
+    is_own = spec.stall_floor_s != STALL_TIMEOUT_S
+    evaluates = spec.trial.kind is not TrialKind.THROUGHPUT
+    usual_s = _BETWEEN_EVALUATED_STEPS_S if evaluates else _BETWEEN_STEPS_S
+    floor_s = spec.stall_floor_s if is_own else usual_s
     return Limits(
         timeout_s=spec.trial.measurement.timeout_s,
         stall_factor=spec.stall_factor,
-        stall_floor_s=spec.stall_floor_s * floors if is_first else _NEVER_S,
-        start_up_s=spec.stall_floor_s * _START_UP_FLOORS,
+        stall_floor_s=floor_s if node_rank == 0 else _NEVER_S,
+        start_up_s=floor_s if is_own else _START_UP_S,
         grace_s=grace_s,
     )
 
@@ -66,6 +69,8 @@ class CommandWatch:
         The processes on this node, in the order of the board's rows.
     board
         Where signs of life are shown, for all ranks: they keep step.
+    start_up_s
+        How long silence may last before the first steps.
 
     Raises
     ------
@@ -76,7 +81,11 @@ class CommandWatch:
     """
 
     def __init__(
-        self, spec: AttemptSpec, ranks: Sequence[int], board: ProgressBoard
+        self,
+        spec: AttemptSpec,
+        ranks: Sequence[int],
+        board: ProgressBoard,
+        start_up_s: float,
     ) -> None:
         self._spec = spec
         source = command_of(spec).metrics
@@ -90,7 +99,8 @@ class CommandWatch:
         self._log = StepLog(spec.trial, may_repeat=bool(source.regex))
         self._stream = StreamWriter(spec.files.stream)
         self._supervisor: Supervisor | None = None
-        self._started_s = time.monotonic()
+        self._talks_until_s = time.monotonic() + start_up_s * _TALK_FACTOR
+        self._has_ended = False
 
     @property
     def ready_s(self) -> float | None:
@@ -127,8 +137,11 @@ class CommandWatch:
     def _on_change(self) -> None:
         woken_s = time.monotonic()
         changed = self._watch.changed()
+        if self._has_ended:
+            return
         result = self._read() if self._file.path in changed else None
         if result is not None and self._supervisor is not None:
+            self._has_ended = True
             self._supervisor.end(result)
             return
         if changed & set(self._logs):
@@ -161,10 +174,9 @@ class CommandWatch:
 
     def _show_life(self) -> None:
         """Show that there was output."""
-        limit_s = self._spec.stall_floor_s * _SILENT_FLOORS
         if self._log.last_step is not None:
             self._show(self._log.last_step)
-        elif time.monotonic() < self._started_s + limit_s:
+        elif time.monotonic() < self._talks_until_s:
             self._show(0)
 
     def _show(self, step: int) -> None:
