@@ -154,8 +154,13 @@ def append_line(descriptor: int, line: bytes) -> None:
         raise
 
 
-def write_spec(files: AttemptFiles, spec: AttemptSpec) -> None:
+def write_spec(files: AttemptFiles, spec: AttemptSpec) -> str:
     """Make an attempt's directory and write what is asked; not flushed to the disk.
+
+    Returns
+    -------
+    str
+        The JSON that was written.
 
     Raises
     ------
@@ -178,6 +183,7 @@ def write_spec(files: AttemptFiles, spec: AttemptSpec) -> None:
         except OSError:
             shutil.rmtree(directory, ignore_errors=True)
             raise
+    return content.decode()
 
 
 def write_result(

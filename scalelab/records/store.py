@@ -220,8 +220,13 @@ class RunStore:
         """Return where an attempt's files are, absolute."""
         return attempt_directory(self._trials, trial_id, number)
 
-    def begin(self, spec: AttemptSpec) -> None:
+    def begin(self, spec: AttemptSpec) -> str:
         """Record that an attempt is about to start; not flushed to the disk.
+
+        Returns
+        -------
+        str
+            The specification as JSON, encoded once for the record and for the nodes.
 
         Raises
         ------
@@ -233,12 +238,13 @@ class RunStore:
         self._fence()
         key = (spec.trial.trial_id, spec.number)
         files = AttemptFiles(self.attempt_directory(*key))
-        write_spec(files, spec)
+        content = write_spec(files, spec)
         try:
             self._ledger.append_begin(key)
         except StoreError:
             shutil.rmtree(files.directory, ignore_errors=True)
             raise
+        return content
 
     def finish(
         self, spec: AttemptSpec, result: AttemptResult, *, replace: bool = False

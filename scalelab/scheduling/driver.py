@@ -284,8 +284,9 @@ class Driver:
 
     def _launch(self, request: Request, placement: Placement) -> None:
         spec = self._spec(request.trial, placement)
-        self._store.begin(spec)
-        attempt_id = self._gangs.launch(spec, self._pool.addresses(placement))
+        spec_json = self._store.begin(spec)
+        addresses = self._pool.addresses(placement)
+        attempt_id = self._gangs.launch(spec, spec_json, addresses)
         self._requests[attempt_id] = request
         self._on_event(TrialStarted(spec=spec, progress=self.progress))
 

@@ -87,6 +87,7 @@ class _Gang:
 
     attempt_id: str
     spec: AttemptSpec
+    spec_json: str
     addresses: tuple[str, ...]
     started_s: float
     waits_for: set[int] = field(default_factory=set)
@@ -125,8 +126,9 @@ class Gangs:
         self._loop = client.loop
         self._deliver = deliver
         self._task = task
-        # A cluster may have seen the attempts of another run under the same names.
-        self._token = uuid.uuid4().hex[:8]
+        # A cluster may have seen the attempts of another run under the same names. One
+        # group for all tasks: what Dask does per task grows with the number of groups.
+        self._key_group = f"attempt-{uuid.uuid4().hex}"
         self._running: dict[str, _Gang] = {}
         # Kept up to date: the driver asks at every event, whatever runs.
         self._num_devices = 0
@@ -141,9 +143,19 @@ class Gangs:
         """Device-seconds the attempts under way have held so far."""
         return time.monotonic() * self._num_devices - self._started_device_s
 
-    def launch(self, spec: AttemptSpec, addresses: tuple[str, ...]) -> str:
-        """Send an attempt to its nodes, rank 0's first, and return its id."""
-        gang = _Gang(spec.attempt_id, spec, addresses, time.monotonic())
+    def launch(
+        self, spec: AttemptSpec, spec_json: str, addresses: tuple[str, ...]
+    ) -> str:
+        """Send an attempt to its nodes, rank 0's first, and return its id.
+
+        Parameters
+        ----------
+        spec, spec_json
+            The attempt, and the same as JSON.
+        addresses
+            Address of each node of its placement.
+        """
+        gang = _Gang(spec.attempt_id, spec, spec_json, addresses, time.monotonic())
         self._running[gang.attempt_id] = gang
         self._count_devices(gang, 1)
         if len(addresses) == 1:
@@ -261,9 +273,8 @@ class Gangs:
                 self._notify(address, cancel_attempt, gang.attempt_id, reason)
 
     def _submit_parts(self, gang: _Gang) -> None:
-        spec_json = json.dumps(gang.spec.to_json())
         for rank in range(len(gang.addresses)):
-            self._submit(gang, rank, self._task, spec_json, rank, gang.rendezvous)
+            self._submit(gang, rank, self._task, gang.spec_json, rank, gang.rendezvous)
 
     def _submit(
         self, gang: _Gang, node_rank: int, function: Callable[..., str], *args: Any
@@ -274,7 +285,7 @@ class Gangs:
         future = self._client.submit(
             function,
             *args,
-            key=f"{attempt_id}-{part}-{self._token}",
+            key=(self._key_group, attempt_id, part),
             workers=[gang.addresses[max(0, node_rank)]],
             allow_other_workers=False,
             pure=False,

@@ -79,7 +79,7 @@ def launch(
             ),
             device_type="cpu",
         )
-        return gangs.launch(spec, addresses), *addresses
+        return gangs.launch(spec, json.dumps(spec.to_json()), addresses), *addresses
 
     return launch
 
