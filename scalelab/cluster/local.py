@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from scalelab.cluster.devices import local_devices
+from scalelab.cluster.steady_batches import keep_batches_steady
 from scalelab.errors import ClusterError
 from scalelab.launch.protocol import DEFAULT_ENTRY
 
@@ -137,6 +138,7 @@ class LocalNodes:
         from distributed import Client, SpecCluster
         from distributed.security import Security
 
+        keep_batches_steady()
         scratch = Path(tempfile.mkdtemp(prefix="scalelab-"))
         self._stack.callback(shutil.rmtree, scratch, ignore_errors=True)
         settings = {**DASK_SETTINGS, "temporary-directory": str(scratch)}
