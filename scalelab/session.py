@@ -290,11 +290,11 @@ class Run:
             walltime_s=row.time_s.hi,
         )
 
-    def answer(self) -> Recommendation | FitError:
+    def answer(self) -> Recommendation | FitError | SpecError:
         """Return the recommendation without constraints, or why there is none."""
         try:
             return self.recommend()
-        except FitError as error:
+        except (FitError, SpecError) as error:  # a sweep needs no job, an answer does
             return error
 
     @property
@@ -303,7 +303,7 @@ class Run:
         from scalelab.report.figures import Figures
 
         found = self.answer()
-        answer = None if isinstance(found, FitError) else found
+        answer = None if isinstance(found, Exception) else found
         return Figures(self.observations, answer)
 
     def write_report(self, path: Path | None = None) -> Path:
@@ -323,7 +323,7 @@ class Run:
 
         target = path or self.directory / "report.html"
         found = self.answer()
-        answer = None if isinstance(found, FitError) else found
+        answer = None if isinstance(found, Exception) else found
         write_report(
             target,
             answer,

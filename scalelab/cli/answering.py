@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from scalelab.errors import FitError
+    from scalelab.errors import FitError, SpecError
     from scalelab.recommend.recommendation import Recommendation
 
 PIPE_WIDTH = 100
@@ -23,7 +23,7 @@ def width() -> int:
     return min(shutil.get_terminal_size().columns, MAX_WIDTH)
 
 
-def print_answer(found: Recommendation | FitError) -> None:
+def print_answer(found: Recommendation | FitError | SpecError) -> None:
     """Print the recommendation, or why there is none."""
     from scalelab.recommend.answer import answer_text
 
