@@ -17,6 +17,7 @@ from typing import Any, NoReturn, TextIO
 
 import typer
 
+from scalelab.cli.wording import one_line
 from scalelab.errors import ScaleLabError
 
 INTERRUPTED, READER_LEFT = 130, 141
@@ -112,15 +113,14 @@ def _has_no_reader(stream: TextIO) -> bool:
 
 def _say(message: str, exit_code: int) -> int:
     """Print one paragraph to standard error."""
-    words = " ".join(message.split())
-    text = "".join(letter if letter.isprintable() else "?" for letter in words)
-    typer.echo(text, err=True)
+    typer.echo(one_line(message), err=True)
     return exit_code
 
 
 def _usage(error: Any) -> str:
     command = error.ctx.command_path if error.ctx else "scalelab"
-    return f"{error.format_message().rstrip('.')}. Try: {command} --help"
+    message = one_line(error.format_message()).rstrip(".")
+    return f"{message}{'' if message.endswith('?') else '.'} Try: {command} --help"
 
 
 if __name__ == "__main__":

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scalelab.cli.wording import columns, trials
+from scalelab.cli.wording import columns, gpu_hours, trials
 
 if TYPE_CHECKING:
     from scalelab.experiment.trial import Trial
+    from scalelab.sweeping import Sweep
 
 HEADER = (
     "trials",
@@ -25,36 +26,34 @@ MAX_LEFT_OUT_SHOWN = 5
 
 
 def run(
-    experiment: Annotated[Path, typer.Argument(help="The experiment's YAML file.")],
+    experiment: Annotated[
+        Path, typer.Argument(metavar="EXPERIMENT", help="The experiment's YAML file.")
+    ],
     site: Annotated[
-        str | None, typer.Option(help="Name or path of a site profile.")
+        str | None,
+        typer.Option(metavar="NAME", help="Name or path of a site profile."),
+    ] = None,
+    run_directory: Annotated[
+        Path | None,
+        typer.Option(
+            "--run", metavar="DIR", help="Directory of the run [default: runs/NAME]."
+        ),
     ] = None,
 ) -> None:
-    """Show what a sweep would run, and what it would cost."""
-    from scalelab.experiment.expand import plan
-    from scalelab.experiment.spec import Experiment
+    """Show what a sweep would run, and what it would cost; run nothing."""
+    from scalelab.sweeping import Sweep
 
-    asked = Experiment.from_file(experiment)
-    where = asked.resolve_site(site)
-    planned = plan(asked, where)
-    typer.echo(f"{asked.name} on site {where.name}: {trials(len(planned.trials))}")
-    typer.echo()
-    for line in columns([HEADER, *_rows(planned.trials)]):
-        typer.echo(line)
-    if planned.assumes_local_batch:
-        typer.echo()
-        typer.echo(
-            "local_batch_size: auto is found first, on one device; the table assumes "
-            "the largest size that is tried."
-        )
-    if planned.left_out:
-        typer.echo()
-        typer.echo(f"Left out, {len(planned.left_out)} combinations:")
-        for reason in planned.left_out[:MAX_LEFT_OUT_SHOWN]:
-            typer.echo(f"  {reason}")
-    if asked.job:
-        typer.echo()
-        typer.echo(f"Job to recommend for: {asked.job}")
+    asked = Sweep.read(experiment, site=site, directory=run_directory)
+    parts = (_trials, _notes, _left_out, _cost, _job_scripts)
+    blocks = ("\n".join(part(asked)) for part in parts)
+    typer.echo("\n\n".join(filter(None, blocks)))
+
+
+def _trials(asked: Sweep) -> Iterator[str]:
+    planned = asked.plan.trials
+    yield f"{asked.experiment.name} on site {asked.site.name}: {trials(len(planned))}"
+    yield ""
+    yield from columns([HEADER, *_rows(planned)])
 
 
 def _rows(planned: Iterable[Trial]) -> list[tuple[str, ...]]:
@@ -71,3 +70,47 @@ def _rows(planned: Iterable[Trial]) -> list[tuple[str, ...]]:
         )
         counts[row] = counts.get(row, 0) + 1
     return [(str(count), *row) for row, count in counts.items()]
+
+
+def _notes(asked: Sweep) -> Iterator[str]:
+    if asked.plan.assumes_local_batch:
+        yield (
+            "local_batch_size: auto is found first, on one device; the table assumes "
+            "the largest size that is tried."
+        )
+
+
+def _left_out(asked: Sweep) -> Iterator[str]:
+    left_out = asked.plan.left_out
+    if left_out:
+        yield f"Left out, {len(left_out)} combinations:"
+        yield from (f"  {reason}" for reason in left_out[:MAX_LEFT_OUT_SHOWN])
+
+
+def _cost(asked: Sweep) -> Iterator[str]:
+    """Say what is done, what is left, and how long that takes."""
+    for change in asked.changes:
+        yield f"Changed since {asked.directory}: {change}."
+    if asked.num_finished:
+        done, left = trials(asked.num_finished), asked.num_remaining
+        yield f"In {asked.directory}: {done} done, {left:,} to run."
+    if asked.num_remaining and asked.gpu_hours is not None:
+        hours = gpu_hours(3600 * asked.gpu_hours)
+        yield f"Device time to come: about {hours}, by the trials that ended."
+    elif asked.num_remaining:
+        yield "Device time to come: not known before a trial of each kind has ended."
+    if asked.experiment.job:
+        yield f"Job to recommend for: {asked.experiment.job}"
+
+
+def _job_scripts(asked: Sweep) -> Iterator[str]:
+    """Render what a batch system would be asked for, once per allocation."""
+    from scalelab.experiment.directives import job_script
+
+    if not asked.site.scheduler.is_batch_system:
+        return
+    allocations = dict.fromkeys(trial.allocation for trial in asked.plan.trials)
+    for allocation in allocations:
+        yield f"Job script for {allocation}:"
+        script = job_script(asked.site, allocation, (), job_name=asked.experiment.name)
+        yield from (f"  {line}" for line in script.splitlines())

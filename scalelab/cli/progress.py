@@ -6,18 +6,17 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from scalelab.cli.wording import duration, gpu_hours, trials
+from scalelab.cli.wording import duration, gpu_hours, one_line, trials
 from scalelab.scheduling.events import (
     Event,
     NodeLost,
     Progress,
-    Resumed,
     Stopping,
     TrialEnded,
     TrialStarted,
@@ -29,6 +28,22 @@ if TYPE_CHECKING:
 
 REFRESH_PER_S = 4
 LINE_EVERY_S = 10.0
+BAR_WIDTH = 24
+WIDE_ENOUGH_FOR_BAR = 80
+
+
+class Counted(Protocol):
+    """Where the trials come from, and so how many there are."""
+
+    @property
+    def total(self) -> int | None:
+        """Trials in all; None: not known yet."""
+        ...
+
+    @property
+    def remaining(self) -> int | None:
+        """Trials that have not ended; None: not known yet."""
+        ...
 
 
 class ProgressView(Protocol):
@@ -51,78 +66,111 @@ class ProgressView(Protocol):
         """Take in what happened."""
         ...
 
+    def watch(self, source: Counted) -> None:
+        """Say where the trials come from."""
+        ...
+
     def announce(self, text: str) -> None:
         """Show a line that stays."""
         ...
 
 
-def view(console: Console, total: int | None, *, is_quiet: bool) -> ProgressView:
+def view(console: Console, *, is_quiet: bool) -> ProgressView:
     """Return the view that suits the console.
 
     Parameters
     ----------
     console
         Standard error.
-    total
-        Trials of the whole run; None: not known yet.
     is_quiet
         Show nothing but failures.
     """
-    if console.is_terminal and not is_quiet:
-        return LiveView(console, total)
-    return LineView(console, total, is_quiet=is_quiet)
+    if console.is_terminal and not console.is_dumb_terminal and not is_quiet:
+        return LiveView(console)
+    return LineView(console, is_quiet=is_quiet)
 
 
-class _Tracker:
-    """What every view needs to know about the sweep so far."""
+class Tracker:
+    """What every view needs to know about the sweep so far.
 
-    def __init__(self, total: int | None) -> None:
-        self.total = total
-        self.progress: Progress | None = None
-        self.num_done_at_start = 0
-        self.started_s = time.monotonic()
+    Attributes
+    ----------
+    total
+        Trials of the plan; None: not known yet.
+    num_done
+        Those of them that have ended.
+    """
+
+    def __init__(self) -> None:
+        self.total: int | None = None
+        self.num_done = 0
+        self._source: Counted | None = None
+        self._progress: Progress | None = None
+        self._num_elsewhere = 0
+        self._started: tuple[float, int] | None = None
+        self._end_s: float | None = None
+
+    def watch(self, source: Counted) -> None:
+        """Say where the trials come from."""
+        self._source = source
 
     def take(self, event: Event) -> None:
-        if isinstance(event, Resumed):
-            self.num_done_at_start = event.num_finished
+        """Take in what happened."""
         if isinstance(event, TrialStarted | TrialEnded):
-            self.progress = event.progress
+            self._progress = event.progress
+            self._count(event.progress)
+
+    def _count(self, progress: Progress) -> None:
+        # A total is counted trial by trial: once is enough, and it does not change.
+        if self.total is None and self._source is not None:
+            self.total, remaining = self._source.total, self._source.remaining
+            if self.total is not None and remaining is not None:
+                # The run may hold trials that this experiment no longer asks for.
+                self._num_elsewhere = progress.num_done - (self.total - remaining)
+        self.num_done = progress.num_done - self._num_elsewhere
+        self._end_s = self._expected_end_s(time.monotonic())
+
+    def _expected_end_s(self, now_s: float) -> float | None:
+        """Return when the sweep ends at its pace so far; None: unknown, or now."""
+        if self._started is None:
+            self._started = (now_s, self.num_done)
+        started_s, num_before = self._started
+        num_here = self.num_done - num_before
+        if self.total is None or not num_here or self.num_done >= self.total:
+            return None
+        pace_s = (now_s - started_s) / num_here
+        return now_s + pace_s * (self.total - self.num_done)
 
     @property
-    def remaining_s(self) -> float | None:
-        """Seconds to the end at the pace of this sweep so far; None: unknown."""
-        progress = self.progress
-        if progress is None or progress.num_done <= self.num_done_at_start:
-            return None
-        if self.total is None or not progress.num_devices:
-            return None
-        done_here = progress.num_done - self.num_done_at_start
-        pace_s = (time.monotonic() - self.started_s) / done_here
-        return pace_s * max(0, self.total - progress.num_done)
+    def has_begun(self) -> bool:
+        """A trial has started."""
+        return self._progress is not None
 
     def counts(self) -> str:
-        progress = self.progress
+        """Say how far the sweep is."""
+        progress = self._progress
         if progress is None:
-            return "starting nodes"
-        of_total = f"/{self.total}" if self.total else ""
+            return "starting nodes" if self._source is None else "starting trials"
+        of_total = "" if self.total is None else f"/{self.total:,}"
         parts = [
-            f"{progress.num_done}{of_total} done",
-            f"{progress.num_running} running",
+            f"{self.num_done:,}{of_total} done",
+            f"{progress.num_running:,} running",
         ]
         if progress.num_failed:
-            parts.append(f"{progress.num_failed} failed")
+            parts.append(f"{progress.num_failed:,} failed")
         parts.append(gpu_hours(progress.used_gpu_s))
-        if self.remaining_s is not None:
-            parts.append(f"about {duration(self.remaining_s)} left")
+        if self._end_s is not None:
+            parts.append(f"about {duration(self._end_s - time.monotonic())} left")
         return ", ".join(parts)
 
 
 class LiveView:
     """A block of lines at the bottom of a terminal, redrawn in place."""
 
-    def __init__(self, console: Console, total: int | None) -> None:
-        self._tracker = _Tracker(total)
+    def __init__(self, console: Console) -> None:
+        self._tracker = Tracker()
         self._problem: Text | None = None
+        self._console = console
         self._live = Live(
             console=console,
             refresh_per_second=REFRESH_PER_S,
@@ -141,46 +189,56 @@ class LiveView:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Remove the block."""
+        """Replace the block by one line that says where the sweep ended."""
         self._live.stop()
+        if error is None and self._tracker.has_begun:
+            self.announce(self._tracker.counts())
 
     def __call__(self, event: Event) -> None:
         """Take in what happened."""
         self._tracker.take(event)
         if text := problem(event):
             self._problem = Text(
-                text, style="yellow", overflow="ellipsis", no_wrap=True
+                one_line(text), style="yellow", overflow="ellipsis", no_wrap=True
             )
+
+    def watch(self, source: Counted) -> None:
+        """Say where the trials come from."""
+        self._tracker.watch(source)
 
     def announce(self, text: str) -> None:
         """Print a line above the block."""
-        self._live.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self._console.print(
+            one_line(text), highlight=False, markup=False, emoji=False, soft_wrap=True
+        )
 
     def _render(self) -> RenderableType:
-        progress, total = self._tracker.progress, self._tracker.total
-        block = Table.grid(padding=(0, 1))
-        done = progress.num_done if progress else 0
-        block.add_row(
-            ProgressBar(
-                total=total or 1, completed=done, width=24, pulse=total is None
-            ),
-            Text(self._tracker.counts()),
-        )
-        rows = Table.grid()
-        rows.add_row(block)
-        if self._problem:
-            rows.add_row(self._problem)
-        return rows
+        tracker = self._tracker
+        lines: list[RenderableType] = [Text(tracker.counts())]
+        if self._console.width >= WIDE_ENOUGH_FOR_BAR:
+            bar = ProgressBar(
+                total=tracker.total or 1,
+                completed=tracker.num_done,
+                width=BAR_WIDTH,
+                pulse=tracker.total is None,
+            )
+            block = Table.grid(padding=(0, 1))
+            block.add_row(bar, *lines)
+            lines = [block]
+        if self._problem is not None:
+            lines.append(self._problem)
+        return Group(*lines)
 
 
 class LineView:
     """A line now and then, for pipes, files and batch logs."""
 
-    def __init__(self, console: Console, total: int | None, *, is_quiet: bool) -> None:
-        self._console = console
-        self._tracker = _Tracker(total)
+    def __init__(self, console: Console, *, is_quiet: bool) -> None:
+        self._file = console.file
+        self._tracker = Tracker()
         self._is_quiet = is_quiet
         self._next_line_s = time.monotonic() + LINE_EVERY_S
+        self._last = ""
 
     def __enter__(self) -> Self:
         """Start."""
@@ -193,8 +251,8 @@ class LineView:
         traceback: TracebackType | None,
     ) -> None:
         """Print where the sweep ended."""
-        if self._tracker.progress:
-            self.announce(self._tracker.counts())
+        if error is None and self._tracker.has_begun:
+            self._print_counts()
 
     def __call__(self, event: Event) -> None:
         """Take in what happened."""
@@ -203,15 +261,26 @@ class LineView:
             self._print(text)
         elif time.monotonic() >= self._next_line_s:
             self._next_line_s = time.monotonic() + LINE_EVERY_S
-            self.announce(self._tracker.counts())
+            self._print_counts()
+
+    def watch(self, source: Counted) -> None:
+        """Say where the trials come from."""
+        self._tracker.watch(source)
 
     def announce(self, text: str) -> None:
         """Print a line, unless quiet."""
         if not self._is_quiet:
             self._print(text)
 
+    def _print_counts(self) -> None:
+        counts = self._tracker.counts()
+        if counts != self._last:
+            self.announce(counts)
+        self._last = counts
+
     def _print(self, text: str) -> None:
-        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+        # Not through rich: it ends the program by itself where a pipe's reader left.
+        print(one_line(text), file=self._file, flush=True)
 
 
 def problem(event: Event) -> str | None:
@@ -226,8 +295,8 @@ def problem(event: Event) -> str | None:
         case Waiting():
             return f"Waiting: {event.reason}"
         case Stopping():
-            return (
-                f"Stopping: {event.reason}; {trials(event.num_running)} still running."
-            )
+            left = f"{trials(event.num_running)} still running"
+            how = " (Ctrl-C ends them)" if event.num_running else ""
+            return f"Stopping: {event.reason}; {left}{how}."
         case _:
             return None

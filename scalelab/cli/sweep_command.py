@@ -15,30 +15,41 @@ from scalelab.cli.wording import trials
 if TYPE_CHECKING:
     from types import FrameType
 
+    from scalelab.cli.progress import ProgressView
     from scalelab.scheduling.driver import Driver
     from scalelab.scheduling.summary import SweepSummary
-    from scalelab.sweeping import Sweep
+    from scalelab.sweeping import RunningSweep, Sweep
 
 SOME_FAILED, INTERRUPTED = 1, 130
 MAX_SHOWN = 5
 
 
 def run(
-    experiment: Annotated[Path, typer.Argument(help="The experiment's YAML file.")],
+    experiment: Annotated[
+        Path, typer.Argument(metavar="EXPERIMENT", help="The experiment's YAML file.")
+    ],
     site: Annotated[
-        str | None, typer.Option(help="Name or path of a site profile.")
+        str | None,
+        typer.Option(metavar="NAME", help="Name or path of a site profile."),
     ] = None,
     run_directory: Annotated[
-        Path | None, typer.Option("--run", help="Directory of the run [runs/NAME].")
+        Path | None,
+        typer.Option(
+            "--run", metavar="DIR", help="Directory of the run [default: runs/NAME]."
+        ),
     ] = None,
     sweep_budget: Annotated[
         str | None,
-        typer.Option(help="Start no trial beyond this device time, e.g. 10gpu-h."),
+        typer.Option(
+            metavar="10gpu-h",
+            help="Start no trial once the run has used this much device time.",
+        ),
     ] = None,
     accept_changes: Annotated[
         bool,
         typer.Option(
-            "--accept-changes", help="Go on although what trials mean changed."
+            "--accept-changes",
+            help="Go on although what trials mean changed; measure them again.",
         ),
     ] = False,
     retry_failed: Annotated[
@@ -47,21 +58,31 @@ def run(
             "--retry-failed", help="Run trials again that could not be measured."
         ),
     ] = False,
+    in_process: Annotated[
+        bool,
+        typer.Option(
+            "--in-process",
+            help="Run one trial on one device in this process, for the debugger; "
+            "record nothing.",
+        ),
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")] = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Print failures and the answer only.")
     ] = False,
 ) -> None:
-    """Run, continue or extend a sweep, then recommend."""
-    from rich.console import Console
+    """Run, continue or extend a sweep, then recommend.
 
-    from scalelab.cli.answering import print_answer
-    from scalelab.cli.progress import view
+    The same command again resumes; further values in the experiment extend the run.
+    Ctrl-C finishes the trials that run, a second one ends them.
+    """
     from scalelab.experiment.quantities import parse_gpu_hours
-    from scalelab.session import load
-    from scalelab.sweeping import RunningSweep, Sweep
+    from scalelab.sweeping import Sweep
 
-    budget = parse_gpu_hours(sweep_budget) if sweep_budget else None
+    if in_process:
+        _run_in_process(experiment, site)
+        return
+    budget = parse_gpu_hours(sweep_budget) if sweep_budget is not None else None
     asked = Sweep.prepare(
         experiment,
         site=site,
@@ -72,42 +93,73 @@ def run(
     if not yes and (question := asked.question):
         _confirm(question)
     interrupts = _Interrupts()
-    with view(Console(stderr=True), len(asked.plan.trials), is_quiet=quiet) as progress:
-        for line in _opening(asked):
-            progress.announce(line)
-
-        def started(running: RunningSweep) -> None:
-            interrupts.control(running.driver)
-            progress.announce(f"Dask dashboard: {running.dashboard_link}")
-
-        with interrupts:
-            summary = asked.run(
-                budget_gpu_hours=budget, on_event=progress, on_start=started
-            )
-    finished = load(asked.directory)
-    report = finished.write_report()
+    summary = _run(asked, budget, interrupts, is_quiet=quiet)
     for line in _closing(summary):
         typer.echo(line, err=True)
-    print_answer(finished.answer())
-    if not quiet:
-        typer.echo(f"Report: {report}")
     if interrupts.count:
         raise typer.Exit(INTERRUPTED)
+    _answer(asked.directory, is_quiet=quiet)
     if summary.num_failed:
         raise typer.Exit(SOME_FAILED)
 
 
+def _run(
+    asked: Sweep, budget: float | None, interrupts: _Interrupts, *, is_quiet: bool
+) -> SweepSummary:
+    """Run the sweep under the eyes of the user."""
+    from rich.console import Console
+
+    from scalelab.cli.progress import view
+
+    def started(running: RunningSweep) -> None:
+        interrupts.control(running.driver)
+        progress.watch(running.source)
+        progress.announce(f"Dask dashboard: {running.dashboard_link}")
+
+    progress: ProgressView
+    with (
+        view(Console(stderr=True), is_quiet=is_quiet) as progress,
+        interrupts,
+    ):
+        interrupts.say = progress.announce
+        for line in _opening(asked):
+            progress.announce(line)
+        return asked.run(budget_gpu_hours=budget, on_event=progress, on_start=started)
+
+
+def _answer(directory: Path, *, is_quiet: bool) -> None:
+    from scalelab.cli.answering import print_answer
+    from scalelab.session import load
+
+    finished = load(directory)
+    report = finished.write_report()
+    print_answer(finished.answer())
+    if not is_quiet:
+        typer.echo(f"Report: {report}")
+
+
 class _Interrupts:
-    """The first Ctrl-C finishes what runs, the second ends it."""
+    """The first Ctrl-C finishes what runs, the second ends it, a third ends all.
+
+    Attributes
+    ----------
+    count
+        Signals so far.
+    say
+        Tells the user what a signal leads to.
+    """
 
     def __init__(self) -> None:
         self.count = 0
+        self.say: Callable[[str], None] = lambda text: None
         self._drain: Callable[[], None] | None = None
         self._kill: Callable[[], None] | None = None
         self._before: list[tuple[int, object]] = []
 
     def control(self, driver: Driver) -> None:
-        """Take over from Python's own handling, which ends the program at once."""
+        """Stop this driver from now on; run nothing if a signal came before it."""
+        if self.count:
+            raise KeyboardInterrupt
         self._drain, self._kill = driver.drain, driver.kill
 
     def __enter__(self) -> None:
@@ -120,22 +172,28 @@ class _Interrupts:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.count += 1
-        if self._drain is None or self._kill is None:
+        if self.count > (1 if self._kill is None else 2):
             raise KeyboardInterrupt
-        if self.count == 1 and number == signal.SIGINT:
+        if self._drain is None or self._kill is None:
+            self.say("Interrupted: the sweep ends as soon as its nodes have started.")
+        elif self.count == 1 and number == signal.SIGINT:
             self._drain()
         else:
             self._kill()
 
 
 def _opening(asked: Sweep) -> list[str]:
-    lines = [f"Accepted change: {change}" for change in asked.changes]
-    if asked.num_finished:
-        done, left = trials(asked.num_finished), asked.num_remaining
+    lines = [f"Changed: {change}." for change in asked.changes]
+    left = trials(asked.num_remaining)
+    if asked.plan.assumes_local_batch:
+        lines.append(f"Into {asked.directory}: first the largest local batch.")
+    elif not asked.num_finished:
+        lines.append(f"Running {left} into {asked.directory}.")
+    elif asked.num_remaining:
+        done = trials(asked.num_finished)
         lines.append(f"Continuing {asked.directory}: {done} done, {left} to run.")
     else:
-        count = trials(len(asked.plan.trials))
-        lines.append(f"Running {count} into {asked.directory}.")
+        lines.append(f"All {trials(asked.num_finished)} of {asked.directory} are done.")
     return lines
 
 
@@ -150,11 +208,11 @@ def _closing(summary: SweepSummary) -> list[str]:
     if summary.num_failed:
         count = trials(summary.num_failed)
         lines.append(f"Not measured: {count}. --retry-failed tries again.")
+    if summary.stopped:
+        lines.append(f"The sweep ended early: {summary.stopped}.")
     if summary.unfinished:
         count = trials(len(summary.unfinished))
         lines.append(f"Not run: {count}. The same command goes on with them.")
-    if summary.stopped:
-        lines.append(f"The sweep ended early: {summary.stopped}.")
     return lines
 
 
@@ -163,4 +221,16 @@ def _confirm(question: str) -> None:
 
     if not sys.stdin.isatty():
         raise SpecError(f"{question} There is nobody to ask here: pass --yes.")
-    typer.confirm(question, abort=True, err=True)
+    if not typer.confirm(question, err=True):
+        typer.echo("Nothing was run.", err=True)
+        raise typer.Exit(INTERRUPTED)
+
+
+def _run_in_process(experiment: Path, site: str | None) -> None:
+    from scalelab.debugging import debug
+
+    trial, result = debug(experiment, site=site)
+    typer.echo(f"{result.outcome}: {trial}. {result.reason}".rstrip())
+    for name, value in result.measurements.items():
+        if isinstance(value, int | float):
+            typer.echo(f"  {name:<26} {value:.6g}")

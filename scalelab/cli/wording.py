@@ -37,6 +37,16 @@ def trials(count: int) -> str:
     return f"{count:,} trial{'' if count == 1 else 's'}"
 
 
+def one_line(text: str) -> str:
+    r"""Return text as one line that cannot steer a terminal.
+
+    >>> one_line("no\x1b[31m\nway")
+    'no?[31m way'
+    """
+    words = " ".join(text.split())
+    return "".join(letter if letter.isprintable() else "?" for letter in words)
+
+
 def columns(rows: list[tuple[str, ...]]) -> list[str]:
     """Return rows as lines with aligned columns; numbers to the right.
 

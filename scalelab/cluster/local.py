@@ -151,6 +151,9 @@ class LocalNodes:
                     workers=self._workers(security, scratch),
                     security=security,
                     silence_logs=SILENT,
+                    # At exit, Dask would fail on nodes that an interrupt kept from
+                    # starting; those that did start are closed by the stack.
+                    shutdown_on_close=False,
                 )
             )
             self._client = self._stack.enter_context(

@@ -294,7 +294,7 @@ class Experiment(Section):
             "command": self.command,
             "launcher": self.launcher.value if self.command else None,
             "env": dict(self.env),
-            "metrics": (self.metrics or Metrics()).model_dump()
+            "metrics": (self.metrics or Metrics()).model_dump(mode="json")
             if self.command
             else None,
             "code_hash": code_hash,
@@ -306,9 +306,8 @@ class Experiment(Section):
 
     def _meaning_of(self, kind: TrialKind) -> Mapping[str, Any]:
         if kind is TrialKind.THROUGHPUT:
-            return self.measure.model_dump(
-                include={"warmup_steps", "steps", "relative_precision"}
-            )
+            own = {"warmup_steps", "steps", "relative_precision"}
+            return self.measure.model_dump(mode="json", include=own)
         own = {"evaluate_every_samples", "max_samples", "max_epochs"}
         job = self.job.model_dump(mode="json") if self.job else {}
-        return {**self.measure.model_dump(include=own), "job": job}
+        return {**self.measure.model_dump(mode="json", include=own), "job": job}

@@ -391,6 +391,18 @@ class TestMeaning:
     ) -> None:
         assert self.changes(WORKLOAD, WORKLOAD.replace(old, new)) == (change,)
 
+    @pytest.mark.parametrize("text", [WORKLOAD, COMMAND])
+    @pytest.mark.parametrize(
+        "metrics", ["jsonl: $SCALELAB_METRICS", "regex: ['(?P<a>.)']"]
+    )
+    def test_what_is_stored_and_read_back_is_no_change(
+        self, text: str, metrics: str
+    ) -> None:
+        text = text.replace("jsonl: $SCALELAB_METRICS", metrics)
+        meaning = read(text).meaning(code_hash="a", device_type="cpu")
+
+        assert changes_of_meaning(json.loads(json.dumps(meaning)), meaning) == ()
+
     def test_a_longer_measurement_is_a_change(self) -> None:
         changes = self.changes(COMMAND, COMMAND.replace("steps: 60", "steps: 90"))
 

@@ -1,0 +1,129 @@
+import doctest
+import subprocess
+from pathlib import Path
+
+import pytest
+import typer
+from measured_runs import measured_run
+
+from scalelab import errors
+from scalelab.cli import init_command, main, progress, wording
+
+
+@pytest.mark.parametrize("name", main.COMMANDS)
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_every_command_explains_itself(scalelab, name: str, flag: str) -> None:
+    ended = scalelab(name, flag)
+    assert ended.code == 0
+    assert ended.err == ""
+    assert ended.out.startswith(f"Usage: scalelab {name} [OPTIONS]")
+    assert ended.out.isascii()
+    assert max(map(len, ended.out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",)])
+def test_without_a_command_the_commands_are_listed(scalelab, arguments) -> None:
+    ended = scalelab(*arguments)
+    assert ended.code == 0
+    assert all(summary in ended.out for summary in main.COMMANDS.values())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["swep"], "No such command 'swep'"),
+        (["--quiet"], "No such option"),
+        (["sweep"], "'EXPERIMENT'. Try: scalelab sweep --help"),
+        (["plan", "a", "b"], "unexpected extra argument"),
+        (["sweep", "a", "--site"], "'--site' requires an argument"),
+        (["recommend", "r", "--epochs", "many"], "Invalid value for '--epochs'"),
+        (["recommend", "r", "--confidence", ""], "Invalid value for '--confidence'"),
+        (["sweep", "--yes=1", "a"], "--yes"),
+        (["sweep", "a\nb\x1b[31m"], "a b?[31m cannot be read"),
+    ],
+)
+def test_wrong_usage_is_one_paragraph(scalelab, arguments, message: str) -> None:
+    ended = scalelab(*arguments)
+    ended.assert_refused()
+    assert message in ended.err
+
+
+def raising(error: BaseException) -> typer.Typer:
+    app = typer.Typer()
+    app.callback()(lambda: None)
+
+    @app.command()
+    def run() -> None:
+        raise error
+
+    return app
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (errors.SpecError("wrong\n  input"), 2, "Error: wrong input\n"),
+        (errors.StoreError("no run"), 2, "Error: no run\n"),
+        (errors.MissingExtraError("A sweep", "train"), 2, "pip install 'scalelab["),
+        (errors.ClusterError("no node"), 3, "Error: no node\n"),
+        (errors.LaunchError("no rank"), 3, "Error: no rank\n"),
+        (errors.NotIdentifiableError("x", "Measure."), 2, "x is not identifiable."),
+        (typer.Exit(4), 4, ""),
+        (KeyboardInterrupt(), 130, "Interrupted.\n"),
+        (typer.Abort(), 130, "Interrupted.\n"),
+    ],
+)
+def test_every_error_has_its_exit_code(
+    scalelab, monkeypatch: pytest.MonkeyPatch, error, code: int, message: str
+) -> None:
+    monkeypatch.setattr(main, "build_app", lambda: raising(error))
+    ended = scalelab("run")
+    assert (ended.code, ended.out) == (code, "")
+    assert message in ended.err
+
+
+def test_a_mistake_of_ours_is_shown_whole(scalelab, monkeypatch) -> None:
+    monkeypatch.setattr(main, "build_app", lambda: raising(ZeroDivisionError()))
+    with pytest.raises(ZeroDivisionError):
+        scalelab("run")
+
+
+def test_a_connection_that_breaks_is_not_taken_for_the_reader(monkeypatch) -> None:
+    monkeypatch.setattr(main, "build_app", lambda: raising(BrokenPipeError("node")))
+    monkeypatch.setattr("sys.argv", ["scalelab", "run"])
+    with pytest.raises(BrokenPipeError, match="node"):
+        main.main()
+
+
+@pytest.mark.parametrize("name", ["main", "recommend_resources"])
+def test_the_entry_points_exit(
+    name: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    measured_run(here / "run")
+    arguments = ["run"] if name == "recommend_resources" else ["recommend", "run"]
+    monkeypatch.setattr("sys.argv", ["scalelab", *arguments])
+    with pytest.raises(SystemExit) as caught:
+        getattr(main, name)()
+    assert caught.value.code == 0
+    assert capsys.readouterr().out.startswith("Use ")
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_reader_that_leaves_ends_it_in_silence(
+    command, here: Path, stream: str
+) -> None:
+    arguments = ["schema"] if stream == "stdout" else ["plan", "absent.yaml"]
+    script = f'{{ "$@" {"2>&1 >/dev/null" if stream == "stderr" else ""}; }} | true'
+    ended = subprocess.run(
+        ["bash", "-c", f"{script}; exit ${{PIPESTATUS[0]}}", "-", *command, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.stderr == ""
+    assert ended.returncode in (main.READER_LEFT, 0 if stream == "stdout" else 2)
+
+
+@pytest.mark.parametrize("module", [wording, progress, init_command])
+def test_the_examples_hold(module) -> None:
+    assert doctest.testmod(module).failed == 0

@@ -1,0 +1,303 @@
+import io
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from scalelab.cli import progress as module
+from scalelab.cli.progress import LineView, LiveView, Tracker, problem, view
+from scalelab.cluster.nodes import Node
+from scalelab.experiment.program import WorkloadProgram
+from scalelab.experiment.trial import Allocation, Trial, TrialKind
+from scalelab.records.attempt import AttemptSpec, NodeShare, Placement
+from scalelab.scheduling.events import (
+    NodeLost,
+    NodeUp,
+    Progress,
+    Resumed,
+    Stopping,
+    TrialEnded,
+    TrialStarted,
+    Waiting,
+)
+
+TRIAL = Trial(
+    kind=TrialKind.THROUGHPUT,
+    workload="digits_mlp",
+    allocation=Allocation(devices_per_node=(2,)),
+    local_batch_size=8,
+)
+NODE = Node(
+    name="node-\N{SNOWMAN}",
+    address="tls://127.0.0.1:1",
+    host="h",
+    device_ids=("0",),
+    device_name="CPU",
+    num_cores=1,
+    memory_bytes=1,
+)
+
+
+@dataclass
+class Source:
+    total: int | None
+    remaining: int | None
+
+
+def standing(done: int, *, running: int = 1, failed: int = 0) -> Progress:
+    return Progress(
+        num_done=done,
+        num_failed=failed,
+        num_running=running,
+        num_waiting=3,
+        used_gpu_s=36.0,
+        waiting_gpu_s=9.0,
+        num_devices=2,
+    )
+
+
+def started(done: int, **counts: int) -> TrialStarted:
+    spec = AttemptSpec(
+        run="r",
+        trial=TRIAL,
+        program=WorkloadProgram(name="digits_mlp"),
+        number=1,
+        directory="",
+        placement=Placement(shares=(NodeShare(node="n", device_ids=("0", "1")),)),
+        device_type="cpu",
+    )
+    return TrialStarted(spec=spec, progress=standing(done, **counts))
+
+
+def ended(done: int, outcome: str = "completed", **counts: Any) -> TrialEnded:
+    return TrialEnded(
+        trial=TRIAL,
+        observation={"outcome": outcome, "reason": counts.pop("reason", None)},
+        runs_again=counts.pop("runs_again", False),
+        traceback=None,
+        log=None,
+        progress=standing(done, **counts),
+    )
+
+
+class Clock:
+    now_s = 100.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+def test_the_end_is_expected_at_the_pace_of_this_sweep(clock: Clock) -> None:
+    tracker = Tracker()
+    assert tracker.counts() == "starting nodes"
+    tracker.watch(Source(total=12, remaining=8))
+    assert tracker.counts() == "starting trials"
+    tracker.take(started(4, running=2))
+    assert tracker.counts() == "4/12 done, 2 running, 0.01 device-h"
+    clock.now_s += 10
+    tracker.take(ended(6))
+    assert tracker.counts().endswith("about 30 s left")
+    clock.now_s += 5
+    assert tracker.counts().endswith("about 25 s left")
+    clock.now_s += 60
+    assert tracker.counts().endswith("about 0 s left")
+    tracker.take(ended(12, running=0, failed=1))
+    assert tracker.counts() == "12/12 done, 0 running, 1 failed, 0.01 device-h"
+
+
+def test_trials_that_are_no_longer_asked_for_do_not_count(clock: Clock) -> None:
+    tracker = Tracker()
+    tracker.watch(Source(total=3, remaining=2))
+    tracker.take(Resumed(num_finished=9))
+    tracker.take(started(9))
+    assert tracker.counts().startswith("1/3 done")
+    tracker.take(ended(11))
+    assert tracker.counts().startswith("3/3 done")
+
+
+def test_an_unknown_total_is_counted_once_it_is_known(clock: Clock) -> None:
+    tracker, source = Tracker(), Source(total=None, remaining=None)
+    tracker.watch(source)
+    tracker.take(started(2))
+    assert tracker.counts() == "2 done, 1 running, 0.01 device-h"
+    source.total, source.remaining = 10, 6
+    tracker.take(ended(4))
+    assert tracker.counts().startswith("4/10 done")
+    source.total = None  # counted once
+    tracker.take(ended(5))
+    assert tracker.counts().startswith("5/10 done")
+
+
+@pytest.mark.parametrize(
+    ("event", "text"),
+    [
+        (ended(1), None),
+        (ended(1, "out_of_memory"), None),
+        (started(1), None),
+        (NodeUp(node=NODE), None),
+        (Resumed(num_finished=3), None),
+        (
+            ended(1, "failed", reason="ValueError: no."),
+            f"Trial {TRIAL}: failed. ValueError: no.",
+        ),
+        (
+            ended(1, "node_fail", runs_again=True),
+            f"Trial {TRIAL}: node_fail; it runs again.",
+        ),
+        (
+            NodeLost(node=NODE),
+            "Node node-\N{SNOWMAN} was lost; its trials run again.",
+        ),
+        (Waiting(reason="no node is up."), "Waiting: no node is up."),
+        (
+            Stopping(reason="you asked", num_running=2),
+            "Stopping: you asked; 2 trials still running (Ctrl-C ends them).",
+        ),
+        (
+            Stopping(reason="you asked", num_running=0),
+            "Stopping: you asked; 0 trials still running.",
+        ),
+    ],
+)
+def test_problems_are_said(event, text: str | None) -> None:
+    assert problem(event) == text
+
+
+def terminal(width: int, **options: Any) -> Console:
+    options = {"force_terminal": True, "color_system": None, **options}
+    return Console(file=io.StringIO(), width=width, **options)
+
+
+def shown(console: Console, live: LiveView) -> list[str]:
+    """Return the block as it would be drawn now."""
+    with console.capture() as capture:
+        console.print(live._render())
+    return capture.get().splitlines()
+
+
+@pytest.mark.parametrize("width", [20, 40, 79, 80, 200])
+def test_the_live_block_fits_its_terminal(width: int) -> None:
+    console = terminal(width)
+    live = LiveView(console)
+    live.watch(Source(total=12_000, remaining=11_000))
+    live(started(1_000, running=2, failed=1))
+    long = "\N{SNOWMAN} not\n\x1b[31mfound [bold]/data/" + "x" * 500
+    live(ended(1_001, "failed", reason=long, failed=2))
+    lines = shown(console, live)
+    assert max(map(len, lines)) <= width
+    assert ("\N{BOX DRAWINGS HEAVY HORIZONTAL}" in lines[0]) == (width >= 80)
+    assert "1,001/12,000 done" in " ".join(lines)
+    assert "\x1b" not in "".join(lines)
+    assert lines[-1].startswith("Trial ")
+    assert lines[-1].rstrip().endswith("\N{HORIZONTAL ELLIPSIS}")
+
+
+def test_the_live_block_leaves_one_line_behind() -> None:
+    console = terminal(100)
+    assert isinstance(console.file, io.StringIO)
+    with LiveView(console) as live:
+        live.announce("Running [2] trials :snowman: into /a/very/long/path" + "x" * 90)
+        live.watch(Source(total=2, remaining=2))
+        live(started(0))
+        live(ended(2, running=0))
+    text = console.file.getvalue()
+    assert "Running [2] trials :snowman: into /a/very/long/path" + "x" * 90 in text
+    assert text.endswith("2/2 done, 0 running, 0.01 device-h\n")
+
+
+def test_a_live_block_that_never_began_leaves_nothing_behind() -> None:
+    console = terminal(100)
+    assert isinstance(console.file, io.StringIO)
+    with LiveView(console):
+        pass
+    assert "done" not in console.file.getvalue()
+
+
+def lines_of(console: Console) -> list[str]:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+def test_a_pipe_gets_a_line_now_and_then(clock: Clock) -> None:
+    console = Console(file=io.StringIO())
+    with LineView(console, is_quiet=False) as lines:
+        lines.announce("Running 3 trials\x1b[1m.")
+        lines.watch(Source(total=3, remaining=3))
+        lines(started(0))
+        lines(ended(1, "failed", failed=1, reason="no\nway"))
+        clock.now_s += 11
+        lines(ended(2, failed=1))
+        lines(ended(3, failed=1, running=0))
+    assert lines_of(console) == [
+        "Running 3 trials?[1m.",
+        f"Trial {TRIAL}: failed. no way",
+        "2/3 done, 1 running, 1 failed, 0.01 device-h, about 6 s left",
+        "3/3 done, 0 running, 1 failed, 0.01 device-h",
+    ]
+
+
+def test_nothing_is_said_twice(clock: Clock) -> None:
+    console = Console(file=io.StringIO())
+    with LineView(console, is_quiet=False) as lines:
+        lines(started(1))
+        clock.now_s += 11
+        lines(started(1))
+    assert lines_of(console) == ["1 done, 1 running, 0.01 device-h"]
+
+
+def test_quiet_shows_problems_only(clock: Clock) -> None:
+    console = Console(file=io.StringIO())
+    with LineView(console, is_quiet=True) as lines:
+        lines.announce("Running 3 trials.")
+        lines(ended(1, "failed", reason="no"))
+        clock.now_s += 11
+        lines(ended(2))
+    assert lines_of(console) == [f"Trial {TRIAL}: failed. no"]
+
+
+def fail_in(shower: LiveView | LineView) -> None:
+    with shower:
+        shower(started(1))
+        raise ZeroDivisionError
+
+
+def test_an_error_is_not_preceded_by_counts() -> None:
+    console = Console(file=io.StringIO())
+    with pytest.raises(ZeroDivisionError):
+        fail_in(LineView(console, is_quiet=False))
+    assert lines_of(console) == []
+    console = terminal(80)
+    with pytest.raises(ZeroDivisionError):
+        fail_in(LiveView(console))
+    assert "done" not in lines_of(console)[-1]
+
+
+@pytest.mark.parametrize(
+    ("console", "is_quiet", "kind"),
+    [
+        (terminal(80), False, LiveView),
+        (terminal(80), True, LineView),
+        (terminal(80, _environ={"TERM": "dumb"}), False, LineView),
+        (Console(file=io.StringIO(), force_terminal=False), False, LineView),
+    ],
+)
+def test_the_view_suits_the_console(console, is_quiet: bool, kind) -> None:
+    assert isinstance(view(console, is_quiet=is_quiet), kind)
+
+
+def test_time_is_real() -> None:
+    tracker = Tracker()
+    tracker.watch(Source(total=2, remaining=2))
+    tracker.take(started(0))
+    time.sleep(0.01)
+    tracker.take(ended(1))
+    assert "left" in tracker.counts()
