@@ -165,11 +165,20 @@ def _glance(key: AttemptKey, files: AttemptFiles) -> Observation | None:
     return None
 
 
-def marked(observation: Observation, superseded: Collection[AttemptKey]) -> Observation:
-    """Return the row, said to be unfit if its attempt has been superseded."""
-    if (observation["trial_id"], observation["attempt"]) not in superseded:
-        return observation
-    validity = {*observation.get("validity", ()), "code_changed"}
+def marked(
+    rows: list[Observation], superseded: Collection[AttemptKey]
+) -> list[Observation]:
+    """Return the rows, those of superseded attempts said to be unfit for a fit."""
+    if not superseded:
+        return rows
+    return [
+        _unfit(each) if (each["trial_id"], each["attempt"]) in superseded else each
+        for each in rows
+    ]
+
+
+def _unfit(observation: Observation) -> Observation:
+    validity = {*(observation.get("validity") or ()), "code_changed"}
     return {**observation, "validity": sorted(validity)}
 
 

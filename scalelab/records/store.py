@@ -223,10 +223,7 @@ class RunStore:
     def begin(self, spec: AttemptSpec) -> str:
         """Record that an attempt is about to start; not flushed to the disk.
 
-        Returns
-        -------
-        str
-            The specification as JSON, encoded once for the record and for the nodes.
+        Returns its specification as JSON, encoded once for the record and the nodes.
 
         Raises
         ------
@@ -348,9 +345,7 @@ class RunStore:
 
     def _ended(self) -> tuple[list[Observation], bool]:
         rows, is_settled = ended_rows(self._ledger, self._trials)
-        if superseded := self._header.superseded:
-            rows = [marked(each, superseded) for each in rows]
-        return rows, is_settled
+        return marked(rows, self._header.superseded), is_settled
 
     def _imported(self) -> list[Observation]:
         return [check_row(values) for values in read_lines(self._imported_path)]
