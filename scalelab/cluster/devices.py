@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from itertools import takewhile
 from pathlib import Path
 
 from scalelab.errors import ClusterError
@@ -27,7 +28,9 @@ def local_devices(device_type: str) -> tuple[str, ...]:
         return tuple(str(core) for core in sorted(os.sched_getaffinity(0)))
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
-        ids = tuple(part.strip() for part in visible.split(",") if part.strip())
+        # As CUDA reads the list: it ends at the first entry that is no device.
+        entries = (entry.strip() for entry in visible.split(","))
+        ids = tuple(takewhile(lambda entry: entry not in ("", "-1"), entries))
     else:
         ids = tuple(str(index) for index in range(_num_cuda_devices()))
     if not ids:

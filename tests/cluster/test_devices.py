@@ -66,7 +66,9 @@ def test_gpus_are_what_the_environment_names_or_the_driver_knows(
     assert device_name("cuda", ("GPU-8f3a",)) == "GPU by uuid b'GPU-8f3a'"
 
 
-@pytest.mark.parametrize(("number", "visible"), [(None, None), (0, None), (2, "")])
+@pytest.mark.parametrize(
+    ("number", "visible"), [(None, None), (0, None), (2, ""), (2, "-1,0")]
+)
 def test_a_machine_without_gpus_says_so(
     number: int | None, visible: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
