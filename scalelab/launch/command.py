@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from scalelab.errors import SpecError
 from scalelab.experiment.placeholders import fill_placeholders
 from scalelab.experiment.program import CommandProgram
-from scalelab.launch.protocol import PROCESS_VARIABLE, CommandTask, ProcessRequest
+from scalelab.launch.protocol import CommandTask, ProcessRequest
 from scalelab.launch.rank_requests import cores_of
 from scalelab.launch.rendezvous import network_environment, tcp_rendezvous
 from scalelab.records.attempt import AttemptSpec
@@ -146,7 +146,6 @@ def _request(
             name: fill_placeholders(value, values)
             for name, value in program.env.items()
         },
-        PROCESS_VARIABLE: f"{spec.run}/{spec.attempt_id}/{rank}",
     }
     argv = tuple(fill_placeholders(word, values) for word in _words(program.command))
     _check_program(argv[0], env["PATH"], program.code_directory)

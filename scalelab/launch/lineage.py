@@ -21,20 +21,22 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(code, f"prctl({option}): {os.strerror(code)}")
 
 
-def die_with_parent(parent_pid: int) -> None:
+def die_with_parent(parent_pid: int, number: int = signal.SIGKILL) -> None:
     """Ask the kernel to kill this process when the thread that created it ends.
 
     SIGKILL, because ranks may catch SIGTERM. A parent that ended before the request was
-    made sends no signal; then this process ends here.
+    made sends no signal; then this process sends it itself.
 
     Parameters
     ----------
     parent_pid
         Process id of the parent, as the parent knows it.
+    number
+        The signal; another one for a process that has something to do first.
     """
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent_pid:
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), number)
 
 
 def adopt_orphans() -> None:

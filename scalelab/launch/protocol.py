@@ -20,9 +20,6 @@ from typing import Any
 DEFAULT_ENTRY = "scalelab.training.rank:run_rank"
 # faulthandler writes every thread's stack to the rank's log on this signal.
 STACK_DUMP_SIGNAL = signal.SIGUSR1
-# By it the rank server knows what a command's process has left behind, whatever
-# sessions and groups it made.
-PROCESS_VARIABLE = "SCALELAB_PROCESS"
 MAX_MESSAGE_BYTES = 65536
 # The kernel passes at most 253 descriptors with one message.
 MAX_DESCRIPTORS = 8

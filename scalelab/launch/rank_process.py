@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 import torch
 
 from scalelab.launch import rendezvous
+from scalelab.launch.command_keeper import keep
 from scalelab.launch.lineage import bind_future_forks, die_with_parent
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import (
@@ -84,10 +85,7 @@ def become(
         _settle(process, channel)
         match process.task:
             case CommandTask(argv=argv):
-                # Python ignores them, and a program would inherit that.
-                for number in (signal.SIGPIPE, signal.SIGXFSZ):
-                    signal.signal(number, signal.SIG_DFL)
-                os.execvp(argv[0], argv)
+                keep(argv, parent_pid)
             case RankTask() if fresh is not None:
                 os.write(2, f"scalelab: not forked: {fresh.reason}\n".encode())
                 os.execv(fresh.argv[0], fresh.argv)

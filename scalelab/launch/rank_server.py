@@ -33,7 +33,6 @@ from scalelab.launch.lineage import (
     signal_group,
 )
 from scalelab.launch.protocol import (
-    PROCESS_VARIABLE,
     LaunchRequest,
     ProcessRequest,
     RankTask,
@@ -56,7 +55,6 @@ class _Child:
     rank: int
     descriptor: int
     attempt: _Attempt
-    mark: str | None
 
 
 class RankServer:
@@ -121,7 +119,7 @@ class RankServer:
             # Both sides set the group: neither may run ahead of the other.
             with suppress(OSError):
                 os.setpgid(pid, pid)
-            self._adopt(attempt, pid, process)
+            self._adopt(attempt, pid, process.rank)
 
     def _leave(
         self,
@@ -151,9 +149,8 @@ class RankServer:
             fresh=interpreter,
         )
 
-    def _adopt(self, attempt: _Attempt, pid: int, process: ProcessRequest) -> None:
-        rank, mark = process.rank, process.env.get(PROCESS_VARIABLE)
-        child = _Child(pid, rank, os.pidfd_open(pid), attempt, mark)
+    def _adopt(self, attempt: _Attempt, pid: int, rank: int) -> None:
+        child = _Child(pid, rank, os.pidfd_open(pid), attempt)
         self._children[pid] = child
         attempt.pids.add(pid)
         self._selector.register(
@@ -171,8 +168,6 @@ class RankServer:
         os.close(child.descriptor)
         del self._children[child.pid]
         child.attempt.pids.remove(child.pid)
-        if child.mark is not None:
-            end_marked_orphans(child.mark)
         if not self._children:
             end_orphans()
         _tell(
@@ -209,28 +204,6 @@ def _tell(
     # An agent that has closed its end wants to hear nothing.
     with suppress(BrokenPipeError, ConnectionResetError):
         send(attempt.channel, message, descriptors)
-
-
-def end_marked_orphans(mark: str) -> None:
-    """Kill what a command's process left behind in sessions and groups of its own.
-
-    ``torchrun`` inside a command starts its ranks so. What such a process has started
-    in turn becomes an orphan when it dies, hence the repetition.
-    """
-    entry = f"{PROCESS_VARIABLE}={mark}".encode()
-    while orphans := [pid for pid in children() if entry in _environment(pid)]:
-        for pid in orphans:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-            reap(pid)
-
-
-def _environment(pid: int) -> list[bytes]:
-    """Return the variables a process was started with; none of one that has ended."""
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return []
 
 
 def end_orphans() -> None:

@@ -101,7 +101,6 @@ def test_rank_finds_what_torchrun_sets(tmp_path):
         "CUDA_VISIBLE_DEVICES": "",
         "SCALELAB_GLOBAL_BATCH_SIZE": "8",
         "SCALELAB_TRIAL_DIR": str(output_directory(spec)),
-        "SCALELAB_PROCESS": f"test/{spec.attempt_id}/3",
     }
     env = ranks[1].env
     assert {name: env.get(name) for name in wanted} == wanted

@@ -346,10 +346,9 @@ def test_command_that_ignores_sigterm_is_ended(agent, tmp_path):
     assert not is_running(pid_of(spec, "rank-0"))
 
 
-def test_nothing_a_command_started_is_left(agent, start, tmp_path):
-    program = (
-        PID
-        + """
+FAMILY = (
+    PID
+    + """
 sleep = [sys.executable, "-c", "import signal, time; signal.signal(15, 1); "
          "time.sleep(600)"]
 leave("child", subprocess.Popen(sleep).pid)
@@ -358,20 +357,50 @@ inner = f"import subprocess; print(subprocess.Popen({sleep!r}, " \\
     "start_new_session=True, stdout=subprocess.DEVNULL).pid)"
 leave("daemon", int(subprocess.check_output([sys.executable, "-c", inner])))
 """
-        + TICKER
-    )
-    lasting = command_spec(tmp_path / "1", program, steps=10**6)
+    + TICKER
+)
+MEMBERS = ("rank-0", "child", "session", "daemon")
+
+
+def test_nothing_a_command_started_is_left(agent, start, tmp_path):
+    lasting = command_spec(tmp_path / "1", FAMILY, steps=10**6)
     attempt = start(lasting)
-    names = ("rank-0", "child", "session", "daemon")
-    of_lasting = [pid_of(lasting, name) for name in names]
-    spec = command_spec(tmp_path / "2", program, max_samples=1)
+    of_lasting = [pid_of(lasting, name) for name in MEMBERS]
+    spec = command_spec(tmp_path / "2", FAMILY)
     assert run(agent, spec).outcome is Outcome.COMPLETED
-    assert not any(is_running(pid_of(spec, name)) for name in names)
+    assert not any(is_running(pid_of(spec, name)) for name in MEMBERS)
     # What the other attempt has started goes on.
     assert all(map(is_running, of_lasting))
     agent.cancel(lasting.attempt_id, "enough")
     assert attempt.result(DEADLINE_S).outcome is Outcome.CANCELLED
     assert not any(map(is_running, of_lasting))
+
+
+@pytest.mark.parametrize("member", ["rank-0", "keeper"])
+def test_nothing_is_left_when_a_process_is_killed(start, tmp_path, member):
+    spec = command_spec(tmp_path, FAMILY, steps=10**6)
+    attempt = start(spec)
+    pids = [pid_of(spec, name) for name in MEMBERS]
+    victim = pids[0] if member == "rank-0" else parent_of(pids[0])
+    os.kill(victim, signal.SIGKILL)
+    result = attempt.result(DEADLINE_S)
+    assert result.reason == "rank 0 was killed by SIGKILL"
+    wait_until(lambda: not any(map(is_running, pids)), "all have ended")
+
+
+def test_nothing_is_left_when_the_rank_server_is_killed(start, tmp_path):
+    with NodeAgent("node-0", "cpu", ()) as agent:
+        spec = command_spec(tmp_path, FAMILY, steps=10**6)
+        attempt = start(spec, on=agent)
+        pids = [pid_of(spec, name) for name in MEMBERS]
+        os.kill(parent_of(parent_of(pids[0])), signal.SIGKILL)
+        assert attempt.result(DEADLINE_S).outcome is Outcome.NODE_FAIL
+        wait_until(lambda: not any(map(is_running, pids)), "all have ended")
+
+
+def parent_of(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("PPid:")[2].split()[0])
 
 
 def test_convergence_trial_stops_at_its_target(agent, tmp_path):
