@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +28,7 @@ _FREEDOM = 4.0  # of Student's t: one odd point is outvoted, not averaged
 _NORMAL_EQUIVALENT = 1.2  # normal deviation whose 80% interval is that of t's scale 1
 _USUAL_FORM_ERROR, _FORM_ERROR_SPREAD = 0.02, 1.0
 _LARGEST_FORM_ERROR = 1.0
+_SMALLEST_MISFIT = 0.002  # less is luck: so few points are fitted by so many parameters
 _NUM_STEPS, _NUM_STEPS_MANY_POINTS, _MANY_POINTS = 300, 150, 200
 
 
@@ -163,17 +165,33 @@ def _log_slopes(
 def _population(
     points: Points, free: np.ndarray, best: np.ndarray, form: Form
 ) -> np.ndarray:
-    """Spread walkers around the least-squares optimum by its curvature."""
+    """Spread walkers around the least-squares optimum by its curvature and misfit.
+
+    A population wider than the posterior takes far longer to settle than the chain has
+    steps, and would pass for uncertainty.
+    """
     lower, upper = _LOWER[free], UPPER[free]
     slopes = _log_slopes(best, points, free, form)
-    precision = slopes @ slopes.T / _USUAL_FORM_ERROR**2
+    misfit = _misfit(points, free, best, form)
+    precision = slopes @ slopes.T / misfit**2
     precision += np.diag(1 / np.maximum(best, 0.05) ** 2)
     scatter = np.linalg.cholesky(np.linalg.inv(precision))
     rng = np.random.default_rng(SEED)
     positions = best + rng.standard_normal((NUM_WALKERS, len(best))) @ scatter.T
     positions = np.clip(lower + np.abs(positions - lower), lower, upper - 1e-6)
-    form_error = rng.normal(np.log(_USUAL_FORM_ERROR), 0.5, NUM_WALKERS)
+    form_error = rng.normal(np.log(misfit), 0.5, NUM_WALKERS)
     return np.column_stack([positions, np.minimum(form_error, -0.1)])
+
+
+def _misfit(points: Points, free: np.ndarray, best: np.ndarray, form: Form) -> float:
+    """Return the deviation of log step time about a fit; the usual one if too few."""
+    num_spare = len(points) - len(best)
+    if num_spare < 1:
+        return _USUAL_FORM_ERROR
+    predicted = np.log(step_time_s(_full(best[None], free), points.at, form)[0])
+    squares = float(((predicted - points.log_time) ** 2).sum())
+    spread = math.sqrt(squares / num_spare)
+    return min(max(spread, _SMALLEST_MISFIT), _USUAL_FORM_ERROR)
 
 
 def _legal(positions: np.ndarray, free: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

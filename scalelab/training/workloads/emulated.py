@@ -1,7 +1,8 @@
 """Training on a machine made of numbers: timed waits in place of work.
 
 Every rank waits until absolute deadlines that follow from the declared machine, so a
-late wake-up does not lengthen the steps after it. A real exchange of 4 bytes keeps the
+late wake-up does not lengthen the steps after it, and a series of steps that ended late
+shortens the first step of the next one. A real exchange of 4 bytes keeps the
 ranks in step; it happens inside the waited time and costs nothing there, as long as it
 is shorter than the declared computation (about 1 ms for 4 ranks and 10 ms for 64 on 2
 cores).
@@ -166,6 +167,7 @@ class EmulationEngine:
             gradient_accumulation_steps=trial.gradient_accumulation_steps,
             slowness=self._slowness(),
         )
+        self._warmup_steps = TrainingPlan.of(trial).warmup_steps
         self._token = torch.zeros(1)
         self._deadline_s = 0.0
         self._started_s = self._declared_s = self._waited_s = 0.0
@@ -186,15 +188,21 @@ class EmulationEngine:
         return 1.0 + self._workload.machine.imbalance * position
 
     def begin(self, step: int) -> None:
-        """Start all ranks at one moment, however late each hears of it."""
+        """Start all ranks at one moment, however late each hears of it.
+
+        The waits of the measured steps add up to the declared times: what the series
+        before this one lasted too long is taken off.
+        """
         world_size = self._context.world_size
         margin_s = START_MARGIN_S + START_MARGIN_PER_RANK_S * world_size
         # The time of day is the one clock that ranks on different hosts share.
         start = self._context.agree([time.time() + margin_s])[0]
         wait_s = min(max(0.0, start - time.time()), LONGEST_START_WAIT_S)
-        self._deadline_s = time.perf_counter() + wait_s
-        _sleep_until(self._deadline_s)
+        _sleep_until(time.perf_counter() + wait_s)
+        if step == self._warmup_steps:
+            self._waited_s = self._declared_s = 0.0
         self._started_s = time.perf_counter()
+        self._deadline_s = self._started_s + self._declared_s - self._waited_s
 
     def step(self, step: int) -> None:
         """Take one optimiser step, marking its phases on the clock."""
