@@ -18,7 +18,7 @@ from scalelab.errors import SpecError
 from scalelab.experiment.batch_sizes import BatchRequest, BatchSizes, from_both
 from scalelab.experiment.lr_rules import LearningRateRule
 from scalelab.experiment.placeholders import placeholders_in
-from scalelab.experiment.sections import AutoBatch
+from scalelab.experiment.sections import AutoBatch, Launcher
 from scalelab.experiment.setups import (
     Setup,
     allocations,
@@ -141,6 +141,7 @@ def plan(
         trial for family in families for trial in family.trials(experiment)
     )
     _check_accumulation(experiment, trials)
+    _check_launcher(experiment, trials)
     return Plan(
         trials=tuple(trials),
         left_out=tuple(dict.fromkeys(left_out)),
@@ -373,4 +374,17 @@ def _check_accumulation(experiment: Experiment, trials: Iterable[Trial]) -> None
                 f"gradient_accumulation_steps={trial.gradient_accumulation_steps}, but "
                 "the command uses neither {gradient_accumulation_steps} nor "
                 "{global_batch_size}. Add one, or change the batch sizes."
+            )
+
+
+def _check_launcher(experiment: Experiment, trials: Iterable[Trial]) -> None:
+    """Refuse one process on several nodes."""
+    if experiment.command is None or experiment.launcher is not Launcher.NONE:
+        return
+    for trial in trials:
+        if trial.allocation.num_nodes > 1:
+            raise SpecError(
+                "launcher=none starts one process per trial, but the trial on "
+                f"{trial.world_size} devices has {trial.allocation.num_nodes} nodes. "
+                "Use launcher: torchrun, or keep every trial on one node."
             )

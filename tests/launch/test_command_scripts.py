@@ -10,6 +10,8 @@ from command_specs import JSONL, TICKER, command_spec, write_program
 from conftest import DEADLINE_S, is_running, wait_until
 
 from scalelab.errors import SpecError
+from scalelab.experiment.expand import plan
+from scalelab.experiment.site import Site
 from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import TrialKind
 from scalelab.launch.gang_agent import NodeAgent
@@ -175,6 +177,19 @@ def test_sweep_ends_at_the_first_wrong_count_of_samples(tmp_path):
     file = experiment(tmp_path, TICKER.replace("step * 8", "step * 3"))
     with pytest.raises(SpecError, match=r"^the command reported \d+ samples in \d+ st"):
         sweep(file, directory=tmp_path / "run")
+
+
+def test_launcher_none_on_several_nodes_is_refused_before_it_runs(tmp_path):
+    file = experiment(tmp_path, TICKER, launcher="none", gpus="[1, 2]")
+    asked = Experiment.from_file(file)
+    one_device_each = Site(device_type="cpu", nodes=2, gpus_per_node=1)
+    message = (
+        r"^launcher=none starts one process per trial, but the trial on 2 devices has "
+        r"2 nodes\. Use launcher: torchrun, or keep every trial on one node\.$"
+    )
+    with pytest.raises(SpecError, match=message):
+        plan(asked, one_device_each)
+    assert plan(asked, Site(device_type="cpu", nodes=1, gpus_per_node=2)).trials
 
 
 def test_experiments_of_your_script_are_short_and_valid():
