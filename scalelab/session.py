@@ -212,11 +212,11 @@ class Run:
         from scalelab.recommend.objective import Constraints
 
         limits = Constraints(
-            max_time_s=parse_duration(max_time) if max_time else None,
+            max_time_s=None if max_time is None else parse_duration(max_time),
             max_gpu_hours=max_gpu_hours,
             max_cost_usd=max_cost_usd,
             price_per_gpu_hour_usd=price_per_gpu_hour_usd,
-            target=Target.parse(target) if target else None,
+            target=None if target is None else Target.parse(target),
             confidence=confidence,
         )
         return recommend(

@@ -5,13 +5,15 @@ With ``session`` this is where both sides meet: what runs trials is handed the p
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scalelab.errors import MissingExtraError, SpecError
+from scalelab.errors import MissingExtraError, SpecError, StoreError
 from scalelab.experiment.document import read_document
 from scalelab.experiment.expand import Plan, plan
 from scalelab.experiment.meaning import changes_of_meaning
@@ -121,7 +123,7 @@ class Sweep:
         changes: tuple[str, ...] = ()
         rows: list[Observation] = []
         ended: set[str] = set()
-        if home.exists() and (not home.is_dir() or any(home.iterdir())):
+        if _is_taken(home):
             store = RunStore.open(home)
             changes = changes_of_meaning(store.meaning, meaning)
             rows = store.rows()
@@ -322,6 +324,29 @@ class _InputErrors:
     def raise_first(self) -> None:
         if self._first is not None:
             raise SpecError(self._first)
+
+
+def _is_taken(directory: Path) -> bool:
+    """Tell whether something is where a run is to be; it may be an empty directory.
+
+    Raises
+    ------
+    StoreError
+        If nothing can ever be there.
+    """
+    try:
+        place = next(p for p in (directory, *directory.parents) if p.exists())
+        if place != directory:
+            if not place.is_dir():
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+            return False
+        return not directory.is_dir() or any(directory.iterdir())
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise StoreError(
+            f"{directory} cannot hold a run: {reason}. Choose another directory with "
+            "--run."
+        ) from error
 
 
 def _require_what_runs_trials() -> None:

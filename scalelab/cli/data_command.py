@@ -9,9 +9,10 @@ import typer
 
 
 def run(
-    name: Annotated[str, typer.Argument(help="Name of the data set: cifar10.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Data set: cifar10.")],
     directory: Annotated[
-        Path | None, typer.Option(help="Where to put it [data/NAME].")
+        Path | None,
+        typer.Option(metavar="DIR", help="Where to put it [default: data/NAME]."),
     ] = None,
 ) -> None:
     """Obtain a data set that a built-in workload needs."""

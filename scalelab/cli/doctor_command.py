@@ -11,7 +11,9 @@ SOMETHING_BROKEN = 1
 
 
 def run(
-    runs: Annotated[Path, typer.Option(help="Where runs are written.")] = Path("runs"),
+    runs: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where runs are written.")
+    ] = Path("runs"),
 ) -> None:
     """Say what this machine can run, and what it cannot."""
     from scalelab.doctor import Health, examine

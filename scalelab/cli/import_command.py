@@ -9,17 +9,24 @@ import typer
 
 
 def run(
-    table: Annotated[Path, typer.Argument(help="CSV or Parquet file.")],
+    table: Annotated[
+        Path, typer.Argument(metavar="TABLE", help="CSV or Parquet file.")
+    ],
     run_directory: Annotated[
-        Path | None, typer.Argument(help="Directory of the new run [runs/TABLE].")
+        Path | None,
+        typer.Argument(
+            metavar="RUN", help="Directory of the new run [default: runs/TABLE]."
+        ),
     ] = None,
     column: Annotated[
         list[str] | None,
-        typer.Option(help="OURS=THEIRS: the table's name of one of our columns."),
+        typer.Option(
+            metavar="OURS=THEIRS", help="The table's name of one of our columns."
+        ),
     ] = None,
     constant: Annotated[
         list[str] | None,
-        typer.Option(help="COLUMN=VALUE: what a column holds in every row."),
+        typer.Option(metavar="COLUMN=VALUE", help="What a column holds in every row."),
     ] = None,
 ) -> None:
     """Read a table of somebody's measurements as a run."""

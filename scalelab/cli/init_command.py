@@ -37,7 +37,7 @@ learning_rate: {base: 0.1, at_batch: 256, rule: linear}
 
 
 def run(
-    path: Annotated[Path, typer.Argument(help="File to write.")] = Path(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="File to write.")] = Path(
         "experiment.yaml"
     ),
 ) -> None:

@@ -51,7 +51,7 @@ def build_app() -> typer.Typer:
     )
     for name, summary in COMMANDS.items():
         module = import_module(f"scalelab.cli.{name}_command")
-        app.command(name, help=summary)(module.run)
+        app.command(name, short_help=summary)(module.run)
     return app
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from scalelab.session import Run
 
 NOTHING_MEETS = 4
-LIMITS, JOB = "Limits", "The job, where the run's own is not meant"
+Parsed = TypeVar("Parsed")
 
 
 def run(
@@ -23,64 +24,70 @@ def run(
         Path, typer.Argument(metavar="RUN", help="Directory of the run.")
     ],
     max_time: Annotated[
-        str | None, typer.Option(help="Deadline, e.g. 4h.", rich_help_panel=LIMITS)
+        str | None, typer.Option(metavar="4h", help="Limit: the deadline.")
     ] = None,
     max_gpu_hours: Annotated[
-        str | None,
-        typer.Option(help="Device time, e.g. 50gpu-h.", rich_help_panel=LIMITS),
+        str | None, typer.Option(metavar="50gpu-h", help="Limit: device time.")
     ] = None,
     max_cost: Annotated[
-        str | None,
-        typer.Option(help="Money, e.g. 20usd; needs --price.", rich_help_panel=LIMITS),
+        str | None, typer.Option(metavar="20usd", help="Limit: money; needs --price.")
     ] = None,
     price: Annotated[
-        str | None,
-        typer.Option(
-            help="What a device costs per hour, e.g. 2.5usd.", rich_help_panel=LIMITS
-        ),
+        str | None, typer.Option(metavar="2.5usd", help="What a device-hour costs.")
     ] = None,
+    confidence: Annotated[
+        float,
+        typer.Option(metavar="0.9", help="Probability with which all limits hold."),
+    ] = 0.9,
     target: Annotated[
         str | None,
         typer.Option(
-            help="Metric to reach, e.g. 'val_acc>=0.75'.", rich_help_panel=JOB
+            metavar="'val_acc>=0.75'", help="Job: a metric to reach, not the run's own."
         ),
     ] = None,
     epochs: Annotated[
         float | None,
-        typer.Option(help="Needs --samples-per-epoch.", rich_help_panel=JOB),
+        typer.Option(metavar="90", help="Job: epochs; needs --samples-per-epoch."),
     ] = None,
     samples_per_epoch: Annotated[
-        int | None, typer.Option(help="Samples in one epoch.", rich_help_panel=JOB)
+        int | None, typer.Option(metavar="1281167", help="Job: samples in one epoch.")
     ] = None,
     samples: Annotated[
-        int | None, typer.Option(help="Training samples.", rich_help_panel=JOB)
+        int | None, typer.Option(metavar="1000000", help="Job: training samples.")
     ] = None,
     steps: Annotated[
-        int | None, typer.Option(help="Optimiser steps.", rich_help_panel=JOB)
+        int | None, typer.Option(metavar="10000", help="Job: optimiser steps.")
     ] = None,
-    confidence: Annotated[
-        float, typer.Option(help="Probability with which all limits must hold.")
-    ] = 0.9,
     gpus: Annotated[
-        str | None, typer.Option(help="Further device counts to consider, e.g. 8,16.")
+        str | None,
+        typer.Option(metavar="8,16", help="Further device counts to consider."),
     ] = None,
     select: Annotated[
         list[str] | None,
-        typer.Option(help="COLUMN=VALUE: narrow the run to one workload or device."),
+        typer.Option(
+            metavar="COLUMN=VALUE", help="Narrow the run to one workload or device."
+        ),
     ] = None,
     law: Annotated[
-        str, typer.Option(help="scalelab, amdahl, usl, ernest, ...")
+        str,
+        typer.Option(metavar="NAME", help="Law of step time: amdahl, usl, ernest, ..."),
     ] = "scalelab",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     explain: Annotated[
         bool, typer.Option("--explain", help="Say what was fitted and left out.")
     ] = False,
     sbatch: Annotated[
-        bool, typer.Option("--sbatch", help="Print the job script; needs --site.")
+        bool, typer.Option("--sbatch", help="Print the job script.")
     ] = False,
-    site: Annotated[str | None, typer.Option(help="Site profile for --sbatch.")] = None,
+    site: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Site profile for --sbatch, not the run's."),
+    ] = None,
 ) -> None:
-    """Answer: which allocation, batch size and learning-rate rule."""
+    """Answer: which allocation, batch size and learning-rate rule.
+
+    The job is the run's own unless options say another.
+    """
     from scalelab.cli.import_command import pairs
     from scalelab.experiment.quantities import parse_gpu_hours, parse_usd
     from scalelab.session import load
@@ -94,13 +101,13 @@ def run(
     found = load(run_directory)
     answer = found.recommend(
         max_time=max_time,
-        max_gpu_hours=parse_gpu_hours(max_gpu_hours) if max_gpu_hours else None,
-        max_cost_usd=parse_usd(max_cost) if max_cost else None,
-        price_per_gpu_hour_usd=parse_usd(price) if price else None,
+        max_gpu_hours=_read(parse_gpu_hours, max_gpu_hours),
+        max_cost_usd=_read(parse_usd, max_cost),
+        price_per_gpu_hour_usd=_read(parse_usd, price),
         target=target,
         confidence=confidence,
         job={name: value for name, value in job.items() if value is not None},
-        gpus=_counts(gpus) if gpus else None,
+        gpus=_read(_counts, gpus),
         select=pairs("--select", select or []),
         law=law,
     )
@@ -121,14 +128,19 @@ def _print(
     from scalelab.recommend.answer import explain_text
 
     if as_json:
-        typer.echo(json.dumps(_plain(answer.to_json()), indent=2, allow_nan=False))
+        typer.echo(json.dumps(answer.to_json(), indent=2, allow_nan=False))
     elif sbatch:
-        typer.echo(found.job_script(answer, site))
+        typer.echo(found.job_script(answer, site), nl=False)
     else:
         print_answer(answer)
         if explain:
             typer.echo()
             typer.echo(explain_text(answer, width()))
+
+
+def _read(parse: Callable[[str], Parsed], text: str | None) -> Parsed | None:
+    """Return what an option says; None where it was not given."""
+    return None if text is None else parse(text)
 
 
 def _counts(text: str) -> list[int]:
@@ -144,14 +156,3 @@ def _counts(text: str) -> list[int]:
             "--gpus 8,16,32."
         )
     return counts
-
-
-def _plain(value: Any) -> Any:
-    """Return JSON values; what is not finite is unknown, and so null."""
-    if isinstance(value, dict):
-        return {name: _plain(inner) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    if isinstance(value, float) and value - value != 0:
-        return None
-    return value

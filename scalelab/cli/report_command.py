@@ -13,7 +13,13 @@ def run(
         Path, typer.Argument(metavar="RUN", help="Directory of the run.")
     ],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="[RUN/report.html]")
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="File to write [default: RUN/report.html].",
+        ),
     ] = None,
 ) -> None:
     """Write the run's report: one self-contained HTML file."""

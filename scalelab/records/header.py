@@ -94,6 +94,7 @@ def read_header(path: Path) -> RunHeader:
         header = RunHeader(name=values["name"], versions=tuple(values["versions"]))
         for version in header.versions[-1:] or ({},):
             version["meaning"], version["experiment"]
+        _ = header.superseded
     except OSError as error:
         raise StoreError(
             f"{path.parent} is no run: {path.name} cannot be read "

@@ -158,8 +158,7 @@ class RunStore:
             return path.read_text()
         except OSError as error:
             raise StoreError(
-                f"{path} cannot be read: {error.strerror}. Restore it, or start a "
-                "new run."
+                f"{path} cannot be read: {error.strerror}. Restore it or run anew."
             ) from error
 
     def extend(

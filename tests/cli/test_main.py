@@ -17,6 +17,7 @@ def test_every_command_explains_itself(scalelab, name: str, flag: str) -> None:
     assert ended.code == 0
     assert ended.err == ""
     assert ended.out.startswith(f"Usage: scalelab {name} [OPTIONS]")
+    assert main.COMMANDS[name].rstrip(".") in ended.out
     assert ended.out.isascii()
     assert max(map(len, ended.out.splitlines())) <= 80
 

@@ -1,0 +1,111 @@
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from measured_runs import COMMAND, EMULATED, measured_run
+
+
+def write(text: str = EMULATED) -> str:
+    Path("experiment.yaml").write_text(text)
+    return "experiment.yaml"
+
+
+def test_configurations_are_counted(scalelab, here: Path) -> None:
+    ended = scalelab("plan", write())
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.splitlines() == [
+        "small on site local: 8 trials",
+        "",
+        "trials  kind        devices  nodes  global batch  = local x ranks x acc.",
+        "     2  throughput        1  1x1               4  4 x 1 x 1",
+        "     2  throughput        1  1x1               8  8 x 1 x 1",
+        "     2  throughput        2  1x2               8  4 x 2 x 1",
+        "     2  throughput        2  1x2              16  8 x 2 x 1",
+        "",
+        "Device time to come: not known before a trial of each kind has ended.",
+        "Job to recommend for: 100,000 samples",
+    ]
+    assert os.listdir() == ["experiment.yaml"]
+
+
+def test_what_is_done_and_what_the_rest_takes(scalelab, here: Path) -> None:
+    measured_run(here / "runs" / "small")
+    lines = scalelab("plan", write()).out.splitlines()
+    assert lines[-2:] == [
+        f"In {here}/runs/small: 8 trials done, 0 to run.",
+        "Job to recommend for: 100,000 samples",
+    ]
+    longer = EMULATED.replace("[4, 8]", "[4, 8, 16]").replace(
+        "repeats: 2", "repeats: 9"
+    )
+    lines = scalelab("plan", write(longer)).out.splitlines()
+    assert lines[-3:-1] == [
+        f"In {here}/runs/small: 8 trials done, 46 to run.",
+        "Device time to come: about 0.19 device-h, by the trials that ended.",
+    ]
+
+
+def test_changes_are_named(scalelab, here: Path) -> None:
+    measured_run(here / "elsewhere")
+    changed = EMULATED.replace("steps: 5", "steps: 6")
+    ended = scalelab("plan", write(changed), "--run", "elsewhere")
+    assert ended.code == 0
+    assert (
+        f"Changed since {here}/elsewhere: measure.throughput.steps: 5 -> 6."
+        in ended.out.splitlines()
+    )
+    assert "8 trials done" not in ended.out
+
+
+@pytest.mark.parametrize(
+    ("site", "asked", "lines"),
+    [
+        (
+            "scheduler: slurm\ndevice_type: cuda\ngpus_per_node: 4\npartition: big\n",
+            ["1x1", "1x2", "1x4", "2x4", "4x4"],
+            ["#SBATCH --job-name=trained", "#SBATCH --partition=big"],
+        ),
+        (
+            "scheduler: pbs\ndevice_type: cuda\ngpus_per_node: 8\nqueue: big\n",
+            ["1x1", "1x2", "1x4", "1x8", "2x8"],
+            ["#PBS -N trained", "#PBS -q big", "#PBS -l select=2:ncpus=8:ngpus=8"],
+        ),
+    ],
+)
+def test_batch_systems_show_what_they_would_be_asked(
+    scalelab, here: Path, site: str, asked: list[str], lines: list[str]
+) -> None:
+    Path("train.py").write_text("")
+    Path("hpc.yaml").write_text(site)
+    ended = scalelab("plan", write(COMMAND), "--site", "./hpc.yaml")
+    assert (ended.code, ended.err) == (0, "")
+    shown = [line.strip() for line in ended.out.splitlines()]
+    assert [line for line in shown if line.startswith("Job script")] == [
+        f"Job script for {allocation}:" for allocation in asked
+    ]
+    assert set(lines) <= set(shown)
+
+
+def test_combinations_left_out_say_why(scalelab, here: Path) -> None:
+    text = EMULATED.replace("gpus: [1, 2]", "gpus: [1, 2]\nglobal_batch_size: [8, 4]")
+    out = scalelab("plan", write(text)).out
+    assert re.search(r"Left out, \d combinations:\n  .*global_batch_size=4", out)
+
+
+def test_an_unknown_batch_is_said(scalelab, here: Path) -> None:
+    out = scalelab("plan", write(EMULATED.replace("[4, 8]", "auto"))).out
+    assert "local_batch_size: auto is found first" in out
+
+
+def test_neither_torch_nor_dask_is_loaded(command, here: Path) -> None:
+    write()
+    code = """if True:
+        import sys
+        from scalelab.cli import main
+        main.run(["plan", "experiment.yaml"])
+        sys.exit(" ".join({"torch", "distributed", "pandas"} & {*sys.modules}))
+    """
+    ended = subprocess.run([command[0], "-c", code], capture_output=True, text=True)
+    assert ended.stderr == "\n"

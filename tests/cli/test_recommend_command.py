@@ -1,0 +1,172 @@
+import json
+import math
+from pathlib import Path
+
+import pytest
+from measured_runs import COMMAND, EMULATED, completed, failed, measured_run
+
+from scalelab.session import load
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run of a command on SLURM nodes of 4 GPUs, 1 to 16 of them."""
+    folder = tmp_path_factory.mktemp("swept")
+    (folder / "train.py").write_text("")
+    return measured_run(folder / "run", COMMAND).directory
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run on 1 and 2 devices of this machine."""
+    return measured_run(tmp_path_factory.mktemp("small") / "run").directory
+
+
+def test_the_answer_comes_first(scalelab, swept: Path) -> None:
+    ended = scalelab("recommend", swept)
+    assert (ended.code, ended.err) == (0, "")
+    lines = ended.out.splitlines()
+    assert lines[0].startswith("Use ")
+    assert "A100" in lines[0]
+    assert "Law:" not in ended.out
+    assert ended.out.isascii()
+
+
+def test_explanations_follow_the_answer(scalelab, swept: Path) -> None:
+    plain, explained = (
+        scalelab("recommend", swept, *options).out for options in ((), ("--explain",))
+    )
+    assert explained.startswith(plain)
+    rest = explained.removeprefix(plain)
+    assert "Law: scalelab." in rest
+    assert "parameter" in rest
+
+
+def refuse(constant: str) -> float:
+    raise AssertionError(f"{constant} is not JSON")
+
+
+@pytest.mark.parametrize("options", [(), ("--price", "2usd", "--max-cost", "1usd")])
+def test_json_is_json(scalelab, swept: Path, options) -> None:
+    ended = scalelab("recommend", swept, "--json", *options)
+    answer = json.loads(ended.out, parse_constant=refuse)
+    assert answer["meets_constraints"] is (not options)
+    assert ended.code == (4 if options else 0)
+    assert sum(row["is_chosen"] for row in answer["rows"]) == 1
+    assert {row["world_size"] for row in answer["rows"]} >= {1, 2, 4, 8, 16}
+    assert ended.err == ""
+
+
+def test_constraints_are_held_or_the_closest_is_shown(scalelab, swept: Path) -> None:
+    fast = scalelab("recommend", swept, "--max-time", "30d")
+    assert fast.code == 0
+    assert "P(< 720 h)" in fast.out or "P(< 30 d)" in fast.out
+    never = scalelab("recommend", swept, "--max-time", "1s")
+    assert never.code == 4
+    assert never.out.startswith("Nothing meets < 1")
+    assert "Closest:" in never.out
+
+
+def test_another_job_may_be_meant(scalelab, swept: Path) -> None:
+    own = scalelab("recommend", swept, "--json")
+    more = scalelab("recommend", swept, "--json", "--samples", 90_000_000)
+    hours = [json.loads(e.out)["rows"][0]["gpu_hours"]["value"] for e in (own, more)]
+    assert math.isclose(hours[1], 10 * hours[0], rel_tol=0.01)
+    epochs = ("--epochs", 90, "--samples-per-epoch", 100_000)
+    assert (
+        scalelab("recommend", swept, *epochs).out.splitlines()[0]
+        == (scalelab("recommend", swept).out.splitlines()[0])
+    )
+
+
+def test_further_devices_may_be_asked_about(scalelab, swept: Path) -> None:
+    answer = json.loads(scalelab("recommend", swept, "--gpus", "32", "--json").out)
+    assert [r["world_size"] for r in answer["rows"]] == [1, 2, 4, 8, 16, 32]
+    assert answer["rows"][-1]["basis"] == "extrapolated"
+    assert answer["rows"][-1]["allocation"] == "8x4"
+
+
+def test_a_job_script_for_one_node(scalelab, swept: Path) -> None:
+    ended = scalelab("recommend", swept, "--sbatch", "--max-time", "30d")
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.startswith("#!/usr/bin/env bash\n#SBATCH --job-name=run\n")
+    assert "#SBATCH --nodes=1\n" in ended.out
+    assert "\ntorchrun --standalone --nproc-per-node=" in ended.out
+    assert ended.out.endswith(" --out .\n")
+
+
+@pytest.mark.parametrize(
+    ("run", "options", "message"),
+    [
+        ("small", ("--sbatch",), "scheduler=local, which has no job script"),
+        ("swept", ("--site", "nowhere", "--sbatch"), "no site is called 'nowhere'"),
+        ("swept", ("--max-cost", "3usd"), "price"),
+        ("swept", ("--price", "-2usd"), "'-2usd' is not a price"),
+        ("swept", ("--max-time", "4"), "'4' is not a duration"),
+        ("swept", ("--max-time", ""), "'' is not a duration"),
+        ("swept", ("--max-gpu-hours", "0gpu-h"), "is not a GPU time"),
+        ("swept", ("--target", "val_acc"), "'val_acc' is not a target"),
+        ("swept", ("--target", ""), "'' is not a target"),
+        ("swept", ("--gpus", "8,x"), "--gpus '8,x' is not a list of device counts"),
+        ("swept", ("--gpus", "0"), "--gpus '0' is not a list of device counts"),
+        ("swept", ("--gpus", ""), "--gpus '' is not a list of device counts"),
+        ("swept", ("--confidence", "1.5"), "confidence=1.5"),
+        ("swept", ("--confidence", "nan"), "confidence=nan"),
+        ("swept", ("--epochs", "3"), "epochs needs samples_per_epoch"),
+        ("swept", ("--epochs", "-3", "--samples-per-epoch", "9"), "epochs"),
+        ("swept", ("--samples", "0"), "samples"),
+        ("swept", ("--steps", "-1"), "steps"),
+        ("swept", ("--select", "precision"), "--select 'precision' is not NAME=VALUE"),
+        ("swept", ("--select", "colour=red"), "colour"),
+        ("swept", ("--select", "precision=fp64"), "precision"),
+        ("swept", ("--law", "murphy"), "murphy"),
+    ],
+)
+def test_bad_options_are_refused_in_one_paragraph(
+    scalelab, request, run: str, options: tuple[str, ...], message: str
+) -> None:
+    directory: Path = request.getfixturevalue(run)
+    before = sorted(directory.rglob("*"))
+    ended = scalelab("recommend", directory, *options)
+    ended.assert_refused()
+    assert message in ended.err
+    after = sorted(directory.rglob("*"))
+    assert {path for path in after if "cache" not in path.parts} <= {*before}
+
+
+def test_what_cannot_be_run_here_is_not_proposed(tmp_path: Path, monkeypatch) -> None:
+    text = EMULATED.replace("gpus: [1, 2]", "gpus: [1, 2, 4]")
+    text = text.replace("gpus_per_node: 2", "gpus_per_node: 4")
+    wider = measured_run(tmp_path / "run", text).directory
+    asked = []
+    from scalelab.recommend import advice
+
+    recommend = advice.recommend
+
+    def spy(*arguments, **options):
+        asked.append(options["within"])
+        return recommend(*arguments, **options)
+
+    monkeypatch.setattr(advice, "recommend", spy)
+    answer = load(wider).recommend()
+    assert asked[0].world_size == 4
+    assert answer.next_trial is None or answer.next_trial.world_size <= 4
+    load(wider).recommend(gpus=[64])
+    assert asked[1] is None
+
+
+def test_what_cannot_be_answered_says_so(scalelab, tmp_path: Path) -> None:
+    run = measured_run(tmp_path / "run", ending=failed).directory
+    ended = scalelab("recommend", run)
+    ended.assert_refused()
+    assert "step time" in ended.err
+
+
+def test_devices_that_failed_are_left_out(scalelab, tmp_path: Path) -> None:
+    def ending(trial):
+        return completed(trial) if trial.world_size == 1 else failed(trial)
+
+    run = measured_run(tmp_path / "run", ending=ending).directory
+    ended = scalelab("recommend", run)
+    assert ended.code == 0
+    assert "Left out: 4 of 8 trials" in ended.out

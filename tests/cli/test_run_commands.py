@@ -1,0 +1,139 @@
+"""status, report and import: what looks at a run, or makes one of a table."""
+
+import os
+from pathlib import Path
+
+import pytest
+from measured_runs import EMULATED, completed, failed, measured_run
+
+from scalelab.cli.answering import print_answer, width
+from scalelab.errors import NotIdentifiableError
+from scalelab.records.attempt import AttemptResult, Outcome
+
+TABLE = "world_size,num_nodes,local_batch_size,step_time_s\n" + "".join(
+    f"{size},1,32,{0.1 + 0.02 * size}\n" for size in (1, 2, 4, 8)
+)
+
+
+def test_status_of_a_run_that_is_done(scalelab, tmp_path: Path) -> None:
+    run = measured_run(tmp_path / "run").directory
+    ended = scalelab("status", run)
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.splitlines() == [
+        f"{run}: 8 trials ended",
+        "       8  completed",
+        "Device time: 0.033 device-h",
+        "Driver: none; the sweep is not running",
+    ]
+
+
+def test_status_names_what_is_missing_and_why(scalelab, tmp_path: Path) -> None:
+    def ending(trial) -> AttemptResult:
+        if trial.world_size == 1:
+            return failed(trial)
+        if trial.local_batch_size == 4:
+            return AttemptResult(outcome=Outcome.NODE_FAIL, reason="Lost.")
+        return completed(trial)
+
+    store = measured_run(tmp_path / "run", ending=ending)
+    with store.lease():
+        out = scalelab("status", store.directory).out
+    assert "       4  failed\n       2  completed\n" in out
+    assert "Not run yet: 2 trials\n" in out
+    assert out.count(": failed. Rank 0 raised ValueError: no such file.\n") == 4
+    assert "Driver: none" not in out
+    assert f"Driver: process {os.getpid()}" in out
+
+
+def test_status_names_attempts_that_a_dead_driver_left(scalelab, tmp_path) -> None:
+    store = measured_run(tmp_path / "run")
+    ledger = store.directory / "ledger.jsonl"
+    *earlier, _ = ledger.read_text().splitlines(keepends=True)
+    ledger.write_text("".join(earlier))
+    last = store.rows()[-1]["trial_id"]
+    (store.directory / "trials" / last / "001" / "result.json").unlink()
+    out = scalelab("status", store.directory).out
+    assert f"begun, not ended: {last}, attempt 1\n" in out
+    assert "7  completed" in out
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("gpus: [1, 2]", "gpus: [1, 2]\nsite: elsewhere #"),
+        ("local_batch_size: [4, 8]", "local_batch_size: auto"),
+    ],
+)
+def test_status_does_not_count_what_it_cannot_know(
+    scalelab, here: Path, old: str, new: str
+) -> None:
+    text = EMULATED.replace(old, new)
+    if "elsewhere" in new:
+        text = text.replace("site: {device_type: cpu, gpus_per_node: 2}\n", "")
+    store = measured_run(here / "run", EMULATED)
+    (store.directory / "experiments" / "0001.yaml").write_text(text)
+    ended = scalelab("status", "run")
+    assert ended.code == 0
+    assert "Not run yet" not in ended.out
+
+
+def test_the_report_lands_where_it_is_wanted(scalelab, here: Path) -> None:
+    run = measured_run(here / "runs" / "small").directory
+    assert scalelab("report", "runs/small").out == f"{run}/report.html\n"
+    assert (run / "report.html").read_text().startswith("<!DOCTYPE html>")
+    ended = scalelab("report", "runs/small", "-o", "mine.html")
+    assert (ended.code, ended.out) == (0, "mine.html\n")
+    assert Path("mine.html").is_file()
+
+
+def test_a_report_that_cannot_be_written_is_refused(scalelab, here: Path) -> None:
+    measured_run(here / "run")
+    scalelab("report", "run", "-o", "absent/mine.html").assert_refused()
+    assert not Path("absent").exists()
+
+
+def test_a_table_becomes_a_run(scalelab, here: Path) -> None:
+    Path("table.csv").write_text(TABLE)
+    ended = scalelab("import", "table.csv", "--constant", "precision=bf16")
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out == f"4 observations are in {here}/runs/table\n"
+    again = scalelab("import", "table.csv")
+    again.assert_refused()
+    assert "exists already" in again.err
+    status = scalelab("status", "runs/table").out
+    assert "4 trials ended" in status
+    assert "Not run yet" not in status
+    script = scalelab("recommend", "runs/table", "--sbatch", "--samples", 1000)
+    script.assert_refused()
+    assert "was imported and says nothing of a program" in script.err
+
+
+@pytest.mark.parametrize(
+    "option", ["step_time_s", "=x", "a=b --column a=c", "", "nothing=gpus"]
+)
+def test_columns_are_named_in_pairs(scalelab, here: Path, option: str) -> None:
+    Path("table.csv").write_text(TABLE)
+    arguments = ["--column", *option.split(" ")]
+    scalelab("import", "table.csv", *arguments).assert_refused()
+    assert not Path("runs").exists()
+
+
+def test_without_an_answer_the_reason_goes_to_standard_error(capsys) -> None:
+    print_answer(NotIdentifiableError("x", "Measure 2 nodes."))
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == (
+        "No recommendation: x is not identifiable. Measure 2 nodes.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "columns", "expected"),
+    [(False, 40, 100), (True, 40, 40), (True, 300, 100)],
+)
+def test_the_answer_is_as_wide_as_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, is_terminal: bool, columns: int, expected: int
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: is_terminal, raising=False)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert width() == expected
