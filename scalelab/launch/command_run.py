@@ -12,7 +12,7 @@ from scalelab.launch.protocol import LaunchRequest
 from scalelab.launch.server_process import ServerProcess
 from scalelab.launch.supervision import Cancellation, Supervisor
 from scalelab.launch.timing import with_validity
-from scalelab.records.attempt import AttemptResult, AttemptSpec, Outcome
+from scalelab.records.attempt import AttemptResult, AttemptSpec
 
 
 def run_command(
@@ -95,9 +95,7 @@ def run_command(
 def _supervise(supervisor: Supervisor, cancellation: Cancellation) -> AttemptResult:
     supervisor.watch(
         cancellation.descriptor,
-        lambda: supervisor.end(
-            AttemptResult(outcome=Outcome.CANCELLED, reason=cancellation.reason or "")
-        ),
+        lambda: supervisor.cancel(cancellation.reason or ""),
     )
     result = supervisor.supervise()
     if supervisor.unpinned:

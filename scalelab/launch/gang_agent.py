@@ -279,7 +279,7 @@ class NodeAgent:
         meeting = rendezvous or file_rendezvous(store)
         server = self._servers.current()
         if cancellation.reason is not None:
-            return _cancelled(cancellation)
+            return AttemptResult(outcome=Outcome.CANCELLED, reason=cancellation.reason)
         if isinstance(spec.program, CommandProgram):
             return self._run_command(spec, node_rank, rendezvous, cancellation, timing)
         processes = rank_requests(
@@ -304,7 +304,7 @@ class NodeAgent:
             )
             supervisor.watch(
                 cancellation.descriptor,
-                lambda: supervisor.end(_cancelled(cancellation)),
+                lambda: supervisor.cancel(cancellation.reason or ""),
             )
             result = supervisor.supervise()
             timing.ready_s = board.ready_s(0)
@@ -352,10 +352,6 @@ class NodeAgent:
                 yield self.open_rendezvous(spec.attempt_id, LOOPBACK)
             finally:
                 self.close_rendezvous(spec.attempt_id)
-
-
-def _cancelled(cancellation: Cancellation) -> AttemptResult:
-    return AttemptResult(outcome=Outcome.CANCELLED, reason=cancellation.reason or "")
 
 
 def _limits(spec: AttemptSpec) -> Limits:

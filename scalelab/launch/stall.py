@@ -118,6 +118,13 @@ class StallWatch:
             log=self.log(rank).name,
         )
 
+    def halted(self, live: Mapping[int, Member]) -> tuple[int, str] | None:
+        """Return a rank that a signal halts and where it stands; None without one."""
+        for rank in sorted(live):
+            if is_stopped(live[rank].pid):
+                return rank, self._place(rank, live[rank])
+        return None
+
     def _limit(self) -> str:
         if self.limit_s() == self.start_up_s and self.start_up_s > self.floor_s:
             return f"{self.start_up_s:g} s before the pace of the steps is known"

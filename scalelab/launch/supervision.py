@@ -199,6 +199,23 @@ class Supervisor:
                 self._cause = result
             self._begin_ending(self._limits.grace_s if grace_s is None else grace_s)
 
+    def cancel(self, reason: str) -> None:
+        """End the processes because somebody else says so.
+
+        A rank that a signal halts is named: ranks of other nodes may wait for it.
+
+        Parameters
+        ----------
+        reason
+            Why the attempt ends.
+        """
+        result = AttemptResult(outcome=Outcome.CANCELLED, reason=reason)
+        if halted := self._stall_watch.halted(self._live()):
+            rank, place = halted
+            log = self._log(rank).name
+            result = replace(result, rank=rank, traceback=place, log=log)
+        self.end(result)
+
     # What happened.
 
     def _on_channel(self) -> None:

@@ -204,8 +204,10 @@ def merge(
     causes = [result for result in troubled if not _is_echo(result.traceback)]
     verdict = min(
         causes or troubled or results[:1],
-        key=lambda result: _rank_of(result.outcome),
+        key=lambda result: (_rank_of(result.outcome), _wrote_its_stack(result)),
     )
+    if verdict.outcome is Outcome.STALLED:
+        verdict = _naming_the_halted(verdict, results)
     measurements = dict(results[0].measurements)
     for name in ("hosts", "validity"):
         values = [
@@ -218,6 +220,22 @@ def merge(
 
 def _rank_of(outcome: Outcome) -> int:
     return _PRECEDENCE.index(outcome) if outcome in _PRECEDENCE else len(_PRECEDENCE)
+
+
+def _wrote_its_stack(result: AttemptResult) -> bool:
+    """Tell whether the rank to blame could; one that waits for another can."""
+    return f"Stack of rank {result.rank}:" in (result.traceback or "")
+
+
+def _naming_the_halted(
+    stall: AttemptResult, results: Sequence[AttemptResult]
+) -> AttemptResult:
+    """Put the blame on the halted rank that a cancelled node has named, if one has."""
+    for each in results:
+        if each.outcome is Outcome.CANCELLED and each.rank is not None:
+            reason = f"{stall.reason}, {each.traceback}"
+            return replace(stall, reason=reason, rank=each.rank, log=each.log)
+    return stall
 
 
 def _meaning(error: BaseException, device_type: str) -> Outcome:

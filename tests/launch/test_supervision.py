@@ -10,9 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import DEADLINE_S, is_running, read_pid
+from conftest import DEADLINE_S, is_running, read_pid, wait_until
 
 from scalelab.launch import supervision
+from scalelab.launch.lineage import is_stopped
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import send
 from scalelab.launch.supervision import Cancellation, Limits, Supervisor
@@ -105,6 +106,20 @@ def test_stopped_rank_is_found_stalled(start, make_spec):
     assert result.reason.startswith("no progress for ")
     assert "(the limit is 5 median steps, at least 0.8 s)" in result.reason
     assert result.reason.endswith("(stopped by a signal)")
+    assert not any(map(is_running, pids))
+
+
+def test_cancelled_node_names_a_rank_that_is_halted(agent, start, make_spec):
+    spec = make_spec("train")
+    attempt = start(spec)
+    pids = [read_pid(spec, f"rank-{rank}") for rank in range(2)]
+    os.kill(pids[1], signal.SIGSTOP)
+    wait_until(lambda: is_stopped(pids[1]), "the rank is halted")
+    agent.cancel(spec.attempt_id, "node 1 of the attempt ended")
+    result = attempt.result(DEADLINE_S)
+    assert (result.outcome, result.rank) == (Outcome.CANCELLED, 1)
+    assert result.reason == "node 1 of the attempt ended"
+    assert str(result.traceback).endswith("(stopped by a signal)")
     assert not any(map(is_running, pids))
 
 

@@ -165,3 +165,35 @@ def test_merge_blames_the_node_where_it_began(echo):
     assert merge([echo, cause]).traceback == cause.traceback
     assert merge([cause, echo]).traceback == cause.traceback
     assert merge([echo, word(Outcome.COMPLETED)]).outcome is echo.outcome
+
+
+def test_merge_blames_the_halted_rank_that_the_others_wait_for():
+    waits = AttemptResult(
+        outcome=Outcome.STALLED,
+        reason="no progress for 9 s: rank 0 at step 3",
+        rank=0,
+        traceback="Stack of rank 0:\nin all_reduce",
+        log="rank-0.log",
+    )
+    halted = AttemptResult(
+        outcome=Outcome.STALLED,
+        reason="no progress for 9 s: rank 1 at step 3 (stopped by a signal)",
+        rank=1,
+        traceback="",
+        log="rank-1.log",
+    )
+    assert merge([waits, halted]) == halted
+    assert merge([halted, waits]) == halted
+    place = "rank 1 at step 3 (stopped by a signal)"
+    cancelled = AttemptResult(
+        outcome=Outcome.CANCELLED,
+        reason="Node 0 of the attempt ended: no progress",
+        rank=1,
+        traceback=place,
+        log="rank-1.log",
+    )
+    merged = merge([waits, cancelled])
+    assert merged.outcome is Outcome.STALLED
+    assert merged.reason == f"no progress for 9 s: rank 0 at step 3, {place}"
+    assert (merged.rank, merged.log) == (1, "rank-1.log")
+    assert merge([waits, word(Outcome.CANCELLED)]) == waits
