@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +22,8 @@ from scalelab.records.attempt_io import (
 from scalelab.records.ledger import AttemptKey, Ledger, LedgerContent
 from scalelab.records.observations import row
 
+# The names that write_atomically and snapshot_code give to what is not whole yet.
+_HALF = re.compile(r"\.(.+\.)?[0-9a-f]{32}")
 _ABANDONED = AttemptResult(
     outcome=Outcome.NODE_FAIL,
     reason="The driver of the sweep ended before the attempt did.",
@@ -57,11 +61,16 @@ def last_number(trial_directory: Path) -> int:
 def recover(ledger: Ledger, trials: Path) -> list[Observation]:
     """End what a dead driver left running and make the ledger agree with the disk.
 
+    What it, or a node that died with it, had only half written is deleted.
+
     Returns
     -------
     list of Observation
         One row per attempt that has ended and whose directory is there.
     """
+    run = trials.parent
+    for directory in (run, run / "experiments", run / "code", run / "cache"):
+        _discard_halves(directory)
     content = ledger.read()
     on_disk = dict(attempts_on_disk(trials))
     known = {key: content.ended[key] for key in content.ended if key in on_disk}
@@ -78,6 +87,19 @@ def recover(ledger: Ledger, trials: Path) -> list[Observation]:
         begun = {key: content.begun[key] for key in content.begun if key in on_disk}
         ledger.replace(begun, ended)
     return list(ended.values())
+
+
+def _discard_halves(directory: Path) -> None:
+    """Delete what was being written in a directory when its process was killed."""
+    for name in _entries(directory):
+        # A lease that was moved aside may still be put back.
+        if _HALF.fullmatch(name) and not name.startswith(".driver.lease."):
+            path = directory / name
+            with storing(path):
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink(missing_ok=True)
 
 
 def ended_rows(ledger: Ledger, trials: Path) -> tuple[list[Observation], bool]:
@@ -133,6 +155,7 @@ def settle(key: AttemptKey, files: AttemptFiles) -> Observation | None:
         result = _ABANDONED
     except TornRecordError as error:
         result = _set_aside(files, error)
+    _discard_halves(files.directory)
     write_result(files, result)
     return _row_at(key, spec, result)
 

@@ -32,6 +32,27 @@ def test_attempts_left_running_end_as_node_fail(store, make_spec, reopened) -> N
     assert driver.next_attempt_number(spec.trial.trial_id) == 2
 
 
+def test_what_was_half_written_is_deleted(store, make_spec, lost, reopened) -> None:
+    spec = make_spec()
+    store.begin(spec)
+    run, mark = store.directory, "0123456789abcdef" * 2
+    halves = [
+        run / f".ledger.jsonl.{mark}",
+        run / "cache" / f".observations.parquet.{mark}",
+        run / "code" / f".{mark}",
+        spec.files.directory / f".result.json.{mark}",
+    ]
+    kept = [run / f".driver.lease.{mark}", run / ".notes", spec.files.directory / ".x"]
+    for path in [*halves, *kept]:
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    halves[2].unlink()
+    (halves[2] / "folder").mkdir(parents=True)
+    reopened().recover()
+    assert not any(path.exists() for path in halves)
+    assert all(path.exists() for path in kept)
+
+
 def test_a_result_the_ledger_missed_counts_once(
     store, make_spec, measured, reopened
 ) -> None:
