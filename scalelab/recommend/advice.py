@@ -261,9 +261,10 @@ def _notes(evidence: _Evidence, chosen: OutlookRow) -> tuple[str, ...]:
     batch = chosen.batch.global_batch_size
     if need.target is not None and not need.uses_law:
         notes.append(f"Not measured: samples to {need.target}.")
-    if not need.uses_law and batch not in need.measured_batches():
+    if need.job and not need.uses_law and batch not in need.measured_batches():
+        amount = need.job.model_copy(update={"target": None})
         notes.append(
-            f"Not measured: accuracy at batch {batch}; assumes {need.job} suffice."
+            f"Not measured: accuracy at batch {batch}; assumes {amount} suffice."
         )
     notes += [
         f"Accuracy is assumed not to depend on {name} (chosen: {value})."

@@ -251,7 +251,7 @@ def _knee(result: Recommendation) -> str:
     if knee.lo is None:
         return f"No diminishing returns up to {_count(result, largest)}."
     if knee.hi is None:
-        where = f"from {knee.lo} {plural(result.device_word, 2)} on, or later"
+        where = f"from {_count(result, knee.lo)} on, or later"
     else:
         where = f"at {knee.lo}-{knee.hi} {plural(result.device_word, 2)}"
     return f"Returns diminish {where}: {knee.term}."

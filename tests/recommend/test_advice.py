@@ -392,6 +392,15 @@ def test_a_target_nobody_measured_falls_back_on_the_amount(both_families):
     assert "Not measured: samples to val_loss <= 2." in found.notes
 
 
+def test_a_capped_target_without_convergence_trials_is_assumed_to_need_its_cap():
+    found = recommend(sweep(), Job(target="val_loss <= 2", samples=1_000_000))
+    batch = found.chosen.batch.global_batch_size
+    assert found.notes == (
+        "Not measured: samples to val_loss <= 2.",
+        f"Not measured: accuracy at batch {batch}; assumes 1,000,000 samples suffice.",
+    )
+
+
 def test_batches_far_from_any_convergence_trial_have_no_answer():
     one_batch = convergence((4096,))
     throughput = sweep((1, 2), global_batch=None)
