@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
 
-from conftest import core_ids
+from watching import core_ids
 
 from scalelab.experiment.program import METRICS_FILE, CommandProgram, MetricsSource
 from scalelab.experiment.trial import (

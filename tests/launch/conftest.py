@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 
 import pytest
+from watching import ENTRY, STAND_IN, core_ids
 
 from scalelab.experiment.program import WorkloadProgram
 from scalelab.experiment.trial import (
@@ -20,41 +19,10 @@ from scalelab.experiment.trial import (
 from scalelab.launch.gang_agent import NodeAgent
 from scalelab.records.attempt import AttemptResult, AttemptSpec, NodeShare, Placement
 
-ENTRY = "stand_in:act"
-STAND_IN = Path(__file__).parent
-DEADLINE_S = 60.0
 NUMBERS = count(1)
 
 MakeSpec = Callable[..., AttemptSpec]
 Start = Callable[..., Future[AttemptResult]]
-
-
-def wait_until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain until {what}"
-        time.sleep(0.01)
-
-
-def is_running(pid: int) -> bool:
-    """A zombie, whose parent may be a container's careless init, is not running."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
-
-
-def read_pid(spec: AttemptSpec, name: str) -> int:
-    file = Path(spec.directory) / f"{name}.pid"
-    wait_until(file.exists, f"{file.name} is there")
-    return int(file.read_text())
-
-
-def core_ids(number: int) -> tuple[str, ...]:
-    """Core numbers we may use, over again where there are too few."""
-    allowed = sorted(os.sched_getaffinity(0))
-    return tuple(str(allowed[i % len(allowed)]) for i in range(number))
 
 
 @pytest.fixture(scope="session")

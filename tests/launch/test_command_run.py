@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from command_specs import GLOBAL_BATCH, REGEX, TICKER, command_spec, write_program
-from conftest import DEADLINE_S, is_running, wait_until
+from watching import DEADLINE_S, is_running, wait_until
 
 from scalelab.experiment.program import MetricsSource
 from scalelab.experiment.trial import STALL_TIMEOUT_S, TrialKind

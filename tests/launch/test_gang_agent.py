@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from conftest import DEADLINE_S, ENTRY, STAND_IN, core_ids, is_running, read_pid
+from watching import DEADLINE_S, ENTRY, STAND_IN, core_ids, is_running, read_pid
 
 from scalelab.errors import LaunchError
 from scalelab.launch.gang_agent import NodeAgent

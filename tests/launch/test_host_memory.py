@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import ENTRY, STAND_IN
+from watching import ENTRY, STAND_IN
 
 from scalelab.launch.host_memory import oom_kill_count
 from scalelab.records.attempt import AttemptResult, Outcome

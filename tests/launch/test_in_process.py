@@ -3,7 +3,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from conftest import ENTRY, STAND_IN
+from watching import ENTRY, STAND_IN
 
 from scalelab.errors import SpecError
 from scalelab.launch.in_process import run_in_process

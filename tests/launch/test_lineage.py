@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 
-from conftest import is_running, wait_until
+from watching import is_running, wait_until
 
 from scalelab.launch.lineage import is_stopped, reap, signal_group
 

@@ -10,7 +10,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from conftest import DEADLINE_S, ENTRY, STAND_IN, is_running, read_pid, wait_until
+from watching import DEADLINE_S, ENTRY, STAND_IN, is_running, read_pid, wait_until
 
 from scalelab.launch.gang_agent import NodeAgent
 from scalelab.launch.progress import ProgressBoard

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import DEADLINE_S, is_running, read_pid, wait_until
+from watching import DEADLINE_S, is_running, read_pid, wait_until
 
 from scalelab.launch import supervision
 from scalelab.launch.lineage import is_stopped
