@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
+from scalelab.errors import SpecError
 from scalelab.experiment.placeholders import fill_placeholders
 from scalelab.experiment.sections import Launcher
 from scalelab.experiment.site import Scheduler, Site
@@ -22,8 +23,19 @@ def job_lines(experiment: Experiment, site: Site, answer: Recommendation) -> lis
     Placeholders that only a sweep knows become the job's own: ``{trial_dir}`` is the
     directory the job is submitted from. A built-in workload has no command; the line is
     then a comment that says what to start.
+
+    Raises
+    ------
+    SpecError
+        If the nodes hold different numbers of ranks, which no launch line can say.
     """
     row = answer.chosen
+    if row.world_size % row.num_nodes:
+        raise SpecError(
+            f"{row.world_size} ranks on {row.num_nodes} nodes are uneven ("
+            f"{row.allocation}); a job script starts as many on each. Pass --gpus with "
+            f"multiples of {row.num_nodes}."
+        )
     if experiment.command is None:
         batch = row.batch
         return [

@@ -4,8 +4,9 @@ from pathlib import Path
 import pytest
 
 from scalelab.errors import SpecError, StoreError
+from scalelab.experiment.spec import Experiment
 from scalelab.records import code as module
-from scalelab.records.code import snapshot_code
+from scalelab.records.code import code_hash, code_paths, snapshot_code
 
 
 @pytest.fixture
@@ -172,3 +173,80 @@ def test_a_full_disk_leaves_nothing(
     with pytest.raises(StoreError, match=r"cannot be written: No space left.*resumes"):
         snapshot_code(["vit"], root, destination)
     assert os.listdir(destination) == []
+
+
+def experiment(root: Path, text: str) -> Experiment:
+    sizes = "name: x\ngpus: 1\nlocal_batch_size: 8\n"
+    return Experiment.from_text(sizes + text, directory=root)
+
+
+@pytest.mark.parametrize(
+    ("text", "paths"),
+    [
+        ("workload: digits_mlp", ()),
+        ("workload: vit:Model", ("vit",)),
+        ("workload: vit.model:Model", ("vit",)),
+        ("workload: train:Model", ("train.py",)),
+        ("workload: elsewhere:Model", ()),
+        (
+            "workload: train:Model\ncode: {snapshot: [vit, train.py]}",
+            ("vit", "train.py"),
+        ),
+        ("command: python train.py", ()),
+        ("command: python train.py\ncode: {snapshot: vit/}", ("vit/",)),
+        ("workload: model:Model\ncode: {root: vit}", ("model.py",)),
+    ],
+)
+def test_what_trials_run_a_copy_of(
+    root: Path, text: str, paths: tuple[str, ...]
+) -> None:
+    assert code_paths(experiment(root, text)) == paths
+
+
+@pytest.mark.parametrize(
+    ("text", "changed", "is_seen"),
+    [
+        ("workload: vit:Model", "vit/model.py", True),
+        ("workload: vit:Model", "train.py", False),
+        ("command: python train.py --out {trial_dir}", "train.py", True),
+        ("command: python train.py --config vit/model.py", "vit/model.py", True),
+        ("command: python train.py", "vit/model.py", False),
+        ("command: python -m vit\ncode: {snapshot: [vit]}", "vit/model.py", True),
+    ],
+)
+def test_a_change_of_the_code_changes_its_hash(
+    root: Path, text: str, changed: str, is_seen: bool
+) -> None:
+    asked = experiment(root, text)
+    before = code_hash(asked)
+    assert before is not None
+    assert code_hash(asked) == before
+    (root / changed).write_text("width = 5\n")
+    assert (code_hash(asked) != before) == is_seen
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "workload: digits_mlp",
+        "command: python -m somewhere.train",
+        "command: python ../outside.py /etc/hostname",
+        "command: python elsewhere.py",
+    ],
+)
+def test_code_that_lies_elsewhere_has_no_hash(root: Path, text: str) -> None:
+    (root.parent / "outside.py").write_text("")
+    assert code_hash(experiment(root, text)) is None
+
+
+def test_nothing_is_left_of_hashing(root: Path, tmp_path: Path, monkeypatch) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    code_hash(experiment(root, "workload: vit:Model"))
+    assert os.listdir(scratch) == []
+
+
+def test_code_that_cannot_be_copied_is_refused(root: Path) -> None:
+    with pytest.raises(SpecError, match=r"snapshot path 'gone\.py' does not exist"):
+        code_hash(experiment(root, "command: a\ncode: {snapshot: gone.py}"))

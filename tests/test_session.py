@@ -1,0 +1,189 @@
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from measured_runs import COMMAND, EMULATED, completed, failed, measured_run
+
+import scalelab
+from scalelab.errors import FitError, SpecError, StoreError
+from scalelab.recommend.recommendation import Recommendation
+from scalelab.records.attempt import Outcome
+from scalelab.session import import_table, load
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path.with_name("config")))
+    return tmp_path
+
+
+def test_a_run_knows_what_was_asked(here: Path) -> None:
+    measured_run(here / "runs" / "small")
+    run = scalelab.load("runs/small")
+    assert run.name == "small"
+    assert run.directory == here / "runs" / "small"
+    assert run.experiment_text == EMULATED
+    assert run.experiment is not None
+    assert run.experiment.name == "small"
+    assert run.job is not None
+    assert run.job.samples == 100_000
+    assert len(run.observations) == 8
+    assert run.observations is run.observations
+
+
+def test_a_law_is_fitted_by_name(here: Path) -> None:
+    run = load(measured_run(here / "run").directory)
+    predicted = run.fit("amdahl").predict(
+        pd.DataFrame(
+            {
+                "world_size": [2],
+                "num_nodes": [1],
+                "local_batch_size": [8],
+                "gradient_accumulation_steps": [1],
+            }
+        )
+    )
+    assert predicted["step_time_s"].iloc[0] == pytest.approx(0.028, rel=0.2)
+    with pytest.raises(SpecError, match="murphy"):
+        run.fit("murphy")
+
+
+def test_an_answer_or_why_there_is_none(here: Path) -> None:
+    run = load(measured_run(here / "run").directory)
+    answer = run.answer()
+    assert isinstance(answer, Recommendation)
+    assert answer.chosen.world_size == 2
+    nothing = load(measured_run(here / "nothing", ending=failed).directory)
+    assert isinstance(nothing.answer(), FitError)
+
+
+def test_money_and_time_limit_the_answer(here: Path) -> None:
+    (here / "train.py").write_text("")
+    run = load(measured_run(here / "run", COMMAND).directory)
+    free, tight = run.recommend(), run.recommend(max_time="1h")
+    assert tight.chosen.time_s.value < 3600
+    assert free.limits == ()
+    cheap = run.recommend(max_cost_usd=1e6, price_per_gpu_hour_usd=2.0)
+    assert cheap.chosen.cost_usd is not None
+    assert cheap.chosen.cost_usd.value == pytest.approx(
+        2 * cheap.chosen.gpu_hours.value
+    )
+
+
+def test_figures_and_report(here: Path) -> None:
+    run = load(measured_run(here / "run").directory)
+    assert len(run.figures.throughput.data) > 0
+    path = run.write_report()
+    assert path == here / "run" / "report.html"
+    text = path.read_text()
+    assert "sample_time_s: 2.0e-3" in text
+
+
+def test_the_report_of_a_run_without_an_answer_says_why(here: Path) -> None:
+    def ending(trial):
+        return failed(trial) if trial.world_size == 1 else completed(trial)
+
+    nothing = load(measured_run(here / "nothing", ending=failed).directory)
+    text = nothing.write_report().read_text()
+    assert "no such file" in text
+    half = load(measured_run(here / "half", ending=ending).directory)
+    elsewhere = half.write_report(here / "report.html")
+    assert 'href="half/trials/' in elsewhere.read_text()
+
+
+def test_an_imported_table_has_no_experiment(here: Path) -> None:
+    Path("table.csv").write_text(
+        "gpus,step_time_s,local_batch_size\n1,0.1,8\n2,0.12,8\n4,0.15,8\n8,0.2,8\n"
+    )
+    run = import_table("table.csv", "runs/table", constants={"num_nodes": "1"})
+    assert run.experiment is None
+    assert run.job is None
+    assert run.status().num_missing is None
+    answer = run.recommend(job={"samples": 1e6})
+    with pytest.raises(SpecError, match="table was imported and says nothing"):
+        run.job_script(answer)
+    assert run.observations["kind"].eq("imported").all()
+
+
+def test_a_job_may_be_wrong(here: Path) -> None:
+    run = load(measured_run(here / "run").directory)
+    with pytest.raises(SpecError, match=r"job: .*steps"):
+        run.recommend(job={"steps": 3, "samples": 3})
+    with pytest.raises(SpecError, match="colour"):
+        run.recommend(job={"colour": 3})
+
+
+def test_what_is_no_run_is_refused(here: Path) -> None:
+    with pytest.raises(StoreError, match="is no run"):
+        scalelab.load("runs/absent")
+
+
+def test_a_sweep_that_is_done_is_loaded(here: Path) -> None:
+    measured_run(here / "runs" / "small")
+    Path("experiment.yaml").write_text(EMULATED)
+    run = scalelab.sweep("experiment.yaml")
+    assert len(run.observations) == 8
+    elsewhere = scalelab.sweep("experiment.yaml", directory="runs/small")
+    assert elsewhere.directory == run.directory
+
+
+class TestWhereMeasurementsCanBeMade:
+    def machine(self, here: Path, text: str) -> object:
+        (here / "train.py").write_text("")
+        return load(measured_run(here / "run", text).directory)._machine()
+
+    def test_a_local_site(self, here: Path) -> None:
+        machine = self.machine(here, EMULATED)
+        assert str(machine) == "1x2"
+
+    def test_declared_nodes_count(self, here: Path) -> None:
+        text = EMULATED.replace("gpus_per_node: 2", "gpus_per_node: 2, nodes: 4")
+        assert str(self.machine(here, text)) == "4x2"
+
+    def test_nodes_on_one_machine_do_not(self, here: Path) -> None:
+        text = EMULATED.replace("gpus_per_node: 2", "gpus_per_node: 2, nodes: 4")
+        workload = "{name: emulated, sample_time_s: 2.0e-3, fixed_time_s: 10.0e-3}"
+        assert str(self.machine(here, text.replace(workload, "digits_mlp"))) == "1x2"
+
+    def test_a_batch_system_has_no_limit(self, here: Path) -> None:
+        assert self.machine(here, COMMAND) is None
+
+    def test_a_machine_that_is_too_small_was_not_the_one(self, here: Path) -> None:
+        store = measured_run(here / "run")
+        path = store.directory / "experiments" / "0001.yaml"
+        path.write_text(EMULATED.replace("gpus_per_node: 2", "gpus_per_node: 1"))
+        assert load(store.directory)._machine() is None
+
+    @pytest.mark.parametrize("site", ["site: elsewhere", "site: {device_type: cuda}"])
+    def test_a_site_that_is_not_here(
+        self, here: Path, site: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+        store = measured_run(here / "run")
+        text = EMULATED.replace("site: {device_type: cpu, gpus_per_node: 2}", site)
+        (store.directory / "experiments" / "0001.yaml").write_text(text)
+        assert load(store.directory)._machine() is None
+
+
+def test_the_status_counts_trials_and_names_reasons(here: Path) -> None:
+    def ending(trial):
+        return failed(trial) if trial.world_size == 1 else completed(trial)
+
+    status = load(measured_run(here / "run", ending=ending).directory).status()
+    assert status.outcomes == {Outcome.COMPLETED: 4, Outcome.FAILED: 4}
+    assert status.used_gpu_s == 4 * 20 + 4 * 2
+    assert status.driver is None
+    assert status.running == ()
+    assert status.num_missing == 0
+    assert len(status.reasons) == 4
+    assert status.reasons[0].endswith("no such file.")
+
+
+def test_the_status_counts_what_an_extension_adds(here: Path) -> None:
+    store = measured_run(here / "run")
+    store.extend(EMULATED.replace("[4, 8]", "[4, 8, 16]"), store.meaning)
+    assert load(store.directory).status().num_missing == 4
+    header = json.loads((store.directory / "run.json").read_text())
+    assert len(header["versions"]) == 2
