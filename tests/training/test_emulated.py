@@ -1,4 +1,5 @@
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from gang import RankFailure, attempt, on, run_attempt, run_trial, throughput_trial
@@ -11,6 +12,7 @@ from scalelab.experiment.trial import (
     Target,
     TrialKind,
 )
+from scalelab.training.workloads import emulated
 from scalelab.training.workloads.declared_machine import (
     DeclaredMachine,
     declared_step_time,
@@ -149,3 +151,44 @@ def test_stopped_emulation_goes_on(tmp_path):
     rest = run_trial(tmp_path / "002", trial, **parameters)
     assert rest["num_samples"] == 640
     assert rest["num_steps"] < 40
+
+
+class LateSleeper:
+    """A clock whose sleeps end 5 ms late, and a step clock that reads it."""
+
+    def __init__(self):
+        self.now, self.started = 0.0, 0.0
+        self.measured = []
+
+    def perf_counter(self):
+        return self.now
+
+    time = perf_counter
+
+    def sleep(self, seconds):
+        self.now += seconds + 0.005
+
+    def mark(self, phase):
+        pass
+
+    def end_step(self):
+        self.measured.append(self.now - self.started)
+        self.started = self.now
+
+
+def test_what_a_series_lasted_too_long_is_taken_off_the_next(monkeypatch):
+    clock = LateSleeper()
+    monkeypatch.setattr(emulated, "time", clock)
+    trial = throughput_trial("emulated", measurement=MEASUREMENT)
+    context = SimpleNamespace(world_size=1, rank=0, is_first=True, agree=list)
+    workload = emulated.Emulated(sample_time_s=0.001, fixed_time_s=0.1)
+    engine = workload.engine(trial, context, clock)
+    for first, num_steps in ((0, 2), (2, 5), (7, 5), (12, 5), (17, 5)):
+        engine.begin(first)
+        clock.started = clock.now
+        for step in range(first, first + num_steps):
+            engine.step(step)
+    declared = truth(trial, sample_time_s=0.001, fixed_time_s=0.1)
+    assert sum(clock.measured[:2]) == pytest.approx(2 * declared + 0.005)
+    assert sum(clock.measured[2:]) == pytest.approx(20 * declared + 0.005)
+    assert not engine.description()["validity"]
