@@ -244,8 +244,9 @@ class Run:
         # Nodes on one machine have no network between them, unless it is declared.
         is_emulated = self.experiment.workload_name == "emulated"
         nodes = (site.num_nodes or 1) if is_emulated else 1
-        measured = self.observations["world_size"].max()
-        if site.scheduler is not Scheduler.LOCAL or not measured <= nodes * on_node:
+        sizes = self.observations["world_size"]
+        is_larger = bool((sizes > nodes * on_node).any())
+        if is_larger or site.scheduler is not Scheduler.LOCAL:
             return None
         return Allocation(devices_per_node=(on_node,) * nodes)
 
@@ -350,5 +351,6 @@ class Run:
         return results
 
     def _packed(self, gpus: Sequence[int]) -> list[Allocation]:
-        on_node = max(1, int(self.observations["gpus_per_node"].max()))
+        measured = self.observations["gpus_per_node"].dropna()
+        on_node = max(1, int(max(measured, default=1)))
         return [Allocation.packed(count, devices_on_node=on_node) for count in gpus]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from conducting import Conductor, Nodes
 
 
 @pytest.fixture
@@ -25,3 +26,12 @@ def require_program() -> Callable[[str], str]:
         pytest.skip(f"{name} is not installed")
 
     return require
+
+
+@pytest.fixture
+def conductor(monkeypatch: pytest.MonkeyPatch) -> type[Conductor]:
+    """Let sweeps run without nodes, ended as the test says."""
+    monkeypatch.setattr("scalelab.cluster.local.LocalNodes", Nodes)
+    monkeypatch.setattr("scalelab.scheduling.driver.Driver", Conductor)
+    monkeypatch.setattr(Conductor, "made", [])
+    return Conductor

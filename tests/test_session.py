@@ -59,6 +59,13 @@ def test_an_answer_or_why_there_is_none(here: Path) -> None:
     assert isinstance(nothing.answer(), FitError)
 
 
+@pytest.mark.parametrize("options", [{}, {"gpus": [4]}])
+def test_an_empty_run_answers_nothing(here: Path, options) -> None:
+    run = load(measured_run(here / "run", ending=None).directory)
+    with pytest.raises(FitError):
+        run.recommend(**options)
+
+
 def test_money_and_time_limit_the_answer(here: Path) -> None:
     (here / "train.py").write_text("")
     run = load(measured_run(here / "run", COMMAND).directory)

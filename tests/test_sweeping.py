@@ -3,9 +3,10 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
+from conducting import Nodes
 from measured_runs import COMMAND, EMULATED, completed, end_trial, failed, measured_run
 
 from scalelab import sweeping as module
@@ -15,8 +16,7 @@ from scalelab.experiment.expand import expand
 from scalelab.experiment.spec import Experiment
 from scalelab.records.attempt import AttemptResult, Outcome
 from scalelab.records.store import RunStore
-from scalelab.scheduling.events import Event, TrialEnded
-from scalelab.scheduling.summary import SweepSummary, Tally
+from scalelab.scheduling.events import Event
 from scalelab.sweeping import RunningSweep, Sweep
 
 
@@ -223,61 +223,10 @@ def test_a_run_that_another_driver_holds_is_left_alone(here: Path, no_nodes) -> 
         sweep.run()
 
 
-class Nodes:
-    """Nodes that never start."""
-
-    dashboard_link = "http://127.0.0.1:1/status"
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        self.arguments, self.options = arguments, options
-
-    def __enter__(self) -> "Nodes":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-
-class Conductor:
-    """Stands where the driver does and ends the first trial as it is told."""
-
-    made: ClassVar[list["Conductor"]] = []
-    tracebacks: ClassVar[tuple[str, ...]] = ()
-
-    def __init__(self, source, cluster, store, program, *, on_event, **options):
-        self.source, self.cluster, self.program = source, cluster, program
-        self.on_event, self.options = on_event, options
-        self.num_drained = 0
-        Conductor.made.append(self)
-
-    def drain(self) -> None:
-        self.num_drained += 1
-
-    def run(self) -> SweepSummary:
-        trial = self.source.ask()
-        for traceback in self.tracebacks:
-            self.on_event(
-                TrialEnded(
-                    trial=trial,
-                    observation={"outcome": "failed", "reason": "It raised."},
-                    runs_again=False,
-                    traceback=traceback,
-                    log=None,
-                    progress=None,
-                )
-            )
-        return Tally().summary("the budget is spent")
-
-
-@pytest.fixture
-def conductor(monkeypatch: pytest.MonkeyPatch) -> type[Conductor]:
-    monkeypatch.setattr("scalelab.cluster.local.LocalNodes", Nodes)
-    monkeypatch.setattr("scalelab.scheduling.driver.Driver", Conductor)
-    monkeypatch.setattr(Conductor, "made", [])
-    return Conductor
-
-
-def test_what_is_asked_reaches_the_driver(here: Path, conductor) -> None:
+def test_what_is_asked_reaches_the_driver(
+    here: Path, conductor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conductor, "stopped", "the budget is spent")
     starts: list[RunningSweep] = []
     sweep = Sweep.prepare(write(), retry_failed=True)
     summary = sweep.run(budget_gpu_hours=0.5, on_start=starts.append)

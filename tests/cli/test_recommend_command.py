@@ -1,5 +1,6 @@
 import json
 import math
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -170,3 +171,18 @@ def test_devices_that_failed_are_left_out(scalelab, tmp_path: Path) -> None:
     ended = scalelab("recommend", run)
     assert ended.code == 0
     assert "Left out: 4 of 8 trials" in ended.out
+
+
+def test_only_what_is_needed_is_loaded(command: list[str], small: Path) -> None:
+    code = """if True:
+        import sys
+        from scalelab.cli import main
+        main.run(["recommend", sys.argv[1]])
+        heavy = {"xgboost", "sklearn", "plotly", "torch", "distributed", "scipy.stats"}
+        sys.exit(" ".join(heavy & {*sys.modules}))
+    """
+    ended = subprocess.run(
+        [command[0], "-c", code, str(small)], capture_output=True, text=True
+    )
+    assert ended.stderr == "\n"
+    assert ended.stdout.startswith("Use ")

@@ -1,0 +1,195 @@
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from measured_runs import EMULATED, failed, measured_run
+
+from scalelab.cli.sweep_command import _Interrupts
+
+
+@pytest.fixture(autouse=True)
+def experiment(here: Path) -> Path:
+    path = here / "experiment.yaml"
+    path.write_text(EMULATED)
+    return path
+
+
+def test_a_run_that_is_done_is_answered_at_once(scalelab, here: Path) -> None:
+    measured_run(here / "runs" / "small")
+    ended = scalelab("sweep", "experiment.yaml")
+    assert ended.code == 0
+    assert ended.err == f"All 8 trials of {here}/runs/small are done.\n"
+    assert ended.out.startswith("Use 2 A100") or ended.out.startswith("Use 2 emulated")
+    assert ended.out.endswith(f"Report: {here}/runs/small/report.html\n")
+    quiet = scalelab("sweep", "--quiet", "experiment.yaml")
+    assert quiet.err == ""
+    assert quiet.out == ended.out.rpartition("Report: ")[0]
+
+
+def test_trials_that_failed_before_are_not_forgotten(scalelab, here: Path) -> None:
+    measured_run(here / "runs" / "small", ending=failed)
+    ended = scalelab("sweep", "experiment.yaml")
+    assert ended.code == 1
+    assert "Not measured: 8 trials. --retry-failed tries again.\n" in ended.err
+    assert "No recommendation: " in ended.err
+    assert ended.out == f"Report: {here}/runs/small/report.html\n"
+
+
+def test_failures_are_listed(scalelab, here: Path, conductor, monkeypatch) -> None:
+    monkeypatch.setattr(conductor, "num_failed", 7)
+    monkeypatch.setattr(conductor, "tracebacks", ("ValueError: no",))
+    ended = scalelab("sweep", "experiment.yaml")
+    assert ended.code == 1
+    lines = ended.err.splitlines()
+    assert lines[:2] == [
+        f"Running 8 trials into {here}/runs/small.",
+        "Dask dashboard: http://127.0.0.1:1/status",
+    ]
+    assert lines[2].endswith(": failed. It raised.")
+    assert lines[3] == "0/8 done, 0 running, 1 failed, 0.001 device-h"
+    assert sum(line.startswith("failed: ") for line in lines) == 5
+    assert lines[4].endswith("No. Log: rank-0.log")
+    assert lines[9:11] == [
+        "... and 2 trials more.",
+        "Not measured: 7 trials. --retry-failed tries again.",
+    ]
+
+
+def test_a_spent_budget_is_no_failure(scalelab, here, conductor, monkeypatch) -> None:
+    monkeypatch.setattr(conductor, "stopped", "the budget is spent")
+    ended = scalelab("sweep", "--sweep-budget", "30gpu-min", "experiment.yaml")
+    assert ended.code == 0
+    assert conductor.made[0].options["budget_gpu_s"] == 1800
+    assert "The sweep ended early: the budget is spent.\n" in ended.err
+    assert "Not run: 1 trial. The same command goes on with them.\n" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("numbers", "drained", "killed"),
+    [
+        ([signal.SIGINT], 1, 0),
+        ([signal.SIGINT, signal.SIGINT], 1, 1),
+        ([signal.SIGTERM], 0, 1),
+        ([signal.SIGINT, signal.SIGTERM], 1, 1),
+    ],
+)
+def test_signals_reach_the_driver(
+    scalelab, here: Path, conductor, monkeypatch, numbers, drained: int, killed: int
+) -> None:
+    def meanwhile() -> None:
+        for number in numbers:
+            os.kill(os.getpid(), number)
+
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    monkeypatch.setattr(conductor, "meanwhile", staticmethod(meanwhile))
+    monkeypatch.setattr(conductor, "stopped", "the sweep was stopped")
+    ended = scalelab("sweep", "experiment.yaml")
+    assert ended.code == 130
+    assert ended.out == ""
+    (driver,) = conductor.made
+    assert (driver.num_drained, driver.num_killed) == (drained, killed)
+    assert "goes on with them" in ended.err
+    after = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    assert after == before
+
+
+def test_a_third_signal_ends_everything(
+    scalelab, here: Path, conductor, monkeypatch
+) -> None:
+    def meanwhile() -> None:
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(conductor, "meanwhile", staticmethod(meanwhile))
+    ended = scalelab("sweep", "experiment.yaml")
+    assert (ended.code, ended.err.splitlines()[-1]) == (130, "Interrupted.")
+
+
+def test_a_signal_before_the_nodes_are_up_runs_nothing(conductor) -> None:
+    said: list[str] = []
+    interrupts = _Interrupts()
+    interrupts.say = said.append
+    with interrupts:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert said == [
+            "Interrupted: the sweep ends as soon as its nodes have started."
+        ]
+        with pytest.raises(KeyboardInterrupt):
+            interrupts.control(conductor(None, None, None, None, on_event=None))
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_an_auto_batch_has_no_count_yet(scalelab, here, experiment, conductor) -> None:
+    experiment.write_text(EMULATED.replace("[4, 8]", "auto"))
+    err = scalelab("sweep", "experiment.yaml").err
+    assert err.startswith(f"Into {here}/runs/small: first the largest local batch.\n")
+
+
+def test_what_goes_on_is_counted(scalelab, here, experiment, conductor) -> None:
+    measured_run(here / "runs" / "small")
+    experiment.write_text(EMULATED.replace("[4, 8]", "[4, 8, 16]"))
+    err = scalelab("sweep", "experiment.yaml").err
+    assert err.startswith(
+        f"Continuing {here}/runs/small: 8 trials done, 4 trials to run.\n"
+    )
+
+
+def test_accepted_changes_are_repeated(scalelab, here, experiment, conductor) -> None:
+    measured_run(here / "runs" / "small")
+    experiment.write_text(EMULATED.replace("steps: 5", "steps: 6"))
+    assert scalelab("sweep", "experiment.yaml").code == 2
+    err = scalelab("sweep", "--accept-changes", "experiment.yaml").err
+    assert err.splitlines()[:2] == [
+        "Changed: measure.throughput.steps: 5 -> 6.",
+        f"Running 8 trials into {here}/runs/small.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("reply", "code"), [(True, 0), (False, 130)], ids=["yes", "no"]
+)
+def test_large_sweeps_ask(
+    scalelab, here, experiment, conductor, monkeypatch, reply: bool, code: int
+) -> None:
+    experiment.write_text(EMULATED + "confirm_above: {trials: 7}\n")
+    questions: list[str] = []
+
+    def confirm(question: str, **_: object) -> bool:
+        questions.append(question)
+        return reply
+
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("typer.confirm", confirm)
+    ended = scalelab("sweep", "experiment.yaml")
+    assert ended.code == code
+    assert questions == ["This sweep runs 8 trials; confirm_above.trials is 7. Go on?"]
+    assert len(conductor.made) == reply
+    assert ("Nothing was run." in ended.err) == (not reply)
+    assert scalelab("sweep", "--yes", "experiment.yaml").code == 0
+    assert len(questions) == 1
+
+
+def test_one_trial_runs_in_this_process(scalelab, here: Path, monkeypatch) -> None:
+    monkeypatch.setattr("os.environ", dict(os.environ))
+    ended = scalelab("sweep", "--in-process", "experiment.yaml")
+    assert (ended.code, ended.err) == (0, "")
+    lines = ended.out.splitlines()
+    assert lines[0].startswith("completed: ")
+    assert any(line.startswith("  step_time_s ") for line in lines)
+    assert [path.name for path in here.iterdir()] == ["experiment.yaml"]
+
+
+def test_data_land_where_they_are_looked_for(scalelab, here, monkeypatch) -> None:
+    asked: list[tuple[str, Path]] = []
+
+    def obtain(name: str, directory: Path) -> Path:
+        asked.append((name, directory))
+        return directory.absolute()
+
+    monkeypatch.setattr("scalelab.training.datasets.obtain", obtain)
+    ended = scalelab("data", "cifar10")
+    assert (ended.code, ended.out) == (0, f"cifar10 is in {here}/data/cifar10\n")
+    assert scalelab("data", "cifar10", "--directory", "x").out.endswith("/x\n")
+    assert asked == [("cifar10", Path("data/cifar10")), ("cifar10", Path("x"))]
