@@ -2,9 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+SEEDS ?= 5
 INSTALLED := $(VENV)/.installed
 
-.PHONY: sweep test test-all check bench clean
+.PHONY: sweep test test-all test-faults check bench clean
 
 sweep: $(INSTALLED)
 	$(BIN)/scalelab sweep experiments/digits.yaml
@@ -17,6 +18,9 @@ test-all: $(INSTALLED)
 	$(BIN)/coverage run -m pytest -m "not gpu"
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
+
+test-faults: $(INSTALLED)
+	SCALELAB_FAULT_SEEDS=$(SEEDS) $(BIN)/pytest tests/faults
 
 check: $(INSTALLED)
 	$(BIN)/ruff check
