@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -122,14 +123,16 @@ class Sweep:
         planned = plan(asked, where)
         changes: tuple[str, ...] = ()
         rows: list[Observation] = []
-        ended: set[str] = set()
+        finished: list[Observation] = []
         if _is_taken(home):
             store = RunStore.open(home)
             changes = changes_of_meaning(store.meaning, meaning)
             rows = store.rows()
             if not changes:
                 finished = store.finished(rows, retry_failed=retry_failed)
-                ended = {str(row["trial_id"]) for row in finished}
+        if planned.assumes_local_batch and finished:
+            planned = _plan_after(asked, where, finished)
+        ended = {str(row["trial_id"]) for row in finished}
         left = [trial for trial in planned.trials if trial.trial_id not in ended]
         return cls(
             experiment=asked,
@@ -324,6 +327,17 @@ class _InputErrors:
     def raise_first(self) -> None:
         if self._first is not None:
             raise SpecError(self._first)
+
+
+def _plan_after(asked: Experiment, site: Site, finished: list[Observation]) -> Plan:
+    """Return the plan with the ``auto`` batch that the finished trials came to."""
+    source = PlannedTrials(asked, site)
+    for row in finished:
+        source.tell(row)
+    with suppress(SpecError):  # what cannot be resolved is said by the sweep itself
+        source.ask()
+    is_found = source.total is not None
+    return plan(asked, site, source.local_batch_sizes if is_found else None)
 
 
 def _is_taken(directory: Path) -> bool:

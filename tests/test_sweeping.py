@@ -212,8 +212,27 @@ def test_an_auto_batch_that_is_found_starts_no_nodes(here: Path, no_nodes) -> No
         end_trial(store, asked, trial, completed(trial))
         source.tell(store.rows()[-1])
     sweep = Sweep.prepare(write(auto))
-    assert sweep.plan.assumes_local_batch
+    assert not sweep.plan.assumes_local_batch
+    assert {trial.local_batch_size for trial in sweep.plan.trials} == {4}
+    assert sweep.num_remaining == 0
     assert sweep.run().is_complete
+
+
+def test_an_auto_batch_that_is_still_looked_for_is_assumed(here: Path) -> None:
+    auto = EMULATED.replace("[4, 8]", "{at_most: 64}")
+    store = measured_run(here / "runs" / "small", auto, ending=None)
+    asked = Experiment.from_text(auto)
+    site = asked.resolve_site()
+    first = module.PlannedTrials(asked, site).ask()
+    assert first is not None
+    end_trial(store, asked, first, completed(first))
+    assert Sweep.prepare(write(auto)).plan.assumes_local_batch
+    other = module.PlannedTrials(asked, site)
+    other.tell(store.rows()[0])
+    second = other.ask()
+    assert second is not None
+    end_trial(store, asked, second, failed(second))
+    assert Sweep.prepare(write(auto)).plan.assumes_local_batch
 
 
 def test_a_run_that_another_driver_holds_is_left_alone(here: Path, no_nodes) -> None:
