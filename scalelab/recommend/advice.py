@@ -75,7 +75,7 @@ def recommend(
     law
         Name of the step-time law, see :data:`scalelab.laws.baselines.LAWS`.
     within
-        All there is to measure on: no larger trial is proposed; None: no limit.
+        All there is to measure on: nothing larger is proposed; None: no limit.
 
     Returns
     -------
@@ -103,7 +103,7 @@ def recommend(
     asked = _fitting(
         candidates(evidence.curves, places(rows, allocations), evidence.rule), evidence
     )
-    gaps = evidence.law.blocking(asked)
+    gaps = evidence.law.blocking(_in_reach(asked, within) if evidence.is_few else asked)
     if evidence.is_few:
         asked = asked[_is_measured(asked, rows)].reset_index(drop=True)
     outlook = look_ahead(asked, evidence.law, evidence.need, limits)
@@ -212,6 +212,14 @@ def _is_measured(asked: pd.DataFrame, rows: pd.DataFrame) -> np.ndarray:
     known = rows[list(CONFIGURATION)].drop_duplicates().astype(int)
     found = asked.merge(known, how="left", indicator=True)["_merge"]
     return (found == "both").to_numpy(bool)
+
+
+def _in_reach(asked: pd.DataFrame, within: Allocation | None) -> pd.DataFrame:
+    """Return the configurations there are devices and nodes for."""
+    if within is None:
+        return asked
+    has_devices = asked["world_size"] <= within.world_size
+    return asked[has_devices & (asked["num_nodes"] <= within.num_nodes)]
 
 
 def _choose(outlook: Outlook, limits: Constraints) -> Choice:

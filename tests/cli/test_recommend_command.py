@@ -135,25 +135,19 @@ def test_bad_options_are_refused_in_one_paragraph(
     assert {path for path in after if "cache" not in path.parts} <= {*before}
 
 
-def test_what_cannot_be_run_here_is_not_proposed(tmp_path: Path, monkeypatch) -> None:
+def test_what_cannot_be_run_here_is_not_proposed(scalelab, small: Path) -> None:
+    out = scalelab("recommend", small).out
+    assert "Would change the answer" not in out
+    assert "Not identifiable" not in out
+    asked = json.loads(scalelab("recommend", small, "--gpus", "8", "--json").out)
+    assert asked["next_trial"]["world_size"] > 2
+
+
+def test_what_cannot_be_run_here_is_no_next_trial(tmp_path: Path) -> None:
     text = EMULATED.replace("gpus: [1, 2]", "gpus: [1, 2, 4]")
     text = text.replace("gpus_per_node: 2", "gpus_per_node: 4")
-    wider = measured_run(tmp_path / "run", text).directory
-    asked = []
-    from scalelab.recommend import advice
-
-    recommend = advice.recommend
-
-    def spy(*arguments, **options):
-        asked.append(options["within"])
-        return recommend(*arguments, **options)
-
-    monkeypatch.setattr(advice, "recommend", spy)
-    answer = load(wider).recommend()
-    assert asked[0].world_size == 4
+    answer = load(measured_run(tmp_path / "run", text).directory).recommend()
     assert answer.next_trial is None or answer.next_trial.world_size <= 4
-    load(wider).recommend(gpus=[64])
-    assert asked[1] is None
 
 
 def test_what_cannot_be_answered_says_so(scalelab, tmp_path: Path) -> None:
