@@ -125,7 +125,10 @@ def choose(
     if not constraints.any_limit:
         index = int(np.flatnonzero(paying).max())
         least = f"{100 * constraints.min_marginal_return:.0f}%"
-        rule = f"the most devices of which the last step returned at least {least}"
+        rule = (
+            f"the largest allocation whose last doubling returned at least {least} "
+            "of what its devices could"
+        )
         meets = bool(probability[index] >= constraints.confidence)
         return Choice(index=index, meets=meets, rule=rule)
     sure = probability >= constraints.confidence

@@ -254,9 +254,11 @@ def throughput_sentence(table: pd.DataFrame, labels: Labels) -> str:
 def speedup_sentence(table: pd.DataFrame, labels: Labels) -> str:
     """Say what :func:`speedup_table` shows."""
     at = _telling_row(table)
+    if at["world_size"] == at["baseline_world_size"]:
+        return f"{_count(at, labels)} is the baseline of every speedup here."
     ideal = number(at["world_size"] / at["baseline_world_size"])
     return (
-        f"With {counted(at['world_size'], labels.device_word)} the job runs "
+        f"With {_count(at, labels)} the job runs "
         f"{number(at['speedup'])} times as fast as on the baseline; {ideal} times "
         "would be ideal."
     )
@@ -265,11 +267,18 @@ def speedup_sentence(table: pd.DataFrame, labels: Labels) -> str:
 def efficiency_sentence(table: pd.DataFrame, labels: Labels) -> str:
     """Say what :func:`efficiency_table` shows."""
     at = _telling_row(table)
+    if at["world_size"] == at["baseline_world_size"]:
+        return f"{_count(at, labels)} is the baseline, so its efficiency is 100%."
     return (
-        f"With {counted(at['world_size'], labels.device_word)}, "
+        f"With {_count(at, labels)}, "
         f"{percent(at['scaling_efficiency'])} of what they could do at the baseline's "
-        "efficiency is used; the rest is time spent waiting for each other."
+        "efficiency is used; the rest goes into exchanging gradients, waiting for "
+        "slower ranks and fixed costs."
     )
+
+
+def _count(row: pd.Series, labels: Labels) -> str:
+    return counted(row["world_size"], labels.device_word)
 
 
 def _telling_row(table: pd.DataFrame) -> pd.Series:

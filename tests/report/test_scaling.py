@@ -146,7 +146,8 @@ def test_sentences_speak_of_the_recommended_count(subject: Subject) -> None:
     )
     assert efficiency_sentence(efficiency_table(subject), labels) == (
         "With 16 GPUs, 82% of what they could do at the baseline's efficiency is used; "
-        "the rest is time spent waiting for each other."
+        "the rest goes into exchanging gradients, waiting for slower ranks and fixed "
+        "costs."
     )
     assert throughput_sentence(throughput_table(subject), labels).startswith(
         "16 GPUs: 6,522 samples per second."
@@ -157,3 +158,14 @@ def test_without_a_law_the_sentence_says_so(observations: pd.DataFrame) -> None:
     subject = Subject.of(observations)
     sentence = throughput_sentence(throughput_table(subject), subject.labels)
     assert sentence.endswith("No law could be drawn.")
+
+
+def test_sentences_about_the_baseline_say_that_it_is_one(subject: Subject) -> None:
+    labels = subject.labels
+    for table_of, sentence_of in (
+        (speedup_table, speedup_sentence),
+        (efficiency_table, efficiency_sentence),
+    ):
+        table = table_of(subject)
+        baseline = table[table["world_size"] == table["baseline_world_size"]]
+        assert "is the baseline" in sentence_of(baseline, labels)

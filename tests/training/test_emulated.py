@@ -61,7 +61,7 @@ def test_declared_step_time_is_measured(tmp_path, devices_per_node):
     assert measured["step_time_lo_s"] - width < declared
     assert declared < measured["step_time_hi_s"] + width
     assert measured["emulated"] is True
-    assert measured["device_name"] == "emulated"
+    assert measured["device_name"] == "declared machine"
     assert measured["gradient_bytes"] == 100_000_000
     assert "gpu_memory_peak_bytes" not in measured
 

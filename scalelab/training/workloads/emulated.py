@@ -258,7 +258,7 @@ class EmulationEngine:
         is_unsteady = error > LARGEST_CLOCK_ERROR * self._declared_s
         gradient_bytes = self._workload.machine.gradient_bytes
         return {
-            "device_name": "emulated",
+            "device_name": "declared machine",
             "num_parameters": gradient_bytes // 4,
             "gradient_bytes": gradient_bytes,
             "schedule": "constant",
