@@ -25,7 +25,8 @@ def keep_batches_steady() -> None:
         due_s: float | None = getattr(sender, _DUE, None)
         if due_s is None:
             return None
-        return time.time() + max(0.0, due_s - time.monotonic())
+        # In the past once it is due: Dask compares it with a time read just before.
+        return time.time() + due_s - time.monotonic()
 
     def wait(sender: BatchedSend, deadline: float | None) -> None:
         due_s = deadline and time.monotonic() + deadline - time.time()

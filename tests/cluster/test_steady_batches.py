@@ -64,3 +64,14 @@ def test_a_jump_of_the_clock_holds_no_message(
 
     asyncio.run(asyncio.wait_for(converse(), PATIENCE_S))
     assert comm.received == [0, 1, 2]
+
+
+def test_a_batch_that_is_due_is_not_put_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(BatchedSend, "next_deadline", raising=False)
+    keep_batches_steady()
+    sender = BatchedSend(interval="1ms")
+    sender.next_deadline = distributed.batched.time() + 0.001
+    time.sleep(0.01)
+    before = distributed.batched.time()
+    time.sleep(0.001)  # what a busy machine may do between two readings
+    assert sender.next_deadline < before
