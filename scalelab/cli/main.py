@@ -35,7 +35,7 @@ COMMANDS = {
     "doctor": "Say what this machine can run, and what it cannot.",
 }
 
-# Typer brings click along since 0.25 and has no public name for this class.
+# Newer typers bring click along; none has a public name for this class.
 UsageError: type[Any] = typer.BadParameter.__mro__[1]
 
 

@@ -94,6 +94,8 @@ def run(
         _confirm(question)
     interrupts = _Interrupts()
     summary = _run(asked, budget, interrupts, is_quiet=quiet)
+    if summary.stopped and not interrupts.count:
+        typer.echo(f"The sweep ended early: {summary.stopped}.", err=True)
     for line in _closing(summary):
         typer.echo(line, err=True)
     if interrupts.count:
@@ -208,8 +210,6 @@ def _closing(summary: SweepSummary) -> list[str]:
     if summary.num_failed:
         count = trials(summary.num_failed)
         lines.append(f"Not measured: {count}. --retry-failed tries again.")
-    if summary.stopped:
-        lines.append(f"The sweep ended early: {summary.stopped}.")
     if summary.unfinished:
         count = trials(len(summary.unfinished))
         lines.append(f"Not run: {count}. The same command goes on with them.")
