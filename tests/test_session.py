@@ -66,6 +66,7 @@ def test_an_empty_run_answers_nothing(here: Path, options) -> None:
         run.recommend(**options)
 
 
+@pytest.mark.slow
 def test_money_and_time_limit_the_answer(here: Path) -> None:
     (here / "train.py").write_text("")
     run = load(measured_run(here / "run", COMMAND).directory)
@@ -79,6 +80,7 @@ def test_money_and_time_limit_the_answer(here: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_figures_and_report(here: Path) -> None:
     run = load(measured_run(here / "run").directory)
     assert len(run.figures.throughput.data) > 0

@@ -33,6 +33,7 @@ def test_the_answer_comes_first(scalelab, swept: Path) -> None:
     assert ended.out.isascii()
 
 
+@pytest.mark.slow
 def test_explanations_follow_the_answer(scalelab, swept: Path) -> None:
     plain, explained = (
         scalelab("recommend", swept, *options).out for options in ((), ("--explain",))
@@ -58,6 +59,7 @@ def test_json_is_json(scalelab, swept: Path, options) -> None:
     assert ended.err == ""
 
 
+@pytest.mark.slow
 def test_constraints_are_held_or_the_closest_is_shown(scalelab, swept: Path) -> None:
     fast = scalelab("recommend", swept, "--max-time", "30d")
     assert fast.code == 0
@@ -68,6 +70,7 @@ def test_constraints_are_held_or_the_closest_is_shown(scalelab, swept: Path) -> 
     assert "Closest:" in never.out
 
 
+@pytest.mark.slow
 def test_another_job_may_be_meant(scalelab, swept: Path) -> None:
     own = scalelab("recommend", swept, "--json")
     more = scalelab("recommend", swept, "--json", "--samples", 90_000_000)
@@ -143,6 +146,7 @@ def test_what_cannot_be_run_here_is_not_proposed(scalelab, small: Path) -> None:
     assert asked["next_trial"]["world_size"] > 2
 
 
+@pytest.mark.slow
 def test_what_cannot_be_run_here_is_no_next_trial(tmp_path: Path) -> None:
     text = EMULATED.replace("gpus: [1, 2]", "gpus: [1, 2, 4]")
     text = text.replace("gpus_per_node: 2", "gpus_per_node: 4")
@@ -167,6 +171,7 @@ def test_devices_that_failed_are_left_out(scalelab, tmp_path: Path) -> None:
     assert "Left out: 4 of 8 trials" in ended.out
 
 
+@pytest.mark.slow
 def test_only_what_is_needed_is_loaded(command: list[str], small: Path) -> None:
     code = """if True:
         import sys

@@ -86,6 +86,7 @@ def test_the_report_lands_where_it_is_wanted(scalelab, here: Path) -> None:
     assert Path("mine.html").is_file()
 
 
+@pytest.mark.slow
 def test_a_report_that_cannot_be_written_is_refused(scalelab, here: Path) -> None:
     measured_run(here / "run")
     scalelab("report", "run", "-o", "absent/mine.html").assert_refused()
