@@ -40,7 +40,9 @@ torch.nn.parallel.DistributedDataParallel(model)
 dist.barrier()
 dist.destroy_process_group()
 """
-PROGRAM = WorkloadProgram(name="digits_mlp", parameters={"hidden_sizes": [256]})
+PROGRAM = WorkloadProgram(
+    name="small_network:SmallNetwork", code_directory=str(Path(__file__).parent)
+)
 
 
 class Turns:
