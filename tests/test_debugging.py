@@ -68,6 +68,7 @@ OWN = EMULATED.replace(
 )
 
 
+@pytest.mark.slow
 def test_breakpoints_are_met_where_the_code_lies(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -250,6 +250,7 @@ def test_port_in_use_is_tried_again(agent, tmp_path):
     assert result.reason.endswith("another program on the node uses that port")
 
 
+@pytest.mark.slow
 def test_hanging_command_is_stalled(agent, tmp_path):
     program = TICKER.replace(
         "    metrics.write", "    time.sleep(600 * (step > 10))\n        metrics.write"
@@ -261,6 +262,7 @@ def test_hanging_command_is_stalled(agent, tmp_path):
     assert "rank 0 at step 10, rank 1 at step 10" in result.reason
 
 
+@pytest.mark.slow
 def test_command_that_never_reports_is_stalled_and_told_why(agent, tmp_path):
     spec = command_spec(
         tmp_path, "import time; print('hello'); time.sleep(600)", stall_floor_s=1.0
@@ -275,6 +277,7 @@ def test_command_that_never_reports_is_stalled_and_told_why(agent, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_output_is_a_sign_of_life_but_not_for_ever(agent, tmp_path):
     program = """
         import time
@@ -309,6 +312,7 @@ def test_silence_may_last_longer_unless_the_user_said_how_long(
     assert command_limits(spec, 1, grace_s=2.0).stall_floor_s > 100_000
 
 
+@pytest.mark.slow
 def test_timeout_says_that_nothing_was_reported(agent, tmp_path):
     spec = command_spec(tmp_path, "import time; time.sleep(600)", timeout_s=0.5)
     result = run(agent, spec)
@@ -344,6 +348,7 @@ def test_other_ranks_may_end_before_rank_0(agent, tmp_path):
     assert result.outcome is Outcome.COMPLETED, result
 
 
+@pytest.mark.slow
 def test_command_that_ignores_sigterm_is_ended(agent, tmp_path):
     program = "import signal; signal.signal(15, signal.SIG_IGN)\n" + PID + TICKER
     spec = command_spec(tmp_path, program)
@@ -393,6 +398,7 @@ def test_nothing_is_left_when_a_process_is_killed(start, tmp_path, member):
     wait_until(lambda: not any(map(is_running, pids)), "all have ended")
 
 
+@pytest.mark.slow
 def test_nothing_is_left_when_the_rank_server_is_killed(start, tmp_path):
     with NodeAgent("node-0", "cpu", ()) as agent:
         spec = command_spec(tmp_path, FAMILY, steps=10**6)
@@ -455,6 +461,7 @@ def test_disk_that_is_full_is_a_failure(agent, tmp_path):
     assert "No space left" in result.reason
 
 
+@pytest.mark.slow
 def test_command_on_two_nodes_is_ended_by_the_first(agent, start, tmp_path):
     spec = command_spec(tmp_path, PID + TICKER, ranks=(1, 1))
     with NodeAgent("node-1", "cpu", ()) as other:

@@ -51,6 +51,7 @@ def test_node_adds_times_hosts_and_device_seconds(agent, make_spec):
     assert row(spec, read_result(spec.files))["hosts"] == measured["hosts"]
 
 
+@pytest.mark.slow
 def test_many_attempts_in_a_row_leave_clean_exits(agent, make_spec):
     outcomes = {agent.run(make_spec("meet"), 0, None).outcome for _ in range(30)}
     assert outcomes == {Outcome.COMPLETED}
@@ -210,6 +211,7 @@ def test_abort_for_want_of_memory_is_out_of_memory(agent, make_spec):
     assert (result.outcome, result.traceback) == (Outcome.OUT_OF_MEMORY, "SIGABRT")
 
 
+@pytest.mark.slow
 def test_timeout_ends_the_attempt(agent, make_spec):
     spec = make_spec("train", timeout_s=1)
     result = agent.run(spec, 0, None)
@@ -231,6 +233,7 @@ def test_cancel_leaves_no_process(agent, start, make_spec):
     assert read_result(spec.files) == result
 
 
+@pytest.mark.slow
 def test_cancel_ends_ranks_that_ignore_sigterm(agent, start, make_spec):
     spec = make_spec("ignore_sigterm")
     attempt = start(spec)

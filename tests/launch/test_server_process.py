@@ -56,6 +56,7 @@ def test_server_that_is_not_ready_in_time_is_an_error(tmp_path, monkeypatch):
     keeper.close()
 
 
+@pytest.mark.slow
 def test_request_to_a_dead_server_is_an_error(tmp_path):
     keeper = ServerKeeper((), (), tmp_path)
     server = keeper.current()

@@ -96,6 +96,7 @@ def limits(**given):
     return Limits(**{**values, **given})
 
 
+@pytest.mark.slow
 def test_stopped_rank_is_found_stalled(start, make_spec):
     spec = make_spec("train", stall_floor_s=0.8, stall_factor=5)
     attempt = start(spec)
@@ -109,6 +110,7 @@ def test_stopped_rank_is_found_stalled(start, make_spec):
     assert not any(map(is_running, pids))
 
 
+@pytest.mark.slow
 def test_cancelled_node_names_a_rank_that_is_halted(agent, start, make_spec):
     spec = make_spec("train")
     attempt = start(spec)
@@ -123,6 +125,7 @@ def test_cancelled_node_names_a_rank_that_is_halted(agent, start, make_spec):
     assert not any(map(is_running, pids))
 
 
+@pytest.mark.slow
 def test_hanging_rank_shows_where_it_hangs(agent, make_spec):
     result = agent.run(make_spec("hang", stall_floor_s=0.8, culprit=1), 0, None)
     assert result.outcome is Outcome.STALLED
@@ -132,6 +135,7 @@ def test_hanging_rank_shows_where_it_hangs(agent, make_spec):
     assert "in hang_here" in result.traceback
 
 
+@pytest.mark.slow
 def test_rank_that_falls_behind_is_stalled_though_the_other_goes_on(agent, make_spec):
     spec = make_spec("fall_behind", stall_floor_s=0.8, culprit=0)
     result = agent.run(spec, 0, None)
@@ -139,11 +143,13 @@ def test_rank_that_falls_behind_is_stalled_though_the_other_goes_on(agent, make_
     assert "rank 0 at step 1," in result.reason
 
 
+@pytest.mark.slow
 def test_ranks_that_wait_for_a_busy_one_are_not_stalled(agent, make_spec):
     result = agent.run(make_spec("wait_for_slow_rank", stall_floor_s=1), 0, None)
     assert result.outcome is Outcome.COMPLETED
 
 
+@pytest.mark.slow
 def test_limit_grows_with_the_median_step(play):
     server = play(limits=limits(stall_floor_s=0.2, stall_factor=50))
     process = server.start(0)
@@ -190,6 +196,7 @@ def test_end_after_a_failure_does_not_hide_it(play):
     assert (result.rank, result.outcome) == (1, Outcome.FAILED)
 
 
+@pytest.mark.slow
 def test_echo_alone_is_reported_after_a_while(play):
     server = play()
     process = server.start(0)

@@ -224,6 +224,7 @@ def test_a_directory_one_may_not_write_to_is_said(public: Path) -> None:
     assert os.listdir(public) == []
 
 
+@pytest.mark.slow
 def test_somebody_elses_run_is_read_but_not_run(public: Path) -> None:
     few = SWEEP.replace("100_000", "3")
     store = RunStore.create(public / "run", experiment_text="x", meaning={})

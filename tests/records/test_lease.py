@@ -190,6 +190,7 @@ def test_a_driver_notices_that_it_was_replaced(path: Path, tmp_path: Path) -> No
     assert path.read_bytes() == taken
 
 
+@pytest.mark.slow
 def test_of_many_that_want_a_stale_lease_one_gets_it(path: Path) -> None:
     for _ in range(20):
         path.write_text(json.dumps({"host": "far", "boot": "", "pid": 1}))

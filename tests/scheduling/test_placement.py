@@ -355,6 +355,7 @@ def tick_times(num_waiting: int) -> list[float]:
     return times
 
 
+@pytest.mark.slow
 def test_a_tick_does_not_scan_the_queue() -> None:
     few, many = (sorted(tick_times(num)) for num in (4_000, 16_000))
     assert many[len(many) // 2] < 5 * few[len(few) // 2]

@@ -50,6 +50,7 @@ def write_and_read(context):
     return state["weights"].tolist(), own, drawn == draw()
 
 
+@pytest.mark.slow
 def test_checkpoint_keeps_rank_0s_state_and_each_ranks_own(tmp_path):
     results = run_in_contexts(2, write_and_read, directory=tmp_path)
     assert results == [([0.0, 0.0], 0, True), ([0.0, 0.0], 1, True)]

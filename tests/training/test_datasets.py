@@ -261,6 +261,7 @@ except SpecError as error:
 """
 
 
+@pytest.mark.slow
 def test_full_disk_is_said_with_what_is_needed(registry, directory, tmp_path):
     ended = subprocess.run(
         [
