@@ -311,7 +311,6 @@ class Driver:
         """Record how an attempt ended and decide what becomes of its trial."""
         request = self._requests.pop(verdict.attempt_id)
         held_gpu_s = verdict.held_s * request.trial.world_size
-        self._tally.used_gpu_s += held_gpu_s
         result = verdict.result
         if "allocated_gpu_s" not in result.measurements:
             measured = {**result.measurements, "allocated_gpu_s": held_gpu_s}
@@ -319,6 +318,8 @@ class Driver:
         observation = self._store.finish(
             verdict.spec, result, replace=verdict.overrules
         )
+        # What is recorded is what the budget of a later sweep will count.
+        self._tally.used_gpu_s += observation["allocated_gpu_s"] or held_gpu_s
         self._pool.placer.release(request.number)
         for address in verdict.unresponsive:
             self._leave(address)

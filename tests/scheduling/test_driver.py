@@ -208,7 +208,6 @@ def test_a_trial_on_two_nodes_waits_for_the_one_it_lost(
     assert summary.outcomes == {Outcome.COMPLETED: 1}
     assert sweep.events_of(NodeLost)
     assert len(sweep.events_of(NodeUp)) == 3
-    assert sweep.events_of(Waiting)
     outcomes = sorted(sweep.store.observations()["outcome"])
     assert outcomes == ["completed", "node_fail"]
 
