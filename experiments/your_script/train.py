@@ -1,6 +1,6 @@
 """A training script as people write them; it knows nothing of ScaleLab.
 
-    torchrun --nproc-per-node 2 train.py --batch-size 64 --lr 0.1
+torchrun --nproc-per-node 2 train.py --batch-size 64 --lr 0.1
 """
 
 import argparse

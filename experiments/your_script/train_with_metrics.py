@@ -1,6 +1,6 @@
 """The same script with three lines added: it reports every step as a line of JSON.
 
-    torchrun --nproc-per-node 2 train_with_metrics.py --batch-size 64 --lr 0.1
+torchrun --nproc-per-node 2 train_with_metrics.py --batch-size 64 --lr 0.1
 """
 
 import argparse
