@@ -34,6 +34,9 @@ DASK_SETTINGS: dict[str, Any] = {
     # that dies is noticed by its connection.
     "distributed.scheduler.worker-ttl": None,
     "distributed.scheduler.active-memory-manager.start": False,
+    # So long after a worker was lost, Dask closes its node for good if the node happens
+    # to be restarting again just then. Nodes are to come back however often.
+    "distributed.deploy.lost-worker-timeout": "52 weeks",
     # A node's worker only waits for ranks: what Dask would sample there disturbs them.
     "distributed.worker.profile.enabled": False,
     "distributed.worker.memory.target": False,

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
 
+import dask
 import psutil
 import pytest
+from dask.utils import parse_timedelta
 from distributed import Client
 
 from scalelab.cluster.local import LocalNodes
@@ -93,6 +95,12 @@ def test_a_worker_that_dies_is_missed_and_comes_back(nodes: LocalNodes) -> None:
     assert isinstance(joined.node, Node)
     assert joined.node.name == name
     assert joined.node.address != address
+
+
+def test_dask_never_gives_up_a_node_that_is_restarting(nodes: LocalNodes) -> None:
+    # Checked as a setting: it bites when two losses are just its length apart.
+    setting = dask.config.get("distributed.deploy.lost-worker-timeout")
+    assert parse_timedelta(setting) > 7 * 86_400
 
 
 def test_a_cluster_that_cannot_start_is_an_error_in_words(
