@@ -31,7 +31,7 @@ from scalelab.training.stream import StreamWriter
 from scalelab.training.training_engine import TrainingEngine
 from scalelab.training.workloads.digits_mlp import DigitsMlp
 
-BLOCK, MIN_PAIRS, MAX_PAIRS = 250, 1000, 12_000
+BLOCK, MIN_PAIRS = 250, 1000
 HALF_WIDTH, LIMIT = 0.005, 1.02
 LOCAL_BATCH = 64
 
@@ -102,14 +102,17 @@ def plain(context: RankContext) -> Callable[[], None]:
 
 
 def compare(
-    first: Callable[[], None], second: Callable[[], None], context: RankContext
+    first: Callable[[], None],
+    second: Callable[[], None],
+    context: RankContext,
+    max_pairs: int,
 ) -> tuple[float, float, float, int] | None:
     """Return ratio, lower and upper end and number of pairs, on rank 0."""
     chance = random.Random(0)
     seconds: tuple[list[float], list[float]] = ([], [])
     rng = np.random.default_rng(0)
     found = (1.0, 0.0, 9.0)
-    while len(seconds[0]) < MAX_PAIRS:
+    while len(seconds[0]) < max_pairs:
         for _ in range(BLOCK):
             for index in chance.sample((0, 1), 2):
                 started = time.perf_counter()
@@ -135,7 +138,9 @@ def _ratio(
     return float(np.median(ours) / np.median(peer)), float(low), float(high)
 
 
-def run_rank(rank: int, num_ranks: int, folder: str, device: str) -> None:
+def run_rank(
+    rank: int, num_ranks: int, folder: str, device: str, max_pairs: int
+) -> None:
     torch.set_num_threads(1)
     identity = RankIdentity(
         rank=rank,
@@ -156,11 +161,14 @@ def run_rank(rank: int, num_ranks: int, folder: str, device: str) -> None:
             progress=lambda step: None,
         )
         bare = metered(TrialKind.THROUGHPUT, context)
-        meter = compare(bare, plain(context), context)
-        noise = compare(metered(TrialKind.CONVERGENCE, context), bare, context)
+        meter = compare(bare, plain(context), context, max_pairs)
+        watched = metered(TrialKind.CONVERGENCE, context)
+        noise = compare(watched, bare, context, max_pairs)
         if meter and noise:
             _print("with over without meter", meter, LIMIT)
             _print("with over without noise scale, every 10th step", noise, None)
+    if device == "cpu":  # a gloo group is left standing for processes that just end
+        dist.destroy_process_group()
 
 
 def _print(
@@ -177,10 +185,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--max-pairs", type=int, default=12_000)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         processes.spawn(
-            run_rank, (given.ranks, folder, given.device), nprocs=given.ranks
+            run_rank,
+            (given.ranks, folder, given.device, given.max_pairs),
+            nprocs=given.ranks,
         )
 
 
