@@ -267,10 +267,14 @@ class Driver:
 
     def _place(self) -> None:
         self._check_budget()
-        if self._stopped is None:
+        if self._stopped is not None:
+            return
+        try:
             for request, placement in self._pool.placer.place(time.monotonic()):
                 self._waiting_gpu_s -= request.duration_s * request.trial.world_size
                 self._launch(request, placement)
+        finally:
+            self._gangs.send()
 
     def _check_budget(self) -> None:
         if self._budget_gpu_s is None or self._stopped is not None:

@@ -30,7 +30,11 @@ if TYPE_CHECKING:
 END_GRACE_S = 30.0
 """Seconds a node may take to end its ranks once an attempt is to end."""
 
+BATCH = 16
+"""Attempts that are sent together at most; more would keep the first ones waiting."""
+
 RunAttempt = Callable[[str, int, str | None], str]
+_Task = tuple[str, int, tuple[Any, ...]]
 _LOST = (KilledWorker, NoValidWorkerError, asyncio.CancelledError)
 RENDEZVOUS = -1
 """Stands for a node rank where the first node opened the rendezvous."""
@@ -133,6 +137,9 @@ class Gangs:
         # Kept up to date: the driver asks at every event, whatever runs.
         self._num_devices = 0
         self._started_device_s = 0.0
+        self._unsent: dict[tuple[str, Callable[..., str]], list[_Task]] = {}
+        self._num_unsent = 0
+        self._collecting: set[asyncio.Task[None]] = set()
         self._notices: set[Future[None]] = set()
 
     def __len__(self) -> int:
@@ -146,7 +153,7 @@ class Gangs:
     def launch(
         self, spec: AttemptSpec, spec_json: str, addresses: tuple[str, ...]
     ) -> str:
-        """Send an attempt to its nodes, rank 0's first, and return its id.
+        """Begin an attempt and return its id; :meth:`send` sends what was begun.
 
         Parameters
         ----------
@@ -159,9 +166,11 @@ class Gangs:
         self._running[gang.attempt_id] = gang
         self._count_devices(gang, 1)
         if len(addresses) == 1:
-            self._submit_parts(gang)
+            self._add_parts(gang)
         else:
-            self._submit(gang, RENDEZVOUS, open_rendezvous, gang.attempt_id)
+            self._add(gang, RENDEZVOUS, open_rendezvous, gang.attempt_id)
+        if self._num_unsent >= BATCH:
+            self.send()
         return gang.attempt_id
 
     def take(self, message: PartEnded) -> Verdict | None:
@@ -175,7 +184,8 @@ class Gangs:
         if message.node_rank == RENDEZVOUS and isinstance(message.value, str):
             gang.rendezvous = message.value
             if gang.cancelled is None:
-                self._submit_parts(gang)
+                self._add_parts(gang)
+                self.send()
                 return None
             result = AttemptResult(outcome=Outcome.CANCELLED, reason=gang.cancelled)
         else:
@@ -272,26 +282,48 @@ class Gangs:
                 address = gang.addresses[max(0, rank)]
                 self._notify(address, cancel_attempt, gang.attempt_id, reason)
 
-    def _submit_parts(self, gang: _Gang) -> None:
+    def _add_parts(self, gang: _Gang) -> None:
         for rank in range(len(gang.addresses)):
-            self._submit(gang, rank, self._task, gang.spec_json, rank, gang.rendezvous)
+            self._add(gang, rank, self._task, gang.spec_json, rank, gang.rendezvous)
 
-    def _submit(
+    def _add(
         self, gang: _Gang, node_rank: int, function: Callable[..., str], *args: Any
     ) -> None:
-        attempt_id = gang.attempt_id
-        part = "rendezvous" if node_rank == RENDEZVOUS else str(node_rank)
         gang.waits_for.add(node_rank)
-        future = self._client.submit(
-            function,
-            *args,
-            key=(self._key_group, attempt_id, part),
-            workers=[gang.addresses[max(0, node_rank)]],
-            allow_other_workers=False,
-            pure=False,
-            retries=0,
-        )
-        self._loop.add_callback(self._collect, attempt_id, node_rank, future)
+        address = gang.addresses[max(0, node_rank)]
+        tasks = self._unsent.setdefault((address, function), [])
+        tasks.append((gang.attempt_id, node_rank, args))
+        self._num_unsent += 1
+
+    def send(self) -> None:
+        """Send what was begun, in one message per node.
+
+        What Dask does per message is the larger part of what dispatch costs.
+        """
+        for (address, function), tasks in self._unsent.items():
+            futures = self._client.map(
+                function,
+                *zip(*(args for _, _, args in tasks), strict=True),
+                key=[(self._key_group, name, rank) for name, rank, _ in tasks],
+                workers=[address],
+                allow_other_workers=False,
+                pure=False,
+                retries=0,
+            )
+            sent = [
+                (name, rank, future)
+                for (name, rank, _), future in zip(tasks, futures, strict=True)
+            ]
+            self._loop.add_callback(self._collect_all, sent)
+        self._unsent.clear()
+        self._num_unsent = 0
+
+    def _collect_all(self, sent: list[tuple[str, int, Future[str]]]) -> None:
+        """Wait for each task; in the client's thread."""
+        for attempt_id, node_rank, future in sent:
+            task = asyncio.ensure_future(self._collect(attempt_id, node_rank, future))
+            self._collecting.add(task)
+            task.add_done_callback(self._collecting.discard)
 
     async def _collect(
         self, attempt_id: str, node_rank: int, future: Future[str]

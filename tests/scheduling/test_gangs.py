@@ -45,6 +45,12 @@ class FakeClient:
         self.calls.append((function, workers[0], args))
         return FakeFuture()
 
+    def map(self, function: Any, *args: Any, workers: list[str], **_: Any) -> list[Any]:
+        return [
+            self.submit(function, *each, workers=workers)
+            for each in zip(*args, strict=True)
+        ]
+
     def called(self, function: Any) -> list[str]:
         return [address for called, address, _ in self.calls if called is function]
 
@@ -79,7 +85,9 @@ def launch(
             ),
             device_type="cpu",
         )
-        return gangs.launch(spec, json.dumps(spec.to_json()), addresses), *addresses
+        attempt_id = gangs.launch(spec, json.dumps(spec.to_json()), addresses)
+        gangs.send()
+        return attempt_id, *addresses
 
     return launch
 
