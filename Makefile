@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST ?= $(BIN)/pytest
+JOBS ?= 2
+TESTS := --numprocesses $(JOBS) --dist loadfile
 SLOW := "(slow or network or browser) and not gpu"
 SEEDS ?= 5
 BENCHMARKS := launch dispatch instrumentation records cli
@@ -14,16 +16,14 @@ sweep: $(INSTALLED)
 	$(BIN)/scalelab sweep experiments/digits.yaml
 
 test: $(INSTALLED)
-	$(PYTEST) -m "not slow and not gpu and not network and not browser"
+	$(PYTEST) $(TESTS) -m "not slow and not gpu and not network and not browser"
 
-# The slow tests run whole sweeps on real processes; one that fails on a machine that is
-# busy with something else runs once more before it counts.
 test-all: $(INSTALLED)
 	$(BIN)/coverage erase
 	$(MAKE) test PYTEST="$(BIN)/coverage run -m pytest"
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
-	$(BIN)/pytest -m $(SLOW) || $(BIN)/pytest --last-failed -m $(SLOW)
+	$(BIN)/pytest $(TESTS) -m $(SLOW)
 
 test-faults: $(INSTALLED)
 	SCALELAB_FAULT_SEEDS=$(SEEDS) $(BIN)/pytest tests/faults

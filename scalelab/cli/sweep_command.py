@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -177,7 +178,10 @@ class _Interrupts:
         if self.count > (1 if self._kill is None else 2):
             raise KeyboardInterrupt
         if self._drain is None or self._kill is None:
-            self.say("Interrupted: the sweep ends as soon as its nodes have started.")
+            # In a thread: the signal may have come in the middle of a print, and that
+            # cannot be entered a second time.
+            text = "Interrupted: the sweep ends as soon as its nodes have started."
+            threading.Thread(target=self.say, args=(text,)).start()
         elif self.count == 1 and number == signal.SIGINT:
             self._drain()
         else:
