@@ -17,7 +17,7 @@ from scalelab.training.parallelism.base import Observers
 
 # Only evaluation reads the buffers, and takes those of rank 0 then. torch 2.13 renamed
 # the argument that saves the broadcast in every forward pass.
-_BUFFER_ARGUMENT = (
+BUFFER_ARGUMENT = (
     "forward_sync_buffers"
     if "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
     else "broadcast_buffers"
@@ -47,7 +47,7 @@ class Ddp:
                 model,
                 device_ids=[device.index] if device.type == "cuda" else None,
                 gradient_as_bucket_view=True,
-                **{_BUFFER_ARGUMENT: False},  # type: ignore[arg-type]
+                **{BUFFER_ARGUMENT: False},  # type: ignore[arg-type]
             )
             self.model.register_comm_hook(dist.group.WORLD, self._exchange)
 
