@@ -6,9 +6,10 @@ With ``session`` this is where both sides meet: what runs trials is handed the p
 from __future__ import annotations
 
 import errno
+import math
 import os
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,11 +30,12 @@ from scalelab.scheduling.durations import Durations, TimedSource
 from scalelab.scheduling.summary import SweepSummary, Tally
 
 if TYPE_CHECKING:
-    from scalelab.cluster.local import LocalNodes
+    from scalelab.cluster.nodes import Cluster
     from scalelab.scheduling.driver import Driver
     from scalelab.scheduling.events import Event, OnEvent
 
 RUNS = Path("runs")
+NODE_TIMEOUT_S = 120.0
 _INPUT_ERROR = "scalelab.errors.SpecError: "
 
 
@@ -170,11 +172,10 @@ class Sweep:
         sweep = cls.read(
             experiment, site=site, directory=directory, retry_failed=retry_failed
         )
-        if sweep.site.scheduler is not Scheduler.LOCAL:
+        if sweep.site.scheduler is Scheduler.ADDRESS:
             raise SpecError(
-                f"site {sweep.site.name!r} has scheduler={sweep.site.scheduler}; "
-                "sweeps run on scheduler=local only. Run `scalelab sweep` inside an "
-                "allocation of one node, with a local site."
+                f"site {sweep.site.name!r} has scheduler=address, and sweeps bring "
+                "their own Dask scheduler. Write scheduler: slurm, pbs or local."
             )
         if sweep.changes and sweep.has_measurements and not accept_changes:
             raise SpecError(
@@ -249,6 +250,7 @@ class Sweep:
                     on_event=guard,
                     retry_failed=self.retry_failed,
                     budget_gpu_s=budget_gpu_hours and budget_gpu_hours * 3600,
+                    node_timeout_s=self._node_timeout_s,
                 )
                 guard.stop = driver.drain
                 on_start(
@@ -285,6 +287,11 @@ class Sweep:
             code_directory=self.experiment.code_root,
         )
 
+    @property
+    def _node_timeout_s(self) -> float:
+        """How long nothing may run; a batch system's queue takes its time."""
+        return math.inf if self.site.scheduler.is_batch_system else NODE_TIMEOUT_S
+
     def _snapshot(self, store: RunStore) -> Path | None:
         """Copy the code that trials run from; None: they run where it lies."""
         paths = code_paths(self.experiment)
@@ -295,13 +302,14 @@ class Sweep:
         )
         return directory
 
-    def _nodes(self, preload: tuple[str, ...]) -> LocalNodes:
-        from scalelab.cluster.local import LocalNodes
+    def _nodes(self, preload: tuple[str, ...]) -> AbstractContextManager[Cluster]:
+        from scalelab.cluster.kinds import cluster_of
 
-        return LocalNodes(
-            self.site.num_nodes or 1,
-            self.site.gpus_per_node,
-            self.site.device_type.value,
+        trials = self.plan.trials
+        return cluster_of(
+            self.site,
+            run=self.directory,
+            max_nodes=max(trial.allocation.num_nodes for trial in trials),
             preload=preload,
         )
 

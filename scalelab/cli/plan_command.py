@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scalelab.cli.wording import columns, gpu_hours, trials
+from scalelab.cli.wording import columns, gpu_hours, nodes, trials
 
 if TYPE_CHECKING:
     from scalelab.experiment.trial import Trial
@@ -104,13 +104,24 @@ def _cost(asked: Sweep) -> Iterator[str]:
 
 
 def _job_scripts(asked: Sweep) -> Iterator[str]:
-    """Render what a batch system would be asked for, once per allocation."""
-    from scalelab.experiment.directives import job_script
+    """Render what a batch system would be asked for."""
+    from scalelab.experiment.node_jobs import node_job_script
+    from scalelab.records.job_list import CLUSTER_DIRECTORY
 
-    if not asked.site.scheduler.is_batch_system:
+    site = asked.site
+    if not site.scheduler.is_batch_system:
         return
-    allocations = dict.fromkeys(trial.allocation for trial in asked.plan.trials)
-    for allocation in allocations:
-        yield f"Job script for {allocation}:"
-        script = job_script(asked.site, allocation, (), job_name=asked.experiment.name)
-        yield from (f"  {line}" for line in script.splitlines())
+    largest = max(trial.allocation.num_nodes for trial in asked.plan.trials)
+    if site.provision == "one_job":
+        num_nodes = largest
+        yield f"Job script, for {nodes(largest)} together:"
+    else:
+        num_nodes = 1
+        yield f"Job script, for up to {nodes(site.nodes or largest)} one by one:"
+    script = node_job_script(
+        site,
+        num_nodes,
+        job_name=f"{asked.directory.name}-1",
+        directory=asked.directory / CLUSTER_DIRECTORY,
+    )
+    yield from (f"  {line}" for line in script.splitlines())

@@ -39,6 +39,15 @@ def trials(count: int) -> str:
     return f"{count:,} trial{'' if count == 1 else 's'}"
 
 
+def nodes(count: int) -> str:
+    """Return a number of nodes in words.
+
+    >>> nodes(1), nodes(16)
+    ('1 node', '16 nodes')
+    """
+    return f"{count:,} node{'' if count == 1 else 's'}"
+
+
 def one_line(text: str) -> str:
     r"""Return text as one line that cannot steer a terminal.
 

@@ -42,6 +42,42 @@ def local_devices(device_type: str) -> tuple[str, ...]:
     return ids
 
 
+def granted_devices(device_type: str, num_devices: int) -> tuple[str, ...]:
+    """Return the devices of a batch job on its node.
+
+    Parameters
+    ----------
+    device_type
+        ``cpu``: the cores this process may use, again from the first where they are
+        fewer. ``cuda``: what ``CUDA_VISIBLE_DEVICES`` names; where the batch system
+        does not set it, as plain PBS, all GPUs of a node whose job has asked for all.
+    num_devices
+        Devices the job has asked for on each node.
+
+    Raises
+    ------
+    ClusterError
+        If they are fewer than that, or nobody says which they are.
+    """
+    present = local_devices(device_type)
+    if device_type == "cpu":
+        return tuple(present[index % len(present)] for index in range(num_devices))
+    if len(present) < num_devices:
+        raise ClusterError(
+            f"The job asked for {num_devices} GPUs on each node and sees "
+            f"{len(present)} here ({', '.join(present)}). Correct gpus_per_node or the "
+            "GPU request in the site."
+        )
+    if "CUDA_VISIBLE_DEVICES" not in os.environ and len(present) > num_devices:
+        raise ClusterError(
+            f"The job asked for {num_devices} of this node's {len(present)} GPUs, and "
+            "the batch system does not say which: CUDA_VISIBLE_DEVICES is not set. Ask "
+            f"for whole nodes, gpus_per_node: {len(present)}, or set the variable in "
+            "the site's prologue."
+        )
+    return present[:num_devices]
+
+
 def device_name(device_type: str, device_ids: tuple[str, ...]) -> str:
     """Return the model of the devices, e.g. ``NVIDIA A100-SXM4-40GB``."""
     return _cpu_name() if device_type == "cpu" else _cuda_name(device_ids[0])

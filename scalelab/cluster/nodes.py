@@ -40,6 +40,11 @@ class Node:
     num_cores: int
     memory_bytes: int
 
+    @property
+    def job(self) -> str:
+        """Name of the batch job it belongs to; empty where there is none."""
+        return self.name.partition("/")[2]
+
 
 class Cluster(Protocol):
     """Where nodes come from; each kind of cluster gives the driver this much."""
@@ -50,6 +55,11 @@ class Cluster(Protocol):
     @property
     def client(self) -> Client:
         """The Dask client through which the nodes are reached."""
+        ...
+
+    @property
+    def dashboard_link(self) -> str:
+        """Address of Dask's dashboard, on the loopback interface."""
         ...
 
     @property

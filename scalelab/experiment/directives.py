@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scalelab.errors import SpecError
@@ -76,6 +78,7 @@ def job_script(
     *,
     job_name: str,
     walltime_s: float | None = None,
+    log: Path | None = None,
 ) -> str:
     """Return a whole job script: directives, the site's prologue, commands.
 
@@ -85,6 +88,9 @@ def job_script(
         As in :func:`directives`.
     commands
         Shell lines.
+    log
+        File for all that a node's job says, which then is never run again by itself;
+        default: the scheduler's own choice for both.
 
     Raises
     ------
@@ -92,6 +98,9 @@ def job_script(
         As :func:`directives`.
     """
     head = directives(site, allocation, job_name=job_name, walltime_s=walltime_s)
+    if log is not None:
+        prefix, _ = _RENDERERS[site.scheduler]
+        head += [f"{prefix} {line}" for line in _LOGGED[site.scheduler](log)]
     lines = ["#!/usr/bin/env bash", *head, *site.prologue, *commands]
     return "\n".join(lines) + "\n"
 
@@ -118,13 +127,16 @@ def _slurm(
 
 
 def _slurm_devices(site: Site, per_node: int) -> Mapping[str, object]:
-    if site.device_type is DeviceType.CPU:
+    cores = {}
+    if site.device_type is DeviceType.CPU and not site.cores_per_node:
         # A device is a core: without cores_per_node the node's share is what is asked.
-        return {} if site.cores_per_node else {"cpus-per-task": per_node}
+        cores = {"cpus-per-task": per_node}
+    if not site.asks_for_gpus:
+        return cores
     model = f"{site.gpu_type}:" if site.gpu_type else ""
     if site.gpu_request == "gres":
-        return {"gres": f"gpu:{model}{per_node}"}
-    return {"gpus-per-node": f"{model}{per_node}"}
+        return {**cores, "gres": f"gpu:{model}{per_node}"}
+    return {**cores, "gpus-per-node": f"{model}{per_node}"}
 
 
 def _pbs(
@@ -148,7 +160,7 @@ def _select_chunks(site: Site, allocation: Allocation) -> str:
     chunks = []
     for per_node, count in _by_size(allocation):
         parts = [str(count), f"ncpus={_pbs_cores(site, per_node)}"]
-        if site.device_type is DeviceType.CUDA:
+        if site.asks_for_gpus:
             parts.append(f"ngpus={per_node}")
             parts += [f"gpu_model={site.gpu_type}"] if site.gpu_type else []
         # PBS reads whole numbers of kb, mb and gb only.
@@ -161,7 +173,7 @@ def _torque_chunks(site: Site, allocation: Allocation) -> str:
     chunks = []
     for per_node, count in _by_size(allocation):
         parts = [str(count), f"ppn={_pbs_cores(site, per_node)}"]
-        if site.device_type is DeviceType.CUDA:
+        if site.asks_for_gpus:
             parts.append(f"gpus={per_node}")
         chunks.append(":".join(parts))
     return "nodes=" + "+".join(chunks)
@@ -191,6 +203,11 @@ def _clock(seconds: float | None, *, days: bool) -> str | None:
     return f"{f'{day}-' if day else ''}{hour:02d}:{minute:02d}:{second:02d}"
 
 
+# A job that ran again by itself would be there beside the one that replaces it.
+_LOGGED: Mapping[Scheduler, Callable[[Path], tuple[str, ...]]] = {
+    Scheduler.SLURM: lambda log: ("--no-requeue", f"--output={shlex.quote(str(log))}"),
+    Scheduler.PBS: lambda log: ("-j oe", f"-o {log}"),
+}
 _Renderer = Callable[["Site", Allocation, str, float | None], list[str]]
 _RENDERERS: Mapping[Scheduler, tuple[str, _Renderer]] = {
     Scheduler.SLURM: ("#SBATCH", _slurm),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal
@@ -24,6 +23,7 @@ from scalelab.experiment.fields import (
 )
 from scalelab.experiment.local_devices import num_cores, num_visible_gpus
 from scalelab.experiment.problems import one_of, validated
+from scalelab.experiment.site_conflicts import refuse_conflicts
 
 
 class Scheduler(StrEnum):
@@ -105,6 +105,48 @@ class Site(Section):
     gpu_type: Word | None = Field(
         default=None, description="GPU model in the request, such as a100."
     )
+    request_gpus: Flag | None = Field(
+        default=None,
+        description=(
+            "Ask for GPUs; by default where device_type is cuda. With cpu, ranks on "
+            "cores hold the GPUs' places: for trying a profile out."
+        ),
+    )
+    provision: Literal["pool", "one_job"] = Field(
+        default="pool",
+        description=(
+            "pool: jobs of one node, used as the queue grants them. one_job: all nodes "
+            "in one job, granted together."
+        ),
+    )
+    max_jobs: Count | None = Field(
+        default=None, description="Jobs that may be queued or run at once."
+    )
+    submit_interval: Duration | None = Field(
+        default=None, description="Least time between two submissions, such as 2s."
+    )
+    poll_interval: Duration = Field(
+        default=10.0, description="How often the queue is asked, such as 10s."
+    )
+    start_timeout: Duration = Field(
+        default=300.0,
+        description="Time a node may take to answer once its job runs, such as 5min.",
+    )
+    max_idle: Duration = Field(
+        default=600.0,
+        description="Time nodes are held that wait for others, such as 10min.",
+    )
+    interface: Word | None = Field(
+        default=None,
+        description=(
+            "Network interface of the nodes for Dask and between ranks, such as ib0; "
+            "by default the one that leads to the driver."
+        ),
+    )
+    driver_interface: Word | None = Field(
+        default=None,
+        description="Network interface at which nodes reach the driver, such as eth0.",
+    )
     directives: tuple[Text, ...] = Field(
         default=(),
         description="Further directives, one per line, without #SBATCH or #PBS.",
@@ -119,9 +161,7 @@ class Site(Section):
 
     @model_validator(mode="after")
     def _has_no_conflicts(self) -> Site:
-        _refuse_foreign_settings(self)
-        _require_settings(self)
-        _refuse_rendered_directives(self)
+        refuse_conflicts(self)
         return self
 
     @classmethod
@@ -166,6 +206,13 @@ class Site(Section):
         return validated(cls, {"name": path.stem, **values}, source=str(path))
 
     @property
+    def asks_for_gpus(self) -> bool:
+        """Jobs hold GPUs, whatever ranks run on."""
+        if self.request_gpus is None:
+            return self.device_type is DeviceType.CUDA
+        return self.request_gpus
+
+    @property
     def num_nodes(self) -> int | None:
         """Nodes a trial may span; None where the site sets no limit."""
         return 1 if self.scheduler is Scheduler.LOCAL and not self.nodes else self.nodes
@@ -205,89 +252,3 @@ def sites_directory() -> Path:
 def available_sites() -> dict[str, Path]:
     """Return the user's site profiles by name."""
     return {path.stem: path for path in sorted(sites_directory().glob("*.yaml"))}
-
-
-_BELONGS_TO = {
-    "address": (Scheduler.ADDRESS,),
-    "partition": (Scheduler.SLURM,),
-    "qos": (Scheduler.SLURM,),
-    "constraint": (Scheduler.SLURM,),
-    "memory_per_gpu": (Scheduler.SLURM,),
-    "queue": (Scheduler.PBS,),
-    "account": (Scheduler.SLURM, Scheduler.PBS),
-    "walltime": (Scheduler.SLURM, Scheduler.PBS),
-    "cores_per_node": (Scheduler.SLURM, Scheduler.PBS),
-    "memory_per_node": (Scheduler.SLURM, Scheduler.PBS),
-    "gpu_request": (Scheduler.SLURM, Scheduler.PBS),
-    "gpu_type": (Scheduler.SLURM, Scheduler.PBS),
-    "directives": (Scheduler.SLURM, Scheduler.PBS),
-}
-_GPU_REQUESTS = {
-    Scheduler.SLURM: ("gres", "gpus_per_node"),
-    Scheduler.PBS: ("select", "torque"),
-}
-# What scalelab.experiment.directives writes itself; said twice, one of them loses.
-_RENDERED = {
-    Scheduler.SLURM: re.compile(
-        r"-[NntpAJCq]\b|--(nodes|ntasks|ntasks-per-node|time|partition|account|job-name"
-        r"|qos|constraint|gres=gpu|gpus|gpus-per-node|mem|mem-per-gpu|cpus-per-task"
-        r"|exclusive)\b"
-    ),
-    Scheduler.PBS: re.compile(
-        r"-[qANr]\b|-l\s*(select|nodes|walltime|place|ngpus|ncpus|mem)\b"
-    ),
-}
-
-
-def _refuse_foreign_settings(site: Site) -> None:
-    for name, schedulers in _BELONGS_TO.items():
-        if getattr(site, name) and site.scheduler not in schedulers:
-            raise SpecError(
-                f"{name} belongs to scheduler {' or '.join(schedulers)}, but this site "
-                f"has scheduler={site.scheduler}. Remove it or change the scheduler."
-            )
-    allowed = _GPU_REQUESTS.get(site.scheduler, ())
-    if site.gpu_request and site.gpu_request not in allowed:
-        raise SpecError(
-            f"gpu_request={site.gpu_request} is not a form of {site.scheduler}. Valid "
-            f"there: {', '.join(allowed)}."
-        )
-    if site.memory_per_node and site.memory_per_gpu:
-        raise SpecError(
-            "memory_per_node and memory_per_gpu exclude each other. Keep one."
-        )
-
-
-def _require_settings(site: Site) -> None:
-    if site.scheduler is Scheduler.ADDRESS and not site.address:
-        raise SpecError(
-            "scheduler=address needs the Dask scheduler's address. Add, for example, "
-            "address: tls://10.0.0.1:8786."
-        )
-    if site.scheduler is Scheduler.LOCAL:
-        return
-    # The machine that reads the profile is a login node: it says nothing about theirs.
-    for name in ("device_type", "gpus_per_node"):
-        if name not in site.model_fields_set or getattr(site, name) is None:
-            raise SpecError(
-                f"scheduler={site.scheduler} needs {name}, which cannot be found "
-                "out from here. Add it to the site."
-            )
-
-
-def _refuse_rendered_directives(site: Site) -> None:
-    for line in site.directives:
-        if line.lstrip().startswith("#"):
-            raise SpecError(
-                f"directives: {line[:60]!r} starts with '#'. Write the part after "
-                "#SBATCH or #PBS."
-            )
-        if "\n" in line:
-            raise SpecError(
-                f"directives: {line[:60]!r} has several lines. Write one per item."
-            )
-        if found := _RENDERED[site.scheduler].match(line.strip()):
-            raise SpecError(
-                f"directives: {found[0]!r} is written by ScaleLab, from the site's "
-                "other settings and the trial. Remove it there."
-            )

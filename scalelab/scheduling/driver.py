@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
+from scalelab.cluster.batch_queue import QueueEvent
 from scalelab.cluster.node_plugin import run_attempt
 from scalelab.cluster.nodes import Cluster
 from scalelab.cluster.watch import NodeJoined, NodeLeft, NodeWatch
@@ -18,6 +19,7 @@ from scalelab.experiment.program import Program
 from scalelab.experiment.source import Observation, TrialSource
 from scalelab.experiment.trial import Allocation, Trial
 from scalelab.records.attempt import AttemptResult, AttemptSpec, Outcome, Placement
+from scalelab.scheduling.budget import Budget
 from scalelab.scheduling.events import (
     OnEvent,
     Progress,
@@ -29,6 +31,7 @@ from scalelab.scheduling.events import (
 from scalelab.scheduling.gangs import Gangs, PartEnded, RunAttempt, Verdict
 from scalelab.scheduling.placement import Request
 from scalelab.scheduling.pool import Pool
+from scalelab.scheduling.provision import provision_of
 from scalelab.scheduling.summary import SweepSummary, Tally, Unfinished
 
 if TYPE_CHECKING:
@@ -45,7 +48,7 @@ class _Stop:
     at_once: bool
 
 
-_Message = PartEnded | NodeJoined | NodeLeft | _Stop
+_Message = PartEnded | NodeJoined | NodeLeft | QueueEvent | _Stop
 
 
 class Driver:
@@ -104,17 +107,19 @@ class Driver:
         self._on_event = on_event
         self._max_retries = max_retries
         self._retry_failed = retry_failed
-        self._budget_gpu_s = budget_gpu_s
+        self._budget = Budget(budget_gpu_s)
         self._inbox: SimpleQueue[_Message] = SimpleQueue()
         self._gangs = Gangs(cluster.client, self._inbox.put, task)
         self._pool = Pool(cluster.expected_devices, on_event, node_timeout_s)
+        self._provision = provision_of(
+            cluster, self._pool, self._leave, on_event, self._inbox.put
+        )
         self._requests: dict[str, Request] = {}
         self._retries: Counter[tuple[int, bool]] = Counter()
         self._finished: set[str] = set()
         self._refused_earlier: dict[str, Observation] = {}
         self._tally = Tally()
         self._num_asked = 0
-        self._earlier_gpu_s = 0.0
         self._waiting_gpu_s = 0.0
         self._stopped: str | None = None
 
@@ -179,9 +184,7 @@ class Driver:
             self._finished.add(observation["trial_id"])
             self._tally.count_earlier(observation)
             self._source.tell(observation)
-        if self._budget_gpu_s is not None:
-            spent = self._store.observations()["allocated_gpu_s"]
-            self._earlier_gpu_s = float(spent.sum())
+        self._budget.count_earlier(self._store)
         if self._finished:
             self._on_event(Resumed(num_finished=len(self._finished)))
 
@@ -195,17 +198,20 @@ class Driver:
                 self._handle(message)
             for verdict in self._gangs.give_up():
                 self._end(verdict)
+            self._provision.tick(is_stopped=self._stopped is not None)
 
     def _is_idle(self) -> bool:
         return len(self._gangs) == 0
 
     def _messages(self) -> Iterator[_Message]:
         """Wait for one message, or a deadline, and yield all there are."""
-        deadlines = (self._gangs.next_deadline_s, self._pool.deadline_s(self._is_idle))
+        deadlines = (
+            self._gangs.next_deadline_s,
+            self._pool.deadline_s(self._is_idle),
+            self._provision.deadline_s,
+        )
         deadline_s = min((each for each in deadlines if each is not None), default=None)
-        timeout_s = None
-        if deadline_s is not None:
-            timeout_s = max(0.0, deadline_s - time.monotonic())
+        timeout_s = deadline_s and max(0.0, deadline_s - time.monotonic())
         with suppress(Empty):
             yield self._inbox.get(timeout=timeout_s)
             while True:
@@ -224,6 +230,8 @@ class Driver:
                 self._stop("the sweep was stopped")
                 if at_once:
                     self._gangs.cancel_all("The sweep was stopped.")
+            case _:
+                self._provision.take(message)
 
     def _leave(self, address: str) -> None:
         self._pool.leave(address)
@@ -266,7 +274,8 @@ class Driver:
         self._finish(trial, observation, result)
 
     def _place(self) -> None:
-        self._check_budget()
+        if self._stopped is None and (reason := self._budget.spent(self._tally)):
+            self._stop(reason)
         if self._stopped is not None:
             return
         try:
@@ -275,16 +284,6 @@ class Driver:
                 self._launch(request, placement)
         finally:
             self._gangs.send()
-
-    def _check_budget(self) -> None:
-        if self._budget_gpu_s is None or self._stopped is not None:
-            return
-        used_gpu_s = self._earlier_gpu_s + self._tally.used_gpu_s
-        if used_gpu_s >= self._budget_gpu_s:
-            self._stop(
-                f"the budget of {self._budget_gpu_s / 3600:g} GPU-hours is spent "
-                f"({used_gpu_s / 3600:.3g} used)"
-            )
 
     def _launch(self, request: Request, placement: Placement) -> None:
         spec = self._spec(request.trial, placement)
@@ -325,6 +324,7 @@ class Driver:
         # What is recorded is what the budget of a later sweep will count.
         self._tally.used_gpu_s += observation["allocated_gpu_s"] or held_gpu_s
         self._pool.placer.release(request.number)
+        self._provision.tried(Outcome(observation["outcome"]))
         for address in verdict.unresponsive:
             self._leave(address)
         if self._runs_again(request, Outcome(observation["outcome"])):

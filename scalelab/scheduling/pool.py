@@ -43,6 +43,20 @@ class Pool:
         """Devices that are up."""
         return sum(len(node.device_ids) for node in self._nodes.values())
 
+    @property
+    def nodes(self) -> list[Node]:
+        """Nodes that are up."""
+        return list(self._nodes.values())
+
+    @property
+    def num_held_devices(self) -> int:
+        """Devices that are up and not free."""
+        return self.num_devices - sum(self.placer.free_devices.values())
+
+    def is_busy(self, node: Node) -> bool:
+        """Tell whether a trial holds devices of a node."""
+        return self.placer.free_devices[node.name] < len(node.device_ids)
+
     def join(self, node: Node) -> None:
         """Use a node that answered a round trip, unless it is known already."""
         if node.address not in self._nodes:
@@ -55,11 +69,16 @@ class Pool:
 
     def leave(self, address: str) -> None:
         """Forget a node that vanished, if it was known."""
+        if node := self.give_back(address):
+            self._on_event(NodeLost(node=node))
+
+    def give_back(self, address: str) -> Node | None:
+        """Use a node no more; return it if it was known."""
         if node := self._nodes.pop(address, None):
             del self._address_of[node.name]
             self.placer.remove_node(node.name)
             self._hardware.remove(node)
-            self._on_event(NodeLost(node=node))
+        return node
 
     def addresses(self, placement: Placement) -> tuple[str, ...]:
         """Return the address of each node of a placement, rank 0's first."""

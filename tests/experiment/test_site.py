@@ -21,6 +21,14 @@ directives: [--mail-type=END, --gres-flags=enforce-binding]
 prologue: [module load cuda]
 """
 
+PBS = """
+scheduler: pbs
+device_type: cuda
+gpus_per_node: 4
+queue: gpu
+directives: ["-m abe"]
+"""
+
 
 @pytest.fixture
 def sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -146,6 +154,24 @@ def test_local_needs_no_profile_but_may_have_one(sites: Path) -> None:
         ),
         (SLURM.replace("--mail-type=END", "-N 3"), "'-N' is written by ScaleLab"),
         (SLURM.replace("--mail-type=END", "'--gres=gpu:4'"), "'--gres=gpu' is written"),
+        (SLURM.replace("--mail-type=END", "--output=x"), "'--output' is written"),
+        (SLURM.replace("--mail-type=END", "--array=0-3"), "'--array' is written by"),
+        (
+            SLURM.replace("--mail-type=END", "--mem-per-cpu=4G"),
+            "'--mem-per-cpu' and memory_per_node exclude each other",
+        ),
+        (
+            PBS.replace("-m abe", "-l ngpus=1"),
+            "'-l ngpus' is written by ScaleLab",
+        ),
+        (PBS.replace("-m abe", "-J 0-2"), "'-J' is written by ScaleLab"),
+        (SLURM + "request_gpus: false", "request_gpus=false with device_type=cuda"),
+        (
+            SLURM.replace("cuda\n", "cpu\ngpu_type: a100\n", 1),
+            "gpu_type says something about GPUs, but with device_type=cpu none",
+        ),
+        ("max_jobs: 3", "max_jobs belongs to scheduler slurm or pbs, but this site"),
+        ("interface: ib0", "interface belongs to scheduler slurm or pbs or allocation"),
         (SLURM.replace("4h", "4"), "walltime: 4 has no unit"),
         (SLURM.replace("64GB", "64"), "memory_per_node: 64 has no unit"),
         (SLURM.replace("partition: gpu", "partition: a b"), "partition='a b' has the"),

@@ -1,0 +1,264 @@
+"""Nodes that a batch system grants: jobs submitted, watched and given back."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from scalelab.cluster.batch_queue import (
+    CALL_TIMEOUT_S,
+    BatchJob,
+    BatchSystem,
+    JobRefused,
+    JobState,
+    JobSubmitted,
+    QueueEvent,
+    QueueSeen,
+    log_tail,
+    scheduler_words,
+)
+from scalelab.cluster.hub import Hub
+from scalelab.errors import ClusterError
+from scalelab.experiment.node_jobs import node_job_script
+from scalelab.experiment.site import Scheduler
+from scalelab.records.job_list import JobLine, JobList
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+    from scalelab.cluster.nodes import Node
+    from scalelab.experiment.site import Site
+
+LEAVE_S = 15.0
+"""Seconds a job may take to end by itself before it is cancelled."""
+_LOOK_AGAIN_S = 0.5
+
+
+class BatchNodes:
+    """Nodes of SLURM or PBS.
+
+    It does as it is told, job by job; how many nodes there should be is the driver's
+    decision. Requests return at once; what comes of them is delivered.
+
+    Parameters
+    ----------
+    site
+        A site with scheduler slurm or pbs.
+    num_nodes
+        Nodes there are at most.
+    run_name, directory
+        The run, and where its jobs' files are: on a file system the nodes share.
+    preload, search_path, entry
+        As in :class:`~scalelab.launch.gang_agent.NodeAgent`.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        num_nodes: int,
+        *,
+        run_name: str,
+        directory: Path,
+        **agent_options: Any,
+    ) -> None:
+        self.site = site
+        self.device_type = site.device_type.value
+        self._num_nodes = num_nodes
+        self._run_name = run_name
+        self._directory = directory
+        self._hub = Hub(site, directory, **agent_options)
+        self._jobs: dict[str, BatchJob] = {}
+        self._last_number = 0
+        self._deliver: Callable[[QueueEvent], None] = lambda event: None
+        self._tasks: set[asyncio.Future[None]] = set()
+
+    @property
+    def expected_devices(self) -> tuple[int, ...]:
+        """Devices of each node there may be."""
+        return (self.site.devices_per_node,) * self._num_nodes
+
+    @property
+    def client(self) -> Client:
+        """The Dask client through which the nodes are reached."""
+        return self._hub.client
+
+    @property
+    def dashboard_link(self) -> str:
+        """Address of Dask's dashboard, on the loopback interface."""
+        return self._hub.dashboard_link
+
+    def nodes(self) -> list[Node]:
+        """Return the nodes that answered a round trip just now."""
+        return self._hub.nodes()
+
+    def __enter__(self) -> Self:
+        """Start the driver's end; cancel jobs that a dead driver has left.
+
+        Raises
+        ------
+        ClusterError
+            If the driver's end does not start.
+        """
+        self._system = batch_system(self.site.scheduler)
+        self._hub.__enter__()
+        try:
+            left = JobList.read(self._directory)
+            self._last_number = left.last_number
+            self._cancel_left(left.jobs)
+        except BaseException:
+            self._hub.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End all jobs and wait until the batch system has heard of it."""
+        try:
+            with suppress(ClusterError, TimeoutError):
+                self._hub.wait_for(self._end_all(), CALL_TIMEOUT_S)
+            JobList(last_number=self._last_number).write(self._directory)
+        finally:
+            self._hub.__exit__(kind, error, traceback)
+
+    def attend(self, deliver: Callable[[QueueEvent], None]) -> None:
+        """Deliver from now on what comes of requests and of looks at the queue.
+
+        Parameters
+        ----------
+        deliver
+            Called from the event loop's thread.
+        """
+        self._deliver = deliver
+
+    def request(self, num_nodes: int) -> str:
+        """Submit a job of so many nodes; return its name at once."""
+        self._last_number += 1
+        name = f"{self._run_name}-{self._last_number}"
+        self._start(self._submit(name, num_nodes))
+        return name
+
+    def give_back(self, name: str, addresses: Iterable[str] = ()) -> None:
+        """End a job: by itself where its workers can be told, else by cancelling it.
+
+        Parameters
+        ----------
+        name
+            The job.
+        addresses
+            Addresses of its workers.
+        """
+        self._start(self._end([name], list(addresses)))
+
+    def look(self) -> None:
+        """Ask the batch system about all jobs it took."""
+        self._start(self._look())
+
+    def log_tail(self, name: str) -> str:
+        """Return the last lines that a job has said."""
+        return log_tail(self._directory / f"{name}.log")
+
+    def write_list(self, jobs: Iterable[JobLine], waiting: Iterable[str]) -> None:
+        """Write down how the jobs stand, for readers and for a later driver."""
+        JobList(
+            jobs=tuple(jobs), waiting=tuple(waiting), last_number=self._last_number
+        ).write(self._directory)
+
+    def _start(self, coroutine: Any) -> None:
+        def start() -> None:
+            task = asyncio.ensure_future(coroutine)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+        self._hub.loop.call_soon_threadsafe(start)
+
+    async def _submit(self, name: str, num_nodes: int) -> None:
+        script = node_job_script(
+            self.site, num_nodes, job_name=name, directory=self._directory
+        )
+        job = self._system.job(self._hub.address, name, script)
+        try:
+            await asyncio.wait_for(job.start(), CALL_TIMEOUT_S)
+        except (OSError, RuntimeError, ValueError, TimeoutError) as error:
+            words = scheduler_words(error) or "it did not answer in time"
+            self._deliver(JobRefused(name, words))
+            return
+        assert job.job_id is not None
+        self._jobs[name] = job
+        self._deliver(JobSubmitted(name, job.job_id))
+
+    async def _look(self) -> None:
+        asked = {name: job.job_id or "" for name, job in self._jobs.items()}
+        try:
+            views = await self._system.look(asked) if asked else {}
+        except ClusterError as error:
+            self._deliver(QueueSeen({}, frozenset(asked), str(error)))
+            return
+        self._deliver(QueueSeen(views, frozenset(asked)))
+
+    async def _end(self, names: list[str], addresses: list[str]) -> None:
+        jobs = {name: self._jobs.pop(name) for name in names if name in self._jobs}
+        if addresses:
+            # A job that ends by itself is not counted as cancelled.
+            await self._hub.close_workers(addresses)
+            await self._await_end(jobs)
+        await asyncio.gather(*(job.close() for job in jobs.values()))
+
+    async def _await_end(self, jobs: dict[str, BatchJob]) -> None:
+        """Drop jobs that end by themselves, for a while."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + LEAVE_S
+        while jobs and loop.time() < deadline_s:
+            await asyncio.sleep(_LOOK_AGAIN_S)
+            ids = {name: job.job_id or "" for name, job in jobs.items()}
+            try:
+                views = await self._system.look(ids)
+            except ClusterError:
+                return
+            for name in ids:
+                if name not in views or views[name].state is JobState.ENDED:
+                    del jobs[name]
+                elif views[name].state is JobState.PENDING:
+                    await jobs.pop(name).close()
+
+    async def _end_all(self) -> None:
+        workers = list(self.client.scheduler_info(n_workers=-1)["workers"])
+        await self._end(list(self._jobs), workers)
+
+    def _cancel_left(self, jobs: Iterable[JobLine]) -> None:
+        """Cancel the jobs that an earlier driver of the run could not."""
+
+        async def cancel() -> None:
+            for line in jobs:
+                if line.job_id is not None:
+                    job = self._system.job(self._hub.address, line.name, "")
+                    job.job_id = line.job_id
+                    await job.close()
+
+        with suppress(TimeoutError):
+            self._hub.wait_for(cancel(), CALL_TIMEOUT_S)
+
+
+def batch_system(scheduler: Scheduler) -> BatchSystem:
+    """Return SLURM or PBS."""
+    # dask-jobqueue replaces what Ctrl-C does when it is imported.
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        if scheduler is Scheduler.SLURM:
+            from scalelab.cluster.slurm import Slurm
+
+            return Slurm()
+        from scalelab.cluster.pbs import Pbs
+
+        return Pbs()
+    finally:
+        with suppress(ValueError):  # not in the main thread, where it changed nothing
+            signal.signal(signal.SIGINT, before)

@@ -1,0 +1,60 @@
+"""Which kind of cluster a site asks for."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scalelab.errors import SpecError
+from scalelab.experiment.site import Scheduler, Site
+from scalelab.records.job_list import CLUSTER_DIRECTORY
+
+if TYPE_CHECKING:
+    from scalelab.cluster.nodes import Cluster
+
+
+def cluster_of(
+    site: Site, *, run: Path, max_nodes: int, preload: tuple[str, ...]
+) -> AbstractContextManager[Cluster]:
+    """Return the cluster of a site; nodes start when it is entered.
+
+    Parameters
+    ----------
+    site
+        Where nodes come from.
+    run
+        Directory of the run.
+    max_nodes
+        Nodes of the largest trial: what a site that sets no limit may be asked for.
+    preload
+        Modules that ranks need.
+
+    Raises
+    ------
+    SpecError
+        If its scheduler gives no nodes to a sweep.
+    """
+    if site.scheduler is Scheduler.LOCAL:
+        from scalelab.cluster.local import LocalNodes
+
+        return LocalNodes(
+            site.num_nodes or 1,
+            site.gpus_per_node,
+            site.device_type.value,
+            preload=preload,
+        )
+    if site.scheduler.is_batch_system:
+        from scalelab.cluster.batch import BatchNodes
+
+        return BatchNodes(
+            site,
+            site.nodes or max_nodes,
+            run_name=run.name,
+            directory=run / CLUSTER_DIRECTORY,
+            preload=preload,
+        )
+    raise SpecError(
+        f"site {site.name!r} has scheduler={site.scheduler}; sweeps run on "
+        "scheduler=local, slurm or pbs."
+    )

@@ -1,0 +1,125 @@
+"""Which of a host's addresses others reach it at."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from urllib.parse import urlsplit
+
+import psutil
+
+from scalelab.errors import ClusterError
+
+LOOPBACK = "127.0.0.1"
+
+
+def address_of_interface(name: str) -> str:
+    """Return the address of a network interface, IPv4 where it has one.
+
+    Raises
+    ------
+    ClusterError
+        If this host has no such interface, or it has no address.
+    """
+    addresses = _addresses()
+    if found := addresses.get(name):
+        return found[0]
+    known = ", ".join(f"{each} ({', '.join(has)})" for each, has in addresses.items())
+    raise ClusterError(
+        f"{socket.gethostname()} has no network interface {name!r} with an address. "
+        f"It has {known or 'none'}. Change interface or driver_interface in the site."
+    )
+
+
+def address_towards(url: str) -> str:
+    """Return the address from which this host reaches another one.
+
+    Parameters
+    ----------
+    url
+        Such as ``tls://10.0.0.1:8786``.
+
+    Raises
+    ------
+    ClusterError
+        If there is no way to it.
+    """
+    target = urlsplit(url)
+    host, port = str(target.hostname), target.port or 1
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, port))  # sends nothing
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise ClusterError(
+            f"{socket.gethostname()} has no route to the driver at {url}: "
+            f"{error.strerror}. Set driver_interface in the site to one that nodes "
+            "reach."
+        ) from error
+
+
+def own_address(interface: str | None) -> str:
+    """Return the address at which nodes reach this host.
+
+    Parameters
+    ----------
+    interface
+        The network interface to use; None: the only one there is besides loopback,
+        else the one of the default route, else the one that carries the host's name.
+
+    Raises
+    ------
+    ClusterError
+        If that is not clear.
+    """
+    if interface is not None:
+        return address_of_interface(interface)
+    addresses = [found for found in _addresses().values() if not _is_local(found[0])]
+    if len(addresses) == 1:
+        return addresses[0][0]
+    candidates = {found[0] for found in addresses}
+    for guess in (_default_route(), _named()):
+        if guess in candidates:
+            return guess
+    known = ", ".join(sorted(candidates)) or "none but loopback"
+    raise ClusterError(
+        f"Which address of {socket.gethostname()} do nodes reach? It has {known}. Set "
+        "driver_interface in the site."
+    )
+
+
+def _addresses() -> dict[str, list[str]]:
+    """Return the addresses of each interface, IPv4 first."""
+    found: dict[str, list[str]] = {}
+    for name, addresses in psutil.net_if_addrs().items():
+        numeric = [
+            each.address.partition("%")[0]
+            for family in (socket.AF_INET, socket.AF_INET6)
+            for each in addresses
+            if each.family == family
+        ]
+        usable = [
+            each for each in numeric if not ipaddress.ip_address(each).is_link_local
+        ]
+        if usable:
+            found[name] = usable
+    return found
+
+
+def _is_local(address: str) -> bool:
+    return ipaddress.ip_address(address).is_loopback
+
+
+def _default_route() -> str | None:
+    try:
+        return address_towards("tls://192.0.2.1:1")  # documentation only; never sent to
+    except ClusterError:
+        return None
+
+
+def _named() -> str | None:
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return None

@@ -1,0 +1,112 @@
+"""What a node is told in order to join the driver: a file for its user alone."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scalelab.errors import StoreError
+from scalelab.launch.protocol import DEFAULT_ENTRY
+
+if TYPE_CHECKING:
+    from distributed.security import Security
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeOptions:
+    """How a node joins the driver, and what it offers.
+
+    Parameters
+    ----------
+    scheduler
+        Address of the driver's Dask scheduler.
+    tls_files
+        Certificate of the authority, certificate and key: paths that nodes can read.
+    device_type, num_devices
+        What it offers, ``cpu`` or ``cuda``, and how many.
+    interface
+        The network interface to use; None: the one that leads to the driver.
+    death_timeout_s
+        How long it tries to reach the driver before it gives up.
+    preload, search_path, entry
+        As in :class:`~scalelab.launch.gang_agent.NodeAgent`.
+    """
+
+    scheduler: str
+    tls_files: tuple[str, str, str]
+    device_type: str
+    num_devices: int
+    interface: str | None = None
+    death_timeout_s: float = 60.0
+    preload: tuple[str, ...] = ()
+    search_path: tuple[str, ...] = ()
+    entry: str = DEFAULT_ENTRY
+
+    @classmethod
+    def read(cls, path: Path) -> NodeOptions:
+        """Read a file that :meth:`write` has written."""
+        values = json.loads(path.read_bytes())
+        for name in ("tls_files", "preload", "search_path"):
+            values[name] = tuple(values[name])
+        return cls(**values)
+
+    def write(self, path: Path) -> None:
+        """Write the file.
+
+        Raises
+        ------
+        StoreError
+            If the disk refuses.
+        """
+        write_private(path, json.dumps(asdict(self), indent=1))
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that nobody but its user may read.
+
+    Raises
+    ------
+    StoreError
+        If the disk refuses.
+    """
+    try:
+        path.unlink(missing_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+    except OSError as error:
+        raise StoreError(
+            f"{path} cannot be written: {error.strerror}. Check the file system."
+        ) from error
+
+
+def write_tls_files(security: Security, directory: Path) -> tuple[str, str, str]:
+    """Write the credentials that workers need and return the files' paths.
+
+    Raises
+    ------
+    StoreError
+        If the disk refuses.
+    """
+    role = security.get_tls_config_for_role("worker")
+    paths = []
+    for part in ("ca_file", "cert", "key"):
+        paths.append(directory / f"{part.removesuffix('_file')}.pem")
+        write_private(paths[-1], role[part])
+    return str(paths[0]), str(paths[1]), str(paths[2])
+
+
+def worker_security(tls_files: tuple[str, str, str]) -> Security:
+    """Return the credentials that :func:`write_tls_files` has written."""
+    from distributed.security import Security
+
+    authority, certificate, key = tls_files
+    return Security(
+        require_encryption=True,
+        tls_ca_file=authority,
+        tls_worker_cert=certificate,
+        tls_worker_key=key,
+    )

@@ -1,0 +1,94 @@
+"""What a job starts on each of its nodes: ``python -m ... nodes.json JOB``.
+
+A nanny of Dask's keeps the node's worker running. Both end when the driver does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from pathlib import Path
+
+import dask
+from distributed import Nanny
+
+from scalelab.cluster.devices import granted_devices
+from scalelab.cluster.local import DASK_SETTINGS
+from scalelab.cluster.network import address_of_interface, address_towards
+from scalelab.cluster.node_options import NodeOptions, worker_security
+from scalelab.cluster.node_plugin import NodePlugin
+from scalelab.cluster.worker import NodeWorker
+from scalelab.errors import ScaleLabError
+
+
+def worker_name(host: str, job_name: str) -> str:
+    """Return the name of a node's worker; a host has one node of a job.
+
+    >>> worker_name("n1.cluster.org", "vit-3")
+    'n1/vit-3'
+    """
+    return f"{host.partition('.')[0]}/{job_name}"
+
+
+async def serve(options: NodeOptions, job_name: str, scratch: Path) -> None:
+    """Be a node until the driver or the job ends."""
+    device_ids = granted_devices(options.device_type, options.num_devices)
+    if options.interface is not None:
+        host = address_of_interface(options.interface)
+    else:
+        host = address_towards(options.scheduler)
+    plugin = NodePlugin(
+        device_type=options.device_type,
+        device_ids=device_ids,
+        preload=options.preload,
+        search_path=options.search_path,
+        entry=options.entry,
+    )
+    nanny = Nanny(
+        options.scheduler,
+        name=worker_name(socket.gethostname(), job_name),
+        host=f"[{host}]" if ":" in host else host,
+        protocol="tls://",
+        security=worker_security(options.tls_files),
+        worker_class=NodeWorker,
+        plugins=(plugin,),
+        # As on a local node: an attempt holds a device and a thread that waits for it.
+        nthreads=2 * len(device_ids) + 4,
+        memory_limit=0,
+        local_directory=str(scratch),
+        death_timeout=options.death_timeout_s,
+        silence_logs=logging.WARNING,
+    )
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, ended.set)
+    async with nanny:
+        finished = asyncio.ensure_future(nanny.finished())
+        told = asyncio.ensure_future(ended.wait())
+        await asyncio.wait((finished, told), return_when=asyncio.FIRST_COMPLETED)
+        told.cancel()
+
+
+def main() -> None:
+    """Be a node, as the command line says."""
+    path, job_name = sys.argv[1:]
+    scratch = Path(tempfile.mkdtemp(prefix="scalelab-"))
+    settings = {**DASK_SETTINGS, "temporary-directory": str(scratch)}
+    try:
+        with dask.config.set(settings):
+            asyncio.run(serve(NodeOptions.read(Path(path)), job_name, scratch))
+    except (ScaleLabError, OSError) as error:
+        here = f"{socket.gethostname()}, process {os.getpid()}"
+        sys.exit(f"scalelab: {here} cannot join the sweep: {error}")
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

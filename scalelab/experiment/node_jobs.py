@@ -1,0 +1,115 @@
+"""The batch jobs whose nodes a sweep runs on; nothing is submitted here.
+
+A job of one node starts that node's end of the sweep by itself; one of several starts
+it once on each of its nodes, by ``srun`` or ``pbsdsh``.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scalelab.experiment.directives import job_script
+from scalelab.experiment.trial import Allocation
+
+if TYPE_CHECKING:
+    from scalelab.experiment.site import Site
+
+NODE_MODULE = "scalelab.cluster.node_process"
+OPTIONS, NODE_SCRIPT = "nodes.json", "node.sh"
+
+
+def node_command(site: Site, directory: Path, job_name: str) -> str:
+    """Return the shell line that makes the node it runs on one of the sweep's.
+
+    Parameters
+    ----------
+    site
+        Names the interpreter; default: this one.
+    directory
+        Where the cluster's files are, on a file system the nodes share.
+    job_name
+        Name of the job that the node belongs to.
+    """
+    python = site.python or sys.executable
+    words = [python, "-m", NODE_MODULE, str(directory / OPTIONS), job_name]
+    return f"exec {shlex.join(words)}"
+
+
+def node_script(site: Site, directory: Path) -> str:
+    """Return what each node of a larger job runs; its argument is the job's name."""
+    # pbsdsh starts tasks without what the job's script has exported.
+    line = node_command(site, directory, "JOB").removesuffix("JOB") + '"$1"'
+    return "\n".join(["#!/usr/bin/env bash", *site.prologue, line]) + "\n"
+
+
+def node_job_script(
+    site: Site, num_nodes: int, *, job_name: str, directory: Path
+) -> str:
+    r"""Return the script of a job that holds nodes for a sweep.
+
+    Parameters
+    ----------
+    site
+        A site with scheduler slurm or pbs.
+    num_nodes
+        Nodes of the job, all of their devices included.
+    job_name
+        Name of the job, and of its log.
+    directory
+        Where the cluster's files are, on a file system the nodes share.
+
+    Raises
+    ------
+    SpecError
+        If the site has no batch system.
+
+    Examples
+    --------
+    >>> from scalelab.experiment.site import Site
+    >>> site = Site(
+    ...     scheduler="slurm", device_type="cuda", gpus_per_node=4, python="python3"
+    ... )
+    >>> print(node_job_script(site, 1, job_name="vit-1", directory=Path("/data")))
+    #!/usr/bin/env bash
+    #SBATCH --job-name=vit-1
+    #SBATCH --nodes=1
+    #SBATCH --ntasks-per-node=1
+    #SBATCH --gpus-per-node=4
+    #SBATCH --no-requeue
+    #SBATCH --output=/data/vit-1.log
+    exec python3 -m scalelab.cluster.node_process /data/nodes.json vit-1
+    <BLANKLINE>
+    """
+    allocation = Allocation(devices_per_node=(site.devices_per_node,) * num_nodes)
+    return job_script(
+        site,
+        allocation,
+        [_start_line(site, num_nodes, directory, job_name)],
+        job_name=job_name,
+        log=directory / f"{job_name}.log",
+    )
+
+
+def _start_line(site: Site, num_nodes: int, directory: Path, job_name: str) -> str:
+    if num_nodes == 1:
+        return node_command(site, directory, job_name)
+    return f"exec {shlex.join(start_on_all(site, num_nodes, directory, job_name))}"
+
+
+def start_on_all(
+    site: Site, num_nodes: int, directory: Path, job_name: str, *, pbs: bool = False
+) -> list[str]:
+    """Return the command that runs the node script once on each node of a job."""
+    script = ["bash", str(directory / NODE_SCRIPT), job_name]
+    if pbs or site.scheduler == "pbs":
+        return ["pbsdsh", "--", "/bin/bash", *script[1:]]
+    srun = ["srun", f"--nodes={num_nodes}", f"--ntasks={num_nodes}"]
+    # A job that has lost a node cannot run what it was asked for: it ends whole.
+    srun += ["--ntasks-per-node=1", "--kill-on-bad-exit=1"]
+    if site.cores_per_node:
+        # srun does not take it over from the job since SLURM 22.05.
+        srun.append(f"--cpus-per-task={site.cores_per_node}")
+    return [*srun, *script]

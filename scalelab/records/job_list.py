@@ -1,0 +1,99 @@
+"""The batch jobs of a run, as its driver last saw them: for readers, and its successor.
+
+::
+
+    NAME/cluster/jobs.json              this list, replaced as a whole
+    NAME/cluster/NAME-1.log, ...        what each job said
+    NAME/cluster/nodes.json, *.pem      how nodes join the driver; for its user alone
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from scalelab.records.attempt_io import encode_json, write_atomically
+
+CLUSTER_DIRECTORY = "cluster"
+_NAME = "jobs.json"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobLine:
+    """One batch job.
+
+    Parameters
+    ----------
+    name
+        Its name in the batch system.
+    job_id
+        Its id there; None: it is being submitted.
+    num_nodes
+        Nodes it asks for.
+    state
+        ``pending``, ``running`` (without its nodes) or ``up``.
+    reason
+        Why it waits, in the batch system's words; empty where it does not say.
+    estimated_start
+        When the batch system expects it to start, in its words; None: unknown.
+    """
+
+    name: str
+    job_id: str | None
+    num_nodes: int
+    state: str
+    reason: str = ""
+    estimated_start: str | None = None
+
+    def __str__(self) -> str:
+        nodes = f"{self.num_nodes} node{'s' if self.num_nodes > 1 else ''}"
+        known = f"job {self.job_id}" if self.job_id else "being submitted"
+        parts = [f"{self.name} ({known}, {nodes}): {self.state}"]
+        if self.reason:
+            parts.append(self.reason)
+        if self.estimated_start:
+            parts.append(f"start expected {self.estimated_start}")
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobList:
+    """All jobs of a run, and why trials wait.
+
+    Parameters
+    ----------
+    jobs
+        Jobs that have not ended.
+    waiting
+        Why trials wait, one sentence each.
+    last_number
+        Number of the job that was submitted last.
+    """
+
+    jobs: Sequence[JobLine] = ()
+    waiting: Sequence[str] = ()
+    last_number: int = 0
+
+    @classmethod
+    def read(cls, directory: Path) -> JobList:
+        """Return the list in a directory; an empty one where there is none."""
+        try:
+            values = json.loads((directory / _NAME).read_bytes())
+            jobs = tuple(JobLine(**line) for line in values["jobs"])
+            waiting = tuple(map(str, values["waiting"]))
+            number = int(values["last_number"])
+        except (OSError, ValueError, TypeError, KeyError):
+            return cls()  # it says what is, not what was measured
+        return cls(jobs=jobs, waiting=waiting, last_number=number)
+
+    def write(self, directory: Path) -> None:
+        """Replace the list in a directory.
+
+        Raises
+        ------
+        StoreError
+            If the disk refuses.
+        """
+        write_atomically(directory / _NAME, encode_json(asdict(self)))

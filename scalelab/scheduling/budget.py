@@ -1,0 +1,39 @@
+"""How much device time a run may use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from scalelab.records.store import RunStore
+    from scalelab.scheduling.summary import Tally
+
+
+class Budget:
+    """The device-seconds of a run, those of earlier sweeps included.
+
+    Parameters
+    ----------
+    limit_gpu_s
+        No trial starts once the run has used this much; None: no limit.
+    """
+
+    def __init__(self, limit_gpu_s: float | None) -> None:
+        self._limit_gpu_s = limit_gpu_s
+        self._earlier_gpu_s = 0.0
+
+    def count_earlier(self, store: RunStore) -> None:
+        """Count what is recorded of earlier sweeps."""
+        if self._limit_gpu_s is not None:
+            spent = store.observations()["allocated_gpu_s"]
+            self._earlier_gpu_s = float(spent.sum())
+
+    def spent(self, tally: Tally) -> str | None:
+        """Say that nothing is left, or return None."""
+        used_gpu_s = self._earlier_gpu_s + tally.used_gpu_s
+        if self._limit_gpu_s is None or used_gpu_s < self._limit_gpu_s:
+            return None
+        return (
+            f"the budget of {self._limit_gpu_s / 3600:g} GPU-hours is spent "
+            f"({used_gpu_s / 3600:.3g} used)"
+        )

@@ -1,0 +1,81 @@
+"""A batch job as the driver knows it, and who submits it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from scalelab.cluster.batch_queue import JobState, JobView, QueueEvent
+from scalelab.cluster.nodes import Node
+from scalelab.records.job_list import JobLine
+
+if TYPE_CHECKING:
+    from scalelab.experiment.site import Site
+
+
+class Batch(Protocol):
+    """Who submits jobs; see :class:`scalelab.cluster.batch.BatchNodes`."""
+
+    site: Site
+
+    def attend(self, deliver: Callable[[QueueEvent], None]) -> None:
+        """Deliver what comes of requests."""
+        ...
+
+    def request(self, num_nodes: int) -> str:
+        """Submit a job and return its name."""
+        ...
+
+    def give_back(self, name: str, addresses: Iterable[str] = ()) -> None:
+        """End a job."""
+        ...
+
+    def look(self) -> None:
+        """Ask about all jobs."""
+        ...
+
+    def log_tail(self, name: str) -> str:
+        """Return the last lines that a job has said."""
+        ...
+
+    def write_list(self, jobs: Iterable[JobLine], waiting: Iterable[str]) -> None:
+        """Write down how the jobs stand."""
+        ...
+
+
+@dataclass(slots=True)
+class Job:
+    """A job that has not ended; times are on the monotonic clock."""
+
+    name: str
+    num_nodes: int
+    job_id: str | None = None
+    view: JobView | None = None
+    num_missing: int = 0
+    incomplete_since_s: float | None = None
+    nodes: list[Node] = field(default_factory=list)
+    has_answered: bool = False
+
+    @property
+    def is_up(self) -> bool:
+        """All of its nodes have answered."""
+        return len(self.nodes) == self.num_nodes
+
+    @property
+    def is_pending(self) -> bool:
+        """It waits for its nodes, as far as is known."""
+        return self.view is None or self.view.state is JobState.PENDING
+
+    def line(self) -> JobLine:
+        """Return what is said of it."""
+        state = "up" if self.is_up else "pending" if self.is_pending else "running"
+        view = self.view
+        return JobLine(
+            name=self.name,
+            job_id=self.job_id,
+            num_nodes=self.num_nodes,
+            state=state,
+            reason=view.reason if view and state != "up" else "",
+            estimated_start=view.estimated_start if view and state != "up" else None,
+        )

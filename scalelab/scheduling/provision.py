@@ -1,0 +1,351 @@
+"""Keep as many nodes as the waiting trials need, and no more.
+
+Three views are brought together at every tick: what the batch system shows of the jobs,
+which nodes have answered over Dask, and what the plan still needs.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from scalelab.cluster.batch import BatchNodes
+from scalelab.cluster.batch_queue import (
+    JobRefused,
+    JobState,
+    JobSubmitted,
+    QueueEvent,
+    QueueSeen,
+)
+from scalelab.cluster.nodes import Cluster
+from scalelab.errors import ClusterError
+from scalelab.records.attempt import Outcome
+from scalelab.records.job_list import JobLine
+from scalelab.scheduling.events import OnEvent, Waiting
+from scalelab.scheduling.jobs import Batch, Job
+from scalelab.scheduling.setbacks import Setbacks
+
+if TYPE_CHECKING:
+    from scalelab.cluster.nodes import Node
+    from scalelab.scheduling.pool import Pool
+
+TICK_S = 0.5
+FIRST_LOOK_S = 0.5
+MISSING_LOOKS = 2
+"""Looks at the queue that must miss a job before it counts as ended."""
+
+
+class FixedNodes:
+    """Stands where nodes are all there from the start."""
+
+    deadline_s: float | None = None
+
+    def tried(self, outcome: Outcome) -> None:
+        """Take no notice."""
+
+    def take(self, event: QueueEvent) -> None:
+        """Take no notice."""
+
+    def tick(self, *, is_stopped: bool) -> None:
+        """Do nothing."""
+
+
+def provision_of(
+    cluster: Cluster,
+    pool: Pool,
+    leave: Callable[[str], None],
+    on_event: OnEvent,
+    deliver: Callable[[QueueEvent], None],
+) -> Provision | FixedNodes:
+    """Return what keeps the nodes of a cluster in line with its trials.
+
+    Parameters
+    ----------
+    cluster
+        Where nodes come from.
+    pool, leave, on_event
+        See :class:`Provision`.
+    deliver
+        Called with what a batch system says, from any thread.
+    """
+    if not isinstance(cluster, BatchNodes):
+        return FixedNodes()
+    cluster.attend(deliver)
+    max_nodes = len(cluster.expected_devices)
+    return Provision(cluster, pool, max_nodes, leave=leave, on_event=on_event)
+
+
+class Provision:
+    """Submits jobs, replaces those that are lost, and gives back what is not needed.
+
+    All methods belong to the driver's thread.
+
+    Parameters
+    ----------
+    batch
+        Submits jobs.
+    pool
+        The nodes that are up, and the trials that wait for them.
+    max_nodes
+        Nodes there may be at once.
+    leave
+        Called with the address of a node whose job has ended.
+    on_event
+        Told why trials wait.
+    """
+
+    def __init__(
+        self,
+        batch: Batch,
+        pool: Pool,
+        max_nodes: int,
+        *,
+        leave: Callable[[str], None],
+        on_event: OnEvent,
+    ) -> None:
+        self._batch = batch
+        self._site = batch.site
+        self._pool = pool
+        self._max_nodes = max_nodes
+        self._leave = leave
+        self._on_event = on_event
+        self._jobs: dict[str, Job] = {}
+        self._setbacks = Setbacks()
+        self._next_tick_s = 0.0
+        self._next_look_s = 0.0
+        self._look_every_s = FIRST_LOOK_S
+        self._is_looking = False
+        self._last_submission_s = -math.inf
+        self._idle_since_s: float | None = None
+        self._silence = ""
+        self._written: tuple[list[JobLine], list[str]] | None = None
+
+    @property
+    def deadline_s(self) -> float:
+        """When :meth:`tick` has something to do, on the monotonic clock."""
+        return self._next_tick_s
+
+    def tried(self, outcome: Outcome) -> None:
+        """Say that an attempt ended: nodes that can run one work."""
+        if not outcome.is_retried:
+            self._setbacks.forgive()
+
+    def take(self, event: QueueEvent) -> None:
+        """Take in what the batch system said."""
+        match event:
+            case JobSubmitted(name, job_id):
+                if job := self._jobs.get(name):
+                    job.job_id = job_id
+            case JobRefused(name, words):
+                if self._jobs.pop(name, None):
+                    self._setbacks.refused(words)
+            case QueueSeen():
+                self._is_looking = False
+                self._see(event)
+        self._next_tick_s = 0.0
+
+    def tick(self, *, is_stopped: bool) -> None:
+        """Bring the jobs in line with what the trials need.
+
+        Parameters
+        ----------
+        is_stopped
+            No further trial starts.
+
+        Raises
+        ------
+        ClusterError
+            If the trials that wait will not get what they need.
+        """
+        now_s = time.monotonic()
+        if now_s < self._next_tick_s:
+            return
+        self._next_tick_s = now_s + TICK_S
+        self._meet_nodes(now_s)
+        wanted = self._num_wanted(is_stopped)
+        self._give_back(wanted)
+        self._submit(wanted, now_s)
+        self._look(now_s)
+        self._report()
+        self._check(wanted, now_s)
+
+    def _see(self, seen: QueueSeen) -> None:
+        """Compare the jobs with what the batch system shows."""
+        if seen.error and seen.error != self._silence:
+            self._on_event(Waiting(reason=seen.error))
+        self._silence = seen.error
+        if seen.error:
+            return
+        for name in seen.asked & self._jobs.keys():
+            job, view = self._jobs[name], seen.views.get(name)
+            if view is None:
+                job.num_missing += 1
+                if job.num_missing >= MISSING_LOOKS:
+                    self._ended(job, "the batch system does not know it any more")
+                continue
+            if job.view is None or job.view.state is not view.state:
+                self._hurry()
+            job.view, job.num_missing = view, 0
+            if view.state is JobState.ENDED:
+                self._ended(job, view.reason)
+            elif view.can_never_run:
+                self._drop(job)
+                self._setbacks.refused(
+                    f"job {job.job_id} can never run: {view.reason}", is_final=True
+                )
+
+    def _ended(self, job: Job, words: str) -> None:
+        """Forget a job that ended although its nodes are needed."""
+        del self._jobs[job.name]
+        said = f"job {job.job_id} ({job.name}) ended: {words}"
+        if job.has_answered:
+            self._setbacks.lost(said)
+        else:
+            self._setbacks.failed_to_start(said, self._batch.log_tail(job.name))
+        for node in job.nodes:
+            self._leave(node.address)
+        self._on_event(Waiting(reason=f"{said}."))
+
+    def _drop(self, job: Job) -> None:
+        del self._jobs[job.name]
+        for node in job.nodes:
+            self._pool.give_back(node.address)
+        self._batch.give_back(job.name, [node.address for node in job.nodes])
+
+    def _meet_nodes(self, now_s: float) -> None:
+        """Find out which jobs' nodes have answered."""
+        nodes: dict[str, list[Node]] = {}
+        for node in self._pool.nodes:
+            nodes.setdefault(node.job, []).append(node)
+        for name in nodes.keys() - self._jobs.keys():
+            # Of a job that was given up: submitted although no answer came, say.
+            for node in nodes[name]:
+                self._pool.give_back(node.address)
+            self._batch.give_back(name, [node.address for node in nodes[name]])
+        for job in self._jobs.values():
+            found = nodes.get(job.name, [])
+            if len(found) != len(job.nodes):
+                self._hurry()
+            job.nodes = found
+            job.has_answered |= job.is_up
+            if job.is_up or job.is_pending:
+                job.incomplete_since_s = None
+            elif job.incomplete_since_s is None:
+                job.incomplete_since_s = now_s
+
+    def _num_wanted(self, is_stopped: bool) -> int:
+        """Return the nodes that the trials can use."""
+        waiting = [] if is_stopped else self._pool.placer.waiting()
+        allocations = [request.trial.allocation for request in waiting]
+        num_devices = sum(each.world_size for each in allocations)
+        num_devices += self._pool.num_held_devices
+        at_least = max((each.num_nodes for each in allocations), default=0)
+        if self._site.provision == "one_job":
+            return at_least or min(1, num_devices)
+        useful = math.ceil(num_devices / self._site.devices_per_node)
+        return min(self._max_nodes, max(at_least, useful))
+
+    def _give_back(self, wanted: int) -> None:
+        """End jobs that are not needed: those that wait first."""
+        if self._site.provision == "one_job":
+            spare = [job for job in self._jobs.values() if job.num_nodes < wanted]
+            spare = spare if wanted else list(self._jobs.values())
+        else:
+            spare = sorted(self._jobs.values(), key=lambda job: not job.is_pending)
+            spare = spare[: max(0, len(self._jobs) - wanted)]
+        for job in spare:
+            if job.job_id is not None and not any(map(self._pool.is_busy, job.nodes)):
+                self._drop(job)
+
+    def _submit(self, wanted: int, now_s: float) -> None:
+        num_nodes = sum(job.num_nodes for job in self._jobs.values())
+        is_one_job = self._site.provision == "one_job"
+        while num_nodes < wanted and self._may_submit(now_s):
+            size = wanted if is_one_job else 1
+            name = self._batch.request(size)
+            self._jobs[name] = Job(name, size)
+            num_nodes += size
+            self._last_submission_s = now_s
+            self._hurry()
+
+    def _may_submit(self, now_s: float) -> bool:
+        site = self._site
+        if site.provision == "one_job" and self._jobs:
+            return False
+        if site.max_jobs is not None and len(self._jobs) >= site.max_jobs:
+            return False
+        pause_s = site.submit_interval or 0.0
+        if pause_s and now_s < self._last_submission_s + pause_s:
+            return False
+        return self._setbacks.allow(now_s)
+
+    def _hurry(self) -> None:
+        """Look at the queue soon, and then less and less often."""
+        self._look_every_s = FIRST_LOOK_S
+        self._next_look_s = min(self._next_look_s, time.monotonic() + FIRST_LOOK_S)
+
+    def _look(self, now_s: float) -> None:
+        if self._jobs and not self._is_looking and now_s >= self._next_look_s:
+            self._is_looking = True
+            self._batch.look()
+            self._next_look_s = now_s + self._look_every_s
+            longer_s = self._look_every_s * 2
+            self._look_every_s = min(longer_s, self._site.poll_interval)
+
+    def _report(self) -> None:
+        """Write down what is waited for when that changes, and say it."""
+        lines = [job.line() for job in self._jobs.values()]
+        waiting = [str(line) for line in lines if line.state == "pending"]
+        waiting += [self._silence] if self._silence else []
+        waiting += [self._setbacks.words] if self._setbacks.words else []
+        if (lines, waiting) == self._written:
+            return
+        self._written = (lines, waiting)
+        self._batch.write_list(lines, waiting)
+        for line in lines:
+            if line.state == "pending" and line.reason:
+                self._on_event(Waiting(reason=str(line)))
+
+    def _check(self, wanted: int, now_s: float) -> None:
+        """Give up what does not come up, and end a sweep that cannot go on."""
+        for job in list(self._jobs.values()):
+            since_s = job.incomplete_since_s
+            if since_s is not None and now_s - since_s > self._site.start_timeout:
+                self._drop(job)
+                self._setbacks.failed_to_start(
+                    f"job {job.job_id} ({job.name}) runs, but {len(job.nodes)} of its "
+                    f"{job.num_nodes} nodes answered within "
+                    f"{self._site.start_timeout:g} s",
+                    self._batch.log_tail(job.name),
+                )
+        # What runs goes on; what waits may fit on what it leaves.
+        is_stuck = wanted > 0 and self._pool.num_held_devices == 0
+        if not is_stuck:
+            self._idle_since_s = None
+            return
+        if not self._jobs_to_come() and (verdict := self._setbacks.verdict):
+            raise ClusterError(
+                f"{verdict}\n{self._pool.placer.num_waiting} trials wait for nodes. "
+                "What has ended is recorded; correct the site, or try later: the same "
+                "command goes on."
+            )
+        self._check_idle(now_s)
+
+    def _jobs_to_come(self) -> bool:
+        return any(not job.is_up for job in self._jobs.values())
+
+    def _check_idle(self, now_s: float) -> None:
+        """End a sweep whose nodes wait in vain for others."""
+        if not self._pool.num_devices:
+            self._idle_since_s = None
+        elif self._idle_since_s is None:
+            self._idle_since_s = now_s
+        elif now_s - self._idle_since_s > self._site.max_idle:
+            up = sum(len(job.nodes) for job in self._jobs.values())
+            raise ClusterError(
+                f"{up} nodes have waited idle for {self._site.max_idle:g} s for others "
+                "that a trial needs besides them. Write provision: one_job in the "
+                "site, so that all are granted together, or a longer max_idle."
+            )
