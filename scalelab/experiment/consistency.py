@@ -127,18 +127,19 @@ def _templates(experiment: Experiment) -> Iterator[tuple[str, str]]:
 def _check_metrics(metrics: Metrics) -> None:
     if (metrics.jsonl is None) == (metrics.regex is None):
         raise SpecError("metrics must have exactly one of jsonl and regex.")
+    names: set[str] = set()
     for pattern in metrics.regex or ():
         try:
-            groups = re.compile(pattern).groupindex
+            names |= re.compile(pattern).groupindex.keys()
         except (re.error, OverflowError, RecursionError) as error:
             raise SpecError(
                 f"metrics.regex={shown(pattern)} is no regular expression: {error}."
             ) from error
-        if not groups:
-            raise SpecError(
-                f"metrics.regex={shown(pattern)} has no named group. Name what is "
-                "read, such as (?P<loss>[0-9.]+)."
-            )
+    if metrics.regex and "step" not in names:
+        raise SpecError(
+            f"metrics.regex={shown(metrics.regex)} has no group named step. Add one, "
+            r"such as step (?P<step>\d+): intervals are measured between steps."
+        )
 
 
 def _check_devices(experiment: Experiment) -> None:

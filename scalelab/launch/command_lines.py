@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from scalelab.errors import SpecError
 from scalelab.experiment.program import MetricsSource
 
 _MAX_COUNT = 10**15
@@ -52,13 +51,7 @@ class LineReader(Protocol):
 
 
 def line_reader(source: MetricsSource) -> LineReader:
-    """Return the reader of a metrics source.
-
-    Raises
-    ------
-    SpecError
-        If no regular expression names the step.
-    """
+    """Return the reader of a metrics source."""
     return RegexLines(source.regex) if source.regex else JsonLines()
 
 
@@ -94,11 +87,6 @@ class RegexLines:
     patterns
         Regular expressions; at least one has a group named ``step``.
 
-    Raises
-    ------
-    SpecError
-        If none has.
-
     Examples
     --------
     >>> lines = RegexLines((r"step (?P<step>[\d,]+)", r"loss (?P<loss>\S+)"))
@@ -108,11 +96,6 @@ class RegexLines:
 
     def __init__(self, patterns: tuple[str, ...]) -> None:
         self._patterns = [re.compile(pattern) for pattern in patterns]
-        if not any("step" in pattern.groupindex for pattern in self._patterns):
-            raise SpecError(
-                f"metrics.regex={list(patterns)!r} has no group named step. Add one, "
-                r"such as step (?P<step>\d+): intervals are measured between steps."
-            )
 
     def read(self, line: bytes) -> Report | None:
         """Return what the line reports; None for a line that matches nothing."""

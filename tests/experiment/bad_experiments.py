@@ -309,7 +309,7 @@ def _contradiction(generator: random.Random, values: dict[str, Any]) -> str | No
         {"workload": "not a module:Class"},
         {"metrics": {"jsonl": "a", "regex": "(?P<loss>.)"}, "workload": None},
         {"metrics": {"regex": "(?P<loss>"}, "command": "python a.py"},
-        {"metrics": {"regex": "loss"}, "command": "python a.py"},
+        {"metrics": {"regex": "loss (?P<loss>.+)"}, "command": "python a.py"},
         {"env": {"A": 1}, "workload": "digits_mlp"},
         {"command": "python a.py {batch_size}", "workload": None},
         {"command": "python a.py", "workload": None, "options": {"unused": [1]}},

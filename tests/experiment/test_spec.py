@@ -101,7 +101,7 @@ def test_a_command_runs_in_the_snapshot_and_reports_to_the_trial(
         ("", "{trial_dir}/metrics.jsonl"),
         ("metrics: {jsonl: '${SCALELAB_METRICS}'}", "{trial_dir}/metrics.jsonl"),
         ("metrics: {jsonl: '{trial_dir}/log.jsonl'}", "{trial_dir}/log.jsonl"),
-        ("metrics: {regex: 'loss (?P<loss>\\S+)'}", None),
+        ("metrics: {regex: 'step (?P<step>\\d+)'}", None),
     ],
 )
 def test_where_metrics_are_read(metrics: str, jsonl: str | None) -> None:
@@ -111,6 +111,12 @@ def test_where_metrics_are_read(metrics: str, jsonl: str | None) -> None:
     assert isinstance(program, CommandProgram)
     assert program.metrics.jsonl == jsonl
     assert bool(program.metrics.regex) == (jsonl is None)
+
+
+def test_an_expression_must_name_the_step() -> None:
+    loss = "metrics: {regex: 'loss (?P<loss>.+)'}"
+    with pytest.raises(SpecError, match=r"has no group named step\. Add one, such as"):
+        read(COMMAND.replace("metrics: {jsonl: $SCALELAB_METRICS}", loss))
 
 
 def test_code_is_looked_for_next_to_the_experiment(tmp_path: Path) -> None:
@@ -393,7 +399,7 @@ class TestMeaning:
 
     @pytest.mark.parametrize("text", [WORKLOAD, COMMAND])
     @pytest.mark.parametrize(
-        "metrics", ["jsonl: $SCALELAB_METRICS", "regex: ['(?P<a>.)']"]
+        "metrics", ["jsonl: $SCALELAB_METRICS", "regex: ['(?P<step>.)']"]
     )
     def test_what_is_stored_and_read_back_is_no_change(
         self, text: str, metrics: str

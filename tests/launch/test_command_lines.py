@@ -1,11 +1,9 @@
 from __future__ import annotations
 
 import json
-import re
 
 import pytest
 
-from scalelab.errors import SpecError
 from scalelab.experiment.program import MetricsSource
 from scalelab.launch.command_lines import JsonLines, RegexLines, Report, line_reader
 
@@ -87,15 +85,6 @@ def test_group_that_is_no_number_is_not_said():
 def test_decimal_comma_is_not_taken_for_thousands():
     lines = RegexLines((r"step (?P<step>\d+) loss (?P<loss>\S+)",))
     assert lines.read(b"step 3 loss 0,95") == Report(step=3)
-
-
-def test_patterns_must_name_the_step():
-    message = re.escape(
-        r"metrics.regex=['loss (?P<loss>.+)'] has no group named step. Add one, such "
-        r"as step (?P<step>\d+): intervals are measured between steps."
-    )
-    with pytest.raises(SpecError, match=f"^{message}$"):
-        line_reader(MetricsSource(regex=("loss (?P<loss>.+)",)))
 
 
 def test_readers_say_what_they_expect():

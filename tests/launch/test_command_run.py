@@ -179,13 +179,6 @@ def test_command_line_that_cannot_be_run_is_refused(agent, tmp_path):
     assert result.traceback.startswith("scalelab.errors.SpecError: command: 'no-such")
 
 
-def test_pattern_without_a_step_is_refused(agent, tmp_path):
-    metrics = MetricsSource(regex=("loss (?P<loss>.*)",))
-    result = run(agent, command_spec(tmp_path, TICKER, metrics=metrics))
-    assert result.outcome is Outcome.REFUSED
-    assert "no group named step" in result.reason
-
-
 def test_code_that_is_not_there_is_a_failure(agent, tmp_path):
     spec = command_spec(tmp_path, TICKER, code=tmp_path / "gone")
     (tmp_path / "gone" / "program.py").unlink()
