@@ -1,67 +1,44 @@
 """Samples to a target against the global batch, per learning-rate rule.
 
-::
+The formula stands in :mod:`scalelab.laws.convergence_fit`, its derivation and its known
+failures in ``docs/laws.md``.
 
-    S(B) = S_min (1 + B / B_crit),    log S observed ~ Normal(log S(B), spread)
-
-A trial that stopped before its target is right-censored: its S lies beyond the samples
-it saw. The run-to-run spread is lognormal, so the probability of reaching the target
-within a budget follows.
-
-References
-----------
-McCandlish et al. 2018, *An empirical model of large-batch training*, equations 2.11 and
-5.1 (S_min, B_crit; B_crit is near the gradient noise scale).
-Shallue et al. 2018, *Measuring the effects of data parallelism*, section 4.
+>>> import pandas as pd
+>>> rows = pd.DataFrame(
+...     {"global_batch_size": [64, 128, 256, 512],
+...      "samples_to_target": [21_000, 24_500, 30_000, 41_000]}
+... )
+>>> law = ConvergenceLaw.fit(rows)
+>>> answer = law.predict(pd.DataFrame({"global_batch_size": [512, 1024]}))
+>>> answer["support"].tolist()
+['measured', 'extrapolated']
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy.special import log_ndtr, ndtr
+from scipy.special import ndtr
 
 from scalelab.errors import FitError, SpecError
-from scalelab.laws.interval import NUM_WALKERS, SEED, LogDensity, central, sample
-from scalelab.laws.rows import (
-    CurveKey,
-    curve_label,
-    group_rows,
-    invalid_reasons,
-    numbers,
+from scalelab.laws.convergence_fit import (
+    ODD_SCALE,
+    ODD_SHARE,
+    BatchData,
+    Posterior,
+    log_failing,
+    log_growth,
+    log_samples,
 )
+from scalelab.laws.convergence_rows import split_targets, target_rows, with_workers
+from scalelab.laws.interval import SEED, central
+from scalelab.laws.rows import CurveKey, curve_label, numbers
 from scalelab.laws.support import Support
 
-_COLUMNS = (
-    "workload",
-    "dataset",
-    "parallelism",
-    "precision",
-    "optimizer",
-    "schedule",
-    "lr_rule",
-    "target_metric",
-    "metric_mode",
-    "target_value",
-)
-# times are spoilt by these, the samples a run needs are not
-_HARMLESS = frozenset(
-    {
-        "oversubscribed_cores",
-        "loopback_nodes",
-        "unexpected_placement",
-        "shared_node",
-        "unsteady_clock",
-    }
-)
-_NUM_STEPS = 400
-_USUAL_SPREAD, _SPREAD_BELIEF = 0.08, 0.8
-_CRITICAL_BELIEF = 2.0  # standard deviations of log B_crit when nothing is measured
-_NOISE_SCALE_BELIEF = 1.0  # and when a gradient noise scale is
+_SAME = 1e-9  # difference of logs below which two batches are one
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,8 +47,15 @@ class BatchCurve:
 
     Parameters
     ----------
-    draws : ndarray, shape (n_draws, 3)
-        Logarithms of S_min (samples), B_crit (samples) and the spread.
+    draws : ndarray, shape (n_draws, 7)
+        The posterior, see :data:`scalelab.laws.convergence_fit.NAMES`.
+    errors : ndarray, shape (n_draws, n_batches)
+        Error of the form at each measured pair of batch and normalisation batch.
+    data
+        The runs, reduced per pair.
+    log_normalization_reference
+        Log of the normalisation batch that a configuration has which names none; NaN
+        where none was measured.
     measured : ndarray
         Distinct global batches tried, sorted.
     num_reached, num_censored
@@ -79,14 +63,76 @@ class BatchCurve:
     """
 
     draws: np.ndarray
+    errors: np.ndarray
+    data: BatchData
+    log_normalization_reference: float
     measured: np.ndarray
     num_reached: int
     num_censored: int
 
-    def log_samples(self, batch: np.ndarray) -> np.ndarray:
-        """Draw log median samples to target, shape (n_draws, n_batches)."""
-        log_min, log_critical = self.draws[:, :1], self.draws[:, 1:2]
-        return np.asarray(log_min + np.log1p(batch / np.exp(log_critical)))
+    @classmethod
+    def fit(cls, frame: pd.DataFrame) -> BatchCurve:
+        """Fit the rows of one curve, see :class:`TargetRows`."""
+        data = BatchData.of(frame)
+        draws, errors = Posterior(data).draw()
+        normalization = np.log(frame["normalization"].to_numpy(float))
+        known = normalization[np.isfinite(normalization)]
+        return cls(
+            draws=draws,
+            errors=errors,
+            data=data,
+            log_normalization_reference=float(known.mean())
+            if len(known)
+            else float("nan"),
+            measured=np.unique(frame["global_batch_size"].to_numpy(float)),
+            num_reached=int(data.count.sum()),
+            num_censored=int(data.bound_count.sum()),
+        )
+
+    @property
+    def spread(self) -> np.ndarray:
+        """Standard deviation of log samples between runs, shape (n_draws, 1)."""
+        return np.asarray(np.exp(self.draws[:, 4:5]))
+
+    def log_samples(
+        self, batch: np.ndarray, normalization: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Draw log median samples to target, shape (n_draws, n_batches).
+
+        A batch that was measured is answered by its own runs as well, any other by the
+        formula and the error it makes.
+        """
+        log_batch = np.log(batch) - self.data.log_batch_unit
+        log_norm = self._relative(batch, normalization)
+        middle = log_samples(self.draws, log_batch, log_norm)
+        middle += self.data.log_sample_unit
+        return np.asarray(middle + self._form_error(log_batch, log_norm))
+
+    def _relative(
+        self, batch: np.ndarray, normalization: np.ndarray | None
+    ) -> np.ndarray:
+        if normalization is None:
+            return np.zeros(len(batch))
+        log_norm = np.log(normalization) - self.log_normalization_reference
+        return np.where(np.isfinite(log_norm), log_norm, 0.0)
+
+    def _form_error(self, log_batch: np.ndarray, log_norm: np.ndarray) -> np.ndarray:
+        rng = np.random.default_rng(SEED + 4)
+        shape = (len(self.draws), 1)
+        is_odd = rng.random(shape) < ODD_SHARE
+        scale = np.exp(self.draws[:, 3:4]) * np.where(is_odd, ODD_SCALE, 1.0)
+        errors = np.repeat(scale * rng.standard_normal(shape), len(log_batch), axis=1)
+        for column, (x, norm) in enumerate(zip(log_batch, log_norm, strict=True)):
+            same = np.isclose(self.data.log_batch, x, rtol=0, atol=_SAME)
+            same &= np.isclose(self.data.log_normalization, norm, rtol=0, atol=_SAME)
+            if same.any():
+                errors[:, column] = self.errors[:, same.argmax()]
+        return errors
+
+    def reaching(self, batch: np.ndarray) -> np.ndarray:
+        """Draw the probability of reaching the target at all, like the samples."""
+        log_batch = np.log(batch) - self.data.log_batch_unit
+        return np.asarray(np.exp(-log_failing(self.draws, log_batch)))
 
     def support(self, batch: np.ndarray) -> np.ndarray:
         """Return a :class:`Support` value per batch, as text."""
@@ -110,7 +156,8 @@ class ConvergenceLaw:
     Parameters
     ----------
     curves
-        Fitted curves by workload, rule, target and whatever else is held fixed.
+        Fitted curves by workload, rule, target and whatever else is held fixed; where
+        ranks learn from stale weights also by their number.
     left_out
         Number of rows with a target that were not fitted, by reason.
     """
@@ -126,23 +173,24 @@ class ConvergenceLaw:
         ----------
         observations
             Rows with ``global_batch_size`` and either ``samples_to_target`` (reached)
-            or ``num_samples`` (seen when the trial gave up).
+            or ``num_samples`` (seen when the trial gave up); where batch norm is used
+            ``normalization_batch_size``; where measured ``gradient_noise_scale``.
 
         Raises
         ------
         FitError
             No row tried to reach a target.
         """
-        rows, left_out = _target_rows(observations)
-        if rows.empty:
+        rows = target_rows(observations)
+        if rows.frame.empty:
             raise FitError(
                 "No row tried to reach a target. Run trials of kind convergence."
             )
         curves = {
-            key: _fit_curve(frame)
-            for key, frame in group_rows(rows, _known(rows)).items()
+            key: BatchCurve.fit(frame)
+            for key, frame in split_targets(rows.frame).items()
         }
-        return cls(curves=curves, left_out=left_out)
+        return cls(curves=curves, left_out=rows.left_out)
 
     def predict(
         self, configurations: pd.DataFrame, interval: float = 0.8
@@ -153,7 +201,7 @@ class ConvergenceLaw:
         ----------
         configurations
             ``global_batch_size``; with several curves the columns that tell them apart;
-            optionally ``budget_samples``.
+            optionally ``normalization_batch_size`` and ``budget_samples``.
         interval
             Probability mass of the interval, in (0, 1).
 
@@ -161,24 +209,49 @@ class ConvergenceLaw:
         -------
         DataFrame
             The configurations' columns, ``samples_to_target``, ``samples_lo``,
-            ``samples_hi``, ``probability_of_reaching`` (within ``budget_samples``; NaN
-            without it) and ``support``; NaN where ``unsupported``.
+            ``samples_hi`` of a run that reaches the target, ``probability_of_reaching``
+            (within ``budget_samples``; at all where none is given) and ``support``; NaN
+            where ``unsupported``.
         """
-        frame = configurations.reset_index(drop=True)
+        if not 0 < interval < 1:
+            raise SpecError(f"interval={interval} must lie between 0 and 1, e.g. 0.8.")
+        frame = with_workers(configurations.reset_index(drop=True))
         answers = []
-        for key, part in group_rows(frame, _known(frame)).items():
+        for key, part in split_targets(frame).items():
             curve = self.curves[self.curve_of(key)]
             answers.append(_predict(curve, part, interval))
         answer = pd.concat(answers).sort_index()
         columns = {name: answer[name].to_numpy() for name in answer.columns}
         return configurations.assign(**columns)
 
-    def sample(self, key: CurveKey, batch: np.ndarray) -> np.ndarray:
-        """Draw the samples one further run needs, shape (n_draws, n_batches)."""
+    def sample(
+        self,
+        key: CurveKey,
+        batch: np.ndarray,
+        normalization: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Draw the samples one further run needs that reaches the target.
+
+        Parameters
+        ----------
+        key
+            Names the curve.
+        batch, normalization : ndarray, shape (n_batches,)
+            Global batches, and what one batch-norm statistic sees.
+
+        Returns
+        -------
+        ndarray, shape (n_draws, n_batches)
+        """
         curve = self.curves[self.curve_of(key)]
-        rng = np.random.default_rng(SEED + 2)
-        luck = rng.standard_normal((len(curve.draws), 1)) * np.exp(curve.draws[:, 2:])
-        return np.asarray(np.exp(curve.log_samples(batch) + luck))
+        logs = _one_run(curve, curve.log_samples(batch, normalization))
+        return np.asarray(np.exp(logs))
+
+    def reaches(self, key: CurveKey, batch: np.ndarray) -> np.ndarray:
+        """Draw whether one further run reaches the target, shape like the samples."""
+        chance = self.curves[self.curve_of(key)].reaching(batch)
+        rng = np.random.default_rng(SEED + 5)
+        return np.asarray(rng.random((len(chance), 1)) < chance)
 
     def curve_of(self, key: CurveKey) -> CurveKey:
         """Return the one curve that agrees with these columns.
@@ -210,23 +283,11 @@ class ConvergenceLaw:
 
     def parameters(self, interval: float = 0.8) -> pd.DataFrame:
         """Return curve, name, value, lo, hi, unit, identified and remedy."""
-        rows = []
-        for key, curve in self.curves.items():
-            label = curve_label(key, self.curves)
-            values = np.exp(curve.draws)
-            lo, hi = central(values, interval)
-            known = len(curve.measured) > 1 and curve.num_reached > 1
-            remedy = "" if known else "Measure another global batch."
-            for position, (name, unit) in enumerate(
-                (
-                    ("min_samples", "samples"),
-                    ("critical_batch_size", "samples"),
-                    ("run_to_run_spread", "log"),
-                )
-            ):
-                middle = float(np.median(values[:, position]))
-                ends = (float(lo[position]), float(hi[position]))
-                rows.append((label, name, middle, *ends, unit, known, remedy))
+        rows = [
+            (curve_label(key, self.curves), *row)
+            for key, curve in self.curves.items()
+            for row in _parameter_rows(curve, interval)
+        ]
         columns = ["curve", "name", "value", "lo", "hi", "unit", "identified", "remedy"]
         return pd.DataFrame(rows, columns=columns)
 
@@ -237,114 +298,79 @@ class ConvergenceLaw:
         return table[["curve", "parameter", "identified", "remedy"]]
 
 
-def _known(frame: pd.DataFrame) -> list[str]:
-    return [name for name in _COLUMNS if name in frame.columns]
-
-
-def _target_rows(observations: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, int]]:
-    columns = _known(observations)
-    rows = observations[columns].copy()
-    if not {"target_metric", "samples_to_target"} & set(observations.columns):
-        return rows.iloc[:0], {}
-    rows["global_batch_size"] = numbers(observations, "global_batch_size")
-    rows["noise_scale"] = numbers(observations, "gradient_noise_scale")
-    reached = numbers(observations, "samples_to_target")
-    seen = numbers(observations, "num_samples")
-    censored = ~np.isfinite(reached)
-    gave_up = _flag(observations, "outcome", "target_not_reached")
-    gave_up |= _flag(observations, "reached_target", False)
-    rows["samples"] = np.where(censored, seen, reached)
-    rows["censored"] = censored
-    asked = np.isfinite(reached) | gave_up
-    spoilt = np.array(
-        [
-            bool(set(invalid_reasons(cell)) - _HARMLESS)
-            for cell in _cells(observations, "validity")
-        ],
-        dtype=bool,
-    )
-    usable = np.isfinite(rows["samples"]) & (rows["samples"] > 0)
-    usable &= rows["global_batch_size"] > 0
-    reasons = np.where(spoilt, "validity", np.where(usable, "", "no sample count"))
-    left_out = Counter(str(reason) for reason in reasons[asked] if reason)
-    return rows[asked & usable & ~spoilt], dict(left_out)
-
-
-def _cells(frame: pd.DataFrame, name: str) -> list[object]:
-    return frame[name].tolist() if name in frame.columns else [None] * len(frame)
-
-
-def _flag(frame: pd.DataFrame, name: str, value: object) -> np.ndarray:
-    cells = _cells(frame, name)
-    matches = [
-        cell is not pd.NA and cell is not None and cell == value for cell in cells
-    ]
-    return np.array(matches, dtype=bool)
-
-
-def _fit_curve(frame: pd.DataFrame) -> BatchCurve:
-    ordered = frame.sort_values(["global_batch_size", "samples"])
-    batch = ordered["global_batch_size"].to_numpy(float)
-    samples = np.log(ordered["samples"].to_numpy(float))
-    censored = ordered["censored"].to_numpy(bool)
-    noise_scale = ordered["noise_scale"].median()
-    if np.isfinite(noise_scale) and noise_scale > 0:
-        critical, belief = np.log(noise_scale), _NOISE_SCALE_BELIEF
-    else:
-        critical, belief = np.log(4 * batch.max()), _CRITICAL_BELIEF
-
-    def log_density(positions: np.ndarray) -> np.ndarray:
-        log_min, log_critical, log_spread = (column[:, None] for column in positions.T)
-        spread = np.exp(np.clip(log_spread, -8, 3))
-        ratio = np.exp(np.clip(log_critical, -30, 40))
-        score = (samples - log_min - np.log1p(batch / ratio)) / spread
-        seen = -0.5 * score**2 - np.log(spread)
-        terms = np.where(censored, log_ndtr(-score), seen).sum(axis=1)
-        terms -= 0.5 * ((positions[:, 1] - critical) / belief) ** 2
-        terms -= 0.5 * ((positions[:, 2] - np.log(_USUAL_SPREAD)) / _SPREAD_BELIEF) ** 2
-        # keeps S_min finite where nothing reached the target
-        return np.asarray(terms - 0.5 * ((positions[:, 0] - samples.min()) / 3.0) ** 2)
-
-    rng = np.random.default_rng(SEED)
-    center = _best_of_grid(log_density, samples.min(), critical)
-    start = center + rng.standard_normal((NUM_WALKERS, 3)) * [0.05, 0.3, 0.3]
-    return BatchCurve(
-        draws=sample(log_density, start, _NUM_STEPS),
-        measured=np.unique(batch),
-        num_reached=int((~censored).sum()),
-        num_censored=int(censored.sum()),
-    )
-
-
-def _best_of_grid(
-    log_density: LogDensity, log_samples: float, log_critical: float
-) -> np.ndarray:
-    """Return the likeliest position of a coarse grid, where the chain starts."""
-    axes = (
-        log_samples + np.linspace(-3, 1, 25),
-        log_critical + np.linspace(-4, 4, 25),
-        np.log(_USUAL_SPREAD) + np.linspace(-1, 2, 7),
-    )
-    grid = np.stack(np.meshgrid(*axes), axis=-1).reshape(-1, len(axes))
-    return np.asarray(grid[log_density(grid).argmax()])
+def _one_run(curve: BatchCurve, logs: np.ndarray) -> np.ndarray:
+    rng = np.random.default_rng(SEED + 2)
+    return np.asarray(logs + curve.spread * rng.standard_normal((len(logs), 1)))
 
 
 def _predict(curve: BatchCurve, frame: pd.DataFrame, interval: float) -> pd.DataFrame:
     batch = numbers(frame, "global_batch_size")
     budget = np.log(numbers(frame, "budget_samples"))
-    logs = curve.log_samples(batch)
-    spread = np.exp(curve.draws[:, 2:])
-    rng = np.random.default_rng(SEED + 2)
-    one_run = logs + spread * rng.standard_normal((len(logs), 1))
-    lo, hi = central(one_run, interval)
+    budget = np.where(np.isfinite(budget), budget, np.inf)
+    logs = curve.log_samples(batch, numbers(frame, "normalization_batch_size"))
+    lo, hi = central(_one_run(curve, logs), interval)
     support = curve.support(batch)
     known = support != Support.UNSUPPORTED
-    reaching = ndtr((budget - logs) / spread).mean(axis=0)
+    within = ndtr((budget - logs) / curve.spread) * curve.reaching(batch)
     values = {
         "samples_to_target": np.exp(np.median(logs, axis=0)),
         "samples_lo": np.exp(lo),
         "samples_hi": np.exp(hi),
+        "probability_of_reaching": within.mean(axis=0),
     }
     answer = {name: np.where(known, column, np.nan) for name, column in values.items()}
-    answer["probability_of_reaching"] = reaching
     return pd.DataFrame({**answer, "support": support}, index=frame.index)
+
+
+def _parameter_rows(curve: BatchCurve, interval: float) -> list[tuple[object, ...]]:
+    """Return name, value, lo, hi, unit, identified and remedy per parameter."""
+    draws, known = curve.draws, len(curve.measured) > 1 and curve.num_reached > 1
+    repeated = bool((curve.data.count > 1).any())
+    growth = log_growth(draws, np.zeros(1))[:, 0]
+    samples, batches = curve.data.log_sample_unit, curve.data.log_batch_unit
+    another = "Measure another global batch."
+    rows: list[tuple[object, ...]] = []
+    for name, logs, unit, is_known, remedy in (
+        ("min_samples", samples + draws[:, 0] - growth, "samples", known, another),
+        ("critical_batch_size", batches + draws[:, 1], "samples", known, another),
+        (
+            "batch_exponent",
+            draws[:, 2],
+            "1",
+            len(curve.measured) > 3,
+            "Measure four global batches around the critical one.",
+        ),
+        (
+            "form_error",
+            draws[:, 3],
+            "log",
+            len(curve.measured) > 3,
+            "Measure four global batches.",
+        ),
+        (
+            "run_to_run_spread",
+            draws[:, 4],
+            "log",
+            repeated,
+            "Repeat a trial with another seed.",
+        ),
+        (
+            "failing_batch_size",
+            batches + draws[:, 5],
+            "samples",
+            curve.num_censored > 0,
+            "Measure batches so large that some runs stop before the target.",
+        ),
+    ):
+        values = np.exp(logs)
+        lo, hi = central(values, interval)
+        middle = float(np.median(values))
+        text = "" if is_known else remedy
+        rows.append((name, middle, float(lo), float(hi), unit, is_known, text))
+    if len(np.unique(curve.data.log_normalization)) > 1:
+        lo, hi = central(draws[:, 6], interval)
+        middle = float(np.median(draws[:, 6]))
+        rows.append(
+            ("normalization_effect", middle, float(lo), float(hi), "1", True, "")
+        )
+    return rows

@@ -83,7 +83,7 @@ def look_ahead(
     completed = configurations(candidates)
     answered["global_batch_size"] = np.round(completed["global_batch_size"]).astype(int)
     batches = answered["global_batch_size"].tolist()
-    samples, answered["samples_rule"] = need.draws(batches)
+    samples, reached, answered["samples_rule"] = need.draws(answered)
     known = (answered["support"] != Support.UNSUPPORTED).to_numpy()
     known = known & np.isfinite(samples).all(axis=0)
     if not known.any():
@@ -106,7 +106,8 @@ def look_ahead(
     one_run = law.sample(asked, one_run=True) * samples / total
     hours = one_run * frame["world_size"].to_numpy(float) / 3600
     held = limits.held(one_run, hours)
-    held = held & need.within_cap(samples, frame["global_batch_size"].tolist())
+    held &= need.within_cap(samples, frame["global_batch_size"].tolist())
+    held &= reached[:, known][:, chosen]
     return Outlook(
         frame=frame,
         questions=asked,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 import numpy as np
 import pandas as pd
@@ -12,9 +13,31 @@ from scalelab.errors import FitError, NotIdentifiableError, SpecError
 from scalelab.experiment.job import Job
 from scalelab.experiment.trial import Target
 from scalelab.laws.convergence import ConvergenceLaw
+from scalelab.laws.convergence_rows import WORKERS
 from scalelab.laws.interval import NUM_DRAWS
-from scalelab.laws.rows import CurveKey
+from scalelab.laws.rows import CurveKey, numbers
 from scalelab.laws.support import Support
+
+
+class Normalization(StrEnum):
+    """Which samples a batch-norm statistic sees."""
+
+    NONE = "none"
+    LOCAL = "local"
+    GLOBAL = "global"
+
+    @classmethod
+    def of(cls, frame: pd.DataFrame) -> Normalization:
+        """Read it off the rows; a mixture is no rule."""
+        seen = numbers(frame, "normalization_batch_size")
+        known = np.isfinite(seen)
+        for kind, column in (
+            (cls.LOCAL, "local_batch_size"),
+            (cls.GLOBAL, "global_batch_size"),
+        ):
+            if known.any() and (seen == numbers(frame, column))[known].all():
+                return kind
+        return cls.NONE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,12 +52,15 @@ class SampleNeed:
         The metric to reach; None: the amount is the job.
     law, keys
         The convergence law, None without one, and its curves for the target.
+    normalization
+        What batch norm sees of a batch.
     """
 
     job: Job | None
     target: Target | None
     law: ConvergenceLaw | None
     keys: tuple[CurveKey, ...]
+    normalization: Normalization
 
     @classmethod
     def of(
@@ -65,7 +91,13 @@ class SampleNeed:
                 "batches in question, or say how long the job is (epochs, steps, "
                 "samples).",
             )
-        return cls(job=job, target=target, law=law, keys=keys)
+        return cls(
+            job=job,
+            target=target,
+            law=law,
+            keys=keys,
+            normalization=Normalization.of(frame),
+        )
 
     @property
     def uses_law(self) -> bool:
@@ -79,29 +111,49 @@ class SampleNeed:
         curves = [self.law.curves[key] for key in self.keys or self.law.curves]
         return tuple(sorted({int(b) for curve in curves for b in curve.measured}))
 
-    def draws(self, batch: Sequence[int]) -> tuple[np.ndarray, list[str]]:
-        """Draw samples, shape (n_draws, n_batches), and name the rule that needs least.
+    def draws(self, asked: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, list[str]]:
+        """Draw what a run needs that reaches the target, and whether one does.
 
-        NaN where nothing supports a batch. The job's cap is not applied, see
-        :meth:`within_cap`.
+        Parameters
+        ----------
+        asked
+            Configurations: ``global_batch_size``, ``local_batch_size``,
+            ``world_size``.
+
+        Returns
+        -------
+        samples : ndarray, shape (n_draws, n_configurations)
+            NaN where nothing supports a batch. The job's cap is not applied, see
+            :meth:`within_cap`.
+        reached : ndarray of bool, shape (n_draws, n_configurations)
+        rules
+            Names the learning-rate rule that needs least, per configuration.
         """
         if not self.uses_law or self.law is None:
-            amounts = [self._amount(b) for b in batch]
-            return np.tile(np.array(amounts, dtype=float), (NUM_DRAWS, 1)), [""] * len(
-                batch
-            )
-        batches = np.array(batch, dtype=float)
-        every = []
-        for key in self.keys:
-            drawn = self.law.sample(key, batches)
-            known = self.law.curves[key].support(batches) != Support.UNSUPPORTED
-            every.append(np.where(known, drawn, np.nan))
-        stack = np.array(every)
+            amounts = [self._amount(int(b)) for b in asked["global_batch_size"]]
+            samples = np.tile(np.array(amounts, dtype=float), (NUM_DRAWS, 1))
+            return samples, np.ones(samples.shape, dtype=bool), [""] * len(asked)
+        batches = asked["global_batch_size"].to_numpy(float)
+        stack = np.array([self._drawn(key, asked) for key in self.keys])
         medians = np.median(stack, axis=1)
         best = np.where(np.isnan(medians), np.inf, medians).argmin(axis=0)
-        chosen = stack[best, :, np.arange(len(batches))].T
+        reached = np.array([self.law.reaches(key, batches) for key in self.keys])
+        each = np.arange(len(batches))
         rules = [str(dict(self.keys[k]).get("lr_rule", "")) for k in best]
-        return np.asarray(chosen), rules
+        return stack[best, :, each].T, reached[best, :, each].T, rules
+
+    def _drawn(self, key: CurveKey, asked: pd.DataFrame) -> np.ndarray:
+        """Draw the samples of one curve, NaN where it does not apply."""
+        assert self.law is not None
+        batches = asked["global_batch_size"].to_numpy(float)
+        seen = None
+        if self.normalization is not Normalization.NONE:
+            seen = asked[f"{self.normalization}_batch_size"].to_numpy(float)
+        known = self.law.curves[key].support(batches) != Support.UNSUPPORTED
+        workers = dict(key).get(WORKERS)
+        if workers is not None:
+            known = known & (asked["world_size"].to_numpy(float) == workers)
+        return np.where(known, self.law.sample(key, batches, seen), np.nan)
 
     def within_cap(self, samples: np.ndarray, batch: Sequence[int]) -> np.ndarray:
         """Tell which draws reach the target within the job's amount; same shape."""

@@ -1,0 +1,132 @@
+"""Choose and tidy the rows a convergence law is fitted to; count what is left out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from scalelab.laws.rows import CurveKey, group_rows, invalid_reasons, numbers
+
+WORKERS = "workers"
+"""Key of the curves whose convergence depends on the number of workers."""
+STALE = ("local_sgd", "parameter_server")
+"""Parallelisms whose ranks learn from stale weights: samples depend on the ranks."""
+_COLUMNS = (
+    "workload",
+    "dataset",
+    "parallelism",
+    "precision",
+    "optimizer",
+    "schedule",
+    "lr_rule",
+    "target_metric",
+    "metric_mode",
+    "target_value",
+)
+# times are spoilt by these, the samples a run needs are not
+_HARMLESS = frozenset(
+    {
+        "oversubscribed_cores",
+        "loopback_nodes",
+        "unexpected_placement",
+        "shared_node",
+        "unsteady_clock",
+    }
+)
+_IDENTITY = ("run", "trial_id", "attempt", "repeat", "seed")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TargetRows:
+    """Rows that tried to reach a target.
+
+    Parameters
+    ----------
+    frame
+        The columns that tell curves apart, ``global_batch_size``, ``normalization``,
+        ``noise_scale`` (samples), ``samples`` (to the target, or seen when the trial
+        stopped) and ``censored``.
+    left_out
+        Rows that tried and were not taken, by reason.
+    """
+
+    frame: pd.DataFrame
+    left_out: Mapping[str, int]
+
+
+def split_targets(frame: pd.DataFrame) -> dict[CurveKey, pd.DataFrame]:
+    """Split rows, or configurations, into convergence curves."""
+    names = [name for name in (*_COLUMNS, WORKERS) if name in frame.columns]
+    return group_rows(frame, names)
+
+
+def with_workers(frame: pd.DataFrame) -> pd.DataFrame:
+    """Add the number of workers where convergence depends on it."""
+    if "parallelism" not in frame.columns:
+        return frame
+    stale = frame["parallelism"].isin(STALE).to_numpy(bool)
+    if not stale.any():
+        return frame
+    ranks = numbers(frame, "data_parallel_size")
+    ranks = np.where(np.isfinite(ranks), ranks, numbers(frame, "world_size"))
+    return frame.assign(**{WORKERS: np.where(stale, ranks, np.nan)})
+
+
+def target_rows(observations: pd.DataFrame) -> TargetRows:
+    """Choose the rows that tried to reach a target.
+
+    A trial that stopped before its target is a bound on the samples it needs, not a
+    missing value; a row that is given twice, by run, trial and attempt, counts once.
+    """
+    observations = with_workers(_once(observations))
+    known = [n for n in (*_COLUMNS, WORKERS) if n in observations.columns]
+    rows = observations[known].copy()
+    if not {"target_metric", "samples_to_target"} & set(observations.columns):
+        return TargetRows(frame=rows.iloc[:0], left_out={})
+    rows["global_batch_size"] = numbers(observations, "global_batch_size")
+    rows["normalization"] = numbers(observations, "normalization_batch_size")
+    rows["noise_scale"] = numbers(observations, "gradient_noise_scale")
+    reached = numbers(observations, "samples_to_target")
+    censored = ~np.isfinite(reached)
+    gave_up = _flag(observations, "outcome", "target_not_reached")
+    gave_up |= _flag(observations, "reached_target", False)
+    rows["samples"] = np.where(censored, numbers(observations, "num_samples"), reached)
+    rows["censored"] = censored
+    asked = np.isfinite(reached) | gave_up
+    spoilt = np.array(
+        [
+            bool(set(invalid_reasons(cell)) - _HARMLESS)
+            for cell in _cells(observations, "validity")
+        ],
+        dtype=bool,
+    )
+    usable = (rows["samples"] > 0) & (rows["global_batch_size"] > 0)
+    reasons = np.where(spoilt, "validity", np.where(usable, "", "no sample count"))
+    left_out = Counter(str(reason) for reason in reasons[asked] if reason)
+    return TargetRows(frame=rows[asked & usable & ~spoilt], left_out=dict(left_out))
+
+
+def _once(frame: pd.DataFrame) -> pd.DataFrame:
+    identity = [name for name in _IDENTITY if name in frame.columns]
+    if not {"trial_id", "seed"} & set(identity):
+        return frame  # equal sample counts of two runs are no duplicate
+    names = [*identity, *(n for n in _COLUMNS if n in frame.columns)]
+    names += [n for n in ("global_batch_size", "num_samples") if n in frame.columns]
+    names += [n for n in ("samples_to_target",) if n in frame.columns]
+    return frame[~frame.duplicated(names).to_numpy(bool)]
+
+
+def _cells(frame: pd.DataFrame, name: str) -> list[object]:
+    return frame[name].tolist() if name in frame.columns else [None] * len(frame)
+
+
+def _flag(frame: pd.DataFrame, name: str, value: object) -> np.ndarray:
+    cells = _cells(frame, name)
+    matches = [
+        cell is not pd.NA and cell is not None and cell == value for cell in cells
+    ]
+    return np.array(matches, dtype=bool)
