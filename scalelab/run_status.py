@@ -11,6 +11,7 @@ from scalelab.experiment.planned import PlannedTrials
 from scalelab.experiment.source import Observation
 from scalelab.experiment.spec import Experiment
 from scalelab.records.attempt import Outcome
+from scalelab.records.job_list import CLUSTER_DIRECTORY, JobList
 from scalelab.records.store import RunStore
 
 
@@ -34,6 +35,10 @@ class RunStatus:
         machine is not.
     reasons
         Why trials ended without a measurement, one sentence each.
+    jobs
+        Batch jobs that have not ended, one sentence each.
+    waiting
+        Why trials wait for nodes, one sentence each.
     """
 
     outcomes: Mapping[str, int]
@@ -42,6 +47,8 @@ class RunStatus:
     running: tuple[tuple[str, int], ...]
     num_missing: int | None
     reasons: tuple[str, ...]
+    jobs: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
 
 
 def status_of(store: RunStore, experiment: Experiment | None) -> RunStatus:
@@ -56,6 +63,7 @@ def status_of(store: RunStore, experiment: Experiment | None) -> RunStatus:
     """
     rows = store.rows()
     finished = store.finished(rows)
+    job_list = JobList.read(store.directory / CLUSTER_DIRECTORY)
     return RunStatus(
         outcomes=Counter(str(row["outcome"]) for row in finished),
         used_gpu_s=sum(row.get("allocated_gpu_s") or 0.0 for row in rows),
@@ -67,6 +75,8 @@ def status_of(store: RunStore, experiment: Experiment | None) -> RunStatus:
             for row in finished
             if not Outcome(row["outcome"]).is_measurement
         ),
+        jobs=tuple(map(str, job_list.jobs)),
+        waiting=tuple(job_list.waiting),
     )
 
 

@@ -28,6 +28,12 @@ def run(
     typer.echo(f"Driver: {status.driver or 'none; the sweep is not running'}")
     for trial_id, number in status.running[:MAX_SHOWN]:
         typer.echo(f"  begun, not ended: {trial_id}, attempt {number}")
+    for job in status.jobs[:MAX_SHOWN]:
+        typer.echo(f"  {job}")
+    if more := len(status.jobs[MAX_SHOWN:]):
+        typer.echo(f"  ... and {more} more jobs")
+    for reason in status.waiting[:MAX_SHOWN]:
+        typer.echo(f"Waiting: {reason}")
     if status.num_missing:
         typer.echo(f"Not run yet: {trials(status.num_missing)}")
     for reason in status.reasons[:MAX_SHOWN]:

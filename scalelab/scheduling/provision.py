@@ -297,9 +297,7 @@ class Provision:
     def _report(self) -> None:
         """Write down what is waited for when that changes, and say it."""
         lines = [job.line() for job in self._jobs.values()]
-        waiting = [str(line) for line in lines if line.state == "pending"]
-        waiting += [self._silence] if self._silence else []
-        waiting += [self._setbacks.words] if self._setbacks.words else []
+        waiting = [words for words in (self._silence, self._setbacks.words) if words]
         if (lines, waiting) == self._written:
             return
         self._written = (lines, waiting)

@@ -1,0 +1,155 @@
+"""Sweeps of the user of a throw-away SLURM."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from throwaway_slurm import USER_ID, ThrowawaySlurm, wait_until
+
+SITE = {
+    "scheduler": "slurm",
+    "device_type": "cpu",
+    "request_gpus": True,
+    "gpu_request": "gres",
+    "gpus_per_node": 2,
+    "cores_per_node": 2,
+    "memory_per_node": "1GB",
+    "walltime": "10min",
+    "partition": "gpu",
+    "poll_interval": "1s",
+}
+DIGITS = {
+    "workload": {"name": "digits_mlp", "hidden_sizes": [32]},
+    "measure": {"kind": "throughput", "warmup_steps": 2, "steps": 20, "repeats": 1},
+    "local_batch_size": [16],
+}
+EMULATED = {
+    "workload": {"name": "emulated"},
+    "measure": {"kind": "throughput", "warmup_steps": 1, "steps": 4, "repeats": 1},
+    "local_batch_size": [16],
+}
+
+
+class Swept:
+    """An experiment, a site profile and a run of the user's.
+
+    Parameters
+    ----------
+    slurm
+        Where it runs.
+    name
+        Of the experiment.
+    experiment, site
+        Settings; those of the site on top of :data:`SITE`.
+    """
+
+    def __init__(
+        self,
+        slurm: ThrowawaySlurm,
+        name: str,
+        experiment: Mapping[str, Any],
+        **site: Any,
+    ) -> None:
+        self.slurm, self.name = slurm, name
+        self.directory = slurm.home / "runs" / name
+        self._process: subprocess.Popen[str] | None = None
+        # JSON is YAML.
+        text = json.dumps({"name": name, **experiment})
+        (slurm.home / f"{name}.yaml").write_text(text)
+        profile = json.dumps({**SITE, **site})
+        (slurm.home / f"{name}-site.yaml").write_text(profile)
+
+    @property
+    def arguments(self) -> list[str]:
+        return [f"{self.name}.yaml", "--site", f"./{self.name}-site.yaml"]
+
+    def run(self, timeout: float = 120) -> tuple[int, str]:
+        """Sweep; return the status and all that was said."""
+        return self.slurm.scalelab("sweep", *self.arguments, timeout=timeout)
+
+    def start(self) -> None:
+        """Begin to sweep."""
+        self._process = subprocess.Popen(
+            self.slurm.command(["scalelab", "sweep", *self.arguments]),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def end(self, timeout: float = 120) -> tuple[int, str]:
+        """Wait for what was begun; return the status and all that was said."""
+        assert self._process is not None
+        said, _ = self._process.communicate(timeout=timeout)
+        return self._process.returncode, said
+
+    def kill_driver(self) -> None:
+        """End the driver as a power cut would."""
+        for process in self.slurm.processes(USER_ID):
+            if "sweep" in process.cmdline() and "nsenter" not in process.cmdline()[0]:
+                process.kill()
+        self.end()
+
+    def status(self) -> str:
+        """Return what ``scalelab status`` says."""
+        code, said = self.slurm.scalelab("status", f"runs/{self.name}")
+        assert code == 0, said
+        return said
+
+    def num_ended(self) -> int:
+        """Return how many attempts have a result."""
+        return len(list((self.directory / "trials").glob("*/*/result.json")))
+
+    def wait_for_trials(self, number: int) -> None:
+        """Wait until so many attempts have a result."""
+        wait_until(lambda: self.num_ended() >= number, f"{number} attempts ended")
+
+    def observations(self) -> pd.DataFrame:
+        """Return one row per attempt."""
+        from scalelab.records.store import RunStore
+
+        return RunStore.open(self.directory).observations()
+
+    def job_logs(self) -> str:
+        """Return what the jobs said."""
+        logs = sorted((self.directory / "cluster").glob("*.log"))
+        return "\n".join(f"--- {log.name}\n{log.read_text()}" for log in logs)
+
+    def check_complete(self, num_trials: int) -> pd.DataFrame:
+        """Check that every trial was measured once and that nothing is left."""
+        rows = self.observations()
+        done = rows[rows["outcome"] == "completed"]
+        assert len(done) == done["trial_id"].nunique() == num_trials, rows
+        self.check_nothing_is_left()
+        return done
+
+    def check_nothing_is_left(self) -> None:
+        """Check that no job, no process and no credential is left."""
+        wait_until(lambda: not self.slurm.jobs(), "no job is left", 30)
+        wait_until(lambda: not self.slurm.processes(USER_ID), "no process is left", 30)
+        assert not list((self.directory / "cluster").glob("*.pem"))
+
+
+def wait(seconds: float) -> None:
+    """Let time pass."""
+    time.sleep(seconds)
+
+
+def processes_of(slurm: ThrowawaySlurm, module: str) -> list[Any]:
+    """Return the user's processes whose command line names a module."""
+    return [
+        process
+        for process in slurm.processes(USER_ID)
+        if any(module in word for word in process.cmdline())
+    ]
+
+
+def path_of(directory: Path, pattern: str) -> Path:
+    """Return the one file that matches."""
+    (found,) = directory.glob(pattern)
+    return found
