@@ -1,18 +1,12 @@
 """Published step-time laws behind the interface of :class:`StepTimeLaw`.
 
 They answer wherever they are asked, as their authors' tools do; their intervals are
-those of the scatter around the fit, and say nothing about the error of the form. All
-work on the time ``t`` of one micro-step with local batch ``b`` on ``n`` devices.
-
-References
-----------
-Amdahl 1967; Gunther 2007, *Guerrilla Capacity Planning*, chapter 4 (USL); Venkataraman
-et al. 2016, *Ernest*, equation 1; Qiao et al. 2021, *Pollux*, equations 9 to 11.
+those of the scatter around the fit, and say nothing about the error of the form. The
+formulas stand in :mod:`scalelab.laws.rival_forms`.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -20,163 +14,47 @@ from typing import ClassVar
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import least_squares, nnls
 
 from scalelab.errors import SpecError
+from scalelab.laws import rival_forms, rival_learners
 from scalelab.laws.interval import NUM_DRAWS, SEED
 from scalelab.laws.physics import NAMES, Configurations, Terms
 from scalelab.laws.points import Points
 from scalelab.laws.prior import StepTimePrior
+from scalelab.laws.rival_forms import Fitted, Form
+from scalelab.laws.rows import CurveKey
 from scalelab.laws.step_time import CurveModel, StepTimeLaw
 from scalelab.laws.support import Coverage, Gap
 
 _TINY = 1e-9
 
 
-class Form(ABC):
-    """A formula for the time of one micro-step and how its coefficients are found."""
-
-    names: ClassVar[tuple[str, ...]]
-    """Names of the coefficients."""
-
-    @abstractmethod
-    def time(self, values: np.ndarray, at: Configurations) -> np.ndarray:
-        """Return micro-step times, shape (n_configurations,)."""
-
-    @abstractmethod
-    def fit(self, time: np.ndarray, at: Configurations) -> np.ndarray:
-        """Return the coefficients with the smallest relative error."""
-
-
-class LinearForm(Form):
-    """A non-negative combination of features."""
-
-    @abstractmethod
-    def features(self, at: Configurations) -> np.ndarray:
-        """Return features, shape (n_configurations, n_coefficients)."""
-
-    def time(self, values: np.ndarray, at: Configurations) -> np.ndarray:
-        """Return micro-step times, shape (n_configurations,)."""
-        return np.asarray(self.features(at) @ values)
-
-    def fit(self, time: np.ndarray, at: Configurations) -> np.ndarray:
-        """Return the coefficients by non-negative least squares."""
-        return np.asarray(
-            nnls(self.features(at) / time[:, None], np.ones(len(time)))[0]
-        )
-
-
-class Ernest(LinearForm):
-    """t = a + b_1 b + b_2 log n + b_3 (n - 1)."""
-
-    names = ("fixed", "per_sample", "tree", "per_device")
-
-    def features(self, at: Configurations) -> np.ndarray:
-        """Return features, shape (n_configurations, 4)."""
-        ones = np.ones(len(at.samples))
-        n = at.world_size
-        return np.column_stack([ones, at.samples, np.log(n), n - 1])
-
-
-class LastEfficiency(LinearForm):
-    """The time of the most devices measured at each local batch, whatever n is."""
-
-    names = ("fixed", "per_sample")
-
-    def features(self, at: Configurations) -> np.ndarray:
-        """Return features, shape (n_configurations, 2)."""
-        return np.column_stack([np.ones(len(at.samples)), at.samples])
-
-    def fit(self, time: np.ndarray, at: Configurations) -> np.ndarray:
-        """Return the line through the largest allocations of each local batch."""
-        order = np.lexsort((at.world_size, at.samples))
-        last = np.append(np.diff(at.samples[order]) > 0, [True])
-        chosen = order[last]
-        features = self.features(at)[chosen] / time[chosen, None]
-        return np.asarray(nnls(features, np.ones(len(chosen)))[0])
-
-
-class LogForm(Form):
-    """A formula in the exponentials of its coefficients, fitted to log time."""
-
-    start: ClassVar[tuple[float, ...]]
-
-    def fit(self, time: np.ndarray, at: Configurations) -> np.ndarray:
-        """Return the coefficients by least squares on log time."""
-
-        def residuals(logs: np.ndarray) -> np.ndarray:
-            predicted = self.time(np.exp(logs), at)
-            misfit = np.log(np.maximum(predicted, _TINY)) - np.log(time)
-            return np.append(misfit, 1e-3 * (logs - np.log(self.start)))
-
-        start = np.log(self.start)
-        found = least_squares(residuals, start, bounds=(-25.0, 12.0), max_nfev=200)
-        return np.asarray(np.exp(found.x))
-
-
-class Amdahl(LogForm):
-    """t = (a + b_1 b) (1 + sigma (n - 1))."""
-
-    names = ("fixed", "per_sample", "serial_fraction")
-    start = (0.1, 0.9, 0.05)
-
-    def time(self, values: np.ndarray, at: Configurations) -> np.ndarray:
-        """Return micro-step times, shape (n_configurations,)."""
-        n = at.world_size
-        alone = values[0] + values[1] * at.samples
-        return np.asarray(alone * (1 + values[2] * (n - 1)))
-
-
-class Usl(LogForm):
-    """t = (a + b_1 b) (1 + sigma (n - 1) + kappa n (n - 1))."""
-
-    names = ("fixed", "per_sample", "contention", "coherency")
-    start = (0.1, 0.9, 0.05, 1e-4)
-
-    def time(self, values: np.ndarray, at: Configurations) -> np.ndarray:
-        """Return micro-step times, shape (n_configurations,)."""
-        n = at.world_size
-        alone = values[0] + values[1] * at.samples
-        coherency = values[3] * n * (n - 1)
-        return np.asarray(alone * (1 + values[2] * (n - 1) + coherency))
-
-
-class Pollux(LogForm):
-    """t = (C^g + S^g)^(1/g), C = a + b_1 b, S = alpha + beta (n - 2) per tier."""
-
-    names = (
-        "fixed",
-        "per_sample",
-        "local_constant",
-        "local_growth",
-        "node_constant",
-        "node_growth",
-        "gamma_minus_1",
-    )
-    start = (0.1, 0.9, 0.15, 0.005, 0.5, 0.02, 1.0)
-
-    def time(self, values: np.ndarray, at: Configurations) -> np.ndarray:
-        """Return micro-step times, shape (n_configurations,)."""
-        extra = np.maximum(at.world_size - 2, 0)
-        local = values[2] + values[3] * extra
-        across = np.maximum(values[4] + values[5] * extra, local)
-        sync = np.where(at.num_nodes > 1, across, local) * (at.world_size > 1)
-        compute = np.maximum(values[0] + values[1] * at.samples, _TINY)
-        gamma = 1 + min(values[6], 9.0)
-        larger = np.maximum(compute, sync)
-        sums = (compute / larger) ** gamma + (sync / larger) ** gamma
-        return np.asarray(larger * sums ** (1 / gamma))
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RivalCurve:
     """A form fitted to one curve; implements :class:`CurveModel`."""
 
-    form: Form
-    values: np.ndarray
+    fitted: Fitted
     scatter: float
     points: Points
     coverage: Coverage
+
+    @classmethod
+    def fit(cls, form: Form, frame: pd.DataFrame) -> RivalCurve:
+        """Fit a form to the rows of one curve."""
+        points = Points.of(frame)
+        micro = np.exp(points.log_time) / points.at.accumulation
+        fitted = form.learn(micro, points.at)
+        residuals = np.log(micro) - np.log(np.maximum(fitted(points.at), _TINY))
+        used = sum(value > _TINY for value in fitted.coefficients.values())
+        freedom = max(len(residuals) - used, 1)
+        return cls(
+            fitted=fitted,
+            scatter=float(np.hypot(residuals.std(), points.spread))
+            if not used
+            else float(np.sqrt((residuals**2).sum() / freedom + points.spread**2)),
+            points=points,
+            coverage=Coverage(at=Configurations.of(frame), informed=frozenset(NAMES)),
+        )
 
     @property
     def spread(self) -> float:
@@ -196,15 +74,18 @@ class RivalCurve:
         """Return what each prediction rests on, see :class:`Support`."""
         return self.coverage.support(Configurations.of(frame))
 
-    def log_draws(self, frame: pd.DataFrame, *, joint: bool) -> np.ndarray:
-        """Draw log step times in seconds, shape (n_draws, n_configurations)."""
+    def log_moments(self, frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+        """Return mean and deviation of log expected step times (s), each (n,)."""
         at = Configurations.of(frame, self.points.batch_unit)
-        micro = np.maximum(self.form.time(self.values, at), _TINY)
+        micro = np.maximum(self.fitted(at), _TINY)
         middle = np.log(micro * at.accumulation * self.points.time_unit_s)
-        rng = np.random.default_rng(SEED)
-        columns = len(middle) if joint else 1
-        noise = self.scatter * rng.standard_normal((NUM_DRAWS, columns))
-        return np.asarray(middle + noise)
+        return middle, np.full(len(middle), self.scatter)
+
+    def log_draws(self, frame: pd.DataFrame) -> np.ndarray:
+        """Draw log step times in seconds, shape (n_draws, n_configurations)."""
+        middle, deviation = self.log_moments(frame)
+        noise = np.random.default_rng(SEED).standard_normal((NUM_DRAWS, len(middle)))
+        return np.asarray(middle + deviation * noise)
 
     def terms(self, frame: pd.DataFrame) -> Terms | None:
         """None: these laws name no physical parts."""
@@ -214,86 +95,129 @@ class RivalCurve:
         """Return the coefficients in units of the typical micro-step and batch."""
         unknown = float("nan")
         rows = [
-            (name, float(value), unknown, unknown, "relative", True, "")
-            for name, value in zip(self.form.names, self.values, strict=True)
+            (name, value, unknown, unknown, "relative", True, "")
+            for name, value in self.fitted.coefficients.items()
         ]
         columns = ["name", "value", "lo", "hi", "unit", "identified", "remedy"]
         return pd.DataFrame(rows, columns=columns)
 
 
-def _fit_rival(form: Form, frame: pd.DataFrame) -> RivalCurve:
-    points = Points.of(frame)
-    micro = np.exp(points.log_time) / points.at.accumulation
-    values = form.fit(micro, points.at)
-    fitted = np.maximum(form.time(values, points.at), _TINY)
-    residuals = np.log(micro) - np.log(fitted)
-    freedom = max(len(residuals) - int((values > _TINY).sum()), 1)
-    scatter = np.sqrt((residuals**2).sum() / freedom + points.spread**2)
-    everything = frozenset(NAMES)
-    return RivalCurve(
-        form=form,
-        values=values,
-        scatter=float(scatter),
-        points=points,
-        coverage=Coverage(at=Configurations.of(frame), informed=everything),
-    )
+class RivalLaw(StepTimeLaw):
+    """One published form per curve."""
+
+    form: ClassVar[type[Form]]
+
+    @classmethod
+    def _fit_curve(
+        cls, key: CurveKey, frame: pd.DataFrame, prior: StepTimePrior
+    ) -> CurveModel:
+        return RivalCurve.fit(cls.form(), frame)
 
 
-class AmdahlLaw(StepTimeLaw):
+class AmdahlLaw(RivalLaw):
     """Amdahl's law with a local batch."""
 
     name = "amdahl"
+    form = rival_forms.Amdahl
     reference = "t = (a + b1 b) (1 + sigma (n-1)) (Amdahl 1967)"
 
-    @staticmethod
-    def _fit_curve(frame: pd.DataFrame, prior: StepTimePrior) -> CurveModel:
-        return _fit_rival(Amdahl(), frame)
 
-
-class UslLaw(StepTimeLaw):
+class UslLaw(RivalLaw):
     """Gunther's universal scalability law with a local batch."""
 
     name = "usl"
+    form = rival_forms.Usl
     reference = "t = (a + b1 b) (1 + sigma (n-1) + kappa n (n-1)) (Gunther 2007)"
 
-    @staticmethod
-    def _fit_curve(frame: pd.DataFrame, prior: StepTimePrior) -> CurveModel:
-        return _fit_rival(Usl(), frame)
+
+class PowerLaw(RivalLaw):
+    """A power of the number of devices."""
+
+    name = "power"
+    form = rival_forms.Power
+    reference = "t = (a + b1 b) n^c"
 
 
-class ErnestLaw(StepTimeLaw):
+class ErnestLaw(RivalLaw):
     """Ernest's four features."""
 
     name = "ernest"
+    form = rival_forms.Ernest
     reference = "t = a + b1 b + b2 log n + b3 (n-1) (Venkataraman et al. 2016)"
 
-    @staticmethod
-    def _fit_curve(frame: pd.DataFrame, prior: StepTimePrior) -> CurveModel:
-        return _fit_rival(Ernest(), frame)
+
+class ErnestNodesLaw(RivalLaw):
+    """Ernest's features for devices and again for nodes."""
+
+    name = "ernest_nodes"
+    form = rival_forms.ErnestNodes
+    reference = "Ernest, and b4 [m>1] + b5 log m + b6 (m-1) for m nodes"
 
 
-class LastEfficiencyLaw(StepTimeLaw):
-    """The naive rule: the last measured efficiency stays."""
+class PaleoLaw(RivalLaw):
+    """Compute and a ring of the slowest link."""
 
-    name = "last_efficiency"
-    reference = "t(n) = t of the most devices measured"
-
-    @staticmethod
-    def _fit_curve(frame: pd.DataFrame, prior: StepTimePrior) -> CurveModel:
-        return _fit_rival(LastEfficiency(), frame)
+    name = "paleo"
+    form = rival_forms.Paleo
+    reference = "t = a + b1 b + 2 (n-1)/n S per tier (Qi et al. 2017)"
 
 
-class PolluxLaw(StepTimeLaw):
+class PolluxLaw(RivalLaw):
     """The throughput half of Pollux' goodput."""
 
     name = "pollux"
+    form = rival_forms.Pollux
     reference = (
         "t = (C^g + S^g)^(1/g), S = alpha + beta (n-2) per tier (Qiao et al. 2021)"
     )
 
-    @staticmethod
-    def _fit_curve(frame: pd.DataFrame, prior: StepTimePrior) -> CurveModel:
-        return _fit_rival(Pollux(), frame)
+
+class MedianLaw(RivalLaw):
+    """Five formulas and no choice between them."""
+
+    name = "median"
+    form = rival_forms.Median
+    reference = "median of ernest_nodes, paleo, pollux, power and usl"
+
+
+class LinearScalingLaw(RivalLaw):
+    """The hope: every device adds as much as the first."""
+
+    name = "linear"
+    form = rival_forms.LinearScaling
+    reference = "t(n) = t of the fewest devices measured"
+
+
+class LastEfficiencyLaw(RivalLaw):
+    """The naive rule: the last measured efficiency stays."""
+
+    name = "last_efficiency"
+    form = rival_forms.LastEfficiency
+    reference = "t(n) = t of the most devices measured"
+
+
+class TreesLaw(RivalLaw):
+    """XGBoost on its own."""
+
+    name = "xgboost"
+    form = rival_learners.Trees
+    reference = "gradient-boosted trees on log devices, nodes and batches"
+
+
+class ForestLaw(RivalLaw):
+    """A random forest on its own."""
+
+    name = "forest"
+    form = rival_learners.Forest
+    reference = "random forest on log devices, nodes and batches"
+
+
+class ProcessLaw(RivalLaw):
+    """A Gaussian process on its own."""
+
+    name = "gp"
+    form = rival_learners.Process
+    reference = "Gaussian process on log devices, nodes and batches"
 
 
 LAWS: Mapping[str, type[StepTimeLaw]] = MappingProxyType(
@@ -303,9 +227,17 @@ LAWS: Mapping[str, type[StepTimeLaw]] = MappingProxyType(
             StepTimeLaw,
             AmdahlLaw,
             UslLaw,
+            PowerLaw,
             ErnestLaw,
-            LastEfficiencyLaw,
+            ErnestNodesLaw,
+            PaleoLaw,
             PolluxLaw,
+            MedianLaw,
+            LinearScalingLaw,
+            LastEfficiencyLaw,
+            TreesLaw,
+            ForestLaw,
+            ProcessLaw,
         )
     }
 )

@@ -81,6 +81,15 @@ class Configurations:
             accumulation=frame["gradient_accumulation_steps"].to_numpy(float),
         )
 
+    def take(self, positions: np.ndarray) -> Configurations:
+        """Return some of the configurations."""
+        return Configurations(
+            **{
+                field.name: getattr(self, field.name)[positions]
+                for field in fields(Configurations)
+            }
+        )
+
     def features(self, form: Form) -> np.ndarray:
         """Return what each time parameter is multiplied by, shape (n, 6).
 

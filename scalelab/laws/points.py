@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -58,6 +58,15 @@ class Points:
             spread=_spread([values.to_numpy() for _, values in groups]),
             time_unit_s=time_unit_s,
             batch_unit=batch_unit,
+        )
+
+    def take(self, positions: np.ndarray) -> Points:
+        """Return some of the points, in the same units."""
+        return replace(
+            self,
+            at=self.at.take(positions),
+            log_time=self.log_time[positions],
+            num_repeats=self.num_repeats[positions],
         )
 
     def __len__(self) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import least_squares, nnls
 
+from scalelab.laws import ring_prior
 from scalelab.laws.interval import NUM_WALKERS, SEED, sample
 from scalelab.laws.physics import (
     NAMES,
@@ -18,7 +19,6 @@ from scalelab.laws.physics import (
     step_time_s,
 )
 from scalelab.laws.points import Points
-from scalelab.laws.prior import StepTimePrior
 
 # overlap and imbalance may be exactly none: positions below zero stand for zero
 _LOWER = np.array([0.0] * NUM_TIMES + [-0.15, 0.3, -0.03])
@@ -56,13 +56,13 @@ class Posterior:
     active: frozenset[str]
 
 
-def fit(points: Points, prior: StepTimePrior, form: Form) -> Posterior:
+def fit(points: Points, form: Form) -> Posterior:
     """Draw the parameters of a curve.
 
     Every measured point weighs by its number of repeats, errors are relative, and a
     point far from the rest is outvoted (Student's t with 4 degrees of freedom).
     """
-    active = active_parameters(points, prior)
+    active = active_parameters(points)
     free = np.array([name in active for name in NAMES])
     best = _least_squares(points, free, form)
     start = _population(points, free, best, form)
@@ -71,7 +71,7 @@ def fit(points: Points, prior: StepTimePrior, form: Form) -> Posterior:
         outside, legal = _legal(positions, free)
         likelihood = _log_likelihood(legal, positions[:, -1], points, form)
         belief = (positions[:, -1] - np.log(_USUAL_FORM_ERROR)) / _FORM_ERROR_SPREAD
-        density = likelihood + prior.log_density(legal) - 0.5 * belief**2
+        density = likelihood + ring_prior.log_density(legal) - 0.5 * belief**2
         return np.where(outside, -np.inf, density)
 
     many = len(points) > _MANY_POINTS
@@ -87,11 +87,11 @@ def fit(points: Points, prior: StepTimePrior, form: Form) -> Posterior:
     )
 
 
-def active_parameters(points: Points, prior: StepTimePrior) -> frozenset[str]:
-    """Return the parameters that the points, or an informed prior, bear on."""
+def active_parameters(points: Points) -> frozenset[str]:
+    """Return the parameters that the points bear on."""
     at = points.at
     batches = np.unique(at.samples)
-    active = {"compute_per_sample"} | prior.informed
+    active = {"compute_per_sample"}
     if len(batches) > 1:
         active |= {"compute_fixed"}
     if (

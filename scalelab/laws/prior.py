@@ -1,96 +1,180 @@
-"""What is believed about a curve's parameters before its own rows are seen."""
+"""What is believed about a curve before its own rows are seen."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
 
 import numpy as np
 import pandas as pd
 
-from scalelab.laws.physics import NAMES, NUM_TIMES
+from scalelab.laws.belief import Belief, Evidence, free_scale, informed
+from scalelab.laws.ensemble import Ensemble
+from scalelab.laws.physics import Configurations
+from scalelab.laws.points import Points
+from scalelab.laws.rows import CurveKey, split_curves, step_time_rows
+from scalelab.laws.shapes import PARAMETERS, Shape
+from scalelab.laws.support import Coverage
 
-# typical sizes in units of the curve's own micro-step; the tails are those of a Cauchy
-_SCALES = np.array([0.3, 1.0, 0.002, 0.2, 0.002, 0.5])
-_IMBALANCE_SCALE = 0.03
-_EXPONENT_SPREAD = 0.1
-_SMALLEST_SPREAD = 0.3
-_SMALLEST = 1e-5
+_SHIPPED = "data/step_time_prior.json"
+_MACHINE = ("device_type", "device_name")
+# of the variance of a parameter between curves, what belongs to the machine
+_OF_MACHINE = {
+    "batch_exponent": 0.2,
+    "batch_sharpness": 0.2,
+    "exchange": 0.2,
+    "growth": 0.6,
+    "node_jump": 0.7,
+    "growth_per_node": 0.6,
+    "growth_nodes": 0.6,
+    "second_node": 0.8,
+    "overlap": 0.4,
+    "imbalance": 0.5,
+    "contention": 0.6,
+}
+# ... and to the workload wherever it runs
+_OF_WORKLOAD = {
+    "fixed_share": 0.2,
+    "batch_exponent": 0.4,
+    "batch_sharpness": 0.2,
+    "exchange": 0.4,
+    "overlap": 0.2,
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Relative:
+    """A fitted curve that teaches about others.
+
+    Parameters
+    ----------
+    key
+        What is fixed along it.
+    evidence
+        What it says, by shape.
+    tells_of
+        Parameters, as :class:`scalelab.laws.support.Gap` names them, that its own
+        configurations determine.
+    """
+
+    key: CurveKey
+    evidence: Mapping[Shape, Evidence]
+    tells_of: frozenset[str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepTimePrior:
-    """Beliefs about the parameters, relative to a curve's typical micro-step.
+    """Beliefs about any curve, and the related curves that sharpen them.
 
     Parameters
     ----------
-    log_center, log_spread : ndarray, shape (6,)
-        Mean and standard deviation of the logarithm of each time parameter, in the
-        order of :data:`scalelab.laws.physics.NAMES`; NaN where nothing is known.
+    beliefs
+        About any curve, by shape.
+    relatives
+        Curves of the same machines or workloads. A curve's own rows override them: a
+        relative narrows a belief, no more than curves differ.
     """
 
-    log_center: np.ndarray
-    log_spread: np.ndarray
+    beliefs: Mapping[Shape, Belief]
+    relatives: tuple[Relative, ...] = field(default=())
 
     @classmethod
-    def weak(cls) -> StepTimePrior:
-        """Know nothing but the order of magnitude."""
-        unknown = np.full(NUM_TIMES, np.nan)
-        return cls(log_center=unknown, log_spread=unknown)
+    def shipped(cls) -> StepTimePrior:
+        """Know what published measurements have in common.
+
+        ``benchmarks/learn_prior.py`` wrote the coefficients.
+        """
+        return _shipped()
 
     @classmethod
     def learn(cls, observations: pd.DataFrame) -> StepTimePrior:
-        """Learn what the curves of other observations have in common.
-
-        Only parameters that a curve identifies are used, each relative to that curve's
-        typical micro-step.
-        """
-        # a curve is fitted under a prior, so the law cannot be imported above
-        from scalelab.laws.curve import Curve
-        from scalelab.laws.rows import split_curves, step_time_rows
-
-        rows = step_time_rows(observations).frame
-        curves = [
-            Curve.fit(frame, cls.weak())
-            for frame in split_curves(rows).values()
-            if len(frame)
-        ]
-        medians = np.array([curve.identified_medians() for curve in curves])
-        center = np.full(NUM_TIMES, np.nan)
-        spread = np.full(NUM_TIMES, np.nan)
-        for position, column in enumerate(medians.reshape(-1, NUM_TIMES).T):
-            known = np.log(np.maximum(column[np.isfinite(column)], _SMALLEST))
-            if len(known):
-                center[position] = np.median(known)
-                # one curve of another workload says little about this one
-                spread[position] = np.hypot(
-                    max(np.std(known), _SMALLEST_SPREAD), 1 / len(known)
-                )
-        return cls(log_center=center, log_spread=spread)
-
-    @property
-    def informed(self) -> frozenset[str]:
-        """Parameters about which other curves have told something."""
-        return frozenset(
-            name
-            for name, center in zip(NAMES, self.log_center, strict=False)
-            if np.isfinite(center)
-        )
-
-    def log_density(self, parameters: np.ndarray) -> np.ndarray:
-        """Return log densities up to a constant, shape (n_draws,).
+        """Learn from other curves, on top of what is shipped.
 
         Parameters
         ----------
-        parameters : ndarray, shape (n_draws, 9)
+        observations
+            Rows of the observations frame, of other workloads on the same machine, of
+            the same workload elsewhere, or both.
         """
-        times = np.maximum(parameters[:, :NUM_TIMES], 1e-12)
-        known = np.isfinite(self.log_center)
-        weak = -np.log1p((times / _SCALES) ** 2)
-        logs = np.log(times)
-        informed = -0.5 * ((logs - self.log_center) / self.log_spread) ** 2 - logs
-        density = np.where(known, informed, weak).sum(axis=1)
-        exponent = (parameters[:, 7] - 1) / _EXPONENT_SPREAD
-        imbalance = np.log1p((parameters[:, 8] / _IMBALANCE_SCALE) ** 2)
-        # where only (1 - overlap) * transfer shows, this keeps no overlap credible
-        overlap = 2 * np.log1p(-parameters[:, 6])
-        return np.asarray(density - 0.5 * exponent**2 - imbalance + overlap)
+        shipped = cls.shipped()
+        rows = step_time_rows(observations).frame
+        relatives = tuple(
+            _relative(key, frame, shipped.beliefs)
+            for key, frame in split_curves(rows).items()
+            if len(frame)
+        )
+        return cls(beliefs=shipped.beliefs, relatives=relatives)
+
+    def about(self, key: CurveKey) -> Mapping[Shape, Belief]:
+        """Return the beliefs about one curve, by shape."""
+        elsewhere = self._related(key, ("workload",), but=_MACHINE)
+        beside = self._related(key, _MACHINE)
+        beliefs = {}
+        for shape, belief in self.beliefs.items():
+            for relatives, shares in (
+                (elsewhere, _OF_WORKLOAD),
+                (beside, _OF_MACHINE),
+            ):
+                told = [relative.evidence[shape] for relative in relatives]
+                shared = np.array([shares.get(name, 0.0) for name in PARAMETERS])
+                belief = informed(belief, told, shared)
+            beliefs[shape] = belief
+        return beliefs
+
+    def told_about(self, key: CurveKey) -> frozenset[str]:
+        """Return parameters that other curves of the same machine determine."""
+        told = (relative.tells_of for relative in self._related(key, _MACHINE))
+        return frozenset().union(*told)
+
+    def _related(
+        self, key: CurveKey, same: tuple[str, ...], but: tuple[str, ...] = ()
+    ) -> list[Relative]:
+        asked = dict(key)
+        return [
+            relative
+            for relative in self.relatives
+            if all(dict(relative.key).get(name) == asked.get(name) for name in same)
+            and (
+                not but
+                or any(dict(relative.key).get(name) != asked.get(name) for name in but)
+            )
+        ]
+
+
+def _relative(
+    key: CurveKey, frame: pd.DataFrame, beliefs: Mapping[Shape, Belief]
+) -> Relative:
+    ensemble = Ensemble.fit(Points.of(frame), beliefs)
+    coverage = Coverage(at=Configurations.of(frame), informed=frozenset())
+    return Relative(
+        key=key,
+        evidence={
+            shape: fit.evidence(ensemble.process)
+            for shape, fit in ensemble.fits.items()
+        },
+        tells_of=coverage.determined(),
+    )
+
+
+@cache
+def _shipped() -> StepTimePrior:
+    text = files("scalelab.laws").joinpath(_SHIPPED).read_text(encoding="utf-8")
+    return StepTimePrior(beliefs=beliefs_from(json.loads(text)["beliefs"]))
+
+
+def beliefs_from(table: Mapping[str, Mapping[str, object]]) -> dict[Shape, Belief]:
+    """Read beliefs as ``benchmarks/learn_prior.py`` writes them."""
+    beliefs = {}
+    for name, values in table.items():
+        arrays = {key: np.array(value, dtype=float) for key, value in values.items()}
+        spread = arrays["spread"]
+        beliefs[Shape(name)] = Belief(
+            mean=arrays["mean"],
+            covariance=free_scale(arrays["correlation"] * np.outer(spread, spread)),
+            amplitude_mean=arrays["amplitude_mean"],
+            amplitude_spread=arrays["amplitude_spread"],
+        )
+    return beliefs

@@ -19,10 +19,11 @@ from typing import ClassVar, Protocol, Self
 
 import numpy as np
 import pandas as pd
+from scipy.special import ndtri
 
 from scalelab.errors import FitError, NotIdentifiableError, SpecError
 from scalelab.laws.curve import Curve
-from scalelab.laws.interval import NUM_DRAWS, SEED, central
+from scalelab.laws.interval import NUM_DRAWS, SEED
 from scalelab.laws.physics import Terms
 from scalelab.laws.prior import StepTimePrior
 from scalelab.laws.rows import (
@@ -34,7 +35,6 @@ from scalelab.laws.rows import (
 )
 from scalelab.laws.support import Gap, Support
 
-_MAX_CONFIGURATIONS_AT_ONCE = 2000
 _ANSWER_COLUMNS = (
     "step_time_s",
     "step_time_lo_s",
@@ -65,7 +65,11 @@ class CurveModel(Protocol):
         """Return what each prediction rests on, see :class:`Support`."""
         ...
 
-    def log_draws(self, frame: pd.DataFrame, *, joint: bool) -> np.ndarray:
+    def log_moments(self, frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+        """Return mean and deviation of log expected step times (s), each (n,)."""
+        ...
+
+    def log_draws(self, frame: pd.DataFrame) -> np.ndarray:
         """Draw log expected step times (s), shape (n_draws, n_configurations)."""
         ...
 
@@ -133,19 +137,25 @@ class StepTimeLaw:
                 f"None of the {len(observations)} rows has a usable step time"
                 f"{f' ({why})' if why else ''}. Run at least one throughput trial."
             )
-        belief = prior or StepTimePrior.weak()
+        belief = prior or StepTimePrior.shipped()
         curves = {
-            key: cls._fit_curve(frame, belief)
+            key: cls._fit_curve(key, frame, belief)
             for key, frame in split_curves(rows.frame).items()
         }
         return cls(curves=curves, num_rows=len(rows.frame), left_out=rows.left_out)
 
     @staticmethod
-    def _fit_curve(frame: pd.DataFrame, prior: StepTimePrior) -> CurveModel:
-        return Curve.fit(frame, prior)
+    def _fit_curve(
+        key: CurveKey, frame: pd.DataFrame, prior: StepTimePrior
+    ) -> CurveModel:
+        return Curve.fit(key, frame, prior)
 
     def predict(
-        self, configurations: pd.DataFrame, interval: float = 0.8
+        self,
+        configurations: pd.DataFrame,
+        interval: float = 0.8,
+        *,
+        guess: bool = False,
     ) -> pd.DataFrame:
         """Predict the step time of one further run.
 
@@ -157,13 +167,16 @@ class StepTimeLaw:
             several curves, the columns that tell them apart.
         interval
             Probability mass of the interval, in (0, 1).
+        guess
+            Also answer what the rows cannot tell, from what other machines did; such
+            answers stay marked ``unsupported``, and their intervals are wide.
 
         Returns
         -------
         DataFrame
             The configurations' columns and ``step_time_s``, ``step_time_lo_s``,
             ``step_time_hi_s``, ``throughput_samples_per_s`` and ``support``; NaN where
-            ``unsupported``.
+            ``unsupported`` unless ``guess``.
 
         Raises
         ------
@@ -175,13 +188,13 @@ class StepTimeLaw:
         if not 0 < interval < 1:
             raise SpecError(f"interval={interval} must lie between 0 and 1, e.g. 0.8.")
         parts = [
-            self._predict_curve(key, part, interval)
+            self._predict_curve(key, part, interval, guess)
             for key, part in self._by_curve(configurations)
         ]
         if not parts:
             return configurations.assign(**{name: [] for name in _ANSWER_COLUMNS})
         answer = pd.concat([frame for frame, _ in parts]).sort_index()
-        if (answer["support"] == Support.UNSUPPORTED).all():
+        if answer["step_time_s"].isna().all():
             gap = next(gap for _, gaps in parts for gap in gaps)
             raise NotIdentifiableError(
                 " and ".join(gap.parameters), f"{gap.why.capitalize()}. {gap.remedy}"
@@ -191,20 +204,16 @@ class StepTimeLaw:
         )
 
     def _predict_curve(
-        self, key: CurveKey, frame: pd.DataFrame, interval: float
+        self, key: CurveKey, frame: pd.DataFrame, interval: float, guess: bool
     ) -> tuple[pd.DataFrame, tuple[Gap, ...]]:
         curve = self.curves[key]
         support = curve.support(frame)
-        ends = []
-        for start in range(0, len(frame), _MAX_CONFIGURATIONS_AT_ONCE):
-            part = frame.iloc[start : start + _MAX_CONFIGURATIONS_AT_ONCE]
-            draws = curve.log_draws(part, joint=False) + _luck(curve.spread, 1)
-            ends.append(
-                np.vstack([np.median(draws, axis=0), *central(draws, interval)])
-            )
-        mid, lo, hi = np.where(
-            support == Support.UNSUPPORTED, np.nan, np.exp(np.concatenate(ends, axis=1))
-        )
+        middle, deviation = curve.log_moments(frame)
+        deviation = np.hypot(deviation, curve.spread)
+        reach = ndtri((1 + interval) / 2) * deviation
+        logs = np.array([middle, middle - reach, middle + reach])
+        unknown = (support == Support.UNSUPPORTED) & (not guess)
+        mid, lo, hi = np.where(unknown, np.nan, np.exp(logs))
         values = {
             "step_time_s": mid,
             "step_time_lo_s": lo,
@@ -231,7 +240,7 @@ class StepTimeLaw:
         for key, frame in self._by_curve(configurations):
             curve = self.curves[key]
             luck = _luck(curve.spread, len(frame)) if one_run else 0.0
-            times = np.exp(curve.log_draws(frame, joint=True) + luck)
+            times = np.exp(curve.log_draws(frame) + luck)
             known = curve.support(frame) != Support.UNSUPPORTED
             draws[:, frame.index] = np.where(known, times, np.nan)
         return draws

@@ -62,6 +62,13 @@ class Coverage:
             if gap is not None and self.informed.isdisjoint(gap.parameters)
         )
 
+    def determined(self) -> frozenset[str]:
+        """Return the parameters that some gap may leave open and none does."""
+        every = {"intra_node_latency", "intra_node_transfer"}
+        every |= {"inter_node_latency", "inter_node_transfer"}
+        every |= {"compute_fixed", "compute_per_sample"}
+        return frozenset(every.difference(*(gap.parameters for gap in self.gaps())))
+
     def blocking(self, query: Configurations) -> tuple[Gap, ...]:
         """Return the gaps that leave some configuration without an answer."""
         open_at = self._open_at(query)

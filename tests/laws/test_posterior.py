@@ -4,15 +4,14 @@ import pytest
 from scalelab.laws import posterior
 from scalelab.laws.physics import NAMES, Form
 from scalelab.laws.points import Points
-from scalelab.laws.prior import StepTimePrior
 from scalelab.laws.rows import step_time_rows
 
 
 def test_a_chain_six_times_as_long_gives_no_narrower_answer(rows, monkeypatch):
     points = Points.of(step_time_rows(rows).frame)
-    fitted = posterior.fit(points, StepTimePrior.weak(), Form.TIERED)
+    fitted = posterior.fit(points, Form.TIERED)
     monkeypatch.setattr(posterior, "_NUM_STEPS", 6 * posterior._NUM_STEPS)
-    settled = posterior.fit(points, StepTimePrior.weak(), Form.TIERED)
+    settled = posterior.fit(points, Form.TIERED)
     assert fitted.form_error < 1.5 * settled.form_error
     for name in ("compute_fixed", "compute_per_sample", "inter_node_transfer"):
         column = NAMES.index(name)

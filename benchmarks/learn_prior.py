@@ -1,0 +1,218 @@
+"""Learn the shipped belief about step-time curves from published measurements.
+
+    python benchmarks/learn_prior.py --data DIR [--out FILE] [--leave-out MACHINE]
+
+Expectation and maximisation: every curve is fitted under the present belief; the next
+one has the mean and covariance of the fitted parameters, their uncertainty included,
+shrunk to the physical guess below. Machines weigh equally before their number of
+curves does, so that a source with many tables does not decide alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from score_adapter import observations
+
+from scalelab.laws.belief import Belief, free_scale
+from scalelab.laws.ensemble import Ensemble
+from scalelab.laws.points import Points
+from scalelab.laws.rows import split_curves, step_time_rows
+from scalelab.laws.shapes import NUM_PARAMETERS, PARAMETERS, Shape
+
+OUT = Path(__file__).parents[1] / "scalelab/laws/data/step_time_prior.json"
+NUM_ROUNDS = 3
+MEAN_WORTH, SPREAD_WORTH = 3.0, 8.0  # of the physical guess, in machines
+MANY_POINTS = 15  # a curve with fewer tells nothing about its discrepancy
+WEIGHT_OF_MANY = 3.0
+# what physics suggests, mean and spread, in logs, exponents and log odds
+GUESS = {
+    "scale": (0.0, 3.0),
+    "fixed_share": (0.5, 3.5),
+    "batch_exponent": (0.97, 0.08),
+    "batch_sharpness": (0.3, 0.5),
+    "exchange": (-1.5, 1.5),
+    "growth": (0.15, 0.2),
+    "node_jump": (0.15, 0.5),
+    "growth_per_node": (-0.05, 0.25),
+    "growth_nodes": (-0.05, 0.2),
+    "second_node": (0.1, 0.3),
+    "overlap": (0.3, 1.0),
+    "imbalance": (-3.5, 1.2),
+    "contention": (-5.5, 1.7),
+}
+SPECIAL = {
+    Shape.TIERS: {
+        "exchange": (-1.8, 1.5),
+        "node_jump": (-0.3, 1.2),
+        "growth_per_node": (0.15, 0.25),
+        "growth_nodes": (0.15, 0.2),
+    },
+    Shape.ONE_RING: {},
+    Shape.SATURATED: {
+        "growth": (0.0, 0.05),
+        "node_jump": (0.2, 0.6),
+        "growth_per_node": (0.0, 0.1),
+        "growth_nodes": (0.0, 0.05),
+        "overlap": (-2.0, 0.5),
+        "contention": (-7.0, 1.0),
+    },
+}
+# these define the shape and are not learned
+HELD = {
+    Shape.SATURATED: (
+        "growth",
+        "growth_per_node",
+        "growth_nodes",
+        "overlap",
+        "contention",
+    )
+}
+AMPLITUDES = (np.log([0.05, 0.04, 0.03, 0.025]), np.array([0.7, 0.8, 1.1, 0.8]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """Points of a curve and how much it counts."""
+
+    points: Points
+    weight: float
+
+
+def physical_guess() -> dict[Shape, Belief]:
+    """Return the belief before any curve is seen."""
+    beliefs = {}
+    for shape in Shape:
+        values = [(GUESS | SPECIAL[shape])[name] for name in PARAMETERS]
+        mean, spread = np.array(values).T
+        beliefs[shape] = Belief(
+            mean=mean,
+            covariance=np.diag(spread**2),
+            amplitude_mean=AMPLITUDES[0],
+            amplitude_spread=AMPLITUDES[1],
+        )
+    return beliefs
+
+
+def read_curves(table: pd.DataFrame) -> list[Curve]:
+    """Return the curves of a published table, weighed by machine."""
+    found = []
+    for _, part in table.groupby(machine_of(table)):
+        curves = split_curves(step_time_rows(observations(part)).frame)
+        for frame in curves.values():
+            points = Points.of(frame)
+            weight = WEIGHT_OF_MANY if len(points) >= MANY_POINTS else 1.0
+            found.append(Curve(points=points, weight=weight / np.sqrt(len(curves))))
+    return found
+
+
+def machine_of(table: pd.DataFrame) -> pd.Series:
+    """Name what is left out together: a machine, or a source of small tables."""
+    counts = table.groupby("curve_id")["step_time_s"].transform("size")
+    large = counts.groupby(table["source"]).transform("median") >= MANY_POINTS
+    return table["source"].where(~large, table["source"] + " " + table["gpu_type"])
+
+
+def learn(curves: Sequence[Curve]) -> dict[Shape, Belief]:
+    """Alternate between fitting the curves and updating the beliefs."""
+    guess = physical_guess()
+    beliefs = guess
+    for _ in range(NUM_ROUNDS):
+        fits = [Ensemble.fit(curve.points, beliefs) for curve in curves]
+        beliefs = {
+            shape: _updated(shape, guess[shape], curves, fits) for shape in Shape
+        }
+    return beliefs
+
+
+def _updated(
+    shape: Shape, guess: Belief, curves: Sequence[Curve], fits: Sequence[Ensemble]
+) -> Belief:
+    weights = np.array([curve.weight for curve in curves])
+    means, covariances = [], []
+    for fit in fits:
+        nodes = fit.fits[shape].nodes
+        shares = np.array([node.share for node in nodes])
+        centers = np.array([node.parameters for node in nodes])
+        center = shares @ centers
+        spread = sum(
+            share * (node.covariance + np.outer(off, off))
+            for share, node, off in zip(shares, nodes, centers - center, strict=True)
+        )
+        means.append(center)
+        covariances.append(spread)
+    total = weights.sum()
+    mean = (weights @ np.array(means) + MEAN_WORTH * guess.mean) / (total + MEAN_WORTH)
+    mean[0] = 0.0
+    offsets = np.array(means) - mean
+    spread = np.einsum("c,cij->ij", weights, np.array(covariances))
+    spread += np.einsum("c,ci,cj->ij", weights, offsets, offsets)
+    covariance = (spread + SPREAD_WORTH * guess.covariance) / (total + SPREAD_WORTH)
+    held = [PARAMETERS.index(name) for name in HELD.get(shape, ())]
+    for position in held:
+        mean[position] = guess.mean[position]
+        covariance[position, :] = covariance[:, position] = 0.0
+        covariance[position, position] = guess.covariance[position, position]
+    amplitude_mean, amplitude_spread = _amplitudes(guess, curves, fits)
+    return Belief(
+        mean=mean,
+        covariance=free_scale(covariance),
+        amplitude_mean=amplitude_mean,
+        amplitude_spread=amplitude_spread,
+    )
+
+
+def _amplitudes(
+    guess: Belief, curves: Sequence[Curve], fits: Sequence[Ensemble]
+) -> tuple[np.ndarray, np.ndarray]:
+    weights = np.array(
+        [c.weight if len(c.points) >= MANY_POINTS else 0.0 for c in curves]
+    )
+    logs = np.array([fit.process.log_amplitudes for fit in fits])
+    total = weights.sum()
+    mean = (weights @ logs + 2 * guess.amplitude_mean) / (total + 2)
+    squares = weights @ (logs - mean) ** 2 + 4 * guess.amplitude_spread**2
+    return mean, np.sqrt(squares / (total + 4))
+
+
+def table_of(beliefs: dict[Shape, Belief]) -> dict[str, object]:
+    """Return beliefs as plain numbers."""
+    table = {}
+    for shape, belief in beliefs.items():
+        spread = np.sqrt(np.diag(belief.covariance))
+        table[shape.value] = {
+            "mean": belief.mean.round(3).tolist(),
+            "spread": spread.round(3).tolist(),
+            "correlation": (belief.covariance / np.outer(spread, spread))
+            .round(3)
+            .tolist(),
+            "amplitude_mean": belief.amplitude_mean.round(3).tolist(),
+            "amplitude_spread": belief.amplitude_spread.round(3).tolist(),
+        }
+    return table
+
+
+def main() -> None:
+    """Learn and write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--leave-out", default="")
+    arguments = parser.parse_args()
+    table = pd.read_csv(arguments.data / "throughput.csv")
+    table = table[machine_of(table) != arguments.leave_out]
+    beliefs = learn(read_curves(table))
+    assert beliefs[Shape.TIERS].mean.shape == (NUM_PARAMETERS,)
+    text = {"parameters": PARAMETERS, "beliefs": table_of(beliefs)}
+    arguments.out.parent.mkdir(exist_ok=True)
+    arguments.out.write_text(json.dumps(text, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""What no shape explains: how its errors at two configurations are related.
+
+The log error of a curve is the sum of four normal parts: one smooth in devices, nodes
+and batch, so that neighbours share it; one of the local batch alone (an algorithm that
+a library chooses at this size); one of the placement alone (these nodes, this
+topology); one of the single configuration. Together with the run-to-run spread and a
+normal belief about the parameters of the shape, a curve is a Gaussian process. Far
+from every measurement the first part is back at zero with all its variance: it moves
+interpolations and widens extrapolations.
+
+References
+----------
+Kennedy and O'Hagan 2001, *Bayesian calibration of computer models*, section 4.
+Rasmussen and Williams 2006, *Gaussian Processes for Machine Learning*, sections 2.7
+(explicit basis functions) and 4.2 (Matern kernels).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scalelab.laws.physics import Configurations
+
+PARTS = ("smooth", "batch", "placement", "configuration")
+NUM_PARTS = len(PARTS)
+_LENGTH = 1.5  # doublings of devices, nodes, devices per node or batch
+_BOUNDARY = 2.0  # lengths between one node and three
+_PARALLEL = 1.0  # and between one device and two
+_SAME = 1e-9
+
+
+def correlations(rows: Configurations, columns: Configurations) -> np.ndarray:
+    """Return the correlation of each part between configurations.
+
+    Returns
+    -------
+    ndarray, shape (4, n_rows, n_columns)
+        In the order of :data:`PARTS`.
+    """
+    first, second = _features(rows), _features(columns)
+    squares = (first**2).sum(axis=1)[:, None] + (second**2).sum(axis=1)
+    distance = np.sqrt(np.maximum(squares - 2 * first @ second.T, 0.0))
+    batch = _equal(rows.samples, columns.samples)
+    placement = _equal(rows.world_size, columns.world_size)
+    placement &= _equal(rows.num_nodes, columns.num_nodes)
+    same = batch & placement & _equal(rows.accumulation, columns.accumulation)
+    smooth = (1 + distance) * np.exp(-distance)
+    return np.stack([smooth, batch, placement, same])
+
+
+def _features(at: Configurations) -> np.ndarray:
+    logs = np.log2(
+        [
+            at.world_size,
+            at.num_nodes,
+            at.world_size / at.num_nodes,
+            at.samples,
+            at.accumulation,
+        ]
+    )
+    boundary = _BOUNDARY * np.minimum(at.num_nodes - 1, 2) / 2
+    parallel = _PARALLEL * (at.world_size > 1)
+    return np.column_stack([logs.T / _LENGTH, boundary, parallel])
+
+
+def _equal(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    return np.asarray(np.abs(np.log(rows)[:, None] - np.log(columns)) < _SAME)

@@ -1,0 +1,140 @@
+"""All shapes of a curve together: predictions that carry the error of the form.
+
+No shape is chosen: a choice by the measured points is wrong most where it matters,
+beyond them. Shapes are weighed by their evidence, tempered because neighbouring points
+share their errors, and what they disagree about widens the answer.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from scalelab.laws.belief import Belief
+from scalelab.laws.physics import Configurations
+from scalelab.laws.points import Points
+from scalelab.laws.process import Process, spread_out
+from scalelab.laws.shape_fit import Node, ShapeFit, shared_process, starts
+from scalelab.laws.shapes import Shape, log_time
+
+_MOST_POINTS = 160
+"""Of a curve; more would add little, and every prediction costs their number."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """One normal part of the predictive mixture."""
+
+    shape: Shape
+    node: Node
+    weight: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ensemble:
+    """The shapes fitted to one curve, and the discrepancy they share.
+
+    Parameters
+    ----------
+    process
+        The discrepancy, conditioned on the points.
+    fits
+        By shape.
+    parts
+        The predictive mixture; weights add up to 1.
+    """
+
+    process: Process
+    fits: Mapping[Shape, ShapeFit]
+    parts: tuple[Part, ...]
+
+    @classmethod
+    def fit(cls, points: Points, beliefs: Mapping[Shape, Belief]) -> Ensemble:
+        """Fit every shape to the points of a curve."""
+        points = points.take(spread_out(len(points), _MOST_POINTS))
+        leading = Shape.ONE_RING
+        process = shared_process(points, beliefs[leading], leading)
+        fits = {
+            shape: max(
+                (
+                    ShapeFit.fit(process, belief, shape, start)
+                    for start in starts(belief)
+                ),
+                key=lambda fit: fit.log_evidence,
+            )
+            for shape, belief in beliefs.items()
+        }
+        return cls(process=process, fits=fits, parts=_parts(fits, len(points)))
+
+    def moments(self, at: Configurations) -> tuple[np.ndarray, np.ndarray]:
+        """Return mean and variance of the log expected time, each (n,)."""
+        cross = self.process.cross(at)
+        carried = self.process.solve(cross.T)
+        left = float(self.process.variances.sum()) - np.einsum(
+            "qk,kq->q", cross, carried
+        )
+        means, variances = [], []
+        for part in self.parts:
+            mean, slopes = self._linear(part, at, cross, carried)
+            spread = np.einsum("qi,ij,qj->q", slopes, part.node.covariance, slopes)
+            means.append(mean)
+            variances.append(spread + np.maximum(left, 0.0))
+        weights = np.array([part.weight for part in self.parts])
+        mean = weights @ np.array(means)
+        total = weights @ (np.array(variances) + (np.array(means) - mean) ** 2)
+        return mean, total
+
+    def draws(self, at: Configurations, normals: np.ndarray) -> np.ndarray:
+        """Draw log expected times that err together, shape (n_draws, n).
+
+        Parameters
+        ----------
+        at
+            Where to predict.
+        normals : ndarray, shape (n_draws, 13 + n)
+            Standard normal draws.
+        """
+        cross = self.process.cross(at)
+        carried = self.process.solve(cross.T)
+        left = _root(self.process.own(at) - cross @ carried)
+        count = normals.shape[1] - left.shape[0]
+        draws = normals[:, count:] @ left.T
+        for part, share in zip(self.parts, self._shares(len(normals)), strict=True):
+            mean, slopes = self._linear(part, at, cross, carried)
+            moved = normals[share, :count] @ _root(part.node.covariance).T
+            draws[share] += mean + moved @ slopes.T
+        return np.asarray(draws)
+
+    def _linear(
+        self, part: Part, at: Configurations, cross: np.ndarray, carried: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the mean of a part and its slopes, discrepancy included."""
+        mean, slopes = log_time(part.node.parameters, at, part.shape)
+        slopes = slopes - carried.T @ part.node.slopes
+        return mean + cross @ part.node.weights, slopes
+
+    def _shares(self, num_draws: int) -> list[slice]:
+        """Return which draws belong to which part, by weight."""
+        weights = np.cumsum([0.0, *(part.weight for part in self.parts)])
+        ends = np.round(weights / weights[-1] * num_draws).astype(int).tolist()
+        return [slice(*bounds) for bounds in itertools.pairwise(ends)]
+
+
+def _parts(fits: Mapping[Shape, ShapeFit], num_points: int) -> tuple[Part, ...]:
+    logs = np.array([fit.log_evidence for fit in fits.values()])
+    weights = np.exp((logs - logs.max()) / np.sqrt(num_points))
+    weights /= weights.sum()
+    return tuple(
+        Part(shape=fit.shape, node=node, weight=float(weight) * node.share)
+        for fit, weight in zip(fits.values(), weights, strict=True)
+        for node in fit.nodes
+    )
+
+
+def _root(covariance: np.ndarray) -> np.ndarray:
+    """Return a square root of a covariance that may be singular."""
+    values, vectors = np.linalg.eigh(covariance)
+    return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)))

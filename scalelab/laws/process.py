@@ -1,0 +1,164 @@
+"""The discrepancy of one curve: amplitudes, odd points and the solved system."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+from scipy.optimize import minimize
+
+from scalelab.laws.belief import Belief
+from scalelab.laws.discrepancy import NUM_PARTS, correlations
+from scalelab.laws.physics import Configurations
+from scalelab.laws.points import Points
+
+_FREEDOM = 4.0  # of Student's t: one odd point is outvoted, not averaged
+_LEAST_DOUBT, _MOST_DOUBT = 0.8, 1e4  # factors on the variance of a single point
+_LOG_RANGE = (np.log(0.001), np.log(0.6))
+_NUM_STEPS = 8
+_MOST_POINTS = 120  # amplitudes are learnt from so many
+_JITTER = 1e-8
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Process:
+    """A Gaussian process over the log errors at a curve's points.
+
+    Parameters
+    ----------
+    points
+        Where it is measured.
+    log_amplitudes : ndarray, shape (4,)
+        Of :data:`scalelab.laws.discrepancy.PARTS`.
+    doubt : ndarray, shape (n_points,)
+        Factor on the variance of each single point; large where a point is odd.
+    parts : ndarray, shape (4, n_points, n_points)
+        Correlations among the points.
+    factor
+        Cholesky factor of the covariance of the points.
+    """
+
+    points: Points
+    log_amplitudes: np.ndarray
+    doubt: np.ndarray
+    parts: np.ndarray
+    factor: np.ndarray
+
+    @classmethod
+    def of(
+        cls,
+        points: Points,
+        log_amplitudes: np.ndarray,
+        doubt: np.ndarray | None = None,
+        parts: np.ndarray | None = None,
+    ) -> Process:
+        """Build the process; correlations are computed unless given."""
+        doubt = np.ones(len(points)) if doubt is None else doubt
+        parts = correlations(points.at, points.at) if parts is None else parts
+        covariance = _covariance(points, log_amplitudes, doubt, parts)
+        return cls(
+            points=points,
+            log_amplitudes=log_amplitudes,
+            doubt=doubt,
+            parts=parts,
+            factor=cho_factor(covariance, lower=True)[0],
+        )
+
+    def solve(self, values: np.ndarray) -> np.ndarray:
+        """Multiply by the inverse covariance of the points."""
+        return np.asarray(cho_solve((self.factor, True), values))
+
+    @property
+    def log_determinant(self) -> float:
+        """Of the covariance of the points."""
+        return 2 * float(np.log(np.diag(self.factor)).sum())
+
+    @property
+    def variances(self) -> np.ndarray:
+        """Variance of each part, shape (4,)."""
+        return np.asarray(np.exp(2 * self.log_amplitudes))
+
+    def cross(self, at: Configurations) -> np.ndarray:
+        """Return covariances with the points, shape (n_configurations, n_points)."""
+        return np.tensordot(self.variances, correlations(at, self.points.at), 1)
+
+    def own(self, at: Configurations) -> np.ndarray:
+        """Return covariances among configurations."""
+        return np.tensordot(self.variances, correlations(at, at), 1)
+
+    def doubting(self, residuals: np.ndarray) -> Process:
+        """Return the process that doubts points which lie far from all others."""
+        single = self.variances[-1] + noise(self.points)
+        shares = single * self.doubt * self.solve(residuals)
+        doubt = (_FREEDOM + shares**2 / single) / (_FREEDOM + 1)
+        return Process.of(
+            self.points,
+            self.log_amplitudes,
+            np.clip(doubt, _LEAST_DOUBT, _MOST_DOUBT),
+            self.parts,
+        )
+
+    def tuned(self, errors: np.ndarray, slopes: np.ndarray, belief: Belief) -> Process:
+        """Return the process whose amplitudes the errors make most probable.
+
+        Parameters
+        ----------
+        errors : ndarray, shape (n_points,)
+            Log measured over predicted at the believed parameters, linearised.
+        slopes : ndarray, shape (n_points, 13)
+            Of the log time: what the parameters may still explain.
+        belief
+            About parameters and amplitudes.
+        """
+        chosen = spread_out(len(self.points), _MOST_POINTS)
+        points = self.points.take(chosen)
+        doubt, errors = self.doubt[chosen], errors[chosen]
+        parts = self.parts[:, chosen][:, :, chosen]
+        explained = slopes[chosen] @ belief.covariance @ slopes[chosen].T
+        center, spread = belief.amplitude_mean, belief.amplitude_spread
+        sizes = parts.copy()
+        sizes[-1] = np.diag(doubt)
+
+        def surprise(logs: np.ndarray) -> tuple[float, np.ndarray]:
+            total = explained + _covariance(points, logs, doubt, parts)
+            factor = cho_factor(total, lower=True)
+            inverse = cho_solve(factor, np.eye(len(errors)))
+            weights = inverse @ errors
+            offset = (logs - center) / spread
+            value = errors @ weights / 2 + np.log(np.diag(factor[0])).sum()
+            bends = np.tensordot(sizes, inverse, 2) - (sizes @ weights) @ weights
+            slope = np.exp(2 * logs) * bends + offset / spread
+            return float(value + offset @ offset / 2), slope
+
+        found = minimize(
+            surprise,
+            self.log_amplitudes,
+            jac=True,
+            method="L-BFGS-B",
+            bounds=[_LOG_RANGE] * NUM_PARTS,
+            options={"maxiter": _NUM_STEPS},
+        )
+        return Process.of(self.points, found.x, self.doubt, self.parts)
+
+
+def noise(points: Points) -> np.ndarray:
+    """Return the variance of each point that repeats average out."""
+    return np.asarray(points.spread**2 / points.num_repeats)
+
+
+def spread_out(num_points: int, most: int) -> np.ndarray:
+    """Return positions of at most so many points, evenly drawn and sorted."""
+    if num_points <= most:
+        return np.arange(num_points)
+    order = np.random.default_rng(0).permutation(num_points)
+    return np.sort(order[:most])
+
+
+def _covariance(
+    points: Points, logs: np.ndarray, doubt: np.ndarray, parts: np.ndarray
+) -> np.ndarray:
+    variances = np.exp(2 * logs)
+    total = np.tensordot(variances[:-1], parts[:-1], 1)
+    single = (variances[-1] + noise(points)) * doubt + _JITTER
+    return np.asarray(total + np.diag(single))
