@@ -31,6 +31,7 @@ def test_rivals_answer_with_the_same_interface(name, rows):
     assert (answer["step_time_s"] < answer["step_time_hi_s"]).all()
     assert np.isfinite(law.sample(ASKED)).all()
     assert law.identifiable["identified"].all()
+    assert (law.parameters()["unit"] == "relative").all()
     assert law.terms(ASKED) is None
 
 
@@ -53,6 +54,10 @@ def test_an_unknown_law_lists_the_known_ones():
         ),
         ("ernest", lambda n, b: 0.01 + 0.002 * b + 0.004 * np.log(n) + 0.001 * (n - 1)),
         ("last_efficiency", lambda n, b: 0.01 + 0.002 * b),
+        ("linear", lambda n, b: 0.01 + 0.002 * b),
+        ("power", lambda n, b: (0.01 + 0.002 * b) * n**0.2),
+        ("paleo", lambda n, b: 0.01 + 0.002 * b + 0.02 * 2 * (n - 1) / n),
+        ("ernest_nodes", lambda n, b: 0.01 + 0.002 * b + 0.004 * np.log(n)),
     ],
 )
 def test_each_recovers_the_curve_it_describes(name, time):
@@ -74,3 +79,34 @@ def test_pollux_knows_the_node_boundary():
     expected = [time(4, 32), time(64, 32)]
     answer = law.predict(asked)["step_time_s"].to_numpy()
     assert answer == pytest.approx(expected, rel=0.1)
+
+
+def test_learners_are_flat_beyond_the_data_and_right_within(rows):
+    for name in ("xgboost", "forest"):
+        law = law_named(name).fit(rows)
+        answer = law.predict(ASKED.assign(world_size=[64, 1024], num_nodes=[16, 256]))
+        near, far = answer["step_time_s"]
+        assert far == pytest.approx(near, rel=0.02)
+
+
+def test_the_median_is_no_worse_than_the_worst_of_its_members():
+    frame = table(lambda n, b: (0.01 + 0.002 * b) * (1 + 0.03 * (n - 1)))
+    truth = (0.01 + 0.002 * 32) * (1 + 0.03 * 63)
+    errors = {
+        name: abs(law_named(name).fit(frame).predict(ASKED)["step_time_s"][1] - truth)
+        for name in ("median", "ernest_nodes", "paleo", "pollux", "power", "usl")
+    }
+    middle = errors.pop("median")
+    assert middle <= max(errors.values())
+
+
+def test_a_gaussian_process_reads_no_more_rows_than_it_can_bear(rng):
+    frame = pd.DataFrame(
+        {
+            "world_size": rng.integers(1, 64, 400),
+            "local_batch_size": rng.integers(1, 64, 400),
+            "step_time_s": 0.01,
+        }
+    )
+    answer = law_named("gp").fit(frame).predict(ASKED)
+    assert answer["step_time_s"].to_numpy() == pytest.approx(0.01, rel=0.01)
