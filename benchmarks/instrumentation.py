@@ -1,12 +1,11 @@
 """What measuring costs: two ranks step with and without meter, turn by turn.
 
-*With* is the training engine as trials run it: step clock and communication hook.
-*Without* is the same engine with a clock that does nothing and the exchange of plain
-``DistributedDataParallel``. Steps are taken in pairs of random order until the 95%
-bootstrap interval of the ratio of medians has a half-width of 0.5%, or the steps run
-out. Line: its upper end is at most 1.02. Timed in the same way, without a line: the
-engine without meter against a bare loop over the same model, feed and optimiser, and
-the gradient noise scale against the engine without it.
+*With* is the training engine as trials run it: step clock, and the callback that tells
+when only the exchange is left. *Without* is the same engine with neither. Steps are
+taken in pairs of random order until the 95% bootstrap interval of the ratio of medians
+has a half-width of 0.5%, or the steps run out. Line: its upper end is at most 1.02.
+Timed in the same way, without a line: the engine without meter against a bare loop over
+the same model, feed and optimiser, and the gradient noise scale against none.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ from scalelab.training import feed
 from scalelab.training.context import RankContext, RankIdentity, process_group
 from scalelab.training.meter import Phase, Seconds, step_clock
 from scalelab.training.order import SampleOrder, Share
-from scalelab.training.parallelism.base import Observers
 from scalelab.training.parallelism.ddp import BUFFER_ARGUMENT, Ddp
 from scalelab.training.parallelism.registry import PARALLELISMS
 from scalelab.training.stream import StreamWriter
@@ -72,23 +70,13 @@ class NoClock:
 
 
 class Unobserved(Ddp):
-    """Data parallelism with torch's own exchange: no hook."""
+    """Data parallelism that tells nobody about its gradients."""
 
-    def __init__(
-        self, model: nn.Module, device: torch.device, observers: Observers
-    ) -> None:
-        self.model = model
-        if dist.get_world_size() > 1:
-            self.model = _distributed(model)
+    def watch(self, loss: torch.Tensor) -> None:
+        pass
 
 
 PARALLELISMS["unobserved"] = Unobserved
-
-
-def _distributed(model: nn.Module) -> nn.Module:
-    return DistributedDataParallel(
-        model, gradient_as_bucket_view=True, **{BUFFER_ARGUMENT: False}
-    )
 
 
 def engine_step(
@@ -118,7 +106,9 @@ def bare_step(context: RankContext) -> Callable[[], None]:
     workload = DigitsMlp(hidden_sizes=[512, 512])
     model: nn.Module = workload.build_model().to(context.device)
     if context.world_size > 1:
-        model = _distributed(model)
+        model = DistributedDataParallel(
+            model, gradient_as_bucket_view=True, **{BUFFER_ARGUMENT: False}
+        )
     optimizer = workload.build_optimizer(model, 0.05)
     data = workload.training_data()
     batches = feed.training_batches(

@@ -45,6 +45,11 @@ class NoiseProbe:
         """The current step is watched."""
         return self._is_watching
 
+    @property
+    def takes_buckets(self) -> bool:
+        """Watched steps need :meth:`observe_bucket`."""
+        return self._enabled and self._accumulation == 1
+
     def begin_step(self, step: int) -> None:
         """Watch this step if it is its turn."""
         self._is_watching = self._enabled and step % EVERY_STEPS == 0

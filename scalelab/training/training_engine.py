@@ -108,7 +108,9 @@ class TrainingEngine:
             self._share, enabled=trial.kind is not TrialKind.THROUGHPUT
         )
         observers = Observers(
-            on_own_gradients=self._probe.observe_bucket,
+            on_own_gradients=(
+                self._probe.observe_bucket if self._probe.takes_buckets else None
+            ),
             on_own_gradients_ready=self._begin_exchange,
         )
         self._spread = spread(trial.parallelism, self._model, device, observers)
@@ -166,6 +168,7 @@ class TrainingEngine:
         with self._autocast():
             loss = self._workload.loss(self._spread.model, batch)
         loss = loss / self._trial.gradient_accumulation_steps
+        self._spread.watch(loss)
         self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 

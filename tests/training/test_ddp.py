@@ -1,3 +1,5 @@
+import time
+
 import pytest
 import torch
 from gang import run_in_contexts
@@ -20,8 +22,12 @@ def two_passes(context):
     spread_model = spread("ddp", model, context.device, observers)
     inputs = torch.tensor([[1.0, 2.0]]) * (context.rank + 1)
     with spread_model.no_sync():
-        spread_model.model(inputs).sum().backward()
-    spread_model.model(inputs).sum().backward()
+        loss = spread_model.model(inputs).sum()
+        spread_model.watch(loss)
+        loss.backward()
+    loss = spread_model.model(inputs).sum()
+    spread_model.watch(loss)
+    loss.backward()
     return model.weight.grad.tolist(), events
 
 
@@ -32,6 +38,47 @@ def test_gradients_are_averaged_and_own_ones_seen_first(tmp_path):
     assert first == second == [[3.0, 6.0]]
     assert seen_first == [[2.0, 4.0], "ready"]
     assert seen_second == [[4.0, 8.0], "ready"]
+
+
+class Slow(torch.autograd.Function):
+    """Pass everything on, and take a while to go backward."""
+
+    @staticmethod
+    def forward(ctx, values):
+        return values
+
+    @staticmethod
+    def backward(ctx, gradient):
+        time.sleep(0.5)
+        return gradient
+
+
+def phases_of_a_pass(context):
+    """Return how long rank 0 computes and waits, where rank 1 takes long to compute."""
+    marks = []
+    observers = Observers(on_own_gradients_ready=lambda: marks.append(clock()))
+    clock = time.perf_counter
+    model = nn.Linear(2, 1)
+    spread_model = spread("ddp", model, context.device, observers)
+    inputs = torch.ones(1, 2)
+    for _ in range(2):
+        loss = spread_model.model(inputs).sum()
+        if context.rank == 1:
+            loss = Slow.apply(loss)
+        spread_model.watch(loss)
+        marks.append(clock())
+        loss.backward()
+        marks.append(clock())
+    begun, ready, ended = marks[-3:]
+    return ready - begun, ended - ready
+
+
+def test_own_gradients_are_ready_before_the_wait_for_others(tmp_path):
+    (computes, waits), (slowly_computes, _) = run_in_contexts(
+        2, phases_of_a_pass, directory=tmp_path
+    )
+    assert slowly_computes > 0.5
+    assert waits > computes
 
 
 def test_one_rank_exchanges_nothing(tmp_path):

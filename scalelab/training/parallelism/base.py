@@ -21,11 +21,12 @@ class Observers:
         Called when the last of the rank's own gradients exists and only the exchange
         is left; at most once per backward pass.
     on_own_gradients
-        Called with each piece of the rank's own gradients before the exchange.
+        Called with each piece of the rank's own gradients before the exchange; None:
+        the exchange takes no detour over Python.
     """
 
     on_own_gradients_ready: Callable[[], None]
-    on_own_gradients: Callable[[torch.Tensor], None]
+    on_own_gradients: Callable[[torch.Tensor], None] | None = None
 
 
 class Parallelism(Protocol):
@@ -38,6 +39,10 @@ class Parallelism(Protocol):
     """
 
     model: nn.Module
+
+    def watch(self, loss: torch.Tensor) -> None:
+        """Have the observers told of the backward pass that begins at this loss."""
+        ...
 
     def no_sync(self) -> AbstractContextManager[None]:
         """Let gradients accumulate on the rank, without an exchange, in this block."""

@@ -49,7 +49,23 @@ class Ddp:
                 gradient_as_bucket_view=True,
                 **{BUFFER_ARGUMENT: False},  # type: ignore[arg-type]
             )
-            self.model.register_comm_hook(dist.group.WORLD, self._exchange)
+            if observers.on_own_gradients is not None:
+                self.model.register_comm_hook(dist.group.WORLD, self._exchange)
+
+    def watch(self, loss: torch.Tensor) -> None:
+        """Have the observers told of the backward pass that begins at this loss."""
+        if (
+            isinstance(self.model, DistributedDataParallel)
+            and self.model.require_backward_grad_sync
+        ):
+            loss.register_hook(self._queue_ready)  # type: ignore[no-untyped-call]
+
+    def _queue_ready(self, gradient: torch.Tensor) -> None:
+        # Such callbacks run in turn once all gradients are computed. This one is queued
+        # as the pass begins, so it runs before DDP's, which waits for the exchange.
+        torch.autograd.Variable._execution_engine.queue_callback(
+            self._observers.on_own_gradients_ready
+        )
 
     def no_sync(self) -> AbstractContextManager[None]:
         """Let gradients accumulate on the rank, without an exchange, in this block."""
@@ -60,9 +76,7 @@ class Ddp:
     def _exchange(
         self, group: dist.ProcessGroup, bucket: GradBucket
     ) -> torch.futures.Future[torch.Tensor]:
+        assert self._observers.on_own_gradients is not None
         self._observers.on_own_gradients(bucket.buffer())
-        # Buckets are handed over in order, so after the last one only waiting is left.
-        if bucket.is_last():
-            self._observers.on_own_gradients_ready()
         future: Any = allreduce_hook(group, bucket)
         return future  # type: ignore[no-any-return]
