@@ -27,7 +27,8 @@ import numpy as np
 import pandas as pd
 from scipy.special import log_ndtr, logsumexp
 
-from scalelab.laws.interval import SEED, sample
+from scalelab.laws.importance import draw
+from scalelab.laws.interval import SEED
 
 NAMES = (
     "log_reference",
@@ -48,10 +49,7 @@ _NOISE_SCALE_BELIEF = 1.0  # and where a gradient noise scale is
 _FAIL_OVER_LARGEST, _FAIL_BELIEF = np.log(30.0), 1.5
 _EFFECT_BELIEF = 0.15
 _DIGITS = 12  # so that units, and the order of rows, do not show in the last bits
-_NUM_STEPS = 200
-_NUM_WALKERS = 120
 _NUM_BELIEVED = 2000
-_START_FLOOR = 1e-3
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
 _SCALES = np.repeat([1.0, ODD_SCALE], len(_NODES))
 _Z = np.tile(_NODES, 2) * _SCALES
@@ -268,30 +266,28 @@ class Posterior:
         errors : ndarray, shape (n_draws, n_batches)
         """
         rng = np.random.default_rng(SEED)
-        believed = self._draw_belief(rng)
-        density = self.log_density(believed)
-        weights = np.exp(density - density.max())
-        # walkers start where the rows want them, and still differ from each other
-        cumulated = np.cumsum(weights + _START_FLOOR * weights.mean())
-        places = (np.arange(_NUM_WALKERS) + 0.5) / _NUM_WALKERS * cumulated[-1]
-        start = believed[np.searchsorted(cumulated, places)]
-        start += 0.02 * rng.standard_normal(start.shape)
-        positions = sample(self.log_density, rng.permutation(start), _NUM_STEPS)
+        believed, log_believed = self._draw_belief(rng)
+        positions = draw(self.log_density, believed, log_believed, rng)
+        # nothing that is paired with the draws by place may see them sorted
+        positions = rng.permutation(positions)
         return positions, self._errors(positions, rng)
 
-    def _draw_belief(self, rng: np.random.Generator) -> np.ndarray:
-        """Draw from the belief, each draw at the level that fits it best."""
+    def _draw_belief(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Draw from the belief, each draw near the level that fits it best."""
         means, widths = self._belief
-        draws = means + widths * rng.standard_normal((_NUM_BELIEVED, len(NAMES)))
+        score = rng.standard_normal((_NUM_BELIEVED, len(NAMES)))
+        draws = means + widths * score
         data, known = self.data, self.data.count > 0
         if known.any():
             draws[:, 0] = 0.0
             middle = log_samples(draws, data.log_batch, data.log_normalization)
-            misfit = np.median((data.mean - middle)[:, known], axis=1)
             noise = np.hypot(np.exp(draws[:, 3]), np.exp(draws[:, 4]))
-            luck = noise * rng.standard_normal(len(draws)) / np.sqrt(known.sum())
-            draws[:, 0] = misfit + luck
-        return draws
+            noise *= 2 / np.sqrt(known.sum())
+            misfit = np.median((data.mean - middle)[:, known], axis=1)
+            draws[:, 0] = misfit + noise * score[:, 0]
+        else:
+            noise = widths[0]
+        return draws, -0.5 * (score**2).sum(axis=1) - np.log(noise)
 
     def _errors(self, positions: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         data = self.data
