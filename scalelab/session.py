@@ -211,16 +211,17 @@ class Run:
         from scalelab.recommend.advice import recommend
         from scalelab.recommend.objective import Constraints
 
+        asked = None if target is None else Target.parse(target)
         limits = Constraints(
             max_time_s=None if max_time is None else parse_duration(max_time),
             max_gpu_hours=max_gpu_hours,
             max_cost_usd=max_cost_usd,
             price_per_gpu_hour_usd=price_per_gpu_hour_usd,
-            target=None if target is None else Target.parse(target),
+            target=asked,
             confidence=confidence,
         )
         return recommend(
-            self.observations,
+            self._answering(asked),
             validated(Job, job, source="job") if job else self.job,
             constraints=limits,
             allocations=self._packed(gpus) if gpus else None,
@@ -228,6 +229,14 @@ class Run:
             law=law,
             within=None if gpus else self._machine(),
         )
+
+    def _answering(self, target: Target | None) -> pd.DataFrame:
+        """Return the observations, a target that no trial stopped at read off them."""
+        from scalelab.laws.metric_curve import answering
+
+        if target is None:
+            return self.observations
+        return answering(self.observations, self._store.streams, target)
 
     def _machine(self) -> Allocation | None:
         """Return all the devices of the machine the run's sweep is at home on.
