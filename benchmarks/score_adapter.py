@@ -9,11 +9,16 @@ from __future__ import annotations
 
 import warnings
 
+import numpy as np
 import pandas as pd
+from scipy.special import ndtri
 
+from scalelab.laws.convergence import ConvergenceLaw
+from scalelab.laws.end_to_end import EndToEndLaw
 from scalelab.laws.prior import StepTimePrior
 from scalelab.laws.step_time import StepTimeLaw
 
+_MOST_RUNS = 30
 _NAMES = {
     "curve_id": "workload",
     "gpu_type": "device_name",
@@ -40,3 +45,45 @@ def predict(train: pd.DataFrame, query: pd.DataFrame) -> pd.DataFrame:
         warnings.simplefilter("ignore")
         answer = law.predict(observations(query), interval=0.8, guess=True)
     return answer[["step_time_s", "step_time_lo_s", "step_time_hi_s"]]
+
+
+def runs(table: pd.DataFrame) -> pd.DataFrame:
+    """Return runs that have the published mean and spread of each batch."""
+    rows = []
+    for row in table.itertuples():
+        count = int(min(max(row.n_runs, 1), _MOST_RUNS))
+        spread = row.samples_std / row.samples
+        score = ndtri((np.arange(count) + 0.5) / count)
+        score = score / score.std() if count > 1 else score
+        logs = np.log(row.samples) + spread * score - spread**2 / 2
+        rows += [(row.global_batch, samples) for samples in np.exp(logs)]
+    return pd.DataFrame(rows, columns=["global_batch_size", "samples_to_target"])
+
+
+def predict_samples(train: pd.DataFrame, query: pd.DataFrame) -> np.ndarray:
+    """Fit samples to target against the global batch and predict the query."""
+    law = ConvergenceLaw.fit(runs(train))
+    asked = pd.DataFrame({"global_batch_size": query["global_batch"].to_numpy()})
+    return law.predict(asked)["samples_to_target"].to_numpy()
+
+
+def predict_time(
+    train: pd.DataFrame, query: pd.DataFrame, reference: pd.DataFrame
+) -> pd.DataFrame:
+    """Predict whole runs at the largest scale of a series from its smaller ones.
+
+    Columns ``time_to_target_s``, ``time_to_target_lo_s``, ``time_to_target_hi_s``,
+    ``samples_to_target`` and ``step_time_s``. A reference of one batch is none.
+    """
+    names = {
+        "gpus": "world_size",
+        "global_batch": "global_batch_size",
+        "samples": "samples_to_target",
+        "time_to_target_s": "time_to_target_s",
+    }
+    has_reference = reference["global_batch"].nunique() > 1
+    law = EndToEndLaw.fit(
+        train[list(names)].rename(columns=names),
+        runs(reference) if has_reference else None,
+    )
+    return law.predict(query[["gpus", "global_batch"]].rename(columns=names))

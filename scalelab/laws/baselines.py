@@ -177,7 +177,7 @@ class MedianLaw(RivalLaw):
 
     name = "median"
     form = rival_forms.Median
-    reference = "median of ernest_nodes, paleo, pollux, power and usl"
+    reference = "median of ernest_nodes, paleo, pollux, power, last_efficiency"
 
 
 class LinearScalingLaw(RivalLaw):

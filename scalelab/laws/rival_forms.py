@@ -279,7 +279,7 @@ class Median(Form):
         Paleo,
         Pollux,
         Power,
-        Usl,
+        LastEfficiency,
     )
 
     def learn(self, time: np.ndarray, at: Configurations) -> Fitted:
