@@ -199,8 +199,10 @@ class BatchNodes:
         asked = {name: job.job_id or "" for name, job in self._jobs.items()}
         try:
             views = await self._system.look(asked) if asked else {}
-        except ClusterError as error:
-            self._deliver(QueueSeen({}, frozenset(asked), str(error)))
+        except (ClusterError, ValueError, KeyError) as error:
+            # An answer that makes no sense is none.
+            words = str(error) if isinstance(error, ClusterError) else repr(error)
+            self._deliver(QueueSeen({}, frozenset(asked), words))
             return
         self._deliver(QueueSeen(views, frozenset(asked)))
 
@@ -230,8 +232,7 @@ class BatchNodes:
                     await jobs.pop(name).close()
 
     async def _end_all(self) -> None:
-        workers = list(self.client.scheduler_info(n_workers=-1)["workers"])
-        await self._end(list(self._jobs), workers)
+        await self._end(list(self._jobs), self._hub.workers)
 
     def _cancel_left(self, jobs: Iterable[JobLine]) -> None:
         """Cancel the jobs that an earlier driver of the run could not."""

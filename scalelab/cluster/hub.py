@@ -70,12 +70,17 @@ class Hub:
         found: asyncio.AbstractEventLoop = loop.asyncio_loop
         return found
 
+    @property
+    def workers(self) -> list[str]:
+        """Addresses of the workers the scheduler knows."""
+        scheduler: Any = self._cluster.scheduler
+        return list(scheduler.workers)
+
     def nodes(self) -> list[Node]:
         """Return the nodes that answered a round trip just now."""
         from scalelab.cluster.watch import ask_nodes
 
-        workers = self.client.scheduler_info(n_workers=-1)["workers"]
-        return ask_nodes(self.client, list(workers))
+        return ask_nodes(self.client, self.workers)
 
     async def close_workers(self, addresses: Iterable[str]) -> None:
         """Let workers and their nannies end by themselves; in the event loop."""

@@ -44,6 +44,11 @@ def cluster_of(
             site.device_type.value,
             preload=preload,
         )
+    if site.scheduler is Scheduler.ALLOCATION:
+        from scalelab.cluster.allocation import AllocationNodes
+
+        directory = run / CLUSTER_DIRECTORY
+        return AllocationNodes(site, directory=directory, preload=preload)
     if site.scheduler.is_batch_system:
         from scalelab.cluster.batch import BatchNodes
 
@@ -56,5 +61,5 @@ def cluster_of(
         )
     raise SpecError(
         f"site {site.name!r} has scheduler={site.scheduler}; sweeps run on "
-        "scheduler=local, slurm or pbs."
+        "scheduler=local, slurm, pbs or allocation."
     )

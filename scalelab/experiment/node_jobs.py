@@ -109,6 +109,9 @@ def start_on_all(
     srun = ["srun", f"--nodes={num_nodes}", f"--ntasks={num_nodes}"]
     # A job that has lost a node cannot run what it was asked for: it ends whole.
     srun += ["--ntasks-per-node=1", "--kill-on-bad-exit=1"]
+    if site.scheduler == "allocation":
+        # The shell that holds it may be a step itself.
+        srun.append("--overlap")
     if site.cores_per_node:
         # srun does not take it over from the job since SLURM 22.05.
         srun.append(f"--cpus-per-task={site.cores_per_node}")

@@ -23,7 +23,6 @@ _BELONGS_TO: dict[str, tuple[str, ...]] = {
         (
             "account",
             "walltime",
-            "cores_per_node",
             "memory_per_node",
             "gpu_request",
             "gpu_type",
@@ -37,7 +36,9 @@ _BELONGS_TO: dict[str, tuple[str, ...]] = {
         ),
         _BATCH,
     ),
-    **dict.fromkeys(("interface", "driver_interface", "start_timeout"), _REMOTE),
+    **dict.fromkeys(
+        ("cores_per_node", "interface", "driver_interface", "start_timeout"), _REMOTE
+    ),
 }
 _GPU_REQUESTS = {"slurm": ("gres", "gpus_per_node"), "pbs": ("select", "torque")}
 # What scalelab.experiment.directives writes itself; said twice, one of them loses.

@@ -54,6 +54,7 @@ class Job:
     view: JobView | None = None
     num_missing: int = 0
     incomplete_since_s: float | None = None
+    end_s: float | None = None
     nodes: list[Node] = field(default_factory=list)
     has_answered: bool = False
 

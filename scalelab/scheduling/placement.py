@@ -22,6 +22,8 @@ from scalelab.experiment.trial import Allocation, Trial
 from scalelab.records.attempt import NodeShare, Placement
 from scalelab.scheduling.free_devices import FreeDevices
 
+WALLTIME_MARGIN_S = 15.0
+"""How much sooner than its node's job a trial is to end."""
 PATIENCE = 256
 """Younger trials that may start before a waiting trial goes first, however small."""
 
@@ -83,6 +85,18 @@ class _Slots:
             heapq.heappush(self.free, slot)
 
 
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    """When a node's job ends, and the longest that can be asked of any."""
+
+    end_s: float
+    longest_s: float
+
+    def allows(self, duration_s: float, now_s: float) -> bool:
+        needed_s = min(duration_s + WALLTIME_MARGIN_S, self.longest_s)
+        return now_s + needed_s <= self.end_s
+
+
 _Held = list[tuple[_Slots, tuple[int, ...]]]
 
 
@@ -139,6 +153,7 @@ class Placer:
         self._running: dict[int, _Held] = {}
         self._ends: list[tuple[float, int]] = []
         self._end_of: dict[int, float] = {}
+        self._limits: dict[str, _Limit] = {}
         self._num_waiting = 0
         for node in nodes:
             self.add_node(node)
@@ -168,8 +183,32 @@ class Placer:
     def remove_node(self, name: str) -> None:
         """Hand out none of a node's devices any more; what ran there is released."""
         del self._slots[name]
+        self._limits.pop(name, None)
         self._free.remove(name)
         self._whole.remove(name)
+
+    def limit(self, name: str, end_s: float, longest_s: float) -> None:
+        """Start on a node only what ends before its job does, by estimate.
+
+        Parameters
+        ----------
+        name
+            A node that is up.
+        end_s
+            When its job ends, on the clock of the estimates.
+        longest_s
+            The longest that can be asked of any job: a longer trial starts on a node
+            with so much time left, and goes on elsewhere from its checkpoint.
+        """
+        self._limits[name] = _Limit(end_s, longest_s)
+
+    def is_too_late(self, name: str, now_s: float) -> bool:
+        """Tell whether a node ends too soon for every trial that waits."""
+        limit = self._limits.get(name)
+        heads = (group.queue[0] for group in self._groups.values())
+        return limit is not None and not any(
+            limit.allows(head.duration_s, now_s) for head in heads
+        )
 
     def why_never(self, allocation: Allocation) -> str | None:
         """Say why no configuration of known nodes fits a trial; None if one does."""
@@ -251,7 +290,20 @@ class Placer:
         devices = self._free
         if reservation and now_s + request.duration_s > reservation.start_s:
             devices = reservation.spare
-        return devices.choose(request.devices_per_node)
+        nodes = devices.choose(request.devices_per_node)
+        duration_s = request.duration_s
+        if nodes is None or self._last(nodes, duration_s, now_s):
+            return nodes
+        lasting = devices.copy()
+        for name in devices.counts:
+            if not self._last([name], duration_s, now_s):
+                lasting.remove(name)
+        return lasting.choose(request.devices_per_node)
+
+    def _last(self, names: Iterable[str], duration_s: float, now_s: float) -> bool:
+        """Tell whether nodes are there as long as a trial will take."""
+        limits = filter(None, map(self._limits.get, names))
+        return all(limit.allows(duration_s, now_s) for limit in limits)
 
     def _start(
         self,

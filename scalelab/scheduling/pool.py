@@ -53,6 +53,10 @@ class Pool:
         """Devices that are up and not free."""
         return self.num_devices - sum(self.placer.free_devices.values())
 
+    def is_too_late(self, node: Node) -> bool:
+        """Tell whether a node's job ends too soon for every trial that waits."""
+        return self.placer.is_too_late(node.name, time.monotonic())
+
     def is_busy(self, node: Node) -> bool:
         """Tell whether a trial holds devices of a node."""
         return self.placer.free_devices[node.name] < len(node.device_ids)

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from scalelab.scheduling.pool import Pool
 
 TICK_S = 0.5
+FRESH = 0.9
+"""Part of its walltime that a job has left while it counts as new."""
 FIRST_LOOK_S = 0.5
 MISSING_LOOKS = 2
 """Looks at the queue that must miss a job before it counts as ended."""
@@ -164,6 +166,7 @@ class Provision:
             return
         self._next_tick_s = now_s + TICK_S
         self._meet_nodes(now_s)
+        self._limit(now_s)
         wanted = self._num_wanted(is_stopped)
         self._give_back(wanted)
         self._submit(wanted, now_s)
@@ -188,6 +191,8 @@ class Provision:
             if job.view is None or job.view.state is not view.state:
                 self._hurry()
             job.view, job.num_missing = view, 0
+            if view.remaining_s is not None:
+                job.end_s = time.monotonic() + view.remaining_s
             if view.state is JobState.ENDED:
                 self._ended(job, view.reason)
             elif view.can_never_run:
@@ -235,6 +240,14 @@ class Provision:
             elif job.incomplete_since_s is None:
                 job.incomplete_since_s = now_s
 
+    def _limit(self, now_s: float) -> None:
+        """Say how long the nodes last."""
+        for job in self._jobs.values():
+            if job.end_s is not None:
+                longest_s = FRESH * (self._site.walltime or job.end_s - now_s)
+                for node in job.nodes:
+                    self._pool.placer.limit(node.name, job.end_s, longest_s)
+
     def _num_wanted(self, is_stopped: bool) -> int:
         """Return the nodes that the trials can use."""
         waiting = [] if is_stopped else self._pool.placer.waiting()
@@ -248,15 +261,20 @@ class Provision:
         return min(self._max_nodes, max(at_least, useful))
 
     def _give_back(self, wanted: int) -> None:
-        """End jobs that are not needed: those that wait first."""
+        """End jobs that are not needed, those that wait first, or end too soon."""
+        idle = [
+            job
+            for job in self._jobs.values()
+            if job.job_id is not None and not any(map(self._pool.is_busy, job.nodes))
+        ]
         if self._site.provision == "one_job":
-            spare = [job for job in self._jobs.values() if job.num_nodes < wanted]
-            spare = spare if wanted else list(self._jobs.values())
+            spare = [job for job in idle if job.num_nodes < wanted or not wanted]
         else:
-            spare = sorted(self._jobs.values(), key=lambda job: not job.is_pending)
-            spare = spare[: max(0, len(self._jobs) - wanted)]
-        for job in spare:
-            if job.job_id is not None and not any(map(self._pool.is_busy, job.nodes)):
+            num_spare = max(0, len(self._jobs) - wanted)
+            spare = sorted(idle, key=lambda job: not job.is_pending)[:num_spare]
+        for job in idle:
+            is_late = wanted and any(map(self._pool.is_too_late, job.nodes))
+            if is_late or job in spare:
                 self._drop(job)
 
     def _submit(self, wanted: int, now_s: float) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from scalelab.cluster.devices import device_name, local_devices
+from scalelab.cluster.devices import device_name, granted_devices, local_devices
 from scalelab.cluster.local import divide_devices
 from scalelab.errors import ClusterError
 
@@ -97,3 +97,27 @@ def test_gpus_are_never_shared(two_gpus: FakeNvml) -> None:
         match=r"2 nodes x 2 CUDA devices are asked for, but this machine offers 2 ",
     ):
         divide_devices(2, 2, "cuda")
+
+
+def test_a_job_s_cores_are_as_many_as_it_offers(monkeypatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {4, 7})
+    assert granted_devices("cpu", 1) == ("4",)
+    assert granted_devices("cpu", 3) == ("4", "7", "4")
+
+
+def test_a_job_s_gpus_are_those_the_batch_system_names(monkeypatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,GPU-abc")
+    assert granted_devices("cuda", 2) == ("2", "GPU-abc")
+    assert granted_devices("cuda", 1) == ("2",)
+    with pytest.raises(ClusterError, match=r"asked for 4 GPUs .* sees 2 here \(2, GPU"):
+        granted_devices("cuda", 4)
+
+
+def test_a_share_of_a_node_whose_gpus_nobody_names_is_refused(monkeypatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr("scalelab.cluster.devices._num_cuda_devices", lambda: 4)
+    assert granted_devices("cuda", 4) == ("0", "1", "2", "3")
+    with pytest.raises(
+        ClusterError, match=r"2 of this node's 4 GPUs.*gpus_per_node: 4"
+    ):
+        granted_devices("cuda", 2)

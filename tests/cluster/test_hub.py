@@ -1,0 +1,99 @@
+"""The driver's end and a node's, without a batch system between them."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scalelab.cluster.allocation import held_allocation
+from scalelab.cluster.hub import Hub
+from scalelab.cluster.node_options import NodeOptions
+from scalelab.errors import ClusterError
+from scalelab.experiment.node_jobs import NODE_SCRIPT, OPTIONS, node_command
+from scalelab.experiment.site import Site
+
+SITE = Site(
+    scheduler="slurm",
+    device_type="cpu",
+    gpus_per_node=3,
+    driver_interface="lo",
+    interface="lo",
+)
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[Hub]:
+    with Hub(SITE, tmp_path / "cluster", preload=("json",)) as hub:
+        yield hub
+
+
+@pytest.mark.slow
+def test_a_node_joins_offers_its_devices_and_ends_when_it_is_told(
+    hub: Hub, tmp_path: Path
+) -> None:
+    directory = tmp_path / "cluster"
+    command = node_command(SITE, directory, "vit-1")
+    node = subprocess.Popen(["bash", "-c", command], stderr=subprocess.PIPE, text=True)
+    try:
+        hub.client.wait_for_workers(1, timeout=60)
+        (found,) = hub.nodes()
+        assert found.name.endswith("/vit-1")
+        assert found.job == "vit-1"
+        assert len(found.device_ids) == 3
+        hub.wait_for(hub.close_workers([found.address]), 10)
+        assert node.wait(60) == 0
+    finally:
+        node.kill()
+        node.communicate()
+
+
+def test_files_that_give_access_are_private_and_go_with_the_driver(
+    tmp_path: Path,
+) -> None:
+    directory = tmp_path / "cluster"
+    with Hub(SITE, directory) as hub:
+        options = NodeOptions.read(directory / OPTIONS)
+        assert options.scheduler == hub.address
+        assert options.num_devices == 3
+        assert options.interface == "lo"
+        modes = {path.name: path.stat().st_mode & 0o777 for path in directory.iterdir()}
+        assert modes == dict.fromkeys(
+            ("ca.pem", "cert.pem", "key.pem", OPTIONS, NODE_SCRIPT), 0o600
+        )
+        assert hub.dashboard_link.startswith("http://127.0.0.1:")
+    assert [path.name for path in directory.iterdir()] == [NODE_SCRIPT]
+
+
+def test_a_node_that_cannot_join_says_why(tmp_path: Path) -> None:
+    with Hub(SITE, tmp_path) as hub:
+        values = json.loads((tmp_path / OPTIONS).read_text())
+        values["interface"] = "ib7"
+        (tmp_path / OPTIONS).write_text(json.dumps(values))
+        command = node_command(SITE, tmp_path, "vit-1")
+        node = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+        assert node.returncode == 1
+        assert "cannot join the sweep" in node.stderr
+        assert "no network interface 'ib7'" in node.stderr
+        assert hub.nodes() == []
+
+
+def test_an_interface_that_is_not_there_starts_nothing(tmp_path: Path) -> None:
+    site = SITE.model_copy(update={"driver_interface": "ib7"})
+    with (
+        pytest.raises(ClusterError, match="no network interface 'ib7'"),
+        Hub(site, tmp_path),
+    ):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_allocation_is_the_job_s(tmp_path: Path) -> None:
+    nodefile = tmp_path / "nodes"
+    nodefile.write_text("n1\nn1\nn2\n")
+    pbs = {"PBS_JOBID": "5.head", "PBS_NODEFILE": str(nodefile)}
+    assert held_allocation(pbs) == ("job-5", 2)
+    assert held_allocation({"SLURM_JOB_ID": "7"}) == ("job-7", 1)
+    with pytest.raises(ClusterError, match="scheduler=allocation, but this is no job"):
+        held_allocation({})

@@ -1,0 +1,73 @@
+import socket
+from collections.abc import Mapping
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from scalelab.cluster.network import address_of_interface, address_towards, own_address
+from scalelab.errors import ClusterError
+
+ONE = {"lo": ["127.0.0.1", "::1"], "eth0": ["10.1.0.5", "fe80::1%eth0"]}
+TWO = {**ONE, "ib0": ["10.2.0.5"], "docker0": ["172.17.0.1"]}
+
+
+@pytest.fixture
+def interfaces(monkeypatch: pytest.MonkeyPatch):
+    def make(addresses: Mapping[str, list[str]]) -> None:
+        def family(address: str) -> socket.AddressFamily:
+            return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+        found = {
+            name: [SimpleNamespace(address=a, family=family(a)) for a in has]
+            for name, has in addresses.items()
+        }
+        monkeypatch.setattr(psutil, "net_if_addrs", lambda: found)
+
+    return make
+
+
+def test_an_interface_has_an_address(interfaces) -> None:
+    interfaces({**TWO, "ib1": ["fe80::2%ib1", "fd00::7"]})
+    assert address_of_interface("ib0") == "10.2.0.5"
+    assert address_of_interface("eth0") == "10.1.0.5"
+    assert address_of_interface("ib1") == "fd00::7"
+
+
+def test_an_unknown_interface_lists_the_known_ones(interfaces) -> None:
+    interfaces(ONE)
+    with pytest.raises(
+        ClusterError, match=r"no network interface 'ib0'.*eth0 \(10\.1\.0\.5\)"
+    ):
+        address_of_interface("ib0")
+
+
+def test_the_only_address_is_the_driver_s(interfaces) -> None:
+    interfaces(ONE)
+    assert own_address(None) == "10.1.0.5"
+
+
+def test_of_several_the_default_route_s_is_taken_then_the_name_s(
+    interfaces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interfaces(TWO)
+    here = "scalelab.cluster.network"
+    monkeypatch.setattr(f"{here}._default_route", lambda: "10.1.0.5")
+    assert own_address(None) == "10.1.0.5"
+    assert own_address("ib0") == "10.2.0.5"
+    monkeypatch.setattr(f"{here}._default_route", lambda: None)
+    monkeypatch.setattr(f"{here}._named", lambda: "10.2.0.5")
+    assert own_address(None) == "10.2.0.5"
+    monkeypatch.setattr(f"{here}._named", lambda: "127.0.0.1")
+    with pytest.raises(ClusterError, match=r"It has 10\.1\.0\.5, .*driver_interface"):
+        own_address(None)
+
+
+def test_towards_this_host_is_from_this_host() -> None:
+    assert address_towards("tls://127.0.0.1:8786") == "127.0.0.1"
+    assert address_towards("tls://[::1]:8786") == "::1"
+
+
+def test_no_way_to_the_driver_is_an_error() -> None:
+    with pytest.raises(ClusterError, match="has no route to the driver at tls://255"):
+        address_towards("tls://255.255.255.255:1")

@@ -1,0 +1,521 @@
+"""What is submitted and given back, against a batch system that does as it is told."""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import pytest
+
+from scalelab.cluster.batch_queue import (
+    JobRefused,
+    JobState,
+    JobSubmitted,
+    JobView,
+    QueueEvent,
+    QueueSeen,
+)
+from scalelab.cluster.nodes import Node
+from scalelab.errors import ClusterError
+from scalelab.experiment.site import Site
+from scalelab.experiment.trial import Trial
+from scalelab.records.attempt import Outcome
+from scalelab.records.job_list import JobLine
+from scalelab.scheduling import provision as module
+from scalelab.scheduling.events import Event, Waiting
+from scalelab.scheduling.placement import Request
+from scalelab.scheduling.pool import Pool
+from scalelab.scheduling.provision import Provision
+
+SITE = {
+    "scheduler": "slurm",
+    "device_type": "cpu",
+    "gpus_per_node": 2,
+    "start_timeout": "5s",
+    "max_idle": "100s",
+}
+
+
+@dataclass
+class Batch:
+    """A batch system's jobs, as the test says."""
+
+    site: Site
+    requested: dict[str, int] = field(default_factory=dict)
+    ended: list[str] = field(default_factory=list)
+    num_looks: int = 0
+    lines: list[JobLine] = field(default_factory=list)
+    waiting: list[str] = field(default_factory=list)
+
+    def attend(self, deliver: Callable[[QueueEvent], None]) -> None:
+        pass
+
+    def request(self, num_nodes: int) -> str:
+        name = f"run-{len(self.requested) + 1}"
+        self.requested[name] = num_nodes
+        return name
+
+    def give_back(self, name: str, addresses: Iterable[str] = ()) -> None:
+        self.ended.append(name)
+
+    def look(self) -> None:
+        self.num_looks += 1
+
+    def log_tail(self, name: str) -> str:
+        return f"what {name} said"
+
+    def write_list(self, jobs: Iterable[JobLine], waiting: Iterable[str]) -> None:
+        self.lines, self.waiting = list(jobs), list(waiting)
+
+
+class Clock:
+    """A clock that goes on when it is told to."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+class Scene:
+    """A provision with its surroundings."""
+
+    def __init__(
+        self, clock: Clock, make_trial: Callable[..., Trial], **site: object
+    ) -> None:
+        self.clock = clock
+        self.make_trial = make_trial
+        self.batch = Batch(Site.model_validate({**SITE, **site}))
+        self.events: list[Event] = []
+        self.left: list[str] = []
+        self.pool = Pool((2, 2, 2, 2), self.events.append, timeout_s=1e9)
+        self.provision = Provision(
+            self.batch, self.pool, 4, leave=self._leave, on_event=self.events.append
+        )
+        self._num_trials = 0
+
+    def _leave(self, address: str) -> None:
+        self.left.append(address)
+        self.pool.leave(address)
+
+    def wait_for(self, *devices: int, duration_s: float = 1.0) -> None:
+        """Let a trial wait."""
+        self._num_trials += 1
+        trial = self.make_trial(self._num_trials, *devices)
+        self.pool.placer.enqueue(Request(self._num_trials, trial, duration_s))
+
+    def place(self) -> list[int]:
+        """Start what can; return the requests' numbers."""
+        placed = self.pool.placer.place(self.clock.now_s)
+        return [request.number for request, _ in placed]
+
+    def tick(self, after_s: float = 1.0, *, is_stopped: bool = False) -> None:
+        self.clock.now_s += after_s
+        self.provision.tick(is_stopped=is_stopped)
+
+    def submitted(self) -> None:
+        """Take all that was requested."""
+        for index, name in enumerate(self.batch.requested):
+            self.provision.take(JobSubmitted(name, str(index + 1)))
+
+    def see(self, **views: JobView) -> None:
+        """Show jobs, ``run_1`` for ``run-1``; those not named run."""
+        shown = {name.replace("_", "-"): view for name, view in views.items()}
+        alive = [name for name in self.batch.requested if name not in self.batch.ended]
+        for name in alive:
+            shown.setdefault(name, JobView(state=JobState.RUNNING))
+        self.provision.take(QueueSeen(shown, frozenset(shown)))
+
+    def up(self, name: str, *hosts: str) -> None:
+        """Let the nodes of a job answer."""
+        for host in hosts:
+            node = Node(
+                name=f"{host}/{name}",
+                address=f"tls://{host}:{name}",
+                host=host,
+                device_ids=("0", "1"),
+                device_name="a core",
+                num_cores=2,
+                memory_bytes=1,
+            )
+            self.pool.join(node)
+
+    @property
+    def said(self) -> list[str]:
+        return [event.reason for event in self.events if isinstance(event, Waiting)]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(time, "monotonic", clock.monotonic)
+    return clock
+
+
+@pytest.fixture
+def scene(clock: Clock, make_trial: Callable[..., Trial]) -> Callable[..., Scene]:
+    return lambda **site: Scene(clock, make_trial, **site)
+
+
+def test_a_pool_asks_for_the_nodes_that_the_trials_can_use(
+    scene: Callable[..., Scene],
+) -> None:
+    few = scene()
+    few.wait_for(1)
+    few.wait_for(2)
+    few.tick()
+    assert few.batch.requested == {"run-1": 1, "run-2": 1}
+    many = scene()
+    for _ in range(50):
+        many.wait_for(1)
+    many.tick()
+    assert len(many.batch.requested) == 4
+    large = scene()
+    large.wait_for(1, 1, 1)
+    large.tick()
+    assert len(large.batch.requested) == 3
+    none = scene()
+    none.tick()
+    assert none.batch.requested == {}
+
+
+def test_one_job_holds_all_nodes_of_the_largest_trial(
+    scene: Callable[..., Scene],
+) -> None:
+    one = scene(provision="one_job")
+    one.wait_for(2)
+    one.wait_for(2, 2, 2)
+    one.tick()
+    one.submitted()
+    one.tick()
+    assert one.batch.requested == {"run-1": 3}
+    one.up("run-1", "a", "b", "c")
+    assert one.place() == [2]
+    one.tick()
+    assert one.batch.ended == []
+    one.pool.placer.release(2)
+    assert one.place() == [1]
+    one.pool.placer.release(1)
+    one.tick()
+    assert one.batch.ended == ["run-1"]
+
+
+def test_limits_of_the_site_are_kept(scene: Callable[..., Scene]) -> None:
+    limited = scene(max_jobs=3, submit_interval="10s")
+    for _ in range(8):
+        limited.wait_for(1)
+    limited.tick()
+    assert len(limited.batch.requested) == 1
+    limited.tick(5)
+    assert len(limited.batch.requested) == 1
+    for _ in range(5):
+        limited.tick(6)
+    assert len(limited.batch.requested) == 3
+
+
+def test_nodes_that_are_not_needed_any_more_are_given_back_idle_ones_only(
+    scene: Callable[..., Scene],
+) -> None:
+    pool = scene()
+    for _ in range(3):
+        pool.wait_for(2)
+    pool.tick()
+    pool.submitted()
+    pool.up("run-1", "a")
+    pool.up("run-2", "b")
+    assert len(pool.place()) == 2
+    pool.see(run_3=JobView(state=JobState.PENDING))
+    pool.tick()
+    assert pool.batch.ended == []
+    pool.pool.placer.release(1)
+    (third,) = pool.place()
+    pool.tick()
+    assert pool.batch.ended == ["run-3"], "a job that waits goes first"
+    pool.pool.placer.release(2)
+    pool.tick()
+    assert len(pool.batch.ended) == 2
+    assert pool.pool.num_devices == 2
+    assert pool.pool.num_held_devices == 2, "a busy node stays"
+    pool.pool.placer.release(third)
+    pool.tick(is_stopped=True)
+    assert sorted(pool.batch.ended) == ["run-1", "run-2", "run-3"]
+
+
+def test_a_stopped_sweep_asks_for_nothing(scene: Callable[..., Scene]) -> None:
+    stopped = scene()
+    stopped.wait_for(1)
+    stopped.tick(is_stopped=True)
+    assert stopped.batch.requested == {}
+
+
+def test_a_lost_job_is_replaced_and_its_nodes_are_left(
+    scene: Callable[..., Scene],
+) -> None:
+    lossy = scene()
+    lossy.wait_for(2)
+    lossy.tick()
+    lossy.submitted()
+    lossy.see()
+    lossy.up("run-1", "a")
+    lossy.place()
+    lossy.tick()
+    lossy.see(run_1=JobView(state=JobState.ENDED, reason="PREEMPTED"))
+    assert lossy.left == ["tls://a:run-1"]
+    assert lossy.said[-1] == "job 1 (run-1) ended: PREEMPTED."
+    lossy.wait_for(2)
+    lossy.tick()
+    assert list(lossy.batch.requested) == ["run-1", "run-2"]
+
+
+def test_losses_in_a_row_come_to_an_end_unless_trials_are_measured_in_between(
+    scene: Callable[..., Scene],
+) -> None:
+    def lose(lossy: Scene) -> None:
+        lossy.tick(200)
+        lossy.submitted()
+        name = list(lossy.batch.requested)[-1]
+        lossy.up(name, "a")
+        lossy.tick()
+        lossy.see(**{name.replace("-", "_"): JobView(state=JobState.ENDED)})
+
+    unlucky = scene()
+    unlucky.wait_for(2)
+    for _ in range(8):
+        lose(unlucky)
+    with pytest.raises(ClusterError, match="That was so 8 times in a row"):
+        unlucky.tick(200)
+    lucky = scene()
+    lucky.wait_for(2)
+    for _ in range(12):
+        lose(lucky)
+        lucky.provision.tried(Outcome.NODE_FAIL)
+        if len(lucky.batch.requested) % 7 == 0:
+            lucky.provision.tried(Outcome.COMPLETED)
+    lucky.tick(200)
+    assert len(lucky.batch.requested) == 13
+
+
+def test_a_refusal_ends_the_sweep_with_the_schedulers_words(
+    scene: Callable[..., Scene],
+) -> None:
+    refused = scene()
+    refused.wait_for(1)
+    refused.tick()
+    refused.provision.take(JobRefused("run-1", "sbatch: error: Invalid account"))
+    with pytest.raises(
+        ClusterError,
+        match=r"refused a job: sbatch: error: Invalid account\n1 trials wait",
+    ):
+        refused.tick()
+
+
+def test_a_refusal_waits_for_what_runs(scene: Callable[..., Scene]) -> None:
+    partly = scene()
+    partly.wait_for(2)
+    partly.wait_for(1, 1)
+    partly.tick()
+    partly.submitted()
+    partly.up("run-1", "a")
+    partly.see(
+        run_2=JobView(
+            state=JobState.PENDING, reason="BadConstraints", can_never_run=True
+        )
+    )
+    assert partly.place() == [1]
+    partly.tick()
+    assert partly.batch.ended == ["run-2"]
+    assert len(partly.batch.requested) == 2
+    partly.pool.placer.release(1)
+    with pytest.raises(ClusterError, match=r"job 2 can never run: BadConstraints"):
+        partly.tick()
+
+
+def test_a_busy_scheduler_is_asked_again_later_and_later(
+    scene: Callable[..., Scene],
+) -> None:
+    busy = scene()
+    busy.wait_for(1)
+    words = "sbatch: error: Batch job submission failed: Socket timed out"
+    asked_at = []
+    for _ in range(200):
+        before = len(busy.batch.requested)
+        busy.tick()
+        if len(busy.batch.requested) > before:
+            asked_at.append(busy.clock.now_s)
+            name = list(busy.batch.requested)[-1]
+            busy.provision.take(JobRefused(name, words))
+    pauses = [later - now for now, later in pairwise(asked_at)]
+    assert pauses == sorted(pauses)
+    assert pauses[-1] >= 60
+    assert words in busy.batch.waiting[0]
+
+
+def test_a_job_that_does_not_start_shows_the_end_of_its_log(
+    scene: Callable[..., Scene],
+) -> None:
+    failing = scene()
+    failing.wait_for(1)
+    for number in range(1, 4):
+        failing.tick(200)
+        failing.submitted()
+        failing.see(
+            **{f"run_{number}": JobView(state=JobState.ENDED, reason="NonZeroExitCode")}
+        )
+    with pytest.raises(
+        ClusterError, match=r"ended: NonZeroExitCode\.\nThe end of its log:\nwhat run-3"
+    ):
+        failing.tick(200)
+
+
+def test_a_node_that_does_not_answer_in_time_is_given_up(
+    scene: Callable[..., Scene],
+) -> None:
+    silent = scene()
+    silent.wait_for(1)
+    for number in range(1, 4):
+        silent.tick(200)
+        silent.submitted()
+        silent.see()
+        silent.tick(4)
+        assert silent.batch.ended == [f"run-{each}" for each in range(1, number)]
+        if number == 3:
+            break
+        silent.tick(6)
+        assert silent.batch.ended[-1] == f"run-{number}"
+    with pytest.raises(
+        ClusterError,
+        match=r"runs, but 0 of its 1 nodes answered within 5 s\.\nThe end of its log:",
+    ):
+        silent.tick(6)
+
+
+def test_a_job_that_is_gone_from_the_queue_is_gone(
+    scene: Callable[..., Scene],
+) -> None:
+    gone = scene()
+    gone.wait_for(1)
+    gone.tick()
+    gone.submitted()
+    for _ in range(module.MISSING_LOOKS):
+        assert len(gone.batch.requested) == 1
+        gone.provision.take(QueueSeen({}, frozenset({"run-1"})))
+        gone.tick(0.1)
+    gone.tick(100)
+    assert list(gone.batch.requested) == ["run-1", "run-2"]
+
+
+def test_a_queue_that_does_not_answer_changes_nothing_and_is_said_once(
+    scene: Callable[..., Scene],
+) -> None:
+    away = scene()
+    away.wait_for(1)
+    away.tick()
+    away.submitted()
+    for _ in range(5):
+        error = "squeue: Unable to contact slurm controller"
+        away.provision.take(QueueSeen({}, frozenset({"run-1"}), error))
+        away.tick()
+    assert away.said == [error]
+    assert away.batch.waiting == [error]
+    assert away.batch.requested == {"run-1": 1}
+    away.see()
+    away.tick()
+    assert away.batch.waiting == []
+
+
+def test_why_a_job_waits_is_said_when_it_changes(scene: Callable[..., Scene]) -> None:
+    waiting = scene()
+    waiting.wait_for(1)
+    waiting.tick()
+    waiting.submitted()
+    for reason in ("Priority", "Priority", "Resources"):
+        view = JobView(
+            state=JobState.PENDING, reason=reason, estimated_start="2026-11-21T04:00:00"
+        )
+        waiting.see(run_1=view)
+        waiting.tick()
+    assert waiting.said == [
+        f"run-1 (job 1, 1 node): pending, {reason}, start expected 2026-11-21T04:00:00"
+        for reason in ("Priority", "Resources")
+    ]
+    assert [line.reason for line in waiting.batch.lines] == ["Resources"]
+
+
+def test_nodes_that_wait_in_vain_for_others_end_the_sweep(
+    scene: Callable[..., Scene],
+) -> None:
+    partial = scene()
+    partial.wait_for(2, 2)
+    partial.tick()
+    partial.submitted()
+    partial.up("run-1", "a")
+    partial.see(run_2=JobView(state=JobState.PENDING, reason="Resources"))
+    partial.tick()
+    partial.tick(99)
+    with pytest.raises(
+        ClusterError, match=r"1 nodes have waited idle for 100 s.*one_job"
+    ):
+        partial.tick(2)
+
+
+def test_a_node_of_an_unknown_job_is_sent_away(scene: Callable[..., Scene]) -> None:
+    stray = scene()
+    stray.up("run-7", "a")
+    stray.tick()
+    assert stray.batch.ended == ["run-7"]
+    assert stray.pool.num_devices == 0
+
+
+def test_a_job_near_its_end_is_exchanged_for_a_new_one(
+    scene: Callable[..., Scene],
+) -> None:
+    late = scene(walltime="10min")
+    late.wait_for(2, duration_s=100)
+    late.tick()
+    late.submitted()
+    late.up("run-1", "a")
+    late.see(run_1=JobView(state=JobState.RUNNING, remaining_s=100))
+    late.tick()
+    assert late.place() == [], "it would not end in time"
+    assert late.batch.ended == ["run-1"]
+    late.tick()
+    late.submitted()
+    assert list(late.batch.requested) == ["run-1", "run-2"]
+    late.up("run-2", "a")
+    late.see(run_2=JobView(state=JobState.RUNNING, remaining_s=598))
+    late.tick()
+    assert late.place() == [1]
+
+
+def test_a_trial_longer_than_any_job_begins_on_a_new_one(
+    scene: Callable[..., Scene],
+) -> None:
+    long = scene(walltime="10min")
+    long.wait_for(2, duration_s=10_000)
+    long.tick()
+    long.submitted()
+    long.up("run-1", "a")
+    long.see(run_1=JobView(state=JobState.RUNNING, remaining_s=595))
+    long.tick()
+    assert long.place() == [1]
+
+
+def test_the_queue_is_looked_at_often_after_a_change_and_then_less(
+    scene: Callable[..., Scene],
+) -> None:
+    patient = scene(poll_interval="30s")
+    patient.wait_for(1)
+    patient.tick()
+    patient.submitted()
+    patient.see(run_1=JobView(state=JobState.PENDING, reason="Priority"))
+    looks = []
+    for _ in range(200):
+        before = patient.batch.num_looks
+        patient.tick()
+        if patient.batch.num_looks > before:
+            looks.append(patient.clock.now_s)
+            patient.see(run_1=JobView(state=JobState.PENDING, reason="Priority"))
+    pauses = [later - now for now, later in pairwise(looks)]
+    assert pauses[0] <= 2
+    assert max(pauses) == 30
