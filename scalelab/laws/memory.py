@@ -1,7 +1,12 @@
 """The largest local batch that fits, from completed and out-of-memory trials.
 
 Activations grow linearly with the local batch; weights, gradients and optimiser state
-do not: ``peak = fixed + slope * local batch``.
+do not, and where they are sharded over ``k`` ranks each holds its share::
+
+    peak = replicated + sharded / k + per_sample * local batch
+
+with no negative term. More ranks never need more of one device, so what ran on fewer
+runs on more, and what failed on more fails on fewer.
 
 References
 ----------
@@ -16,6 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from scipy.optimize import nnls
 
 from scalelab.errors import FitError
 from scalelab.laws.rows import CurveKey, curve_columns, group_rows, numbers
@@ -23,35 +29,86 @@ from scalelab.laws.rows import CurveKey, curve_columns, group_rows, numbers
 _REPLICATED = ("ddp", "local_sgd", "parameter_server")
 _ANSWERS = ("completed", "target_not_reached", "out_of_memory")
 _SAFETY = 0.95  # allocators fragment: do not plan to fill the last 5% of a device
+_MARGIN = 2.0  # standard errors of the fit that a planned peak stays below the limit
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryCurve:
-    """What is known about one workload on one device.
+    """What is known about one workload on one device at one precision.
 
     Parameters
     ----------
-    largest_fitting
-        Largest local batch that ran; 0 where none did.
-    smallest_failing
-        Smallest local batch that ran out of memory; None where none did.
-    fixed_bytes, bytes_per_sample
-        The fitted line; NaN with fewer than two measured peaks.
+    batches, shards : ndarray, shape (n_trials,)
+        Local batch, and over how many ranks the model's state was spread.
+    failed : ndarray of bool, shape (n_trials,)
+        The trial ran out of memory.
+    replicated_bytes, sharded_bytes, bytes_per_sample
+        The fitted terms; NaN with fewer than two distinct measured peaks.
+    scatter
+        Standard deviation of measured over fitted peaks, relative.
     """
 
-    largest_fitting: int
-    smallest_failing: int | None
-    fixed_bytes: float
+    batches: np.ndarray
+    shards: np.ndarray
+    failed: np.ndarray
+    replicated_bytes: float
+    sharded_bytes: float
     bytes_per_sample: float
+    scatter: float
 
-    def largest_local_batch(self, capacity_bytes: float | None) -> int:
+    @classmethod
+    def fit(cls, frame: pd.DataFrame) -> MemoryCurve:
+        """Fit the rows of one curve."""
+        peaks = frame[~frame["failed"]].dropna(subset=["peak_bytes"])
+        highest = peaks.groupby(["batch", "shards"])["peak_bytes"].max()
+        terms, scatter = np.full(3, np.nan), 0.0
+        if len(highest) > 1:
+            table = highest.reset_index()
+            batch, shards, peak = table.to_numpy(float).T
+            ones = np.ones(len(batch))
+            features = np.column_stack([ones, 1 / shards, batch]) / peak[:, None]
+            # equal shards everywhere tell nothing of sharding: take it as replicated
+            used = np.array([True, len(np.unique(shards)) > 1, True])
+            found, _ = nnls(features[:, used], ones)
+            terms = np.zeros(3)
+            terms[used] = found
+            freedom = max(len(batch) - used.sum(), 1)
+            scatter = float(np.sqrt(((features @ terms - 1) ** 2).sum() / freedom))
+        return cls(
+            batches=frame["batch"].to_numpy(float),
+            shards=frame["shards"].to_numpy(float),
+            failed=frame["failed"].to_numpy(bool),
+            replicated_bytes=float(terms[0]),
+            sharded_bytes=float(terms[1]),
+            bytes_per_sample=float(terms[2]),
+            scatter=scatter,
+        )
+
+    def largest_fitting(self, shards: float) -> int:
+        """Return the largest batch that ran on as many ranks or fewer; 0: none did."""
+        ran = self.batches[~self.failed & ~(self.shards > shards)]
+        return int(ran.max()) if len(ran) else 0
+
+    def smallest_failing(self, shards: float) -> int | None:
+        """Return the smallest batch that ran out of memory there or on more ranks."""
+        failing = self.batches[self.failed & ~(self.shards < shards)]
+        return int(failing.min()) if len(failing) else None
+
+    def peak_bytes(self, batch: float, shards: float) -> float:
+        """Return the fitted peak of one device in bytes."""
+        state = self.replicated_bytes + self.sharded_bytes / shards
+        return state + self.bytes_per_sample * batch
+
+    def largest_local_batch(self, shards: float, capacity_bytes: float | None) -> int:
         """Return the largest local batch to plan with; never one that failed."""
-        answer = float(self.largest_fitting)
+        answer = float(self.largest_fitting(shards))
         if capacity_bytes is not None and self.bytes_per_sample > 0:
-            room = _SAFETY * capacity_bytes - self.fixed_bytes
-            answer = max(answer, room // self.bytes_per_sample)
-        if self.smallest_failing is not None:
-            answer = min(answer, self.smallest_failing - 1)
+            limit = _SAFETY * capacity_bytes / (1 + _MARGIN * self.scatter)
+            room = limit - self.peak_bytes(0, shards)
+            answer = max(answer, np.floor(room / self.bytes_per_sample))
+        failing = self.smallest_failing(shards)
+        if failing is not None:
+            answer = min(answer, failing - 1)
         return int(max(answer, 0))
 
 
@@ -77,7 +134,7 @@ class MemoryLaw:
                 "throughput trial."
             )
         groups = group_rows(rows, _columns(rows))
-        return cls(curves={key: _fit_curve(part) for key, part in groups.items()})
+        return cls(curves={key: MemoryCurve.fit(part) for key, part in groups.items()})
 
     def largest_local_batch(
         self, configurations: pd.DataFrame, capacity_bytes: float | None = None
@@ -99,38 +156,65 @@ class MemoryLaw:
             The configurations' columns, ``largest_local_batch`` (0: none is known to
             fit), ``largest_fitting`` and ``smallest_failing`` (missing: none).
         """
-        frame = configurations.assign(shards=_shards(configurations))
-        names = [str(name) for name in frame.columns]
-        cells = zip(*(frame[name].tolist() for name in names), strict=True)
-        curves = [self._curve(dict(zip(names, row, strict=True))) for row in cells]
+        chosen = self._chosen(configurations)
+        shards = _shards(configurations)
+        pairs = list(zip(chosen, shards, strict=True))
+        answers = [
+            0 if curve is None else curve.largest_local_batch(k, capacity_bytes)
+            for curve, k in pairs
+        ]
+        fitting = [
+            0 if curve is None else curve.largest_fitting(k) for curve, k in pairs
+        ]
+        failing = [
+            None if curve is None else curve.smallest_failing(k) for curve, k in pairs
+        ]
         return configurations.assign(
-            largest_local_batch=[c.largest_local_batch(capacity_bytes) for c in curves],
-            largest_fitting=[c.largest_fitting for c in curves],
-            smallest_failing=pd.array(
-                [c.smallest_failing for c in curves], dtype="Int64"
-            ),
+            largest_local_batch=answers,
+            largest_fitting=fitting,
+            smallest_failing=pd.array(failing, dtype="Int64"),
         )
 
-    def _curve(self, row: Mapping[str, object]) -> MemoryCurve:
-        """Return what all curves that agree with a configuration have in common."""
+    def predict(self, configurations: pd.DataFrame) -> pd.DataFrame:
+        """Predict the peak memory of the fullest device.
+
+        Parameters
+        ----------
+        configurations
+            As for :meth:`largest_local_batch`, with ``local_batch_size``.
+
+        Returns
+        -------
+        DataFrame
+            The configurations' columns and ``peak_bytes``; NaN where fewer than two
+            peaks were measured.
+        """
+        chosen, shards = self._chosen(configurations), _shards(configurations)
+        batches = numbers(configurations, "local_batch_size")
+        peaks = [
+            float("nan") if curve is None else curve.peak_bytes(batch, k)
+            for curve, batch, k in zip(chosen, batches, shards, strict=True)
+        ]
+        return configurations.assign(peak_bytes=peaks)
+
+    def _chosen(self, configurations: pd.DataFrame) -> list[MemoryCurve | None]:
+        """Return the most cautious curve that agrees with each configuration."""
+        names = [str(name) for name in configurations.columns]
+        cells = zip(*(configurations[name].tolist() for name in names), strict=True)
+        return [self._curve(dict(zip(names, row, strict=True))) for row in cells]
+
+    def _curve(self, row: Mapping[str, object]) -> MemoryCurve | None:
         curves = [
             curve
             for key, curve in self.curves.items()
             if all(row.get(name, value) == value for name, value in key)
         ]
-        if not curves:
-            return MemoryCurve(
-                largest_fitting=0,
-                smallest_failing=None,
-                fixed_bytes=float("nan"),
-                bytes_per_sample=float("nan"),
-            )
-        return min(curves, key=lambda curve: curve.largest_fitting)
+        return min(curves, key=lambda c: c.largest_fitting(np.inf), default=None)
 
 
 def _columns(frame: pd.DataFrame) -> list[str]:
     timing_only = {"device_type", "threads_per_rank", "emulated"}
-    return [*(n for n in curve_columns(frame) if n not in timing_only), "shards"]
+    return [name for name in curve_columns(frame) if name not in timing_only]
 
 
 def _shards(frame: pd.DataFrame) -> np.ndarray:
@@ -138,7 +222,8 @@ def _shards(frame: pd.DataFrame) -> np.ndarray:
     if "parallelism" not in frame.columns:
         return np.ones(len(frame))
     replicated = frame["parallelism"].fillna("ddp").isin(_REPLICATED).to_numpy(bool)
-    return np.where(replicated, 1.0, numbers(frame, "world_size"))
+    ranks = numbers(frame, "world_size")
+    return np.where(replicated | ~np.isfinite(ranks), 1.0, ranks)
 
 
 def _memory_rows(observations: pd.DataFrame) -> pd.DataFrame:
@@ -152,19 +237,3 @@ def _memory_rows(observations: pd.DataFrame) -> pd.DataFrame:
     outcome = observations["outcome"].fillna("completed")
     rows["failed"] = (outcome == "out_of_memory").to_numpy(bool)
     return rows[(rows["batch"] > 0) & outcome.isin(_ANSWERS)]
-
-
-def _fit_curve(frame: pd.DataFrame) -> MemoryCurve:
-    fitting = frame[~frame["failed"]]
-    failing = frame[frame["failed"]]["batch"]
-    peaks = fitting.dropna(subset=["peak_bytes"]).groupby("batch")["peak_bytes"].max()
-    line = (float("nan"), float("nan"))
-    if len(peaks) > 1:
-        slope, fixed = np.polyfit(peaks.index.to_numpy(float), peaks.to_numpy(float), 1)
-        line = (float(slope), float(fixed))
-    return MemoryCurve(
-        largest_fitting=int(fitting["batch"].max()) if len(fitting) else 0,
-        smallest_failing=int(failing.min()) if len(failing) else None,
-        bytes_per_sample=line[0],
-        fixed_bytes=line[1],
-    )

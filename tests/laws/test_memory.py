@@ -34,7 +34,7 @@ def test_measured_peaks_let_the_answer_go_further_but_not_to_a_failure():
     peaks = [3.0 * GIB, 5.0 * GIB, 9.0 * GIB, None]
     law = MemoryLaw.fit(rows(gpu_memory_peak_bytes=peaks))
     (curve,) = law.curves.values()
-    assert curve.fixed_bytes == pytest.approx(1 * GIB)
+    assert curve.replicated_bytes == pytest.approx(1 * GIB)
     assert largest(law, 16 * GIB)["largest_local_batch"].item() == int(
         (0.95 * 16 - 1) * 8
     )
@@ -82,3 +82,75 @@ def test_other_outcomes_say_nothing_about_memory():
 def test_a_table_without_outcomes_ran():
     law = MemoryLaw.fit(rows().drop(columns="outcome"))
     assert largest(law)["largest_local_batch"].item() == 128
+
+
+def test_the_terms_of_sharding_come_back():
+    sizes = [(n, b) for n in (1, 2, 4, 8) for b in (8, 16)]
+    peaks = [(2 + 12 / n + 0.25 * b) * GIB for n, b in sizes]
+    frame = pd.DataFrame(
+        {
+            "workload": "lm",
+            "parallelism": "fsdp",
+            "world_size": [n for n, _ in sizes],
+            "local_batch_size": [b for _, b in sizes],
+            "gpu_memory_peak_bytes": peaks,
+        }
+    )
+    law = MemoryLaw.fit(frame)
+    (curve,) = law.curves.values()
+    assert curve.replicated_bytes == pytest.approx(2 * GIB)
+    assert curve.sharded_bytes == pytest.approx(12 * GIB)
+    assert curve.bytes_per_sample == pytest.approx(0.25 * GIB)
+    asked = frame[["workload", "parallelism"]].iloc[:3].assign(world_size=[1, 8, 64])
+    answer = law.largest_local_batch(asked, 16 * GIB)["largest_local_batch"]
+    assert answer.tolist() == [16, 46, 52]
+    predicted = law.predict(asked.assign(local_batch_size=32))["peak_bytes"]
+    assert predicted.tolist() == pytest.approx([22 * GIB, 11.5 * GIB, 10.1875 * GIB])
+
+
+def test_what_ran_on_fewer_ranks_runs_on_more_and_the_other_way_round():
+    sharded = rows(parallelism="fsdp", world_size=[2, 2, 2, 8])
+    law = MemoryLaw.fit(sharded)
+    more = largest(law, parallelism="fsdp", world_size=16)
+    assert more["largest_fitting"].item() == 64
+    assert more["smallest_failing"].isna().item()
+    fewer = largest(law, parallelism="fsdp", world_size=1)
+    assert fewer["largest_fitting"].item() == 0
+    assert fewer["smallest_failing"].item() == 128
+
+
+def test_precisions_are_apart_and_an_unmeasured_one_has_no_answer():
+    halves = rows(precision="bf16", local_batch_size=[32, 64, 128, 256])
+    law = MemoryLaw.fit(pd.concat([rows(precision="fp32"), halves]))
+    assert largest(law, precision="fp32")["largest_local_batch"].item() == 64
+    assert largest(law, precision="bf16")["largest_local_batch"].item() == 128
+    assert largest(law, precision="fp16")["largest_local_batch"].item() == 0
+    assert largest(law)["largest_local_batch"].item() == 64
+
+
+def test_scattered_peaks_leave_more_room():
+    exact = [3.0 * GIB, 5.0 * GIB, 9.0 * GIB, None]
+    rough = [3.3 * GIB, 4.6 * GIB, 9.3 * GIB, None]
+    plans = [
+        largest(MemoryLaw.fit(rows(gpu_memory_peak_bytes=peaks)), 15 * GIB)[
+            "largest_local_batch"
+        ].item()
+        for peaks in (exact, rough)
+    ]
+    assert plans[1] < plans[0]
+
+
+def test_units_order_and_duplicates_do_not_matter():
+    frame = rows(gpu_memory_peak_bytes=[3.0 * GIB, 5.0 * GIB, 9.0 * GIB, None])
+    plain = largest(MemoryLaw.fit(frame), 16 * GIB)
+    for other in (frame.iloc[::-1], pd.concat([frame, frame])):
+        pd.testing.assert_frame_equal(largest(MemoryLaw.fit(other), 16 * GIB), plain)
+    kib = frame.assign(gpu_memory_peak_bytes=frame["gpu_memory_peak_bytes"] / 1024)
+    pd.testing.assert_frame_equal(largest(MemoryLaw.fit(kib), 16 * GIB / 1024), plain)
+
+
+def test_one_peak_says_nothing_of_others():
+    law = MemoryLaw.fit(rows(gpu_memory_peak_bytes=[3.0 * GIB, None, None, None]))
+    asked = pd.DataFrame({"workload": ["resnet", "bert"], "local_batch_size": 8})
+    assert law.predict(asked)["peak_bytes"].isna().all()
+    assert largest(law, 80 * GIB)["largest_local_batch"].item() == 64
