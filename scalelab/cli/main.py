@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 from importlib import import_module
 from io import TextIOWrapper
+from types import FrameType
 from typing import Any, NoReturn, TextIO
 
 import typer
@@ -21,6 +24,7 @@ from scalelab.cli.wording import one_line
 from scalelab.errors import ScaleLabError
 
 INTERRUPTED, READER_LEFT = 130, 141
+AGAIN_AFTER_S = 0.01
 
 COMMANDS = {
     "sweep": "Run, continue or extend a sweep, then recommend.",
@@ -63,8 +67,8 @@ def run(arguments: Sequence[str]) -> int:
     BrokenPipeError
         If the reader of standard output or error left.
     """
-    command = typer.main.get_command(build_app())
     try:
+        command = typer.main.get_command(build_app())
         with command.make_context("scalelab", list(arguments) or ["--help"]) as context:
             command.invoke(context)
     except typer.Exit as ended:
@@ -92,8 +96,10 @@ def _run_in_pipe(arguments: Sequence[str]) -> int:
     if isinstance(sys.stdout, TextIOWrapper):
         # A path may hold what the terminal's encoding cannot show.
         sys.stdout.reconfigure(errors="backslashreplace")
+    interrupt = _Interrupt()
     try:
-        return run(arguments)
+        with interrupt:
+            return run(arguments)
     except BrokenPipeError:
         # It may as well come from a connection to a node: that is an error to show.
         abandoned = [each for each in (sys.stdout, sys.stderr) if _has_no_reader(each)]
@@ -102,6 +108,49 @@ def _run_in_pipe(arguments: Sequence[str]) -> int:
         for stream in abandoned:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         return READER_LEFT
+    except Exception:
+        if not interrupt.came:
+            raise
+        return _say("Interrupted.", INTERRUPTED)
+
+
+class _Interrupt:
+    """Ctrl-C where a command does not handle it: an exception, and remembered.
+
+    Where it comes while an extension module calls back, as pydantic does when it is
+    imported, it is wrapped in another error, or dropped: then it comes again.
+
+    Attributes
+    ----------
+    came
+        There was one.
+    """
+
+    def __init__(self) -> None:
+        self.came = False
+        self._before = signal.getsignal(signal.SIGINT)
+        self._hook_before = sys.unraisablehook
+
+    def __enter__(self) -> None:
+        if self._before is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, self._on_signal)
+            sys.unraisablehook = self._on_dropped
+
+    def __exit__(self, *error: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+        sys.unraisablehook = self._hook_before
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.came = True
+        raise KeyboardInterrupt
+
+    def _on_dropped(self, dropped: sys.UnraisableHookArgs, /) -> None:
+        if dropped.exc_type is KeyboardInterrupt:
+            # From another thread: here it would be dropped again.
+            again = (threading.get_ident(), signal.SIGINT)
+            threading.Timer(AGAIN_AFTER_S, signal.pthread_kill, again).start()
+        else:
+            self._hook_before(dropped)
 
 
 def _has_no_reader(stream: TextIO) -> bool:

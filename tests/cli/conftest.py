@@ -54,7 +54,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def command() -> list[str]:
     """Return the command line as a program of its own."""
-    return [sys.executable, "-W", "error", "-m", "scalelab.cli.main"]
+    return [sys.executable, "-W", "error", "-m", "scalelab"]
 
 
 @pytest.fixture

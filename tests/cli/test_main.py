@@ -1,11 +1,17 @@
 import doctest
+import os
+import signal
 import subprocess
+import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import typer
 from measured_runs import measured_run
 
+from scalelab import __main__ as entry
 from scalelab import errors
 from scalelab.cli import init_command, main, progress, wording
 
@@ -96,15 +102,128 @@ def test_a_connection_that_breaks_is_not_taken_for_the_reader(monkeypatch) -> No
         main.main()
 
 
+@pytest.fixture
+def own_interrupt() -> Iterator[None]:
+    """Put what Ctrl-C does back as it was."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def interrupted_import() -> None:
+    """Do as pydantic does: report a Ctrl-C as an error of its own."""
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(60)
+    except KeyboardInterrupt as error:
+        raise ValueError("Error building validator") from error
+
+
+def test_ctrl_c_that_comes_as_another_error_is_one(monkeypatch, capsys) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(main, "build_app", interrupted_import)
+    with pytest.raises(SystemExit) as caught:
+        main.main()
+    assert caught.value.code == main.INTERRUPTED
+    assert capsys.readouterr().err == "Interrupted.\n"
+    assert signal.getsignal(signal.SIGINT) == before
+
+
+class Interrupting:
+    """Is interrupted where no exception can be raised."""
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(60)
+
+
+class Failing:
+    def __del__(self) -> None:
+        raise ZeroDivisionError
+
+
+def test_ctrl_c_is_not_dropped(monkeypatch, capsys) -> None:
+    def build_app() -> None:
+        Interrupting()
+        time.sleep(60)
+
+    monkeypatch.setattr(main, "build_app", build_app)
+    with pytest.raises(SystemExit) as caught:
+        main.main()
+    assert caught.value.code == main.INTERRUPTED
+    assert capsys.readouterr().err == "Interrupted.\n"
+
+
+def test_other_errors_that_are_dropped_are_told_as_ever(monkeypatch, capsys) -> None:
+    told: list[type[BaseException]] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda each: told.append(each.exc_type))
+    monkeypatch.setattr(main, "build_app", Failing)
+    monkeypatch.setattr(main.typer.main, "get_command", lambda app: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        main.main()
+    assert told == [ZeroDivisionError]
+
+
+def test_ctrl_c_stays_ignored_in_the_background(
+    monkeypatch, capsys, own_interrupt: None
+) -> None:
+    def build_app() -> typer.Typer:
+        os.kill(os.getpid(), signal.SIGINT)
+        return raising(errors.SpecError("wrong"))
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    monkeypatch.setattr(main, "build_app", build_app)
+    monkeypatch.setattr("sys.argv", ["scalelab", "run"])
+    with pytest.raises(SystemExit):
+        entry.main()
+    assert capsys.readouterr().err == "Error: wrong\n"
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+@pytest.mark.slow
+def test_ctrl_c_at_any_moment_of_the_start_shows_no_traceback(
+    command: list[str], here: Path
+) -> None:
+    # Python's own start is not ours to guard: the line tells when that is over.
+    run = "runpy.run_module('scalelab', run_name='__main__', alter_sys=True)"
+    program = [command[0], "-c", f"import runpy; print(flush=True); {run}"]
+    started_s = time.monotonic()
+    subprocess.run([*program, "plan", "absent.yaml"], capture_output=True, timeout=60)
+    took_s = time.monotonic() - started_s
+    for moment in range(12):
+        with subprocess.Popen(
+            [*program, "plan", "absent.yaml"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            while process.poll() is None and _catches_interrupts(process.pid):
+                time.sleep(0.0005)
+            time.sleep(took_s * moment / 10)
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=60)
+        assert "Traceback" not in err
+        assert process.returncode in (-signal.SIGINT, main.INTERRUPTED, 2)
+
+
+def _catches_interrupts(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    caught = next(line for line in status.splitlines() if line.startswith("SigCgt"))
+    return bool(int(caught.split()[1], 16) & 1 << signal.SIGINT - 1)
+
+
+@pytest.mark.parametrize("home", [main, entry])
 @pytest.mark.parametrize("name", ["main", "recommend_resources"])
 def test_the_entry_points_exit(
-    name: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys
+    home, name: str, here: Path, monkeypatch, capsys, own_interrupt: None
 ) -> None:
     measured_run(here / "run")
     arguments = ["run"] if name == "recommend_resources" else ["recommend", "run"]
     monkeypatch.setattr("sys.argv", ["scalelab", *arguments])
     with pytest.raises(SystemExit) as caught:
-        getattr(main, name)()
+        getattr(home, name)()
     assert caught.value.code == 0
     assert capsys.readouterr().out.startswith("Use ")
 

@@ -1,0 +1,36 @@
+"""Where the installed commands and ``python -m scalelab`` start.
+
+Loading the command line takes a moment, and a Ctrl-C in it shall show no traceback: it
+ends the process as it ends other programs. ``scalelab.cli.main`` then takes it over.
+"""
+
+from __future__ import annotations
+
+import signal
+from typing import NoReturn
+
+
+def main() -> NoReturn:
+    """Run ``scalelab`` and exit."""
+    _end_at_interrupt()
+    from scalelab.cli import main
+
+    main.main()
+
+
+def recommend_resources() -> NoReturn:
+    """Run ``recommend-resources``, the same as ``scalelab recommend``, and exit."""
+    _end_at_interrupt()
+    from scalelab.cli import main
+
+    main.recommend_resources()
+
+
+def _end_at_interrupt() -> None:
+    # A shell's background jobs ignore it, and go on to do so.
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+if __name__ == "__main__":
+    main()
