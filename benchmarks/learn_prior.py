@@ -28,7 +28,7 @@ from scalelab.laws.shapes import NUM_PARAMETERS, PARAMETERS, Shape
 
 OUT = Path(__file__).parents[1] / "scalelab/laws/data/step_time_prior.json"
 NUM_ROUNDS = 3
-MEAN_WORTH, SPREAD_WORTH = 3.0, 8.0  # of the physical guess, in machines
+MEAN_WORTH, SPREAD_WORTH = 8.0, 12.0  # of the physical guess, in machines
 MANY_POINTS = 15  # a curve with fewer tells nothing about its discrepancy
 WEIGHT_OF_MANY = 3.0
 # what physics suggests, mean and spread, in logs, exponents and log odds
@@ -41,7 +41,7 @@ GUESS = {
     "growth": (0.15, 0.2),
     "node_jump": (0.15, 0.5),
     "growth_per_node": (-0.05, 0.25),
-    "growth_nodes": (-0.05, 0.2),
+    "growth_nodes": (0.05, 0.2),
     "second_node": (0.1, 0.3),
     "overlap": (0.3, 1.0),
     "imbalance": (-3.5, 1.2),
@@ -52,14 +52,14 @@ SPECIAL = {
         "exchange": (-1.8, 1.5),
         "node_jump": (-0.3, 1.2),
         "growth_per_node": (0.15, 0.25),
-        "growth_nodes": (0.15, 0.2),
+        "growth_nodes": (0.25, 0.2),
     },
     Shape.ONE_RING: {},
     Shape.SATURATED: {
         "growth": (0.0, 0.05),
         "node_jump": (0.2, 0.6),
         "growth_per_node": (0.0, 0.1),
-        "growth_nodes": (0.0, 0.05),
+        "growth_nodes": (0.1, 0.1),
         "overlap": (-2.0, 0.5),
         "contention": (-7.0, 1.0),
     },

@@ -14,6 +14,7 @@ from scalelab.laws.interval import NUM_DRAWS, SEED
 from scalelab.laws.physics import Configurations, Terms
 from scalelab.laws.points import Points
 from scalelab.laws.prior import StepTimePrior
+from scalelab.laws.residual import ENOUGH_POINTS, Residual
 from scalelab.laws.ring_terms import RingTerms
 from scalelab.laws.rows import CurveKey
 from scalelab.laws.shapes import NUM_PARAMETERS
@@ -21,7 +22,7 @@ from scalelab.laws.support import Coverage, Gap
 
 # log error per doubling beyond the measured range, of world size and of local batch,
 # that published curves of left-out machines show on top of what the ensemble expects
-_DRIFT = np.array([0.05, 0.03])
+_DRIFT = np.array([0.06, 0.04])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +35,8 @@ class Curve:
         What it was fitted to.
     ensemble
         What predicts.
+    residual
+        What a long history adds inside the measured range.
     gradient_bytes
         Bytes per gradient exchange where every row agrees, else NaN.
     """
@@ -41,6 +44,7 @@ class Curve:
     points: Points
     coverage: Coverage
     ensemble: Ensemble
+    residual: Residual | None
     gradient_bytes: float
 
     @classmethod
@@ -48,12 +52,14 @@ class Curve:
         """Fit the rows of one curve, see :func:`step_time_rows`."""
         points = Points.of(frame)
         sizes = frame["gradient_bytes"].dropna().unique()
+        ensemble = Ensemble.fit(points, prior.about(key))
         return cls(
             points=points,
             coverage=Coverage(
                 at=Configurations.of(frame), informed=prior.told_about(key)
             ),
-            ensemble=Ensemble.fit(points, prior.about(key)),
+            ensemble=ensemble,
+            residual=_residual(points, ensemble),
             gradient_bytes=float(sizes[0]) if len(sizes) == 1 else float("nan"),
         )
 
@@ -72,7 +78,7 @@ class Curve:
         mean, variance = self.ensemble.moments(at)
         drift = self._drift(frame)
         total = variance + (drift**2).sum(axis=1)
-        return mean + np.log(self.points.time_unit_s), np.sqrt(total)
+        return mean + self._offset(frame, at), np.sqrt(total)
 
     def log_draws(self, frame: pd.DataFrame) -> np.ndarray:
         """Draw log expected step times (s) together, (n_draws, n_configurations)."""
@@ -80,7 +86,15 @@ class Curve:
         normals = _normals(len(frame) + NUM_PARAMETERS + 2)
         draws = normals[:, :2] @ self._drift(frame).T
         draws += self.ensemble.draws(at, normals[:, 2:])
-        return np.asarray(draws + np.log(self.points.time_unit_s))
+        return np.asarray(draws + self._offset(frame, at))
+
+    def _offset(self, frame: pd.DataFrame, at: Configurations) -> np.ndarray:
+        """Return the log unit of time and, inside the measured range, the residual."""
+        offset = np.full(len(frame), np.log(self.points.time_unit_s))
+        if self.residual is None:
+            return offset
+        inside = self.coverage.distance(Configurations.of(frame)).max(axis=1) == 0
+        return np.asarray(offset + self.residual.correction(at, inside))
 
     def _drift(self, frame: pd.DataFrame) -> np.ndarray:
         return np.asarray(self.coverage.distance(Configurations.of(frame)) * _DRIFT)
@@ -106,6 +120,14 @@ class Curve:
     def parameters(self, interval: float) -> pd.DataFrame:
         """Return name, value, lo, hi, unit, identified and remedy of each parameter."""
         return self.rings.table(interval, self.gaps, self.gradient_bytes)
+
+
+def _residual(points: Points, ensemble: Ensemble) -> Residual | None:
+    unseen = points.take(ensemble.unseen)
+    if len(unseen) < ENOUGH_POINTS:
+        return None
+    predicted, _ = ensemble.moments(unseen.at)
+    return Residual.fit(unseen.at, unseen.log_time - predicted)
 
 
 def _normals(columns: int) -> np.ndarray:

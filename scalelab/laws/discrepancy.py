@@ -26,7 +26,6 @@ NUM_PARTS = len(PARTS)
 _LENGTH = 1.5  # doublings of devices, nodes, devices per node or batch
 _BOUNDARY = 2.0  # lengths between one node and three
 _PARALLEL = 1.0  # and between one device and two
-_SAME = 1e-9
 
 
 def correlations(rows: Configurations, columns: Configurations) -> np.ndarray:
@@ -37,15 +36,46 @@ def correlations(rows: Configurations, columns: Configurations) -> np.ndarray:
     ndarray, shape (4, n_rows, n_columns)
         In the order of :data:`PARTS`.
     """
+    smooth = _smooth(rows, columns)
+    return np.stack([smooth, *_matches(rows, columns)])
+
+
+def covariances(
+    rows: Configurations, columns: Configurations, variances: np.ndarray
+) -> np.ndarray:
+    """Return the sum of the parts with these variances, (n_rows, n_columns).
+
+    Written for many rows: it makes no array per part.
+    """
+    total = _smooth(rows, columns)
+    total *= variances[0]
+    for match, variance in zip(_matches(rows, columns), variances[1:], strict=True):
+        np.add(total, variance, out=total, where=match)
+    return total
+
+
+def _smooth(rows: Configurations, columns: Configurations) -> np.ndarray:
+    """Return a Matern correlation of order 3/2, (n_rows, n_columns)."""
     first, second = _features(rows), _features(columns)
-    squares = (first**2).sum(axis=1)[:, None] + (second**2).sum(axis=1)
-    distance = np.sqrt(np.maximum(squares - 2 * first @ second.T, 0.0))
+    distance = np.asarray(first @ (-2 * second.T))
+    distance += (first**2).sum(axis=1)[:, None]
+    distance += (second**2).sum(axis=1)
+    np.sqrt(np.maximum(distance, 0.0, out=distance), out=distance)
+    decay = np.exp(-distance)
+    distance += 1
+    distance *= decay
+    return distance
+
+
+def _matches(rows: Configurations, columns: Configurations) -> tuple[np.ndarray, ...]:
+    """Tell where the batch, the placement and the whole configuration agree."""
     batch = _equal(rows.samples, columns.samples)
-    placement = _equal(rows.world_size, columns.world_size)
-    placement &= _equal(rows.num_nodes, columns.num_nodes)
+    placement = _equal(
+        rows.world_size + 1j * rows.num_nodes,
+        columns.world_size + 1j * columns.num_nodes,
+    )
     same = batch & placement & _equal(rows.accumulation, columns.accumulation)
-    smooth = (1 + distance) * np.exp(-distance)
-    return np.stack([smooth, batch, placement, same])
+    return batch, placement, same
 
 
 def _features(at: Configurations) -> np.ndarray:
@@ -64,4 +94,5 @@ def _features(at: Configurations) -> np.ndarray:
 
 
 def _equal(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    return np.asarray(np.abs(np.log(rows)[:, None] - np.log(columns)) < _SAME)
+    same = np.equal.outer(np.round(rows, 9), np.round(columns, 9))
+    return np.asarray(same)

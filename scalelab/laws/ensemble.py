@@ -22,6 +22,7 @@ from scalelab.laws.shapes import Shape, log_time
 
 _MOST_POINTS = 160
 """Of a curve; more would add little, and every prediction costs their number."""
+_BLOCK = 1000  # configurations predicted at once: their arrays fit into the cache
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,16 +46,21 @@ class Ensemble:
         By shape.
     parts
         The predictive mixture; weights add up to 1.
+    unseen
+        Positions of the points that were too many to condition on.
     """
 
     process: Process
     fits: Mapping[Shape, ShapeFit]
     parts: tuple[Part, ...]
+    unseen: np.ndarray
 
     @classmethod
     def fit(cls, points: Points, beliefs: Mapping[Shape, Belief]) -> Ensemble:
         """Fit every shape to the points of a curve."""
-        points = points.take(spread_out(len(points), _MOST_POINTS))
+        chosen = spread_out(len(points), _MOST_POINTS)
+        unseen = np.setdiff1d(np.arange(len(points)), chosen)
+        points = points.take(chosen)
         leading = Shape.ONE_RING
         process = shared_process(points, beliefs[leading], leading)
         fits = {
@@ -67,25 +73,36 @@ class Ensemble:
             )
             for shape, belief in beliefs.items()
         }
-        return cls(process=process, fits=fits, parts=_parts(fits, len(points)))
+        return cls(
+            process=process,
+            fits=fits,
+            parts=_parts(fits, len(points)),
+            unseen=unseen,
+        )
 
     def moments(self, at: Configurations) -> tuple[np.ndarray, np.ndarray]:
         """Return mean and variance of the log expected time, each (n,)."""
+        every = np.arange(len(at.samples))
+        blocks = np.array_split(every, -(-len(every) // _BLOCK) or 1)
+        found = [self._moments(at.take(block)) for block in blocks]
+        mean, variance = np.concatenate(found, axis=1)
+        return mean, variance
+
+    def _moments(self, at: Configurations) -> np.ndarray:
         cross = self.process.cross(at)
         carried = self.process.solve(cross.T)
-        left = float(self.process.variances.sum()) - np.einsum(
-            "qk,kq->q", cross, carried
-        )
+        known = (cross * carried.T).sum(axis=1)
+        left = np.maximum(float(self.process.variances.sum()) - known, 0.0)
         means, variances = [], []
         for part in self.parts:
             mean, slopes = self._linear(part, at, cross, carried)
-            spread = np.einsum("qi,ij,qj->q", slopes, part.node.covariance, slopes)
+            spread = ((slopes @ part.node.covariance) * slopes).sum(axis=1)
             means.append(mean)
-            variances.append(spread + np.maximum(left, 0.0))
+            variances.append(spread + left)
         weights = np.array([part.weight for part in self.parts])
         mean = weights @ np.array(means)
         total = weights @ (np.array(variances) + (np.array(means) - mean) ** 2)
-        return mean, total
+        return np.array([mean, total])
 
     def draws(self, at: Configurations, normals: np.ndarray) -> np.ndarray:
         """Draw log expected times that err together, shape (n_draws, n).

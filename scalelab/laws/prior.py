@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 
@@ -26,11 +26,11 @@ _OF_MACHINE = {
     "batch_exponent": 0.2,
     "batch_sharpness": 0.2,
     "exchange": 0.2,
-    "growth": 0.6,
-    "node_jump": 0.7,
-    "growth_per_node": 0.6,
-    "growth_nodes": 0.6,
-    "second_node": 0.8,
+    "growth": 0.7,
+    "node_jump": 0.85,
+    "growth_per_node": 0.7,
+    "growth_nodes": 0.7,
+    "second_node": 0.9,
     "overlap": 0.4,
     "imbalance": 0.5,
     "contention": 0.6,
@@ -99,14 +99,17 @@ class StepTimePrior:
             Rows of the observations frame, of other workloads on the same machine, of
             the same workload elsewhere, or both.
         """
-        shipped = cls.shipped()
+        return cls.shipped().taught_by(observations)
+
+    def taught_by(self, observations: pd.DataFrame) -> StepTimePrior:
+        """Return the prior with these curves as relatives, see :meth:`learn`."""
         rows = step_time_rows(observations).frame
         relatives = tuple(
-            _relative(key, frame, shipped.beliefs)
+            _relative(key, frame, self.beliefs)
             for key, frame in split_curves(rows).items()
             if len(frame)
         )
-        return cls(beliefs=shipped.beliefs, relatives=relatives)
+        return replace(self, relatives=relatives)
 
     def about(self, key: CurveKey) -> Mapping[Shape, Belief]:
         """Return the beliefs about one curve, by shape."""

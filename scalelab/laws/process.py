@@ -9,7 +9,7 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import minimize
 
 from scalelab.laws.belief import Belief
-from scalelab.laws.discrepancy import NUM_PARTS, correlations
+from scalelab.laws.discrepancy import NUM_PARTS, correlations, covariances
 from scalelab.laws.physics import Configurations
 from scalelab.laws.points import Points
 
@@ -35,15 +35,15 @@ class Process:
         Factor on the variance of each single point; large where a point is odd.
     parts : ndarray, shape (4, n_points, n_points)
         Correlations among the points.
-    factor
-        Cholesky factor of the covariance of the points.
+    inverse : ndarray, shape (n_points, n_points)
+        Of the covariance of the points.
     """
 
     points: Points
     log_amplitudes: np.ndarray
     doubt: np.ndarray
     parts: np.ndarray
-    factor: np.ndarray
+    inverse: np.ndarray
 
     @classmethod
     def of(
@@ -57,22 +57,18 @@ class Process:
         doubt = np.ones(len(points)) if doubt is None else doubt
         parts = correlations(points.at, points.at) if parts is None else parts
         covariance = _covariance(points, log_amplitudes, doubt, parts)
+        factor = cho_factor(covariance, lower=True)
         return cls(
             points=points,
             log_amplitudes=log_amplitudes,
             doubt=doubt,
             parts=parts,
-            factor=cho_factor(covariance, lower=True)[0],
+            inverse=cho_solve(factor, np.eye(len(points))),
         )
 
     def solve(self, values: np.ndarray) -> np.ndarray:
         """Multiply by the inverse covariance of the points."""
-        return np.asarray(cho_solve((self.factor, True), values))
-
-    @property
-    def log_determinant(self) -> float:
-        """Of the covariance of the points."""
-        return 2 * float(np.log(np.diag(self.factor)).sum())
+        return np.asarray(self.inverse @ values)
 
     @property
     def variances(self) -> np.ndarray:
@@ -81,11 +77,11 @@ class Process:
 
     def cross(self, at: Configurations) -> np.ndarray:
         """Return covariances with the points, shape (n_configurations, n_points)."""
-        return np.tensordot(self.variances, correlations(at, self.points.at), 1)
+        return covariances(at, self.points.at, self.variances)
 
     def own(self, at: Configurations) -> np.ndarray:
         """Return covariances among configurations."""
-        return np.tensordot(self.variances, correlations(at, at), 1)
+        return covariances(at, at, self.variances)
 
     def doubting(self, residuals: np.ndarray) -> Process:
         """Return the process that doubts points which lie far from all others."""

@@ -192,6 +192,9 @@ def shared_process(points: Points, belief: Belief, shape: Shape) -> Process:
     """Learn the discrepancy of a curve from one shape, for all shapes."""
     process = Process.of(points, belief.amplitude_mean)
     target = Target.of(process, belief, shape)
+    residuals, slopes = target.residuals(belief.mean)
+    process = process.tuned(residuals, slopes, belief)
+    target = Target.of(process, belief, shape)
     climbs = [target.climb(start, _FIRST_STEPS) for start in starts(belief)]
     parameters = min(climbs, key=lambda climbed: climbed[1])[0]
     for _ in range(2):

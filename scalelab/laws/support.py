@@ -157,8 +157,7 @@ class Coverage:
         return np.append(sizes, self.at.world_size.min())
 
     def _is_measured(self, query: Configurations) -> np.ndarray:
-        known = _rows(self.at)
-        return np.array([row in known for row in _row_list(query)], dtype=bool)
+        return np.isin(_labels(query), _labels(self.at))
 
     def _open_at(self, query: Configurations) -> dict[str, np.ndarray]:
         """Return, per gap, which configurations need what it leaves open."""
@@ -173,13 +172,11 @@ class Coverage:
         return {gap.parameters[0]: needs[gap.parameters[0]] for gap in self.gaps()}
 
 
-def _row_list(at: Configurations) -> list[tuple[float, ...]]:
+def _labels(at: Configurations) -> np.ndarray:
+    """Return one comparable value per configuration, shape (n,)."""
     columns = (at.world_size, at.num_nodes, at.samples, at.accumulation)
-    return list(zip(*(np.round(column, 9).tolist() for column in columns), strict=True))
-
-
-def _rows(at: Configurations) -> set[tuple[float, ...]]:
-    return set(_row_list(at))
+    rounded = np.ascontiguousarray(np.round(np.column_stack(columns), 9))
+    return rounded.view([("", rounded.dtype)] * len(columns)).ravel()
 
 
 def _outside(values: np.ndarray, measured: np.ndarray) -> np.ndarray:

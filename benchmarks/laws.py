@@ -1,0 +1,163 @@
+"""How well laws predict step times that others published, ours beside the rivals.
+
+    python benchmarks/laws.py --data DIR [--tasks T1,T3] [--rivals pollux] [--ablation]
+
+DIR holds a ``throughput.csv`` with ``source, curve_id, gpu_type, nodes, gpus,
+local_batch, accum_steps, step_time_s``. Our law is judged twice: with the shipped
+belief, and (``left out``) with one learned without the machine it is asked about, which
+is the honest figure where DIR is what the shipped belief was learned from. ``ratio`` is
+the geometric mean over curves of our error over the rival's, ``cover`` the share inside
+the 80% interval.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from learn_prior import learn, machine_of, physical_guess, read_curves
+from scaling_tasks import Case, cases
+from score_adapter import observations
+
+from scalelab.laws.baselines import LAWS
+from scalelab.laws.belief import Belief
+from scalelab.laws.prior import StepTimePrior
+from scalelab.laws.shapes import Shape
+from scalelab.laws.step_time import StepTimeLaw
+
+Beliefs = Mapping[Shape, Belief]
+Answer = Callable[[Case], pd.DataFrame]
+
+
+def rival(name: str) -> Answer:
+    """Return a published law, which sees the asked curve only."""
+
+    def answer(case: Case) -> pd.DataFrame:
+        law = LAWS[name].fit(observations(case.train))
+        return law.predict(observations(case.query))
+
+    return answer
+
+
+def ours(beliefs: Callable[[Case], Beliefs], relatives: bool = True) -> Answer:
+    """Return our law under some beliefs."""
+
+    def answer(case: Case) -> pd.DataFrame:
+        prior = StepTimePrior(beliefs=beliefs(case))
+        if relatives and case.others is not None:
+            prior = prior.taught_by(observations(case.others))
+        law = StepTimeLaw.fit(observations(case.train), prior=prior)
+        return law.predict(observations(case.query), guess=True)
+
+    return answer
+
+
+def without_residual(beliefs: Beliefs) -> Beliefs:
+    """Return beliefs under which only single configurations deviate from a shape."""
+    return {
+        shape: replace(
+            belief,
+            amplitude_mean=np.append(np.full(3, -6.5), belief.amplitude_mean[3]),
+            amplitude_spread=np.append(np.full(3, 0.01), belief.amplitude_spread[3]),
+        )
+        for shape, belief in beliefs.items()
+    }
+
+
+def ablation(left_out: Callable[[Case], Beliefs]) -> dict[str, Answer]:
+    """Return the law built up step by step."""
+    guess = physical_guess()
+    plain = without_residual(guess)
+    one = {Shape.ONE_RING: plain[Shape.ONE_RING]}
+    return {
+        "physics only": ours(lambda case: one, relatives=False),
+        "+ averaging": ours(lambda case: plain, relatives=False),
+        "+ prior": ours(lambda case: without_residual(left_out(case))),
+        "+ residual": ours(left_out),
+    }
+
+
+def scores(case: Case, answer: pd.DataFrame) -> dict[str, float]:
+    """Return errors of one case."""
+    truth = case.query["step_time_s"].to_numpy(float)
+    names = ("step_time_s", "step_time_lo_s", "step_time_hi_s")
+    mid, lo, hi = (answer[name].to_numpy(float) for name in names)
+    missed = np.maximum(np.log(lo / truth), 0) + np.maximum(np.log(truth / hi), 0)
+    return {
+        "error": 100 * float(np.abs(mid / truth - 1).mean()),
+        "cover": 100 * float(((lo <= truth) & (truth <= hi)).mean()),
+        "interval score": float((np.log(hi / lo) + 10 * missed).mean()),
+    }
+
+
+def table(found: list[Case], laws: Mapping[str, Answer]) -> pd.DataFrame:
+    """Return one row per law and case."""
+    rows = []
+    for name, answer in laws.items():
+        started = time.perf_counter()
+        for case in found:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                answered = answer(case)
+            row = {"law": name, "task": case.task, "curve": case.curve_id}
+            rows.append(row | scores(case, answered))
+        print(f"{name}: {time.perf_counter() - started:.0f} s", flush=True)
+    return pd.DataFrame(rows)
+
+
+def show(rows: pd.DataFrame, reference: str) -> None:
+    """Print error, ratio to the reference, coverage and interval score per task."""
+    pieces = {
+        value: rows.pivot_table(index=["task", "curve"], columns="law", values=value)
+        for value in ("error", "cover", "interval score")
+    }
+    order = list(dict.fromkeys(rows["law"]))
+    for title, piece in pieces.items():
+        print(f"\n{title}, mean over curves")
+        print(piece[order].groupby("task").mean().round(2).to_string())
+    logs = np.log(np.maximum(pieces["error"][order], 1e-6))
+    ratios = logs.rsub(logs[reference], axis=0).groupby("task").mean()
+    print(f"\nratio of the error of {reference!r} to that of ...")
+    print(np.exp(ratios).round(2).to_string())
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--tasks", default="")
+    parser.add_argument(
+        "--rivals", default=",".join(n for n in LAWS if n != "scalelab")
+    )
+    parser.add_argument("--ablation", action="store_true")
+    arguments = parser.parse_args()
+    published = pd.read_csv(arguments.data / "throughput.csv")
+    machines = machine_of(published)
+    machine = dict(zip(published["curve_id"], machines, strict=True))
+
+    @cache
+    def without(left_out: str) -> Beliefs:
+        return learn(read_curves(published[machines != left_out]))
+
+    def left_out(case: Case) -> Beliefs:
+        return without(machine[case.curve_id])
+
+    wanted = set(filter(None, arguments.tasks.split(",")))
+    found = [c for c in cases(published) if not wanted or c.task in wanted]
+    laws = {name: rival(name) for name in filter(None, arguments.rivals.split(","))}
+    if arguments.ablation:
+        laws |= ablation(left_out)
+    laws["scalelab left out"] = ours(left_out)
+    laws["scalelab"] = ours(lambda case: StepTimePrior.shipped().beliefs)
+    show(table(found, laws), "scalelab left out")
+
+
+if __name__ == "__main__":
+    main()
