@@ -10,7 +10,7 @@ SEEDS ?= 5
 BENCHMARKS := launch dispatch instrumentation records cli
 INSTALLED := $(VENV)/.installed
 
-.PHONY: sweep test test-all test-faults check bench clean
+.PHONY: sweep test test-all test-faults test-slurm check bench clean
 
 sweep: $(INSTALLED)
 	$(BIN)/scalelab sweep experiments/digits.yaml
@@ -32,6 +32,10 @@ check: $(INSTALLED)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+# Three times in a row: what depends on who comes first shows up.
+test-slurm: $(INSTALLED)
+	for run in 1 2 3; do $(BIN)/pytest tests/slurm || exit 1; done
 
 bench: $(INSTALLED)
 	for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py || exit 1; done

@@ -25,6 +25,7 @@ from scalelab.experiment.source import Observation
 from scalelab.experiment.spec import Experiment
 from scalelab.records.attempt import Outcome
 from scalelab.records.code import code_hash, code_paths, snapshot_code
+from scalelab.records.stop_request import StopRequests
 from scalelab.records.store import RunStore
 from scalelab.scheduling.durations import Durations, TimedSource
 from scalelab.scheduling.summary import SweepSummary, Tally
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
     from scalelab.scheduling.events import Event, OnEvent
 
 RUNS = Path("runs")
-NODE_TIMEOUT_S = 120.0
+MAX_JOBS_LOST = 8
+"""Batch jobs that one trial may lose, to preemption or their time limit."""
 _INPUT_ERROR = "scalelab.errors.SpecError: "
 
 
@@ -51,11 +53,14 @@ class RunningSweep:
         Knows how many trials there are.
     dashboard_link
         Address of Dask's dashboard.
+    stop_requests
+        What ``scalelab stop`` asks of it.
     """
 
     driver: Driver
     source: PlannedTrials
     dashboard_link: str
+    stop_requests: StopRequests
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -229,8 +234,8 @@ class Sweep:
         """
         from scalelab.training.workloads.registry import preload_modules
 
-        store = self._open_store()
-        with store.lease():
+        store = self.open_store()
+        with store.lease() as lease, StopRequests(self.directory) as stop_requests:
             store.extend(self.text, self.meaning, supersedes=bool(self.changes))
             if earlier := self._all_done(store):
                 return earlier
@@ -250,16 +255,19 @@ class Sweep:
                     on_event=guard,
                     retry_failed=self.retry_failed,
                     budget_gpu_s=budget_gpu_hours and budget_gpu_hours * 3600,
-                    node_timeout_s=self._node_timeout_s,
+                    **self._patience,
                 )
                 guard.stop = driver.drain
+                stop_requests.control(driver.drain, driver.kill)
                 on_start(
                     RunningSweep(
                         driver=driver,
                         source=planned,
                         dashboard_link=cluster.dashboard_link,
+                        stop_requests=stop_requests,
                     )
                 )
+                lease.say_begun()
                 summary = driver.run()
             store.compact()
         guard.raise_first()
@@ -277,7 +285,14 @@ class Sweep:
             tally.count_earlier(row)
         return tally.summary(None) if source.ask() is None else None
 
-    def _open_store(self) -> RunStore:
+    def open_store(self) -> RunStore:
+        """Return the run's records; its directory is made where there is none.
+
+        Raises
+        ------
+        StoreError
+            If it cannot be written.
+        """
         if (self.directory / "run.json").exists():
             return RunStore.open(self.directory)
         return RunStore.create(
@@ -288,9 +303,14 @@ class Sweep:
         )
 
     @property
-    def _node_timeout_s(self) -> float:
-        """How long nothing may run; a batch system's queue takes its time."""
-        return math.inf if self.site.scheduler.is_batch_system else NODE_TIMEOUT_S
+    def _patience(self) -> dict[str, Any]:
+        """How long nothing may run, and how often a trial may lose its nodes.
+
+        A batch system's queue takes its time, and its jobs end while trials run.
+        """
+        if not self.site.scheduler.is_batch_system:
+            return {}
+        return {"node_timeout_s": math.inf, "max_retries": MAX_JOBS_LOST}
 
     def _snapshot(self, store: RunStore) -> Path | None:
         """Copy the code that trials run from; None: they run where it lies."""

@@ -54,10 +54,16 @@ def granted_devices(device_type: str, num_devices: int) -> tuple[str, ...]:
     num_devices
         Devices the job has asked for on each node.
 
+    Returns
+    -------
+    tuple of str
+        Core numbers; or UUIDs, since two jobs of one host may both call theirs 0.
+
     Raises
     ------
     ClusterError
-        If they are fewer than that, or nobody says which they are.
+        If they are fewer than that, nobody says which they are, or they are several
+        slices of GPUs.
     """
     present = local_devices(device_type)
     if device_type == "cpu":
@@ -75,7 +81,14 @@ def granted_devices(device_type: str, num_devices: int) -> tuple[str, ...]:
             f"for whole nodes, gpus_per_node: {len(present)}, or set the variable in "
             "the site's prologue."
         )
-    return present[:num_devices]
+    granted = tuple(map(_uuid, present[:num_devices]))
+    if num_devices > 1 and any(device.startswith("MIG-") for device in granted):
+        raise ClusterError(
+            f"The job's devices are slices of GPUs ({', '.join(granted)}), and NCCL "
+            "connects no ranks on slices. Write gpus_per_node: 1 in the site and run "
+            "trials of one rank."
+        )
+    return granted
 
 
 def device_name(device_type: str, device_ids: tuple[str, ...]) -> str:
@@ -101,6 +114,20 @@ def _num_cuda_devices() -> int:
         return int(pynvml.nvmlDeviceGetCount())
     finally:
         pynvml.nvmlShutdown()
+
+
+def _uuid(device_id: str) -> str:
+    """Return the UUID of a GPU; the index itself where NVML cannot say."""
+    import pynvml
+
+    if not device_id.isdigit():
+        return device_id
+    try:
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(int(device_id))
+        return str(pynvml.nvmlDeviceGetUUID(handle))
+    except pynvml.NVMLError:
+        return device_id
 
 
 def _cuda_name(device_id: str) -> str:

@@ -38,6 +38,10 @@ class FakeNvml(SimpleNamespace):
     def nvmlDeviceGetHandleByUUID(self, uuid: bytes) -> Any:
         return ("uuid", uuid)
 
+    def nvmlDeviceGetUUID(self, handle: Any) -> str:
+        assert self.is_open
+        return f"GPU-uuid-{handle[1]}"
+
     def nvmlDeviceGetName(self, handle: Any) -> str:
         return f"GPU by {handle[0]} {handle[1]!r}"
 
@@ -105,11 +109,13 @@ def test_a_job_s_cores_are_as_many_as_it_offers(monkeypatch) -> None:
     assert granted_devices("cpu", 3) == ("4", "7", "4")
 
 
-def test_a_job_s_gpus_are_those_the_batch_system_names(monkeypatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,GPU-abc")
-    assert granted_devices("cuda", 2) == ("2", "GPU-abc")
-    assert granted_devices("cuda", 1) == ("2",)
-    with pytest.raises(ClusterError, match=r"asked for 4 GPUs .* sees 2 here \(2, GPU"):
+def test_a_job_s_gpus_are_those_the_batch_system_names(
+    two_gpus: FakeNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,GPU-abc")
+    assert granted_devices("cuda", 2) == ("GPU-uuid-1", "GPU-abc")
+    assert granted_devices("cuda", 1) == ("GPU-uuid-1",)
+    with pytest.raises(ClusterError, match=r"asked for 4 GPUs .* sees 2 here \(1, GPU"):
         granted_devices("cuda", 4)
 
 
@@ -120,4 +126,17 @@ def test_a_share_of_a_node_whose_gpus_nobody_names_is_refused(monkeypatch) -> No
     with pytest.raises(
         ClusterError, match=r"2 of this node's 4 GPUs.*gpus_per_node: 4"
     ):
+        granted_devices("cuda", 2)
+
+
+def test_without_nvml_a_gpu_keeps_its_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(None))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    assert granted_devices("cuda", 2) == ("0", "1")
+
+
+def test_several_slices_of_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-a,MIG-b")
+    assert granted_devices("cuda", 1) == ("MIG-a",)
+    with pytest.raises(ClusterError, match=r"slices of GPUs .*NCCL"):
         granted_devices("cuda", 2)

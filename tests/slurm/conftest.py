@@ -13,6 +13,9 @@ def slurm(require_program: Callable[[str], str]) -> Iterator[ThrowawaySlurm]:
     for name in PROGRAMS:
         require_program(name)
     if os.geteuid() != 0:
-        pytest.skip("a SLURM for several users is started by root")
+        reason = "a SLURM for several users is started by root"
+        if os.environ.get("SCALELAB_REQUIRE_PROGRAMS"):
+            pytest.fail(reason)
+        pytest.skip(reason)
     with ThrowawaySlurm() as slurm:
         yield slurm

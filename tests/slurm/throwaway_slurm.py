@@ -63,7 +63,7 @@ PreemptMode=REQUEUE
 KillWait=3
 MinJobAge=300
 SlurmctldTimeout=10
-SlurmdTimeout=10
+SlurmdTimeout=5
 {nodes}
 PartitionName=gpu Nodes=ALL Default=YES MaxTime=1-0 PriorityTier=10
 PartitionName=high Nodes=ALL MaxTime=1-0 PriorityTier=20
@@ -219,6 +219,13 @@ class ThrowawaySlurm:
             f"\n--- {file.name}\n{file.read_text()[-1500:]}" for file in files
         )
 
+    def restart_controller(self) -> None:
+        """End the controller's daemon and start it again a moment later."""
+        daemon = self.state / "run" / "slurmctld.pid"
+        pid = daemon.read_text().strip()
+        stop = f"kill {pid}; while kill -0 {pid} 2>/dev/null; do sleep 0.1; done"
+        self.run(["sh", "-e"], user="root", input=f"{stop}; sleep 1; {self._slurmctld}")
+
     def stop_node(self, node: str) -> None:
         """End a node's daemon and all that runs there, as if its power had gone."""
         namespace = self.run(["readlink", "/proc/self/ns/net"], node=node).strip()
@@ -314,10 +321,16 @@ class ThrowawaySlurm:
             f"munged --key-file={state}/munge/key --socket={state}/munge/sock "
             f"--pid-file={state}/munge/pid --log-file={state}/log/munged "
             f"--seed-file={state}/munge/seed --force {output}",
-            f"slurmctld -i {output}",
+            self._slurmctld,
         ]
         lines += [self._slurmd(f"n{index}") for index in self._nodes()]
         return "\n".join(lines)
+
+    @property
+    def _slurmctld(self) -> str:
+        """The line that starts the controller's daemon."""
+        conf = f"{self.state}/etc/slurm.conf"
+        return f"slurmctld -f {conf} </dev/null >>{self.state}/log/output 2>&1"
 
     def _slurmd(self, node: str) -> str:
         """Return the line that starts a node's daemon.

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import psutil
 from throwaway_slurm import USER_ID, ThrowawaySlurm, wait_until
 
 SITE = {
@@ -45,8 +44,10 @@ class Swept:
         Where it runs.
     name
         Of the experiment.
-    experiment, site
-        Settings; those of the site on top of :data:`SITE`.
+    experiment
+        Settings.
+    base, site
+        Settings of the site, the latter on top of the former.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Swept:
         slurm: ThrowawaySlurm,
         name: str,
         experiment: Mapping[str, Any],
+        base: Mapping[str, Any] = SITE,
         **site: Any,
     ) -> None:
         self.slurm, self.name = slurm, name
@@ -62,7 +64,7 @@ class Swept:
         # JSON is YAML.
         text = json.dumps({"name": name, **experiment})
         (slurm.home / f"{name}.yaml").write_text(text)
-        profile = json.dumps({**SITE, **site})
+        profile = json.dumps({**base, **site})
         (slurm.home / f"{name}-site.yaml").write_text(profile)
 
     @property
@@ -90,9 +92,12 @@ class Swept:
 
     def kill_driver(self) -> None:
         """End the driver as a power cut would."""
-        for process in self.slurm.processes(USER_ID):
-            if "sweep" in process.cmdline() and "nsenter" not in process.cmdline()[0]:
-                process.kill()
+        (driver,) = [
+            process
+            for process in self.slurm.processes(USER_ID)
+            if "sweep" in command_line(process)
+        ]
+        driver.kill()
         self.end()
 
     def status(self) -> str:
@@ -107,7 +112,13 @@ class Swept:
 
     def wait_for_trials(self, number: int) -> None:
         """Wait until so many attempts have a result."""
-        wait_until(lambda: self.num_ended() >= number, f"{number} attempts ended")
+
+        def have_ended() -> bool:
+            assert self._process is not None
+            assert self._process.poll() is None, self.end()[1] + self.job_logs()
+            return self.num_ended() >= number
+
+        wait_until(have_ended, f"{number} attempts ended")
 
     def observations(self) -> pd.DataFrame:
         """Return one row per attempt."""
@@ -135,21 +146,18 @@ class Swept:
         assert not list((self.directory / "cluster").glob("*.pem"))
 
 
-def wait(seconds: float) -> None:
-    """Let time pass."""
-    time.sleep(seconds)
-
-
-def processes_of(slurm: ThrowawaySlurm, module: str) -> list[Any]:
+def processes_of(slurm: ThrowawaySlurm, module: str) -> list[psutil.Process]:
     """Return the user's processes whose command line names a module."""
     return [
         process
         for process in slurm.processes(USER_ID)
-        if any(module in word for word in process.cmdline())
+        if any(module in word for word in command_line(process))
     ]
 
 
-def path_of(directory: Path, pattern: str) -> Path:
-    """Return the one file that matches."""
-    (found,) = directory.glob(pattern)
-    return found
+def command_line(process: psutil.Process) -> list[str]:
+    """Return the words of a process's command line; none if it has gone."""
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:
+        return []

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from sweeps import DIGITS, EMULATED, Swept
+from slurm_sweeps import DIGITS, EMULATED, Swept
 from throwaway_slurm import ThrowawaySlurm, wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -38,6 +38,15 @@ def test_a_command_runs_on_two_nodes_of_one_job(slurm: ThrowawaySlurm) -> None:
     rows = swept.check_complete(2).set_index("world_size")
     assert rows["num_nodes"].to_dict() == {2: 1, 4: 2}
     assert len(set(rows.loc[4, "hosts"])) == 2
+
+
+def test_an_allocation_that_is_held_is_used(slurm: ThrowawaySlurm) -> None:
+    settings = {"scheduler": "allocation", "device_type": "cpu", "gpus_per_node": 2}
+    swept = Swept(slurm, "held", {**EMULATED, "gpus": [2, 4]}, settings)
+    hold = ["salloc", "--quiet", "-N2", "--gres=gpu:2", "-c2", "--mem=1G"]
+    said = slurm.run([*hold, "scalelab", "sweep", *swept.arguments])
+    rows = swept.check_complete(2).set_index("world_size")
+    assert rows["num_nodes"].to_dict() == {2: 1, 4: 2}, said
 
 
 SCRIPT = """
