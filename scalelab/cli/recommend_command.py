@@ -70,7 +70,9 @@ def run(
     ] = None,
     law: Annotated[
         str,
-        typer.Option(metavar="NAME", help="Law of step time: amdahl, usl, ernest, ..."),
+        typer.Option(
+            metavar="NAME", help="Law of step time: amdahl, usl, power, pollux, ..."
+        ),
     ] = "scalelab",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     explain: Annotated[

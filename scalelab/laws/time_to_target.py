@@ -229,6 +229,28 @@ class TimeToTargetLaw:
         return draws - np.log(batch), _weaker(steps, needs)
 
 
+def measured_factorisation(
+    observations: pd.DataFrame, step_time_law: type[StepTimeLaw] = StepTimeLaw
+) -> Factorisation | None:
+    """Return how far off the product was; None where no trial says or can be judged.
+
+    Parameters
+    ----------
+    observations
+        Rows of the observations frame, of one target and rule or with the columns that
+        tell them apart.
+    step_time_law
+        As for :meth:`TimeToTargetLaw.fit`.
+    """
+    times = numbers(observations, "time_to_target_s")
+    if not (_end_to_end(observations) & (times > 0)).any():
+        return None
+    try:
+        return TimeToTargetLaw.fit(observations, step_time_law).factorisation
+    except (FitError, SpecError):  # stale weights, or nothing left to judge by
+        return None
+
+
 def _with_batch(frame: pd.DataFrame) -> pd.DataFrame:
     total = configurations(frame)["global_batch_size"]
     return frame.assign(global_batch_size=total)

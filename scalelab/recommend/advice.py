@@ -23,6 +23,7 @@ from scalelab.laws.rows import (
 )
 from scalelab.laws.step_time import StepTimeLaw
 from scalelab.laws.support import Gap, Support
+from scalelab.laws.time_to_target import Factorisation, measured_factorisation
 from scalelab.recommend.candidates import BatchRule, candidates, places
 from scalelab.recommend.knee import find_knee, last_paying
 from scalelab.recommend.next_trial import loss, next_trial
@@ -93,10 +94,14 @@ def recommend(
     limits = constraints or Constraints()
     subject = choose_subject(observations, select or {})
     rows = step_time_rows(subject.frame).frame
+    need = SampleNeed.of(subject.frame, job, limits.target)
     evidence = _Evidence(
         subject=subject,
         law=law_named(law).fit(subject.frame),
-        need=SampleNeed.of(subject.frame, job, limits.target),
+        need=need,
+        factorisation=measured_factorisation(subject.frame, law_named(law))
+        if need.uses_law
+        else None,
         rows=rows,
         rule=BatchRule.of(rows),
     )
@@ -106,7 +111,9 @@ def recommend(
     gaps = evidence.law.blocking(_in_reach(asked, within) if evidence.is_few else asked)
     if evidence.is_few:
         asked = asked[_is_measured(asked, rows)].reset_index(drop=True)
-    outlook = look_ahead(asked, evidence.law, evidence.need, limits)
+    outlook = look_ahead(
+        asked, evidence.law, evidence.need, limits, evidence.correction
+    )
     return _answer(evidence, outlook, gaps, limits, within)
 
 
@@ -117,8 +124,16 @@ class _Evidence:
     subject: Subject
     law: StepTimeLaw
     need: SampleNeed
+    factorisation: Factorisation | None
     rows: pd.DataFrame
     rule: BatchRule
+
+    @property
+    def correction(self) -> np.ndarray:
+        """What a product of both laws is multiplied by, shape (n_draws, 1)."""
+        if self.factorisation is None:
+            return np.ones((1, 1))
+        return np.asarray(np.exp(self.factorisation.draws()))
 
     @property
     def curves(self) -> dict[CurveKey, pd.DataFrame]:
@@ -266,6 +281,8 @@ def _notes(evidence: _Evidence, chosen: OutlookRow) -> tuple[str, ...]:
             f"Only {evidence.num_sizes} {were} measured: the answer is among the "
             "measured allocations."
         )
+    if evidence.factorisation is not None:
+        notes.append(evidence.factorisation.describe())
     batch = chosen.batch.global_batch_size
     if need.target is not None and not need.uses_law:
         notes.append(f"Not measured: samples to {need.target}.")

@@ -71,8 +71,12 @@ def look_ahead(
     law: StepTimeLaw,
     need: SampleNeed,
     limits: Constraints,
+    correction: np.ndarray,
 ) -> Outlook:
     """Answer every candidate and keep the fastest of each world size.
+
+    ``correction`` is what the time is multiplied by, shape (n_draws, 1): the error of
+    the product of both laws, 1 where it is not in question.
 
     Raises
     ------
@@ -103,7 +107,8 @@ def look_ahead(
     samples, total = samples[:, chosen], frame["global_batch_size"].to_numpy(float)
     asked = candidates[known].iloc[chosen].reset_index(drop=True)
     expected = law.sample(asked) * np.median(samples, axis=0) / total
-    one_run = law.sample(asked, one_run=True) * samples / total
+    expected *= np.median(correction)
+    one_run = law.sample(asked, one_run=True) * samples / total * correction
     hours = one_run * frame["world_size"].to_numpy(float) / 3600
     held = limits.held(one_run, hours)
     held &= need.within_cap(samples, frame["global_batch_size"].tolist())

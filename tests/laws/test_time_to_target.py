@@ -5,7 +5,11 @@ import pytest
 from scalelab.errors import FitError, SpecError
 from scalelab.laws.baselines import law_named
 from scalelab.laws.support import Support
-from scalelab.laws.time_to_target import Factorisation, TimeToTargetLaw
+from scalelab.laws.time_to_target import (
+    Factorisation,
+    TimeToTargetLaw,
+    measured_factorisation,
+)
 
 LAW = law_named("amdahl")
 
@@ -156,3 +160,13 @@ def test_few_trials_correct_less_than_many():
     few, many = judged(1), judged(20)
     assert 0 < few.log_bias < many.log_bias < 0.2
     assert many.log_bias_deviation < few.log_bias_deviation
+
+
+def test_only_end_to_end_trials_measure_the_factorisation(rng):
+    assert measured_factorisation(sweep(rng), LAW) is None
+    assert measured_factorisation(sweep(rng).drop(columns="kind"), LAW) is None
+    told = measured_factorisation(sweep(rng, [(4, 128)], factor=1.2), LAW)
+    assert told is not None
+    assert told.log_bias > 0
+    stale = sweep(rng, [(4, 128)]).assign(parallelism="local_sgd")
+    assert measured_factorisation(stale, LAW) is None

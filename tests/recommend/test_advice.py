@@ -417,3 +417,33 @@ def test_a_job_in_steps_follows_the_batch():
     found = recommend(sweep((1, 2, 4), global_batch=None), Job(steps=1000))
     for r in found.rows:
         assert r.samples.value == 1000 * r.batch.global_batch_size
+
+
+def test_end_to_end_trials_correct_the_answer_and_are_named():
+    target = Target.parse("val_acc >= 0.9")
+    limits = Constraints(target=target)
+    frame = pd.concat([sweep(), convergence()], ignore_index=True)
+    plain = recommend(frame, None, constraints=limits, law="amdahl")
+    chosen = plain.chosen
+    whole = frame[
+        (frame["world_size"] == chosen.world_size)
+        & (frame["global_batch_size"] == chosen.batch.global_batch_size)
+        & frame["step_time_s"].notna()
+    ].assign(
+        kind="end_to_end",
+        **convergence().iloc[0][["target_metric", "metric_mode", "lr_rule"]],
+        target_value=0.9,
+        reached_target=True,
+        samples_to_target=200_000,
+        time_to_target_s=1.2 * chosen.time_s.value,
+    )
+    told = recommend(
+        pd.concat([frame, whole], ignore_index=True),
+        None,
+        constraints=limits,
+        law="amdahl",
+    )
+    same = next(r for r in told.rows if r.world_size == chosen.world_size)
+    assert chosen.time_s.value < same.time_s.value < 1.25 * chosen.time_s.value
+    assert any("end-to-end trials took" in note for note in told.notes)
+    assert not any("end-to-end" in note for note in plain.notes)
