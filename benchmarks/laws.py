@@ -28,7 +28,9 @@ from score_adapter import observations
 
 from scalelab.laws.baselines import LAWS
 from scalelab.laws.belief import Belief
+from scalelab.laws.physics import Configurations
 from scalelab.laws.prior import StepTimePrior
+from scalelab.laws.rows import configurations
 from scalelab.laws.shapes import Shape
 from scalelab.laws.step_time import StepTimeLaw
 
@@ -46,17 +48,33 @@ def rival(name: str) -> Answer:
     return answer
 
 
-def ours(beliefs: Callable[[Case], Beliefs], relatives: bool = True) -> Answer:
-    """Return our law under some beliefs."""
+def ours(
+    beliefs: Callable[[Case], Beliefs],
+    relatives: bool = True,
+    predict: Callable[[StepTimeLaw, pd.DataFrame], pd.DataFrame] | None = None,
+) -> Answer:
+    """Return our law under some beliefs; ``predict`` replaces its last step."""
 
     def answer(case: Case) -> pd.DataFrame:
         prior = StepTimePrior(beliefs=beliefs(case))
         if relatives and case.others is not None:
             prior = prior.taught_by(observations(case.others))
         law = StepTimeLaw.fit(observations(case.train), prior=prior)
-        return law.predict(observations(case.query), guess=True)
+        query = observations(case.query)
+        return predict(law, query) if predict else law.predict(query, guess=True)
 
     return answer
+
+
+def uncalibrated(law: StepTimeLaw, query: pd.DataFrame) -> pd.DataFrame:
+    """Return the median and the interval that the ensemble alone gives."""
+    (curve,) = law.curves.values()
+    at = Configurations.of(configurations(query), curve.points.batch_unit)
+    middle, variance = curve.ensemble.moments(at)
+    middle = middle + np.log(curve.points.time_unit_s)
+    reach = 1.2816 * np.sqrt(variance + curve.spread**2)
+    logs = {"": middle, "lo_": middle - reach, "hi_": middle + reach}
+    return pd.DataFrame({f"step_time_{k}s": np.exp(v) for k, v in logs.items()})
 
 
 def without_residual(beliefs: Beliefs) -> Beliefs:
@@ -72,15 +90,17 @@ def without_residual(beliefs: Beliefs) -> Beliefs:
 
 
 def ablation(left_out: Callable[[Case], Beliefs]) -> dict[str, Answer]:
-    """Return the law built up step by step."""
+    """Return the law built up step by step; calibration is the last one."""
     guess = physical_guess()
     plain = without_residual(guess)
     one = {Shape.ONE_RING: plain[Shape.ONE_RING]}
     return {
-        "physics only": ours(lambda case: one, relatives=False),
-        "+ averaging": ours(lambda case: plain, relatives=False),
-        "+ prior": ours(lambda case: without_residual(left_out(case))),
-        "+ residual": ours(left_out),
+        "physics only": ours(lambda case: one, False, uncalibrated),
+        "+ averaging": ours(lambda case: plain, False, uncalibrated),
+        "+ prior": ours(
+            lambda case: without_residual(left_out(case)), predict=uncalibrated
+        ),
+        "+ residual": ours(left_out, predict=uncalibrated),
     }
 
 

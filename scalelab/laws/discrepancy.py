@@ -45,18 +45,21 @@ def covariances(
 ) -> np.ndarray:
     """Return the sum of the parts with these variances, (n_rows, n_columns).
 
-    Written for many rows: it makes no array per part.
+    Written for many rows: it makes no array per part, and single precision is enough.
     """
-    total = _smooth(rows, columns)
-    total *= variances[0]
+    total = _smooth(rows, columns, np.float32)
+    total *= np.float32(variances[0])
     for match, variance in zip(_matches(rows, columns), variances[1:], strict=True):
-        np.add(total, variance, out=total, where=match)
-    return total
+        np.add(total, np.float32(variance), out=total, where=match)
+    return np.asarray(total, dtype=float)
 
 
-def _smooth(rows: Configurations, columns: Configurations) -> np.ndarray:
+def _smooth(
+    rows: Configurations, columns: Configurations, dtype: type = float
+) -> np.ndarray:
     """Return a Matern correlation of order 3/2, (n_rows, n_columns)."""
-    first, second = _features(rows), _features(columns)
+    first: np.ndarray = _features(rows).astype(dtype)
+    second: np.ndarray = _features(columns).astype(dtype)
     distance = np.asarray(first @ (-2 * second.T))
     distance += (first**2).sum(axis=1)[:, None]
     distance += (second**2).sum(axis=1)

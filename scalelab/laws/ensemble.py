@@ -20,7 +20,7 @@ from scalelab.laws.process import Process, spread_out
 from scalelab.laws.shape_fit import Node, ShapeFit, shared_process, starts
 from scalelab.laws.shapes import Shape, log_time
 
-_MOST_POINTS = 160
+_MOST_POINTS = 144
 """Of a curve; more would add little, and every prediction costs their number."""
 _BLOCK = 1000  # configurations predicted at once: their arrays fit into the cache
 

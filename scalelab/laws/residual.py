@@ -24,8 +24,9 @@ from scalelab.laws.physics import Configurations
 if TYPE_CHECKING:
     from xgboost import XGBRegressor
 
-ENOUGH_POINTS = 200
-"""Points beyond those of the ensemble; with fewer, trees follow the noise."""
+ENOUGH_POINTS = 1000
+"""Points beyond those of the ensemble; with fewer, loading XGBoost costs
+more time than the whole law and its trees follow the noise."""
 _NUM_FOLDS = 5
 
 

@@ -157,7 +157,8 @@ class Coverage:
         return np.append(sizes, self.at.world_size.min())
 
     def _is_measured(self, query: Configurations) -> np.ndarray:
-        return np.isin(_labels(query), _labels(self.at))
+        known = set(_labels(self.at))
+        return np.array([label in known for label in _labels(query)], dtype=bool)
 
     def _open_at(self, query: Configurations) -> dict[str, np.ndarray]:
         """Return, per gap, which configurations need what it leaves open."""
@@ -172,11 +173,11 @@ class Coverage:
         return {gap.parameters[0]: needs[gap.parameters[0]] for gap in self.gaps()}
 
 
-def _labels(at: Configurations) -> np.ndarray:
-    """Return one comparable value per configuration, shape (n,)."""
+def _labels(at: Configurations) -> list[bytes]:
+    """Return one comparable value per configuration."""
     columns = (at.world_size, at.num_nodes, at.samples, at.accumulation)
     rounded = np.ascontiguousarray(np.round(np.column_stack(columns), 9))
-    return rounded.view([("", rounded.dtype)] * len(columns)).ravel()
+    return list(rounded.view(f"V{rounded.itemsize * len(columns)}").ravel().tolist())
 
 
 def _outside(values: np.ndarray, measured: np.ndarray) -> np.ndarray:

@@ -25,13 +25,13 @@ def test_few_points_teach_nothing(rng):
 
 
 def test_noise_teaches_nothing(rng):
-    assert Residual.fit(grid(400, rng), 0.05 * rng.standard_normal(400)) is None
+    assert Residual.fit(grid(1200, rng), 0.05 * rng.standard_normal(1200)) is None
 
 
 def test_a_pattern_is_learned_and_kept_inside_the_measured_range(rng):
-    at = grid(400, rng)
+    at = grid(1200, rng)
     pattern = np.where(at.samples > 1, 0.2, -0.2)
-    residual = Residual.fit(at, pattern + 0.02 * rng.standard_normal(400))
+    residual = Residual.fit(at, pattern + 0.02 * rng.standard_normal(1200))
     assert residual.share > 0.9
     asked, inside = grid(50, rng), np.arange(50) < 40
     correction = residual.correction(asked, inside)
@@ -41,7 +41,7 @@ def test_a_pattern_is_learned_and_kept_inside_the_measured_range(rng):
 
 
 def test_a_long_history_is_interpolated_better_and_extrapolated_as_before(machine):
-    """Uneven placements are slow at some batches; 600 configurations show it."""
+    """Uneven placements are slow at some batches; 1200 configurations show it."""
     rng = np.random.default_rng(5)
 
     def measured(sizes, batches):
@@ -62,7 +62,7 @@ def test_a_long_history_is_interpolated_better_and_extrapolated_as_before(machin
     def slow(world_size, batch):
         return 1.3 if world_size % 4 and 40 <= batch < 90 else 1.0
 
-    seen = measured([1, 2, 3, 4, 6, 8, 10, 12], range(4, 154, 2))
+    seen = measured([1, 2, 3, 4, 6, 8, 10, 12], range(4, 154))
     near = measured([5, 7, 9, 11], range(5, 153, 3))
     far = measured([32, 64], range(5, 153, 3))
     curve = Curve.fit((), step_time_rows(seen).frame, StepTimePrior.shipped())
