@@ -42,7 +42,7 @@ GUESS = {
     "node_jump": (0.15, 0.5),
     "growth_per_node": (-0.05, 0.25),
     "growth_nodes": (0.05, 0.2),
-    "second_node": (0.1, 0.3),
+    "second_node": (0.0, 0.3),
     "overlap": (0.3, 1.0),
     "imbalance": (-3.5, 1.2),
     "contention": (-5.5, 1.7),

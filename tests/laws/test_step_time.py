@@ -322,3 +322,27 @@ def test_many_points_are_fitted_with_fewer_steps(machine):
     table = law.params.set_index("name")
     assert table.loc["compute_exponent", "lo"] < 1.02
     assert table.loc["compute_exponent", "hi"] > 0.98
+
+
+def test_a_guess_answers_what_the_rows_cannot_and_says_so(rows, truth):
+    law = StepTimeLaw.fit(rows[rows["num_nodes"] == 1])
+    answer = law.predict(configurations([4, 16]), guess=True)
+    assert list(answer["support"]) == [Support.MEASURED, Support.UNSUPPORTED]
+    widths = np.log(answer["step_time_hi_s"] / answer["step_time_lo_s"])
+    assert widths.iloc[1] > 3 * widths.iloc[0]
+    assert answer["step_time_lo_s"].iloc[1] < truth(16, 32)
+
+
+def test_the_answer_lies_inside_its_interval_below_the_median(law):
+    answer = law.predict(configurations([1, 16, 64, 1024]))
+    middle = np.sqrt(answer["step_time_lo_s"] * answer["step_time_hi_s"])
+    assert (answer["step_time_s"] <= middle).all()
+    assert (answer["step_time_s"] > answer["step_time_lo_s"]).all()
+
+
+def test_predictions_and_draws_agree(law):
+    asked = configurations([2, 16, 64])
+    drawn = np.quantile(law.sample(asked, one_run=True), [0.1, 0.9], axis=0)
+    answer = law.predict(asked)
+    assert answer["step_time_lo_s"].to_numpy() == pytest.approx(drawn[0], rel=0.05)
+    assert answer["step_time_hi_s"].to_numpy() == pytest.approx(drawn[1], rel=0.05)
