@@ -28,6 +28,7 @@ MAY_IMPORT = {
     "sweeping": {*PLAIN, *RUNNING},
     "debugging": {*PLAIN, *RUNNING},
     "run_status": {*PLAIN},
+    "stopping": {*PLAIN},
     "session": {*PLAIN, *ANALYSIS, "run_status", "sweeping"},
     "doctor": {*PLAIN, *RUNNING},
 }

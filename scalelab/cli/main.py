@@ -29,6 +29,7 @@ AGAIN_AFTER_S = 0.01
 COMMANDS = {
     "sweep": "Run, continue or extend a sweep, then recommend.",
     "plan": "Show what a sweep would run, and what it would cost.",
+    "stop": "Stop a run's sweep, wherever its driver is.",
     "status": "Show what a run has done, and what is missing.",
     "recommend": "Answer: which allocation, batch size and learning-rate rule.",
     "report": "Write the run's report: one self-contained HTML file.",

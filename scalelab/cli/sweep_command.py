@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from scalelab.cli.progress import ProgressView
-    from scalelab.scheduling.driver import Driver
+    from scalelab.records.stop_request import StopRequests
     from scalelab.scheduling.summary import SweepSummary
     from scalelab.sweeping import RunningSweep, Sweep
 
@@ -99,7 +99,7 @@ def run(
         typer.echo(f"The sweep ended early: {summary.stopped}.", err=True)
     for line in _closing(summary):
         typer.echo(line, err=True)
-    if interrupts.count:
+    if interrupts.count or interrupts.was_asked:
         raise typer.Exit(INTERRUPTED)
     _answer(asked.directory, is_quiet=quiet)
     if summary.num_failed:
@@ -115,7 +115,7 @@ def _run(
     from scalelab.cli.progress import view
 
     def started(running: RunningSweep) -> None:
-        interrupts.control(running.driver)
+        interrupts.control(running)
         progress.watch(running.source)
         progress.announce(f"Dask dashboard: {running.dashboard_link}")
 
@@ -157,13 +157,20 @@ class _Interrupts:
         self.say: Callable[[str], None] = lambda text: None
         self._drain: Callable[[], None] | None = None
         self._kill: Callable[[], None] | None = None
+        self._requests: StopRequests | None = None
         self._before: list[tuple[int, object]] = []
 
-    def control(self, driver: Driver) -> None:
-        """Stop this driver from now on; run nothing if a signal came before it."""
+    @property
+    def was_asked(self) -> bool:
+        """``scalelab stop`` asked for the sweep's end."""
+        return self._requests is not None and self._requests.came
+
+    def control(self, running: RunningSweep) -> None:
+        """Stop this sweep from now on; run nothing if a signal came before it."""
         if self.count:
             raise KeyboardInterrupt
-        self._drain, self._kill = driver.drain, driver.kill
+        self._drain, self._kill = running.driver.drain, running.driver.kill
+        self._requests = running.stop_requests
 
     def __enter__(self) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):

@@ -22,6 +22,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -29,6 +30,7 @@ from typing import Any, Self
 from scalelab.errors import LeaseError
 from scalelab.records.attempt_io import storing, write_all
 
+LEASE, LOG = "driver.lease", "driver.log"
 HEARTBEAT_S = 5.0
 PATIENCE_S = 30.0
 _WIDTH = 512
@@ -60,6 +62,8 @@ class Lease:
         self._patience_s = patience_s
         self._identity = {**_this_process(), "token": uuid.uuid4().hex}
         self._descriptor = -1
+        self._beat_number = 0
+        self._writing = threading.Lock()
         self._file_id: tuple[int, int] | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="lease", daemon=True)
@@ -98,6 +102,11 @@ class Lease:
         """The lease file is still the one this process created."""
         return self._file_id == _file_id(self.path)
 
+    def say_begun(self) -> None:
+        """Let readers know that the sweep has its nodes, or waits for them."""
+        self._identity["has_begun"] = True
+        self._write()
+
     def require(self) -> None:
         """Refuse to go on without the lease.
 
@@ -124,25 +133,28 @@ class Lease:
                 self._descriptor = os.open(self.path, flags, 0o644)
             except FileExistsError:
                 return False
-            write_all(self._descriptor, self._content(0))
+            write_all(self._descriptor, self._content())
             status = os.fstat(self._descriptor)
         self._file_id = (status.st_dev, status.st_ino)
         return True
 
-    def _content(self, beat: int) -> bytes:
-        return json.dumps({**self._identity, "beat": beat}).encode().ljust(_WIDTH)
+    def _content(self) -> bytes:
+        values = {**self._identity, "beat": self._beat_number}
+        return json.dumps(values).encode().ljust(_WIDTH)
 
     def _beat(self) -> None:
-        beat = 0
         while not self._stop.wait(self._heartbeat_s):
-            beat += 1
-            # Written through the open file: where another driver moved it aside, this
-            # touches the moved file and never the other's lease. Flushed, because other
-            # clients of a network file system see only what has left this one.
-            with suppress(OSError):
-                os.lseek(self._descriptor, 0, os.SEEK_SET)
-                write_all(self._descriptor, self._content(beat))
-                os.fsync(self._descriptor)
+            self._write()
+
+    def _write(self) -> None:
+        # Written through the open file: where another driver moved it aside, this
+        # touches the moved file and never the other's lease. Flushed, because other
+        # clients of a network file system see only what has left this one.
+        with self._writing, suppress(OSError):
+            self._beat_number += 1
+            os.lseek(self._descriptor, 0, os.SEEK_SET)
+            write_all(self._descriptor, self._content())
+            os.fsync(self._descriptor)
 
     def _read(self) -> Mapping[str, Any] | None:
         try:
@@ -167,8 +179,8 @@ class Lease:
     def _refusal(self, holder: Mapping[str, Any]) -> LeaseError:
         return LeaseError(
             f"{self.path.parent} is being run by {_name(holder)}, {_age(self.path)}. "
-            f"One driver writes a run at a time. {_remedy(holder)} Then run the same "
-            "command again: it resumes."
+            f"One driver writes a run at a time. {_remedy(holder, self.path.parent)} "
+            "Then run the same command again: it resumes."
         )
 
     def _remove(self, holder: Mapping[str, Any]) -> None:
@@ -187,15 +199,51 @@ class Lease:
             aside.unlink()
 
 
-def holder_of(path: Path) -> str | None:
-    """Say who holds a lease, if anybody that lives or may live does."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Holder:
+    """Who holds a lease.
+
+    Parameters
+    ----------
+    pid, host
+        The process; None where the lease cannot be read.
+    is_here
+        It is on this host.
+    has_begun
+        Its sweep has its nodes, or waits for them.
+    text
+        All this in words, and when it was last heard of.
+    """
+
+    pid: int | None
+    host: str | None
+    is_here: bool
+    has_begun: bool
+    text: str
+
+
+def read_holder(path: Path) -> Holder | None:
+    """Return who holds a lease, if anybody that lives or may live does."""
     try:
         holder = _parse(path.read_bytes())
     except FileNotFoundError:
         return None
-    if _is_same_host(holder) and not _is_alive(holder):
+    is_here = _is_same_host(holder)
+    if is_here and not _is_alive(holder):
         return None
-    return f"{_name(holder)}, {_age(path)}"
+    return Holder(
+        pid=holder.get("pid"),
+        host=holder.get("host"),
+        is_here=is_here,
+        has_begun=bool(holder.get("has_begun")),
+        text=f"{_name(holder)}, {_age(path)}",
+    )
+
+
+def holder_of(path: Path) -> str | None:
+    """Say who holds a lease; see :func:`read_holder`."""
+    holder = read_holder(path)
+    return None if holder is None else holder.text
 
 
 def _this_process() -> dict[str, Any]:
@@ -268,13 +316,15 @@ def _name(holder: Mapping[str, Any]) -> str:
     return f"process {holder.get('pid')} on host {holder.get('host')}"
 
 
-def _remedy(holder: Mapping[str, Any]) -> str:
-    pid, host = holder.get("pid"), holder.get("host")
-    if not _is_same_host(holder):
-        return f"Wait for it, or stop it with `ssh {host} kill {pid}`."
-    if pid == os.getpid():
+def _remedy(holder: Mapping[str, Any], run: Path) -> str:
+    if _is_same_host(holder) and holder.get("pid") == os.getpid():
         return "That is this very process: end its other sweep."
-    return f"Wait for it, or stop it with Ctrl-C or `kill {pid}`."
+    log = run / LOG
+    follow = f" and `tail -f {log}`" if log.exists() else ""
+    return (
+        f"Follow it with `scalelab status {run}`{follow}, or stop it with "
+        f"`scalelab stop {run}`."
+    )
 
 
 def _age(path: Path) -> str:

@@ -1,11 +1,14 @@
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
 from measured_runs import EMULATED, failed, measured_run
 
 from scalelab.cli.sweep_command import _Interrupts
+from scalelab.records.stop_request import StopRequests, request_stop
+from scalelab.sweeping import RunningSweep
 
 
 @pytest.fixture(autouse=True)
@@ -94,6 +97,28 @@ def test_signals_reach_the_driver(
     assert after == before
 
 
+@pytest.mark.parametrize(("at_once", "drained"), [(False, 1), (True, 0)])
+def test_a_request_to_stop_reaches_the_driver(
+    scalelab, here: Path, conductor, monkeypatch, at_once: bool, drained: int
+) -> None:
+    def meanwhile() -> None:
+        request = request_stop(here / "runs" / "small", at_once=at_once)
+        deadline_s = time.monotonic() + 30
+        (driver,) = conductor.made
+        while not driver.num_drained + driver.num_killed:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+        assert not request.exists()
+
+    monkeypatch.setattr(conductor, "meanwhile", staticmethod(meanwhile))
+    monkeypatch.setattr(conductor, "stopped", "the sweep was stopped")
+    ended = scalelab("sweep", "experiment.yaml")
+    assert (ended.code, ended.out) == (130, "")
+    assert "The sweep ended early: the sweep was stopped.\n" in ended.err
+    (driver,) = conductor.made
+    assert (driver.num_drained, driver.num_killed) == (drained, 1 - drained)
+
+
 def test_a_third_signal_ends_everything(
     scalelab, here: Path, conductor, monkeypatch
 ) -> None:
@@ -106,7 +131,15 @@ def test_a_third_signal_ends_everything(
     assert (ended.code, ended.err.splitlines()[-1]) == (130, "Interrupted.")
 
 
-def test_a_signal_before_the_nodes_are_up_runs_nothing(conductor) -> None:
+def running(conductor, directory: Path) -> RunningSweep:
+    driver = conductor(None, None, None, None, on_event=None)
+    requests = StopRequests(directory)
+    return RunningSweep(
+        driver=driver, source=None, dashboard_link="", stop_requests=requests
+    )
+
+
+def test_a_signal_before_the_nodes_are_up_runs_nothing(here: Path, conductor) -> None:
     said: list[str] = []
     interrupts = _Interrupts()
     interrupts.say = said.append
@@ -116,7 +149,7 @@ def test_a_signal_before_the_nodes_are_up_runs_nothing(conductor) -> None:
             "Interrupted: the sweep ends as soon as its nodes have started."
         ]
         with pytest.raises(KeyboardInterrupt):
-            interrupts.control(conductor(None, None, None, None, on_event=None))
+            interrupts.control(running(conductor, here))
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
 

@@ -14,12 +14,12 @@ import pytest
 
 from scalelab.errors import LeaseError, StoreError
 from scalelab.records import lease as lease_module
-from scalelab.records.lease import Lease
+from scalelab.records.lease import Lease, read_holder
 
 HOLDER = """
     import sys, time
     from pathlib import Path
-    from scalelab.records.lease import Lease
+    from scalelab.records.lease import Lease, read_holder
 
     with Lease(Path(sys.argv[1]), heartbeat_s=float(sys.argv[2])):
         print("held", flush=True)
@@ -70,7 +70,7 @@ def test_a_living_driver_keeps_its_run(path: Path, start_holder) -> None:
     holder = start_holder()
     message = (
         rf"is being run by process {holder.pid} on host {socket.gethostname()}, last "
-        rf"heard of \d+ s ago\. One driver .* or `kill {holder.pid}`\. Then run the "
+        rf"heard of \d+ s ago\. One driver .* `scalelab stop {path.parent}`\. Then run "
     )
     with pytest.raises(LeaseError, match=message), Lease(path):
         pass
@@ -117,9 +117,9 @@ def test_a_process_number_used_again_is_not_the_driver(
 def test_a_beating_lease_of_another_host_is_respected(
     path: Path, start_holder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    holder = start_holder(0.02)
+    start_holder(0.02)
     monkeypatch.setattr(lease_module, "_boot", lambda: "another boot")
-    message = rf"stop it with `ssh \S+ kill {holder.pid}`"
+    message = rf"`scalelab status {path.parent}`, or stop it with `scalelab stop"
     with (
         pytest.raises(LeaseError, match=message),
         Lease(path, heartbeat_s=0.02, patience_s=600),
@@ -262,4 +262,28 @@ def test_a_directory_that_is_not_there_is_said(path: Path) -> None:
         pytest.raises(StoreError, match=r"driver\.lease cannot be written"),
         Lease(missing),
     ):
+        pass
+
+
+def test_readers_learn_whether_the_sweep_has_begun(path: Path) -> None:
+    assert read_holder(path) is None
+    with Lease(path) as lease:
+        holder = read_holder(path)
+        assert holder is not None
+        assert (holder.pid, holder.host) == (os.getpid(), socket.gethostname())
+        assert holder.is_here
+        assert not holder.has_begun
+        lease.say_begun()
+        assert lease.is_held
+        begun = read_holder(path)
+        assert begun is not None
+        assert begun.has_begun
+    assert read_holder(path) is None
+
+
+def test_who_is_refused_learns_of_the_log(path: Path, start_holder) -> None:
+    start_holder()
+    path.with_name("driver.log").touch()
+    message = rf"and `tail -f {path.parent}/driver\.log`, or stop it with"
+    with pytest.raises(LeaseError, match=message), Lease(path):
         pass

@@ -1,0 +1,117 @@
+"""A request to stop that a run's driver finds in the run's directory.
+
+It reaches drivers on any host that shares the directory, in a terminal, a batch job or
+a notebook. A driver answers by removing it.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from scalelab.records.attempt_io import encode_json, write_atomically
+
+LOOK_EVERY_S = 0.5
+_NAME = "driver.stop"
+
+
+def request_stop(run: Path, *, at_once: bool) -> Path:
+    """Ask the driver of a run to stop; return the request, which it removes.
+
+    Parameters
+    ----------
+    run
+        The run's directory.
+    at_once
+        End what runs, instead of finishing it.
+
+    Raises
+    ------
+    StoreError
+        If the disk refuses.
+    """
+    path = run / _NAME
+    write_atomically(path, encode_json({"at_once": at_once}))
+    return path
+
+
+class StopRequests:
+    """Passes requests on to the driver, as a context manager.
+
+    Parameters
+    ----------
+    run
+        The run's directory, whose lease the caller holds.
+    look_every_s
+        Seconds between two looks.
+
+    Attributes
+    ----------
+    came
+        There was one.
+    """
+
+    def __init__(self, run: Path, *, look_every_s: float = LOOK_EVERY_S) -> None:
+        self.came = False
+        self._path = run / _NAME
+        self._look_every_s = look_every_s
+        self._control: tuple[Callable[[], None], Callable[[], None]] | None = None
+        self._lock = threading.Lock()
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="stop", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Start to look; what was meant for an earlier driver is dropped."""
+        self._take()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Look no more."""
+        self._end.set()
+        self._thread.join()
+
+    def control(self, drain: Callable[[], None], kill: Callable[[], None]) -> None:
+        """Call these from now on, from another thread.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            If a request came before.
+        """
+        with self._lock:
+            if self.came:
+                raise KeyboardInterrupt
+            self._control = drain, kill
+
+    def _watch(self) -> None:
+        while not self._end.wait(self._look_every_s):
+            at_once = self._take()
+            if at_once is None:
+                continue
+            with self._lock:
+                self.came = True
+                control = self._control
+            if control is not None:
+                drain, kill = control
+                (kill if at_once else drain)()
+
+    def _take(self) -> bool | None:
+        """Remove a request and return whether it says at once; None: there is none."""
+        try:
+            content = self._path.read_bytes()
+            self._path.unlink()
+            return bool(json.loads(content)["at_once"])
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError, KeyError):
+            return False  # whatever it says, it is a request

@@ -1,0 +1,164 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from measured_runs import EMULATED, measured_run
+
+from scalelab import stopping
+from scalelab.records.lease import read_holder
+from scalelab.records.store import RunStore
+
+LONG = EMULATED.replace("steps: 5,", "steps: 100,")
+
+
+def test_nothing_to_stop(scalelab, tmp_path: Path) -> None:
+    run = measured_run(tmp_path / "run").directory
+    ended = scalelab("stop", run)
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out == f"Nobody runs {run}; there is nothing to stop.\n"
+    assert not (run / "driver.stop").exists()
+
+
+def test_what_is_no_run_is_refused(scalelab, tmp_path: Path) -> None:
+    scalelab("stop", tmp_path / "absent").assert_refused()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HEARD_WITHIN_S", "HEARD_FROM_AFAR_WITHIN_S", "ENDED_WITHIN_S"):
+        monkeypatch.setattr(stopping, name, 0.2)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_driver_that_does_not_answer_is_named(scalelab, tmp_path: Path) -> None:
+    store = measured_run(tmp_path / "run")
+    with store.lease():
+        ended = scalelab("stop", store.directory)
+        ended.assert_refused(3)
+        assert f"is held by process {os.getpid()} on host" in ended.err
+        assert "The request stands: it stops as soon as it goes on." in ended.err
+        assert f"`kill -9 {os.getpid()}` ends it;" in ended.err
+        assert (store.directory / "driver.stop").exists()
+        lease = store.directory / "driver.lease"
+        values = json.loads(lease.read_bytes()) | {"host": "far", "boot": "other"}
+        lease.write_bytes(json.dumps(values).encode().ljust(512))
+        ended = scalelab("stop", store.directory, "--now")
+        ended.assert_refused(3)
+        assert "If host far is down, sweep again: after half a minute" in ended.err
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_driver_that_takes_its_time_is_named(
+    scalelab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = measured_run(tmp_path / "run")
+    request_stop = stopping.request_stop
+
+    def heard(run: Path, *, at_once: bool) -> Path:
+        path = request_stop(run, at_once=at_once)
+        path.unlink()
+        return path
+
+    monkeypatch.setattr(stopping, "request_stop", heard)
+    with store.lease():
+        ended = scalelab("stop", store.directory, "--now")
+    ended.assert_refused(3)
+    assert "ends what runs, and has not finished within 0.2 s." in ended.err
+
+
+Start = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def start(
+    command: list[str], environment: dict[str, str], here: Path
+) -> Iterator[Start]:
+    """Return a function that starts a sweep and waits until a trial runs."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start() -> subprocess.Popen[bytes]:
+        Path("experiment.yaml").write_text(LONG)
+        with Path("said").open("wb") as said:
+            process = subprocess.Popen(
+                [*command, "sweep", "experiment.yaml"],
+                stdout=said,
+                stderr=said,
+                env=environment,
+                start_new_session=True,
+            )
+        started.append(process)
+        deadline_s = time.monotonic() + 60
+        while not list(Path("runs").glob("small/trials/*/001/stream.jsonl")):
+            assert process.poll() is None, Path("said").read_text()
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [(), ("--now",)])
+def test_a_sweep_is_stopped_and_goes_on(
+    scalelab, start: Start, here: Path, options: tuple[str, ...]
+) -> None:
+    process = start()
+    ended = scalelab("stop", *options, "runs/small")
+    assert ended.code == 0
+    assert ended.out.startswith("Stop")
+    assert f"process {process.pid} on host" in ended.out
+    assert process.wait(60) == 130
+    said = Path("said").read_text()
+    assert "The sweep ended early: the sweep was stopped." in said
+    assert "The same command goes on with them." in said
+    rows = RunStore.open(here / "runs" / "small").rows()
+    outcomes = {row["outcome"] for row in rows}
+    assert outcomes == ({"cancelled"} if options else {"completed"})
+    assert read_holder(Path("runs/small/driver.lease")) is None
+
+
+@pytest.mark.slow
+def test_a_driver_that_stands_still_stops_once_it_goes_on(
+    scalelab, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = start()
+    monkeypatch.setattr(stopping, "HEARD_WITHIN_S", 1.5)
+    process.send_signal(signal.SIGSTOP)
+    scalelab("stop", "runs/small").assert_refused(3)
+    process.send_signal(signal.SIGCONT)
+    assert process.wait(60) == 130
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from scalelab.records.lease import Lease
+
+with Lease(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_what_does_not_answer_is_ended_by_a_signal(
+    scalelab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = measured_run(tmp_path / "run").directory
+    monkeypatch.setattr(stopping, "HEARD_WITHIN_S", 0.2)
+    command = [sys.executable, "-c", HOLDER, str(run / "driver.lease")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        ended = scalelab("stop", run, "--now")
+        assert ended.code == 0, ended.err
+        assert "was sent SIGTERM and has ended." in ended.out
+        assert holder.wait(60) == -signal.SIGTERM
