@@ -226,9 +226,10 @@ class BatchNodes:
             except ClusterError:
                 return
             for name in ids:
-                if name not in views or views[name].state is JobState.ENDED:
+                view = views.get(name)
+                if view is None or view.is_leaving or view.state is JobState.ENDED:
                     del jobs[name]
-                elif views[name].state is JobState.PENDING:
+                elif view.state is JobState.PENDING:
                     await jobs.pop(name).close()
 
     async def _end_all(self) -> None:

@@ -39,6 +39,8 @@ class JobView:
         When it is expected to start, in the batch system's words.
     remaining_s
         Seconds until its time limit; None: unknown or without limit.
+    is_leaving
+        It runs no more, and how it ended is not said yet.
     """
 
     state: JobState
@@ -46,6 +48,7 @@ class JobView:
     can_never_run: bool = False
     estimated_start: str | None = None
     remaining_s: float | None = None
+    is_leaving: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,16 @@ from scalelab.errors import ClusterError
 # not among them.
 _FORMAT = "%i|%T|%r|%S|%L"
 _PENDING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "RESV_DEL_HOLD")
-_RUNNING = ("RUNNING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT")
+_LEAVING = "COMPLETING"
+_RUNNING = (
+    _LEAVING,
+    "RUNNING",
+    "SUSPENDED",
+    "STOPPED",
+    "RESIZING",
+    "SIGNALING",
+    "STAGE_OUT",
+)
 # Reasons that no waiting resolves. What other jobs may give back ("AssocGrp...",
 # "QOSMaxJobs...", "Resources") is not among them.
 _NEVER = re.compile(
@@ -87,7 +96,8 @@ def _line(line: str) -> tuple[str, JobView]:
         reason=reason,
         can_never_run=state is JobState.PENDING and bool(_NEVER.match(reason)),
         estimated_start=None if start in ("N/A", "") else start,
-        remaining_s=seconds(left) if state is JobState.RUNNING else None,
+        remaining_s=seconds(left) if word == "RUNNING" else None,
+        is_leaving=word == _LEAVING,
     )
     return job_id, view
 

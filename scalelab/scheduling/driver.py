@@ -192,7 +192,7 @@ class Driver:
         self._ask()
         while True:
             self._place()
-            if self._is_idle() and (self._stopped or not self._pool.placer.num_waiting):
+            if not self._gangs and (self._stopped or not self._pool.placer.num_waiting):
                 return
             for message in self._messages():
                 self._handle(message)
@@ -200,14 +200,11 @@ class Driver:
                 self._end(verdict)
             self._provision.tick(is_stopped=self._stopped is not None)
 
-    def _is_idle(self) -> bool:
-        return len(self._gangs) == 0
-
     def _messages(self) -> Iterator[_Message]:
         """Wait for one message, or a deadline, and yield all there are."""
         deadlines = (
             self._gangs.next_deadline_s,
-            self._pool.deadline_s(self._is_idle),
+            self._pool.deadline_s(lambda: not self._gangs),
             self._provision.deadline_s,
         )
         deadline_s = min((each for each in deadlines if each is not None), default=None)
@@ -219,6 +216,8 @@ class Driver:
 
     def _handle(self, message: _Message) -> None:
         match message:
+            case PartEnded() | NodeLeft() if self._provision.holds_back(message):
+                pass  # it comes again
             case PartEnded():
                 if verdict := self._gangs.take(message):
                     self._end(verdict)
@@ -314,7 +313,7 @@ class Driver:
         """Record how an attempt ended and decide what becomes of its trial."""
         request = self._requests.pop(verdict.attempt_id)
         held_gpu_s = verdict.held_s * request.trial.world_size
-        result = verdict.result
+        result = self._provision.explain(verdict)
         if "allocated_gpu_s" not in result.measurements:
             measured = {**result.measurements, "allocated_gpu_s": held_gpu_s}
             result = replace(result, measurements=measured)

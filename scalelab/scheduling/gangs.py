@@ -35,7 +35,7 @@ BATCH = 16
 
 RunAttempt = Callable[[str, int, str | None], str]
 _Task = tuple[str, int, tuple[Any, ...]]
-_LOST = (KilledWorker, NoValidWorkerError, asyncio.CancelledError)
+LOST = (KilledWorker, NoValidWorkerError, asyncio.CancelledError)
 RENDEZVOUS = -1
 """Stands for a node rank where the first node opened the rendezvous."""
 
@@ -351,7 +351,7 @@ def _result(value: str | BaseException) -> AttemptResult:
     """Return what a part's return value or exception says about the attempt."""
     if isinstance(value, str):
         return AttemptResult.from_json(json.loads(value))
-    if isinstance(value, _LOST):
+    if isinstance(value, LOST):
         return AttemptResult(
             outcome=Outcome.NODE_FAIL,
             reason="The worker of the node was lost while it ran the attempt.",

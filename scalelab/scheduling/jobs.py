@@ -55,13 +55,19 @@ class Job:
     num_missing: int = 0
     incomplete_since_s: float | None = None
     end_s: float | None = None
+    leaving_since_s: float | None = None
     nodes: list[Node] = field(default_factory=list)
-    has_answered: bool = False
+    addresses: set[str] = field(default_factory=set)
 
     @property
     def is_up(self) -> bool:
         """All of its nodes have answered."""
         return len(self.nodes) == self.num_nodes
+
+    @property
+    def has_answered(self) -> bool:
+        """All of its nodes have answered once."""
+        return len(self.addresses) >= self.num_nodes
 
     @property
     def is_pending(self) -> bool:

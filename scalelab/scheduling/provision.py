@@ -20,11 +20,15 @@ from scalelab.cluster.batch_queue import (
     QueueSeen,
 )
 from scalelab.cluster.nodes import Cluster
+from scalelab.cluster.watch import NodeLeft
 from scalelab.errors import ClusterError
 from scalelab.records.attempt import Outcome
 from scalelab.records.job_list import JobLine
 from scalelab.scheduling.events import OnEvent, Waiting
+from scalelab.scheduling.fixed_nodes import FixedNodes
+from scalelab.scheduling.gangs import PartEnded
 from scalelab.scheduling.jobs import Batch, Job
+from scalelab.scheduling.losses import HOLD_S, Losses
 from scalelab.scheduling.setbacks import Setbacks
 
 if TYPE_CHECKING:
@@ -32,6 +36,8 @@ if TYPE_CHECKING:
     from scalelab.scheduling.pool import Pool
 
 TICK_S = 0.5
+LEAVING_S = 15.0
+"""How long a job may take to say how it ended."""
 FRESH = 0.9
 """Part of its walltime that a job has left while it counts as new."""
 FIRST_LOOK_S = 0.5
@@ -39,27 +45,12 @@ MISSING_LOOKS = 2
 """Looks at the queue that must miss a job before it counts as ended."""
 
 
-class FixedNodes:
-    """Stands where nodes are all there from the start."""
-
-    deadline_s: float | None = None
-
-    def tried(self, outcome: Outcome) -> None:
-        """Take no notice."""
-
-    def take(self, event: QueueEvent) -> None:
-        """Take no notice."""
-
-    def tick(self, *, is_stopped: bool) -> None:
-        """Do nothing."""
-
-
 def provision_of(
     cluster: Cluster,
     pool: Pool,
     leave: Callable[[str], None],
     on_event: OnEvent,
-    deliver: Callable[[QueueEvent], None],
+    deliver: Callable[[QueueEvent | NodeLeft | PartEnded], None],
 ) -> Provision | FixedNodes:
     """Return what keeps the nodes of a cluster in line with its trials.
 
@@ -70,13 +61,16 @@ def provision_of(
     pool, leave, on_event
         See :class:`Provision`.
     deliver
-        Called with what a batch system says, from any thread.
+        Called with what a batch system says, from any thread, and with losses that were
+        held back.
     """
     if not isinstance(cluster, BatchNodes):
         return FixedNodes()
     cluster.attend(deliver)
     max_nodes = len(cluster.expected_devices)
-    return Provision(cluster, pool, max_nodes, leave=leave, on_event=on_event)
+    return Provision(
+        cluster, pool, max_nodes, leave=leave, on_event=on_event, deliver=deliver
+    )
 
 
 class Provision:
@@ -96,6 +90,8 @@ class Provision:
         Called with the address of a node whose job has ended.
     on_event
         Told why trials wait.
+    deliver
+        Called with the losses that were held back.
     """
 
     def __init__(
@@ -106,6 +102,7 @@ class Provision:
         *,
         leave: Callable[[str], None],
         on_event: OnEvent,
+        deliver: Callable[[NodeLeft | PartEnded], None],
     ) -> None:
         self._batch = batch
         self._site = batch.site
@@ -119,9 +116,12 @@ class Provision:
         self._next_look_s = 0.0
         self._look_every_s = FIRST_LOOK_S
         self._is_looking = False
+        self._look_started_s = 0.0
         self._last_submission_s = -math.inf
         self._idle_since_s: float | None = None
         self._silence = ""
+        self._losses = Losses(deliver)
+        self.explain = self._losses.explain
         self._written: tuple[list[JobLine], list[str]] | None = None
 
     @property
@@ -133,6 +133,18 @@ class Provision:
         """Say that an attempt ended: nodes that can run one work."""
         if not outcome.is_retried:
             self._setbacks.forgive()
+
+    def holds_back(self, message: NodeLeft | PartEnded) -> bool:
+        """Keep the news of a loss until the batch system says why, for a while.
+
+        Nothing is placed on the node meanwhile.
+        """
+        if not self._losses.hold(message):
+            return False
+        if isinstance(message, NodeLeft):
+            self._pool.leave(message.address)
+        self._next_look_s = self._next_tick_s = 0.0
+        return True
 
     def take(self, event: QueueEvent) -> None:
         """Take in what the batch system said."""
@@ -165,10 +177,13 @@ class Provision:
         if now_s < self._next_tick_s:
             return
         self._next_tick_s = now_s + TICK_S
+        self._losses.release(now_s - HOLD_S)
         self._meet_nodes(now_s)
         self._limit(now_s)
         wanted = self._num_wanted(is_stopped)
-        self._give_back(wanted)
+        if not self._losses.are_held:
+            # What ran there is about to wait again.
+            self._give_back(wanted)
         self._submit(wanted, now_s)
         self._look(now_s)
         self._report()
@@ -181,6 +196,7 @@ class Provision:
         self._silence = seen.error
         if seen.error:
             return
+        now_s = time.monotonic()
         for name in seen.asked & self._jobs.keys():
             job, view = self._jobs[name], seen.views.get(name)
             if view is None:
@@ -192,7 +208,11 @@ class Provision:
                 self._hurry()
             job.view, job.num_missing = view, 0
             if view.remaining_s is not None:
-                job.end_s = time.monotonic() + view.remaining_s
+                job.end_s = now_s + view.remaining_s
+            if view.is_leaving:
+                job.leaving_since_s = job.leaving_since_s or now_s
+                if now_s > job.leaving_since_s + LEAVING_S:
+                    self._ended(job, view.reason)
             if view.state is JobState.ENDED:
                 self._ended(job, view.reason)
             elif view.can_never_run:
@@ -200,6 +220,9 @@ class Provision:
                 self._setbacks.refused(
                     f"job {job.job_id} can never run: {view.reason}", is_final=True
                 )
+
+        if not any(job.leaving_since_s for job in self._jobs.values()):
+            self._losses.release(self._look_started_s)
 
     def _ended(self, job: Job, words: str) -> None:
         """Forget a job that ended although its nodes are needed."""
@@ -209,8 +232,9 @@ class Provision:
             self._setbacks.lost(said)
         else:
             self._setbacks.failed_to_start(said, self._batch.log_tail(job.name))
-        for node in job.nodes:
-            self._leave(node.address)
+        self._losses.endings[job.name] = said
+        for address in job.addresses:
+            self._leave(address)
         self._on_event(Waiting(reason=f"{said}."))
 
     def _drop(self, job: Job) -> None:
@@ -234,7 +258,7 @@ class Provision:
             if len(found) != len(job.nodes):
                 self._hurry()
             job.nodes = found
-            job.has_answered |= job.is_up
+            job.addresses.update(node.address for node in found)
             if job.is_up or job.is_pending:
                 job.incomplete_since_s = None
             elif job.incomplete_since_s is None:
@@ -307,6 +331,7 @@ class Provision:
     def _look(self, now_s: float) -> None:
         if self._jobs and not self._is_looking and now_s >= self._next_look_s:
             self._is_looking = True
+            self._look_started_s = now_s
             self._batch.look()
             self._next_look_s = now_s + self._look_every_s
             longer_s = self._look_every_s * 2

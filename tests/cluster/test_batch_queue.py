@@ -81,7 +81,10 @@ def test_slurm_shows_jobs(program: Program) -> None:
             estimated_start="2026-11-20T08:00:00",
         ),
         "job17": JobView(
-            state=ended, reason="COMPLETING", estimated_start="2026-11-20T08:00:00"
+            state=running,
+            reason="COMPLETING",
+            estimated_start="2026-11-20T08:00:00",
+            is_leaving=True,
         ),
         "job18": JobView(state=pending, reason="QOSMaxGRESPerJob", can_never_run=True),
         "job19": JobView(state=pending, reason="AssocGrpGRES"),

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import pytest
+from distributed.scheduler import KilledWorker
 
 from scalelab.cluster.batch_queue import (
     JobRefused,
@@ -16,13 +17,22 @@ from scalelab.cluster.batch_queue import (
     QueueSeen,
 )
 from scalelab.cluster.nodes import Node
+from scalelab.cluster.watch import NodeLeft
 from scalelab.errors import ClusterError
+from scalelab.experiment.program import WorkloadProgram
 from scalelab.experiment.site import Site
 from scalelab.experiment.trial import Trial
-from scalelab.records.attempt import Outcome
+from scalelab.records.attempt import (
+    AttemptResult,
+    AttemptSpec,
+    NodeShare,
+    Outcome,
+    Placement,
+)
 from scalelab.records.job_list import JobLine
 from scalelab.scheduling import provision as module
 from scalelab.scheduling.events import Event, Waiting
+from scalelab.scheduling.gangs import PartEnded, Verdict
 from scalelab.scheduling.placement import Request
 from scalelab.scheduling.pool import Pool
 from scalelab.scheduling.provision import Provision
@@ -89,9 +99,15 @@ class Scene:
         self.batch = Batch(Site.model_validate({**SITE, **site}))
         self.events: list[Event] = []
         self.left: list[str] = []
+        self.delivered: list[NodeLeft | PartEnded] = []
         self.pool = Pool((2, 2, 2, 2), self.events.append, timeout_s=1e9)
         self.provision = Provision(
-            self.batch, self.pool, 4, leave=self._leave, on_event=self.events.append
+            self.batch,
+            self.pool,
+            4,
+            leave=self._leave,
+            on_event=self.events.append,
+            deliver=self.delivered.append,
         )
         self._num_trials = 0
 
@@ -266,6 +282,122 @@ def test_a_lost_job_is_replaced_and_its_nodes_are_left(
     lossy.wait_for(2)
     lossy.tick()
     assert list(lossy.batch.requested) == ["run-1", "run-2"]
+
+
+def verdict_on(node: str, trial: Trial, outcome: Outcome) -> Verdict:
+    spec = AttemptSpec(
+        run="run",
+        trial=trial,
+        program=WorkloadProgram(name="scripted"),
+        number=1,
+        directory="/nowhere",
+        placement=Placement(shares=(NodeShare(node=node, device_ids=("0", "1")),)),
+        device_type="cpu",
+    )
+    result = AttemptResult(outcome=outcome, reason="It ended.")
+    return Verdict(spec.attempt_id, spec, result, overrules=False, held_s=1.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "outcome"),
+    [
+        ("PREEMPTED", Outcome.PREEMPTED),
+        ("TIMEOUT (TimeLimit)", Outcome.PREEMPTED),
+        ("NODE_FAIL", Outcome.NODE_FAIL),
+        ("CANCELLED", Outcome.NODE_FAIL),
+    ],
+)
+def test_the_loss_of_a_node_is_told_as_the_batch_system_tells_it(
+    scene: Callable[..., Scene], words: str, outcome: Outcome
+) -> None:
+    lossy = scene()
+    lossy.wait_for(2)
+    lossy.tick()
+    lossy.submitted()
+    lossy.see()
+    lossy.up("run-1", "a")
+    lossy.place()
+    lossy.tick()
+    assert lossy.provision.holds_back(NodeLeft("tls://a:run-1"))
+    assert lossy.pool.num_devices == 0, "nothing more is placed there"
+    lossy.tick(0.1)
+    assert lossy.delivered == []
+    lossy.see(run_1=JobView(state=JobState.ENDED, reason=words))
+    assert lossy.left == ["tls://a:run-1"]
+    trial = lossy.make_trial(1, 2)
+    lost = verdict_on("a/run-1", trial, Outcome.NODE_FAIL)
+    said = lossy.provision.explain(lost)
+    assert said.outcome is outcome
+    assert said.reason == f"job 1 (run-1) ended: {words}."
+    other = verdict_on("a/run-1", trial, Outcome.FAILED)
+    assert lossy.provision.explain(other) == other.result
+    elsewhere = verdict_on("b/run-2", trial, Outcome.NODE_FAIL)
+    assert lossy.provision.explain(elsewhere) == elsewhere.result
+
+
+def test_a_loss_that_nobody_explains_is_news_a_little_later(
+    scene: Callable[..., Scene],
+) -> None:
+    lossy = scene()
+    lossy.up("run-1", "a")
+    news: list[NodeLeft | PartEnded] = [
+        NodeLeft("tls://a:run-1"),
+        PartEnded("trial-1", 0, KilledWorker("task", "worker", 0)),
+    ]
+    assert all(map(lossy.provision.holds_back, news))
+    assert not lossy.provision.holds_back(PartEnded("trial-2", 0, "{}"))
+    lossy.tick(1)
+    assert lossy.delivered == []
+    lossy.tick(20)
+    assert lossy.delivered == news
+    assert not any(map(lossy.provision.holds_back, news))
+
+
+def test_a_loss_is_news_once_the_batch_system_shows_that_the_job_runs_on(
+    scene: Callable[..., Scene],
+) -> None:
+    lossy = scene()
+    lossy.wait_for(2)
+    lossy.tick()
+    lossy.submitted()
+    lossy.see()
+    lossy.up("run-1", "a")
+    lossy.place()
+    lossy.tick()
+    news = NodeLeft("tls://a:run-1")
+    assert lossy.provision.holds_back(news)
+    leaving = JobView(state=JobState.RUNNING, reason="COMPLETING", is_leaving=True)
+    lossy.tick()
+    lossy.see(run_1=leaving)
+    lossy.tick()
+    assert lossy.delivered == [], "it may still say how it ended"
+    assert lossy.batch.ended == []
+    other = scene()
+    assert other.provision.holds_back(news)
+    other.wait_for(2)
+    other.tick()
+    other.submitted()
+    other.see()
+    other.tick()
+    other.see()
+    assert other.delivered == [news]
+
+
+def test_a_job_that_takes_too_long_to_end_has_ended(
+    scene: Callable[..., Scene],
+) -> None:
+    slow = scene()
+    slow.wait_for(2)
+    slow.tick()
+    slow.submitted()
+    slow.up("run-1", "a")
+    slow.tick()
+    leaving = JobView(state=JobState.RUNNING, reason="COMPLETING", is_leaving=True)
+    for _ in range(4):
+        slow.see(run_1=leaving)
+        slow.tick(6)
+    assert slow.said[-1] == "job 1 (run-1) ended: COMPLETING."
+    assert list(slow.batch.requested) == ["run-1", "run-2"]
 
 
 def test_losses_in_a_row_come_to_an_end_unless_trials_are_measured_in_between(

@@ -1,0 +1,135 @@
+"""Batch jobs that run drivers: submitted, looked at, cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from scalelab.cluster.batch import batch_system
+from scalelab.cluster.batch_queue import (
+    CALL_TIMEOUT_S,
+    JobState,
+    JobView,
+    scheduler_words,
+)
+from scalelab.errors import ClusterError
+from scalelab.experiment.driver_jobs import driver_job_script
+from scalelab.experiment.site import Scheduler, Site
+from scalelab.records.driver_record import DriverRecord
+from scalelab.records.job_list import CLUSTER_DIRECTORY
+from scalelab.records.lease import LOG
+
+
+def submit_driver(
+    site: Site, run: Path, arguments: Sequence[str], *, after: str | None = None
+) -> DriverRecord:
+    """Submit a job that runs ``scalelab``, and record it in the run's directory.
+
+    Parameters
+    ----------
+    site
+        With a ``driver_job``.
+    run
+        The run's directory.
+    arguments
+        Of ``scalelab``, which runs in the current directory.
+    after
+        Id of a job that must have ended before.
+
+    Raises
+    ------
+    SpecError
+        If the site has no ``driver_job``.
+    ClusterError
+        If the batch system refuses.
+    """
+    earlier = DriverRecord.read(run)
+    number = 1 if earlier is None else earlier.number + 1
+    name = f"{run.name}-driver-{number}"
+    (run / CLUSTER_DIRECTORY).mkdir(exist_ok=True)
+    script = driver_job_script(
+        site,
+        arguments,
+        job_name=name,
+        directory=Path.cwd(),
+        log=run / LOG,
+        job_log=job_log(run, name),
+        after=after,
+    )
+    record = DriverRecord(
+        scheduler=site.scheduler.value,
+        name=name,
+        job_id=asyncio.run(_submit(site.scheduler, name, script)),
+        number=number,
+    )
+    record.write(run)
+    return record
+
+
+def job_log(run: Path, name: str) -> Path:
+    """Return where a job says what its driver's own log does not."""
+    return run / CLUSTER_DIRECTORY / f"{name}.log"
+
+
+def look_at(record: DriverRecord) -> JobView | None:
+    """Return how such a job stands; None: the batch system does not know it any more.
+
+    Raises
+    ------
+    ClusterError
+        If it does not answer.
+    """
+    system = batch_system(Scheduler(record.scheduler))
+    return asyncio.run(system.look({record.name: record.job_id})).get(record.name)
+
+
+def waiting_driver(run: Path) -> tuple[DriverRecord, JobView] | None:
+    """Return the job that waits in the queue to run a run's driver.
+
+    Raises
+    ------
+    ClusterError
+        If the batch system does not answer.
+    """
+    record = DriverRecord.read(run)
+    view = None if record is None else look_at(record)
+    if record is None or view is None or view.state is not JobState.PENDING:
+        return None
+    return record, view
+
+
+def cancel(record: DriverRecord) -> None:
+    """Cancel such a job.
+
+    Raises
+    ------
+    ClusterError
+        If the batch system does not answer.
+    """
+    asyncio.run(_cancel(record))
+
+
+async def _submit(scheduler: Scheduler, name: str, script: str) -> str:
+    job = batch_system(scheduler).job("", name, script)
+    try:
+        await asyncio.wait_for(job.start(), CALL_TIMEOUT_S)
+    except (OSError, RuntimeError, ValueError, TimeoutError) as error:
+        words = scheduler_words(error) or "it did not answer in time"
+        raise ClusterError(
+            f"{scheduler} refused the job of the sweep's driver: {words}. Correct "
+            "driver_job in the site; without it, --detach starts a process here."
+        ) from error
+    assert job.job_id is not None
+    return job.job_id
+
+
+async def _cancel(record: DriverRecord) -> None:
+    job = batch_system(Scheduler(record.scheduler)).job("", record.name, "")
+    job.job_id = record.job_id
+    try:
+        await asyncio.wait_for(job.close(), CALL_TIMEOUT_S)
+    except (OSError, RuntimeError, TimeoutError) as error:
+        raise ClusterError(
+            f"job {record.job_id} could not be cancelled: {scheduler_words(error)}"
+        ) from error

@@ -1,0 +1,31 @@
+"""What the driver does about nodes where all are there from the start: nothing."""
+
+from __future__ import annotations
+
+from scalelab.cluster.batch_queue import QueueEvent
+from scalelab.cluster.watch import NodeLeft
+from scalelab.records.attempt import AttemptResult, Outcome
+from scalelab.scheduling.gangs import PartEnded, Verdict
+
+
+class FixedNodes:
+    """Stands where nodes are all there from the start."""
+
+    deadline_s: float | None = None
+
+    def tried(self, outcome: Outcome) -> None:
+        """Take no notice."""
+
+    def take(self, event: QueueEvent) -> None:
+        """Take no notice."""
+
+    def tick(self, *, is_stopped: bool) -> None:
+        """Do nothing."""
+
+    def holds_back(self, message: NodeLeft | PartEnded) -> bool:
+        """Hold back nothing."""
+        return False
+
+    def explain(self, verdict: Verdict) -> AttemptResult:
+        """Return the attempt's result as it is."""
+        return verdict.result
