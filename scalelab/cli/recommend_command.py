@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from scalelab.session import Run
 
 NOTHING_MEETS = 4
+MAX_COUNT = 1_000_000
 Parsed = TypeVar("Parsed")
 
 
@@ -152,9 +153,9 @@ def _counts(text: str) -> list[int]:
         counts = [int(part) for part in text.split(",")]
     except ValueError:
         counts = []
-    if not counts or min(counts) < 1:
+    if not counts or not 1 <= min(counts) <= max(counts) <= MAX_COUNT:
         raise SpecError(
-            f"--gpus {text!r} is not a list of device counts. Write, for example, "
-            "--gpus 8,16,32."
+            f"--gpus {text[:60]!r} is not a list of device counts from 1 to "
+            f"{MAX_COUNT:,}. Write, for example, --gpus 8,16,32."
         )
     return counts

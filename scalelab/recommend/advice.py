@@ -275,6 +275,7 @@ def _learning_rate(frame: pd.DataFrame, row: pd.Series) -> LearningRatePlan | No
 
 def _notes(evidence: _Evidence, chosen: OutlookRow) -> tuple[str, ...]:
     need, notes = evidence.need, []
+    amount = need.job and need.job.model_copy(update={"target": None})
     if evidence.is_few:
         were = "world size was" if evidence.num_sizes == 1 else "world sizes were"
         notes.append(
@@ -285,9 +286,10 @@ def _notes(evidence: _Evidence, chosen: OutlookRow) -> tuple[str, ...]:
         notes.append(evidence.factorisation.describe())
     batch = chosen.batch.global_batch_size
     if need.target is not None and not need.uses_law:
-        notes.append(f"Not measured: samples to {need.target}.")
-    if need.job and not need.uses_law and batch not in need.measured_batches():
-        amount = need.job.model_copy(update={"target": None})
+        notes.append(
+            f"Not measured: samples to {need.target}; assumes {amount} suffice."
+        )
+    elif need.job and not need.uses_law and batch not in need.measured_batches():
         notes.append(
             f"Not measured: accuracy at batch {batch}; assumes {amount} suffice."
         )

@@ -17,7 +17,7 @@ _WORDS = {
     "intra_node": "intra-node all-reduce",
     "inter_node": "inter-node all-reduce",
 }
-_SAMPLES = "samples to the target grow with the batch"
+_SAMPLES = "a larger batch needs more samples"
 _UNKNOWN = "step time grows"
 
 

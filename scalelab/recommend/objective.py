@@ -56,7 +56,7 @@ class Constraints:
         if self.max_cost_usd is not None and self.price_per_gpu_hour_usd is None:
             raise SpecError(
                 f"max_cost_usd={self.max_cost_usd:g} needs a price. Give "
-                "price_per_gpu_hour_usd."
+                "price_per_gpu_hour_usd (--price on the command line)."
             )
 
     @property

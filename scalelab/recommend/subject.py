@@ -74,7 +74,7 @@ def choose_subject(observations: pd.DataFrame, select: Mapping[str, Scalar]) -> 
             listed += f" and {more} more" if more > 0 else ""
             raise SpecError(
                 f"The observations mix {len(counts)} values of {name}: {listed}. One "
-                f"answer is about one of them: select {name}=VALUE."
+                f"answer is about one of them: --select {name}=VALUE chooses it."
             )
     device_type = _only(frame, "device_type")
     is_emulated = _only(frame, "emulated") == "True"
@@ -99,6 +99,11 @@ def plural(word: str, count: int) -> str:
 
 
 def _with_value(frame: pd.DataFrame, name: str, value: Scalar) -> pd.DataFrame:
+    if name not in frame.columns:
+        raise SpecError(
+            f"{name!r} is no column of the observations, so nothing can be selected by "
+            "it. Select by workload, device_name, precision, world_size, ..."
+        )
     counts = _counts(frame, name)
     if str(value) not in counts:
         listed = ", ".join(list(counts)[:_MAX_LISTED]) or "none"

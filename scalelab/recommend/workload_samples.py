@@ -163,7 +163,11 @@ class SampleNeed:
     def _amount(self, batch: int) -> float:
         amount = None if self.job is None else self.job.num_samples(batch)
         if amount is None:
-            raise SpecError("The job does not say how long it is. Give it an amount.")
+            raise SpecError(
+                "There is no job to recommend for: nothing says how long it is. Add "
+                "'job: {epochs: 90, samples_per_epoch: 50000}' to the experiment, or "
+                "pass --epochs with --samples-per-epoch, --samples or --steps."
+            )
         return float(amount)
 
     def _cap(self, batch: int) -> float:

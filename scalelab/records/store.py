@@ -155,7 +155,7 @@ class RunStore:
         """The experiment as the user wrote it, in its latest version."""
         path = self.directory / "experiments" / self._header.experiment
         try:
-            return path.read_text()
+            return path.read_text(encoding="utf-8", errors="replace")
         except OSError as error:
             raise StoreError(
                 f"{path} cannot be read: {error.strerror}. Restore it or run anew."

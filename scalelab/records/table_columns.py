@@ -201,6 +201,7 @@ def _check_required(table: Table, given: set[str], others: Iterable[str]) -> Non
         " or ".join(" and ".join(names) for names in alternatives)
         for alternatives in missing
     )
+    example = missing[0][0][0]
     wanted = {name for each in missing for names in each for name in names} - given
     near = "".join(
         f" {shown(theirs)} looks like {ours}."
@@ -209,7 +210,8 @@ def _check_required(table: Table, given: set[str], others: Iterable[str]) -> Non
     )
     raise SpecError(
         f"{table.path} lacks columns that a measurement needs: {needs}.{near} Map a "
-        "column, or give a value for the whole table. "
+        f"column (--column {example}=THEIRS), or give a value for the whole table "
+        f"(--constant {example}=...). "
         f"Its columns: {listed(table.names)}."
     )
 

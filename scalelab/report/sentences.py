@@ -97,7 +97,7 @@ def _knee(knee: Knee, device_word: str) -> str:
         where = f"between {knee.lo} and {counted(knee.hi, device_word)}"
     return (
         f"Returns diminish {where}: from there a device added brings less than {least} "
-        f"of its share. What grows most is {knee.term}."
+        f"of its share. The cause: {knee.term}."
     )
 
 

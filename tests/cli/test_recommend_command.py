@@ -113,6 +113,7 @@ def test_a_job_script_for_one_node(scalelab, swept: Path) -> None:
         ("swept", ("--target", ""), "'' is not a target"),
         ("swept", ("--gpus", "8,x"), "--gpus '8,x' is not a list of device counts"),
         ("swept", ("--gpus", "0"), "--gpus '0' is not a list of device counts"),
+        ("swept", ("--gpus", "1" + 40 * "0"), "device counts from 1 to 1,000,000"),
         ("swept", ("--gpus", ""), "--gpus '' is not a list of device counts"),
         ("swept", ("--confidence", "1.5"), "confidence=1.5"),
         ("swept", ("--confidence", "nan"), "confidence=nan"),

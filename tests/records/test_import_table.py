@@ -213,7 +213,8 @@ def test_a_mapping_wins_over_an_alias(write, tmp_path: Path) -> None:
         (
             {"step_time_s": None, "stepp_time_s": 1},
             r"lacks columns .*: step_time_s or throughput_samples_per_s\. "
-            r"'stepp_time_s' looks like step_time_s\. Map a column",
+            r"'stepp_time_s' looks like step_time_s\. Map a column "
+            r"\(--column step_time_s=THEIRS\), or give .* \(--constant step_time_s=",
         ),
     ],
 )

@@ -39,7 +39,7 @@ def test_details_go_with_the_headline(answered: Recommendation) -> None:
         "80% interval of the time: 12.5-13.0 min; this allocation is measured.",
         "Learning rate 0.4, by the linear rule.",
         "Returns diminish between 16 and 32 GPUs: from there a device added brings "
-        "less than 50% of its share. What grows most is inter-node all-reduce.",
+        "less than 50% of its share. The cause: inter-node all-reduce.",
         "Chosen by: the fastest allocation at which a device added still brings half.",
     )
 
