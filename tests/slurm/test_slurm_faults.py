@@ -76,6 +76,8 @@ def test_a_preempted_job_and_a_restarted_controller_cost_nothing_but_time(
     assert code == 0, said + swept.job_logs()
     assert "PREEMPTED" in said, said
     swept.check_complete(12)
+    lost = swept.observations().query("outcome != 'completed'")
+    assert set(lost["outcome"]) == {"preempted"}, lost["reason"].to_list()
 
 
 def test_a_node_that_goes_down_is_done_without(slurm: ThrowawaySlurm) -> None:
@@ -84,12 +86,16 @@ def test_a_node_that_goes_down_is_done_without(slurm: ThrowawaySlurm) -> None:
     swept.wait_for_trials(3)
     host = slurm.run(["squeue", "-h", "-t", "R", "-o", "%N"]).split()[0]
     slurm.stop_node(host)
+    down = ["state=down", "reason=power"]
+    slurm.run(["scontrol", "update", f"nodename={host}", *down], user="root")
     try:
         code, said = swept.end()
         assert code == 0, said + swept.job_logs()
         rows = swept.check_complete(12)
     finally:
         slurm.start_node(host)
+        back = ["scontrol", "update", f"nodename={host}", "state=resume"]
+        slurm.run(back, user="root")
         wait_until(slurm.is_idle, "the node is back")
     last = rows.iloc[-1]
     assert host not in last["hosts"]
