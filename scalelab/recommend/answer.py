@@ -51,7 +51,8 @@ def explain_text(recommendation: Recommendation, width: int = 80) -> str:
     result = recommendation
     lines = [
         f"Law: {result.law}.  {result.formula}",
-        "Samples to a target: S = S_min (1 + B / B_crit) (McCandlish et al. 2018).",
+        "Samples to a target: S = S_min (1 + (B / B_crit)^a) (after McCandlish et al. "
+        "2018; a is batch_exponent).",
         f"Chosen: {result.objective}.",
         f"Efficiency: device-hours against {result.baseline}.",
         *_what_diminishing_means(result),
