@@ -109,7 +109,7 @@ def _slurm(
     site: Site, allocation: Allocation, job_name: str, walltime_s: float | None
 ) -> list[str]:
     settings = {
-        "job-name": job_name,
+        "job-name": shlex.quote(job_name),
         "partition": site.partition,
         "account": site.account,
         "qos": site.qos,

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scalelab.errors import SpecError
 from scalelab.experiment.directives import job_script
 from scalelab.experiment.trial import Allocation
 
@@ -64,7 +65,7 @@ def node_job_script(
     Raises
     ------
     SpecError
-        If the site has no batch system.
+        If the site has no batch system, or it cannot write a log there.
 
     Examples
     --------
@@ -83,6 +84,13 @@ def node_job_script(
     exec python3 -m scalelab.cluster.node_process /data/nodes.json vit-1
     <BLANKLINE>
     """
+    forbidden = {"slurm": "%\\\n", "pbs": " \t\n"}.get(site.scheduler, "")
+    if any(letter in str(directory) for letter in forbidden):
+        raise SpecError(
+            f"{str(directory)!r} holds {' or '.join(map(repr, forbidden))}, which "
+            f"{site.scheduler} does not take in the path of a log. Choose another "
+            "directory for the run with --run."
+        )
     allocation = Allocation(devices_per_node=(site.devices_per_node,) * num_nodes)
     return job_script(
         site,

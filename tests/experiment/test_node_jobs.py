@@ -118,3 +118,13 @@ def test_a_site_without_a_batch_system_has_no_jobs() -> None:
         node_job_script(
             Site(device_type="cpu"), 1, job_name="vit-1", directory=DIRECTORY
         )
+
+
+@pytest.mark.parametrize(
+    ("settings", "directory"), [(PBS, "/shared/my runs"), (SLURM, "/shared/50%")]
+)
+def test_a_directory_that_no_log_can_lie_in_is_refused(
+    settings: dict[str, object], directory: str
+) -> None:
+    with pytest.raises(SpecError, match=f"'{directory}' holds .* path of a log"):
+        node_job_script(site(settings), 1, job_name="vit-1", directory=Path(directory))
