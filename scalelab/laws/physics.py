@@ -1,4 +1,4 @@
-"""The step time of synchronous data-parallel training, as pure functions of arrays.
+"""The parts of a synchronous data-parallel step, as pure functions of arrays.
 
 A step of ``A`` accumulated passes on ``n`` devices of ``m`` nodes, ``b`` samples each::
 
@@ -9,7 +9,8 @@ A step of ``A`` accumulated passes on ``n`` devices of ``m`` nodes, ``b`` sample
 ``imbalance``, the lead of the slowest rank, counts once ``n > 1``. Only the last of the
 ``A`` passes exchanges gradients and can hide the exchange. How the tiers of links join
 and how exchange and computation overlap differs between communication libraries, so
-there are two forms, and a curve is answered by both, weighed by how well they fit:
+there are two forms, and the parts of a step are those of both, weighed by how well they
+fit (what a step takes is asked of :mod:`scalelab.laws.shapes`):
 
 ``TIERED``: a ring of ``k = n / m`` devices in each node, then one of ``k = m`` nodes;
 up to a share ``overlap`` of the exchange hides behind the last pass.

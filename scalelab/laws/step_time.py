@@ -87,10 +87,11 @@ class CurveModel(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepTimeLaw:
-    """Compute, intra-node and inter-node exchange, and their overlap, per curve.
+    """Three shapes of growth averaged, with a discrepancy and a belief, per curve.
 
     A curve is everything held fixed: workload, device, precision, parallelism, options.
-    The formula stands in :mod:`scalelab.laws.physics`.
+    The formulas stand in :mod:`scalelab.laws.shapes`; :mod:`scalelab.laws.physics`
+    names the parts of a step.
 
     Parameters
     ----------
@@ -104,10 +105,11 @@ class StepTimeLaw:
 
     name: ClassVar[str] = "scalelab"
     reference: ClassVar[str] = (
-        "T = A C + exposed S; C = (fixed + per_sample b^exponent) (1 + imbalance); "
-        "S = 2(k-1) latency + 2(k-1)/k transfer, as one ring as slow as its slowest "
-        "link or as a ring in the node and one between nodes, weighed by fit "
-        "(Patarasuk and Yuan 2009; Qiao et al. 2021)"
+        "T = (A-1) C + (C^g + S^g)^(1/g); C = (share + (1-share) b^(qp))^(1/q) "
+        "(1 + imbalance + contention (k-1)); S grows as a ring in the node and links "
+        "between nodes, as one ring, or saturates: averaged, with a Gaussian process "
+        "for the rest (Patarasuk and Yuan 2009; Qiao et al. 2021; Kennedy and "
+        "O'Hagan 2001)"
     )
 
     curves: Mapping[CurveKey, CurveModel]
@@ -126,7 +128,7 @@ class StepTimeLaw:
             Rows of the observations frame; rows that ``validity`` marks, that did not
             complete or that have no step time are left out and counted.
         prior
-            What other curves teach; None: nothing.
+            What other curves teach; None: what is shipped.
 
         Raises
         ------
