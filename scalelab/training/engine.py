@@ -48,6 +48,10 @@ class Engine(Protocol):
         """Return the columns that are known without measuring."""
         ...
 
+    def validity(self) -> tuple[str, ...]:
+        """Return what makes this rank's times unfit for a fit; empty: nothing."""
+        ...
+
     def gradient_noise_scale(self) -> float | None:
         """Return the gradient noise scale on rank 0; all ranks take part."""
         ...

@@ -35,6 +35,7 @@ from scalelab.training.results import (
     device_columns,
     step_columns,
     target_columns,
+    validity_of,
 )
 from scalelab.training.stream import StreamWriter
 from scalelab.training.workloads.base import Workload
@@ -115,6 +116,7 @@ def _run(
         peak_memory_bytes=peak_bytes,
         utilization=monitor.utilization,
         energy_j=monitor.energy_j,
+        validity=engine.validity(),
     )
     ranks = context.gather(readings)
     noise_scale = engine.gradient_noise_scale()
@@ -142,6 +144,7 @@ def _measurements(
         **device_columns(ranks),
         **target_columns(tally, spec.trial, workload.default_metric),
         **engine.description(),
+        "validity": validity_of(ranks),
     }
 
 

@@ -23,12 +23,20 @@ class RankReadings:
         Its clock after warm-up, shape (num_steps, 4), in seconds.
     peak_memory_bytes, utilization, energy_j
         Of its device; None where unknown.
+    validity
+        What makes its times unfit for a fit.
     """
 
     steps: Seconds
     peak_memory_bytes: int | None
     utilization: float | None
     energy_j: float | None
+    validity: tuple[str, ...] = ()
+
+
+def validity_of(ranks: Sequence[RankReadings]) -> list[str] | None:
+    """Return what makes the times of any rank unfit for a fit; None: nothing."""
+    return sorted({reason for rank in ranks for reason in rank.validity}) or None
 
 
 def step_columns(ranks: Sequence[Seconds], global_batch_size: int) -> dict[str, Any]:

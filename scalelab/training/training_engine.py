@@ -260,6 +260,10 @@ class TrainingEngine:
             self._training_data,
         ) | {"planned_steps": self._num_planned_steps}
 
+    def validity(self) -> tuple[str, ...]:
+        """Return what makes this rank's times unfit for a fit: nothing is known."""
+        return ()
+
     def gradient_noise_scale(self) -> float | None:
         """Return the gradient noise scale on rank 0; all ranks take part."""
         return self._probe.value(self._context)

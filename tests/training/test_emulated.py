@@ -191,4 +191,4 @@ def test_what_a_series_lasted_too_long_is_taken_off_the_next(monkeypatch):
     declared = truth(trial, sample_time_s=0.001, fixed_time_s=0.1)
     assert sum(clock.measured[:2]) == pytest.approx(2 * declared + 0.005)
     assert sum(clock.measured[2:]) == pytest.approx(20 * declared + 0.005)
-    assert not engine.description()["validity"]
+    assert engine.validity() == ()

@@ -13,6 +13,7 @@ from scalelab.training.results import (
     device_columns,
     step_columns,
     target_columns,
+    validity_of,
 )
 
 TARGET = Target(metric="val_loss", mode=MetricMode.MIN, value=0.5)
@@ -46,6 +47,12 @@ def test_three_steps_have_no_interval():
 def readings(**changes):
     fields = {"peak_memory_bytes": None, "utilization": None, "energy_j": None}
     return RankReadings(steps=np.empty((0, 4)), **(fields | changes))
+
+
+def test_one_unfit_rank_makes_the_attempt_unfit():
+    assert validity_of([readings(), readings()]) is None
+    unfit = readings(validity=("unsteady_clock",))
+    assert validity_of([readings(), unfit, unfit]) == ["unsteady_clock"]
 
 
 def test_devices_are_summed_up():
