@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from scalelab.errors import ClusterError
+from scalelab.records.driver_record import DriverRecord
 from scalelab.records.lease import LEASE, Holder, read_holder
 from scalelab.records.stop_request import request_stop
 from scalelab.records.store import RunStore
@@ -38,17 +39,20 @@ def stop(run: Path, *, at_once: bool = False) -> str:
     StoreError
         If this is no run, or the request cannot be written.
     ClusterError
-        If the driver does not answer.
+        If the driver, or the batch system in whose queue it waits, does not answer.
     """
     store = RunStore.open(run)
     lease = store.directory / LEASE
     holder = read_holder(lease)
     if holder is None:
-        return f"Nobody runs {run}; there is nothing to stop."
+        return _cancel_waiting(store.directory) or (
+            f"Nobody runs {run}; there is nothing to stop."
+        )
     request = request_stop(store.directory, at_once=at_once)
     patience_s = HEARD_WITHIN_S if holder.is_here else HEARD_FROM_AFAR_WITHIN_S
     if not _becomes(lambda: not request.exists() or _has_ended(lease), patience_s):
         return _unheard(run, lease, holder, at_once)
+    _cancel_waiting(store.directory)
     driver = f"process {holder.pid} on host {holder.host}"
     if _becomes(lambda: _has_ended(lease), ENDED_WITHIN_S if at_once else QUICK_S):
         request.unlink(missing_ok=True)
@@ -63,6 +67,22 @@ def stop(run: Path, *, at_once: bool = False) -> str:
         f"Stopping: {driver} starts no more trials and ends with the last of "
         f"{num_running} that run. See: scalelab status {run}. To end them too: "
         f"scalelab stop {run} --now"
+    )
+
+
+def _cancel_waiting(run: Path) -> str | None:
+    """Cancel the job that waits to run the driver; say so, or None: there is none."""
+    if DriverRecord.read(run) is None:
+        return None
+    from scalelab.cluster.driver_queue import cancel, waiting_driver
+
+    if (found := waiting_driver(run)) is None:
+        return None
+    record, _ = found
+    cancel(record)
+    return (
+        f"Cancelled: job {record.job_id} ({record.name}), which waited in the queue to "
+        f"run the sweep of {run}."
     )
 
 

@@ -28,7 +28,8 @@ MAY_IMPORT = {
     "sweeping": {*PLAIN, *RUNNING},
     "debugging": {*PLAIN, *RUNNING},
     "run_status": {*PLAIN},
-    "stopping": {*PLAIN},
+    "detaching": {*PLAIN, "cluster", "sweeping"},
+    "stopping": {*PLAIN, "cluster"},
     "session": {*PLAIN, *ANALYSIS, "run_status", "sweeping"},
     "doctor": {*PLAIN, *RUNNING},
 }

@@ -18,6 +18,8 @@ def run(
     ],
 ) -> None:
     """Show what a run has done, and what is missing."""
+    from scalelab.detaching import waiting_driver_text
+    from scalelab.records.lease import LOG
     from scalelab.session import load
 
     status = load(run_directory).status()
@@ -25,7 +27,10 @@ def run(
     for outcome, count in status.outcomes.items():
         typer.echo(f"  {count:>6,}  {outcome}")
     typer.echo(f"Device time: {gpu_hours(status.used_gpu_s)}")
-    typer.echo(f"Driver: {status.driver or 'none; the sweep is not running'}")
+    driver = status.driver or waiting_driver_text(run_directory)
+    typer.echo(f"Driver: {driver or 'none; the sweep is not running'}")
+    if status.driver and (run_directory / LOG).exists():
+        typer.echo(f"  log: {run_directory / LOG}")
     for trial_id, number in status.running[:MAX_SHOWN]:
         typer.echo(f"  begun, not ended: {trial_id}, attempt {number}")
     for job in status.jobs[:MAX_SHOWN]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -67,15 +68,27 @@ def run(
             "record nothing.",
         ),
     ] = False,
+    detach: Annotated[
+        bool,
+        typer.Option(
+            "--detach",
+            help="Run apart from this shell, in a process or, where the site has a "
+            "driver_job, in a batch job; come back once the sweep has begun.",
+        ),
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")] = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Print failures and the answer only.")
+    ] = False,
+    as_driver_job: Annotated[
+        bool, typer.Option("--as-driver-job", hidden=True)
     ] = False,
 ) -> None:
     """Run, continue or extend a sweep, then recommend.
 
     The same command again resumes; further values in the experiment extend the run.
-    Ctrl-C finishes the trials that run, a second one ends them.
+    Ctrl-C finishes the trials that run, a second one ends them; scalelab stop does the
+    same from another shell.
     """
     from scalelab.experiment.quantities import parse_gpu_hours
     from scalelab.sweeping import Sweep
@@ -93,8 +106,22 @@ def run(
     )
     if not yes and (question := asked.question):
         _confirm(question)
+    words = {
+        "--site": site,
+        "--run": str(asked.directory),
+        "--sweep-budget": sweep_budget,
+        "--accept-changes": accept_changes,
+        "--retry-failed": retry_failed,
+        "--quiet": quiet,
+    }
+    arguments = ["sweep", str(experiment), "--yes", *_spelt(words)]
+    if detach:
+        _detach(asked, arguments)
+        return
     interrupts = _Interrupts()
-    summary = _run(asked, budget, interrupts, is_quiet=quiet)
+    summary = _run(
+        asked, budget, interrupts, is_quiet=quiet, job=as_driver_job and arguments
+    )
     if summary.stopped and not interrupts.count:
         typer.echo(f"The sweep ended early: {summary.stopped}.", err=True)
     for line in _closing(summary):
@@ -106,16 +133,49 @@ def run(
         raise typer.Exit(SOME_FAILED)
 
 
+def _spelt(words: Mapping[str, str | bool | None]) -> list[str]:
+    """Return options as they are typed."""
+    spelt: list[str] = []
+    for name, value in words.items():
+        if value is True:
+            spelt.append(name)
+        elif value:
+            spelt += [name, str(value)]
+    return spelt
+
+
+def _detach(asked: Sweep, arguments: list[str]) -> None:
+    from scalelab.detaching import detach
+
+    detached = detach(asked, arguments)
+    typer.echo(detached.text, err=bool(detached.exit_code))
+    if detached.exit_code:
+        raise typer.Exit(detached.exit_code)
+
+
 def _run(
-    asked: Sweep, budget: float | None, interrupts: _Interrupts, *, is_quiet: bool
+    asked: Sweep,
+    budget: float | None,
+    interrupts: _Interrupts,
+    *,
+    is_quiet: bool,
+    job: list[str] | Literal[False],
 ) -> SweepSummary:
-    """Run the sweep under the eyes of the user."""
+    """Run the sweep under the eyes of the user, or in a batch job of its own."""
     from rich.console import Console
 
     from scalelab.cli.progress import view
+    from scalelab.detaching import DriverJobLife, refuse_second_driver
+
+    started_s = time.monotonic()
+    life: DriverJobLife | None = None
+    if not job:
+        refuse_second_driver(asked.directory)
 
     def started(running: RunningSweep) -> None:
         interrupts.control(running)
+        if life is not None:
+            life.control(running)
         progress.watch(running.source)
         progress.announce(f"Dask dashboard: {running.dashboard_link}")
 
@@ -125,6 +185,8 @@ def _run(
         interrupts,
     ):
         interrupts.say = progress.announce
+        if job:
+            life = DriverJobLife(asked, job, say=progress.announce, started_s=started_s)
         for line in _opening(asked):
             progress.announce(line)
         return asked.run(budget_gpu_hours=budget, on_event=progress, on_start=started)

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from scalelab.errors import SpecError
 from scalelab.experiment.document import paragraph, parse_document, read_document
+from scalelab.experiment.driver_job import DriverJob
 from scalelab.experiment.fields import (
     Count,
     DeviceCount,
@@ -146,6 +147,13 @@ class Site(Section):
     driver_interface: Word | None = Field(
         default=None,
         description="Network interface at which nodes reach the driver, such as eth0.",
+    )
+    driver_job: DriverJob | None = Field(
+        default=None,
+        description=(
+            "The batch job in which sweep --detach runs, where nodes may submit; by "
+            "default it runs as a process of the machine it is started on."
+        ),
     )
     directives: tuple[Text, ...] = Field(
         default=(),

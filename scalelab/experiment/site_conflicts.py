@@ -33,6 +33,7 @@ _BELONGS_TO: dict[str, tuple[str, ...]] = {
             "submit_interval",
             "poll_interval",
             "max_idle",
+            "driver_job",
         ),
         _BATCH,
     ),

@@ -1,0 +1,71 @@
+"""Drivers apart from the user's shell, on a real SLURM."""
+
+import re
+
+import pytest
+from slurm_sweeps import EMULATED, Swept
+from throwaway_slurm import ThrowawaySlurm, wait_until
+
+pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(200)]
+
+MANY = {
+    "workload": {"name": "emulated", "sample_time_s": 0.004},
+    "measure": {"kind": "throughput", "warmup_steps": 1, "steps": 15, "repeats": 10},
+    "gpus": [1],
+    "local_batch_size": [8, 16],
+}
+
+
+def detach(swept: Swept) -> tuple[int, str]:
+    return swept.slurm.scalelab("sweep", "--detach", *swept.arguments)
+
+
+def test_a_detached_process_is_stopped_and_succeeded(slurm: ThrowawaySlurm) -> None:
+    swept = Swept(slurm, "detached", {**MANY, "local_batch_size": [16]}, nodes=1)
+    code, said = detach(swept)
+    assert code == 0, said
+    assert re.match(r"Begun: process \d+ on host login runs the sweep of", said)
+    wait_until(lambda: swept.num_ended() >= 2, "two trials ended")
+    assert "Driver: process" in swept.status()
+    code, said = swept.run()
+    assert code == 2, said
+    assert "`scalelab stop" in said
+    code, said = slurm.scalelab("stop", "--now", f"runs/{swept.name}")
+    assert code == 0, said
+    assert said.startswith("Stopped: process ")
+    swept.check_nothing_is_left()
+    code, said = swept.run()
+    assert code == 0, said + swept.job_logs()
+    swept.check_complete(10)
+
+
+def test_a_drivers_job_renews_itself(slurm: ThrowawaySlurm) -> None:
+    job = {"walltime": "12s", "partition": "short", "memory": "500MB"}
+    swept = Swept(slurm, "renewed", MANY, nodes=1, driver_job=job)
+    code, said = detach(swept)
+    assert code == 0, said
+    assert re.match(r"Begun: job \d+ \(renewed-driver-1\) runs the sweep of", said)
+    assert re.search(r"on host n\d", said)
+    wait_until(lambda: not slurm.jobs(), "all jobs have ended", 120)
+    log = (swept.directory / "driver.log").read_text()
+    assert "job's time is nearly up: job" in log, log
+    assert "renewed-driver-2" in log
+    swept.check_complete(20)
+
+
+def test_a_drivers_job_that_waits_is_cancelled(slurm: ThrowawaySlurm) -> None:
+    job = {"walltime": "5min", "directives": ["--begin=now+1hour"]}
+    swept = Swept(slurm, "waiting", {**EMULATED, "gpus": [1]}, driver_job=job)
+    code, said = detach(swept)
+    assert code == 0, said
+    assert re.match(r"Queued: job \d+ \(waiting-driver-1\) waits .*BeginTime", said)
+    assert "(waiting-driver-1) waits in the queue, BeginTime" in swept.status()
+    code, said = slurm.scalelab("stop", f"runs/{swept.name}")
+    assert code == 0, said
+    assert said.startswith("Cancelled: job ")
+    swept.check_nothing_is_left()
+    job = {"walltime": "5min", "partition": "nowhere"}
+    swept = Swept(slurm, "waiting", {**EMULATED, "gpus": [1]}, driver_job=job)
+    code, said = detach(swept)
+    assert code == 3, said
+    assert "invalid partition specified: nowhere" in said
