@@ -1,10 +1,13 @@
 import os
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from real_sweeps import PATIENCE_S, Start, Sweep
+from terminal import Terminal
 
 from scalelab.cli import main
 
@@ -61,3 +64,60 @@ def command() -> list[str]:
 def environment(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Return what a user's shell would pass on, without what tests set."""
     return {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+
+
+@pytest.fixture
+def start(
+    command: list[str], environment: dict[str, str], here: Path
+) -> Iterator[Start]:
+    """Return a function that starts ``scalelab sweep`` in a session of its own."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(text: str, *options: str, **popen: object) -> subprocess.Popen[str]:
+        Path("experiment.yaml").write_text(text)
+        settings = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **popen}
+        process = subprocess.Popen(
+            [*command, "sweep", *options, "experiment.yaml"],
+            text=True,
+            start_new_session=True,
+            env={**environment, "PYTHONPATH": os.pathsep.join(_search_path())},
+            **settings,  # type: ignore[call-overload]
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def _search_path() -> list[str]:
+    return [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+
+
+@pytest.fixture
+def sweep(start: Start) -> Sweep:
+    """Return a function that sweeps to the end."""
+
+    def sweep(text: str, *options: str) -> subprocess.CompletedProcess[str]:
+        process = start(text, *options)
+        out, err = process.communicate(timeout=PATIENCE_S)
+        assert "Traceback" not in err, err
+        return subprocess.CompletedProcess([], process.returncode, out, err)
+
+    return sweep
+
+
+@pytest.fixture
+def terminal() -> Iterator[Callable[[int], Terminal]]:
+    made: list[Terminal] = []
+
+    def make(columns: int) -> Terminal:
+        made.append(Terminal(columns))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()

@@ -1,0 +1,173 @@
+"""Sweeps that users watch and interrupt: signals, terminals, pipes."""
+
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from measured_runs import EMULATED
+from real_sweeps import (
+    LONG,
+    PATIENCE_S,
+    Start,
+    Sweep,
+    assert_gone,
+    attempts,
+    interrupt,
+    rows,
+    wait_for_a_step,
+)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_ctrl_c_finishes_what_runs_and_the_next_sweep_goes_on(
+    start: Start, sweep: Sweep, here: Path
+) -> None:
+    process = start(LONG)
+    processes = wait_for_a_step(process)
+    interrupt(process)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, err
+    assert out == ""
+    assert "Stopping: the sweep was stopped; " in err
+    assert "The same command goes on with them." in err
+    assert "Traceback" not in err
+    assert_gone(processes)
+    finished = attempts()
+    assert {row["outcome"] for row in rows()} == {"completed"}
+    assert 0 < len(finished) < 8
+
+    rest = sweep(LONG)
+    assert rest.returncode == 0, rest
+    assert rest.stderr.startswith(
+        f"Continuing {here}/runs/small: {len(finished)} trial"
+    )
+    assert len(attempts()) == 8
+    assert set(finished) < set(attempts())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("numbers", [("SIGINT", "SIGINT"), ("SIGTERM",)])
+def test_a_second_ctrl_c_or_a_kill_leaves_no_process(
+    start: Start, here: Path, numbers: tuple[str, ...]
+) -> None:
+    process = start(LONG.replace("steps: 60", "steps: 2000"))
+    processes = wait_for_a_step(process)
+    for number in numbers:
+        interrupt(process, getattr(signal, number))
+        time.sleep(0.2)
+    _, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, err
+    assert "cancelled" in err
+    assert "Traceback" not in err
+    assert_gone(processes)
+    assert {row["outcome"] for row in rows()} <= {"cancelled", "completed"}
+    assert not list(Path("runs/small").glob("driver.lease"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_before_the_nodes_are_up(start: Start, here: Path, times: int) -> None:
+    process = start(LONG)
+    assert process.stderr is not None
+    first = process.stderr.readline()
+    assert first.startswith("Running 8 trials")
+    children = psutil.Process(process.pid).children(recursive=True)
+    for _ in range(times):
+        interrupt(process)
+        time.sleep(0.3)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, err
+    assert out == ""
+    assert "Traceback" not in err
+    assert_gone(children)
+    assert attempts() == []
+
+
+@pytest.mark.slow
+def test_the_run_of_a_killed_driver_goes_on(
+    start: Start, sweep: Sweep, here: Path
+) -> None:
+    process = start(LONG)
+    processes = wait_for_a_step(process)
+    process.kill()
+    process.communicate()
+    assert_gone(processes)
+    rest = sweep(LONG)
+    assert rest.returncode == 0, rest
+    completed = [row["trial_id"] for row in rows() if row["outcome"] == "completed"]
+    assert len(completed) == len(set(completed)) == 8
+
+
+@pytest.mark.slow
+def test_two_drivers_of_one_run(start: Start, sweep: Sweep, here: Path) -> None:
+    process = start(LONG)
+    wait_for_a_step(process)
+    other = sweep(LONG)
+    assert other.returncode == 2
+    assert "Error: " in other.stderr
+    assert process.poll() is None
+    interrupt(process, signal.SIGTERM)
+    process.communicate(timeout=PATIENCE_S)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("columns", "no_color"), [(100, False), (40, False), (100, True)]
+)
+def test_a_terminal_shows_live_progress(
+    start: Start, environment, here, terminal, columns: int, no_color: bool
+) -> None:
+    environment["TERM"] = "xterm-256color"
+    if no_color:
+        environment["NO_COLOR"] = "1"
+    made = terminal(columns)
+    process = start(EMULATED, **made.ends)
+    text = made.read_until(process)
+    assert process.wait(PATIENCE_S) == 0, text
+    assert "\x1b[2K" in text, "lines are redrawn"
+    has_bar = "\N{BOX DRAWINGS HEAVY HORIZONTAL}" in text
+    assert has_bar == (columns >= 80)
+    assert bool(re.search(r"\x1b\[[0-9;]*3[0-9]", text)) == (has_bar and not no_color)
+    assert "8/8 done, 0 running" in text
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).replace("\r", "")
+    answer = plain.partition("8/8 done, 0 running")[2].splitlines()[1:]
+    shown = [line for line in answer if "/" not in line]
+    assert max(map(len, shown)) <= columns
+
+
+@pytest.mark.parametrize("reply", ["n\n", "\x04"])
+def test_a_large_sweep_asks_and_takes_no_for_an_answer(
+    start: Start, here: Path, terminal, reply: str
+) -> None:
+    made = terminal(80)
+    asking = EMULATED + "confirm_above: {trials: 7}\n"
+    process = start(asking, **made.ends)
+    made.read_until(process, "[y/N]")
+    made.write(reply)
+    text = made.read_until(process)
+    assert process.wait(PATIENCE_S) == 130, text
+    assert "This sweep runs 8 trials" in text
+    assert not Path("runs").exists()
+
+
+@pytest.mark.slow
+def test_a_reader_that_leaves_gets_no_traceback(
+    command: list[str], environment: dict[str, str], here: Path
+) -> None:
+    Path("experiment.yaml").write_text(EMULATED)
+    line = '{ "$@" 2>&1 1>/dev/null; } | head -1; exit "${PIPESTATUS[0]}"'
+    ended = subprocess.run(
+        ["bash", "-c", line, "-", *command, "sweep", "experiment.yaml"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=PATIENCE_S,
+    )
+    assert ended.stdout == f"Running 8 trials into {here}/runs/small.\n"
+    assert ended.stderr == ""
+    assert ended.returncode in (0, 141)
