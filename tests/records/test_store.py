@@ -286,3 +286,21 @@ def test_the_cost_of_an_attempt_does_not_grow(
             counts.append(dict(calls))
     assert counts[1] == counts[-1]
     assert counts[-1].get("listdir", 0) == counts[-1].get("scandir", 0) == 0
+
+
+def test_the_experiment_is_read_as_utf_8_whatever_the_locale(tmp_path: Path) -> None:
+    text = "name: x  # caf\u00e9\n"
+    RunStore.create(tmp_path / "run", experiment_text=text, meaning={})
+    code = (
+        "import sys; from pathlib import Path; "
+        "from scalelab.records.store import RunStore; "
+        "text = RunStore.open(Path(sys.argv[1])).experiment_text; "
+        "sys.exit(text != sys.argv[2].encode().decode('unicode_escape'))"
+    )
+    arguments = [str(tmp_path / "run"), text.encode("unicode_escape").decode()]
+    subprocess.run(
+        [sys.executable, "-X", "utf8=0", "-c", code, *arguments],
+        env={**os.environ, "LC_ALL": "POSIX", "PYTHONCOERCECLOCALE": "0"},
+        check=True,
+        timeout=60,
+    )
