@@ -40,6 +40,8 @@ COMMANDS = {
     "doctor": "Say what this machine can run, and what it cannot.",
 }
 
+GROUPS = {"site": "Write a profile of the cluster that this machine belongs to."}
+
 # Newer typers bring click along; none has a public name for this class.
 UsageError: type[Any] = typer.BadParameter.__mro__[1]
 
@@ -57,6 +59,9 @@ def build_app() -> typer.Typer:
     for name, summary in COMMANDS.items():
         module = import_module(f"scalelab.cli.{name}_command")
         app.command(name, short_help=summary)(module.run)
+    for name, summary in GROUPS.items():
+        module = import_module(f"scalelab.cli.{name}_command")
+        app.add_typer(module.app, name=name, short_help=summary)
     return app
 
 

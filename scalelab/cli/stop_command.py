@@ -16,7 +16,7 @@ def run(
         bool, typer.Option("--now", help="End the trials that run, and wait for it.")
     ] = False,
 ) -> None:
-    """Stop the sweep of a run, wherever its driver is.
+    """Stop a run's sweep, wherever its driver is.
 
     The trials that run are finished first. The same sweep command goes on later.
     """

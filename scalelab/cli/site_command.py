@@ -1,0 +1,70 @@
+"""``scalelab site``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+app = typer.Typer(
+    help="Site profiles: what a cluster has, and how to ask for it.",
+    rich_markup_mode=None,
+    no_args_is_help=True,
+)
+
+
+@app.callback()
+def _group() -> None:
+    """Site profiles: what a cluster has, and how to ask for it."""
+
+
+@app.command("init")
+def init(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME",
+            help="Name of the profile, or path of a YAML file [default: the cluster's "
+            "own name].",
+        ),
+    ] = None,
+    partition: Annotated[
+        str | None,
+        typer.Option(
+            "--partition",
+            "--queue",
+            metavar="NAME",
+            help="Partition or queue [default: the one with most GPUs].",
+        ),
+    ] = None,
+    device_type: Annotated[
+        Literal["cuda", "cpu"] | None,
+        typer.Option(
+            help="What ranks run on [default: cuda where nodes have GPUs]; with cpu "
+            "they only hold the GPUs' places."
+        ),
+    ] = None,
+    scheduler: Annotated[
+        Literal["slurm", "pbs"] | None,
+        typer.Option(help="Batch system [default: the one that is here]."),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace a profile that is there.")
+    ] = False,
+) -> None:
+    """Write a commented profile of this cluster, from what its batch system says.
+
+    Profiles lie in ~/.config/scalelab/sites.
+    """
+    from scalelab.cluster.inventory import survey
+    from scalelab.cluster.site_profile import profile_text, write_profile
+    from scalelab.experiment.site import DeviceType, Scheduler
+
+    found = survey(None if scheduler is None else Scheduler(scheduler))
+    queue = found.queue(partition)
+    kind = None if device_type is None else DeviceType(device_type)
+    text = profile_text(found, queue, device_type=kind)
+    path = write_profile(text, name or found.cluster_name, force=force)
+    typer.echo(f"Wrote {path}: {found.noun} {queue.name}, {queue.largest_group}.")
+    site = path.stem if name is None or name == path.stem else name
+    typer.echo(f"Look through it, then: scalelab doctor --site {site}")
