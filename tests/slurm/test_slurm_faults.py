@@ -94,8 +94,6 @@ def test_a_node_that_goes_down_is_done_without(slurm: ThrowawaySlurm) -> None:
         rows = swept.check_complete(12)
     finally:
         slurm.start_node(host)
-        back = ["scontrol", "update", f"nodename={host}", "state=resume"]
-        slurm.run(back, user="root")
         wait_until(slurm.is_idle, "the node is back")
     last = rows.iloc[-1]
     assert host not in last["hosts"]
