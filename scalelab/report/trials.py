@@ -18,6 +18,7 @@ from scalelab.laws.rows import (
     numbers,
     split_curves,
 )
+from scalelab.laws.time_to_target import measured_factorisation
 from scalelab.records.attempt import AttemptResult, Outcome
 from scalelab.report.numerals import counted, duration, number
 from scalelab.report.subject import Subject, usable_rows
@@ -222,32 +223,21 @@ def _texts(values: Iterable[Any]) -> tuple[str, ...]:
 
 
 def product_check_table(subject: Subject) -> pd.DataFrame:
-    """Compare end-to-end trials with samples to target over throughput.
+    """Compare end-to-end trials with the product of the two laws.
 
     Returns
     -------
     DataFrame
-        ``world_size``, ``global_batch_size``, ``measured_s`` (training time to target),
-        ``predicted_s`` (median samples to target of convergence trials at this batch
-        over the median measured throughput at this count and batch) and
-        ``relative_error``. Empty without trials of all three kinds.
+        One row per end-to-end trial that the laws can judge: ``world_size``,
+        ``global_batch_size``, ``measured_s`` (training time to target),
+        ``predicted_s`` and ``relative_error``.
     """
-    observations = subject.observations
-    whole = observations[observations["kind"].eq("end_to_end").fillna(False)]
-    learned = observations[observations["kind"].eq("convergence").fillna(False)]
-    samples = learned.groupby("global_batch_size")["samples_to_target"].median()
-    rates = subject.rows.groupby(["world_size", "global_batch_size"])
-    rate = rates["throughput_samples_per_s"].median()
-    key = ["world_size", "global_batch_size"]
-    found = whole.groupby(key)["time_to_target_s"].median().dropna().reset_index()
-    found = found.astype(float).rename(columns={"time_to_target_s": "measured_s"})
-    pairs = found[key].itertuples(index=False, name=None)
-    predicted = [
-        float(samples.get(pair[1], np.nan)) / rate.get(pair, np.nan) for pair in pairs
-    ]
-    found["predicted_s"] = np.array(predicted, dtype=float)
-    found["relative_error"] = found["predicted_s"] / found["measured_s"] - 1
-    return found.dropna().reset_index(drop=True)
+    columns = ["world_size", "global_batch_size", "measured_s", "predicted_s"]
+    factorisation = measured_factorisation(subject.observations)
+    if factorisation is None:
+        return pd.DataFrame(columns=[*columns, "relative_error"])
+    found = factorisation.trials[columns].astype(float)
+    return found.assign(relative_error=found["predicted_s"] / found["measured_s"] - 1)
 
 
 def curve_table(observations: pd.DataFrame) -> Table:

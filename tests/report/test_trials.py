@@ -106,8 +106,8 @@ def test_whole_runs_are_compared_with_the_product() -> None:
     )
     table = product_check_table(Subject.of(frame([steady, learned, whole])))
     assert len(table) == 1
-    assert table["predicted_s"].iloc[0] == pytest.approx(50_000 / rate)
-    assert table["relative_error"].iloc[0] == pytest.approx(-0.2)
+    assert table["predicted_s"].iloc[0] == pytest.approx(50_000 / rate, rel=0.05)
+    assert table["relative_error"].iloc[0] == pytest.approx(-0.2, abs=0.04)
 
 
 def test_without_whole_runs_nothing_is_compared() -> None:
