@@ -172,6 +172,7 @@ class Loop:
 
     def _run_block(self, num_steps: int) -> None:
         first = self._tally.step
+        has_just_resumed = first > 0 and self._last_step_s is None
         self._context.progress(first)
         self._engine.begin(first)
         self._clock.start()
@@ -180,7 +181,7 @@ class Loop:
             self._context.progress(step + 1)
         readings = self._clock.drain()
         self._monitor.sample()
-        if first >= self._plan.warmup_steps:
+        if first >= self._plan.warmup_steps and not has_just_resumed:
             self._tally.measured.append(readings)
         self._record_steps(readings)
         self._tally.step = first + num_steps
