@@ -60,7 +60,7 @@ def examine(runs: Path) -> Iterator[Finding]:
     yield _devices()
     for package, extra in (("torch", "train"), ("distributed", "train")):
         yield _package(package, extra)
-    yield _run_directory(runs)
+    yield run_directory_finding(runs)
     yield _tried("multi-rank trial", _two_ranks)
     yield _batch_system()
 
@@ -92,7 +92,8 @@ def _package(name: str, extra: str) -> Finding:
     return Finding(subject=name, health=Health.OK, text=metadata.version(name))
 
 
-def _run_directory(runs: Path) -> Finding:
+def run_directory_finding(runs: Path) -> Finding:
+    """Say whether runs can be written to a folder."""
     place = next(p for p in (runs.absolute(), *runs.absolute().parents) if p.exists())
     free = shutil.disk_usage(place).free
     try:

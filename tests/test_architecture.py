@@ -32,6 +32,8 @@ MAY_IMPORT = {
     "stopping": {*PLAIN, "cluster"},
     "session": {*PLAIN, *ANALYSIS, "run_status", "sweeping"},
     "doctor": {*PLAIN, *RUNNING},
+    "site_doctor": {*PLAIN, "cluster", "doctor"},
+    "site_trial": {*PLAIN, "cluster", "doctor", "site_doctor"},
 }
 
 

@@ -2,27 +2,88 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-SOMETHING_BROKEN = 1
+if TYPE_CHECKING:
+    from scalelab.doctor import Finding
+    from scalelab.experiment.site import Site
+
+SOMETHING_BROKEN, SITE_BROKEN = 1, 3
 
 
 def run(
     runs: Annotated[
         Path, typer.Option(metavar="DIR", help="Where runs are written.")
     ] = Path("runs"),
+    site: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Check this site: name or path of its profile."
+        ),
+    ] = None,
+    job: Annotated[
+        bool,
+        typer.Option("--job", help="With --site: also run one short job on a node."),
+    ] = False,
 ) -> None:
-    """Say what this machine can run, and what it cannot."""
-    from scalelab.doctor import Health, examine
+    """Say what this machine can run, and what it cannot.
 
-    is_broken = False
-    for finding in examine(runs):
-        is_broken |= finding.health is Health.BROKEN
-        typer.echo(f"{finding.health:<7} {finding.subject:<17} {finding.text}")
-    if is_broken:
+    With --site, say whether sweeps can run there: without device time, or by one short
+    job.
+    """
+    from scalelab.errors import SpecError
+
+    if site is not None:
+        _check_site(runs, site, with_job=job)
+        return
+    if job:
+        raise SpecError("--job tries a node of a site. Name the site: --site NAME.")
+    from scalelab.doctor import examine
+
+    if _show(examine(runs)):
         typer.echo("Sweeps cannot run here until what is broken is mended.")
         raise typer.Exit(SOMETHING_BROKEN)
     typer.echo("Sweeps can run here: scalelab sweep EXPERIMENT.yaml")
+
+
+def _check_site(runs: Path, name: str, *, with_job: bool) -> None:
+    from scalelab.errors import SpecError
+    from scalelab.experiment.site import Scheduler, Site
+    from scalelab.site_doctor import examine_site
+
+    site = Site.find(name)
+    if site.scheduler in (Scheduler.LOCAL, Scheduler.ADDRESS):
+        raise SpecError(
+            f"site {site.name!r} has scheduler={site.scheduler}, and there is no batch "
+            "system to check. Without --site, doctor checks this machine."
+        )
+    is_broken = _show(examine_site(site, runs))
+    if with_job and site.scheduler.is_batch_system:
+        is_broken |= _show(_tried(site, runs))
+    if is_broken:
+        typer.echo(f"Sweeps on {site.name} will fail until what is broken is mended.")
+        raise typer.Exit(SITE_BROKEN)
+    typer.echo(f"Sweeps can run there: scalelab sweep EXPERIMENT.yaml --site {name}")
+
+
+def _tried(site: Site, runs: Path) -> Iterator[Finding]:
+    from scalelab.site_trial import try_node
+
+    return try_node(site, runs, lambda text: typer.echo(text, err=True))
+
+
+def _show(findings: Iterator[Finding]) -> bool:
+    """Print findings; tell whether something is broken."""
+    from scalelab.cli.wording import one_line
+    from scalelab.doctor import Health
+
+    is_broken = False
+    for finding in findings:
+        is_broken |= finding.health is Health.BROKEN
+        text = one_line(finding.text)
+        typer.echo(f"{finding.health:<7} {finding.subject:<17} {text}")
+    return is_broken

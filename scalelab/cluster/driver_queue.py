@@ -67,6 +67,18 @@ def submit_driver(
     return record
 
 
+def submit_script(scheduler: Scheduler, name: str, script: str) -> DriverRecord:
+    """Submit a job of one's own; it is not recorded.
+
+    Raises
+    ------
+    ClusterError
+        If the batch system refuses.
+    """
+    job_id = asyncio.run(_submit(scheduler, name, script))
+    return DriverRecord(scheduler=scheduler.value, name=name, job_id=job_id, number=1)
+
+
 def job_log(run: Path, name: str) -> Path:
     """Return where a job says what its driver's own log does not."""
     return run / CLUSTER_DIRECTORY / f"{name}.log"
@@ -117,8 +129,7 @@ async def _submit(scheduler: Scheduler, name: str, script: str) -> str:
     except (OSError, RuntimeError, ValueError, TimeoutError) as error:
         words = scheduler_words(error) or "it did not answer in time"
         raise ClusterError(
-            f"{scheduler} refused the job of the sweep's driver: {words}. Correct "
-            "driver_job in the site; without it, --detach starts a process here."
+            f"{scheduler} refused the job {name}: {words}. Correct the site."
         ) from error
     assert job.job_id is not None
     return job.job_id

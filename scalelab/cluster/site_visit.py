@@ -1,0 +1,129 @@
+"""What ``scalelab doctor --job`` runs on a node: look around and tell."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from scalelab.cluster.devices import granted_devices
+from scalelab.cluster.network import address_of_interface, address_towards
+from scalelab.errors import ScaleLabError
+from scalelab.records.attempt_io import encode_json, write_atomically
+
+TASK, ANSWER = "task.json", "answer.json"
+CALL_TIMEOUT_S = 30.0
+
+
+def visit(folder: Path) -> dict[str, Any]:
+    """Do what the task in a folder says, and return what was found.
+
+    Parameters
+    ----------
+    folder
+        On a file system that the node shares with the driver.
+    """
+    task = json.loads((folder / TASK).read_bytes())
+    found: dict[str, Any] = {
+        "host": socket.gethostname(),
+        "python": sys.executable,
+        "token": task["token"],
+        "num_cores": len(os.sched_getaffinity(0)),
+        "num_cores_of_node": os.cpu_count(),
+        "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
+        "num_torch_devices": 0,
+    }
+    for name, look in _LOOKS.items():
+        try:
+            found |= look(task)
+        except (ScaleLabError, OSError, ImportError, RuntimeError) as error:
+            found[f"{name}_error"] = str(error)
+    return found
+
+
+def _call(task: Mapping[str, Any]) -> dict[str, Any]:
+    """Call the driver, and let it call back."""
+    url = f"tls://{task['url']}"
+    if task["interface"]:
+        address = address_of_interface(task["interface"])
+    else:
+        address = address_towards(url)
+    host, _, port = task["url"].rpartition(":")
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family) as server:
+        server.bind((address, 0))
+        server.listen()
+        server.settimeout(CALL_TIMEOUT_S)
+        call = {"token": task["token"], "port": server.getsockname()[1]}
+        call |= {"address": address, "time": time.time()}
+        with socket.create_connection(
+            (host.strip("[]"), int(port)), CALL_TIMEOUT_S, (address, 0)
+        ) as out:
+            out.sendall(json.dumps(call).encode() + b"\n")
+        try:
+            server.accept()[0].close()
+        except TimeoutError:
+            return {"address": address, "is_called_back": False}
+    return {"address": address, "is_called_back": True}
+
+
+def _torch(task: Mapping[str, Any]) -> dict[str, Any]:
+    import torch
+
+    count = torch.cuda.device_count() if task["device_type"] == "cuda" else 0
+    return {
+        "torch": torch.__version__,
+        "num_torch_devices": count,
+        "names": sorted({torch.cuda.get_device_name(each) for each in range(count)}),
+    }
+
+
+def _devices(task: Mapping[str, Any]) -> dict[str, Any]:
+    return {"devices": granted_devices(task["device_type"], task["num_devices"])}
+
+
+def _submission(task: Mapping[str, Any]) -> dict[str, Any]:
+    """Try whether a job could be submitted from here."""
+    if task["scheduler"] == "slurm" and shutil.which("sbatch"):
+        argv = ["sbatch", "--test-only", "--wrap=true"]
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if name == "SLURM_CONF" or not name.startswith(("SLURM_", "SBATCH_"))
+        }
+        ended = subprocess.run(
+            argv,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=CALL_TIMEOUT_S,
+            check=False,
+        )
+        words = " ".join(ended.stderr.split())
+        return {"may_submit": ended.returncode == 0, "submission_words": words}
+    return {"may_submit": None if shutil.which("qsub") else False}
+
+
+_LOOKS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+    "call": _call,
+    "torch": _torch,
+    "devices": _devices,
+    "submission": _submission,
+}
+
+
+def main() -> None:
+    """Look around, as the command line says, and write down what was found."""
+    folder = Path(sys.argv[1])
+    write_atomically(folder / ANSWER, encode_json(visit(folder)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+from pathlib import Path
+
+import pytest
+
+from scalelab.cli import main
+
+
+def test_the_group_explains_itself(scalelab) -> None:
+    for words in (["site"], ["site", "--help"], ["site", "init", "--help"]):
+        said = scalelab(*words)
+        assert "rofile" in said.out + said.err
+    assert "--device-type" in scalelab("site", "init", "--help").out
+    assert list(main.GROUPS) == ["site"]
+
+
+def test_no_batch_system(scalelab, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(here))
+    refused = scalelab("site", "init")
+    refused.assert_refused(3)
+    assert "Neither sinfo nor pbsnodes can be run here." in refused.err
+    scalelab("site", "init", "--scheduler", "pbs").assert_refused(3)
+    scalelab("site", "init", "--scheduler", "lsf").assert_refused()
+
+
+def test_a_profile_is_written_and_checked(
+    scalelab, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{here}")
+    for name, line in {
+        "sinfo": "gpu|up|infinite|2|8|6000|gpu:2",
+        "scontrol": "ClusterName = tiny AllocNodes=ALL",
+    }.items():
+        (here / name).write_text(f"#!/bin/sh\necho '{line}'\n")
+        (here / name).chmod(0o755)
+    written = scalelab("site", "init")
+    path = here.with_name("config") / "scalelab" / "sites" / "tiny.yaml"
+    assert written.out.splitlines() == [
+        f"Wrote {path}: partition gpu, 2 x (8 cores, 6 GiB, 2 GPUs).",
+        "Look through it, then: scalelab doctor --site tiny",
+    ]
+    checked = scalelab("doctor", "--site", "tiny")
+    assert checked.code == 3
+    assert checked.out.startswith("broken  programs          sbatch, squeue, scancel")
+    assert "Sweeps on tiny will fail until what is broken is mended." in checked.out
+    named = scalelab("site", "init", "./mine.yaml", "--device-type", "cpu")
+    assert named.out.endswith("doctor --site ./mine.yaml\n")
+    assert "request_gpus: true" in Path("mine.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--job"], "--job tries a node of a site. Name the site: --site NAME."),
+        (["--site", "local"], "there is no batch system to check. Without --site,"),
+        (["--site", "absent"], "no site is called 'absent'."),
+    ],
+)
+def test_what_doctor_cannot_check(scalelab, here: Path, words, text: str) -> None:
+    refused = scalelab("doctor", *words)
+    refused.assert_refused()
+    assert text in refused.err
