@@ -11,15 +11,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from scalelab.cluster.batch_queue import Answer, ask
 from scalelab.cluster.inventory import Inventory, Queue, survey
 from scalelab.cluster.network import own_address
 from scalelab.doctor import Finding, Health, run_directory_finding
-from scalelab.errors import ClusterError
+from scalelab.errors import ClusterError, SpecError
 from scalelab.experiment.driver_jobs import driver_job_script
-from scalelab.experiment.node_jobs import node_job_script
+from scalelab.experiment.node_jobs import node_job_script, refuse_log_directory
 from scalelab.experiment.site import DeviceType, Scheduler, Site
 
 MAX_SKEW_S = 2.0
@@ -51,7 +52,8 @@ def examine_site(site: Site, runs: Path) -> Iterator[Finding]:
         yield from _allocation()
     elif not missing:
         yield from _queue(site)
-        yield from _submissions(site, runs)
+        with suppress(SpecError):  # of the run's directory: it is said above
+            yield from _submissions(site, runs)
         yield from _submission_from_nodes(site)
 
 
@@ -83,13 +85,12 @@ def _programs(site: Site, missing: list[str]) -> Iterator[Finding]:
 
 def _folder(site: Site, runs: Path) -> Iterator[Finding]:
     place = runs.absolute()
+    try:
+        refuse_log_directory(site, place)
+    except SpecError as error:
+        yield broken("run directory", str(error))
+        return
     finding = run_directory_finding(runs)
-    if found := re.search(r"[\s%\"'$]", str(place)):
-        finding = broken(
-            "run directory",
-            f"{place} has {found[0]!r} in it, which batch systems do not take in paths "
-            "of logs. Sweep into another folder: --run.",
-        )
     yield finding
     if finding.health is Health.BROKEN:
         return

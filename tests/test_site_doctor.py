@@ -131,11 +131,10 @@ class TestSlurm:
         assert list(found) == [subject]
         assert words in found[subject]
 
-    def test_a_folder_with_spaces(self, tmp_path: Path) -> None:
-        found = broken(examined(SLURM, tmp_path / "my runs"))
-        assert (
-            "has ' ' in it, which batch systems do not take" in found["run directory"]
-        )
+    def test_a_folder_without_logs(self, tmp_path: Path) -> None:
+        found = broken(examined(SLURM, tmp_path / "50%"))
+        assert list(found) == ["run directory"]
+        assert "slurm does not take in the path of a log." in found["run directory"]
 
     def test_a_refused_job(self, slurm: Program, tmp_path: Path) -> None:
         words = "sbatch: error: Memory specification can not be satisfied"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from scalelab.errors import SpecError
 from scalelab.experiment.directives import job_script
+from scalelab.experiment.node_jobs import refuse_log_directory
 from scalelab.experiment.site import DeviceType, Scheduler
 from scalelab.experiment.trial import Allocation
 
@@ -47,7 +48,7 @@ def driver_job_script(
     Raises
     ------
     SpecError
-        If the site has no ``driver_job``.
+        If the site has no ``driver_job``, or cannot write a log there.
 
     Examples
     --------
@@ -81,6 +82,7 @@ def driver_job_script(
             f"site {site.name!r} does not say in what job a driver may run. Add, for "
             "example, driver_job: {walltime: 24h}."
         )
+    refuse_log_directory(site, job_log.parent)
     directives = job.directives
     if after is not None:
         directives = (*directives, _AFTER[site.scheduler](after))

@@ -84,13 +84,7 @@ def node_job_script(
     exec python3 -m scalelab.cluster.node_process /data/nodes.json vit-1
     <BLANKLINE>
     """
-    forbidden = {"slurm": "%\\\n", "pbs": " \t\n"}.get(site.scheduler, "")
-    if any(letter in str(directory) for letter in forbidden):
-        raise SpecError(
-            f"{str(directory)!r} holds {' or '.join(map(repr, forbidden))}, which "
-            f"{site.scheduler} does not take in the path of a log. Choose another "
-            "directory for the run with --run."
-        )
+    refuse_log_directory(site, directory)
     allocation = Allocation(devices_per_node=(site.devices_per_node,) * num_nodes)
     return job_script(
         site,
@@ -99,6 +93,23 @@ def node_job_script(
         job_name=job_name,
         log=directory / f"{job_name}.log",
     )
+
+
+def refuse_log_directory(site: Site, directory: Path) -> None:
+    """Refuse a directory in which the site's batch system cannot write a log.
+
+    Raises
+    ------
+    SpecError
+        If its path holds what the batch system does not take.
+    """
+    forbidden = {"slurm": "%\\\n", "pbs": " \t\n"}.get(site.scheduler, "")
+    if any(letter in str(directory) for letter in forbidden):
+        raise SpecError(
+            f"{str(directory)!r} holds {' or '.join(map(repr, forbidden))}, which "
+            f"{site.scheduler} does not take in the path of a log. Choose another "
+            "directory for the run with --run."
+        )
 
 
 def _start_line(site: Site, num_nodes: int, directory: Path, job_name: str) -> str:
