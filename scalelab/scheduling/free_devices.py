@@ -66,10 +66,11 @@ class FreeDevices:
         The i-th largest share needs i nodes that have at least as many free devices;
         because a node that serves a large share serves any smaller one, that suffices.
         """
-        if devices_per_node[0] >= len(self._num_with_at_least):
-            return False
+        largest, smallest = devices_per_node[0], devices_per_node[-1]
         available = self._num_with_at_least
-        return all(
+        if largest >= len(available) or available[smallest] < len(devices_per_node):
+            return False
+        return largest == smallest or all(
             available[count] > index for index, count in enumerate(devices_per_node)
         )
 

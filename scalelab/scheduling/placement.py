@@ -25,7 +25,7 @@ from scalelab.scheduling.free_devices import FreeDevices
 WALLTIME_MARGIN_S = 15.0
 """How much sooner than its node's job a trial is to end."""
 PATIENCE = 256
-"""Younger trials that may start before a waiting trial goes first, however small."""
+"""Later trials that may start before a waiting trial goes first, however small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +56,21 @@ class Request:
 class _Group:
     """Requests of one repeat, allocation and rough duration: a first-in-first-out line.
 
-    ``overtaken`` counts the younger requests that started while its head waited.
+    ``overtaken`` counts the requests that came later, when its head was waiting
+    already, and started before it. Those that came together are ordered by plan.
     """
 
+    repeat: int
+    world_size: int
     queue: deque[Request] = field(default_factory=deque)
     overtaken: int = 0
 
     @property
     def rank(self) -> tuple[bool, int, int, int]:
         """Sort key among groups: the smallest goes first."""
-        head = self.queue[0]
         impatient = self.overtaken >= PATIENCE
-        return (not impatient, head.trial.repeat, -head.trial.world_size, head.number)
+        number = self.queue[0].number
+        return (not impatient, self.repeat, -self.world_size, number)
 
 
 @dataclass(slots=True)
@@ -103,15 +106,19 @@ _Held = list[tuple[_Slots, tuple[int, ...]]]
 class _Reservation:
     """When the first trial in line can start, and what may run past that moment."""
 
-    def __init__(self, start_s: float, free: FreeDevices, later: FreeDevices) -> None:
+    def __init__(
+        self,
+        start_s: float,
+        nodes: Iterable[str],
+        free: FreeDevices,
+        later: FreeDevices,
+    ) -> None:
         self.start_s = start_s
         self._later = later
-        self.spare = FreeDevices(
-            {
-                node: min(count, later.counts[node])
-                for node, count in free.counts.items()
-            }
-        )
+        self.spare = free.copy()
+        for node in nodes:
+            # Elsewhere there will be as many devices as now, or more.
+            self.spare.set(node, min(free.counts[node], later.counts[node]))
 
     def account(
         self,
@@ -155,6 +162,8 @@ class Placer:
         self._end_of: dict[int, float] = {}
         self._limits: dict[str, _Limit] = {}
         self._num_waiting = 0
+        self._num_rounds = 0
+        self._round_of: dict[int, int] = {}
         for node in nodes:
             self.add_node(node)
 
@@ -230,12 +239,15 @@ class Placer:
         # Steps of a fifth keep the lines few and the short trials apart from the long.
         rough = math.ceil(4 * math.log2(max(request.duration_s, 1e-3)))
         key = (request.trial.repeat, request.devices_per_node, rough)
-        queue = self._groups.setdefault(key, _Group()).queue
+        if key not in self._groups:
+            self._groups[key] = _Group(key[0], request.trial.world_size)
+        queue = self._groups[key].queue
         if queue and request.number < queue[0].number:
             queue.appendleft(request)  # it runs again after an attempt was lost
         else:
             queue.append(request)
         self._num_waiting += 1
+        self._round_of[request.number] = self._num_rounds
 
     def waiting(self) -> list[Request]:
         """Return the trials that wait, in the source's order."""
@@ -255,6 +267,7 @@ class Placer:
         list of (Request, Placement)
             In the order of their start; each holds its devices until :meth:`release`.
         """
+        self._num_rounds += 1
         placed = []
         first: Request | None = None
         reservation: _Reservation | None = None
@@ -341,8 +354,9 @@ class Placer:
         group.overtaken = 0
         if not group.queue:
             del self._groups[key]
+        came = self._round_of.pop(started.number)
         for other in self._groups.values():
-            if other.queue[0].number < started.number:
+            if self._round_of[other.queue[0].number] < came:
                 other.overtaken += 1
 
     def _reserve(self, request: Request, now_s: float) -> _Reservation:
@@ -362,7 +376,7 @@ class Placer:
         )
         for node, count in zip(nodes, request.devices_per_node, strict=True):
             later.add(node, -count)
-        return _Reservation(start_s, self._free, later)
+        return _Reservation(start_s, nodes, self._free, later)
 
 
 def _in_words(counts: Iterable[int]) -> str:

@@ -141,6 +141,22 @@ def test_small_trials_do_not_starve_behind_a_stream_of_large_ones(
     assert number <= 7
 
 
+def test_what_is_known_from_the_beginning_overtakes_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(placement, "PATIENCE", 5)
+    place = placer(2)
+    place.enqueue(request(0, 1))
+    for number in range(1, 20):
+        place.enqueue(request(number, 2))
+    order = []
+    while place.num_waiting:
+        for number in numbers(place.place(float(len(order)))):
+            order.append(number)
+            place.release(number)
+    assert order == [*range(1, 20), 0]
+
+
 def test_a_retried_trial_goes_before_its_equals() -> None:
     place = placer(1)
     for number in range(3):
