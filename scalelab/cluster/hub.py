@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from scalelab.cluster.credentials import run_security
 from scalelab.cluster.local import DASK_SETTINGS, SILENT
 from scalelab.cluster.network import LOOPBACK, own_address
 from scalelab.cluster.node_options import NodeOptions, write_private, write_tls_files
@@ -125,14 +126,13 @@ class Hub:
     def _start(self) -> None:
         import dask
         from distributed import Client, SpecCluster
-        from distributed.security import Security
 
         keep_batches_steady()
         scratch = tempfile.mkdtemp(prefix="scalelab-")
         self._stack.callback(shutil.rmtree, scratch, ignore_errors=True)
         settings = {**DASK_SETTINGS, "temporary-directory": scratch}
         self._stack.enter_context(dask.config.set(settings))
-        security = Security.temporary()
+        security = run_security()
         host = own_address(self._site.driver_interface)
         try:
             self._cluster = self._stack.enter_context(

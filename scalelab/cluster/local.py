@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from scalelab.cluster.credentials import run_security
 from scalelab.cluster.devices import local_devices
 from scalelab.cluster.steady_batches import keep_batches_steady
 from scalelab.errors import ClusterError
@@ -139,14 +140,13 @@ class LocalNodes:
     def _start(self) -> None:
         import dask
         from distributed import Client, SpecCluster
-        from distributed.security import Security
 
         keep_batches_steady()
         scratch = Path(tempfile.mkdtemp(prefix="scalelab-"))
         self._stack.callback(shutil.rmtree, scratch, ignore_errors=True)
         settings = {**DASK_SETTINGS, "temporary-directory": str(scratch)}
         self._stack.enter_context(dask.config.set(settings))
-        security = Security.temporary()
+        security = run_security()
         try:
             self._cluster = self._stack.enter_context(
                 SpecCluster(

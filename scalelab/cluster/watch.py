@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from distributed import SchedulerPlugin
+from distributed.scheduler import NoValidWorkerError
 
 from scalelab.cluster.node_plugin import describe_node
 from scalelab.cluster.nodes import Node
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from distributed import Client, Scheduler
 
 TOPIC = "scalelab-nodes"
+PAUSES_S = (0.2, 1.0, 5.0)
+"""Between the round trips to a worker that does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +98,20 @@ def ask_nodes(client: Client, addresses: list[str]) -> list[Node]:
 
 
 async def _describe(client: Client, addresses: list[str]) -> list[Node]:
-    futures = [
-        client.submit(
+    answers = await asyncio.gather(*(_ask(client, each) for each in addresses))
+    return [answer for answer in answers if answer is not None]
+
+
+async def _ask(client: Client, address: str) -> Node | None:
+    """Make a round trip to a worker; an answer that is lost is asked for again."""
+    for pause_s in PAUSES_S:
+        future = client.submit(
             describe_node, workers=[address], allow_other_workers=False, pure=False
         )
-        for address in addresses
-    ]
-    answers = await asyncio.gather(*futures, return_exceptions=True)
-    return [answer for answer in answers if isinstance(answer, Node)]
+        try:
+            return cast(Node, await future)
+        except NoValidWorkerError:  # it has left
+            return None
+        except (Exception, asyncio.CancelledError):
+            await asyncio.sleep(pause_s)
+    return None
