@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from scalelab.cluster.batch_queue import JobView
     from scalelab.sweeping import RunningSweep, Sweep
 
-QUEUED_S = 10.0
+QUEUED_S = 5.0
 """Seconds that ``--detach`` watches a job that waits in the queue."""
 _LOOK_AGAIN_S, _ASK_QUEUE_S = 0.1, 1.0
 # What says to programs that they are part of the driver's job, or binds them to its

@@ -52,22 +52,29 @@ def stop(run: Path, *, at_once: bool = False) -> str:
     patience_s = HEARD_WITHIN_S if holder.is_here else HEARD_FROM_AFAR_WITHIN_S
     if not _becomes(lambda: not request.exists() or _has_ended(lease), patience_s):
         return _unheard(run, lease, holder, at_once)
-    _cancel_waiting(store.directory)
+    cancelled = _cancel_waiting(store.directory)
     driver = f"process {holder.pid} on host {holder.host}"
     if _becomes(lambda: _has_ended(lease), ENDED_WITHIN_S if at_once else QUICK_S):
         request.unlink(missing_ok=True)
-        return f"Stopped: {driver} has ended. The same sweep command goes on."
+        return _joined(
+            f"Stopped: {driver} has ended. The same sweep command goes on.", cancelled
+        )
     if at_once:
         raise ClusterError(
             f"{driver} ends what runs, and has not finished within "
             f"{ENDED_WITHIN_S:g} s. {_by_force(holder)}"
         )
     num_running = len(store.running())
-    return (
+    return _joined(
         f"Stopping: {driver} starts no more trials and ends with the last of "
         f"{num_running} that run. See: scalelab status {run}. To end them too: "
-        f"scalelab stop {run} --now"
+        f"scalelab stop {run} --now.",
+        cancelled,
     )
+
+
+def _joined(*sentences: str | None) -> str:
+    return " ".join(filter(None, sentences))
 
 
 def _cancel_waiting(run: Path) -> str | None:

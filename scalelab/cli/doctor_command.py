@@ -61,8 +61,13 @@ def _check_site(runs: Path, name: str, *, with_job: bool) -> None:
             f"site {site.name!r} has scheduler={site.scheduler}, and there is no batch "
             "system to check. Without --site, doctor checks this machine."
         )
+    if with_job and not site.scheduler.is_batch_system:
+        raise SpecError(
+            f"--job submits a job, and site {site.name!r} uses one that is held "
+            "already. Leave it out."
+        )
     is_broken = _show(examine_site(site, runs))
-    if with_job and site.scheduler.is_batch_system:
+    if with_job:
         is_broken |= _show(_tried(site, runs))
     if is_broken:
         typer.echo(f"Sweeps on {site.name} will fail until what is broken is mended.")

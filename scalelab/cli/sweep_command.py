@@ -90,9 +90,12 @@ def run(
     Ctrl-C finishes the trials that run, a second one ends them; scalelab stop does the
     same from another shell.
     """
+    from scalelab.errors import SpecError
     from scalelab.experiment.quantities import parse_gpu_hours
     from scalelab.sweeping import Sweep
 
+    if in_process and detach:
+        raise SpecError("--in-process runs in this shell, --detach apart from it.")
     if in_process:
         _run_in_process(experiment, site)
         return

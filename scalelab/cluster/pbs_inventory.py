@@ -43,7 +43,10 @@ def _json(argv: list[str]) -> dict[str, Any]:
     try:
         return dict(json.loads(said_by(argv)))
     except (ValueError, TypeError) as error:
-        raise ClusterError(f"{' '.join(argv)} said no JSON: {error}") from error
+        raise ClusterError(
+            f"{' '.join(argv)} said no JSON ({error}), as Torque does not. Write the "
+            "profile by hand: docs/clusters.md."
+        ) from error
 
 
 def _hosts(vnodes: Mapping[str, Values]) -> dict[str, list[Values]]:

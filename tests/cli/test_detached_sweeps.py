@@ -262,3 +262,9 @@ def test_a_job_without_a_successor_works_to_its_end(here: Path, queue: Queue) ->
     queue.refusal = "too many jobs"
     said = live(here, 2.0, Running())
     assert "it has no successor: too many jobs" in said[0]
+
+
+def test_a_debugger_needs_a_shell(scalelab, here: Path) -> None:
+    refused = scalelab("sweep", "x.yaml", "--in-process", "--detach")
+    refused.assert_refused()
+    assert "--detach apart from it." in refused.err

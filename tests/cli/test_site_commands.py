@@ -53,9 +53,12 @@ def test_a_profile_is_written_and_checked(
         (["--job"], "--job tries a node of a site. Name the site: --site NAME."),
         (["--site", "local"], "there is no batch system to check. Without --site,"),
         (["--site", "absent"], "no site is called 'absent'."),
+        (["--site", "./held.yaml", "--job"], "uses one that is held already."),
     ],
 )
 def test_what_doctor_cannot_check(scalelab, here: Path, words, text: str) -> None:
+    held = "{scheduler: allocation, device_type: cpu, gpus_per_node: 2}"
+    Path("held.yaml").write_text(held)
     refused = scalelab("doctor", *words)
     refused.assert_refused()
     assert text in refused.err

@@ -1,6 +1,7 @@
 """Drivers apart from the user's shell, on a real SLURM."""
 
 import re
+from typing import Any
 
 import pytest
 from slurm_sweeps import EMULATED, Swept
@@ -8,12 +9,13 @@ from throwaway_slurm import ThrowawaySlurm, wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(200)]
 
-MANY = {
+MANY: dict[str, Any] = {
     "workload": {"name": "emulated", "sample_time_s": 0.004},
-    "measure": {"kind": "throughput", "warmup_steps": 1, "steps": 15, "repeats": 10},
+    "measure": {"kind": "throughput", "warmup_steps": 1, "steps": 15, "repeats": 7},
     "gpus": [1],
     "local_batch_size": [8, 16],
 }
+FEW = {**MANY, "measure": {**MANY["measure"], "steps": 75, "repeats": 3}}
 
 
 def detach(swept: Swept) -> tuple[int, str]:
@@ -21,11 +23,11 @@ def detach(swept: Swept) -> tuple[int, str]:
 
 
 def test_a_detached_process_is_stopped_and_succeeded(slurm: ThrowawaySlurm) -> None:
-    swept = Swept(slurm, "detached", {**MANY, "local_batch_size": [16]}, nodes=1)
+    swept = Swept(slurm, "detached", FEW, nodes=1)
     code, said = detach(swept)
     assert code == 0, said
     assert re.match(r"Begun: process \d+ on host login runs the sweep of", said)
-    wait_until(lambda: swept.num_ended() >= 2, "two trials ended")
+    wait_until(lambda: swept.num_ended(), "a trial ended")
     assert "Driver: process" in swept.status()
     code, said = swept.run()
     assert code == 2, said
@@ -36,11 +38,11 @@ def test_a_detached_process_is_stopped_and_succeeded(slurm: ThrowawaySlurm) -> N
     swept.check_nothing_is_left()
     code, said = swept.run()
     assert code == 0, said + swept.job_logs()
-    swept.check_complete(10)
+    swept.check_complete(6)
 
 
 def test_a_drivers_job_renews_itself(slurm: ThrowawaySlurm) -> None:
-    job = {"walltime": "12s", "partition": "short", "memory": "500MB"}
+    job = {"walltime": "8s", "partition": "short", "memory": "500MB"}
     swept = Swept(slurm, "renewed", MANY, nodes=1, driver_job=job)
     code, said = detach(swept)
     assert code == 0, said
@@ -50,7 +52,7 @@ def test_a_drivers_job_renews_itself(slurm: ThrowawaySlurm) -> None:
     log = (swept.directory / "driver.log").read_text()
     assert "job's time is nearly up: job" in log, log
     assert "renewed-driver-2" in log
-    swept.check_complete(20)
+    swept.check_complete(14)
 
 
 def test_a_drivers_job_that_waits_is_cancelled(slurm: ThrowawaySlurm) -> None:
