@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(200)]
 
 MANY: dict[str, Any] = {
     "workload": {"name": "emulated", "sample_time_s": 0.004},
-    "measure": {"kind": "throughput", "warmup_steps": 1, "steps": 15, "repeats": 7},
+    "measure": {"kind": "throughput", "warmup_steps": 1, "steps": 15, "repeats": 5},
     "gpus": [1],
     "local_batch_size": [8, 16],
 }
@@ -42,7 +42,7 @@ def test_a_detached_process_is_stopped_and_succeeded(slurm: ThrowawaySlurm) -> N
 
 
 def test_a_drivers_job_renews_itself(slurm: ThrowawaySlurm) -> None:
-    job = {"walltime": "8s", "partition": "short", "memory": "500MB"}
+    job = {"walltime": "12s", "partition": "short", "memory": "500MB"}
     swept = Swept(slurm, "renewed", MANY, nodes=1, driver_job=job)
     code, said = detach(swept)
     assert code == 0, said
@@ -52,7 +52,7 @@ def test_a_drivers_job_renews_itself(slurm: ThrowawaySlurm) -> None:
     log = (swept.directory / "driver.log").read_text()
     assert "job's time is nearly up: job" in log, log
     assert "renewed-driver-2" in log
-    swept.check_complete(14)
+    swept.check_complete(10)
 
 
 def test_a_drivers_job_that_waits_is_cancelled(slurm: ThrowawaySlurm) -> None:
