@@ -12,20 +12,28 @@ DECLARED_TIMES = "emulated"
 
 
 class SharedHardware:
-    """Which nodes share a host, and which of their devices are the same core."""
+    """Which nodes share a host, and which devices have no core of their own.
+
+    A batch system may give a job fewer cores than GPUs: SLURM gives one per task unless
+    asked for more.
+    """
 
     def __init__(self) -> None:
         self._hosts: dict[str, str] = {}
         self._slots: Counter[tuple[str, str]] = Counter()
+        self._without_cores: set[str] = set()
 
     def add(self, node: Node) -> None:
         """Take a node into account."""
         self._hosts[node.name] = node.host
         self._slots.update((node.host, device) for device in node.device_ids)
+        if node.num_cores < len(set(node.device_ids)):
+            self._without_cores.add(node.name)
 
     def remove(self, node: Node) -> None:
         """Forget a node."""
         del self._hosts[node.name]
+        self._without_cores.discard(node.name)
         self._slots.subtract((node.host, device) for device in node.device_ids)
 
     def validity(self, workload: str, placement: Placement) -> tuple[str, ...]:
@@ -34,7 +42,7 @@ class SharedHardware:
         if workload != DECLARED_TIMES:
             hosts = [self._hosts[share.node] for share in placement.shares]
             if any(
-                self._slots[host, device] > 1
+                share.node in self._without_cores or self._slots[host, device] > 1
                 for host, share in zip(hosts, placement.shares, strict=True)
                 for device in share.device_ids
             ):

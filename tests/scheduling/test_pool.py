@@ -91,5 +91,17 @@ def test_what_shares_a_core_or_a_host_is_marked_unless_its_times_are_declared(
     assert pool.validity("digits_mlp", placed(a=("1",))) == ()
 
 
+def test_gpus_with_fewer_cores_than_ranks_are_marked(pool: Pool) -> None:
+    pool.join(node("a", "h", "0", "1", num_cores=1))
+    pool.join(node("b", "i", "0", "1", num_cores=2))
+    fit, unfit = placed(b=("0",)), placed(a=("0",), b=("0",))
+    assert pool.validity("resnet_cifar", fit) == ()
+    assert pool.validity("resnet_cifar", unfit) == ("oversubscribed_cores",)
+    assert pool.validity("emulated", unfit) == ()
+    pool.leave("tls://a:1")
+    pool.join(node("a", "h", "0", "1", num_cores=4))
+    assert pool.validity("resnet_cifar", unfit) == ()
+
+
 def test_waiting_is_over_once_something_runs(pool: Pool) -> None:
     assert pool.deadline_s(lambda: False) is None
