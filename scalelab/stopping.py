@@ -65,10 +65,11 @@ def stop(run: Path, *, at_once: bool = False) -> str:
             f"{ENDED_WITHIN_S:g} s. {_by_force(holder)}"
         )
     num_running = len(store.running())
+    trials = "trial that runs" if num_running == 1 else "trials that run"
+    work = f"finishes {num_running} {trials}" if num_running else "gives its nodes back"
     return _joined(
-        f"Stopping: {driver} starts no more trials and ends with the last of "
-        f"{num_running} that run. See: scalelab status {run}. To end them too: "
-        f"scalelab stop {run} --now.",
+        f"Stopping: {driver} starts no more trials and {work}. See: scalelab status "
+        f"{run}. To end at once: scalelab stop {run} --now.",
         cancelled,
     )
 

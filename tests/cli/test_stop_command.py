@@ -12,6 +12,7 @@ from measured_runs import EMULATED, measured_run
 
 from scalelab import stopping
 from scalelab.records.lease import read_holder
+from scalelab.records.stop_request import StopRequests
 from scalelab.records.store import RunStore
 
 LONG = EMULATED.replace("steps: 5,", "steps: 100,")
@@ -162,3 +163,18 @@ def test_what_does_not_answer_is_ended_by_a_signal(
         assert ended.code == 0, ended.err
         assert "was sent SIGTERM and has ended." in ended.out
         assert holder.wait(60) == -signal.SIGTERM
+
+
+def test_what_still_runs_is_counted(
+    scalelab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stopping, "QUICK_S", 0.1)
+    store = measured_run(tmp_path / "run")
+    ledger = store.directory / "ledger.jsonl"
+    with store.lease(), StopRequests(store.directory, look_every_s=0.01):
+        said = scalelab("stop", store.directory).out
+        assert "starts no more trials and gives its nodes back. See:" in said
+        *earlier, _ = ledger.read_text().splitlines(keepends=True)
+        ledger.write_text("".join(earlier))
+        said = scalelab("stop", store.directory).out
+        assert "starts no more trials and finishes 1 trial that runs. See:" in said
