@@ -219,6 +219,10 @@ class Placer:
             limit.allows(head.duration_s, now_s) for head in heads
         )
 
+    def has_room(self, allocation: Allocation) -> bool:
+        """Tell whether a trial fits the nodes that are up, once they are free."""
+        return self._whole.fits(allocation.devices_per_node)
+
     def why_never(self, allocation: Allocation) -> str | None:
         """Say why no configuration of known nodes fits a trial; None if one does."""
         needed = allocation.devices_per_node

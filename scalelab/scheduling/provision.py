@@ -30,6 +30,7 @@ from scalelab.scheduling.gangs import PartEnded
 from scalelab.scheduling.jobs import Batch, Job
 from scalelab.scheduling.losses import HOLD_S, Losses
 from scalelab.scheduling.setbacks import Setbacks
+from scalelab.scheduling.waiting import why_waiting
 
 if TYPE_CHECKING:
     from scalelab.cluster.nodes import Node
@@ -186,7 +187,7 @@ class Provision:
             self._give_back(wanted)
         self._submit(wanted, now_s)
         self._look(now_s)
-        self._report()
+        self._report(is_stopped=is_stopped)
         self._check(wanted, now_s)
 
     def _see(self, seen: QueueSeen) -> None:
@@ -337,10 +338,12 @@ class Provision:
             longer_s = self._look_every_s * 2
             self._look_every_s = min(longer_s, self._site.poll_interval)
 
-    def _report(self) -> None:
+    def _report(self, *, is_stopped: bool) -> None:
         """Write down what is waited for when that changes, and say it."""
         lines = [job.line() for job in self._jobs.values()]
         waiting = [words for words in (self._silence, self._setbacks.words) if words]
+        if not is_stopped:
+            waiting += why_waiting(self._pool, lines)
         if (lines, waiting) == self._written:
             return
         self._written = (lines, waiting)

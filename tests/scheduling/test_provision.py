@@ -549,11 +549,34 @@ def test_a_queue_that_does_not_answer_changes_nothing_and_is_said_once(
         away.provision.take(QueueSeen({}, frozenset({"run-1"}), error))
         away.tick()
     assert away.said == [error]
-    assert away.batch.waiting == [error]
+    assert away.batch.waiting[0] == error
     assert away.batch.requested == {"run-1": 1}
     away.see()
     away.tick()
-    assert away.batch.waiting == []
+    assert error not in away.batch.waiting
+
+
+def test_why_each_trial_waits_is_written_down(scene: Callable[..., Scene]) -> None:
+    mixed = scene()
+    for devices in ((2,), (2,), (1,), (2, 2, 2), (2, 2, 2)):
+        mixed.wait_for(*devices)
+    for _ in range(3):
+        mixed.tick()
+    mixed.submitted()
+    assert mixed.batch.waiting[0] == (
+        "1 trial for 1 node x 1 device: 0 nodes up, 4 in the queue."
+    )
+    waits = JobView(state=JobState.PENDING, reason="Resources")
+    mixed.see(run_2=waits, run_3=waits, run_4=waits)
+    mixed.up("run-1", "n1")
+    mixed.place()
+    mixed.tick()
+    assert mixed.batch.waiting == [
+        "2 trials for 3 nodes x 2 devices: 1 node up, 3 in the queue (Resources).",
+        "the other trials for devices that are in use.",
+    ]
+    mixed.tick(is_stopped=True)
+    assert mixed.batch.waiting == []
 
 
 def test_why_a_job_waits_is_said_when_it_changes(scene: Callable[..., Scene]) -> None:
