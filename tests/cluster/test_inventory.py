@@ -1,7 +1,8 @@
 """What SLURM and PBS say they have, and the profile made of it.
 
-PBS's answers are those that public PBS Professional 2022.1 and OpenPBS systems were
-recorded to give, shortened; the numbers that look like text are theirs.
+No PBS was at hand: its answers follow published ones of PBS Professional 2022.1,
+shortened, with entries made up where none was found (``Qlist``, GPUs as virtual nodes,
+the server). The numbers that look like text are as published.
 """
 
 import doctest
