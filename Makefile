@@ -7,10 +7,10 @@ JOBS ?= 2
 TESTS := --numprocesses $(JOBS) --dist loadfile
 SLOW := "(slow or network or browser) and not gpu"
 SEEDS ?= 5
-BENCHMARKS := launch dispatch instrumentation records cli
+BENCHMARKS := launch dispatch instrumentation records cli packing
 INSTALLED := $(VENV)/.installed
 
-.PHONY: sweep test test-all test-faults test-slurm check bench clean
+.PHONY: sweep test test-all test-faults test-slurm check bench bench-slurm clean
 
 sweep: $(INSTALLED)
 	$(BIN)/scalelab sweep experiments/digits.yaml
@@ -39,6 +39,10 @@ test-slurm: $(INSTALLED)
 
 bench: $(INSTALLED)
 	for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py || exit 1; done
+
+# As root, with SLURM's daemons installed, like test-slurm.
+bench-slurm: $(INSTALLED)
+	for name in refusal turnaround; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .coverage*
