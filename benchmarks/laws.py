@@ -70,9 +70,9 @@ def uncalibrated(law: StepTimeLaw, query: pd.DataFrame) -> pd.DataFrame:
     """Return the median and the interval that the ensemble alone gives."""
     (curve,) = law.curves.values()
     at = Configurations.of(configurations(query), curve.points.batch_unit)
-    middle, variance = curve.ensemble.moments(at)
-    middle = middle + np.log(curve.points.time_unit_s)
-    reach = 1.2816 * np.sqrt(variance + curve.spread**2)
+    mixture = curve.ensemble.mixture(at)
+    middle = mixture.mean + np.log(curve.points.time_unit_s)
+    reach = 1.2816 * np.sqrt(mixture.variance + curve.spread**2)
     logs = {"": middle, "lo_": middle - reach, "hi_": middle + reach}
     return pd.DataFrame({f"step_time_{k}s": np.exp(v) for k, v in logs.items()})
 

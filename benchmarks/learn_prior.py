@@ -4,8 +4,8 @@
 
 Expectation and maximisation: every curve is fitted under the present belief; the next
 one has the mean and covariance of the fitted parameters, their uncertainty included,
-shrunk to the physical guess below. Machines weigh equally before their number of
-curves does, so that a source with many tables does not decide alone.
+shrunk to the physical guess below. What belongs to a machine is learned from machines,
+however many curves each has; a source with many tables does not decide alone.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ from score_adapter import observations
 from scalelab.laws.belief import Belief, free_scale
 from scalelab.laws.ensemble import Ensemble
 from scalelab.laws.points import Points
+from scalelab.laws.prior import SHARE_OF_MACHINE
 from scalelab.laws.rows import split_curves, step_time_rows
 from scalelab.laws.shapes import NUM_PARAMETERS, PARAMETERS, Shape
 
+OF_MACHINE = np.array([SHARE_OF_MACHINE.get(name, 0.0) for name in PARAMETERS])
 OUT = Path(__file__).parents[1] / "scalelab/laws/data/step_time_prior.json"
 NUM_ROUNDS = 3
 MEAN_WORTH, SPREAD_WORTH = 8.0, 12.0  # of the physical guess, in machines
@@ -41,7 +43,7 @@ GUESS = {
     "growth": (0.15, 0.2),
     "node_jump": (0.15, 0.5),
     "growth_per_node": (-0.05, 0.25),
-    "growth_nodes": (0.05, 0.2),
+    "growth_nodes": (0.12, 0.22),
     "second_node": (0.0, 0.3),
     "overlap": (0.3, 1.0),
     "imbalance": (-3.5, 1.2),
@@ -52,14 +54,14 @@ SPECIAL = {
         "exchange": (-1.8, 1.5),
         "node_jump": (-0.3, 1.2),
         "growth_per_node": (0.15, 0.25),
-        "growth_nodes": (0.25, 0.2),
+        "growth_nodes": (0.3, 0.22),
     },
     Shape.ONE_RING: {},
     Shape.SATURATED: {
         "growth": (0.0, 0.05),
         "node_jump": (0.2, 0.6),
         "growth_per_node": (0.0, 0.1),
-        "growth_nodes": (0.1, 0.1),
+        "growth_nodes": (0.15, 0.12),
         "overlap": (-2.0, 0.5),
         "contention": (-7.0, 1.0),
     },
@@ -79,10 +81,21 @@ AMPLITUDES = (np.log([0.05, 0.04, 0.03, 0.025]), np.array([0.7, 0.8, 1.1, 0.8]))
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """Points of a curve and how much it counts."""
+    """Points of a curve, its weight, and how many curves its machine has."""
 
     points: Points
     weight: float
+    beside: int
+
+    @property
+    def weights(self) -> np.ndarray:
+        """How much it counts for each parameter, shape (13,).
+
+        Curves of one machine tell the same about what belongs to the machine, and
+        never count for more than the root of their number.
+        """
+        same = 1 / (1 + (self.beside - 1) * OF_MACHINE)
+        return np.asarray(self.weight * np.minimum(same, self.beside**-0.5))
 
 
 def physical_guess() -> dict[Shape, Belief]:
@@ -108,7 +121,7 @@ def read_curves(table: pd.DataFrame) -> list[Curve]:
         for frame in curves.values():
             points = Points.of(frame)
             weight = WEIGHT_OF_MANY if len(points) >= MANY_POINTS else 1.0
-            found.append(Curve(points=points, weight=weight / np.sqrt(len(curves))))
+            found.append(Curve(points=points, weight=weight, beside=len(curves)))
     return found
 
 
@@ -134,7 +147,7 @@ def learn(curves: Sequence[Curve]) -> dict[Shape, Belief]:
 def _updated(
     shape: Shape, guess: Belief, curves: Sequence[Curve], fits: Sequence[Ensemble]
 ) -> Belief:
-    weights = np.array([curve.weight for curve in curves])
+    weights = np.array([curve.weights for curve in curves])
     means, covariances = [], []
     for fit in fits:
         nodes = fit.fits[shape].nodes
@@ -147,13 +160,16 @@ def _updated(
         )
         means.append(center)
         covariances.append(spread)
-    total = weights.sum()
-    mean = (weights @ np.array(means) + MEAN_WORTH * guess.mean) / (total + MEAN_WORTH)
+    total = weights.sum(axis=0)
+    mean = (weights * np.array(means)).sum(axis=0) + MEAN_WORTH * guess.mean
+    mean /= total + MEAN_WORTH
     mean[0] = 0.0
     offsets = np.array(means) - mean
-    spread = np.einsum("c,cij->ij", weights, np.array(covariances))
-    spread += np.einsum("c,ci,cj->ij", weights, offsets, offsets)
-    covariance = (spread + SPREAD_WORTH * guess.covariance) / (total + SPREAD_WORTH)
+    squares = np.array(covariances) + np.einsum("ci,cj->cij", offsets, offsets)
+    roots = np.sqrt(weights)
+    spread = np.einsum("ci,cj,cij->ij", roots, roots, squares)
+    worth = np.sqrt(total + SPREAD_WORTH)
+    covariance = (spread + SPREAD_WORTH * guess.covariance) / np.outer(worth, worth)
     held = [PARAMETERS.index(name) for name in HELD.get(shape, ())]
     for position in held:
         mean[position] = guess.mean[position]
@@ -172,7 +188,10 @@ def _amplitudes(
     guess: Belief, curves: Sequence[Curve], fits: Sequence[Ensemble]
 ) -> tuple[np.ndarray, np.ndarray]:
     weights = np.array(
-        [c.weight if len(c.points) >= MANY_POINTS else 0.0 for c in curves]
+        [
+            c.weight / np.sqrt(c.beside) if len(c.points) >= MANY_POINTS else 0.0
+            for c in curves
+        ]
     )
     logs = np.array([fit.process.log_amplitudes for fit in fits])
     total = weights.sum()

@@ -18,6 +18,7 @@ import pandas as pd
 from scalelab.errors import SpecError
 from scalelab.laws import rival_forms, rival_learners
 from scalelab.laws.interval import NUM_DRAWS, SEED
+from scalelab.laws.mixture import Mixture
 from scalelab.laws.physics import NAMES, Configurations, Terms
 from scalelab.laws.points import Points
 from scalelab.laws.prior import StepTimePrior
@@ -74,18 +75,22 @@ class RivalCurve:
         """Return what each prediction rests on, see :class:`Support`."""
         return self.coverage.support(Configurations.of(frame))
 
-    def log_moments(self, frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-        """Return mean and deviation of log expected step times (s), each (n,)."""
+    def mixture(self, frame: pd.DataFrame) -> Mixture:
+        """Return one normal around the fitted log step times (s)."""
         at = Configurations.of(frame, self.points.batch_unit)
         micro = np.maximum(self.fitted(at), _TINY)
         middle = np.log(micro * at.accumulation * self.points.time_unit_s)
-        return middle, np.full(len(middle), self.scatter)
+        return Mixture(
+            weights=np.ones((1, 1)),
+            means=middle[None],
+            variances=np.full((1, len(middle)), self.scatter**2),
+        )
 
     def log_draws(self, frame: pd.DataFrame) -> np.ndarray:
         """Draw log step times in seconds, shape (n_draws, n_configurations)."""
-        middle, deviation = self.log_moments(frame)
+        middle = self.mixture(frame).mean
         noise = np.random.default_rng(SEED).standard_normal((NUM_DRAWS, len(middle)))
-        return np.asarray(middle + deviation * noise)
+        return np.asarray(middle + self.scatter * noise)
 
     def terms(self, frame: pd.DataFrame) -> Terms | None:
         """None: these laws name no physical parts."""
@@ -112,6 +117,10 @@ class RivalLaw(StepTimeLaw):
         cls, key: CurveKey, frame: pd.DataFrame, prior: StepTimePrior
     ) -> CurveModel:
         return RivalCurve.fit(cls.form(), frame)
+
+    @staticmethod
+    def _middle(run: Mixture) -> np.ndarray:
+        return run.quantile(0.5)
 
 
 class AmdahlLaw(RivalLaw):

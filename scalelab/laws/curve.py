@@ -11,6 +11,7 @@ from scipy.special import ndtri
 
 from scalelab.laws.ensemble import Ensemble
 from scalelab.laws.interval import NUM_DRAWS, SEED
+from scalelab.laws.mixture import Mixture
 from scalelab.laws.physics import Configurations, Terms
 from scalelab.laws.points import Points
 from scalelab.laws.prior import StepTimePrior
@@ -72,13 +73,11 @@ class Curve:
         """Return what each prediction rests on, see :class:`Support`."""
         return self.coverage.support(Configurations.of(frame))
 
-    def log_moments(self, frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-        """Return mean and standard deviation of the log expected step time (s)."""
+    def mixture(self, frame: pd.DataFrame) -> Mixture:
+        """Return what is believed about the log expected step times (s)."""
         at = Configurations.of(frame, self.points.batch_unit)
-        mean, variance = self.ensemble.moments(at)
-        drift = self._drift(frame)
-        total = variance + (drift**2).sum(axis=1)
-        return mean + self._offset(frame, at), np.sqrt(total)
+        drift = (self._drift(frame) ** 2).sum(axis=1)
+        return self.ensemble.mixture(at).moved(self._offset(frame, at), drift)
 
     def log_draws(self, frame: pd.DataFrame) -> np.ndarray:
         """Draw log expected step times (s) together, (n_draws, n_configurations)."""
@@ -126,7 +125,7 @@ def _residual(points: Points, ensemble: Ensemble) -> Residual | None:
     unseen = points.take(ensemble.unseen)
     if len(unseen) < ENOUGH_POINTS:
         return None
-    predicted, _ = ensemble.moments(unseen.at)
+    predicted = ensemble.mixture(unseen.at).mean
     return Residual.fit(unseen.at, unseen.log_time - predicted)
 
 

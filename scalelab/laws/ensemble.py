@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from scalelab.laws.belief import Belief
+from scalelab.laws.mixture import Mixture
 from scalelab.laws.physics import Configurations
 from scalelab.laws.points import Points
 from scalelab.laws.process import Process, spread_out
@@ -22,6 +23,7 @@ from scalelab.laws.shapes import Shape, log_time
 
 _MOST_POINTS = 144
 """Of a curve; more would add little, and every prediction costs their number."""
+_LEAST_WEIGHT = 0.001  # of a part: what is rarer moves no answer
 _BLOCK = 1000  # configurations predicted at once: their arrays fit into the cache
 
 
@@ -80,15 +82,17 @@ class Ensemble:
             unseen=unseen,
         )
 
-    def moments(self, at: Configurations) -> tuple[np.ndarray, np.ndarray]:
-        """Return mean and variance of the log expected time, each (n,)."""
+    def mixture(self, at: Configurations) -> Mixture:
+        """Return what is believed about the log expected time of each (n,)."""
         every = np.arange(len(at.samples))
         blocks = np.array_split(every, -(-len(every) // _BLOCK) or 1)
         found = [self._moments(at.take(block)) for block in blocks]
-        mean, variance = np.concatenate(found, axis=1)
-        return mean, variance
+        means, variances = np.concatenate(found, axis=2)
+        weights = np.array([[part.weight] for part in self.parts])
+        return Mixture(weights=weights, means=means, variances=variances)
 
     def _moments(self, at: Configurations) -> np.ndarray:
+        """Return mean and variance by part, shape (2, n_parts, n)."""
         cross = self.process.cross(at)
         carried = self.process.solve(cross.T)
         known = (cross * carried.T).sum(axis=1)
@@ -99,10 +103,7 @@ class Ensemble:
             spread = ((slopes @ part.node.covariance) * slopes).sum(axis=1)
             means.append(mean)
             variances.append(spread + left)
-        weights = np.array([part.weight for part in self.parts])
-        mean = weights @ np.array(means)
-        total = weights @ (np.array(variances) + (np.array(means) - mean) ** 2)
-        return np.array([mean, total])
+        return np.array([means, variances])
 
     def draws(self, at: Configurations, normals: np.ndarray) -> np.ndarray:
         """Draw log expected times that err together, shape (n_draws, n).
@@ -144,11 +145,14 @@ def _parts(fits: Mapping[Shape, ShapeFit], num_points: int) -> tuple[Part, ...]:
     logs = np.array([fit.log_evidence for fit in fits.values()])
     weights = np.exp((logs - logs.max()) / np.sqrt(num_points))
     weights /= weights.sum()
-    return tuple(
+    found = [
         Part(shape=fit.shape, node=node, weight=float(weight) * node.share)
         for fit, weight in zip(fits.values(), weights, strict=True)
         for node in fit.nodes
-    )
+    ]
+    kept = [part for part in found if part.weight > _LEAST_WEIGHT]
+    total = sum(part.weight for part in kept)
+    return tuple(replace(part, weight=part.weight / total) for part in kept)
 
 
 def _root(covariance: np.ndarray) -> np.ndarray:

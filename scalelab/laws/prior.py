@@ -22,7 +22,7 @@ from scalelab.laws.support import Coverage
 _SHIPPED = "data/step_time_prior.json"
 _MACHINE = ("device_type", "device_name")
 # of the variance of a parameter between curves, what belongs to the machine
-_OF_MACHINE = {
+SHARE_OF_MACHINE = {
     "batch_exponent": 0.2,
     "batch_sharpness": 0.2,
     "exchange": 0.2,
@@ -119,7 +119,7 @@ class StepTimePrior:
         for shape, belief in self.beliefs.items():
             for relatives, shares in (
                 (elsewhere, _OF_WORKLOAD),
-                (beside, _OF_MACHINE),
+                (beside, SHARE_OF_MACHINE),
             ):
                 told = [relative.evidence[shape] for relative in relatives]
                 shared = np.array([shares.get(name, 0.0) for name in PARAMETERS])

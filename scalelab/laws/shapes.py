@@ -56,6 +56,7 @@ exponent; log jump; two exponents; log factor; log(g - 1); two logs of shares.""
 NUM_PARAMETERS = len(PARAMETERS)
 FIXED_SHARE = PARAMETERS.index("fixed_share")
 EXCHANGE = PARAMETERS.index("exchange")
+NODE_JUMP = PARAMETERS.index("node_jump")
 _FAR = 50.0  # exponents beyond this change nothing that a float can hold
 _NEVER = -60.0
 

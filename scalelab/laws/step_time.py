@@ -19,11 +19,11 @@ from typing import ClassVar, Protocol, Self
 
 import numpy as np
 import pandas as pd
-from scipy.special import ndtri
 
 from scalelab.errors import FitError, NotIdentifiableError, SpecError
 from scalelab.laws.curve import Curve
 from scalelab.laws.interval import NUM_DRAWS, SEED
+from scalelab.laws.mixture import Mixture
 from scalelab.laws.physics import Terms
 from scalelab.laws.prior import StepTimePrior
 from scalelab.laws.rows import (
@@ -35,9 +35,6 @@ from scalelab.laws.rows import (
 )
 from scalelab.laws.support import Gap, Support
 
-# exp(mean - variance) has the least expected relative error of all answers where the
-# log time is normal. The deviations are on the cautious side, hence less than all of it
-_CAUTION, _LARGEST_DEVIATION = 0.7, 0.8
 _ANSWER_COLUMNS = (
     "step_time_s",
     "step_time_lo_s",
@@ -68,8 +65,8 @@ class CurveModel(Protocol):
         """Return what each prediction rests on, see :class:`Support`."""
         ...
 
-    def log_moments(self, frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-        """Return mean and deviation of log expected step times (s), each (n,)."""
+    def mixture(self, frame: pd.DataFrame) -> Mixture:
+        """Return what is believed about the log expected step times (s)."""
         ...
 
     def log_draws(self, frame: pd.DataFrame) -> np.ndarray:
@@ -214,11 +211,9 @@ class StepTimeLaw:
     ) -> tuple[pd.DataFrame, tuple[Gap, ...]]:
         curve = self.curves[key]
         support = curve.support(frame)
-        middle, deviation = curve.log_moments(frame)
-        deviation = np.hypot(deviation, curve.spread)
-        reach = ndtri((1 + interval) / 2) * deviation
-        shift = _CAUTION * np.minimum(deviation, _LARGEST_DEVIATION) ** 2
-        logs = np.array([middle - shift, middle - reach, middle + reach])
+        run = curve.mixture(frame).moved(np.zeros(len(frame)), curve.spread**2)
+        ends = [run.quantile((1 + side * interval) / 2) for side in (-1, 1)]
+        logs = np.array([self._middle(run), *ends])
         unknown = (support == Support.UNSUPPORTED) & (not guess)
         mid, lo, hi = np.where(unknown, np.nan, np.exp(logs))
         values = {
@@ -229,6 +224,11 @@ class StepTimeLaw:
             "support": support,
         }
         return pd.DataFrame(values, index=frame.index), curve.blocking(frame)
+
+    @staticmethod
+    def _middle(run: Mixture) -> np.ndarray:
+        """Return the log step times to answer with."""
+        return run.least_relative_error()
 
     def sample(
         self, configurations: pd.DataFrame, *, one_run: bool = False

@@ -1,6 +1,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from declared_machines import random_machine, sweep_rows
 
@@ -43,7 +44,8 @@ def test_weights_add_up_and_every_shape_is_fitted(ensemble):
 
 def test_draws_have_the_moments_of_the_mixture(ensemble, rng):
     where = at([2, 12, 64, 256], 0.5)
-    mean, variance = ensemble.moments(where)
+    mixture = ensemble.mixture(where)
+    mean, variance = mixture.mean, mixture.variance
     normals = rng.standard_normal((4000, NUM_PARAMETERS + 4))
     draws = ensemble.draws(where, normals)
     assert draws.mean(axis=0) == pytest.approx(mean, abs=0.02)
@@ -59,10 +61,9 @@ def test_neighbouring_configurations_err_together(ensemble, rng):
 
 def test_many_configurations_are_answered_as_few_are(ensemble):
     sizes = np.arange(1, 2500)
-    mean, variance = ensemble.moments(at(sizes))
-    few_mean, few_variance = ensemble.moments(at([3, 2400]))
-    assert mean[[2, 2399]] == pytest.approx(few_mean)
-    assert variance[[2, 2399]] == pytest.approx(few_variance)
+    many, few = ensemble.mixture(at(sizes)), ensemble.mixture(at([3, 2400]))
+    assert many.mean[[2, 2399]] == pytest.approx(few.mean)
+    assert many.variance[[2, 2399]] == pytest.approx(few.variance)
 
 
 def test_the_discrepancy_fades_far_from_every_point(ensemble):
@@ -89,7 +90,7 @@ def test_the_discrepancy_never_makes_an_extrapolation_worse_than_the_shapes():
             part.weight * log_time(part.node.parameters, where, part.shape)[0]
             for part in ensemble.parts
         )
-        with_it.append(np.abs(ensemble.moments(where)[0] - truth).mean())
+        with_it.append(np.abs(ensemble.mixture(where).mean - truth).mean())
         without.append(np.abs(shapes - truth).mean())
     assert np.mean(with_it) <= np.mean(without) * 1.02
 
@@ -142,3 +143,33 @@ def test_parameters_of_a_shape_are_recovered(rng):
     assert (np.abs(fit.parameters - truth) < 2.5 * deviation).all()
     jump = PARAMETERS.index("node_jump")
     assert deviation[jump] < 0.7 * np.sqrt(belief.covariance[jump, jump])
+
+
+def test_rows_that_no_shape_explains_widen_the_answer_and_are_not_extrapolated():
+    """Three device counts measured on unlike machines: the rise is not believed."""
+    wide = {}
+    for name, times in {"steady": [1.0, 1.1, 1.2], "wild": [1.0, 1.0, 2.7]}.items():
+        rows = pd.DataFrame(
+            {"world_size": [1, 2, 4], "local_batch_size": 8, "step_time_s": times}
+        )
+        points = Points.of(step_time_rows(rows).frame)
+        mixture = Ensemble.fit(points, BELIEFS).mixture(at([8], per_node=8))
+        wide[name] = np.sqrt(mixture.variance.item())
+        answer = np.exp(mixture.mean.item()) * points.time_unit_s
+    assert answer < 2.7
+    assert wide["wild"] > 3 * wide["steady"]
+
+
+def test_a_node_jump_that_nothing_tells_of_skews_the_answer():
+    """Unmeasured, the second node may cost a lot and cannot gain much."""
+    rows = pd.DataFrame(
+        {
+            "world_size": [1, 2, 3, 4] * 2,
+            "local_batch_size": [8] * 4 + [32] * 4,
+            "step_time_s": [1.0, 1.3, 1.35, 1.4, 3.5, 3.8, 3.85, 3.9],
+        }
+    )
+    points = Points.of(step_time_rows(rows).frame)
+    mixture = Ensemble.fit(points, BELIEFS).mixture(at([16]))
+    low, middle, high = (mixture.quantile(level).item() for level in (0.1, 0.5, 0.9))
+    assert high - middle > 1.2 * (middle - low)
