@@ -46,15 +46,17 @@ class Ensemble:
         The discrepancy, conditioned on the points.
     fits
         By shape.
-    parts
-        The predictive mixture; weights add up to 1.
+    parts_within, parts_across
+        The predictive mixture, for configurations on one node and on several; weights
+        add up to 1.
     unseen
         Positions of the points that were too many to condition on.
     """
 
     process: Process
     fits: Mapping[Shape, ShapeFit]
-    parts: tuple[Part, ...]
+    parts_within: tuple[Part, ...]
+    parts_across: tuple[Part, ...]
     unseen: np.ndarray
 
     @classmethod
@@ -78,27 +80,33 @@ class Ensemble:
         return cls(
             process=process,
             fits=fits,
-            parts=_parts(fits, len(points)),
+            parts_within=_parts(fits, len(points), across=False),
+            parts_across=_parts(fits, len(points), across=True),
             unseen=unseen,
         )
 
     def mixture(self, at: Configurations) -> Mixture:
         """Return what is believed about the log expected time of each (n,)."""
+        parts = self._parts_at(at)
         every = np.arange(len(at.samples))
         blocks = np.array_split(every, -(-len(every) // _BLOCK) or 1)
-        found = [self._moments(at.take(block)) for block in blocks]
+        found = [self._moments(at.take(block), parts) for block in blocks]
         means, variances = np.concatenate(found, axis=2)
-        weights = np.array([[part.weight] for part in self.parts])
+        weights = np.array([[part.weight] for part in parts])
         return Mixture(weights=weights, means=means, variances=variances)
 
-    def _moments(self, at: Configurations) -> np.ndarray:
+    def _parts_at(self, at: Configurations) -> tuple[Part, ...]:
+        across = bool((at.num_nodes > 1).any())
+        return self.parts_across if across else self.parts_within
+
+    def _moments(self, at: Configurations, parts: tuple[Part, ...]) -> np.ndarray:
         """Return mean and variance by part, shape (2, n_parts, n)."""
         cross = self.process.cross(at)
         carried = self.process.solve(cross.T)
         known = (cross * carried.T).sum(axis=1)
         left = np.maximum(float(self.process.variances.sum()) - known, 0.0)
         means, variances = [], []
-        for part in self.parts:
+        for part in parts:
             mean, slopes = self._linear(part, at, cross, carried)
             spread = ((slopes @ part.node.covariance) * slopes).sum(axis=1)
             means.append(mean)
@@ -120,7 +128,9 @@ class Ensemble:
         left = _root(self.process.own(at) - cross @ carried)
         count = normals.shape[1] - left.shape[0]
         draws = normals[:, count:] @ left.T
-        for part, share in zip(self.parts, self._shares(len(normals)), strict=True):
+        parts = self._parts_at(at)
+        shares = _shares([part.weight for part in parts], len(normals))
+        for part, share in zip(parts, shares, strict=True):
             mean, slopes = self._linear(part, at, cross, carried)
             moved = normals[share, :count] @ _root(part.node.covariance).T
             draws[share] += mean + moved @ slopes.T
@@ -134,21 +144,24 @@ class Ensemble:
         slopes = slopes - carried.T @ part.node.slopes
         return mean + cross @ part.node.weights, slopes
 
-    def _shares(self, num_draws: int) -> list[slice]:
-        """Return which draws belong to which part, by weight."""
-        weights = np.cumsum([0.0, *(part.weight for part in self.parts)])
-        ends = np.round(weights / weights[-1] * num_draws).astype(int).tolist()
-        return [slice(*bounds) for bounds in itertools.pairwise(ends)]
+
+def _shares(weights: list[float], num_draws: int) -> list[slice]:
+    """Return which draws belong to which part, by weight."""
+    ends = np.cumsum([0.0, *weights]) / sum(weights) * num_draws
+    bounds = np.round(ends).astype(int).tolist()
+    return [slice(*pair) for pair in itertools.pairwise(bounds)]
 
 
-def _parts(fits: Mapping[Shape, ShapeFit], num_points: int) -> tuple[Part, ...]:
+def _parts(
+    fits: Mapping[Shape, ShapeFit], num_points: int, *, across: bool
+) -> tuple[Part, ...]:
     logs = np.array([fit.log_evidence for fit in fits.values()])
     weights = np.exp((logs - logs.max()) / np.sqrt(num_points))
     weights /= weights.sum()
     found = [
         Part(shape=fit.shape, node=node, weight=float(weight) * node.share)
         for fit, weight in zip(fits.values(), weights, strict=True)
-        for node in fit.nodes
+        for node in (fit.nodes_across if across else fit.nodes)
     ]
     kept = [part for part in found if part.weight > _LEAST_WEIGHT]
     total = sum(part.weight for part in kept)

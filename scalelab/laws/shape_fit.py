@@ -72,6 +72,9 @@ class ShapeFit:
         Information times the parameters that the points alone would choose.
     nodes
         The posterior as a mixture of normal parts.
+    nodes_across
+        The same in more parts, where configurations on several nodes are asked about
+        and none was measured.
     log_evidence
         Log probability of the points (Laplace's approximation), up to a constant that
         all shapes of one process share.
@@ -82,6 +85,7 @@ class ShapeFit:
     information: np.ndarray
     pull: np.ndarray
     nodes: tuple[Node, ...]
+    nodes_across: tuple[Node, ...]
     log_evidence: float
 
     @classmethod
@@ -94,7 +98,7 @@ class ShapeFit:
         state = target.state(parameters)
         information = state.slopes.T @ process.solve(state.slopes)
         precision = information + target.precision
-        nodes = _nodes(target, parameters, np.linalg.inv(precision))
+        nodes = _along_share(target, parameters, np.linalg.inv(precision))
         volume = np.linalg.slogdet(belief.covariance @ precision)[1]
         return cls(
             shape=shape,
@@ -102,6 +106,7 @@ class ShapeFit:
             information=information,
             pull=information @ parameters + state.slopes.T @ state.weights,
             nodes=nodes,
+            nodes_across=_along_jump(target, nodes),
             log_evidence=-state.cost - float(volume) / 2,
         )
 
@@ -215,11 +220,8 @@ def shared_process(points: Points, belief: Belief, shape: Shape) -> Process:
     return process
 
 
-def _nodes(
-    target: Target, parameters: np.ndarray, covariance: np.ndarray
-) -> tuple[Node, ...]:
-    """Return the posterior in parts around each of which predictions are linear."""
-    nodes = _along_share(target, parameters, covariance)
+def _along_jump(target: Target, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    """Split nodes along a node jump that no point tells of."""
     if (target.points.at.num_nodes > 1).any():
         return nodes
     found = []

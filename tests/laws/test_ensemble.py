@@ -38,7 +38,8 @@ def ensemble(points):
 
 
 def test_weights_add_up_and_every_shape_is_fitted(ensemble):
-    assert sum(part.weight for part in ensemble.parts) == pytest.approx(1.0)
+    for parts in (ensemble.parts_within, ensemble.parts_across):
+        assert sum(part.weight for part in parts) == pytest.approx(1.0)
     assert set(ensemble.fits) == set(Shape)
 
 
@@ -88,7 +89,7 @@ def test_the_discrepancy_never_makes_an_extrapolation_worse_than_the_shapes():
         ensemble = Ensemble.fit(seen, BELIEFS)
         shapes = sum(
             part.weight * log_time(part.node.parameters, where, part.shape)[0]
-            for part in ensemble.parts
+            for part in ensemble.parts_across
         )
         with_it.append(np.abs(ensemble.mixture(where).mean - truth).mean())
         without.append(np.abs(shapes - truth).mean())
