@@ -7,8 +7,7 @@ import signal
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from scalelab.cluster.batch_queue import (
     CALL_TIMEOUT_S,
@@ -29,9 +28,6 @@ from scalelab.experiment.site import Scheduler
 from scalelab.records.job_list import JobLine, JobList
 
 if TYPE_CHECKING:
-    from distributed import Client
-
-    from scalelab.cluster.nodes import Node
     from scalelab.experiment.site import Site
 
 LEAVE_S = 15.0
@@ -39,7 +35,7 @@ LEAVE_S = 15.0
 _LOOK_AGAIN_S = 0.5
 
 
-class BatchNodes:
+class BatchNodes(Hub):
     """Nodes of SLURM or PBS.
 
     It does as it is told, job by job; how many nodes there should be is the driver's
@@ -66,12 +62,9 @@ class BatchNodes:
         directory: Path,
         **agent_options: Any,
     ) -> None:
-        self.site = site
-        self.device_type = site.device_type.value
+        super().__init__(site, directory, **agent_options)
         self._num_nodes = num_nodes
         self._run_name = run_name
-        self._directory = directory
-        self._hub = Hub(site, directory, **agent_options)
         self._jobs: dict[str, BatchJob] = {}
         self._last_number = 0
         self._deliver: Callable[[QueueEvent], None] = lambda event: None
@@ -82,52 +75,20 @@ class BatchNodes:
         """Devices of each node there may be."""
         return (self.site.devices_per_node,) * self._num_nodes
 
-    @property
-    def client(self) -> Client:
-        """The Dask client through which the nodes are reached."""
-        return self._hub.client
-
-    @property
-    def dashboard_link(self) -> str:
-        """Address of Dask's dashboard, on the loopback interface."""
-        return self._hub.dashboard_link
-
-    def nodes(self) -> list[Node]:
-        """Return the nodes that answered a round trip just now."""
-        return self._hub.nodes()
-
-    def __enter__(self) -> Self:
-        """Start the driver's end; cancel jobs that a dead driver has left.
-
-        Raises
-        ------
-        ClusterError
-            If the driver's end does not start.
-        """
+    def _start(self) -> None:
         self._system = batch_system(self.site.scheduler)
-        self._hub.__enter__()
-        try:
-            left = JobList.read(self._directory)
-            self._last_number = left.last_number
-            self._cancel_left(left.jobs)
-        except BaseException:
-            self._hub.__exit__(None, None, None)
-            raise
-        return self
+        super()._start()
+        left = JobList.read(self._directory)
+        self._last_number = left.last_number
+        # Jobs that a dead driver has left.
+        self._cancel_left(left.jobs)
+        self._stack.callback(self._end_jobs)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def _end_jobs(self) -> None:
         """End all jobs and wait until the batch system has heard of it."""
-        try:
-            with suppress(ClusterError, TimeoutError):
-                self._hub.wait_for(self._end_all(), CALL_TIMEOUT_S)
-            JobList(last_number=self._last_number).write(self._directory)
-        finally:
-            self._hub.__exit__(kind, error, traceback)
+        with suppress(ClusterError, TimeoutError):
+            self.wait_for(self._end_all(), CALL_TIMEOUT_S)
+        JobList(last_number=self._last_number).write(self._directory)
 
     def attend(self, deliver: Callable[[QueueEvent], None]) -> None:
         """Deliver from now on what comes of requests and of looks at the queue.
@@ -143,7 +104,7 @@ class BatchNodes:
         """Submit a job of so many nodes; return its name at once."""
         self._last_number += 1
         name = f"{self._run_name}-{self._last_number}"
-        self._start(self._submit(name, num_nodes))
+        self._begin(self._submit(name, num_nodes))
         return name
 
     def give_back(self, name: str, addresses: Iterable[str] = ()) -> None:
@@ -156,11 +117,11 @@ class BatchNodes:
         addresses
             Addresses of its workers.
         """
-        self._start(self._end([name], list(addresses)))
+        self._begin(self._end([name], list(addresses)))
 
     def look(self) -> None:
         """Ask the batch system about all jobs it took."""
-        self._start(self._look())
+        self._begin(self._look())
 
     def log_tail(self, name: str) -> str:
         """Return the last lines that a job has said."""
@@ -172,19 +133,19 @@ class BatchNodes:
             jobs=tuple(jobs), waiting=tuple(waiting), last_number=self._last_number
         ).write(self._directory)
 
-    def _start(self, coroutine: Any) -> None:
+    def _begin(self, coroutine: Any) -> None:
         def start() -> None:
             task = asyncio.ensure_future(coroutine)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-        self._hub.loop.call_soon_threadsafe(start)
+        self.loop.call_soon_threadsafe(start)
 
     async def _submit(self, name: str, num_nodes: int) -> None:
         script = node_job_script(
             self.site, num_nodes, job_name=name, directory=self._directory
         )
-        job = self._system.job(self._hub.address, name, script)
+        job = self._system.job(self.address, name, script)
         try:
             await asyncio.wait_for(job.start(), CALL_TIMEOUT_S)
         except (OSError, RuntimeError, ValueError, TimeoutError) as error:
@@ -210,7 +171,7 @@ class BatchNodes:
         jobs = {name: self._jobs.pop(name) for name in names if name in self._jobs}
         if addresses:
             # A job that ends by itself is not counted as cancelled.
-            await self._hub.close_workers(addresses)
+            await self.close_workers(addresses)
             await self._await_end(jobs)
         await asyncio.gather(*(job.close() for job in jobs.values()))
 
@@ -233,7 +194,7 @@ class BatchNodes:
                     await jobs.pop(name).close()
 
     async def _end_all(self) -> None:
-        await self._end(list(self._jobs), self._hub.workers)
+        await self._end(list(self._jobs), self.workers)
 
     def _cancel_left(self, jobs: Iterable[JobLine]) -> None:
         """Cancel the jobs that an earlier driver of the run could not."""
@@ -241,12 +202,12 @@ class BatchNodes:
         async def cancel() -> None:
             for line in jobs:
                 if line.job_id is not None:
-                    job = self._system.job(self._hub.address, line.name, "")
+                    job = self._system.job(self.address, line.name, "")
                     job.job_id = line.job_id
                     await job.close()
 
         with suppress(TimeoutError):
-            self._hub.wait_for(cancel(), CALL_TIMEOUT_S)
+            self.wait_for(cancel(), CALL_TIMEOUT_S)
 
 
 def batch_system(scheduler: Scheduler) -> BatchSystem:

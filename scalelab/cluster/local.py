@@ -2,55 +2,22 @@
 
 from __future__ import annotations
 
-import logging
-import shutil
-import tempfile
-from contextlib import ExitStack
-from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from scalelab.cluster.credentials import run_security
+from scalelab.cluster.dask_nodes import SILENT, DaskNodes
 from scalelab.cluster.devices import local_devices
-from scalelab.cluster.steady_batches import keep_batches_steady
+from scalelab.cluster.network import LOOPBACK
 from scalelab.errors import ClusterError
 from scalelab.launch.protocol import DEFAULT_ENTRY
 
 if TYPE_CHECKING:
-    from distributed import Client, SpecCluster
+    from distributed.security import Security
 
-    from scalelab.cluster.nodes import Node
-
-LOOPBACK = "127.0.0.1"
 START_UP_TIMEOUT_S = 120.0
-SILENT = logging.CRITICAL + 1
-"""Dask's loggers would write over the live progress; what matters arrives as events."""
-
-DASK_SETTINGS: dict[str, Any] = {
-    # A lost worker ends its tasks at once; what to run again is the driver's decision.
-    "distributed.scheduler.allowed-failures": 0,
-    "distributed.scheduler.no-workers-timeout": "10s",
-    "distributed.scheduler.work-stealing": False,
-    # It compares times of day, so a clock that jumps would end every worker; a worker
-    # that dies is noticed by its connection.
-    "distributed.scheduler.worker-ttl": None,
-    "distributed.scheduler.active-memory-manager.start": False,
-    # So long after a worker was lost, Dask closes its node for good if the node happens
-    # to be restarting again just then. Nodes are to come back however often.
-    "distributed.deploy.lost-worker-timeout": "52 weeks",
-    # A node's worker only waits for ranks: what Dask would sample there disturbs them.
-    "distributed.worker.profile.enabled": False,
-    "distributed.worker.memory.target": False,
-    "distributed.worker.memory.spill": False,
-    "distributed.worker.memory.pause": False,
-    "distributed.worker.memory.terminate": False,
-    "distributed.admin.system-monitor.interval": "5s",
-    "distributed.admin.system-monitor.gil.enabled": False,
-    "distributed.diagnostics.nvml": False,
-}
 
 
-class LocalNodes:
+class LocalNodes(DaskNodes):
     """Nodes on this machine, each one a Dask worker process with its share of devices.
 
     Everything listens on the loopback interface only and speaks TLS with credentials
@@ -69,9 +36,6 @@ class LocalNodes:
         As in :class:`~scalelab.launch.gang_agent.NodeAgent`.
     """
 
-    _cluster: SpecCluster
-    _client: Client
-
     def __init__(
         self,
         num_nodes: int = 1,
@@ -82,6 +46,7 @@ class LocalNodes:
         search_path: tuple[str, ...] = (),
         entry: str = DEFAULT_ENTRY,
     ) -> None:
+        super().__init__()
         self.device_type = device_type
         self._shares = divide_devices(num_nodes, devices_per_node, device_type)
         self._agent_options: dict[str, Any] = {
@@ -89,87 +54,25 @@ class LocalNodes:
             "search_path": search_path,
             "entry": entry,
         }
-        self._stack = ExitStack()
 
     @property
     def expected_devices(self) -> tuple[int, ...]:
         """Devices of each node when all are up."""
         return tuple(len(share) for share in self._shares)
 
-    @property
-    def client(self) -> Client:
-        """The Dask client through which the nodes are reached."""
-        return self._client
-
-    @property
-    def dashboard_link(self) -> str:
-        """Address of Dask's dashboard, on the loopback interface."""
-        return str(self._cluster.dashboard_link)
-
-    def nodes(self) -> list[Node]:
-        """Return the nodes that answered a round trip just now."""
-        from scalelab.cluster.watch import ask_nodes
-
-        workers = self._client.scheduler_info(n_workers=-1)["workers"]
-        return ask_nodes(self._client, list(workers))
-
-    def __enter__(self) -> Self:
-        """Start the nodes.
-
-        Raises
-        ------
-        ClusterError
-            If a node does not come up.
-        """
-        try:
-            self._start()
-        except BaseException:
-            self._stack.close()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """End the nodes and everything that runs on them."""
-        self._stack.close()
-
     def _start(self) -> None:
-        import dask
-        from distributed import Client, SpecCluster
-
-        keep_batches_steady()
-        scratch = Path(tempfile.mkdtemp(prefix="scalelab-"))
-        self._stack.callback(shutil.rmtree, scratch, ignore_errors=True)
-        settings = {**DASK_SETTINGS, "temporary-directory": str(scratch)}
-        self._stack.enter_context(dask.config.set(settings))
-        security = run_security()
+        scratch, security = self._make_scratch(), run_security()
+        workers = self._workers(security, scratch)
         try:
-            self._cluster = self._stack.enter_context(
-                SpecCluster(
-                    scheduler=_scheduler(security),
-                    workers=self._workers(security, scratch),
-                    security=security,
-                    silence_logs=SILENT,
-                    # At exit, Dask would fail on nodes that an interrupt kept from
-                    # starting; those that did start are closed by the stack.
-                    shutdown_on_close=False,
-                )
-            )
-            self._client = self._stack.enter_context(
-                Client(self._cluster, set_as_default=False)
-            )
-            self._client.wait_for_workers(len(self._shares), timeout=START_UP_TIMEOUT_S)
+            self._start_dask(LOOPBACK, scratch, security, workers)
+            self.client.wait_for_workers(len(workers), timeout=START_UP_TIMEOUT_S)
         except (OSError, RuntimeError, TimeoutError) as error:
             raise ClusterError(
-                f"The local cluster of {len(self._shares)} nodes did not start: "
-                f"{error!r}. `scalelab doctor` says what this machine can run."
+                f"The local cluster of {len(workers)} nodes did not start: {error!r}. "
+                "`scalelab doctor` says what this machine can run."
             ) from error
 
-    def _workers(self, security: Any, scratch: Path) -> dict[str, Any]:
+    def _workers(self, security: Security, scratch: str) -> dict[str, Any]:
         from distributed import Nanny
 
         from scalelab.cluster.node_plugin import NodePlugin
@@ -193,7 +96,7 @@ class LocalNodes:
                 "protocol": "tls://",
                 "security": security,
                 "memory_limit": 0,
-                "local_directory": str(scratch),
+                "local_directory": scratch,
                 "silence_logs": SILENT,
             }
             workers[f"node-{index}"] = {"cls": Nanny, "options": options}
@@ -229,16 +132,3 @@ def divide_devices(
         tuple(slots[first : first + per_node])
         for first in range(0, len(slots), per_node)
     ]
-
-
-def _scheduler(security: Any) -> dict[str, Any]:
-    from distributed import Scheduler
-
-    options = {
-        "host": LOOPBACK,
-        "protocol": "tls://",
-        "security": security,
-        "dashboard": True,
-        "dashboard_address": f"{LOOPBACK}:0",
-    }
-    return {"cls": Scheduler, "options": options}

@@ -18,8 +18,8 @@ from pathlib import Path
 import dask
 from distributed import Nanny
 
+from scalelab.cluster.dask_nodes import DASK_SETTINGS
 from scalelab.cluster.devices import granted_devices
-from scalelab.cluster.local import DASK_SETTINGS
 from scalelab.cluster.network import address_of_interface, address_towards
 from scalelab.cluster.node_options import NodeOptions, worker_security
 from scalelab.cluster.node_plugin import NodePlugin

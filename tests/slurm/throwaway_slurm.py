@@ -28,7 +28,12 @@ PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "unshare", "nsenter", "se
 USER, USER_ID = "researcher", 4242
 REPOSITORY = Path(__file__).parents[2]
 PATIENCE_S = 60.0
-_INIT = "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN); signal.pause()"
+_INIT = """
+import signal
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+print("ready", flush=True)
+signal.pause()
+"""
 _NAMESPACES = ("--mount", "--uts", "--net", "--pid")
 _UNSHARE = ("unshare", *_NAMESPACES, "--fork", "--kill-child", "--mount-proc")
 _PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
@@ -94,8 +99,10 @@ class ThrowawaySlurm:
     def __enter__(self) -> Self:
         try:
             self._prepare()
-            self._process = subprocess.Popen([*_UNSHARE, sys.executable, "-c", _INIT])
-            self._init = wait_until(self._find_init, "the namespaces are there")
+            self._process = subprocess.Popen(
+                [*_UNSHARE, sys.executable, "-c", _INIT], stdout=subprocess.PIPE
+            )
+            self._init = self._await_init(self._process)
             self.run(["sh", "-e"], user="root", input=self._script())
             wait_until(self.is_idle, "all nodes are idle")
         except BaseException:
@@ -106,7 +113,7 @@ class ThrowawaySlurm:
     def __exit__(self, *_: object) -> None:
         if self._process is not None:
             self._process.kill()
-            self._process.wait()
+            self._process.communicate()
             wait_until(lambda: not self.processes(), "all processes are gone")
         shutil.rmtree(self.state, ignore_errors=True)
 
@@ -240,14 +247,16 @@ class ThrowawaySlurm:
         """Start a node's daemon."""
         self.run(["sh", "-e"], user="root", input=self._slurmd(node))
 
-    def _find_init(self) -> int | None:
-        assert self._process is not None
-        pid = self._process.pid
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        if not children or b"SIGCHLD" not in _cmdline(int(children[0])):
-            return None
-        self._namespace = os.readlink(f"/proc/{children[0]}/ns/pid")
-        return int(children[0])
+    def _await_init(self, unshare: subprocess.Popen[bytes]) -> int:
+        """Return the first process inside once it has read all it needs.
+
+        What is mounted later hides the files of its interpreter for a moment.
+        """
+        assert unshare.stdout is not None
+        assert unshare.stdout.readline() == b"ready\n"
+        (init,) = psutil.Process(unshare.pid).children()
+        self._namespace = os.readlink(f"/proc/{init.pid}/ns/pid")
+        return init.pid
 
     def _prepare(self) -> None:
         state = self.state
@@ -352,10 +361,6 @@ def wait_until(condition: Callable[[], Any], what: str, within_s: float = 60.0) 
         assert time.monotonic() < deadline_s, f"not within {within_s:g} s: {what}"
         time.sleep(0.1)
     return value
-
-
-def _cmdline(pid: int) -> bytes:
-    return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def _opened(paths: Sequence[Path], kept: Path) -> list[str]:

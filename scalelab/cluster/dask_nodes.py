@@ -1,0 +1,170 @@
+"""Dask's scheduler and client in the driver, the same for every kind of cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import tempfile
+from contextlib import ExitStack
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from scalelab.cluster.network import LOOPBACK
+from scalelab.cluster.steady_batches import keep_batches_steady
+
+if TYPE_CHECKING:
+    from distributed import Client, SpecCluster
+    from distributed.security import Security
+
+    from scalelab.cluster.nodes import Node
+
+SILENT = logging.CRITICAL + 1
+"""Dask's loggers would write over the live progress; what matters arrives as events."""
+
+DASK_SETTINGS: dict[str, Any] = {
+    # A lost worker ends its tasks at once; what to run again is the driver's decision.
+    "distributed.scheduler.allowed-failures": 0,
+    "distributed.scheduler.no-workers-timeout": "10s",
+    "distributed.scheduler.work-stealing": False,
+    # It compares times of day, so a clock that jumps would end every worker; a worker
+    # that dies is noticed by its connection.
+    "distributed.scheduler.worker-ttl": None,
+    "distributed.scheduler.active-memory-manager.start": False,
+    # So long after a worker was lost, Dask closes its node for good if the node happens
+    # to be restarting again just then. Nodes are to come back however often.
+    "distributed.deploy.lost-worker-timeout": "52 weeks",
+    # A node's worker only waits for ranks: what Dask would sample there disturbs them.
+    "distributed.worker.profile.enabled": False,
+    "distributed.worker.memory.target": False,
+    "distributed.worker.memory.spill": False,
+    "distributed.worker.memory.pause": False,
+    "distributed.worker.memory.terminate": False,
+    "distributed.admin.system-monitor.interval": "5s",
+    "distributed.admin.system-monitor.gil.enabled": False,
+    "distributed.diagnostics.nvml": False,
+}
+
+
+class DaskNodes:
+    """Nodes that are Dask workers of a scheduler in this process.
+
+    The scheduler speaks TLS with credentials made for this run, on one address; its
+    dashboard listens on the loopback interface only.
+    """
+
+    client: Client
+    """The Dask client through which the nodes are reached."""
+
+    _cluster: SpecCluster
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+
+    @property
+    def address(self) -> str:
+        """Address of Dask's scheduler."""
+        return str(self._cluster.scheduler_address)
+
+    @property
+    def dashboard_link(self) -> str:
+        """Address of Dask's dashboard, on the loopback interface."""
+        port = self._cluster.scheduler_info["services"]["dashboard"]
+        return f"http://{LOOPBACK}:{port}/status"
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop of scheduler and client, in a thread of its own."""
+        loop: Any = self.client.loop  # of tornado's, around asyncio's
+        found: asyncio.AbstractEventLoop = loop.asyncio_loop
+        return found
+
+    @property
+    def workers(self) -> list[str]:
+        """Addresses of the workers the scheduler knows."""
+        scheduler: Any = self._cluster.scheduler
+        return list(scheduler.workers)
+
+    def nodes(self) -> list[Node]:
+        """Return the nodes that answered a round trip just now."""
+        from scalelab.cluster.watch import ask_nodes
+
+        return ask_nodes(self.client, self.workers)
+
+    def __enter__(self) -> Self:
+        """Start what the cluster has to start.
+
+        Raises
+        ------
+        ClusterError
+            If it does not start.
+        """
+        try:
+            self._start()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End the nodes that are the cluster's to end, and all that runs on them."""
+        self._stack.close()
+
+    def _start(self) -> None:
+        """Start the cluster; what is to end with it is pushed on the stack."""
+        raise NotImplementedError
+
+    def _make_scratch(self) -> str:
+        """Return a directory for Dask's files that goes with the cluster."""
+        scratch = tempfile.mkdtemp(prefix="scalelab-")
+        self._stack.callback(shutil.rmtree, scratch, ignore_errors=True)
+        return scratch
+
+    def _start_dask(
+        self, host: str, scratch: str, security: Security, workers: dict[str, Any]
+    ) -> None:
+        """Start scheduler, client, and the workers that are this process's to start.
+
+        Raises
+        ------
+        OSError, RuntimeError, TimeoutError
+            As Dask does where something does not start.
+        """
+        import dask
+        from distributed import Client, SpecCluster
+
+        keep_batches_steady()
+        settings = {**DASK_SETTINGS, "temporary-directory": scratch}
+        self._stack.enter_context(dask.config.set(settings))
+        self._cluster = self._stack.enter_context(
+            SpecCluster(
+                scheduler=_scheduler(host, security),
+                workers=workers,
+                security=security,
+                silence_logs=SILENT,
+                # At exit, Dask would fail on nodes that an interrupt kept from
+                # starting; those that did start are closed by the stack.
+                shutdown_on_close=False,
+            )
+        )
+        self.client = self._stack.enter_context(
+            Client(self._cluster, set_as_default=False)
+        )
+
+
+def _scheduler(host: str, security: Security) -> dict[str, Any]:
+    from distributed import Scheduler
+
+    options = {
+        "host": f"[{host}]" if ":" in host else host,
+        "protocol": "tls://",
+        "security": security,
+        "dashboard": True,
+        "dashboard_address": f"{LOOPBACK}:0",
+    }
+    return {"cls": Scheduler, "options": options}
