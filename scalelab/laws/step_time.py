@@ -294,11 +294,6 @@ class StepTimeLaw:
             "columns that name one."
         )
 
-    @property
-    def params(self) -> pd.DataFrame:
-        """Fitted parameters with 80% intervals, see :meth:`parameters`."""
-        return self.parameters()
-
     def parameters(self, interval: float = 0.8) -> pd.DataFrame:
         """Return the fitted parameters with intervals of this mass.
 

@@ -170,7 +170,7 @@ def test_curves_are_fitted_apart_and_asked_for_by_name(rows):
     answer = law.predict(configurations([16, 16], precision=["fp32", "bf16"]))
     ratio = answer["step_time_s"].iloc[0] / answer["step_time_s"].iloc[1]
     assert ratio == pytest.approx(3, rel=0.02)
-    assert set(law.params["curve"]) == {"precision=bf16", "precision=fp32"}
+    assert set(law.parameters()["curve"]) == {"precision=bf16", "precision=fp32"}
     with pytest.raises(SpecError, match="matches 2 of 2 fitted curves: precision=bf16"):
         law.predict(configurations([16]))
     with pytest.raises(SpecError, match="matches 0 of 2 fitted curves"):
@@ -196,7 +196,7 @@ def test_every_term_of_a_clean_sweep_is_recovered(rows, machine, law):
 
 def test_bandwidth_follows_from_the_gradient(rows):
     law = StepTimeLaw.fit(rows.assign(gradient_bytes=1e8))
-    table = law.params.set_index("name")
+    table = law.parameters().set_index("name")
     assert table.loc["inter_node_bandwidth", "unit"] == "bytes/s"
     expected = 1e8 / table.loc["inter_node_transfer", "value"]
     assert table.loc["inter_node_bandwidth", "value"] == pytest.approx(
@@ -319,7 +319,7 @@ def test_many_points_are_fitted_with_fewer_steps(machine):
     rng = np.random.default_rng(1)
     rows = sweep_rows(machine, rng, batches=tuple(range(4, 44)), repeats=1)
     law = StepTimeLaw.fit(rows)
-    table = law.params.set_index("name")
+    table = law.parameters().set_index("name")
     assert table.loc["compute_exponent", "lo"] < 1.02
     assert table.loc["compute_exponent", "hi"] > 0.98
 
