@@ -81,30 +81,29 @@ def test_pollux_knows_the_node_boundary():
     assert answer == pytest.approx(expected, rel=0.1)
 
 
-def test_learners_are_flat_beyond_the_data_and_right_within(rows):
-    for name in ("xgboost", "forest"):
-        law = law_named(name).fit(rows)
-        answer = law.predict(ASKED.assign(world_size=[64, 1024], num_nodes=[16, 256]))
-        near, far = answer["step_time_s"]
-        assert far == pytest.approx(near, rel=0.02)
+@pytest.mark.parametrize(("name", "worst"), [("xgboost", 0.05), ("forest", 0.2)])
+def test_learners_are_flat_beyond_the_data_and_near_it_within(name, worst, rows, truth):
+    law = law_named(name).fit(rows)
+    answer = law.predict(ASKED.assign(world_size=[64, 1024], num_nodes=[16, 256]))
+    near, far = answer["step_time_s"]
+    assert far == pytest.approx(near, rel=0.02)
+    columns = ["world_size", "num_nodes", "local_batch_size"]
+    measured = rows[columns].drop_duplicates()
+    expected = [truth(n, b) for n, _, b in measured.itertuples(index=False)]
+    within = law.predict(measured)["step_time_s"].to_numpy()
+    assert within == pytest.approx(expected, rel=worst)
 
 
-def test_the_median_is_no_worse_than_the_worst_of_its_members():
+def test_the_median_is_that_of_its_members():
     frame = table(lambda n, b: (0.01 + 0.002 * b) * (1 + 0.03 * (n - 1)))
-    truth = (0.01 + 0.002 * 32) * (1 + 0.03 * 63)
-    errors = {
-        name: abs(law_named(name).fit(frame).predict(ASKED)["step_time_s"][1] - truth)
-        for name in (
-            "median",
-            "ernest_nodes",
-            "paleo",
-            "pollux",
-            "power",
-            "last_efficiency",
-        )
-    }
-    middle = errors.pop("median")
-    assert middle <= max(errors.values())
+
+    def answer(name):
+        return law_named(name).fit(frame).predict(ASKED)["step_time_s"].to_numpy()
+
+    names = ("ernest_nodes", "paleo", "pollux", "power", "last_efficiency")
+    members = np.array([answer(name) for name in names])
+    assert answer("median") == pytest.approx(np.median(members, axis=0))
+    assert len(set(members[:, 1].round(4))) == len(members), "it is a choice"
 
 
 def test_a_gaussian_process_reads_no_more_rows_than_it_can_bear(rng):

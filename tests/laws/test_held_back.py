@@ -76,7 +76,8 @@ def test_a_refusal_is_no_error(rng):
     frame = sweep(rng, sizes=(1, 4))
     table = ranking(held_back_errors(frame, laws=("scalelab", "linear")))
     assert table.loc["linear", "answered"] == 1
-    assert table.loc["scalelab", "answered"] <= 1
+    assert table.loc["scalelab", "answered"] == 0
+    assert np.isnan(table.loc["scalelab", "mean_error"])
 
 
 def test_nothing_to_spare_is_said():

@@ -120,8 +120,8 @@ def test_end_to_end_trials_are_used_where_there_is_nothing_else(rng):
     assert answer == pytest.approx(expected, rel=0.1)
 
 
-def test_intervals_cover_at_their_rate():
-    inside = []
+def test_intervals_hold_further_runs_and_are_little_wider_than_these_scatter():
+    inside, widths = [], []
     ends = [(2, 64), (8, 256), (16, 512)]
     for seed in range(12):
         rng = np.random.default_rng(seed)
@@ -131,7 +131,12 @@ def test_intervals_cover_at_their_rate():
         truth = new["time_to_target_s"]
         lo, hi = answer["time_to_target_lo_s"], answer["time_to_target_hi_s"]
         inside += list((lo <= truth) & (truth <= hi))
-    assert 0.65 < np.mean(inside) <= 1
+        widths += list(np.log(hi / lo))
+    assert np.mean(inside) > 0.8
+    # Samples differ by 3% from run to run and the product is exact; the law believes
+    # that it scatters, too, until trials say otherwise.
+    declared = 2 * 1.28 * 0.03
+    assert declared < np.median(widths) < 2.2 * declared
 
 
 def test_what_no_law_supports_has_no_answer(rng):
