@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PYTEST ?= $(BIN)/pytest
 JOBS ?= 2
 TESTS := --numprocesses $(JOBS) --dist loadfile
-SLOW := "(slow or network or browser) and not gpu"
+SLOW := "slow or network or browser"
 SEEDS ?= 5
 BENCHMARKS := launch dispatch instrumentation records cli packing
 INSTALLED := $(VENV)/.installed
@@ -16,7 +16,7 @@ sweep: $(INSTALLED)
 	$(BIN)/scalelab sweep experiments/digits.yaml
 
 test: $(INSTALLED)
-	$(PYTEST) $(TESTS) -m "not slow and not gpu and not network and not browser"
+	$(PYTEST) $(TESTS) -m "not slow and not network and not browser"
 
 test-all: $(INSTALLED)
 	$(BIN)/coverage erase

@@ -1,12 +1,12 @@
 """Fixtures every room shares."""
 
-import os
 import shutil
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 from conducting import Conductor, Nodes
+from promised import skip_or_fail
 
 
 @pytest.fixture
@@ -19,11 +19,7 @@ def require_program() -> Callable[[str], str]:
     """Return a program's path; without it skip, or fail where CI promised it."""
 
     def require(name: str) -> str:
-        if path := shutil.which(name):
-            return path
-        if os.environ.get("SCALELAB_REQUIRE_PROGRAMS"):
-            pytest.fail(f"{name} is not installed, though this run promises it")
-        pytest.skip(f"{name} is not installed")
+        return shutil.which(name) or skip_or_fail(f"{name} is not installed")
 
     return require
 

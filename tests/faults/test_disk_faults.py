@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from fault_checks import EVERY_SEED, check_complete, check_gone, random_moment, resumed
+from promised import skip_or_fail
 from swept import AttemptKey, Ended, Sweep
 
 PR_CAPBSET_DROP = 24
@@ -28,7 +29,7 @@ def small_disk(sweep: Sweep) -> Iterator[Path]:
     options = ["-t", "tmpfs", "-o", "size=64m", "tmpfs", str(disk)]
     mounted = subprocess.run(["mount", *options], capture_output=True, text=True)
     if mounted.returncode != 0:
-        pytest.skip(f"a small disk cannot be mounted: {mounted.stderr.strip()}")
+        skip_or_fail(f"a small disk cannot be mounted: {mounted.stderr.strip()}")
     yield disk
     sweep.kill_what_is_left()
     subprocess.run(["umount", str(disk)], check=True)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from promised import skip_or_fail
 from watching import ENTRY, STAND_IN
 
 from scalelab.launch.host_memory import oom_kill_count
@@ -72,7 +73,7 @@ def small_group() -> Iterator[Path]:
         yield group
         group.rmdir()
         return
-    pytest.skip("no control group with a memory limit can be made here")
+    skip_or_fail("no control group with a memory limit can be made here")
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from promised import skip_or_fail
 
 from scalelab.errors import StoreError
 from scalelab.records.attempt import AttemptFiles, Outcome
@@ -171,13 +172,13 @@ def test_an_attempt_that_cannot_be_written_down_is_not_begun(
 
 def test_a_small_file_system_that_fills_up(tmp_path: Path, require_program) -> None:
     if os.geteuid() != 0:
-        pytest.skip("mounting needs root")
+        skip_or_fail("a file system can be mounted by root only")
     mount, umount = require_program("mount"), require_program("umount")
     disk = tmp_path / "disk"
     disk.mkdir()
     options = ["-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)]
     if subprocess.run([mount, *options], check=False, capture_output=True).returncode:
-        pytest.skip("mounting is forbidden here")
+        skip_or_fail("no file system can be mounted here")
     try:
         store = RunStore.create(disk / "run", experiment_text="x", meaning={})
         done = run(SWEEP, store.directory)

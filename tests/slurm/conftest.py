@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 
 import pytest
+from promised import skip_or_fail
 from throwaway_slurm import PROGRAMS, ThrowawaySlurm
 
 
@@ -13,9 +14,6 @@ def slurm(require_program: Callable[[str], str]) -> Iterator[ThrowawaySlurm]:
     for name in PROGRAMS:
         require_program(name)
     if os.geteuid() != 0:
-        reason = "a SLURM for several users is started by root"
-        if os.environ.get("SCALELAB_REQUIRE_PROGRAMS"):
-            pytest.fail(reason)
-        pytest.skip(reason)
+        skip_or_fail("a SLURM for several users is started by root only")
     with ThrowawaySlurm() as slurm:
         yield slurm
