@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 
 from scalelab.experiment.job import Job
-from scalelab.experiment.lr_rules import LearningRateRule, scaled_rate
 from scalelab.experiment.trial import Allocation, Scalar
 from scalelab.laws.baselines import law_named
 from scalelab.laws.memory import MemoryLaw
@@ -26,6 +25,7 @@ from scalelab.laws.support import Gap, Support
 from scalelab.laws.time_to_target import Factorisation, measured_factorisation
 from scalelab.recommend.candidates import BatchRule, candidates, places
 from scalelab.recommend.knee import find_knee, last_paying
+from scalelab.recommend.learning_rate import learning_rate
 from scalelab.recommend.next_trial import loss, next_trial
 from scalelab.recommend.objective import Choice, Constraints, choose
 from scalelab.recommend.outlook import (
@@ -35,7 +35,6 @@ from scalelab.recommend.outlook import (
     outlook_rows,
 )
 from scalelab.recommend.recommendation import (
-    LearningRatePlan,
     OutlookRow,
     ParameterRow,
     Recommendation,
@@ -181,7 +180,11 @@ def _answer(
         objective=choice.rule,
         interval=limits.interval,
         baseline=baseline_text,
-        learning_rate=_learning_rate(subject.frame, outlook.frame.iloc[choice.index]),
+        learning_rate=learning_rate(
+            subject.frame,
+            int(table[choice.index].batch.global_batch_size),
+            str(outlook.frame["samples_rule"].iloc[choice.index]),
+        ),
         knee=find_knee(
             outlook.expected_s,
             outlook.questions,
@@ -253,26 +256,6 @@ def _choose(outlook: Outlook, limits: Constraints) -> Choice:
     )
 
 
-def _learning_rate(frame: pd.DataFrame, row: pd.Series) -> LearningRatePlan | None:
-    """Return the rate measured at the chosen batch, or what the rule makes of it."""
-    rate, batch = numbers(frame, "learning_rate"), numbers(frame, "global_batch_size")
-    known = np.isfinite(rate) & np.isfinite(batch)
-    if not known.any() or "lr_rule" not in frame.columns:
-        return None
-    rules = frame["lr_rule"].fillna("none").astype(str)
-    wanted = row["samples_rule"] or rules[known].mode().iloc[0]
-    same = known & (rules == wanted).to_numpy()
-    total = int(row["global_batch_size"])
-    nearest = np.where(same, np.abs(np.log(batch / total)), np.inf).argmin()
-    value = scaled_rate(
-        float(rate[nearest]),
-        rule=LearningRateRule(wanted),
-        at_batch=int(batch[nearest]),
-        global_batch_size=total,
-    )
-    return LearningRatePlan(rule=wanted, value=value)
-
-
 def _notes(evidence: _Evidence, chosen: OutlookRow) -> tuple[str, ...]:
     need, notes = evidence.need, []
     amount = need.job and need.job.model_copy(update={"target": None})
@@ -285,7 +268,12 @@ def _notes(evidence: _Evidence, chosen: OutlookRow) -> tuple[str, ...]:
     if evidence.factorisation is not None:
         notes.append(evidence.factorisation.describe())
     batch = chosen.batch.global_batch_size
-    if need.target is not None and not need.uses_law:
+    if need.num_missed:
+        runs = "the one run" if need.num_missed == 1 else f"{need.num_missed} runs"
+        notes.append(
+            f"Not reached: {need.target}, by {runs}; assumes {amount} suffice."
+        )
+    elif need.target is not None and not need.uses_law:
         notes.append(
             f"Not measured: samples to {need.target}; assumes {amount} suffice."
         )

@@ -13,6 +13,7 @@ from scalelab.errors import FitError, NotIdentifiableError, SpecError
 from scalelab.experiment.job import Job
 from scalelab.experiment.trial import Target
 from scalelab.laws.convergence import ConvergenceLaw
+from scalelab.laws.convergence_curve import BatchCurve
 from scalelab.laws.convergence_rows import WORKERS
 from scalelab.laws.interval import NUM_DRAWS
 from scalelab.laws.rows import CurveKey, numbers
@@ -52,6 +53,8 @@ class SampleNeed:
         The metric to reach; None: the amount is the job.
     law, keys
         The convergence law, None without one, and its curves for the target.
+    num_missed
+        Runs that tried for the target, where none reached it; 0 where one did.
     normalization
         What batch norm sees of a batch.
     """
@@ -60,6 +63,7 @@ class SampleNeed:
     target: Target | None
     law: ConvergenceLaw | None
     keys: tuple[CurveKey, ...]
+    num_missed: int
     normalization: Normalization
 
     @classmethod
@@ -78,24 +82,20 @@ class SampleNeed:
         if target is None and job is not None:
             target = job.target
         law = _convergence(frame)
-        keys = () if law is None else _matching(law, target)
+        tried = {} if law is None else _tried(law, target)
+        keys = tuple(key for key, curve in tried.items() if curve.num_reached)
+        missed = 0 if keys else sum(curve.num_censored for curve in tried.values())
         has_amount = job is not None and job.num_samples(1) is not None
         if target is not None and not keys and not has_amount:
-            measured = (
-                [] if law is None else sorted({_target_text(k) for k in law.curves})
-            )
-            seen = f"Measured targets: {', '.join(measured)}. " if measured else ""
             raise NotIdentifiableError(
-                f"samples to {target}",
-                f"{seen}Run convergence trials with this target over the global "
-                "batches in question, or say how long the job is (epochs, steps, "
-                "samples).",
+                f"samples to {target}", _how_to_measure(law, missed)
             )
         return cls(
             job=job,
             target=target,
             law=law,
             keys=keys,
+            num_missed=missed,
             normalization=Normalization.of(frame),
         )
 
@@ -182,19 +182,36 @@ def _convergence(frame: pd.DataFrame) -> ConvergenceLaw | None:
         return None
 
 
-def _matching(law: ConvergenceLaw, target: Target | None) -> tuple[CurveKey, ...]:
+def _tried(law: ConvergenceLaw, target: Target | None) -> dict[CurveKey, BatchCurve]:
+    """Return the curves of the runs that had this target."""
     if target is None:
-        return ()
+        return {}
     wanted = {
         "target_metric": target.metric,
         "metric_mode": str(target.mode),
         "target_value": target.value,
     }
-    return tuple(
-        key
+    return {
+        key: curve
         for key, curve in law.curves.items()
-        if curve.num_reached
-        and all(dict(key).get(name, value) == value for name, value in wanted.items())
+        if all(dict(key).get(name, value) == value for name, value in wanted.items())
+    }
+
+
+def _how_to_measure(law: ConvergenceLaw | None, num_missed: int) -> str:
+    """Say what would tell the samples to a target that no run has reached."""
+    otherwise = "or say how long the job is (epochs, steps, samples)."
+    if num_missed:
+        runs = "The one run" if num_missed == 1 else f"All {num_missed} runs"
+        return (
+            f"{runs} with this target stopped before it. Let them train longer, ask "
+            f"for a target they came to, {otherwise}"
+        )
+    measured = [] if law is None else sorted({_target_text(k) for k in law.curves})
+    seen = f"Measured targets: {', '.join(measured)}. " if measured else ""
+    return (
+        f"{seen}Run convergence trials with this target over the global batches in "
+        f"question, {otherwise}"
     )
 
 

@@ -385,6 +385,37 @@ def test_a_target_nobody_measured_is_not_identifiable(both_families):
         recommend(sweep(), TARGET)
 
 
+def unreached(rows: pd.DataFrame) -> pd.DataFrame:
+    """The same rows, had the convergence trials stopped before their target."""
+    tried = rows["samples_to_target"].notna()
+    return rows.assign(
+        samples_to_target=rows["samples_to_target"].where(~tried),
+        num_samples=rows["samples_to_target"],
+        reached_target=(~tried).where(tried),
+        outcome=rows["outcome"].where(~tried, "target_not_reached"),
+    )
+
+
+def test_a_target_no_run_reached_is_not_called_measured(both_families):
+    with pytest.raises(
+        NotIdentifiableError,
+        match=r"^samples to val_acc >= 0\.9 is not identifiable\. All 15 runs with "
+        r"this target stopped before it\. Let them train longer, ask for a target they "
+        r"came to, or say how long the job is \(epochs, steps, samples\)\.$",
+    ):
+        recommend(unreached(both_families), Job(target="val_acc >= 0.9"))
+
+
+def test_a_target_no_run_reached_is_doubted_aloud(both_families):
+    job = Job(target="val_acc >= 0.9", samples=10_000_000)
+    answer = recommend(unreached(both_families), job)
+    assert (
+        "Not reached: val_acc >= 0.9, by 15 runs; assumes 10,000,000 samples suffice."
+        in answer.notes
+    )
+    assert not any(note.startswith("Not measured: samples") for note in answer.notes)
+
+
 def test_a_target_nobody_measured_falls_back_on_the_amount(both_families):
     job = Job(target="val_loss <= 2", samples=1_000_000)
     found = recommend(both_families, job)
