@@ -18,10 +18,12 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "slurm"))
 
 from slurm_sweeps import Swept
-from throwaway_slurm import ThrowawaySlurm, wait_until
+from throwaway_slurm import ThrowawaySlurm
+from waiting import wait_until
 
 POLL_S = 0.02
 PROGRAM = """#!/bin/sh

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
-from swept import NUM_TRIALS, AttemptKey, Ended, Rank, Sweep, wait_until
+from swept import NUM_TRIALS, AttemptKey, Ended, Rank, Sweep
+from waiting import wait_until
 
 SEEDS = range(int(os.environ.get("SCALELAB_FAULT_SEEDS", "1")))
 TRIAL_S = 0.4
@@ -27,13 +28,17 @@ def random_moment(
 ) -> None:
     """Wait for a moment inside the first two thirds of the trials."""
     await_ends(sweep, rng.randint(first, NUM_TRIALS * 2 // 3), patience_s)
-    wait_until(sweep.ranks, "a rank runs", patience_s, sweep)
+    wait_until(sweep.ranks, "a rank runs", patience_s, said=sweep.said)
     time.sleep(rng.uniform(0, TRIAL_S))
 
 
 def await_ends(sweep: Sweep, number: int, patience_s: float) -> None:
-    what = f"{number} trials have ended"
-    wait_until(lambda: sweep.num_ended() >= number, what, patience_s, sweep)
+    wait_until(
+        lambda: sweep.num_ended() >= number,
+        f"{number} trials have ended",
+        patience_s,
+        said=sweep.said,
+    )
 
 
 def some_rank(
@@ -48,7 +53,7 @@ def some_rank(
     def new_ranks() -> list[Rank]:
         return is_wanted([each for each in sweep.ranks() if each.attempt not in before])
 
-    found = wait_until(new_ranks, "a further rank runs", patience_s, sweep)
+    found = wait_until(new_ranks, "a further rank runs", patience_s, said=sweep.said)
     time.sleep(rng.uniform(0, TRIAL_S / 2))
     return rng.choice(found)
 

@@ -217,16 +217,3 @@ def sweep_in(home: Path, site: str = ONE_NODE) -> Iterator[Sweep]:
         yield sweep
     finally:
         sweep.kill_what_is_left()
-
-
-def wait_until(
-    condition: Callable[[], Any], what: str, within_s: float, sweep: Sweep
-) -> Any:
-    """Return what the condition returns once that is true."""
-    deadline = time.monotonic() + within_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, (
-            f"waited in vain until {what}; the sweep said:\n{sweep.said()}"
-        )
-        time.sleep(0.005)
-    return value

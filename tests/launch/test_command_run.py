@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from command_specs import GLOBAL_BATCH, REGEX, TICKER, command_spec, write_program
-from watching import DEADLINE_S, is_running, wait_until
+from waiting import DEADLINE_S, wait_until
+from watching import is_running
 
 from scalelab.experiment.program import MetricsSource
 from scalelab.experiment.trial import STALL_TIMEOUT_S, TrialKind

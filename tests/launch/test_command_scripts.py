@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from command_specs import JSONL, TICKER, command_spec, write_program
-from watching import DEADLINE_S, is_running, wait_until
+from waiting import DEADLINE_S, wait_until
+from watching import is_running
 
 from scalelab.errors import SpecError
 from scalelab.experiment.expand import plan

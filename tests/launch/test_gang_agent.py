@@ -8,7 +8,8 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from watching import DEADLINE_S, ENTRY, STAND_IN, core_ids, is_running, read_pid
+from waiting import DEADLINE_S
+from watching import ENTRY, STAND_IN, core_ids, is_running, read_pid
 
 from scalelab.errors import LaunchError
 from scalelab.launch.gang_agent import NodeAgent

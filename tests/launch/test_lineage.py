@@ -5,7 +5,8 @@ import signal
 import subprocess
 import sys
 
-from watching import is_running, wait_until
+from waiting import wait_until
+from watching import is_running
 
 from scalelab.launch.lineage import is_stopped, reap, signal_group
 

@@ -10,7 +10,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from watching import DEADLINE_S, ENTRY, STAND_IN, is_running, read_pid, wait_until
+from waiting import DEADLINE_S, wait_until
+from watching import ENTRY, STAND_IN, is_running, read_pid
 
 from scalelab.launch.gang_agent import NodeAgent
 from scalelab.launch.progress import ProgressBoard

@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from watching import DEADLINE_S, is_running, read_pid, wait_until
+from waiting import DEADLINE_S, wait_until
+from watching import is_running, read_pid
 
 from scalelab.launch import supervision
 from scalelab.launch.lineage import is_stopped

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable
 from pathlib import Path
+
+from waiting import wait_until
 
 from scalelab.records.attempt import AttemptSpec
 
 ENTRY = "stand_in:act"
 STAND_IN = Path(__file__).parent
-DEADLINE_S = 60.0
-
-
-def wait_until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain until {what}"
-        time.sleep(0.01)
 
 
 def is_running(pid: int) -> bool:

@@ -7,10 +7,10 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from waiting import wait_until
 
 from scalelab.errors import LeaseError, StoreError
 from scalelab.records import lease as lease_module
@@ -51,13 +51,6 @@ def start_holder(path: Path):
         holder.kill()
         holder.wait()
         holder.stdout.close()
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def pretend_another_host(path: Path, **changes: object) -> None:
@@ -173,7 +166,7 @@ def test_the_holder_beats(path: Path) -> None:
             beats.add(json.loads(path.read_bytes())["beat"])
             return len(beats) > 3
 
-        wait_until(read_beat)
+        wait_until(read_beat, "the lease is read")
         assert path.stat().st_size == 512
 
 
@@ -213,7 +206,7 @@ def test_of_many_that_want_a_stale_lease_one_gets_it(path: Path) -> None:
         for thread in threads:
             thread.start()
         start.wait()
-        wait_until(lambda h=holding, r=refused: len(h) + len(r) == 4)
+        wait_until(lambda h=holding, r=refused: len(h) + len(r) == 4, "all have tried")
         valid = [lease for lease in holding if lease.is_held]
         end.wait()
         for thread in threads:

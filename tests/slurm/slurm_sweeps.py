@@ -9,7 +9,8 @@ from typing import Any
 
 import pandas as pd
 import psutil
-from throwaway_slurm import USER_ID, ThrowawaySlurm, wait_until
+from throwaway_slurm import USER_ID, ThrowawaySlurm
+from waiting import wait_until
 
 SITE = {
     "scheduler": "slurm",

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 from slurm_sweeps import EMULATED, Swept
-from throwaway_slurm import ThrowawaySlurm, wait_until
+from throwaway_slurm import ThrowawaySlurm
+from waiting import wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(200)]
 

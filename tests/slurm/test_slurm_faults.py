@@ -4,7 +4,8 @@ import re
 
 import pytest
 from slurm_sweeps import Swept, processes_of
-from throwaway_slurm import USER_ID, ThrowawaySlurm, wait_until
+from throwaway_slurm import USER_ID, ThrowawaySlurm
+from waiting import wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from fake_programs import FakePrograms
 from slurm_sweeps import EMULATED, Swept
 from throwaway_slurm import ThrowawaySlurm
 
@@ -78,10 +79,11 @@ def test_what_will_not_work_is_said_beforehand(
 
 
 def test_what_a_node_lacks_is_said(slurm: ThrowawaySlurm) -> None:
-    script = slurm.home / "python-without-torch"
-    script.write_text("#!/bin/sh\nexec /usr/bin/env python -c 'import nothing_here'\n")
-    script.chmod(0o755)
-    Swept(slurm, "lacking", {**EMULATED, "gpus": [1]}, python=str(script))
+    name = "python-without-torch"
+    lacking = "exec /usr/bin/env python -c 'import nothing_here'"
+    FakePrograms(slurm.home).does(name, lacking)
+    python = str(slurm.home / name)
+    Swept(slurm, "lacking", {**EMULATED, "gpus": [1]}, python=python)
     code, said = slurm.scalelab("doctor", "--site", "./lacking-site.yaml", "--job")
     assert code == 3, said
     health, text = lines(said)["job"]

@@ -4,7 +4,8 @@ import re
 
 import pytest
 from slurm_sweeps import DIGITS, EMULATED, Swept
-from throwaway_slurm import ThrowawaySlurm, wait_until
+from throwaway_slurm import ThrowawaySlurm
+from waiting import wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -17,17 +17,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import psutil
+from waiting import DEADLINE_S, wait_until
 
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "unshare", "nsenter", "setpriv")
 USER, USER_ID = "researcher", 4242
 REPOSITORY = Path(__file__).parents[2]
-PATIENCE_S = 60.0
 _INIT = """
 import signal
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -165,7 +164,7 @@ class ThrowawaySlurm:
     def run(self, argv: Sequence[str], **options: Any) -> str:
         """Run a program inside and return what it prints; it must succeed."""
         content = options.pop("input", None)
-        timeout = options.pop("timeout", PATIENCE_S)
+        timeout = options.pop("timeout", DEADLINE_S)
         done = subprocess.run(
             self.command(argv, **options),
             input=content,
@@ -352,15 +351,6 @@ class ThrowawaySlurm:
             f"nsenter --net=/run/netns/{node} unshare --uts sh -c {shlex.quote(start)} "
             f"</dev/null >>{self.state}/log/output 2>&1"
         )
-
-
-def wait_until(condition: Callable[[], Any], what: str, within_s: float = 60.0) -> Any:
-    """Return the condition's value as soon as it is true."""
-    deadline_s = time.monotonic() + within_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline_s, f"not within {within_s:g} s: {what}"
-        time.sleep(0.1)
-    return value
 
 
 def _opened(paths: Sequence[Path], kept: Path) -> list[str]:
