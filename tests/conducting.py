@@ -90,7 +90,6 @@ def _failed(trial: Trial, traceback: str) -> TrialEnded:
             num_running=0,
             num_waiting=7,
             used_gpu_s=3.6,
-            waiting_gpu_s=1.0,
             num_devices=2,
         ),
     )

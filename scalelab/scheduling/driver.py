@@ -120,7 +120,6 @@ class Driver:
         self._refused_earlier: dict[str, Observation] = {}
         self._tally = Tally()
         self._num_asked = 0
-        self._waiting_gpu_s = 0.0
         self._stopped: str | None = None
 
     def drain(self) -> None:
@@ -169,7 +168,6 @@ class Driver:
             num_running=len(self._gangs),
             num_waiting=self._pool.placer.num_waiting,
             used_gpu_s=self._tally.used_gpu_s + self._gangs.held_gpu_s,
-            waiting_gpu_s=self._waiting_gpu_s,
             num_devices=self._pool.num_devices,
         )
 
@@ -256,11 +254,7 @@ class Driver:
                 continue
             self._num_asked += 1
             duration_s = self._estimate_duration(trial, trial.allocation)
-            self._enqueue(Request(self._num_asked, trial, duration_s))
-
-    def _enqueue(self, request: Request) -> None:
-        self._waiting_gpu_s += request.duration_s * request.trial.world_size
-        self._pool.placer.enqueue(request)
+            placer.enqueue(Request(self._num_asked, trial, duration_s))
 
     def _refuse(self, trial: Trial, reason: str) -> None:
         """Record that a trial can never run here."""
@@ -279,7 +273,6 @@ class Driver:
             return
         try:
             for request, placement in self._pool.placer.place(time.monotonic()):
-                self._waiting_gpu_s -= request.duration_s * request.trial.world_size
                 self._launch(request, placement)
         finally:
             self._gangs.send()
@@ -345,7 +338,7 @@ class Driver:
         self._retries[request.number, outcome.is_retried] += 1
         if self._retries[request.number, outcome.is_retried] > allowed:
             return False
-        self._enqueue(request)
+        self._pool.placer.enqueue(request)
         return True
 
     def _finish(

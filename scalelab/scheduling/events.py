@@ -25,8 +25,6 @@ class Progress:
         Trials on their devices, and trials that wait for devices.
     used_gpu_s
         Device-seconds held so far, by estimate of the driver's clock.
-    waiting_gpu_s
-        Estimated device-seconds of the trials that wait.
     num_devices
         Devices that are up.
     """
@@ -36,7 +34,6 @@ class Progress:
     num_running: int
     num_waiting: int
     used_gpu_s: float
-    waiting_gpu_s: float
     num_devices: int
 
 
@@ -100,7 +97,14 @@ class Resumed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Waiting:
-    """Nothing runs although trials wait."""
+    """What trials wait for, or why they wait longer.
+
+    Parameters
+    ----------
+    reason
+        Nothing can run without further nodes, a batch job waits in the queue or has
+        ended, or the batch system does not answer.
+    """
 
     reason: str
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from scalelab.cluster.batch_queue import JobState, JobView, QueueEvent
+from scalelab.cluster.batch_queue import JobState, JobView
 from scalelab.cluster.nodes import Node
 from scalelab.records.job_list import JobLine
 
@@ -18,10 +18,6 @@ class Batch(Protocol):
     """Who submits jobs; see :class:`scalelab.cluster.batch.BatchNodes`."""
 
     site: Site
-
-    def attend(self, deliver: Callable[[QueueEvent], None]) -> None:
-        """Deliver what comes of requests."""
-        ...
 
     def request(self, num_nodes: int) -> str:
         """Submit a job and return its name."""

@@ -173,11 +173,6 @@ class Placer:
         return self._num_waiting
 
     @property
-    def nodes(self) -> list[Node]:
-        """Nodes that are up."""
-        return [slots.node for slots in self._slots.values()]
-
-    @property
     def free_devices(self) -> dict[str, int]:
         """Free devices by node name."""
         return dict(self._free.counts)
@@ -257,6 +252,13 @@ class Placer:
         """Return the trials that wait, in the source's order."""
         requests = [item for group in self._groups.values() for item in group.queue]
         return sorted(requests, key=lambda request: request.number)
+
+    def waiting_allocations(self) -> Counter[Allocation]:
+        """Return how many trials wait for each allocation."""
+        counts: Counter[Allocation] = Counter()
+        for group in self._groups.values():
+            counts[group.queue[0].trial.allocation] += len(group.queue)
+        return counts
 
     def place(self, now_s: float) -> list[tuple[Request, Placement]]:
         """Start what may start now.

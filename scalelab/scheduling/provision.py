@@ -30,7 +30,7 @@ from scalelab.scheduling.gangs import PartEnded
 from scalelab.scheduling.jobs import Batch, Job
 from scalelab.scheduling.losses import HOLD_S, Losses
 from scalelab.scheduling.setbacks import Setbacks
-from scalelab.scheduling.waiting import why_waiting
+from scalelab.scheduling.waiting import QueueNews, why_waiting
 
 if TYPE_CHECKING:
     from scalelab.cluster.nodes import Node
@@ -124,6 +124,7 @@ class Provision:
         self._losses = Losses(deliver)
         self.explain = self._losses.explain
         self._written: tuple[list[JobLine], list[str]] | None = None
+        self._news = QueueNews(on_event)
 
     @property
     def deadline_s(self) -> float:
@@ -275,11 +276,10 @@ class Provision:
 
     def _num_wanted(self, is_stopped: bool) -> int:
         """Return the nodes that the trials can use."""
-        waiting = [] if is_stopped else self._pool.placer.waiting()
-        allocations = [request.trial.allocation for request in waiting]
-        num_devices = sum(each.world_size for each in allocations)
+        waiting = {} if is_stopped else self._pool.placer.waiting_allocations()
+        num_devices = sum(each.world_size * count for each, count in waiting.items())
         num_devices += self._pool.num_held_devices
-        at_least = max((each.num_nodes for each in allocations), default=0)
+        at_least = max((each.num_nodes for each in waiting), default=0)
         if self._site.provision == "one_job":
             return at_least or min(1, num_devices)
         useful = math.ceil(num_devices / self._site.devices_per_node)
@@ -348,9 +348,7 @@ class Provision:
             return
         self._written = (lines, waiting)
         self._batch.write_list(lines, waiting)
-        for line in lines:
-            if line.state == "pending" and line.reason:
-                self._on_event(Waiting(reason=str(line)))
+        self._news.tell(lines)
 
     def _check(self, wanted: int, now_s: float) -> None:
         """Give up what does not come up, and end a sweep that cannot go on."""

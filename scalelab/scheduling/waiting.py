@@ -1,12 +1,37 @@
-"""Why trials wait, for those who ask for the status of a run."""
+"""Why trials wait, for those who ask for the status of a run or follow it."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from scalelab.records.job_list import JobLine
+from scalelab.scheduling.events import OnEvent, Waiting
 from scalelab.scheduling.pool import Pool
+
+
+class QueueNews:
+    """Tells why jobs wait, each reason of a job once.
+
+    That the queue changes its mind about the expected start is no news.
+
+    Parameters
+    ----------
+    on_event
+        Told of it.
+    """
+
+    def __init__(self, on_event: OnEvent) -> None:
+        self._on_event = on_event
+        self._told: set[tuple[str, str, bool]] = set()
+
+    def tell(self, jobs: Iterable[JobLine]) -> None:
+        """Tell what is new of the batch jobs that have not ended."""
+        for job in jobs:
+            news = (job.name, job.reason, job.estimated_start is None)
+            is_waiting = job.state == "pending" and job.reason
+            if is_waiting and news not in self._told:
+                self._told.add(news)
+                self._on_event(Waiting(reason=str(job)))
 
 
 def why_waiting(pool: Pool, jobs: Sequence[JobLine]) -> list[str]:
@@ -20,12 +45,12 @@ def why_waiting(pool: Pool, jobs: Sequence[JobLine]) -> list[str]:
         The batch jobs that have not ended.
     """
     placer = pool.placer
-    waiting = Counter(request.trial.allocation for request in placer.waiting())
+    waiting = placer.waiting_allocations()
     lacking = [each for each in waiting if not placer.has_room(each)]
     sentences = [
         f"{_number(waiting[each], 'trial')} for {_number(each.num_nodes, 'node')} x "
         f"{_number(each.devices_per_node[0], 'device')}: {_what_there_is(pool, jobs)}."
-        for each in sorted(lacking, key=lambda each: each.world_size)
+        for each in sorted(lacking, key=lambda each: (each.world_size, each.num_nodes))
     ]
     if len(lacking) < len(waiting):
         # Without their number, which changes all the time.

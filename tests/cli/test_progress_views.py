@@ -53,7 +53,6 @@ def standing(done: int, *, running: int = 1, failed: int = 0) -> Progress:
         num_running=running,
         num_waiting=3,
         used_gpu_s=36.0,
-        waiting_gpu_s=9.0,
         num_devices=2,
     )
 

@@ -295,6 +295,9 @@ class Simulation:
             )
         assert [item.number for item in self.place.waiting()] == sorted(self.waiting)
         assert self.place.num_waiting == len(self.waiting)
+        assert self.place.waiting_allocations() == Counter(
+            item.trial.allocation for item in self.waiting.values()
+        )
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -13,7 +13,6 @@ from scalelab.cluster.batch_queue import (
     JobState,
     JobSubmitted,
     JobView,
-    QueueEvent,
     QueueSeen,
 )
 from scalelab.cluster.nodes import Node
@@ -56,9 +55,6 @@ class Batch:
     num_looks: int = 0
     lines: list[JobLine] = field(default_factory=list)
     waiting: list[str] = field(default_factory=list)
-
-    def attend(self, deliver: Callable[[QueueEvent], None]) -> None:
-        pass
 
     def request(self, num_nodes: int) -> str:
         name = f"run-{len(self.requested) + 1}"
@@ -595,6 +591,29 @@ def test_why_a_job_waits_is_said_when_it_changes(scene: Callable[..., Scene]) ->
         for reason in ("Priority", "Resources")
     ]
     assert [line.reason for line in waiting.batch.lines] == ["Resources"]
+
+
+def test_many_jobs_that_wait_are_said_once_each(scene: Callable[..., Scene]) -> None:
+    many = scene()
+    for _ in range(4):
+        many.wait_for(2)
+    many.tick()
+    many.submitted()
+    names = [name.replace("-", "_") for name in many.batch.requested]
+    for minute, latest in enumerate(names):
+        # Each look finds another job's reason changed, and all starts moved.
+        reasons = {name: "Priority" for name in names} | {latest: "Resources"}
+        start = f"2026-11-21T04:{minute:02d}:00"
+        waits = {
+            name: JobView(state=JobState.PENDING, reason=why, estimated_start=start)
+            for name, why in reasons.items()
+        }
+        many.see(**waits)
+        many.tick()
+    told = [
+        tuple(words.split(", start expected")[0].split(": ")) for words in many.said
+    ]
+    assert len(told) == len(set(told)) == 2 * len(names)
 
 
 def test_nodes_that_wait_in_vain_for_others_end_the_sweep(
