@@ -17,6 +17,7 @@ from scalelab.experiment.local_devices import num_cores, num_visible_gpus
 from scalelab.experiment.program import WorkloadProgram
 from scalelab.experiment.trial import Allocation, Measurement, Trial, TrialKind
 from scalelab.records.attempt import AttemptSpec, NodeShare, Outcome, Placement
+from scalelab.records.attempt_io import existing_place
 
 MIN_FREE_BYTES = 2**30
 
@@ -94,9 +95,10 @@ def _package(name: str, extra: str) -> Finding:
 
 def run_directory_finding(runs: Path) -> Finding:
     """Say whether runs can be written to a folder."""
-    place = next(p for p in (runs.absolute(), *runs.absolute().parents) if p.exists())
-    free = shutil.disk_usage(place).free
+    place = runs.absolute()
     try:
+        place = existing_place(place)
+        free = shutil.disk_usage(place).free
         with tempfile.TemporaryFile(dir=place) as file:
             file.write(b"scalelab")
             os.fsync(file.fileno())

@@ -16,12 +16,13 @@ from pathlib import Path
 
 from scalelab.cluster.batch_queue import Answer, ask
 from scalelab.cluster.inventory import Inventory, Queue, survey
-from scalelab.cluster.network import own_address
+from scalelab.cluster.network import listening, own_address
 from scalelab.doctor import Finding, Health, run_directory_finding
 from scalelab.errors import ClusterError, SpecError
 from scalelab.experiment.driver_jobs import driver_job_script
 from scalelab.experiment.node_jobs import node_job_script, refuse_log_directory
 from scalelab.experiment.site import DeviceType, Scheduler, Site
+from scalelab.records.attempt_io import existing_place
 
 MAX_SKEW_S = 2.0
 _PROGRAMS = {
@@ -94,7 +95,7 @@ def _folder(site: Site, runs: Path) -> Iterator[Finding]:
     yield finding
     if finding.health is Health.BROKEN:
         return
-    here = next(path for path in (place, *place.parents) if path.exists())
+    here = existing_place(place)
     kind = _file_system(here)
     if kind in _LOCAL_FILE_SYSTEMS:
         yield note(
@@ -159,12 +160,8 @@ def _interpreter(site: Site) -> Iterator[Finding]:
 def _network(site: Site) -> Iterator[Finding]:
     try:
         address = own_address(site.driver_interface)
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        with socket.socket(family) as server, socket.socket(family) as client:
-            server.bind((address, 0))
-            server.listen()
-            client.settimeout(5)
-            client.connect(server.getsockname()[:2])
+        with listening(address) as server:
+            socket.create_connection(server.getsockname()[:2], 5).close()
     except ClusterError as error:
         yield broken("network", str(error))
     except OSError as error:

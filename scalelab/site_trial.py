@@ -18,14 +18,15 @@ from typing import Any
 
 from scalelab.cluster.batch_queue import JobState, JobView, log_tail
 from scalelab.cluster.driver_queue import cancel, look_at, submit_script
-from scalelab.cluster.network import own_address
+from scalelab.cluster.network import listening, own_address, port_text
 from scalelab.cluster.site_visit import ANSWER, TASK
 from scalelab.doctor import Finding
-from scalelab.errors import ClusterError
+from scalelab.errors import ClusterError, ScaleLabError
 from scalelab.experiment.directives import job_script
+from scalelab.experiment.node_jobs import refuse_log_directory
 from scalelab.experiment.site import DeviceType, Site
 from scalelab.experiment.trial import Allocation
-from scalelab.records.attempt_io import encode_json, write_atomically
+from scalelab.records.attempt_io import encode_json, existing_place, write_atomically
 from scalelab.records.driver_record import DriverRecord
 from scalelab.site_doctor import broken, clock_finding, note, ok
 
@@ -55,29 +56,25 @@ def try_node(
     say
         Told what is waited for.
     """
-    place = next(p for p in (runs.absolute(), *runs.absolute().parents) if p.exists())
-    folder = Path(tempfile.mkdtemp(prefix=f".{_NAME}-", dir=place))
     try:
-        with _Listener(site.driver_interface) as listener:
-            found = _visited(site, folder, listener, say)
-            yield from _findings(site, found, listener)
-    except ClusterError as error:
+        place = existing_place(runs.absolute())
+        folder = Path(tempfile.mkdtemp(prefix=f".{_NAME}-", dir=place))
+        try:
+            with _Listener(site.driver_interface) as listener:
+                found = _visited(site, folder, listener, say)
+                yield from _findings(site, found, listener)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    except (ScaleLabError, OSError) as error:
         yield broken("job", str(error))
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 class _Listener:
     """Waits for the node's call, and calls back."""
 
     def __init__(self, interface: str | None) -> None:
-        address = own_address(interface)
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        self._socket = socket.socket(family)
-        self._socket.bind((address, 0))
-        self._socket.listen()
-        host = f"[{address}]" if ":" in address else address
-        self.url = f"{host}:{self._socket.getsockname()[1]}"
+        self._socket = listening(own_address(interface))
+        self.url = port_text(self._socket)
         self.token = uuid.uuid4().hex
         self.call: Mapping[str, Any] | None = None
         self.skew_s = math.nan
@@ -124,7 +121,11 @@ def _visited(
     ------
     ClusterError
         If it is refused, does not start or end in time, or writes nothing.
+    SpecError
+        If the site's batch system cannot be asked for it.
     """
+    log = folder / "job.log"
+    refuse_log_directory(site, folder)
     task = {
         "token": listener.token,
         "url": listener.url,
@@ -135,7 +136,6 @@ def _visited(
     }
     write_atomically(folder / TASK, encode_json(task))
     words = [site.python or sys.executable, "-m", "scalelab.cluster.site_visit"]
-    log = folder / "job.log"
     script = job_script(
         site,
         Allocation(devices_per_node=(site.devices_per_node,)),

@@ -19,12 +19,15 @@ from scalelab.errors import MissingExtraError, SpecError, StoreError
 from scalelab.experiment.document import read_document
 from scalelab.experiment.expand import Plan, plan
 from scalelab.experiment.meaning import changes_of_meaning
+from scalelab.experiment.node_jobs import refuse_log_directory
 from scalelab.experiment.planned import PlannedTrials
-from scalelab.experiment.site import Scheduler, Site
+from scalelab.experiment.site import Site
 from scalelab.experiment.source import Observation
 from scalelab.experiment.spec import Experiment
 from scalelab.records.attempt import Outcome
+from scalelab.records.attempt_io import existing_place
 from scalelab.records.code import code_hash, code_paths, snapshot_code
+from scalelab.records.job_list import CLUSTER_DIRECTORY
 from scalelab.records.stop_request import StopRequests
 from scalelab.records.store import RunStore
 from scalelab.scheduling.durations import Durations, TimedSource
@@ -177,11 +180,7 @@ class Sweep:
         sweep = cls.read(
             experiment, site=site, directory=directory, retry_failed=retry_failed
         )
-        if sweep.site.scheduler is Scheduler.ADDRESS:
-            raise SpecError(
-                f"site {sweep.site.name!r} has scheduler=address, and sweeps bring "
-                "their own Dask scheduler. Write scheduler: slurm, pbs or local."
-            )
+        refuse_log_directory(sweep.site, sweep.directory / CLUSTER_DIRECTORY)
         if sweep.changes and sweep.has_measurements and not accept_changes:
             raise SpecError(
                 f"{sweep.directory} holds trials of another meaning: "
@@ -377,7 +376,7 @@ def _is_taken(directory: Path) -> bool:
         If nothing can ever be there.
     """
     try:
-        place = next(p for p in (directory, *directory.parents) if p.exists())
+        place = existing_place(directory)
         if place != directory:
             if not place.is_dir():
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))

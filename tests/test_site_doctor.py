@@ -321,6 +321,25 @@ class TestJob:
             f"nodes do not share {tmp_path}. Sweep into a folder that they do" in text
         )
 
+    def test_a_folder_that_cannot_be_written(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(**_: object) -> str:
+            raise PermissionError(13, "Permission denied", str(tmp_path))
+
+        monkeypatch.setattr(site_trial.tempfile, "mkdtemp", refuse)
+        assert broken(self.tried(tmp_path)) == {
+            "job": f"[Errno 13] Permission denied: '{tmp_path}'"
+        }
+
+    def test_a_folder_where_the_batch_system_writes_no_log(
+        self, tmp_path: Path
+    ) -> None:
+        runs = tmp_path / "50%"
+        runs.mkdir()
+        assert "slurm does not take" in broken(self.tried(runs))["job"]
+        assert self.cancelled == []
+
     @pytest.mark.parametrize(
         ("can_never_run", "words"),
         [

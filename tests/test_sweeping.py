@@ -148,17 +148,6 @@ def test_accepted_changes_mark_what_was_measured_and_measure_again(
         Sweep.prepare(write())
 
 
-def test_somebody_elses_dask_scheduler_is_refused(here: Path) -> None:
-    profile = here / "joined.yaml"
-    profile.write_text(
-        "scheduler: address\naddress: tls://10.0.0.1:8786\n"
-        "device_type: cpu\ngpus_per_node: 2\n"
-    )
-    with pytest.raises(SpecError, match=r"'joined' has scheduler=address, and sweeps"):
-        Sweep.prepare(write(), site=str(profile))
-    assert Sweep.read(write(), site=str(profile)).num_remaining == 8
-
-
 def test_a_directory_that_is_no_run_is_refused(here: Path) -> None:
     path = write()
     (here / "runs").mkdir()

@@ -56,7 +56,7 @@ def _check_site(runs: Path, name: str, *, with_job: bool) -> None:
     from scalelab.site_doctor import examine_site
 
     site = Site.find(name)
-    if site.scheduler in (Scheduler.LOCAL, Scheduler.ADDRESS):
+    if site.scheduler is Scheduler.LOCAL:
         raise SpecError(
             f"site {site.name!r} has scheduler={site.scheduler}, and there is no batch "
             "system to check. Without --site, doctor checks this machine."

@@ -101,10 +101,20 @@ class BatchNodes(Hub):
         self._deliver = deliver
 
     def request(self, num_nodes: int) -> str:
-        """Submit a job of so many nodes; return its name at once."""
+        """Submit a job of so many nodes; return its name at once.
+
+        Raises
+        ------
+        SpecError
+            If the site's batch system cannot be asked for it.
+        """
+        name = f"{self._run_name}-{self._last_number + 1}"
+        # Here, where an error ends the sweep: a task's would be heard by nobody.
+        script = node_job_script(
+            self.site, num_nodes, job_name=name, directory=self._directory
+        )
         self._last_number += 1
-        name = f"{self._run_name}-{self._last_number}"
-        self._begin(self._submit(name, num_nodes))
+        self._begin(self._submit(name, script))
         return name
 
     def give_back(self, name: str, addresses: Iterable[str] = ()) -> None:
@@ -141,10 +151,7 @@ class BatchNodes(Hub):
 
         self.loop.call_soon_threadsafe(start)
 
-    async def _submit(self, name: str, num_nodes: int) -> None:
-        script = node_job_script(
-            self.site, num_nodes, job_name=name, directory=self._directory
-        )
+    async def _submit(self, name: str, script: str) -> None:
         job = self._system.job(self.address, name, script)
         try:
             await asyncio.wait_for(job.start(), CALL_TIMEOUT_S)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from scalelab.cluster.network import LOOPBACK
 from scalelab.cluster.steady_batches import keep_batches_steady
+from scalelab.launch.addresses import bracketed
 
 if TYPE_CHECKING:
     from distributed import Client, SpecCluster
@@ -161,7 +162,7 @@ def _scheduler(host: str, security: Security) -> dict[str, Any]:
     from distributed import Scheduler
 
     options = {
-        "host": f"[{host}]" if ":" in host else host,
+        "host": bracketed(host),
         "protocol": "tls://",
         "security": security,
         "dashboard": True,

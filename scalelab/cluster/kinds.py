@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scalelab.errors import SpecError
 from scalelab.experiment.site import Scheduler, Site
 from scalelab.records.job_list import CLUSTER_DIRECTORY
 
@@ -29,11 +28,6 @@ def cluster_of(
         Nodes of the largest trial: what a site that sets no limit may be asked for.
     preload
         Modules that ranks need.
-
-    Raises
-    ------
-    SpecError
-        If its scheduler gives no nodes to a sweep.
     """
     if site.scheduler is Scheduler.LOCAL:
         from scalelab.cluster.local import LocalNodes
@@ -49,17 +43,12 @@ def cluster_of(
 
         directory = run / CLUSTER_DIRECTORY
         return AllocationNodes(site, directory=directory, preload=preload)
-    if site.scheduler.is_batch_system:
-        from scalelab.cluster.batch import BatchNodes
+    from scalelab.cluster.batch import BatchNodes
 
-        return BatchNodes(
-            site,
-            site.nodes or max_nodes,
-            run_name=run.name,
-            directory=run / CLUSTER_DIRECTORY,
-            preload=preload,
-        )
-    raise SpecError(
-        f"site {site.name!r} has scheduler={site.scheduler}; sweeps run on "
-        "scheduler=local, slurm, pbs or allocation."
+    return BatchNodes(
+        site,
+        site.nodes or max_nodes,
+        run_name=run.name,
+        directory=run / CLUSTER_DIRECTORY,
+        preload=preload,
     )

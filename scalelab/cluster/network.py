@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import psutil
 
 from scalelab.errors import ClusterError
+from scalelab.launch.addresses import bracketed, family_of
 
 LOOPBACK = "127.0.0.1"
 
@@ -46,9 +47,8 @@ def address_towards(url: str) -> str:
     """
     target = urlsplit(url)
     host, port = str(target.hostname), target.port or 1
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        with socket.socket(family_of(host), socket.SOCK_DGRAM) as probe:
             probe.connect((host, port))  # sends nothing
             return str(probe.getsockname()[0])
     except OSError as error:
@@ -87,6 +87,17 @@ def own_address(interface: str | None) -> str:
         f"Which address of {socket.gethostname()} do nodes reach? It has {known}. Set "
         "driver_interface in the site."
     )
+
+
+def listening(address: str) -> socket.socket:
+    """Return a socket that listens at a free port of an address of this host."""
+    return socket.create_server((address, 0), family=family_of(address))
+
+
+def port_text(server: socket.socket) -> str:
+    """Return where a socket listens, such as ``10.0.0.7:41000``."""
+    address, port = server.getsockname()[:2]
+    return f"{bracketed(address)}:{port}"
 
 
 def _addresses() -> dict[str, list[str]]:

@@ -25,6 +25,7 @@ from scalelab.cluster.node_options import NodeOptions, worker_security
 from scalelab.cluster.node_plugin import NodePlugin
 from scalelab.cluster.worker import NodeWorker
 from scalelab.errors import ScaleLabError
+from scalelab.launch.addresses import bracketed
 
 
 def worker_name(host: str, job_name: str) -> str:
@@ -53,7 +54,7 @@ async def serve(options: NodeOptions, job_name: str, scratch: Path) -> None:
     nanny = Nanny(
         options.scheduler,
         name=worker_name(socket.gethostname(), job_name),
-        host=f"[{host}]" if ":" in host else host,
+        host=bracketed(host),
         protocol="tls://",
         security=worker_security(options.tls_files),
         worker_class=NodeWorker,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from scalelab.cluster.devices import granted_devices
-from scalelab.cluster.network import address_of_interface, address_towards
+from scalelab.cluster.network import address_of_interface, address_towards, listening
 from scalelab.errors import ScaleLabError
 from scalelab.records.attempt_io import encode_json, write_atomically
 
@@ -56,10 +56,7 @@ def _call(task: Mapping[str, Any]) -> dict[str, Any]:
     else:
         address = address_towards(url)
     host, _, port = task["url"].rpartition(":")
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family) as server:
-        server.bind((address, 0))
-        server.listen()
+    with listening(address) as server:
         server.settimeout(CALL_TIMEOUT_S)
         call = {"token": task["token"], "port": server.getsockname()[1]}
         call |= {"address": address, "time": time.time()}

@@ -34,7 +34,6 @@ class Scheduler(StrEnum):
     SLURM = "slurm"
     PBS = "pbs"
     ALLOCATION = "allocation"
-    ADDRESS = "address"
 
     @property
     def is_batch_system(self) -> bool:
@@ -56,7 +55,7 @@ class Site(Section):
         default="local", description="Name in messages and records."
     )
     scheduler: Scheduler = Field(
-        default=Scheduler.LOCAL, description="local, slurm, pbs, allocation or address."
+        default=Scheduler.LOCAL, description="local, slurm, pbs or allocation."
     )
     device_type: DeviceType = Field(
         default_factory=lambda: (
@@ -73,9 +72,6 @@ class Site(Section):
     )
     exclusive: Flag = Field(
         default=False, description="Ask for nodes nobody else may use."
-    )
-    address: Word | None = Field(
-        default=None, description="Dask scheduler to join, with scheduler: address."
     )
     partition: Word | None = Field(default=None, description="SLURM partition.")
     queue: Word | None = Field(default=None, description="PBS queue.")

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 _BATCH = ("slurm", "pbs")
 _REMOTE = (*_BATCH, "allocation")
 _BELONGS_TO: dict[str, tuple[str, ...]] = {
-    "address": ("address",),
     "partition": ("slurm",),
     "qos": ("slurm",),
     "constraint": ("slurm",),
@@ -111,11 +110,6 @@ def _refuse_contradictions(site: Site) -> None:
 
 
 def _require_settings(site: Site) -> None:
-    if site.scheduler == "address" and not site.address:
-        raise SpecError(
-            "scheduler=address needs the Dask scheduler's address. Add, for example, "
-            "address: tls://10.0.0.1:8786."
-        )
     if site.scheduler == "local":
         return
     # The machine that reads the profile is a login node: it says nothing about theirs.

@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from scalelab.errors import LaunchError
+from scalelab.launch.addresses import bracketed, family_of
 
 _served: list[object] = []
 
@@ -26,8 +27,7 @@ def serve_store(address: str) -> int:
     """
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as listener:
+    with socket.socket(family_of(address), socket.SOCK_STREAM) as listener:
         listener.bind((address, 0))
         listener.listen(1024)
         port: int = listener.getsockname()[1]
@@ -56,8 +56,7 @@ def tcp_rendezvous(address: str, port: int) -> str:
     >>> tcp_rendezvous("10.0.0.7", 41000), tcp_rendezvous("fd00::7", 41000)
     ('tcp://10.0.0.7:41000', 'tcp://[fd00::7]:41000')
     """
-    host = f"[{address}]" if ":" in address else address
-    return f"tcp://{host}:{port}"
+    return f"tcp://{bracketed(address)}:{port}"
 
 
 def interface_of(address: str) -> str:

@@ -46,6 +46,11 @@ def storing(path: Path) -> Iterator[None]:
         ) from error
 
 
+def existing_place(path: Path) -> Path:
+    """Return an absolute path, or of what lies above it the nearest that exists."""
+    return next(place for place in (path, *path.parents) if place.exists())
+
+
 def encode_json(values: Any) -> bytes:
     """Encode plain values as one line of JSON; NaN and infinities become null.
 

@@ -205,6 +205,18 @@ def test_a_refused_driver_is_an_error_of_the_cluster(
     assert "no such partition" in refused.err
 
 
+@pytest.mark.parametrize("options", [[], ["--detach"]])
+def test_a_run_where_the_batch_system_can_write_no_log_is_refused_and_not_begun(
+    scalelab, here: Path, queue: Queue, options: list[str]
+) -> None:
+    site = Path("site.yaml")
+    site.write_text(site.read_text().replace("slurm", "pbs"))
+    refused = scalelab(*SWEEP, *options, "--run", here / "my runs" / "vit")
+    refused.assert_refused()
+    assert "pbs does not take in the path of a log. Choose another" in refused.err
+    assert not (here / "my runs").exists()
+
+
 class Running:
     """Stands where a running sweep does."""
 

@@ -119,6 +119,17 @@ def test_refusals_and_silence_are_told(
         assert strange.error.startswith("ValueError")
 
 
+def test_a_job_that_cannot_be_asked_for_is_the_callers_error(
+    program: Callable[..., Path], tmp_path: Path
+) -> None:
+    submitted = program("sbatch", "echo Submitted batch job 17")
+    with batch(tmp_path / "50%" / "cluster") as nodes:
+        with pytest.raises(SpecError, match="slurm does not take in the path of a log"):
+            nodes.request(1)
+    assert not submitted.exists()
+    assert JobList.read(tmp_path / "50%" / "cluster").last_number == 0
+
+
 def test_jobs_that_a_dead_driver_has_left_are_cancelled(
     program: Callable[..., Path], directory: Path
 ) -> None:
@@ -154,15 +165,6 @@ def test_the_site_decides_where_nodes_come_from(
     assert isinstance(
         cluster_of(local, run=tmp_path, max_nodes=1, preload=()), LocalNodes
     )
-    elsewhere = {"scheduler": "address", "address": "tls://a:1"}
-    elsewhere |= dict.fromkeys(("driver_interface", "interface"))
-    with pytest.raises(SpecError, match="scheduler=address; sweeps run on"):
-        made(
-            scheduler="address",
-            address="tls://a:1",
-            driver_interface=None,
-            interface=None,
-        )
 
 
 def test_an_allocation_whose_nodes_do_not_answer_is_an_error_with_the_log(

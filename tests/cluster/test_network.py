@@ -5,7 +5,13 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from scalelab.cluster.network import address_of_interface, address_towards, own_address
+from scalelab.cluster.network import (
+    address_of_interface,
+    address_towards,
+    listening,
+    own_address,
+    port_text,
+)
 from scalelab.errors import ClusterError
 
 ONE = {"lo": ["127.0.0.1", "::1"], "eth0": ["10.1.0.5", "fe80::1%eth0"]}
@@ -66,6 +72,16 @@ def test_of_several_the_default_route_s_is_taken_then_the_name_s(
 def test_towards_this_host_is_from_this_host() -> None:
     assert address_towards("tls://127.0.0.1:8786") == "127.0.0.1"
     assert address_towards("tls://[::1]:8786") == "::1"
+
+
+@pytest.mark.parametrize(
+    ("address", "host"), [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")]
+)
+def test_a_free_port_is_listened_at_and_named(address: str, host: str) -> None:
+    with listening(address) as server:
+        port = server.getsockname()[1]
+        assert port_text(server) == f"{host}:{port}"
+        socket.create_connection((address, port), 5).close()
 
 
 def test_no_way_to_the_driver_is_an_error() -> None:

@@ -142,7 +142,7 @@ def test_local_needs_no_profile_but_may_have_one(sites: Path) -> None:
         (SLURM + "memory_per_gpu: 8GB", "memory_per_node and memory_per_gpu exclude"),
         (
             "scheduler: address\ndevice_type: cpu\ngpus_per_node: 1",
-            "scheduler=address needs the Dask scheduler's address",
+            "scheduler='address' is not known. Valid: local,",
         ),
         ("scheduler: slurm\ngpus_per_node: 1", "scheduler=slurm needs device_type"),
         ("scheduler: slurm\ndevice_type: cpu", "scheduler=slurm needs gpus_per_node"),
