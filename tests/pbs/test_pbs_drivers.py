@@ -1,17 +1,15 @@
 """A driver in a batch job of PBS, or of what stands in for it where there is none."""
 
 import re
-import shutil
-from pathlib import Path
 
 import pytest
-from test_pbs_sweeps import Pbs, wait_until
+from pbs_sweeps import Pbs
+from waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
 
 
-def test_a_drivers_job_sweeps_and_is_stopped(tmp_path: Path) -> None:
-    pbs = Pbs(tmp_path, is_real=shutil.which("qsub") is not None)
+def test_a_drivers_job_sweeps_and_is_stopped(pbs: Pbs) -> None:
     if pbs.is_real and "flatuid = True" not in pbs.run("qstat", "-B", "-f"):
         pytest.skip("nodes of this PBS may not submit jobs")
     job = {"walltime": "10min", "memory": "500MB"}
@@ -23,8 +21,7 @@ def test_a_drivers_job_sweeps_and_is_stopped(tmp_path: Path) -> None:
     said, _ = process.communicate(timeout=100)
     assert process.returncode == 0, said
     assert re.match(r"(Begun|Queued): job \S+ \(driven-driver-1\)", said), said
-    results = pbs.home / "runs" / "driven" / "trials"
-    wait_until(lambda: list(results.glob("*/*/result.json")), "a trial ends")
+    wait_until(lambda: pbs.num_ended("driven"), "a trial ends")
     second = pbs.start("sweep", *words)
     said, _ = second.communicate(timeout=60)
     assert second.returncode == 2, said
