@@ -27,6 +27,7 @@ from scalelab.recommend.candidates import BatchRule, candidates, places
 from scalelab.recommend.knee import find_knee, last_paying
 from scalelab.recommend.learning_rate import learning_rate
 from scalelab.recommend.next_trial import loss, next_trial
+from scalelab.recommend.numerals import counted
 from scalelab.recommend.objective import Choice, Constraints, choose
 from scalelab.recommend.outlook import (
     Outlook,
@@ -39,8 +40,7 @@ from scalelab.recommend.recommendation import (
     ParameterRow,
     Recommendation,
 )
-from scalelab.recommend.subject import Subject, choose_subject, plural
-from scalelab.recommend.units import limit_words
+from scalelab.recommend.subject import Subject, choose_subject
 from scalelab.recommend.workload_samples import SampleNeed
 
 _MIN_SIZES = 3  # world sizes below which the answer stays among the measured ones
@@ -176,7 +176,7 @@ def _answer(
         device_hour_word=subject.device_hour_word,
         rows=table,
         meets_constraints=choice.meets,
-        limits=limit_words(limits, need),
+        limits=(*limits.in_words, *([str(need.target)] if need.uses_law else [])),
         objective=choice.rule,
         interval=limits.interval,
         baseline=baseline_text,
@@ -286,10 +286,9 @@ def _notes(evidence: _Evidence, chosen: OutlookRow) -> tuple[str, ...]:
         for name, value in chosen.settings.items()
     ]
     if chosen.basis == Support.EXTRAPOLATED:
-        count = chosen.world_size
+        devices = counted(chosen.world_size, evidence.subject.device_word)
         notes.append(
-            f"{count} {plural(evidence.subject.device_word, count)} were not measured: "
-            "run a short trial there before the job."
+            f"{devices} were not measured: run a short trial there before the job."
         )
     return tuple(notes)
 

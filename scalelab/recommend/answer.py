@@ -5,14 +5,22 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
+from scalelab.recommend.numerals import (
+    change,
+    counted,
+    duration,
+    duration_ends,
+    number,
+    percent,
+    plural,
+    probability,
+)
 from scalelab.recommend.recommendation import (
     BatchPlan,
     OutlookRow,
     ParameterRow,
     Recommendation,
 )
-from scalelab.recommend.subject import plural
-from scalelab.recommend.units import duration, duration_unit, short
 
 _REASONS = {
     "shared_node": "node was shared",
@@ -66,7 +74,7 @@ def explain_text(recommendation: Recommendation, width: int = 80) -> str:
 def _what_diminishing_means(result: Recommendation) -> list[str]:
     if result.knee is None:
         return []
-    least = f"{100 * result.knee.marginal_return:.0f}%"
+    least = percent(result.knee.marginal_return)
     return [
         f"Returns diminish where the next doubling returns less than {least} of the "
         "speed-up of its devices."
@@ -88,12 +96,13 @@ def _headline(result: Recommendation, width: int) -> list[str]:
         details.append(f"learning rate {rate.value:.4g} (rule: {rate.rule})")
     if details:
         lines.append(", ".join(details))
-    price = f", {short(row.cost_usd.value)} usd" if row.cost_usd else ""
-    summary = f"{_time(row)}, {short(row.gpu_hours.value)} {result.device_hour_word}"
+    price = f", {number(row.cost_usd.value)} usd" if row.cost_usd else ""
+    time = f"{duration(row.time_s.value)} [{duration_ends(row.time_s)}]"
+    summary = f"{time}, {number(row.gpu_hours.value)} {result.device_hour_word}"
     chance = ""
     if row.probability is not None:
         what = ", ".join(result.limits)
-        chance = f".  P({what}) {_percent(row.probability)}"
+        chance = f".  P({what}) {_chance(row.probability)}"
     lines.append(f"{summary}{price}{chance}")
     if not result.meets_constraints:
         lines.append(_alternatives(result))
@@ -105,20 +114,20 @@ def _alternatives(result: Recommendation) -> str:
     cheapest = min(result.rows, key=lambda row: row.gpu_hours.value)
     return "; ".join(
         f"{title}: {_count(result, row.world_size)}, {duration(row.time_s.value)}, "
-        f"{short(row.gpu_hours.value)} {result.device_hour_word}"
+        f"{number(row.gpu_hours.value)} {result.device_hour_word}"
         for title, row in (("Fastest", fastest), ("cheapest", cheapest))
     )
 
 
 def _count(result: Recommendation, count: int, *, named: bool = False) -> str:
     if named and result.device_name and result.device_word == "GPU":
-        return f"{count} {result.device_name}"
-    return f"{count} {plural(result.device_word, count)}"
+        return f"{count:,} {result.device_name}"
+    return counted(count, result.device_word)
 
 
 def _nodes(row: OutlookRow) -> str:
     _, devices = row.allocation.split("x")
-    return f"{row.num_nodes} {plural('node', row.num_nodes)} x {devices}"
+    return f"{counted(row.num_nodes, 'node')} x {devices}"
 
 
 def _batch(batch: BatchPlan) -> str:
@@ -130,32 +139,18 @@ def _batch(batch: BatchPlan) -> str:
     return f"{text} x {steps} accumulation steps" if steps > 1 else text
 
 
-def _time(row: OutlookRow) -> str:
-    unit, size = duration_unit(row.time_s.value)
-    middle, lo, hi = (
-        short(value / size)
-        for value in (row.time_s.value, row.time_s.lo, row.time_s.hi)
-    )
-    return f"{middle} {unit} [{lo}-{hi}]"
+def _chance(share: float) -> str:
+    """Return a probability with its sign.
 
-
-def _percent(share: float) -> str:
-    """Return a probability; the draws cannot tell 99.9% from certainty.
-
-    >>> _percent(1.0), _percent(0.87), _percent(0.0)
+    >>> _chance(1.0), _chance(0.87), _chance(0.0)
     ('> 99%', '= 87%', '< 1%')
     """
-    if share > 0.99:
-        return "> 99%"
-    return "< 1%" if share < 0.01 else f"= {100 * share:.0f}%"
-
-
-def _change(value: float) -> str:
-    return f"{100 * value:+.0f}%"
+    text = probability(share)
+    return text if text[0] in "<>" else f"= {text}"
 
 
 def _table(result: Recommendation, width: int) -> list[str]:
-    interval = f"{100 * result.interval:.0f}%"
+    interval = percent(result.interval)
     columns = {
         "size": [_last(plural(result.device_word, 2))],
         "time": ["time"],
@@ -179,20 +174,20 @@ def _table(result: Recommendation, width: int) -> list[str]:
 
 
 def _cells(result: Recommendation, row: OutlookRow) -> dict[str, str]:
-    unit, size = duration_unit(row.time_s.value)
-    lo, hi = short(row.time_s.lo / size), short(row.time_s.hi / size)
     following = ""
     if row.next_time_change is not None and row.next_gpu_hours_change is not None:
-        hours = f"{_change(row.next_gpu_hours_change)} {_last(result.device_hour_word)}"
-        following = f"{_change(row.next_time_change)} time {hours}"
+        hours = f"{change(row.next_gpu_hours_change)} {_last(result.device_hour_word)}"
+        is_doubling = row.next_world_size == 2 * row.world_size
+        where = "" if is_doubling else f"at {row.next_world_size}: "
+        following = f"{where}{change(row.next_time_change)} time {hours}"
     mark = ">" if row.is_chosen else " "
     star = "*" if row.is_baseline else " "
     return {
         "size": f"{mark}{row.world_size}",
-        "time": f"{short(row.time_s.value / size)} {unit}",
-        "interval": f"{lo}-{hi}",
-        "hours": short(row.gpu_hours.value),
-        "efficiency": f"{100 * row.scaling_efficiency:.0f}%{star}",
+        "time": duration(row.time_s.value),
+        "interval": duration_ends(row.time_s),
+        "hours": number(row.gpu_hours.value),
+        "efficiency": f"{percent(row.scaling_efficiency)}{star}",
         "next doubling": following,
         "basis": row.basis,
     }
@@ -235,7 +230,7 @@ def _remarks(result: Recommendation, width: int) -> list[str]:
     lines += result.unsupported
     if result.next_trial is not None:
         trial = result.next_trial
-        cost = "" if trial.gpu_hours is None else f", {short(trial.gpu_hours)}"
+        cost = "" if trial.gpu_hours is None else f", {number(trial.gpu_hours)}"
         unit = "" if trial.gpu_hours is None else f" {result.device_hour_word}"
         lines.append(
             f"Would change the answer: {_count(result, trial.world_size)} "
@@ -267,13 +262,13 @@ def _left_out(result: Recommendation) -> list[str]:
         )
         parts.append(f"Left out: {total} of {result.num_observations} trials ({why}).")
     if result.sweep_gpu_hours is not None:
-        cost = f"{short(result.sweep_gpu_hours)} {result.device_hour_word}"
+        cost = f"{number(result.sweep_gpu_hours)} {result.device_hour_word}"
         parts.append(f"Sweep cost {cost}.")
     return ["  ".join(parts)] if parts else []
 
 
 def _parameter_lines(result: Recommendation) -> list[str]:
-    interval = f"{100 * result.interval:.0f}% interval"
+    interval = f"{percent(result.interval)} interval"
     columns: list[list[str]] = [["parameter"], ["value"], [interval], ["unit"], [""]]
     for row in result.parameters:
         cells = _parameter_cells(row)

@@ -8,6 +8,7 @@ import numpy as np
 
 from scalelab.errors import SpecError
 from scalelab.experiment.trial import Target
+from scalelab.recommend.numerals import duration, number, percent
 
 _TIE = 0.01  # of the device-hours: below it the faster allocation wins
 
@@ -74,6 +75,18 @@ class Constraints:
         """A time, cost or device-hour limit is set."""
         return self.max_time_s is not None or self.gpu_hours_limit is not None
 
+    @property
+    def in_words(self) -> tuple[str, ...]:
+        """The limits on time, device-hours and money, e.g. ``< 4 h``."""
+        words = []
+        if self.max_time_s is not None:
+            words.append(f"< {duration(self.max_time_s)}")
+        if self.max_gpu_hours is not None:
+            words.append(f"< {number(self.max_gpu_hours)} device-h")
+        if self.max_cost_usd is not None:
+            words.append(f"< {number(self.max_cost_usd)} usd")
+        return tuple(words)
+
     def held(self, time_s: np.ndarray, gpu_hours: np.ndarray) -> np.ndarray:
         """Tell, draw by draw, whether every limit holds; same shape as the inputs."""
         held = np.ones(time_s.shape, dtype=bool)
@@ -124,9 +137,9 @@ def choose(
     """
     if not constraints.any_limit:
         index = int(np.flatnonzero(paying).max())
-        least = f"{100 * constraints.min_marginal_return:.0f}%"
+        least = percent(constraints.min_marginal_return)
         rule = (
-            f"the largest allocation whose last doubling returned at least {least} "
+            f"the largest allocation up to which every step returned at least {least} "
             "of what its devices could"
         )
         meets = bool(probability[index] >= constraints.confidence)
@@ -136,15 +149,15 @@ def choose(
         excess = constraints.excess(time_s, gpu_hours)
         closest = np.lexsort((excess, -np.round(probability, 2)))
         return Choice(index=int(closest[0]), meets=False, rule="the closest there is")
-    percent = f"{100 * constraints.confidence:.0f}%"
+    sure_of = percent(constraints.confidence)
     if constraints.max_time_s is not None:
         allowed = np.where(sure, gpu_hours, np.inf)
         near = allowed <= allowed.min() * (1 + _TIE)
         index = int(np.where(near, time_s, np.inf).argmin())
-        rule = f"the fewest device-hours that hold every limit with {percent}"
+        rule = f"the fewest device-hours that hold every limit with {sure_of}"
     else:
         index = int(np.where(sure, time_s, np.inf).argmin())
-        rule = f"the fastest that holds every limit with {percent}"
+        rule = f"the fastest that holds every limit with {sure_of}"
     return Choice(index=index, meets=True, rule=rule)
 
 

@@ -16,9 +16,9 @@ from scalelab.laws.rows import configurations
 from scalelab.laws.step_time import StepTimeLaw
 from scalelab.laws.support import Support
 from scalelab.recommend.candidates import allocation_label
+from scalelab.recommend.numerals import counted
 from scalelab.recommend.objective import Constraints, pareto
 from scalelab.recommend.recommendation import BatchPlan, Interval, OutlookRow
-from scalelab.recommend.subject import plural
 from scalelab.recommend.workload_samples import SampleNeed
 from scalelab.records.columns import OPTION_PREFIX
 
@@ -132,7 +132,7 @@ def baseline_index(frame: pd.DataFrame, device_word: str) -> tuple[int, str]:
         if len(full):
             return int(full[0]), "one full node"
     count = int(sizes.iloc[0])
-    return 0, f"{count} {plural(device_word, count)}"
+    return 0, counted(count, device_word)
 
 
 def outlook_rows(

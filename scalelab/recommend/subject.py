@@ -93,11 +93,6 @@ def choose_subject(observations: pd.DataFrame, select: Mapping[str, Scalar]) -> 
     )
 
 
-def plural(word: str, count: int) -> str:
-    """Return the word for this many devices."""
-    return word if count == 1 else f"{word}s"
-
-
 def _with_value(frame: pd.DataFrame, name: str, value: Scalar) -> pd.DataFrame:
     if name not in frame.columns:
         raise SpecError(

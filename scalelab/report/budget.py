@@ -8,10 +8,10 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
+from scalelab.recommend.numerals import change, counted, duration, number
 from scalelab.recommend.recommendation import OutlookRow
 from scalelab.report.axes import count_axis, duration_axis, quantity_axis
 from scalelab.report.labels import ALLOCATION, Labels
-from scalelab.report.numerals import change, counted, duration, number
 from scalelab.report.scaling import best_rows
 from scalelab.report.style import (
     BLUE,

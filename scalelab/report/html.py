@@ -12,12 +12,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
+from scalelab.recommend.numerals import counted, duration, number, percent, probability
 from scalelab.recommend.recommendation import Recommendation
 from scalelab.records.attempt import Outcome
 from scalelab.records.attempt_io import write_atomically
 from scalelab.report import sentences, trials
 from scalelab.report.figures import PLOTS
-from scalelab.report.numerals import counted, duration, number, percent, probability
 from scalelab.report.subject import Subject
 from scalelab.report.tables import Table
 

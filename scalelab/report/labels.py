@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import pandas as pd
 
 from scalelab.laws.rows import split_curves
+from scalelab.recommend.numerals import counted, number, percent
 from scalelab.recommend.recommendation import Recommendation
 from scalelab.records.columns import OPTION_PREFIX
-from scalelab.report.numerals import counted, number, percent
 
 ALLOCATION = ("world_size", "num_nodes")
 BATCH = ("local_batch_size", "gradient_accumulation_steps")

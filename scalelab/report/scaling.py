@@ -8,9 +8,9 @@ from collections.abc import Iterable
 import numpy as np
 import pandas as pd
 
+from scalelab.recommend.numerals import counted, number, percent
 from scalelab.recommend.recommendation import OutlookRow
 from scalelab.report.labels import ALLOCATION, Labels
-from scalelab.report.numerals import counted, number, percent
 from scalelab.report.subject import Subject
 
 _POINT = (

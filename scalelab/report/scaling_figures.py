@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from scalelab.recommend.numerals import counted
 from scalelab.report.axes import count_axis, quantity_axis
 from scalelab.report.labels import Labels
-from scalelab.report.numerals import counted
 from scalelab.report.style import (
     BLUE,
     GREY,

@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+from scalelab.recommend.numerals import (
+    change,
+    counted,
+    duration,
+    duration_range,
+    number,
+    percent,
+    probability,
+)
 from scalelab.recommend.recommendation import (
     BatchPlan,
     Interval,
@@ -11,15 +20,6 @@ from scalelab.recommend.recommendation import (
     Recommendation,
 )
 from scalelab.records.columns import OPTION_PREFIX
-from scalelab.report.numerals import (
-    change,
-    counted,
-    duration,
-    duration_range,
-    number,
-    percent,
-    probability,
-)
 from scalelab.report.tables import Table
 
 

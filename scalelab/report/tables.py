@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from scalelab.report.numerals import number
+from scalelab.recommend.numerals import number
 
 _MAX_ROWS = 200
 

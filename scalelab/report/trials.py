@@ -19,8 +19,8 @@ from scalelab.laws.rows import (
     split_curves,
 )
 from scalelab.laws.time_to_target import measured_factorisation
+from scalelab.recommend.numerals import counted, duration, number
 from scalelab.records.attempt import AttemptResult, Outcome
-from scalelab.report.numerals import counted, duration, number
 from scalelab.report.subject import Subject, usable_rows
 from scalelab.report.tables import Table
 

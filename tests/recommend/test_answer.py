@@ -49,6 +49,13 @@ def test_the_table_has_a_row_per_size_and_marks_the_chosen(measured):
     assert lines[header].split("  ")[-1].strip() == "basis"
 
 
+def test_a_step_up_that_is_no_doubling_says_where_it_leads():
+    text = answer_text(recommend(sweep((2, 3, 4), global_batch=None), JOB), 120)
+    rows = {line.split()[0].lstrip(">"): line for line in text.splitlines() if line}
+    assert "  -50% time" in rows["2"]
+    assert "  at 4: -" in rows["3"]
+
+
 @pytest.mark.parametrize("width", [30, 40, 60, 80, 120])
 def test_the_text_is_ascii_and_fits_the_width(measured, width):
     text = answer_text(measured, width)

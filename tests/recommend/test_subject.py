@@ -2,7 +2,7 @@ import pandas as pd
 import pytest
 
 from scalelab.errors import SpecError
-from scalelab.recommend.subject import choose_subject, plural
+from scalelab.recommend.subject import choose_subject
 
 
 def test_many_values_are_listed_up_to_six():
@@ -22,7 +22,3 @@ def test_selection_goes_by_text_and_keeps_all_outcomes():
 def test_a_missing_column_cannot_be_selected():
     with pytest.raises(SpecError, match="'precision' is no column of the observations"):
         choose_subject(pd.DataFrame({"workload": ["a"]}), {"precision": "bf16"})
-
-
-def test_words_follow_the_count():
-    assert (plural("GPU", 1), plural("GPU", 2)) == ("GPU", "GPUs")

@@ -19,9 +19,10 @@ def number(value: float) -> str:
     """
     if not math.isfinite(value):
         return "-"
-    if abs(value) >= 100 or math.isclose(value, round(value), rel_tol=1e-9):
+    # from where one more digit is rounded to 100 and to 10
+    if abs(value) >= 99.95 or math.isclose(value, round(value), rel_tol=1e-9):
         return f"{value:,.0f}"
-    return f"{value:.1f}" if abs(value) >= 10 else f"{value:#.2g}"
+    return f"{value:.1f}" if abs(value) >= 9.95 else f"{value:#.2g}"
 
 
 def duration(seconds: float) -> str:
@@ -42,6 +43,17 @@ def duration_unit(seconds: float) -> tuple[float, str]:
     return _DAY_S, "days"
 
 
+def duration_ends(interval: Interval) -> str:
+    """Write the ends of an interval of seconds, in the unit of its value, without it.
+
+    >>> duration_ends(Interval(value=10440.0, lo=10080.0, hi=11160.0))
+    '2.8-3.1'
+    """
+    scale, _ = duration_unit(interval.value)
+    hi = f"-{number(interval.hi / scale)}" if math.isfinite(interval.hi) else " or more"
+    return f"{number(interval.lo / scale)}{hi}"
+
+
 def duration_range(interval: Interval) -> str:
     """Write the ends of an interval of seconds in the unit of its value.
 
@@ -49,9 +61,9 @@ def duration_range(interval: Interval) -> str:
     '2.8-3.1 h'
     """
     scale, unit = duration_unit(interval.value)
-    if not math.isfinite(interval.hi):
-        return f"{number(interval.lo / scale)} {unit} or more"
-    return f"{number(interval.lo / scale)}-{number(interval.hi / scale)} {unit}"
+    if math.isfinite(interval.hi):
+        return f"{duration_ends(interval)} {unit}"
+    return f"{number(interval.lo / scale)} {unit} or more"
 
 
 def percent(share: float) -> str:
@@ -83,10 +95,19 @@ def change(share: float) -> str:
     return f"{round(100 * share):+d}%"
 
 
-def counted(count: float, word: str) -> str:
-    """Write a count with its noun, in the plural where it is not one.
+def plural(word: str, count: float) -> str:
+    """Return the word for this many.
 
-    >>> counted(1, "GPU"), counted(2, "CPU slot")
-    ('1 GPU', '2 CPU slots')
+    >>> plural("GPU", 1), plural("GPU", 2)
+    ('GPU', 'GPUs')
     """
-    return f"{count:,.0f} {word}" if count == 1 else f"{count:,.0f} {word}s"
+    return word if count == 1 else f"{word}s"
+
+
+def counted(count: float, word: str) -> str:
+    """Write a count with its noun.
+
+    >>> counted(1, "GPU"), counted(4096, "CPU slot")
+    ('1 GPU', '4,096 CPU slots')
+    """
+    return f"{count:,.0f} {plural(word, count)}"

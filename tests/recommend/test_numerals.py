@@ -1,15 +1,16 @@
 import pytest
 
-from scalelab.recommend.recommendation import Interval
-from scalelab.report.numerals import (
+from scalelab.recommend.numerals import (
     change,
     counted,
     duration,
+    duration_ends,
     duration_range,
     number,
     percent,
     probability,
 )
+from scalelab.recommend.recommendation import Interval
 
 
 @pytest.mark.parametrize(
@@ -19,7 +20,11 @@ from scalelab.report.numerals import (
         (2, "2"),
         (1.03, "1.0"),
         (2.94, "2.9"),
+        (9.949, "9.9"),
+        (9.96, "10.0"),
         (10.34, "10.3"),
+        (99.94, "99.9"),
+        (99.96, "100"),
         (4096, "4,096"),
         (1234567.8, "1,234,568"),
         (0.0123, "0.012"),
@@ -56,6 +61,7 @@ def test_the_ends_of_an_interval_share_the_unit_of_its_value() -> None:
     assert duration_range(interval) == "2.0-2.2 h"
     unbounded = Interval(value=7300.0, lo=7100.0, hi=float("inf"))
     assert duration_range(unbounded) == "2.0 h or more"
+    assert duration_ends(unbounded) == "2.0 or more"
 
 
 def test_shares_changes_and_counts() -> None:
