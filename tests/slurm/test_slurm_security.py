@@ -1,12 +1,16 @@
 """Who can talk to a sweep on a real SLURM, and who cannot."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 from slurm_sweeps import Swept
 from throwaway_slurm import USER_ID, ThrowawaySlurm
 from waiting import wait_until
+
+from scalelab.cluster.credentials import run_security
+from scalelab.cluster.node_options import write_tls_files
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -17,42 +21,39 @@ LONG = {
     "gpus": [1, 2],
 }
 
-# Tries, as a stranger in the same network, what needs no credentials.
+# Tries to be answered at ports, with a certificate's files or none. That a port cannot
+# be reached is an error here, not a refusal.
 STRANGER = """
 import json, socket, ssl, sys
 
-def plain(host, port):
-    with socket.create_connection((host, port), timeout=5) as peer:
-        peer.sendall(b"GET / HTTP/1.0\\r\\n\\r\\n")
-        return peer.recv(64)
+def plain(peer):
+    peer.sendall(b"GET / HTTP/1.0\\r\\n\\r\\n")
+    return peer.recv(64)
 
-def without_certificate(host, port):
+def secret(peer, *files):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    with socket.create_connection((host, port), timeout=5) as peer:
-        with context.wrap_socket(peer) as secret:
-            return secret.recv(64)
+    if files:
+        context.load_cert_chain(*files)
+    with context.wrap_socket(peer) as peer:
+        return peer.recv(64)
 
-def answer(attempt, host, port):
-    try:
-        return attempt(host, port).decode("latin-1")
-    except (OSError, ssl.SSLError) as error:
-        return ""
+def answer(host, port, attempt, *files):
+    with socket.create_connection((host, port), timeout=30) as peer:
+        try:
+            return "an answer" if attempt(peer, *files) else "closed"
+        except ssl.SSLError as error:
+            return error.reason
+        except ConnectionResetError:
+            return "closed"
 
-answers = {}
-for host, port in json.loads(sys.argv[1]):
-    for attempt in (plain, without_certificate):
-        answers[f"{attempt.__name__} {host}:{port}"] = answer(attempt, host, port)
-print(json.dumps(answers))
-"""
-FOREIGN = """
-import sys
-from distributed import Client
-from distributed.security import Security
-try:
-    Client(sys.argv[1], security=Security.temporary(), timeout=5)
-except OSError:
-    print("refused")
+ports, foreign, own = map(json.loads, sys.argv[1:])
+print(json.dumps({
+    "plain": [answer(*port, plain) for port in ports],
+    "no certificate": [answer(*port, secret) for port in ports],
+    "foreign": [answer(*port, secret, *foreign) for port in ports],
+    "own": [answer(*port, secret, *own) for port in ports],
+}))
 """
 
 
@@ -78,23 +79,36 @@ def test_nobody_without_the_credentials_gets_an_answer(slurm: ThrowawaySlurm) ->
     swept = Swept(slurm, "guarded", LONG, nodes=2)
     swept.start()
     swept.wait_for_trials(1)
-    options = swept.directory / "cluster" / "nodes.json"
-    scheduler = json.loads(options.read_text())["scheduler"]
     # The scheduler; on each of two nodes, one of which may still start, the worker and
     # its nanny.
     wait_until(lambda: len(listeners(slurm)) >= 5, "both nodes listen")
     outside = listeners(slurm)
     assert len(outside) == 5
     assert all(host.startswith("10.77.0.") for host, _ in outside)
-    said = slurm.run(["python", "-c", STRANGER, json.dumps(outside)], node="n4")
-    answers = json.loads(said)
-    assert len(answers) == 10
-    assert set(answers.values()) == {""}
-    assert slurm.run(["python", "-c", FOREIGN, scheduler], node="n4") == "refused\n"
-    check_files(swept.directory / "cluster")
+    cluster = swept.directory / "cluster"
+    own = [str(cluster / name) for name in ("cert.pem", "key.pem")]
+    words = map(json.dumps, (outside, another_runs(slurm.home), own))
+    answers = json.loads(slurm.run(["python", "-c", STRANGER, *words], node="n4"))
+    assert answers == {
+        "plain": ["closed"] * 5,
+        "no certificate": ["TLSV13_ALERT_CERTIFICATE_REQUIRED"] * 5,
+        "foreign": ["TLSV1_ALERT_UNKNOWN_CA"] * 5,
+        "own": ["an answer"] * 5,
+    }
+    check_files(cluster)
     code, said = swept.end()
     assert code == 0, said
     swept.check_complete(6)
+
+
+def another_runs(home: Path) -> list[str]:
+    """Write the certificate and key of another run; return the files."""
+    directory = home / "another"
+    directory.mkdir()
+    _, *files = write_tls_files(run_security(), directory)
+    for path in files:
+        os.chown(path, USER_ID, USER_ID)
+    return files
 
 
 def check_files(directory: Path) -> None:
