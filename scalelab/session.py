@@ -228,6 +228,7 @@ class Run:
             select=select,
             law=law,
             within=None if gpus else self._machine(),
+            devices_on_node=self._devices_on_node(),
         )
 
     def _answering(self, target: Target | None) -> pd.DataFrame:
@@ -258,6 +259,15 @@ class Run:
         if is_larger or site.scheduler is not Scheduler.LOCAL:
             return None
         return Allocation(devices_per_node=(on_node,) * nodes)
+
+    def _devices_on_node(self) -> int | None:
+        """Return how many devices the site declares for a node; None: it does not."""
+        if self.experiment is None:
+            return None
+        try:
+            return self.experiment.resolve_site().gpus_per_node
+        except SpecError:
+            return None
 
     def status(self) -> RunStatus:
         """Return what has been done and what is missing."""
@@ -361,5 +371,5 @@ class Run:
 
     def _packed(self, gpus: Sequence[int]) -> list[Allocation]:
         measured = self.observations["gpus_per_node"].dropna()
-        on_node = max(1, int(max(measured, default=1)))
+        on_node = max(int(max(measured, default=1)), self._devices_on_node() or 1)
         return [Allocation.packed(count, devices_on_node=on_node) for count in gpus]

@@ -176,6 +176,15 @@ class TestWhereMeasurementsCanBeMade:
         assert load(store.directory)._machine() is None
 
 
+def test_further_devices_are_packed_on_the_nodes_the_site_declares(here: Path) -> None:
+    text = COMMAND.replace("gpus_per_node: 4", "gpus_per_node: 8")
+    (here / "train.py").write_text("")
+    run = load(measured_run(here / "run", text.replace("4, 8, 16]", "4]")).directory)
+    assert run.observations["gpus_per_node"].max() == 4
+    assert [str(place) for place in run._packed([4, 16])] == ["1x4", "2x8"]
+    assert [row.allocation for row in run.recommend().rows][-2:] == ["1x4", "1x8"]
+
+
 def test_the_status_counts_trials_and_names_reasons(here: Path) -> None:
     def ending(trial):
         return failed(trial) if trial.world_size == 1 else completed(trial)

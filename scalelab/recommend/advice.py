@@ -55,6 +55,7 @@ def recommend(
     select: Mapping[str, Scalar] | None = None,
     law: str = "scalelab",
     within: Allocation | None = None,
+    devices_on_node: int | None = None,
 ) -> Recommendation:
     """Recommend an allocation for a job.
 
@@ -76,6 +77,8 @@ def recommend(
         Name of the step-time law, see :data:`scalelab.laws.baselines.LAWS`.
     within
         All there is to measure on: nothing larger is proposed; None: no limit.
+    devices_on_node
+        Devices that a node holds; None: as many as one was measured with.
 
     Returns
     -------
@@ -104,9 +107,8 @@ def recommend(
         rows=rows,
         rule=BatchRule.of(rows),
     )
-    asked = _fitting(
-        candidates(evidence.curves, places(rows, allocations), evidence.rule), evidence
-    )
+    where = places(rows, allocations, devices_on_node)
+    asked = _fitting(candidates(evidence.curves, where, evidence.rule), evidence)
     gaps = evidence.law.blocking(_in_reach(asked, within) if evidence.is_few else asked)
     if evidence.is_few:
         asked = asked[_is_measured(asked, rows)].reset_index(drop=True)

@@ -92,7 +92,9 @@ def _next_divisor(number: int, least: int) -> int:
 
 
 def places(
-    measured: pd.DataFrame, allocations: Sequence[Allocation] | None
+    measured: pd.DataFrame,
+    allocations: Sequence[Allocation] | None,
+    devices_on_node: int | None = None,
 ) -> list[Place]:
     """Return the allocations to consider: measured ones, and further ones.
 
@@ -103,14 +105,18 @@ def places(
     allocations
         Further allocations; None: the doublings of the smallest measured world size up
         to 4 times the largest, packed.
+    devices_on_node
+        Devices that a node holds; None: as many as one was seen with, but for a lone
+        device at least another beside it.
     """
     pairs = measured[["world_size", "num_nodes"]].drop_duplicates()
     known = {(int(n), int(m)) for n, m in pairs.to_numpy()}
     if allocations is not None:
         further = {(a.world_size, a.num_nodes) for a in allocations}
         return sorted(known | further)
-    per_node = max(-(-n // m) for n, m in known)
     sizes = {n for n, _ in known}
+    per_node = max(-(-n // m) for n, m in known)
+    per_node = max(per_node, devices_on_node or (2 if sizes == {1} else 1))
     size, further = min(sizes), set()
     while size <= _FURTHEST * max(sizes):
         if size not in sizes:

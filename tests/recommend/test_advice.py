@@ -176,6 +176,7 @@ def test_one_world_size_and_one_row():
     assert single.knee is None
     assert single.notes[0].startswith("Only 1 world size was measured")
     one = recommend(sweep((1,)).iloc[[0]], JOB)
+    assert one.next_trial.allocation == "1x2"
     assert one.chosen.world_size == 1
     assert one.chosen.time_s.lo < one.chosen.time_s.hi
 

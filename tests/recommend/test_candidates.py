@@ -62,6 +62,16 @@ def test_places_are_doubled_up_to_four_times_and_packed():
     assert (16, 4) not in places(STRONG, named)
 
 
+def test_a_node_holds_what_is_declared_not_what_was_measured_of_it():
+    rows = measured([(1, 1, 8, 1), (2, 1, 8, 1)])
+    assert places(rows, None) == [(1, 1), (2, 1), (4, 2), (8, 4)]
+    assert places(rows, None, 8) == [(1, 1), (2, 1), (4, 1), (8, 1)]
+
+
+def test_a_lone_device_is_joined_by_another_on_its_node_first():
+    assert places(measured([(1, 1, 8, 1)]), None) == [(1, 1), (2, 1), (4, 2)]
+
+
 def test_holes_between_measured_sizes_are_filled():
     rows = measured([(1, 1, 8, 1), (4, 1, 8, 1), (16, 4, 8, 1)])
     assert (8, 2) in places(rows, None)
