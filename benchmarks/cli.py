@@ -39,7 +39,7 @@ def write_table(path: Path) -> None:
 
 
 def main() -> None:
-    scalelab = (sys.executable, "-m", "scalelab.cli.main")
+    scalelab = (sys.executable, "-m", "scalelab")
     over = []
     for _ in range(REPEATS):
         helped = seconds(*scalelab, "--help")

@@ -54,7 +54,7 @@ def test_the_commands_it_lists_exist(command: str) -> None:
     name = shlex.split(command)[1]
     options = re.findall(r"--[a-z-]+", command)
     shown = subprocess.run(
-        [sys.executable, "-m", "scalelab.cli.main", name, "--help"],
+        [sys.executable, "-m", "scalelab", name, "--help"],
         capture_output=True,
         text=True,
         check=True,

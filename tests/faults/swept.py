@@ -92,7 +92,7 @@ class Sweep:
         # Not measured for coverage: a killed process leaves half a data file.
         env = {name: os.environ[name] for name in os.environ if name[:3] != "COV"}
         env |= {MARK: self._mark, "TMPDIR": str(self.temporary), **self.env}
-        command = [sys.executable, "-m", "scalelab.cli.main", "sweep", "faults.yaml"]
+        command = [sys.executable, "-m", "scalelab", "sweep", "faults.yaml"]
         self._started_s = time.monotonic()
         with self._said.open("wb") as output:
             self._process = subprocess.Popen(
