@@ -71,7 +71,7 @@ class Pbs:
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Start ``scalelab``; what it says comes through a pipe."""
         process = subprocess.Popen(
-            [sys.executable, "-m", "scalelab.cli.main", *words],
+            [sys.executable, "-m", "scalelab", *words],
             cwd=self.home,
             env=self.env,
             stdout=subprocess.PIPE,
