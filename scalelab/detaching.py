@@ -18,6 +18,7 @@ from scalelab.errors import ClusterError, LeaseError, ScaleLabError
 from scalelab.experiment.planned import PlannedTrials
 from scalelab.records.driver_record import DriverRecord
 from scalelab.records.lease import LEASE, LOG, Lease, read_holder
+from scalelab.records.log_tail import last_log_lines
 
 if TYPE_CHECKING:
     from scalelab.cluster.batch_queue import JobView
@@ -89,8 +90,6 @@ def refuse_second_driver(run: Path) -> None:
         return
     with Lease(run / LEASE):
         pass  # it says who else holds it
-    if DriverRecord.read(run) is None:
-        return
     from scalelab.cluster.driver_queue import waiting_driver
 
     if found := waiting_driver(run):
@@ -112,8 +111,6 @@ def _described(record: DriverRecord, view: JobView) -> str:
 
 def waiting_driver_text(run: Path) -> str | None:
     """Say which job waits to run a run's driver; None: there is none."""
-    if DriverRecord.read(run) is None:
-        return None
     from scalelab.cluster.driver_queue import waiting_driver
 
     try:
@@ -137,7 +134,8 @@ def _detach_process(run: Path, arguments: Sequence[str]) -> Detached:
         os.kill(pid, signal.SIGTERM)
         raise
     if status is not None:
-        return Detached(text=_said(log, start), exit_code=abs(status))
+        said = last_log_lines(log, _TAIL, since=start)
+        return Detached(text=said, exit_code=abs(status))
     return Detached(
         text=f"Begun: process {pid} on host {socket.gethostname()} runs the sweep of "
         f"{run}, whatever becomes of this shell. {_what_next(run)}"
@@ -184,7 +182,10 @@ def _detach_job(asked: Sweep, run: Path, arguments: Sequence[str]) -> Detached:
             )
         view = look_at(record)
         if view is None or view.state is JobState.ENDED:
-            said = _said(log, start) or _said(job_log(run, record.name), 0)
+            record.leave_queue(run)
+            said = last_log_lines(log, _TAIL, since=start) or last_log_lines(
+                job_log(run, record.name), _TAIL
+            )
             if _is_done(asked):
                 return Detached(text=said)
             how = "" if view is None else f" ({view.reason})"
@@ -193,6 +194,7 @@ def _detach_job(asked: Sweep, run: Path, arguments: Sequence[str]) -> Detached:
             )
         if view.can_never_run:
             cancel(record)
+            record.leave_queue(run)
             raise ClusterError(
                 f"{job} can never run: {view.reason}. Correct driver_job in the site."
             )
@@ -214,17 +216,6 @@ def _is_done(asked: Sweep) -> bool:
 
 def _what_next(run: Path) -> str:
     return f"Log: {run / LOG}. See: scalelab status {run}, scalelab stop {run}"
-
-
-def _said(log: Path, start: int) -> str:
-    """Return the last lines of what a log got since it was so long."""
-    try:
-        with log.open("rb") as file:
-            file.seek(start)
-            lines = file.read().decode(errors="replace").splitlines()
-    except OSError:
-        return ""
-    return "\n".join(lines[-_TAIL:])
 
 
 class DriverJobLife:
@@ -259,6 +250,9 @@ class DriverJobLife:
         self._arguments = [*arguments, "--as-driver-job"]
         self._say = say
         self._job_id = leave_job(os.environ)
+        record = DriverRecord.read(asked.directory)
+        if record is not None and record.job_id == self._job_id:
+            record.leave_queue(asked.directory)
         end_s = started_s + job.walltime
         self._renew_s = end_s - min(0.25 * job.walltime, 3600.0)
         self._kill_s = end_s - min(0.1 * job.walltime, 300.0)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from scalelab.cluster.batch_queue import JobState, JobView, log_tail
+from scalelab.cluster.batch_queue import JobState, JobView
 from scalelab.cluster.driver_queue import cancel, look_at, submit_script
 from scalelab.cluster.network import listening, own_address, port_text
 from scalelab.cluster.site_visit import ANSWER, TASK
@@ -28,6 +28,7 @@ from scalelab.experiment.site import DeviceType, Site
 from scalelab.experiment.trial import Allocation
 from scalelab.records.attempt_io import encode_json, existing_place, write_atomically
 from scalelab.records.driver_record import DriverRecord
+from scalelab.records.log_tail import last_log_lines
 from scalelab.site_doctor import broken, clock_finding, note, ok
 
 JOB_WALLTIME_S = 300.0
@@ -192,7 +193,7 @@ def _require_answer(
     record: DriverRecord, view: JobView | None, log: Path, since_s: float
 ) -> None:
     """Give up, a while after the end of a job of which nothing is seen."""
-    words = " ".join(log_tail(log).split())
+    words = " ".join(last_log_lines(log).split())
     if since_s < (SOON_S if words else LATE_S):
         return
     how = f" ({view.reason})" if view is not None else ""

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from scalelab.errors import ClusterError
-from scalelab.records.driver_record import DriverRecord
 from scalelab.records.lease import LEASE, Holder, read_holder
 from scalelab.records.stop_request import request_stop
 from scalelab.records.store import RunStore
@@ -80,14 +79,13 @@ def _joined(*sentences: str | None) -> str:
 
 def _cancel_waiting(run: Path) -> str | None:
     """Cancel the job that waits to run the driver; say so, or None: there is none."""
-    if DriverRecord.read(run) is None:
-        return None
     from scalelab.cluster.driver_queue import cancel, waiting_driver
 
     if (found := waiting_driver(run)) is None:
         return None
     record, _ = found
     cancel(record)
+    record.leave_queue(run)
     return (
         f"Cancelled: job {record.job_id} ({record.name}), which waited in the queue to "
         f"run the sweep of {run}."

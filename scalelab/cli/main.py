@@ -176,7 +176,3 @@ def _usage(error: Any) -> str:
     command = error.ctx.command_path if error.ctx else "scalelab"
     message = one_line(error.format_message()).rstrip(".")
     return f"{message}{'' if message.endswith('?') else '.'} Try: {command} --help"
-
-
-if __name__ == "__main__":
-    main()

@@ -8,10 +8,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scalelab.cluster.batch_queue import log_tail
 from scalelab.cluster.hub import Hub
 from scalelab.errors import ClusterError
 from scalelab.experiment.node_jobs import start_on_all
+from scalelab.records.attempt_io import storing
+from scalelab.records.log_tail import last_log_lines
 
 if TYPE_CHECKING:
     from scalelab.experiment.site import Site
@@ -57,7 +58,8 @@ class AllocationNodes(Hub):
             self._job,
             pbs="PBS_JOBID" in os.environ,
         )
-        output = self._stack.enter_context(self._log.open("ab"))
+        with storing(self._log):
+            output = self._stack.enter_context(self._log.open("ab"))
         launcher = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -76,7 +78,7 @@ class AllocationNodes(Hub):
                 raise ClusterError(
                     f"{num_up} of the {self._num_nodes} nodes of {self._job} answered "
                     f"within {self.site.start_timeout:g} s. The end of {self._log}:\n"
-                    f"{log_tail(self._log)}"
+                    f"{last_log_lines(self._log)}"
                 )
             time.sleep(_LOOK_AGAIN_S)
 

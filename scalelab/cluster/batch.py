@@ -18,14 +18,14 @@ from scalelab.cluster.batch_queue import (
     JobSubmitted,
     QueueEvent,
     QueueSeen,
-    log_tail,
-    scheduler_words,
+    submitted,
 )
 from scalelab.cluster.hub import Hub
 from scalelab.errors import ClusterError
 from scalelab.experiment.node_jobs import node_job_script
 from scalelab.experiment.site import Scheduler
 from scalelab.records.job_list import JobLine, JobList
+from scalelab.records.log_tail import last_log_lines
 
 if TYPE_CHECKING:
     from scalelab.experiment.site import Site
@@ -135,7 +135,7 @@ class BatchNodes(Hub):
 
     def log_tail(self, name: str) -> str:
         """Return the last lines that a job has said."""
-        return log_tail(self._directory / f"{name}.log")
+        return last_log_lines(self._directory / f"{name}.log")
 
     def write_list(self, jobs: Iterable[JobLine], waiting: Iterable[str]) -> None:
         """Write down how the jobs stand, for readers and for a later driver."""
@@ -152,16 +152,14 @@ class BatchNodes(Hub):
         self.loop.call_soon_threadsafe(start)
 
     async def _submit(self, name: str, script: str) -> None:
-        job = self._system.job(self.address, name, script)
+        job = self._system.job(name, script)
         try:
-            await asyncio.wait_for(job.start(), CALL_TIMEOUT_S)
-        except (OSError, RuntimeError, ValueError, TimeoutError) as error:
-            words = scheduler_words(error) or "it did not answer in time"
-            self._deliver(JobRefused(name, words))
+            job_id = await submitted(job)
+        except ClusterError as error:
+            self._deliver(JobRefused(name, str(error)))
             return
-        assert job.job_id is not None
         self._jobs[name] = job
-        self._deliver(JobSubmitted(name, job.job_id))
+        self._deliver(JobSubmitted(name, job_id))
 
     async def _look(self) -> None:
         asked = {name: job.job_id or "" for name, job in self._jobs.items()}
@@ -209,9 +207,7 @@ class BatchNodes(Hub):
         async def cancel() -> None:
             for line in jobs:
                 if line.job_id is not None:
-                    job = self._system.job(self.address, line.name, "")
-                    job.job_id = line.job_id
-                    await job.close()
+                    await self._system.job(line.name, job_id=line.job_id).close()
 
         with suppress(TimeoutError):
             self.wait_for(cancel(), CALL_TIMEOUT_S)

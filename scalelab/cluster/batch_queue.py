@@ -7,12 +7,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import Protocol
 
 from scalelab.errors import ClusterError
 
 CALL_TIMEOUT_S = 60.0
+_CLOCK = re.compile(r"(?:(?P<d>\d+)-)?(?:(?P<h>\d+):)?(?P<m>\d+):(?P<s>\d+)")
 
 
 class JobState(StrEnum):
@@ -106,8 +106,8 @@ class BatchJob(Protocol):
 class BatchSystem(Protocol):
     """SLURM or PBS."""
 
-    def job(self, address: str, name: str, script: str) -> BatchJob:
-        """Return a job that is not submitted yet."""
+    def job(self, name: str, script: str = "", job_id: str | None = None) -> BatchJob:
+        """Return a job that is to be submitted, or has this id already."""
         ...
 
     async def look(self, jobs: Mapping[str, str]) -> dict[str, JobView]:
@@ -177,10 +177,52 @@ def scheduler_words(error: Exception) -> str:
     return " ".join((words or str(error)).split())
 
 
-def log_tail(log: Path, num_lines: int = 8) -> str:
-    """Return the last lines of a job's log; empty where it has said nothing."""
+async def submitted(job: BatchJob) -> str:
+    """Submit a job and return its id.
+
+    Raises
+    ------
+    ClusterError
+        In the batch system's words, if it does not take the job.
+    """
     try:
-        lines = log.read_text(errors="replace").strip().splitlines()
-    except OSError:
-        return ""
-    return "\n".join(lines[-num_lines:])
+        await asyncio.wait_for(job.start(), CALL_TIMEOUT_S)
+    except TimeoutError as error:
+        raise _no_answer() from error
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ClusterError(scheduler_words(error)) from error
+    assert job.job_id is not None
+    return job.job_id
+
+
+async def cancelled(job: BatchJob) -> None:
+    """Cancel a job, if it has not ended.
+
+    Raises
+    ------
+    ClusterError
+        If the batch system does not answer.
+    """
+    try:
+        await asyncio.wait_for(job.close(), CALL_TIMEOUT_S)
+    except TimeoutError as error:
+        raise _no_answer() from error
+    except OSError as error:
+        raise ClusterError(str(error)) from error
+
+
+def _no_answer() -> ClusterError:
+    return ClusterError(f"it did not answer within {CALL_TIMEOUT_S:g} s")
+
+
+def seconds(clock: str) -> float | None:
+    """Return the seconds of ``D-HH:MM:SS``; None for ``UNLIMITED`` and such.
+
+    >>> seconds("1-02:00:05"), seconds("9:58"), seconds("UNLIMITED")
+    (93605.0, 598.0, None)
+    """
+    found = _CLOCK.fullmatch(clock.strip())
+    if found is None:
+        return None
+    parts = [int(found[name] or 0) for name in "dhms"]
+    return float(((parts[0] * 24 + parts[1]) * 60 + parts[2]) * 60 + parts[3])

@@ -7,15 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from scalelab.cluster.batch import batch_system
-from scalelab.cluster.batch_queue import (
-    CALL_TIMEOUT_S,
-    JobState,
-    JobView,
-    scheduler_words,
-)
+from scalelab.cluster.batch_queue import JobState, JobView, cancelled, submitted
 from scalelab.errors import ClusterError
 from scalelab.experiment.driver_jobs import driver_job_script
 from scalelab.experiment.site import Scheduler, Site
+from scalelab.records.attempt_io import storing
 from scalelab.records.driver_record import DriverRecord
 from scalelab.records.job_list import CLUSTER_DIRECTORY
 from scalelab.records.lease import LOG
@@ -43,11 +39,14 @@ def submit_driver(
         If the site has no ``driver_job``.
     ClusterError
         If the batch system refuses.
+    StoreError
+        If the disk refuses.
     """
     earlier = DriverRecord.read(run)
     number = 1 if earlier is None else earlier.number + 1
     name = f"{run.name}-driver-{number}"
-    (run / CLUSTER_DIRECTORY).mkdir(exist_ok=True)
+    with storing(run / CLUSTER_DIRECTORY):
+        (run / CLUSTER_DIRECTORY).mkdir(exist_ok=True)
     script = driver_job_script(
         site,
         arguments,
@@ -105,8 +104,10 @@ def waiting_driver(run: Path) -> tuple[DriverRecord, JobView] | None:
         If the batch system does not answer.
     """
     record = DriverRecord.read(run)
-    view = None if record is None else look_at(record)
-    if record is None or view is None or view.state is not JobState.PENDING:
+    if record is None or record.has_left_queue:
+        return None
+    view = look_at(record)
+    if view is None or view.state is not JobState.PENDING:
         return None
     return record, view
 
@@ -123,24 +124,19 @@ def cancel(record: DriverRecord) -> None:
 
 
 async def _submit(scheduler: Scheduler, name: str, script: str) -> str:
-    job = batch_system(scheduler).job("", name, script)
     try:
-        await asyncio.wait_for(job.start(), CALL_TIMEOUT_S)
-    except (OSError, RuntimeError, ValueError, TimeoutError) as error:
-        words = scheduler_words(error) or "it did not answer in time"
+        return await submitted(batch_system(scheduler).job(name, script))
+    except ClusterError as error:
         raise ClusterError(
-            f"{scheduler} refused the job {name}: {words}. Correct the site."
+            f"{scheduler} refused the job {name}: {error}. Correct the site."
         ) from error
-    assert job.job_id is not None
-    return job.job_id
 
 
 async def _cancel(record: DriverRecord) -> None:
-    job = batch_system(Scheduler(record.scheduler)).job("", record.name, "")
-    job.job_id = record.job_id
+    system = batch_system(Scheduler(record.scheduler))
     try:
-        await asyncio.wait_for(job.close(), CALL_TIMEOUT_S)
-    except (OSError, RuntimeError, TimeoutError) as error:
+        await cancelled(system.job(record.name, job_id=record.job_id))
+    except ClusterError as error:
         raise ClusterError(
-            f"job {record.job_id} could not be cancelled: {scheduler_words(error)}"
+            f"job {record.job_id} could not be cancelled: {error}."
         ) from error

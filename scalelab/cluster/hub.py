@@ -13,6 +13,7 @@ from scalelab.cluster.network import own_address
 from scalelab.cluster.node_options import NodeOptions, write_private, write_tls_files
 from scalelab.errors import ClusterError
 from scalelab.experiment.node_jobs import NODE_SCRIPT, OPTIONS, node_script
+from scalelab.records.attempt_io import storing
 
 if TYPE_CHECKING:
     from distributed.security import Security
@@ -71,7 +72,8 @@ class Hub(DaskNodes):
         self._write_files(security)
 
     def _write_files(self, security: Security) -> None:
-        self._directory.mkdir(parents=True, exist_ok=True)
+        with storing(self._directory):
+            self._directory.mkdir(parents=True, exist_ok=True)
         tls_files = write_tls_files(security, self._directory)
         options = NodeOptions(
             scheduler=self.address,

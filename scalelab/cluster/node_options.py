@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scalelab.errors import StoreError
 from scalelab.launch.protocol import DEFAULT_ENTRY
+from scalelab.records.attempt_io import storing
 
 if TYPE_CHECKING:
     from distributed.security import Security
@@ -29,8 +29,6 @@ class NodeOptions:
         What it offers, ``cpu`` or ``cuda``, and how many.
     interface
         The network interface to use; None: the one that leads to the driver.
-    death_timeout_s
-        How long it tries to reach the driver before it gives up.
     preload, search_path, entry
         As in :class:`~scalelab.launch.gang_agent.NodeAgent`.
     """
@@ -40,7 +38,6 @@ class NodeOptions:
     device_type: str
     num_devices: int
     interface: str | None = None
-    death_timeout_s: float = 60.0
     preload: tuple[str, ...] = ()
     search_path: tuple[str, ...] = ()
     entry: str = DEFAULT_ENTRY
@@ -72,15 +69,11 @@ def write_private(path: Path, text: str) -> None:
     StoreError
         If the disk refuses.
     """
-    try:
+    with storing(path):
         path.unlink(missing_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w") as file:
             file.write(text)
-    except OSError as error:
-        raise StoreError(
-            f"{path} cannot be written: {error.strerror}. Check the file system."
-        ) from error
 
 
 def write_tls_files(security: Security, directory: Path) -> tuple[str, str, str]:

@@ -27,6 +27,9 @@ from scalelab.cluster.worker import NodeWorker
 from scalelab.errors import ScaleLabError
 from scalelab.launch.addresses import bracketed
 
+REACH_WITHIN_S = 60.0
+"""How long a node tries to reach the driver before it gives up."""
+
 
 def worker_name(host: str, job_name: str) -> str:
     """Return the name of a node's worker; a host has one node of a job.
@@ -63,7 +66,7 @@ async def serve(options: NodeOptions, job_name: str, scratch: Path) -> None:
         nthreads=2 * len(device_ids) + 4,
         memory_limit=0,
         local_directory=str(scratch),
-        death_timeout=options.death_timeout_s,
+        death_timeout=REACH_WITHIN_S,
         silence_logs=logging.WARNING,
     )
     loop = asyncio.get_running_loop()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from dask_jobqueue.pbs import PBSJob
 
-from scalelab.cluster.batch_queue import BatchJob, JobState, JobView, ask
+from scalelab.cluster.batch_queue import BatchJob, JobState, JobView, ask, seconds
+from scalelab.cluster.scripted_job import ScriptedJob
 from scalelab.errors import ClusterError
 
 # Q queued, W waiting for its start time, T moved, H held; S and U are suspended.
@@ -18,32 +18,21 @@ _UNKNOWN_JOB, _FINISHED_JOB = 153, 35
 _UNKNOWN = ("Unknown Job", "has finished")
 
 
-class _ScriptedJob(PBSJob):
-    """A job of dask-jobqueue with a script of ScaleLab's.
+class _PbsJob(ScriptedJob, PBSJob):
+    """A job whose id is kept whole, with the server's name.
 
-    Its own asks for one chunk and no GPU. The id is kept whole, with the server's name:
-    the number alone is another job where there are several servers.
+    The number alone is another job where there are several servers.
     """
 
     job_id_regexp = r"(?P<job_id>\d+\S*)"
-
-    def __init__(self, address: str, name: str, script: str) -> None:
-        # Required, and meant for the script that is not used.
-        unused: dict[str, Any] = {"cores": 1, "memory": "1GB"}
-        super().__init__(address, name, job_name=name, **unused)  # type: ignore[no-untyped-call]
-        self._script = script
-
-    def job_script(self) -> str:
-        return getattr(self, "_script", "")
 
 
 class Pbs:
     """PBS, through ``qsub``, ``qstat`` and ``qdel``."""
 
-    def job(self, address: str, name: str, script: str) -> BatchJob:
-        """Return a job that is not submitted yet."""
-        job: BatchJob = _ScriptedJob(address, name, script)
-        return job
+    def job(self, name: str, script: str = "", job_id: str | None = None) -> BatchJob:
+        """Return a job; see :class:`BatchSystem`."""
+        return _PbsJob(name, script, job_id)
 
     async def look(self, jobs: Mapping[str, str]) -> dict[str, JobView]:
         """Return what ``qstat`` shows of jobs; see :class:`BatchSystem`.
@@ -109,16 +98,3 @@ def _remaining_s(job: Mapping[str, Any]) -> float | None:
 def _resource(job: Mapping[str, Any], table: str) -> str:
     values = job.get(table, {})
     return str(values.get("walltime", "")) if isinstance(values, dict) else ""
-
-
-def seconds(clock: str) -> float | None:
-    """Return the seconds of PBS's ``HH:MM:SS``; None for anything else.
-
-    >>> seconds("100:00:20")
-    360020.0
-    """
-    found = re.fullmatch(r"(\d+):(\d+):(\d+)", clock)
-    if found is None:
-        return None
-    hours, minutes, rest = map(int, found.groups())
-    return float(hours * 3600 + minutes * 60 + rest)

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from scalelab.cluster.batch_queue import seconds
 from scalelab.cluster.inventory import Inventory, NodeGroup, Queue, said_by
-from scalelab.cluster.pbs import seconds
 from scalelab.errors import ClusterError
 from scalelab.experiment.quantities import parse_bytes
 from scalelab.experiment.site import Scheduler

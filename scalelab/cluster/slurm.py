@@ -5,11 +5,18 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
-from typing import Any
 
 from dask_jobqueue.slurm import SLURMJob
 
-from scalelab.cluster.batch_queue import Answer, BatchJob, JobState, JobView, ask
+from scalelab.cluster.batch_queue import (
+    Answer,
+    BatchJob,
+    JobState,
+    JobView,
+    ask,
+    seconds,
+)
+from scalelab.cluster.scripted_job import ScriptedJob
 from scalelab.errors import ClusterError
 
 # State, reason, expected start, time left; a name may hold what separates, so it is
@@ -33,34 +40,21 @@ _NEVER = re.compile(
     r"|QOSNotAllowed|QOSTimeLimit|Invalid(Account|QOS)|JobHeld(Admin|User)"
     r"|DependencyNeverSatisfied|\w*PerJob(Limit)?$|\w*MaxWallDuration\w*"
 )
-_CLOCK = re.compile(r"(?:(?P<d>\d+)-)?(?:(?P<h>\d+):)?(?P<m>\d+):(?P<s>\d+)")
 
 
-class _ScriptedJob(SLURMJob):
-    """A job of dask-jobqueue with a script of ScaleLab's.
-
-    Its own asks for ``-n 1``, one process's memory and no GPU.
-    """
-
-    def __init__(self, address: str, name: str, script: str) -> None:
-        # Required, and meant for the script that is not used.
-        unused: dict[str, Any] = {"cores": 1, "memory": "1GB"}
-        super().__init__(address, name, job_name=name, **unused)  # type: ignore[no-untyped-call]
-        self._script = script
+class _SlurmJob(ScriptedJob, SLURMJob):
+    def __init__(self, name: str, script: str, job_id: str | None) -> None:
+        super().__init__(name, script, job_id)
         # A number may have been given to another job since.
         self.cancel_command = f"scancel --name={shlex.quote(name)}"
-
-    def job_script(self) -> str:
-        return self._script
 
 
 class Slurm:
     """SLURM, through ``sbatch``, ``squeue`` and ``scancel``."""
 
-    def job(self, address: str, name: str, script: str) -> BatchJob:
-        """Return a job that is not submitted yet."""
-        job: BatchJob = _ScriptedJob(address, name, script)
-        return job
+    def job(self, name: str, script: str = "", job_id: str | None = None) -> BatchJob:
+        """Return a job; see :class:`BatchSystem`."""
+        return _SlurmJob(name, script, job_id)
 
     async def look(self, jobs: Mapping[str, str]) -> dict[str, JobView]:
         """Return what ``squeue`` shows of jobs; see :class:`BatchSystem`."""
@@ -100,16 +94,3 @@ def _line(line: str) -> tuple[str, JobView]:
         is_leaving=word == _LEAVING,
     )
     return job_id, view
-
-
-def seconds(clock: str) -> float | None:
-    """Return the seconds of SLURM's ``D-HH:MM:SS``; None for ``UNLIMITED`` and such.
-
-    >>> seconds("1-02:00:05"), seconds("9:58"), seconds("UNLIMITED")
-    (93605.0, 598.0, None)
-    """
-    found = _CLOCK.fullmatch(clock.strip())
-    if found is None:
-        return None
-    parts = [int(found[name] or 0) for name in "dhms"]
-    return float(((parts[0] * 24 + parts[1]) * 60 + parts[2]) * 60 + parts[3])

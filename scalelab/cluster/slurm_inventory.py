@@ -5,8 +5,8 @@ from __future__ import annotations
 import getpass
 import re
 
+from scalelab.cluster.batch_queue import seconds
 from scalelab.cluster.inventory import Inventory, NodeGroup, Queue, said_by
-from scalelab.cluster.slurm import seconds
 from scalelab.errors import ClusterError
 from scalelab.experiment.site import Scheduler
 

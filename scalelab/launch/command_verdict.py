@@ -10,6 +10,7 @@ from pathlib import Path
 
 from scalelab.launch.verdict import Failure, from_exit, meaning_of_text
 from scalelab.records.attempt import Outcome
+from scalelab.records.log_tail import log_tail
 
 _TAIL_BYTES = 1 << 17
 _LAST_WORDS = 4096
@@ -39,7 +40,7 @@ def from_command_exit(
     failure = from_exit(rank, at_s, status, device_type, log, oom_kills)
     if failure.outcome is not Outcome.FAILED:
         return failure
-    text = _RANK_PREFIX.sub("", _tail(log))
+    text = _RANK_PREFIX.sub("", log_tail(log, num_bytes=_TAIL_BYTES))
     found = last_traceback(text)
     said = _messages(found) if found else text[-_LAST_WORDS:]
     headline = _headline(found) if found else None
@@ -113,12 +114,3 @@ def _summary(status: int, otherwise: str, headline: str | None) -> str:
 def _was_killed(status: int, text: str) -> bool:
     # A shell or a launcher tells of the signal that ended what it started.
     return status == 128 + signal.SIGKILL or bool(_KILLED.search(text[-_LAST_WORDS:]))
-
-
-def _tail(log: Path) -> str:
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, file.seek(0, 2) - _TAIL_BYTES))
-            return file.read().decode(errors="replace")
-    except OSError:
-        return ""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from scalelab.records.attempt import AttemptResult, Outcome
+from scalelab.records.log_tail import log_tail
 
 NO_RESULT = AttemptResult(
     outcome=Outcome.FAILED, reason="rank 0 returned no result", rank=0
@@ -299,9 +300,4 @@ def last_lines(log: Path) -> str:
 
 
 def _tail(log: Path) -> str:
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, file.seek(0, 2) - _TAIL_BYTES))
-            return file.read().decode(errors="replace")
-    except OSError:
-        return ""
+    return log_tail(log, num_bytes=_TAIL_BYTES)

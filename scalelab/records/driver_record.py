@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from scalelab.records.attempt_io import encode_json, write_atomically
@@ -28,12 +28,16 @@ class DriverRecord:
         Its name and its id there.
     number
         It is the run's so manieth.
+    has_left_queue
+        It waits there no more, and never will again: its driver has begun, it was
+        cancelled, or it ended. Where that is not known, the batch system knows.
     """
 
     scheduler: str
     name: str
     job_id: str
     number: int
+    has_left_queue: bool = False
 
     @classmethod
     def read(cls, run: Path) -> DriverRecord | None:
@@ -52,6 +56,16 @@ class DriverRecord:
             If the disk refuses.
         """
         write_atomically(_path(run), encode_json(asdict(self)))
+
+    def leave_queue(self, run: Path) -> None:
+        """Write down that the job waits no more.
+
+        Raises
+        ------
+        StoreError
+            If the disk refuses.
+        """
+        replace(self, has_left_queue=True).write(run)
 
 
 def _path(run: Path) -> Path:

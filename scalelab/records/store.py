@@ -38,7 +38,7 @@ from scalelab.records.attempt_io import (
 )
 from scalelab.records.columns import SCHEMA_VERSION
 from scalelab.records.header import RunHeader, read_header
-from scalelab.records.lease import Lease, holder_of
+from scalelab.records.lease import LEASE, Lease, holder_of
 from scalelab.records.ledger import AttemptKey, Ledger
 from scalelab.records.observations import check_row, finished_rows, frame, row
 from scalelab.records.recovery import (
@@ -199,7 +199,7 @@ class RunStore:
         LeaseError
             If another living driver holds it.
         """
-        with Lease(self.directory / "driver.lease", **timing) as lease:
+        with Lease(self.directory / LEASE, **timing) as lease:
             self._lease = lease
             try:
                 yield lease
@@ -328,7 +328,7 @@ class RunStore:
     @property
     def driver(self) -> str | None:
         """Who runs the sweep at the moment, in words; None: nobody."""
-        return holder_of(self.directory / "driver.lease")
+        return holder_of(self.directory / LEASE)
 
     def running(self) -> tuple[AttemptKey, ...]:
         """Return the attempts (trial id, number) that began and have not ended."""
@@ -349,6 +349,18 @@ class RunStore:
     def _imported(self) -> list[Observation]:
         return [check_row(values) for values in read_lines(self._imported_path)]
 
+    @property
+    def state(self) -> Mapping[str, Any]:
+        """What changes whenever rows of a settled run do; reads no row."""
+        header = self.directory / "run.json"
+        sources = (header, self._ledger.path, self._imported_path)
+        return {"schema_version": SCHEMA_VERSION, **cache.signature(sources)}
+
+    @property
+    def is_settled(self) -> bool:
+        """The rows change only when :attr:`state` does."""
+        return self._ended()[1]
+
     def observations(self) -> pd.DataFrame:
         """Return the observations frame: one row per attempt that has ended.
 
@@ -362,10 +374,7 @@ class RunStore:
         SchemaError
             If a newer ScaleLab wrote the records.
         """
-        header = self.directory / "run.json"
-        sources = (header, self._ledger.path, self._imported_path)
-        state = {"schema_version": SCHEMA_VERSION, **cache.signature(sources)}
-        path = self.directory / "cache" / "observations.parquet"
+        path, state = self.directory / "cache" / "observations.parquet", self.state
         if (cached := cache.read_observations(path, state)) is not None:
             return cached
         rows, is_settled = self._ended()

@@ -136,6 +136,12 @@ def queue(monkeypatch: pytest.MonkeyPatch) -> Queue:
     return queue
 
 
+def has_left_queue(run: Path) -> bool:
+    record = DriverRecord.read(run)
+    assert record is not None
+    return record.has_left_queue
+
+
 SWEEP = ("sweep", "experiment.yaml", "--site", "./site.yaml")
 
 
@@ -164,6 +170,7 @@ def test_a_driver_that_waits_in_the_queue_is_found_and_cancelled(
         assert f"{waits} tomorrow and will run the sweep of {run}." in again.err
     assert scalelab("stop", run).out.startswith("Cancelled: job 17 (small-driver-1),")
     assert queue.cancelled == ["17"]
+    assert has_left_queue(run)
     queue.view = None
     assert scalelab("stop", run).out.startswith("Nobody runs ")
 
@@ -176,6 +183,7 @@ def test_a_driver_that_can_never_run_is_cancelled(scalelab, run, queue: Queue) -
     refused.assert_refused(3)
     assert "can never run: PartitionTimeLimit. Correct driver_job" in refused.err
     assert queue.cancelled == ["17"]
+    assert has_left_queue(run)
 
 
 def test_a_driver_that_ended_early_says_what_it_said(
@@ -185,6 +193,7 @@ def test_a_driver_that_ended_early_says_what_it_said(
     refused = scalelab(*SWEEP, "--detach")
     refused.assert_refused(3)
     assert "(small-driver-1) ended (FAILED (NonZeroExitCode)) before" in refused.err
+    assert has_left_queue(run)
 
 
 def test_a_driver_whose_sweep_was_done_is_no_failure(
@@ -261,6 +270,26 @@ def test_a_job_is_succeeded_before_its_time_is_up(
     assert said == [
         "This job's time is nearly up: job 17 (small-driver-1) goes on after it."
     ]
+
+
+@pytest.mark.parametrize(
+    ("variable", "job_id"), [("SLURM_JOB_ID", "17"), ("PBS_JOBID", "1")]
+)
+def test_a_driver_s_job_says_that_it_waits_no_more_and_not_that_another_does_not(
+    here: Path,
+    queue: Queue,
+    monkeypatch: pytest.MonkeyPatch,
+    variable: str,
+    job_id: str,
+) -> None:
+    for name in ("SLURM_JOB_ID", "PBS_JOBID"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, job_id)
+    queue.submit(Site(device_type="cpu"), here, [])
+    running = Running()
+    running.came = True
+    live(here, 0.5, running)
+    assert has_left_queue(here) == (job_id == "17")
 
 
 def test_a_job_that_was_told_to_stop_has_no_successor(here: Path, queue: Queue) -> None:

@@ -2,13 +2,20 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 import pytest
 
+from scalelab.cluster import batch_queue
 from scalelab.cluster.batch import batch_system
-from scalelab.cluster.batch_queue import JobState, JobView, log_tail, scheduler_words
+from scalelab.cluster.batch_queue import (
+    JobState,
+    JobView,
+    cancelled,
+    scheduler_words,
+    submitted,
+)
 from scalelab.errors import ClusterError
 from scalelab.experiment.site import Scheduler
 
@@ -189,7 +196,7 @@ def test_jobs_are_submitted_as_they_are_and_cancelled(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     asked, cancelled = program(submit, answer), program(cancel)
-    job = batch_system(scheduler).job("tls://10.0.0.1:1", "vit-1", "#!/bin/sh\ntrue\n")
+    job = batch_system(scheduler).job("vit-1", "#!/bin/sh\ntrue\n")
 
     async def live() -> None:
         await job.start()
@@ -207,18 +214,29 @@ def test_a_refusal_is_told_in_the_schedulers_words(
     monkeypatch.chdir(tmp_path)
     errors = "sbatch: error: invalid partition specified: x\nsbatch: error: no"
     program("sbatch", errors=errors, status=1)
-    job = batch_system(Scheduler.SLURM).job("tls://10.0.0.1:1", "vit-1", "#!/bin/sh\n")
-    with pytest.raises(RuntimeError) as caught:
-        asyncio.run(job.start())
-    assert scheduler_words(caught.value) == errors.replace("\n", " ")
+    job = batch_system(Scheduler.SLURM).job("vit-1", "#!/bin/sh\n")
+    with pytest.raises(ClusterError) as caught:
+        asyncio.run(submitted(job))
+    assert str(caught.value) == errors.replace("\n", " ")
+
+
+class StuckJob:
+    job_id = None
+
+    async def start(self) -> None:
+        await asyncio.sleep(60)
+
+    close = start
+
+
+@pytest.mark.parametrize("call", [submitted, cancelled])
+def test_a_batch_system_that_stands_still_is_said_to(
+    monkeypatch: pytest.MonkeyPatch, call: Callable[..., Coroutine[None, None, None]]
+) -> None:
+    monkeypatch.setattr(batch_queue, "CALL_TIMEOUT_S", 0.05)
+    with pytest.raises(ClusterError, match=r"it did not answer within 0\.05 s"):
+        asyncio.run(call(StuckJob()))
 
 
 def test_other_errors_speak_for_themselves() -> None:
     assert scheduler_words(ValueError("no job id")) == "no job id"
-
-
-def test_the_end_of_a_log_is_shown(tmp_path: Path) -> None:
-    log = tmp_path / "a.log"
-    assert log_tail(log) == ""
-    log.write_text("".join(f"{number}\n" for number in range(20)))
-    assert log_tail(log, 2) == "18\n19"

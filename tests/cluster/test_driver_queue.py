@@ -11,7 +11,7 @@ from scalelab.cluster.driver_queue import (
     submit_driver,
     waiting_driver,
 )
-from scalelab.errors import ClusterError, SpecError
+from scalelab.errors import ClusterError, SpecError, StoreError
 from scalelab.experiment.site import Site
 from scalelab.records.driver_record import DriverRecord
 
@@ -71,6 +71,12 @@ def test_a_refusal_is_told_in_the_batch_systems_words(
         submit_driver(SITE.model_copy(update={"driver_job": None}), run, ["sweep"])
 
 
+def test_a_place_that_cannot_be_written_is_said(run: Path) -> None:
+    (run / "cluster").write_text("a file")
+    with pytest.raises(StoreError, match="cluster cannot be written: File exists"):
+        submit_driver(SITE, run, ["sweep"])
+
+
 def test_waiting_jobs_are_found_and_cancelled(
     programs: Callable[..., None], run: Path, tmp_path: Path
 ) -> None:
@@ -86,6 +92,10 @@ def test_waiting_jobs_are_found_and_cancelled(
     view = look_at(record)
     assert view is not None
     assert view.state is JobState.RUNNING
+    record.leave_queue(run)
+    (tmp_path / "programs" / "squeue").unlink()
+    assert waiting_driver(run) is None, "and nobody is asked about it"
+    assert submit_driver(SITE, run, ["sweep"]).name == "vit-driver-2"
     asked = "#!/bin/sh\necho $* >{path}.asked\n"
     scancel = program(programs, tmp_path, "scancel", asked)
     cancel(record)

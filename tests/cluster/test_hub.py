@@ -9,8 +9,8 @@ import pytest
 
 from scalelab.cluster.allocation import held_allocation
 from scalelab.cluster.hub import Hub
-from scalelab.cluster.node_options import NodeOptions
-from scalelab.errors import ClusterError
+from scalelab.cluster.node_options import NodeOptions, write_private
+from scalelab.errors import ClusterError, StoreError
 from scalelab.experiment.node_jobs import NODE_SCRIPT, OPTIONS, node_command
 from scalelab.experiment.site import Site
 
@@ -87,6 +87,20 @@ def test_an_interface_that_is_not_there_starts_nothing(tmp_path: Path) -> None:
     ):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("a file")
+    with (
+        pytest.raises(
+            StoreError, match=r"cluster cannot be written: .*irector"
+        ),
+        Hub(SITE, tmp_path / "run" / "cluster"),
+    ):
+        pass
+    (tmp_path / OPTIONS).mkdir()
+    with pytest.raises(StoreError, match=rf"{OPTIONS} cannot be written: "):
+        write_private(tmp_path / OPTIONS, "{}")
 
 
 def test_the_allocation_is_the_job_s(tmp_path: Path) -> None:

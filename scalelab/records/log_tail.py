@@ -1,0 +1,33 @@
+"""The end of a log, however long the log is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+TAIL_BYTES = 1 << 14
+
+
+def log_tail(log: Path, *, num_bytes: int = TAIL_BYTES, since: int = 0) -> str:
+    """Return the end of a log; empty where there is none, or it cannot be read.
+
+    Parameters
+    ----------
+    log
+        The file.
+    num_bytes
+        How much of it at most.
+    since
+        Bytes at its beginning that do not count: what it held before.
+    """
+    try:
+        with log.open("rb") as file:
+            file.seek(max(since, file.seek(0, 2) - num_bytes))
+            return file.read(num_bytes).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def last_log_lines(log: Path, num_lines: int = 8, *, since: int = 0) -> str:
+    """Return the last lines of a log; see :func:`log_tail`."""
+    lines = log_tail(log, since=since).strip().splitlines()
+    return "\n".join(lines[-num_lines:])
