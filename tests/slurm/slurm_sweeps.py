@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -109,7 +110,15 @@ class Swept:
 
     def num_ended(self) -> int:
         """Return how many attempts have a result."""
-        return len(list((self.directory / "trials").glob("*/*/result.json")))
+        return len(self._results())
+
+    def num_measured(self) -> int:
+        """Return how many attempts were completed."""
+        results = [json.loads(path.read_bytes()) for path in self._results()]
+        return sum(each["outcome"] == "completed" for each in results)
+
+    def _results(self) -> list[Path]:
+        return list((self.directory / "trials").glob("*/*/result.json"))
 
     def wait_for_trials(self, number: int) -> None:
         """Wait until so many attempts have a result."""

@@ -10,9 +10,10 @@ from waiting import wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(200)]
 
+# Trials of 1 and 2 s on one of two devices, 18 s in all.
 MANY: dict[str, Any] = {
     "workload": {"name": "emulated", "sample_time_s": 0.004},
-    "measure": {"kind": "throughput", "warmup_steps": 1, "steps": 15, "repeats": 5},
+    "measure": {"kind": "throughput", "warmup_steps": 1, "steps": 30, "repeats": 12},
     "gpus": [1],
     "local_batch_size": [8, 16],
 }
@@ -43,17 +44,18 @@ def test_a_detached_process_is_stopped_and_succeeded(slurm: ThrowawaySlurm) -> N
 
 
 def test_a_drivers_job_renews_itself(slurm: ThrowawaySlurm) -> None:
-    job = {"walltime": "12s", "partition": "short", "memory": "500MB"}
+    # Renewed after 18 s, when the driver has started and not all trials have.
+    job = {"walltime": "24s", "partition": "short", "memory": "500MB"}
     swept = Swept(slurm, "renewed", MANY, nodes=1, driver_job=job)
     code, said = detach(swept)
     assert code == 0, said
     assert re.match(r"Begun: job \d+ \(renewed-driver-1\) runs the sweep of", said)
     assert re.search(r"on host n\d", said)
-    wait_until(lambda: not slurm.jobs(), "all jobs have ended", 120)
+    wait_until(lambda: not slurm.jobs(), "all jobs have ended", 150)
     log = (swept.directory / "driver.log").read_text()
     assert "job's time is nearly up: job" in log, log
     assert "renewed-driver-2" in log
-    swept.check_complete(10)
+    swept.check_complete(24)
 
 
 def test_a_drivers_job_that_waits_is_cancelled(slurm: ThrowawaySlurm) -> None:

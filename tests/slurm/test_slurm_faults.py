@@ -7,6 +7,8 @@ from slurm_sweeps import Swept, processes_of
 from throwaway_slurm import USER_ID, ThrowawaySlurm
 from waiting import wait_until
 
+from scalelab.records.job_list import JobList
+
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(300)]
 
 # Short trials, so that a fault meets one of many.
@@ -42,22 +44,30 @@ def test_fifty_trials_survive_the_loss_of_job_nanny_and_worker(
     code, said = swept.end()
     assert code == 0, said + swept.job_logs()
     swept.check_complete(54)
+    assert len(re.findall(r"^Node \S+ was lost; ", said, re.MULTILINE)) >= 3, said
+    assert "ended: CANCELLED." in said, said
+    # The nanny's death ends its job, that of the worker does not.
+    cluster = swept.directory / "cluster"
+    assert JobList.read(cluster).last_number >= 4, said
+    assert len(list(cluster.glob("*.log"))) >= 4
+    lost = swept.observations().query("outcome != 'completed'")
+    assert set(lost["outcome"]) == {"node_fail"}, lost["reason"].to_list()
 
 
 def test_a_killed_driver_leaves_nothing_and_is_succeeded(
     slurm: ThrowawaySlurm,
 ) -> None:
-    swept = Swept(slurm, "killed", {**FEW, "gpus": [1]}, nodes=2, max_jobs=2)
+    swept = Swept(slurm, "killed", {**MANY, "gpus": [1]}, nodes=2, max_jobs=2)
     swept.start()
     swept.wait_for_trials(4)
     swept.kill_driver()
     wait_until(lambda: not slurm.processes(USER_ID), "the nodes have gone", 60)
-    before = swept.num_ended()
+    before = swept.num_measured()
     code, said = swept.run()
     assert code == 0, said + swept.job_logs()
-    assert re.search(r"Continuing .*: \d+ trials done", said)
-    swept.check_complete(12)
-    assert before >= 4
+    left = 27 - before
+    assert re.search(rf"Continuing .*: {before} trials done, {left} ", said), said
+    swept.check_complete(27)
 
 
 def test_a_preempted_job_and_a_restarted_controller_cost_nothing_but_time(
