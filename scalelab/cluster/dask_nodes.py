@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-import tempfile
 from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from scalelab.cluster.network import LOOPBACK
 from scalelab.cluster.steady_batches import keep_batches_steady
 from scalelab.launch.addresses import bracketed
+from scalelab.launch.scratch import make_scratch
 
 if TYPE_CHECKING:
     from distributed import Client, SpecCluster
@@ -122,9 +122,9 @@ class DaskNodes:
 
     def _make_scratch(self) -> str:
         """Return a directory for Dask's files that goes with the cluster."""
-        scratch = tempfile.mkdtemp(prefix="scalelab-")
+        scratch = make_scratch()
         self._stack.callback(shutil.rmtree, scratch, ignore_errors=True)
-        return scratch
+        return str(scratch)
 
     def _start_dask(
         self, host: str, scratch: str, security: Security, workers: dict[str, Any]

@@ -12,7 +12,6 @@ import shutil
 import signal
 import socket
 import sys
-import tempfile
 from pathlib import Path
 
 import dask
@@ -26,6 +25,7 @@ from scalelab.cluster.node_plugin import NodePlugin
 from scalelab.cluster.worker import NodeWorker
 from scalelab.errors import ScaleLabError
 from scalelab.launch.addresses import bracketed
+from scalelab.launch.scratch import make_scratch
 
 REACH_WITHIN_S = 60.0
 """How long a node tries to reach the driver before it gives up."""
@@ -82,7 +82,7 @@ async def serve(options: NodeOptions, job_name: str, scratch: Path) -> None:
 def main() -> None:
     """Be a node, as the command line says."""
     path, job_name = sys.argv[1:]
-    scratch = Path(tempfile.mkdtemp(prefix="scalelab-"))
+    scratch = make_scratch()
     settings = {**DASK_SETTINGS, "temporary-directory": str(scratch)}
     try:
         with dask.config.set(settings):

@@ -33,7 +33,8 @@ from scalelab.launch.rendezvous import (
     network_environment,
     tcp_rendezvous,
 )
-from scalelab.launch.server_process import ServerKeeper, private_directory
+from scalelab.launch.scratch import make_scratch
+from scalelab.launch.server_process import ServerKeeper
 from scalelab.launch.supervision import Cancellation, Limits, Supervisor
 from scalelab.launch.timing import Timing, with_validity
 from scalelab.records.attempt import AttemptResult, AttemptSpec, Outcome
@@ -85,7 +86,7 @@ class NodeAgent:
         self._device_type = device_type
         self._entry = entry
         self._address = address
-        self._directory = private_directory()
+        self._directory = make_scratch()
         modules = (*preload, entry.partition(":")[0])
         self._servers = ServerKeeper(modules, search_path, self._directory)
         self._lock = threading.Lock()

@@ -7,7 +7,6 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -264,8 +263,3 @@ class ServerKeeper:
                 server.close()
             self._servers.clear()
             self._thread.shutdown()
-
-
-def private_directory() -> Path:
-    """Return a new directory on a local disk of this node."""
-    return Path(tempfile.mkdtemp(prefix="scalelab-"))

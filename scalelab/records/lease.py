@@ -60,7 +60,7 @@ class Lease:
         self.path = path
         self._heartbeat_s = heartbeat_s
         self._patience_s = patience_s
-        self._identity = {**_this_process(), "token": uuid.uuid4().hex}
+        self._identity = {**this_process(), "token": uuid.uuid4().hex}
         self._descriptor = -1
         self._beat_number = 0
         self._writing = threading.Lock()
@@ -228,13 +228,12 @@ def read_holder(path: Path) -> Holder | None:
         holder = _parse(path.read_bytes())
     except FileNotFoundError:
         return None
-    is_here = _is_same_host(holder)
-    if is_here and not _is_alive(holder):
+    if has_ended(holder):
         return None
     return Holder(
         pid=holder.get("pid"),
         host=holder.get("host"),
-        is_here=is_here,
+        is_here=_is_same_host(holder),
         has_begun=bool(holder.get("has_begun")),
         text=f"{_name(holder)}, {_age(path)}",
     )
@@ -246,7 +245,8 @@ def holder_of(path: Path) -> str | None:
     return None if holder is None else holder.text
 
 
-def _this_process() -> dict[str, Any]:
+def this_process() -> dict[str, Any]:
+    """Return what names this process among all of all hosts, as JSON values."""
     pid = os.getpid()
     return {
         "host": socket.gethostname(),
@@ -254,6 +254,14 @@ def _this_process() -> dict[str, Any]:
         "pid": pid,
         "start": _start_of(pid),
     }
+
+
+def has_ended(process: Mapping[str, Any]) -> bool:
+    """Tell whether what :func:`this_process` named ran on this host and does no more.
+
+    False where that cannot be seen from here.
+    """
+    return _is_same_host(process) and not _is_alive(process)
 
 
 def _boot() -> str:

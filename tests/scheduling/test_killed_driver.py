@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import psutil
 import pytest
 
 from scalelab.experiment.trial import Trial
+from scalelab.launch.scratch import make_scratch
 from scalelab.records.attempt import Outcome
 from scalelab.records.store import RunStore
 
@@ -54,6 +56,7 @@ def test_a_killed_driver_is_resumed_without_loss_or_doubling(
     tmp_path: Path,
     request: pytest.FixtureRequest,
     finished_before: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     directory = tmp_path / "killed"
     script = tmp_path / "script.py"
@@ -73,6 +76,10 @@ def test_a_killed_driver_is_resumed_without_loss_or_doubling(
     process.wait()
     _, alive = psutil.wait_procs(left, timeout=60)
     assert alive == []
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert list(tmp_path.glob("scalelab-*")), "it could not remove its own"
+    scratch = make_scratch()
+    assert list(tmp_path.glob("scalelab-*")) == [scratch]
 
     sweep.store = RunStore.open(directory)
     trials = [
