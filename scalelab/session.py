@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scalelab.errors import FitError, SpecError
+from scalelab.errors import FitError, SpecError, StoreError
 from scalelab.experiment.job import Job
 from scalelab.experiment.problems import validated
 from scalelab.experiment.quantities import parse_duration
-from scalelab.experiment.site import Scheduler
 from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import Allocation, Scalar, Target
 from scalelab.records.attempt import AttemptFiles, AttemptResult, Outcome
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from scalelab.laws.step_time import StepTimeLaw
+    from scalelab.recommend.home import Home
+    from scalelab.recommend.kept_answers import Question
     from scalelab.recommend.recommendation import Recommendation
     from scalelab.report.figures import Figures
 
@@ -152,7 +154,13 @@ class Run:
     @cached_property
     def observations(self) -> pd.DataFrame:
         """One row per attempt; see ``scalelab.records.columns``."""
+        _ = self._state  # of before they were read: an answer is never kept as newer
         return self._store.observations()
+
+    @cached_property
+    def _state(self) -> Mapping[str, Any]:
+        """What the records were like when they were first looked at."""
+        return self._store.state
 
     def fit(self, law: str = "scalelab") -> StepTimeLaw:
         """Return a law of step time fitted to the observations.
@@ -208,27 +216,57 @@ class Run:
         FitError
             If the observations cannot answer.
         """
-        from scalelab.recommend.advice import recommend
+        from scalelab.recommend.kept_answers import Question
         from scalelab.recommend.objective import Constraints
 
         asked = None if target is None else Target.parse(target)
-        limits = Constraints(
-            max_time_s=None if max_time is None else parse_duration(max_time),
-            max_gpu_hours=max_gpu_hours,
-            max_cost_usd=max_cost_usd,
-            price_per_gpu_hour_usd=price_per_gpu_hour_usd,
-            target=asked,
-            confidence=confidence,
-        )
-        return recommend(
-            self._answering(asked),
-            validated(Job, job, source="job") if job else self.job,
-            constraints=limits,
-            allocations=self._packed(gpus) if gpus else None,
-            select=select,
+        question = Question(
+            job=validated(Job, job, source="job") if job else self.job,
+            limits=Constraints(
+                max_time_s=None if max_time is None else parse_duration(max_time),
+                max_gpu_hours=max_gpu_hours,
+                max_cost_usd=max_cost_usd,
+                price_per_gpu_hour_usd=price_per_gpu_hour_usd,
+                target=asked,
+                confidence=confidence,
+            ),
+            gpus=tuple(gpus or ()),
+            select=dict(sorted((select or {}).items())),
             law=law,
-            within=None if gpus else self._machine(),
-            devices_on_node=self._devices_on_node(),
+        )
+        # a target that no trial stopped at is read off streams, which may still grow
+        return self._asked(question) if asked is None else self._answered(question)
+
+    def _asked(self, question: Question) -> Recommendation:
+        """Return the answer kept from when the same was asked of the same records."""
+        from scalelab.recommend.kept_answers import KeptAnswers
+
+        kept = KeptAnswers(self.directory / "cache" / "answers.json", self._state)
+        words = repr((question, self.experiment_text, self._home))
+        if (found := kept.find(words)) is not None:
+            return found
+        answer = self._answered(question)
+        if not self._store.running():
+            with suppress(StoreError):  # a reader may lack the right, or the room
+                kept.keep(words, answer)
+        return answer
+
+    def _answered(self, question: Question) -> Recommendation:
+        from scalelab.laws.rows import numbers
+        from scalelab.recommend.advice import recommend
+
+        gpus, home = question.gpus, self._home
+        on_node = home.site.gpus_per_node if home else None
+        sizes = numbers(self.observations, "world_size")
+        return recommend(
+            self._answering(question.limits.target),
+            question.job,
+            constraints=question.limits,
+            allocations=self._packed(gpus, on_node) if gpus else None,
+            select=question.select,
+            law=question.law,
+            within=home.machine(sizes) if home and not gpus else None,
+            devices_on_node=on_node,
         )
 
     def _answering(self, target: Target | None) -> pd.DataFrame:
@@ -239,35 +277,12 @@ class Run:
             return self.observations
         return answering(self.observations, self._store.streams, target)
 
-    def _machine(self) -> Allocation | None:
-        """Return all the devices of the machine the run's sweep is at home on.
+    @cached_property
+    def _home(self) -> Home | None:
+        """Where the sweep ran; None: imported, or not known here."""
+        from scalelab.recommend.home import Home
 
-        None where the site has a batch system, or this is another machine.
-        """
-        if self.experiment is None:
-            return None
-        try:
-            site = self.experiment.resolve_site()
-            on_node = site.devices_per_node
-        except SpecError:
-            return None
-        # Nodes on one machine have no network between them, unless it is declared.
-        is_emulated = self.experiment.workload_name == "emulated"
-        nodes = (site.num_nodes or 1) if is_emulated else 1
-        sizes = self.observations["world_size"]
-        is_larger = bool((sizes > nodes * on_node).any())
-        if is_larger or site.scheduler is not Scheduler.LOCAL:
-            return None
-        return Allocation(devices_per_node=(on_node,) * nodes)
-
-    def _devices_on_node(self) -> int | None:
-        """Return how many devices the site declares for a node; None: it does not."""
-        if self.experiment is None:
-            return None
-        try:
-            return self.experiment.resolve_site().gpus_per_node
-        except SpecError:
-            return None
+        return Home.of(self.experiment)
 
     def status(self) -> RunStatus:
         """Return what has been done and what is missing."""
@@ -369,7 +384,7 @@ class Run:
                     results[key] = result
         return results
 
-    def _packed(self, gpus: Sequence[int]) -> list[Allocation]:
+    def _packed(self, gpus: Sequence[int], on_node: int | None) -> list[Allocation]:
         measured = self.observations["gpus_per_node"].dropna()
-        on_node = max(int(max(measured, default=1)), self._devices_on_node() or 1)
-        return [Allocation.packed(count, devices_on_node=on_node) for count in gpus]
+        most = max(int(max(measured, default=1)), on_node or 1)
+        return [Allocation.packed(count, devices_on_node=most) for count in gpus]

@@ -1,12 +1,25 @@
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from measured_runs import COMMAND, EMULATED, completed, failed, measured_run
+from measured_runs import (
+    COMMAND,
+    EMULATED,
+    completed,
+    end_trial,
+    failed,
+    measured_run,
+)
 
 import scalelab
 from scalelab.errors import FitError, SpecError, StoreError
+from scalelab.experiment.expand import expand
+from scalelab.experiment.spec import Experiment
+from scalelab.recommend.advice import recommend
+from scalelab.recommend.home import Home
 from scalelab.recommend.recommendation import Recommendation
 from scalelab.records.attempt import Outcome
 from scalelab.session import import_table, load
@@ -141,7 +154,10 @@ def test_a_sweep_that_is_done_is_loaded(here: Path) -> None:
 class TestWhereMeasurementsCanBeMade:
     def machine(self, here: Path, text: str) -> object:
         (here / "train.py").write_text("")
-        return load(measured_run(here / "run", text).directory)._machine()
+        run = load(measured_run(here / "run", text).directory)
+        home = Home.of(run.experiment)
+        assert home is not None
+        return home.machine(run.observations["world_size"].to_numpy(float))
 
     def test_a_local_site(self, here: Path) -> None:
         machine = self.machine(here, EMULATED)
@@ -163,7 +179,11 @@ class TestWhereMeasurementsCanBeMade:
         store = measured_run(here / "run")
         path = store.directory / "experiments" / "0001.yaml"
         path.write_text(EMULATED.replace("gpus_per_node: 2", "gpus_per_node: 1"))
-        assert load(store.directory)._machine() is None
+        run = load(store.directory)
+        home = Home.of(run.experiment)
+        assert home is not None
+        sizes = run.observations["world_size"].to_numpy(float)
+        assert home.machine(sizes) is None
 
     @pytest.mark.parametrize("site", ["site: elsewhere", "site: {device_type: cuda}"])
     def test_a_site_that_is_not_here(
@@ -173,7 +193,7 @@ class TestWhereMeasurementsCanBeMade:
         store = measured_run(here / "run")
         text = EMULATED.replace("site: {device_type: cpu, gpus_per_node: 2}", site)
         (store.directory / "experiments" / "0001.yaml").write_text(text)
-        assert load(store.directory)._machine() is None
+        assert Home.of(load(store.directory).experiment) is None
 
 
 def test_further_devices_are_packed_on_the_nodes_the_site_declares(here: Path) -> None:
@@ -181,8 +201,103 @@ def test_further_devices_are_packed_on_the_nodes_the_site_declares(here: Path) -
     (here / "train.py").write_text("")
     run = load(measured_run(here / "run", text.replace("4, 8, 16]", "4]")).directory)
     assert run.observations["gpus_per_node"].max() == 4
-    assert [str(place) for place in run._packed([4, 16])] == ["1x4", "2x8"]
     assert [row.allocation for row in run.recommend().rows][-2:] == ["1x4", "1x8"]
+    asked = run.recommend(gpus=[6])
+    assert "1x6" in [row.allocation for row in asked.rows]
+
+
+class TestAQuestionAskedAgain:
+    """It is answered from the run's cache, where nothing can have changed."""
+
+    @pytest.fixture
+    def num_fits(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        fits: list[str] = []
+
+        def counted(*args: object, **options: object) -> Recommendation:
+            fits.append("fit")
+            return recommend(*args, **options)
+
+        monkeypatch.setattr("scalelab.recommend.advice.recommend", counted)
+        return fits
+
+    def test_is_not_fitted_again(self, here: Path, num_fits: list[str]) -> None:
+        path = measured_run(here / "run").directory
+        first, second = load(path).recommend(), load(path).recommend(job={})
+        assert repr(second) == repr(first)
+        assert len(num_fits) == 1
+
+    @pytest.mark.parametrize(
+        "question",
+        [
+            {"max_time": "4h"},
+            {"confidence": 0.8},
+            {"job": {"samples": 5}},
+            {"gpus": [1]},
+            {"select": {"workload": "emulated"}},
+            {"law": "amdahl"},
+        ],
+    )
+    def test_is_another_question_with_any_other_word(
+        self, here: Path, num_fits: list[str], question: dict[str, object]
+    ) -> None:
+        path = measured_run(here / "run").directory
+        load(path).recommend()
+        asked = load(path).recommend(**question)
+        assert len(num_fits) == 2
+        assert repr(load(path).recommend(**question)) == repr(asked)
+        assert len(num_fits) == 2
+
+    def test_is_answered_anew_after_a_change(
+        self, here: Path, num_fits: list[str]
+    ) -> None:
+        store = measured_run(here / "run")
+        load(store.directory).recommend()
+        asked = Experiment.from_text(EMULATED)
+        trial = expand(asked, asked.resolve_site())[0]
+        end_trial(store, asked, trial, failed(trial))
+        assert load(store.directory).recommend().num_observations == 9
+        text = EMULATED.replace("gpus_per_node: 2", "gpus_per_node: 4")
+        (store.directory / "experiments" / "0001.yaml").write_text(text)
+        load(store.directory).recommend()
+        assert len(num_fits) == 3
+
+    def test_is_not_kept_as_newer_than_what_it_was_made_from(
+        self, here: Path, num_fits: list[str]
+    ) -> None:
+        store = measured_run(here / "run")
+        early = load(store.directory)
+        assert len(early.observations) == 8
+        asked = Experiment.from_text(EMULATED)
+        trial = expand(asked, asked.resolve_site())[0]
+        end_trial(store, asked, trial, failed(trial))
+        assert early.recommend().num_observations == 8
+        assert load(store.directory).recommend().num_observations == 9
+
+    def test_needs_neither_pandas_nor_scipy(self, here: Path) -> None:
+        path = measured_run(here / "run").directory
+        load(path).recommend()
+        script = (
+            "import sys; from scalelab.session import load; load('run').recommend(); "
+            "assert not {'pandas', 'scipy', 'pyarrow'} & set(sys.modules)"
+        )
+        subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+    def test_of_a_table_is_kept_as_well(self, here: Path, num_fits: list[str]) -> None:
+        Path("table.csv").write_text(
+            "world_size,num_nodes,local_batch_size,step_time_s\n1,1,8,0.1\n2,1,8,0.11\n"
+        )
+        path = import_table("table.csv", "table").directory
+        for _ in range(2):
+            load(path).recommend(job={"samples": 1000})
+        assert len(num_fits) == 1
+
+    def test_of_a_target_is_fitted_each_time(
+        self, here: Path, num_fits: list[str]
+    ) -> None:
+        path = measured_run(here / "run").directory
+        for _ in range(2):
+            load(path).recommend(target="loss <= 1")
+        assert len(num_fits) == 2
 
 
 def test_the_status_counts_trials_and_names_reasons(here: Path) -> None:

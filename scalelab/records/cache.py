@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalelab.records.attempt_io import storing, write_atomically
-from scalelab.records.columns import COLUMNS
+from scalelab.records.columns import COLUMNS, SCHEMA_VERSION
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,8 +22,11 @@ _ROW_GROUP = 1 << 17
 
 
 def signature(paths: Iterable[Path]) -> dict[str, Any]:
-    """Return what changes whenever one of the files does: size and time of writing."""
-    stats = {}
+    """Return what changes whenever a file does, or how files are read.
+
+    Size and time of writing by name, and the schema's version.
+    """
+    stats: dict[str, Any] = {"schema_version": SCHEMA_VERSION}
     for path in paths:
         with suppress(FileNotFoundError):
             status = path.stat()

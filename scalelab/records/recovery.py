@@ -113,11 +113,13 @@ def ended_rows(ledger: Ledger, trials: Path) -> tuple[list[Observation], bool]:
         The rows change only when the ledger does.
     """
     content = ledger.read()
-    attempts = _begun(content, trials) if content.is_whole else attempts_on_disk(trials)
+    found = _begun(content, trials) if content.is_whole else attempts_on_disk(trials)
+    attempts = list(found)
     pending = [(key, files) for key, files in attempts if key not in content.ended]
     glances = [_glance(key, files) for key, files in pending]
     rows = [*content.ended.values(), *filter(None, glances)]
-    return rows, content.is_whole and not pending
+    # an imported run has no ledger, and nothing that one would speak of
+    return rows, not pending and (content.is_whole or not attempts)
 
 
 def _begun(

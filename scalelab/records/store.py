@@ -36,7 +36,6 @@ from scalelab.records.attempt_io import (
     write_result,
     write_spec,
 )
-from scalelab.records.columns import SCHEMA_VERSION
 from scalelab.records.header import RunHeader, read_header
 from scalelab.records.lease import LEASE, Lease, holder_of
 from scalelab.records.ledger import AttemptKey, Ledger
@@ -340,26 +339,18 @@ class RunStore:
 
         A result that no ledger line mentions yet is among them; nothing is written.
         """
-        return [*self._imported(), *self._ended()[0]]
+        return self._read()[0]
 
-    def _ended(self) -> tuple[list[Observation], bool]:
+    def _read(self) -> tuple[list[Observation], bool]:
+        imported = [check_row(values) for values in read_lines(self._imported_path)]
         rows, is_settled = ended_rows(self._ledger, self._trials)
-        return marked(rows, self._header.superseded), is_settled
-
-    def _imported(self) -> list[Observation]:
-        return [check_row(values) for values in read_lines(self._imported_path)]
+        return [*imported, *marked(rows, self._header.superseded)], is_settled
 
     @property
     def state(self) -> Mapping[str, Any]:
-        """What changes whenever rows of a settled run do; reads no row."""
+        """What changes whenever rows do, as long as no attempt runs; reads no row."""
         header = self.directory / "run.json"
-        sources = (header, self._ledger.path, self._imported_path)
-        return {"schema_version": SCHEMA_VERSION, **cache.signature(sources)}
-
-    @property
-    def is_settled(self) -> bool:
-        """The rows change only when :attr:`state` does."""
-        return self._ended()[1]
+        return cache.signature((header, self._ledger.path, self._imported_path))
 
     def observations(self) -> pd.DataFrame:
         """Return the observations frame: one row per attempt that has ended.
@@ -377,8 +368,8 @@ class RunStore:
         path, state = self.directory / "cache" / "observations.parquet", self.state
         if (cached := cache.read_observations(path, state)) is not None:
             return cached
-        rows, is_settled = self._ended()
-        observations = frame([*self._imported(), *rows])
+        rows, is_settled = self._read()
+        observations = frame(rows)
         if is_settled:
             with suppress(StoreError):  # a reader may lack the right, or the room
                 cache.write_observations(path, observations, state)
