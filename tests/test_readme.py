@@ -1,12 +1,10 @@
 """What the README shows works as it stands there."""
 
 import re
-import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from command_lines import between_backticks, blocks, in_blocks, options, read
 
 import scalelab
 from scalelab.experiment.expand import plan
@@ -17,16 +15,12 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
-
-
 def test_it_is_at_most_150_lines() -> None:
     assert len(README.splitlines()) <= 150
 
 
 def test_the_experiment_it_shows_can_be_planned(tmp_path: Path) -> None:
-    (text,) = blocks("yaml")
+    (text,) = blocks(README, "yaml")
     site = Site(device_type="cuda", nodes=2, gpus_per_node=4)
     experiment = Experiment.from_text(text, directory=tmp_path)
     trials = plan(experiment, site).trials
@@ -42,24 +36,33 @@ def test_the_python_it_shows_runs(
     header = "world_size,num_nodes,local_batch_size,step_time_s"
     table.write_text("\n".join([header, *lines]))
     scalelab.import_table(table, "runs/digits")
-    (code,) = blocks("python")
+    (code,) = blocks(README, "python")
     job = 'job={"samples": 1000000}, '
     names: dict[str, object] = {}
     exec(code.replace("recommend(", f"recommend({job}"), names)
     assert isinstance(names["run"], scalelab.Run)
 
 
-@pytest.mark.parametrize("command", re.findall(r"^\| `(scalelab [^`]+)`", README, re.M))
-def test_the_commands_it_lists_exist(command: str) -> None:
-    name = shlex.split(command)[1]
-    options = re.findall(r"--[a-z-]+", command)
-    shown = subprocess.run(
-        [sys.executable, "-m", "scalelab", name, "--help"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    assert all(option in shown for option in options)
+ROWS = re.findall(r"^\| (`scalelab .*) \|$", README, re.MULTILINE)
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_the_commands_it_lists_exist_with_their_options(row: str) -> None:
+    commands = between_backticks(row.partition(" | ")[0])
+    for command in commands:
+        read(command)
+    known = set().union(*map(options, commands))
+    assert set(re.findall(r"--[a-z-]+", row)) <= known
+
+
+@pytest.mark.parametrize("line", in_blocks(README))
+def test_the_commands_it_shows_are_commands(line: str) -> None:
+    read(line)
+
+
+@pytest.mark.parametrize("line", between_backticks(README))
+def test_the_commands_it_speaks_of_are_commands(line: str) -> None:
+    read(line, is_whole=False)
 
 
 def test_the_scripts_it_compares_differ_by_three_lines() -> None:

@@ -1,0 +1,65 @@
+"""What the page on clusters shows works as it stands there."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from command_lines import blocks, in_blocks, read
+
+from scalelab.experiment.node_jobs import node_job_script
+from scalelab.experiment.site import Site
+
+PAGE = (Path(__file__).parents[1] / "docs" / "clusters.md").read_text()
+VALUES = [yaml.safe_load(block) for block in blocks(PAGE, "yaml")]
+PROFILES = {each["scheduler"]: each for each in VALUES if "scheduler" in each}
+SCRIPTS = [block for block in blocks(PAGE, "") if block.startswith("#!")]
+
+
+@pytest.mark.parametrize("scheduler", ["slurm", "pbs", "allocation"])
+def test_the_profiles_it_shows_are_profiles(scheduler: str) -> None:
+    site = Site.model_validate(PROFILES[scheduler])
+    assert (site.scheduler, site.gpus_per_node) == (scheduler, 4)
+
+
+def test_what_it_adds_to_a_profile_can_be_added() -> None:
+    (addition,) = [each for each in VALUES if "scheduler" not in each]
+    site = Site.model_validate(PROFILES["slurm"] | addition)
+    assert site.driver_job is not None
+    assert site.driver_job.walltime == 24 * 3600
+
+
+def test_every_setting_is_named() -> None:
+    named = set(re.findall(r"\b[a-z_]+\b", " ".join(re.findall(r"`[^`\n]+`", PAGE))))
+    for values in VALUES:
+        named |= set(values)
+    assert set(Site.model_fields) - named == {"name"}
+
+
+def test_the_table_names_settings() -> None:
+    (table,) = re.findall(r"^\| setting \|.*?\n\n", PAGE, re.DOTALL | re.MULTILINE)
+    cells = " ".join(re.findall(r"^\| (`[^|]*) \|", table, re.MULTILINE))
+    names = re.findall(r"`([a-z_]+)[`:]", cells)
+    assert len(names) > 10
+    assert set(names) <= set(Site.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("place", "num_nodes", "settings"),
+    [
+        (0, 2, PROFILES["slurm"] | {"provision": "one_job"}),
+        (1, 1, PROFILES["pbs"] | {"python": "/home/me/env/bin/python"}),
+    ],
+)
+def test_the_scripts_it_shows_are_those_of_the_profiles(
+    place: int, num_nodes: int, settings: dict[str, object]
+) -> None:
+    site = Site.model_validate(settings)
+    directory = Path("/shared/runs/vit/cluster")
+    script = node_job_script(site, num_nodes, job_name="vit-1", directory=directory)
+    assert SCRIPTS[place] == script
+
+
+@pytest.mark.parametrize("line", in_blocks(PAGE))
+def test_the_commands_it_shows_are_commands(line: str) -> None:
+    read(line)
