@@ -9,7 +9,7 @@
     NAME/code/<hash>/                   snapshots of the user's code
     NAME/trials/<trial_id>/001/         one attempt: see AttemptFiles
     NAME/imported.jsonl                 rows of a foreign table, instead of trials
-    NAME/cache/*.parquet                may be deleted at any time
+    NAME/cache/                         may be deleted at any time
 
 Nothing in it is unpickled or executed by reading it.
 """
