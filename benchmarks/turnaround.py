@@ -6,15 +6,20 @@ is one `sbatch` per trial: once squeue, asked every 20 ms, shows that a job has 
 the next is submitted, as a planner does that waits for an answer before it asks anew.
 Printed besides, without a line: all jobs submitted at once, the most that one can make
 of `sbatch`. This SLURM schedules without the delays that are usual; it flatters both.
-Line: at least 20 times less.
+``--busy 3`` runs as many processes per core beside it that compute without end, and
+``--nice 19`` lets these give way. Line: at least 20 times less.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
+import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
@@ -87,6 +92,19 @@ def all_at_once(slurm: ThrowawaySlurm, number: int) -> list[float]:
     return idle_s(stamps)
 
 
+@contextmanager
+def busy(number: int, nice: int) -> Iterator[None]:
+    """Let so many processes compute, so much nicer than others."""
+    command = ["nice", "-n", str(nice), sys.executable, "-c", "while True: pass"]
+    processes = [subprocess.Popen(command) for _ in range(number)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
 def show(name: str, seconds: list[float]) -> None:
     print(
         f"{name}: GPU idle {statistics.median(seconds) * 1e3:.0f} ms "
@@ -97,8 +115,11 @@ def show(name: str, seconds: list[float]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trials", type=int, default=21)
-    number = parser.parse_args().trials
-    with ThrowawaySlurm() as slurm:
+    parser.add_argument("--busy", type=int, default=0, metavar="PROCESSES_PER_CORE")
+    parser.add_argument("--nice", type=int, default=0)
+    asked = parser.parse_args()
+    number, num_busy = asked.trials, asked.busy * len(os.sched_getaffinity(0))
+    with ThrowawaySlurm() as slurm, busy(num_busy, asked.nice):
         program = slurm.home / "stamp.sh"
         program.write_text(PROGRAM)
         program.chmod(0o755)
