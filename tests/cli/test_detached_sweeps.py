@@ -6,6 +6,7 @@ from pathlib import Path
 import psutil
 import pytest
 from measured_runs import EMULATED, measured_run
+from waiting import wait_until
 
 from scalelab import detaching
 from scalelab.cluster.batch_queue import JobState, JobView
@@ -16,13 +17,6 @@ from scalelab.experiment.site import Site
 from scalelab.records.driver_record import DriverRecord
 
 LONG = EMULATED.replace("steps: 5,", "steps: 100,")
-
-
-def wait_until(condition: Callable[[], object], within_s: float = 60) -> None:
-    deadline_s = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -66,7 +60,10 @@ def test_a_detached_sweep_is_found_followed_and_stopped(
         )
     stopped = scalelab("stop", "--now", "runs/small")
     assert stopped.out.startswith(f"Stopped: process {driver.pid}"), stopped
-    wait_until(lambda: not driver.is_running() or driver.status() == "zombie")
+    wait_until(
+        lambda: not driver.is_running() or driver.status() == "zombie",
+        "the driver has ended",
+    )
     assert "The sweep ended early" in log.read_text()
 
 
@@ -257,7 +254,7 @@ def live(run: Path, walltime_s: float, running: Running) -> list[str]:
         started_s=time.monotonic(),
     )
     life.control(running)  # type: ignore[arg-type]
-    wait_until(lambda: running.done == ["drain", "kill"])
+    wait_until(lambda: running.done == ["drain", "kill"], "the driver is killed")
     return said
 
 

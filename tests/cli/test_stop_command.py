@@ -3,12 +3,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from measured_runs import EMULATED, measured_run
+from waiting import wait_until
 
 from scalelab import stopping
 from scalelab.records.lease import read_holder
@@ -94,11 +94,12 @@ def start(
                 start_new_session=True,
             )
         started.append(process)
-        deadline_s = time.monotonic() + 60
-        while not list(Path("runs").glob("small/trials/*/001/stream.jsonl")):
+
+        def runs_a_trial() -> bool:
             assert process.poll() is None, Path("said").read_text()
-            assert time.monotonic() < deadline_s
-            time.sleep(0.05)
+            return any(Path("runs").glob("small/trials/*/001/stream.jsonl"))
+
+        wait_until(runs_a_trial, "a trial runs")
         return process
 
     yield start
@@ -121,10 +122,15 @@ def test_a_sweep_is_stopped_and_goes_on(
     said = Path("said").read_text()
     assert "The sweep ended early: the sweep was stopped." in said
     assert "The same command goes on with them." in said
-    rows = RunStore.open(here / "runs" / "small").rows()
-    outcomes = {row["outcome"] for row in rows}
+    before = RunStore.open(here / "runs" / "small").rows()
+    outcomes = {row["outcome"] for row in before}
     assert outcomes == ({"cancelled"} if options else {"completed"})
     assert read_holder(Path("runs/small/driver.lease")) is None
+    assert start().wait(100) == 0
+    frame = RunStore.open(here / "runs" / "small").observations()
+    done = frame[frame["outcome"] == "completed"]
+    assert len(done) == done["trial_id"].nunique() == 8
+    assert len(frame) == 8 + (len(before) if options else 0), "nothing ran in vain"
 
 
 @pytest.mark.slow
