@@ -2,13 +2,13 @@
 
 import json
 import socket
-import stat
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fake_programs import FakePrograms
 
 from scalelab import site_doctor, site_trial
 from scalelab.cluster import site_visit
@@ -48,23 +48,14 @@ SERVER = {"Server": {"pbs": {"default_queue": "gpu"}}}
 
 
 @pytest.fixture
-def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
     """Put a program on the path, alone there, that runs a line of shell."""
-    folder = tmp_path / "programs"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", str(folder))
-
-    def make(name: str, line: str = "true", **files: str) -> None:
-        for suffix, text in files.items():
-            (folder / f"{name}.{suffix}").write_text(text)
-        path = folder / name
-        path.write_text(f"#!/bin/sh\nin={path}\n{line}\n")
-        path.chmod(path.stat().st_mode | stat.S_IXUSR)
-
-    return make
+    programs = FakePrograms(tmp_path / "programs")
+    monkeypatch.setenv("PATH", str(programs.folder))
+    return programs.does
 
 
-Program = Callable[..., None]
+Program = Callable[..., Path]
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+from fake_programs import FakePrograms
 
 from scalelab.cli import main
 
@@ -26,12 +27,9 @@ def test_a_profile_is_written_and_checked(
     scalelab, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", f"{here}")
-    for name, line in {
-        "sinfo": "gpu|up|infinite|2|8|6000|gpu:2",
-        "scontrol": "ClusterName = tiny AllocNodes=ALL",
-    }.items():
-        (here / name).write_text(f"#!/bin/sh\necho '{line}'\n")
-        (here / name).chmod(0o755)
+    programs = FakePrograms(here)
+    programs.says("sinfo", "gpu|up|infinite|2|8|6000|gpu:2\n")
+    programs.says("scontrol", "ClusterName = tiny AllocNodes=ALL\n")
     written = scalelab("site", "init")
     path = here.with_name("config") / "scalelab" / "sites" / "tiny.yaml"
     assert written.out.splitlines() == [

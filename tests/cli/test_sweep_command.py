@@ -1,10 +1,10 @@
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
 from measured_runs import EMULATED, failed, measured_run
+from waiting import wait_until
 
 from scalelab.cli.sweep_command import _Interrupts
 from scalelab.records.stop_request import StopRequests, request_stop
@@ -103,11 +103,8 @@ def test_a_request_to_stop_reaches_the_driver(
 ) -> None:
     def meanwhile() -> None:
         request = request_stop(here / "runs" / "small", at_once=at_once)
-        deadline_s = time.monotonic() + 30
         (driver,) = conductor.made
-        while not driver.num_drained + driver.num_killed:
-            assert time.monotonic() < deadline_s
-            time.sleep(0.01)
+        wait_until(lambda: driver.num_drained + driver.num_killed, "it is heard")
         assert not request.exists()
 
     monkeypatch.setattr(conductor, "meanwhile", staticmethod(meanwhile))

@@ -2,31 +2,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-Program = Callable[..., Path]
+from fake_programs import FakePrograms
 
 
 @pytest.fixture
-def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Put programs on the path, alone there, that answer as ``(words, answer)`` say.
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Put programs on the path, alone there, that answer as ``(words, answer)`` say."""
+    programs = FakePrograms(tmp_path / "programs")
+    monkeypatch.setenv("PATH", str(programs.folder))
+    return programs.answers
 
-    An answer goes with the first words that all occur in the command line.
-    """
-    folder = tmp_path / "programs"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", str(folder))
 
-    def make(name: str, *answers: tuple[str, str], status: int = 0) -> None:
-        lines = ["#!/bin/sh"]
-        for number, (words, answer) in enumerate(answers):
-            (folder / f"{name}.{number}").write_text(answer)
-            lines += [
-                f'case "$*" in *"{words}"*) /bin/cat {folder}/{name}.{number};'
-                f" exit {status};; esac"
-            ]
-        lines += ['echo "$0 $* has no answer" >&2', "exit 1"]
-        path = folder / name
-        path.write_text("\n".join(lines) + "\n")
-        path.chmod(0o755)
-
-    return make
+@pytest.fixture
+def fake_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakePrograms:
+    """Give programs that are found before others, in the user's home."""
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return FakePrograms(tmp_path)

@@ -5,6 +5,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 import pytest
+from fake_programs import FakePrograms
 
 from scalelab.cluster.allocation import AllocationNodes
 from scalelab.cluster.batch import BatchNodes
@@ -31,20 +32,12 @@ SLURM = {
 
 
 @pytest.fixture
-def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+def program(
+    fake_programs: FakePrograms, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Path]:
     """Put a program on the path; return the file that keeps what it was asked."""
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-
-    def make(name: str, does: str = "") -> Path:
-        asked = tmp_path / f"{name}.asked"
-        path = tmp_path / name
-        path.write_text(f'#!/bin/sh\necho "$*" >>{asked}\n{does}\n')
-        path.chmod(0o755)
-        return asked
-
-    return make
+    monkeypatch.chdir(fake_programs.folder)
+    return fake_programs.does
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 import pytest
+from fake_programs import FakePrograms
 
 from scalelab.cluster import batch_queue
 from scalelab.cluster.batch import batch_system
@@ -23,24 +24,9 @@ Program = Callable[..., Path]
 
 
 @pytest.fixture
-def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
+def program(fake_programs: FakePrograms) -> Program:
     """Put a program on the path that says and returns the same whatever it is asked."""
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    monkeypatch.setenv("HOME", str(tmp_path))
-
-    def make(name: str, output: str = "", errors: str = "", status: int = 0) -> Path:
-        asked = tmp_path / f"{name}.asked"
-        (tmp_path / f"{name}.out").write_text(output)
-        (tmp_path / f"{name}.err").write_text(errors)
-        path = tmp_path / name
-        path.write_text(
-            f'#!/bin/sh\nfor word; do echo "$word"; done >{asked}\n'
-            f"cat {tmp_path}/{name}.out\ncat {tmp_path}/{name}.err >&2\nexit {status}\n"
-        )
-        path.chmod(0o755)
-        return asked
-
-    return make
+    return fake_programs.says
 
 
 def look(scheduler: Scheduler, **jobs: str) -> dict[str, JobView]:
@@ -64,7 +50,7 @@ def test_slurm_shows_jobs(program: Program) -> None:
     asked = program("squeue", SLURM_LINES)
     ids = {f"job{number}": str(number) for number in range(11, 21)}
     views = look(Scheduler.SLURM, **ids)
-    assert "--jobs=11,12,13,14,15,16,17,18,19,20" in asked.read_text().splitlines()
+    assert "--jobs=11,12,13,14,15,16,17,18,19,20" in asked.read_text().split()
     pending, running, ended = JobState.PENDING, JobState.RUNNING, JobState.ENDED
     assert views == {
         "job11": JobView(

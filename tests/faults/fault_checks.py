@@ -111,9 +111,11 @@ def check_files(sweep: Sweep) -> None:
 
 def check_gone(sweep: Sweep, patience_s: float, *, is_tidy: bool = True) -> None:
     """Check that no process is left, and nothing in the temporary directory."""
-    deadline = time.monotonic() + patience_s
-    while (left := sweep.left()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert left == []
+    wait_until(
+        lambda: not sweep.left(),
+        "no process is left",
+        patience_s,
+        said=lambda: str(sweep.left()),
+    )
     if is_tidy:
         assert list(sweep.temporary.iterdir()) == []

@@ -1,8 +1,8 @@
-import time
 from pathlib import Path
 from threading import Event
 
 import pytest
+from waiting import wait_until
 
 from scalelab.records.stop_request import StopRequests, request_stop
 
@@ -46,9 +46,6 @@ def test_what_was_meant_for_an_earlier_driver_is_dropped(tmp_path: Path) -> None
 def test_a_request_before_there_is_a_driver_runs_nothing(tmp_path: Path) -> None:
     with StopRequests(tmp_path, look_every_s=0.01) as requests:
         request_stop(tmp_path, at_once=False)
-        deadline_s = time.monotonic() + 30
-        while not requests.came:
-            assert time.monotonic() < deadline_s
-            time.sleep(0.01)
+        wait_until(lambda: requests.came, "the request is heard")
         with pytest.raises(KeyboardInterrupt):
             requests.control(lambda: None, lambda: None)

@@ -11,6 +11,7 @@ from typing import Any
 import distributed.batched
 import psutil
 import pytest
+from waiting import wait_until
 
 from scalelab.errors import ClusterError, StoreError
 from scalelab.experiment.trial import Trial
@@ -253,10 +254,8 @@ def ranks_of(sweep: Any) -> list[int]:
 
 
 def await_ranks(sweep: Any, number: int) -> list[int]:
-    deadline = time.monotonic() + 60
-    while len(ranks := ranks_of(sweep)) < number and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return ranks
+    wait_until(lambda: len(ranks_of(sweep)) >= number, f"{number} ranks run")
+    return ranks_of(sweep)
 
 
 def test_drain_finishes_what_runs_and_starts_nothing(
@@ -307,10 +306,7 @@ def test_kill_leaves_no_rank_and_the_trials_run_again_later(
     }
     pids = ranks_of(sweep)
     assert len(pids) == 2
-    deadline = time.monotonic() + 30
-    while any(map(psutil.pid_exists, pids)) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not any(map(psutil.pid_exists, pids))
+    wait_until(lambda: not any(map(psutil.pid_exists, pids)), "the ranks are gone")
     (outcome,) = sweep.store.observations()["outcome"]
     assert outcome == "cancelled"
 
@@ -352,10 +348,7 @@ def test_a_directory_that_refuses_writes_stops_the_sweep(
     trials.unlink()
     trials.with_name("moved").rename(trials)
     pids = ranks_of(sweep)
-    deadline = time.monotonic() + 30
-    while any(map(psutil.pid_exists, pids)) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not any(map(psutil.pid_exists, pids))
+    wait_until(lambda: not any(map(psutil.pid_exists, pids)), "the ranks are gone")
     again = sweep.driver(make_source([*map(make_trial, range(1, 9))])).run()
     assert again.outcomes == {Outcome.COMPLETED: 8}
 
