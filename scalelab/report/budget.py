@@ -12,7 +12,6 @@ from scalelab.recommend.numerals import change, counted, duration, number
 from scalelab.recommend.recommendation import OutlookRow
 from scalelab.report.axes import count_axis, duration_axis, quantity_axis
 from scalelab.report.labels import ALLOCATION, Labels
-from scalelab.report.scaling import best_rows
 from scalelab.report.style import (
     BLUE,
     GREY,
@@ -35,7 +34,6 @@ _COLUMNS = [
     "gpu_hours_lo",
     "gpu_hours_hi",
     "basis",
-    "is_best_at_count",
     "is_pareto",
     "is_chosen",
 ]
@@ -54,21 +52,15 @@ def budget_table(subject: Subject) -> pd.DataFrame:
     -------
     DataFrame
         ``allocation``, ``world_size``, ``num_nodes``, ``global_batch_size``, ``time_s``
-        and ``gpu_hours`` with the ends of their intervals, ``basis``,
-        ``is_best_at_count`` (the fastest, or the chosen, placement of its count),
-        ``is_pareto`` (no other row is both faster and cheaper) and ``is_chosen``.
+        and ``gpu_hours`` with the ends of their intervals, ``basis``, ``is_pareto`` (no
+        other row is both faster and cheaper) and ``is_chosen``.
         Empty without a recommendation; allocations that never finish are left out.
     """
-    best = best_rows(subject.plan)
-    rows = [
-        _budget_row(row, any(row is one for one in best))
-        for row in subject.plan
-        if math.isfinite(row.time_s.value)
-    ]
+    rows = [_budget_row(row) for row in subject.plan if math.isfinite(row.time_s.value)]
     return pd.DataFrame(rows, columns=_COLUMNS)
 
 
-def _budget_row(row: OutlookRow, is_best_at_count: bool) -> dict[str, Any]:
+def _budget_row(row: OutlookRow) -> dict[str, Any]:
     return {
         "allocation": row.allocation,
         "world_size": row.world_size,
@@ -81,7 +73,6 @@ def _budget_row(row: OutlookRow, is_best_at_count: bool) -> dict[str, Any]:
         "gpu_hours_lo": row.gpu_hours.lo,
         "gpu_hours_hi": row.gpu_hours.hi,
         "basis": row.basis,
-        "is_best_at_count": is_best_at_count,
         "is_pareto": row.is_pareto,
         "is_chosen": row.is_chosen,
     }
@@ -92,7 +83,7 @@ def budget_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
     title = f"Time and {labels.hours} of the job"
     facts = (labels.curve, labels.mode, labels.bands)
     figure = base_figure(title, facts, labels, num_panels=len(_PANELS))
-    rows = table[table["is_best_at_count"]].sort_values("world_size")
+    rows = table.sort_values("world_size")
     time_ends = rows[["time_lo_s", "time_hi_s"]].to_numpy().ravel()
     hour_ends = rows[["gpu_hours_lo", "gpu_hours_hi"]].to_numpy().ravel()
     _panel(figure, rows, 1, labels)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 import numpy as np
 import pandas as pd
@@ -59,9 +58,9 @@ def throughput_table(subject: Subject) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        ``series`` (``law``, ``other placement``, ``measured``, ``other batch``: the
-        slowest and the fastest of each count, ``ideal``), ``world_size``,
-        ``num_nodes``, ``global_batch_size``,
+        ``series`` (``law``, ``measured``, ``other configuration``: of the batches and
+        placements that are not planned the slowest and the fastest of each count,
+        ``ideal``), ``world_size``, ``num_nodes``, ``global_batch_size``,
         ``throughput_samples_per_s`` with ``lo`` and ``hi``, ``num_repeats`` (of
         measured points), ``basis`` (of the law: measured, interpolated, extrapolated),
         ``is_chosen``, and ``job_time_s`` with its ends: the time of the whole job, of
@@ -72,7 +71,7 @@ def throughput_table(subject: Subject) -> pd.DataFrame:
     parts = [
         _law_rows(subject.plan),
         _with_job_time(measured, subject.plan),
-        others.assign(series="other batch"),
+        others.assign(series="other configuration"),
     ]
     table = _stacked(parts)
     table = _stacked([table, _ideal_rows(table, subject)])
@@ -107,27 +106,10 @@ _THROUGHPUT_COLUMNS = [
 ]
 
 
-def best_rows(plan: Iterable[OutlookRow]) -> list[OutlookRow]:
-    """Return one row per count, by count: the chosen one, else the fastest."""
-    best: dict[int, OutlookRow] = {}
-    for row in plan:
-        rival = best.get(row.world_size)
-        if rival is None or _is_better(row, rival):
-            best[row.world_size] = row
-    return [best[count] for count in sorted(best)]
-
-
-def _is_better(row: OutlookRow, rival: OutlookRow) -> bool:
-    if row.is_chosen or rival.is_chosen:
-        return row.is_chosen
-    return row.time_s.value < rival.time_s.value
-
-
 def _law_rows(plan: tuple[OutlookRow, ...]) -> pd.DataFrame:
-    best = best_rows(plan)
     return pd.DataFrame(
         {
-            "series": "law" if row in best else "other placement",
+            "series": "law",
             "world_size": row.world_size,
             "num_nodes": row.num_nodes,
             "global_batch_size": row.batch.global_batch_size,
@@ -194,7 +176,7 @@ def speedup_table(subject: Subject) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        ``series`` (``law``, ``other placement``, ``measured``, ``ideal``),
+        ``series`` (``law``, ``measured``, ``ideal``),
         ``world_size``, ``num_nodes``, ``speedup`` with ``lo`` and ``hi`` (larger is
         better), ``baseline_world_size``, ``num_repeats``, ``basis``, ``is_chosen``.
         The speedup is that of the whole job: a batch that needs more samples slows it.

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
-from made_up_runs import planned, recommendation, strong_scaling, trial_row
+from made_up_runs import planned, recommendation, strong_scaling
 
 from scalelab.recommend.recommendation import Recommendation
 from scalelab.records.observations import frame
@@ -74,17 +74,6 @@ def test_the_dashed_part_joins_the_solid_part(
     dashed = pd.Series(traces["law, extrapolated"].y, index=[1, 2, 4, 8, 16, 32])
     assert solid.index.tolist() == [1, 2, 4, 8, 16]
     assert dashed.dropna().index.tolist() == [16, 32]
-
-
-def test_other_placements_are_drawn_apart() -> None:
-    spread = planned((2, 4), chosen=4, measured_up_to=4, num_nodes=2)
-    answer = recommendation(planned((1, 2, 4), 0, 4, num_nodes=1) + spread)
-    figure = Figures(frame([trial_row(1, 512)]), answer).throughput
-    other = next(t for t in figure.data if t.name == "other placement")
-    assert dict(zip(other.x, other.customdata, strict=True)) == {
-        2: "2 nodes",
-        4: "1 node",
-    }
 
 
 def test_an_interval_without_an_end_leaves_the_figure(

@@ -147,14 +147,12 @@ def test_rows_unfit_for_a_fit_are_not_shown() -> None:
     assert set(Subject.of(frame(rows)).rows["world_size"]) == {1}
 
 
-def test_several_placements_of_a_count_are_planned_together() -> None:
-    rows = [
-        outlook_row(1, 64),
-        outlook_row(2, 64, num_nodes=1, is_chosen=True),
-        outlook_row(2, 64, num_nodes=2),
-    ]
+def test_another_placement_of_a_count_is_not_the_planned_one() -> None:
+    rows = [outlook_row(1, 64), outlook_row(2, 64, num_nodes=1, is_chosen=True)]
     seen = frame([trial_row(2, 32, num_nodes=1), trial_row(2, 32, num_nodes=2)])
-    assert len(Subject.of(seen, recommendation(rows)).planned) == 2
+    subject = Subject.of(seen, recommendation(rows))
+    assert subject.planned["num_nodes"].tolist() == [1]
+    assert len(subject.rows) == 2
 
 
 def test_a_curve_without_the_option_is_told_from_those_with_it(

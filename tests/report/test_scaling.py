@@ -69,7 +69,7 @@ def test_speedup_is_one_at_the_baseline_and_below_ideal(subject: Subject) -> Non
     assert (law["lo"] <= law["speedup"]).all()
     assert (law["speedup"] <= law["hi"]).all()
     assert set(table["baseline_world_size"]) == {1}
-    assert "other batch" not in set(table["series"])
+    assert "other configuration" not in set(table["series"])
 
 
 def test_efficiency_agrees_with_the_recommendation(
@@ -98,23 +98,11 @@ def test_a_batch_that_needs_more_samples_slows_the_job() -> None:
     assert series(table, "law").loc[2, "speedup"] == pytest.approx(1)
 
 
-def test_the_fastest_placement_of_a_count_is_the_line() -> None:
-    rows = [
-        outlook_row(1, 64),
-        outlook_row(2, 64, num_nodes=2),
-        outlook_row(2, 64, num_nodes=1),
-        outlook_row(4, 64, num_nodes=1),
-        outlook_row(4, 64, num_nodes=2, is_chosen=True),
-    ]
-    table = throughput_table(Subject.of(frame([]), recommendation(rows)))
-    assert series(table, "law")["num_nodes"].tolist() == [1, 1, 2]
-    assert series(table, "other placement")["num_nodes"].tolist() == [2, 1]
-
-
 def test_other_batches_are_reduced_to_their_extremes(
     observations: pd.DataFrame, answered: Recommendation
 ) -> None:
-    others = series(throughput_table(Subject.of(observations, answered)), "other batch")
+    table = throughput_table(Subject.of(observations, answered))
+    others = series(table, "other configuration")
     assert others.index.tolist() == [1, 1]
     assert others["global_batch_size"].tolist() == [64, 4096]
     assert others["job_time_s"].isna().all()
