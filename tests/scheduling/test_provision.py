@@ -117,6 +117,13 @@ class Scene:
         trial = self.make_trial(self._num_trials, *devices)
         self.pool.placer.enqueue(Request(self._num_trials, trial, duration_s))
 
+    def begin(self, *trials: tuple[int, ...], duration_s: float = 1.0) -> None:
+        """Let trials wait, by their devices; take the jobs requested for them."""
+        for devices in trials:
+            self.wait_for(*devices, duration_s=duration_s)
+        self.tick()
+        self.submitted()
+
     def place(self) -> list[int]:
         """Start what can; return the requests' numbers."""
         placed = self.pool.placer.place(self.clock.now_s)
@@ -170,6 +177,18 @@ def scene(clock: Clock, make_trial: Callable[..., Trial]) -> Callable[..., Scene
     return lambda **site: Scene(clock, make_trial, **site)
 
 
+@pytest.fixture
+def lossy(scene: Callable[..., Scene]) -> Scene:
+    """Return a scene whose only trial runs on the node of its only job."""
+    lossy = scene()
+    lossy.begin((2,))
+    lossy.see()
+    lossy.up("run-1", "a")
+    lossy.place()
+    lossy.tick()
+    return lossy
+
+
 def test_a_pool_asks_for_the_nodes_that_the_trials_can_use(
     scene: Callable[..., Scene],
 ) -> None:
@@ -196,10 +215,7 @@ def test_one_job_holds_all_nodes_of_the_largest_trial(
     scene: Callable[..., Scene],
 ) -> None:
     one = scene(provision="one_job")
-    one.wait_for(2)
-    one.wait_for(2, 2, 2)
-    one.tick()
-    one.submitted()
+    one.begin((2,), (2, 2, 2))
     one.tick()
     assert one.batch.requested == {"run-1": 3}
     one.up("run-1", "a", "b", "c")
@@ -230,10 +246,7 @@ def test_nodes_that_are_not_needed_any_more_are_given_back_idle_ones_only(
     scene: Callable[..., Scene],
 ) -> None:
     pool = scene()
-    for _ in range(3):
-        pool.wait_for(2)
-    pool.tick()
-    pool.submitted()
+    pool.begin(*[(2,)] * 3)
     pool.up("run-1", "a")
     pool.up("run-2", "b")
     assert len(pool.place()) == 2
@@ -261,17 +274,7 @@ def test_a_stopped_sweep_asks_for_nothing(scene: Callable[..., Scene]) -> None:
     assert stopped.batch.requested == {}
 
 
-def test_a_lost_job_is_replaced_and_its_nodes_are_left(
-    scene: Callable[..., Scene],
-) -> None:
-    lossy = scene()
-    lossy.wait_for(2)
-    lossy.tick()
-    lossy.submitted()
-    lossy.see()
-    lossy.up("run-1", "a")
-    lossy.place()
-    lossy.tick()
+def test_a_lost_job_is_replaced_and_its_nodes_are_left(lossy: Scene) -> None:
     lossy.see(run_1=JobView(state=JobState.ENDED, reason="PREEMPTED"))
     assert lossy.left == ["tls://a:run-1"]
     assert lossy.said[-1] == "job 1 (run-1) ended: PREEMPTED."
@@ -304,16 +307,8 @@ def verdict_on(node: str, trial: Trial, outcome: Outcome) -> Verdict:
     ],
 )
 def test_the_loss_of_a_node_is_told_as_the_batch_system_tells_it(
-    scene: Callable[..., Scene], words: str, outcome: Outcome
+    lossy: Scene, words: str, outcome: Outcome
 ) -> None:
-    lossy = scene()
-    lossy.wait_for(2)
-    lossy.tick()
-    lossy.submitted()
-    lossy.see()
-    lossy.up("run-1", "a")
-    lossy.place()
-    lossy.tick()
     assert lossy.provision.holds_back(NodeLeft("tls://a:run-1"))
     assert lossy.pool.num_devices == 0, "nothing more is placed there"
     lossy.tick(0.1)
@@ -350,16 +345,8 @@ def test_a_loss_that_nobody_explains_is_news_a_little_later(
 
 
 def test_a_loss_is_news_once_the_batch_system_shows_that_the_job_runs_on(
-    scene: Callable[..., Scene],
+    scene: Callable[..., Scene], lossy: Scene
 ) -> None:
-    lossy = scene()
-    lossy.wait_for(2)
-    lossy.tick()
-    lossy.submitted()
-    lossy.see()
-    lossy.up("run-1", "a")
-    lossy.place()
-    lossy.tick()
     news = NodeLeft("tls://a:run-1")
     assert lossy.provision.holds_back(news)
     leaving = JobView(state=JobState.RUNNING, reason="COMPLETING", is_leaving=True)
@@ -370,9 +357,7 @@ def test_a_loss_is_news_once_the_batch_system_shows_that_the_job_runs_on(
     assert lossy.batch.ended == []
     other = scene()
     assert other.provision.holds_back(news)
-    other.wait_for(2)
-    other.tick()
-    other.submitted()
+    other.begin((2,))
     other.see()
     other.tick()
     other.see()
@@ -383,9 +368,7 @@ def test_a_job_that_takes_too_long_to_end_has_ended(
     scene: Callable[..., Scene],
 ) -> None:
     slow = scene()
-    slow.wait_for(2)
-    slow.tick()
-    slow.submitted()
+    slow.begin((2,))
     slow.up("run-1", "a")
     slow.tick()
     leaving = JobView(state=JobState.RUNNING, reason="COMPLETING", is_leaving=True)
@@ -440,10 +423,7 @@ def test_a_refusal_ends_the_sweep_with_the_schedulers_words(
 
 def test_a_refusal_waits_for_what_runs(scene: Callable[..., Scene]) -> None:
     partly = scene()
-    partly.wait_for(2)
-    partly.wait_for(1, 1)
-    partly.tick()
-    partly.submitted()
+    partly.begin((2,), (1, 1))
     partly.up("run-1", "a")
     partly.see(
         run_2=JobView(
@@ -522,9 +502,7 @@ def test_a_job_that_is_gone_from_the_queue_is_gone(
     scene: Callable[..., Scene],
 ) -> None:
     gone = scene()
-    gone.wait_for(1)
-    gone.tick()
-    gone.submitted()
+    gone.begin((1,))
     for _ in range(module.MISSING_LOOKS):
         assert len(gone.batch.requested) == 1
         gone.provision.take(QueueSeen({}, frozenset({"run-1"})))
@@ -537,9 +515,7 @@ def test_a_queue_that_does_not_answer_changes_nothing_and_is_said_once(
     scene: Callable[..., Scene],
 ) -> None:
     away = scene()
-    away.wait_for(1)
-    away.tick()
-    away.submitted()
+    away.begin((1,))
     for _ in range(5):
         error = "squeue: Unable to contact slurm controller"
         away.provision.take(QueueSeen({}, frozenset({"run-1"}), error))
@@ -577,9 +553,7 @@ def test_why_each_trial_waits_is_written_down(scene: Callable[..., Scene]) -> No
 
 def test_why_a_job_waits_is_said_when_it_changes(scene: Callable[..., Scene]) -> None:
     waiting = scene()
-    waiting.wait_for(1)
-    waiting.tick()
-    waiting.submitted()
+    waiting.begin((1,))
     for reason in ("Priority", "Priority", "Resources"):
         view = JobView(
             state=JobState.PENDING, reason=reason, estimated_start="2026-11-21T04:00:00"
@@ -595,10 +569,7 @@ def test_why_a_job_waits_is_said_when_it_changes(scene: Callable[..., Scene]) ->
 
 def test_many_jobs_that_wait_are_said_once_each(scene: Callable[..., Scene]) -> None:
     many = scene()
-    for _ in range(4):
-        many.wait_for(2)
-    many.tick()
-    many.submitted()
+    many.begin(*[(2,)] * 4)
     names = [name.replace("-", "_") for name in many.batch.requested]
     for minute, latest in enumerate(names):
         # Each look finds another job's reason changed, and all starts moved.
@@ -620,9 +591,7 @@ def test_nodes_that_wait_in_vain_for_others_end_the_sweep(
     scene: Callable[..., Scene],
 ) -> None:
     partial = scene()
-    partial.wait_for(2, 2)
-    partial.tick()
-    partial.submitted()
+    partial.begin((2, 2))
     partial.up("run-1", "a")
     partial.see(run_2=JobView(state=JobState.PENDING, reason="Resources"))
     partial.tick()
@@ -645,9 +614,7 @@ def test_a_job_near_its_end_is_exchanged_for_a_new_one(
     scene: Callable[..., Scene],
 ) -> None:
     late = scene(walltime="10min")
-    late.wait_for(2, duration_s=100)
-    late.tick()
-    late.submitted()
+    late.begin((2,), duration_s=100)
     late.up("run-1", "a")
     late.see(run_1=JobView(state=JobState.RUNNING, remaining_s=100))
     late.tick()
@@ -666,9 +633,7 @@ def test_a_trial_longer_than_any_job_begins_on_a_new_one(
     scene: Callable[..., Scene],
 ) -> None:
     long = scene(walltime="10min")
-    long.wait_for(2, duration_s=10_000)
-    long.tick()
-    long.submitted()
+    long.begin((2,), duration_s=10_000)
     long.up("run-1", "a")
     long.see(run_1=JobView(state=JobState.RUNNING, remaining_s=595))
     long.tick()
@@ -679,9 +644,7 @@ def test_the_queue_is_looked_at_often_after_a_change_and_then_less(
     scene: Callable[..., Scene],
 ) -> None:
     patient = scene(poll_interval="30s")
-    patient.wait_for(1)
-    patient.tick()
-    patient.submitted()
+    patient.begin((1,))
     patient.see(run_1=JobView(state=JobState.PENDING, reason="Priority"))
     looks = []
     for _ in range(200):
