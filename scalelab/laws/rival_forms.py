@@ -111,8 +111,8 @@ class Ernest(LinearForm):
         return np.column_stack([ones, at.samples, np.log(n), n - 1])
 
 
-class LastEfficiency(LinearForm):
-    """The time of the most devices measured at each local batch, whatever n is."""
+class EndLine(LinearForm):
+    """The line in the local batch through one end of the world sizes, whatever n is."""
 
     names = ("fixed", "per_sample")
 
@@ -121,12 +121,40 @@ class LastEfficiency(LinearForm):
         return np.column_stack([np.ones(len(at.samples)), at.samples])
 
     def fit(self, time: np.ndarray, at: Configurations) -> np.ndarray:
-        """Return the line through the largest allocations of each local batch."""
+        """Return the line through one allocation of each local batch."""
         order = np.lexsort((at.world_size, at.samples))
-        last = np.append(np.diff(at.samples[order]) > 0, [True])
-        chosen = order[last]
+        chosen = order[self.ends(np.diff(at.samples[order]) > 0)]
         features = self.features(at)[chosen] / time[chosen, None]
         return np.asarray(nnls(features, np.ones(len(chosen)))[0])
+
+    @staticmethod
+    @abstractmethod
+    def ends(is_next: np.ndarray) -> np.ndarray:
+        """Choose from points sorted by batch, then world size.
+
+        Parameters
+        ----------
+        is_next : ndarray of bool, shape (n_points - 1,)
+            The point after each is of another batch.
+        """
+
+
+class LastEfficiency(EndLine):
+    """The time of the most devices measured at each local batch."""
+
+    @staticmethod
+    def ends(is_next: np.ndarray) -> np.ndarray:
+        """Choose the last point of each batch."""
+        return np.append(is_next, True)
+
+
+class LinearScaling(EndLine):
+    """The time of the fewest devices measured at each local batch."""
+
+    @staticmethod
+    def ends(is_next: np.ndarray) -> np.ndarray:
+        """Choose the first point of each batch."""
+        return np.insert(is_next, 0, True)
 
 
 class ErnestNodes(LinearForm):
@@ -167,24 +195,6 @@ class Paleo(LinearForm):
         if not (at.num_nodes > 1).any():
             values[3] = values[2]
         return values
-
-
-class LinearScaling(LinearForm):
-    """The time of the fewest devices measured at each local batch, whatever n is."""
-
-    names = ("fixed", "per_sample")
-
-    def features(self, at: Configurations) -> np.ndarray:
-        """Return features, shape (n_configurations, 2)."""
-        return np.column_stack([np.ones(len(at.samples)), at.samples])
-
-    def fit(self, time: np.ndarray, at: Configurations) -> np.ndarray:
-        """Return the line through the smallest allocations of each local batch."""
-        order = np.lexsort((at.world_size, at.samples))
-        first = np.append([True], np.diff(at.samples[order]) > 0)
-        chosen = order[first]
-        features = self.features(at)[chosen] / time[chosen, None]
-        return np.asarray(nnls(features, np.ones(len(chosen)))[0])
 
 
 class LogForm(Formula):
