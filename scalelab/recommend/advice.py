@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -209,7 +208,8 @@ def _answer(
             f"{gap.remedy}"
             for gap in gaps
         ),
-        left_out=_left_out(law, need),
+        left_out=law.left_out,
+        left_out_of_convergence=need.law.left_out if need.law else {},
         num_observations=len(subject.frame),
         sweep_gpu_hours=_sweep_cost(subject.frame),
         is_emulated=subject.is_emulated,
@@ -293,15 +293,6 @@ def _notes(evidence: _Evidence, chosen: OutlookRow) -> tuple[str, ...]:
             f"{devices} were not measured: run a short trial there before the job."
         )
     return tuple(notes)
-
-
-def _left_out(law: StepTimeLaw, need: SampleNeed) -> dict[str, int]:
-    total = Counter(law.left_out)
-    if need.law is not None:
-        total.update(
-            {f"{reason} (convergence)": n for reason, n in need.law.left_out.items()}
-        )
-    return dict(total)
 
 
 def _sweep_cost(frame: pd.DataFrame) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from scalelab.recommend.numerals import (
     change,
@@ -255,16 +255,21 @@ def _knee(result: Recommendation) -> str:
 
 def _left_out(result: Recommendation) -> list[str]:
     parts = []
-    if total := sum(result.left_out.values()):
-        why = ", ".join(
-            f"{count} {_REASONS.get(reason, reason)}"
-            for reason, count in result.left_out.items()
-        )
+    if result.left_out:
+        total, why = _reasons(result.left_out)
         parts.append(f"Left out: {total} of {result.num_observations} trials ({why}).")
+    if result.left_out_of_convergence:
+        total, why = _reasons(result.left_out_of_convergence)
+        parts.append(f"Left out of samples to target: {total} ({why}).")
     if result.sweep_gpu_hours is not None:
         cost = f"{number(result.sweep_gpu_hours)} {result.device_hour_word}"
         parts.append(f"Sweep cost {cost}.")
     return ["  ".join(parts)] if parts else []
+
+
+def _reasons(left_out: Mapping[str, int]) -> tuple[int, str]:
+    counts = [f"{n} {_REASONS.get(why, why)}" for why, n in left_out.items()]
+    return sum(left_out.values()), ", ".join(counts)
 
 
 def _parameter_lines(result: Recommendation) -> list[str]:

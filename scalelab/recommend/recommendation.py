@@ -56,7 +56,7 @@ class OutlookRow:
     time_s, gpu_hours
         For the whole job, with the interval of :attr:`Recommendation.interval`.
     cost_usd
-        What the devices, or the nodes they are on, are charged; None without a price.
+        ``gpu_hours`` times the stated price; None without a price.
     scaling_efficiency
         Device-hours of the baseline over device-hours here; 1.0 is ideal, may exceed 1.
     next_world_size
@@ -192,14 +192,14 @@ class Recommendation:
         None with fewer than two rows.
     next_trial
         None where no measurement would change the answer.
-    price
-        What is charged per hour and who says so, in a sentence; None: not known.
     notes
         Assumptions and limits, one sentence each.
     unsupported
         What could not be answered and which measurement would, one sentence each.
     left_out
-        Number of observations left out of the fits, by reason.
+        Number of observations that the law of step time leaves out, by reason.
+    left_out_of_convergence
+        The same of the law of samples to a target; a row may count in both.
     num_observations
         Observations given.
     sweep_gpu_hours
@@ -225,10 +225,10 @@ class Recommendation:
     learning_rate: LearningRatePlan | None
     knee: Knee | None
     next_trial: NextTrial | None
-    price: str | None
     notes: tuple[str, ...]
     unsupported: tuple[str, ...]
     left_out: Mapping[str, int]
+    left_out_of_convergence: Mapping[str, int]
     num_observations: int
     sweep_gpu_hours: float | None
     is_emulated: bool

@@ -213,13 +213,24 @@ def _what_happened(observations: pd.DataFrame) -> str:
     return f"{what}: {ends}."
 
 
+def _left_out(recommendation: Recommendation) -> list[tuple[str, int, Table]]:
+    """Return the laws that leave observations out, how many, and why."""
+    laws = {
+        "step time": recommendation.left_out,
+        "samples to target": recommendation.left_out_of_convergence,
+    }
+    return [
+        (law, sum(reasons.values()), trials.left_out_table(reasons))
+        for law, reasons in laws.items()
+        if reasons
+    ]
+
+
 def _limits(subject: Subject, recommendation: Recommendation | None) -> dict[str, Any]:
-    left_out = {} if recommendation is None else recommendation.left_out
     check = trials.product_check_table(subject)
     many = subject.num_curves > 1
     return {
-        "left_out": trials.left_out_table(left_out),
-        "num_left_out": sum(left_out.values()),
+        "left_out": _left_out(recommendation) if recommendation else [],
         "memory": trials.memory_table(subject.observations),
         "product_check": Table.of(check) if len(check) else None,
         "curves": trials.curve_table(subject.observations) if many else None,

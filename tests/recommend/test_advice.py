@@ -322,6 +322,15 @@ def both_families():
     return pd.concat([throughput, convergence()], ignore_index=True)
 
 
+def test_a_trial_that_both_laws_leave_out_counts_once_in_each(both_families):
+    tried = both_families["samples_to_target"].notna()
+    spoilt = both_families.assign(step_time_s=both_families["step_time_s"].fillna(0.1))
+    spoilt["validity"] = [["code_changed"] if t else [] for t in tried.cumsum() == 1]
+    answer = recommend(spoilt, TARGET)
+    assert answer.left_out == {"code_changed": 1}
+    assert answer.left_out_of_convergence == {"validity": 1}
+
+
 def test_a_target_takes_its_samples_from_the_convergence_trials(both_families):
     found = recommend(both_families, TARGET)
     for r in found.rows:

@@ -204,6 +204,7 @@ def recommendation(rows: Iterable[OutlookRow], **values: Any) -> Recommendation:
         "notes": ("Accuracy at batch 512 was not measured; 90 epochs are assumed.",),
         "unsupported": (),
         "left_out": {"shared_node": 2},
+        "left_out_of_convergence": {},
         "num_observations": 33,
         "sweep_gpu_hours": 6.3,
         "is_emulated": False,

@@ -76,7 +76,7 @@ def test_the_answer_comes_first(page: Page) -> None:
     assert places == sorted(places)
     assert "gpus: 1" in words
     assert "EMULATED" not in words
-    assert "2 of 33 observations were left out of the fits." in words
+    assert "2 of 33 observations were left out of the law of step time." in words
     assert "The sweep cost 6.3 GPU-h." in words
 
 
