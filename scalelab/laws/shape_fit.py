@@ -24,7 +24,7 @@ _ENOUGH = 1e-4
 # A fixed share near one lets the batch matter only beyond the measured range, where
 # its log odds act far from linearly: they are then integrated on a grid.
 _WIDE_ODDS = 0.4
-_ODDS_OFFSETS = np.array([-1.5, -0.75, 0.0, 0.75, 1.5, 2.5, 3.5, 5.0])
+_ODDS_OFFSETS = np.array([-1.25, 0.0, 1.25, 2.5, 4.5])
 _LEAST_WEIGHT = 0.02
 _MAJORITY = 6  # points; with fewer none can be called the odd one
 # A node jump that nothing was measured of can only slow a step, not speed it up below
