@@ -203,11 +203,7 @@ def _answer(
             within,
         ),
         notes=_notes(evidence, table[choice.index]),
-        unsupported=tuple(
-            f"Not identifiable: {' and '.join(gap.parameters)}, because {gap.why}. "
-            f"{gap.remedy}"
-            for gap in gaps
-        ),
+        unsupported=tuple(dict.fromkeys(map(_unanswered, gaps))),
         left_out=law.left_out,
         left_out_of_convergence=need.law.left_out if need.law else {},
         num_observations=len(subject.frame),
@@ -293,6 +289,13 @@ def _notes(evidence: _Evidence, chosen: OutlookRow) -> tuple[str, ...]:
             f"{devices} were not measured: run a short trial there before the job."
         )
     return tuple(notes)
+
+
+def _unanswered(gap: Gap) -> str:
+    return (
+        f"Not identifiable: {' and '.join(gap.parameters)}, because {gap.why}. "
+        f"{gap.remedy}"
+    )
 
 
 def _sweep_cost(frame: pd.DataFrame) -> float | None:

@@ -230,6 +230,15 @@ def test_gaps_no_allocation_asks_for_are_not_mentioned():
     assert found.next_trial is None
 
 
+def test_a_gap_of_several_curves_is_told_once():
+    frames = [
+        sweep((1, 2, 4, 8), precision=name, local_batches=batches)
+        for name, batches in (("fp32", (16, 32)), ("bf16", (8, 16)))
+    ]
+    found = recommend(pd.concat(frames, ignore_index=True), JOB)
+    assert len(found.unsupported) == 1
+
+
 def test_a_batch_known_not_to_fit_is_not_proposed():
     frame = sweep((1, 2, 4), local_batches=(16, 32))
     small = frame[(frame["local_batch_size"] == 16) | (frame["world_size"] == 1)]
