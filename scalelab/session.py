@@ -139,12 +139,14 @@ class Run:
 
     @cached_property
     def experiment(self) -> Experiment | None:
-        """What was asked; None for an imported table."""
+        """What was asked, at the site where it ran; None for an imported table."""
         if "imported" in self._store.meaning:
             return None
-        return Experiment.from_text(
+        asked = Experiment.from_text(
             self.experiment_text, source=f"the experiment of run {self.name}"
         )
+        site = self._store.site
+        return asked.model_copy(update={"site": site}) if site else asked
 
     @property
     def job(self) -> Job | None:
@@ -195,7 +197,8 @@ class Run:
         max_time
             Deadline, e.g. ``"4h"``.
         max_gpu_hours, max_cost_usd, price_per_gpu_hour_usd
-            Budget in device-hours or in money, and what a device-hour costs.
+            Budget in device-hours or in money, and what a device-hour costs; default:
+            what the profile of the run's site says now.
         target
             Metric to reach instead of the job's, e.g. ``"val_acc >= 0.75"``.
         confidence
@@ -218,15 +221,17 @@ class Run:
         """
         from scalelab.recommend.kept_answers import Question
         from scalelab.recommend.objective import Constraints
+        from scalelab.recommend.prices import Price
 
         asked = None if target is None else Target.parse(target)
+        site = self._home.site if self._home else None
         question = Question(
             job=validated(Job, job, source="job") if job else self.job,
             limits=Constraints(
                 max_time_s=None if max_time is None else parse_duration(max_time),
                 max_gpu_hours=max_gpu_hours,
                 max_cost_usd=max_cost_usd,
-                price_per_gpu_hour_usd=price_per_gpu_hour_usd,
+                price=Price.of(site, price_per_gpu_hour_usd),
                 target=asked,
                 confidence=confidence,
             ),

@@ -5,9 +5,7 @@ With ``session`` this is where both sides meet: what runs trials is handed the p
 
 from __future__ import annotations
 
-import errno
 import math
-import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -15,17 +13,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scalelab.errors import MissingExtraError, SpecError, StoreError
+from scalelab.errors import MissingExtraError, SpecError
 from scalelab.experiment.document import read_document
 from scalelab.experiment.expand import Plan, plan
 from scalelab.experiment.meaning import changes_of_meaning
 from scalelab.experiment.node_jobs import refuse_log_directory
 from scalelab.experiment.planned import PlannedTrials
-from scalelab.experiment.site import Site
+from scalelab.experiment.site import Site, lasting_name
 from scalelab.experiment.source import Observation
 from scalelab.experiment.spec import Experiment
 from scalelab.records.attempt import Outcome
-from scalelab.records.attempt_io import existing_place
+from scalelab.records.attempt_io import is_taken
 from scalelab.records.code import code_hash, code_paths, snapshot_code
 from scalelab.records.job_list import CLUSTER_DIRECTORY
 from scalelab.records.stop_request import StopRequests
@@ -74,8 +72,8 @@ class Sweep:
     ----------
     experiment, text
         What is asked, and as it was written.
-    site
-        Where it runs.
+    site, site_name
+        Where it runs; name or path of its profile, where not the experiment's own.
     plan
         The trials; see :func:`scalelab.experiment.expand.plan`.
     directory
@@ -97,6 +95,7 @@ class Sweep:
     experiment: Experiment
     text: str
     site: Site
+    site_name: str | None
     plan: Plan
     directory: Path
     meaning: dict[str, Any]
@@ -134,7 +133,7 @@ class Sweep:
         changes: tuple[str, ...] = ()
         rows: list[Observation] = []
         finished: list[Observation] = []
-        if _is_taken(home):
+        if is_taken(home):
             store = RunStore.open(home)
             changes = changes_of_meaning(store.meaning, meaning)
             rows = store.rows()
@@ -148,6 +147,7 @@ class Sweep:
             experiment=asked,
             text=read_document(Path(experiment)),
             site=where,
+            site_name=site and lasting_name(site),
             plan=planned,
             directory=home,
             meaning=meaning,
@@ -235,7 +235,12 @@ class Sweep:
 
         store = self.open_store()
         with store.lease() as lease, StopRequests(self.directory) as stop_requests:
-            store.extend(self.text, self.meaning, supersedes=bool(self.changes))
+            store.extend(
+                self.text,
+                self.meaning,
+                site=self.site_name,
+                supersedes=bool(self.changes),
+            )
             if earlier := self._all_done(store):
                 return earlier
             program = self.experiment.program(self._snapshot(store))
@@ -298,6 +303,7 @@ class Sweep:
             self.directory,
             experiment_text=self.text,
             meaning=self.meaning,
+            site=self.site_name,
             code_directory=self.experiment.code_root,
         )
 
@@ -365,29 +371,6 @@ def _plan_after(asked: Experiment, site: Site, finished: list[Observation]) -> P
         source.ask()
     is_found = source.total is not None
     return plan(asked, site, source.local_batch_sizes if is_found else None)
-
-
-def _is_taken(directory: Path) -> bool:
-    """Tell whether something is where a run is to be; it may be an empty directory.
-
-    Raises
-    ------
-    StoreError
-        If nothing can ever be there.
-    """
-    try:
-        place = existing_place(directory)
-        if place != directory:
-            if not place.is_dir():
-                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-            return False
-        return not directory.is_dir() or any(directory.iterdir())
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise StoreError(
-            f"{directory} cannot hold a run: {reason}. Choose another directory with "
-            "--run."
-        ) from error
 
 
 def _require_what_runs_trials() -> None:

@@ -17,6 +17,7 @@ from measured_runs import (
 import scalelab
 from scalelab.errors import FitError, SpecError, StoreError
 from scalelab.experiment.expand import expand
+from scalelab.experiment.site import sites_directory
 from scalelab.experiment.spec import Experiment
 from scalelab.recommend.advice import recommend
 from scalelab.recommend.home import Home
@@ -91,6 +92,36 @@ def test_money_and_time_limit_the_answer(here: Path) -> None:
     assert cheap.chosen.cost_usd.value == pytest.approx(
         2 * cheap.chosen.gpu_hours.value
     )
+
+
+def profile(name: str, text: str) -> None:
+    """Write a profile where sites are found."""
+    path = sites_directory() / f"{name}.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"device_type: cpu\ngpus_per_node: 2\n{text}")
+
+
+def test_the_price_is_the_one_of_the_site_the_run_was_swept_on(here: Path) -> None:
+    profile("alpine", "price_per_gpu_hour: 3")
+    store = measured_run(here / "run")
+    assert load(store.directory).recommend().price is None
+    store.extend(store.experiment_text, store.meaning, site="alpine")
+
+    found = load(store.directory).recommend(max_cost_usd=1e6)
+    hours = found.chosen.gpu_hours.value
+    assert found.chosen.cost_usd is not None
+    assert found.chosen.cost_usd.value == pytest.approx(3 * hours)
+    assert "by the profile of site alpine" in str(found.price)
+
+    profile("alpine", "price_per_gpu_hour: 5")
+    now = load(store.directory).recommend()
+    assert now.chosen.cost_usd is not None
+    assert now.chosen.cost_usd.value == pytest.approx(5 * hours)
+
+    given = load(store.directory).recommend(price_per_gpu_hour_usd=2)
+    assert given.chosen.cost_usd is not None
+    assert given.chosen.cost_usd.value == pytest.approx(2 * hours)
+    assert str(given.price).endswith("as given.")
 
 
 @pytest.mark.slow

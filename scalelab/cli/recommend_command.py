@@ -31,10 +31,14 @@ def run(
         str | None, typer.Option(metavar="50gpu-h", help="Limit: device time.")
     ] = None,
     max_cost: Annotated[
-        str | None, typer.Option(metavar="20usd", help="Limit: money; needs --price.")
+        str | None, typer.Option(metavar="20usd", help="Limit: money; needs a price.")
     ] = None,
     price: Annotated[
-        str | None, typer.Option(metavar="2.5usd", help="What a device-hour costs.")
+        str | None,
+        typer.Option(
+            metavar="2.5usd",
+            help="What a device-hour costs [default: the site's price].",
+        ),
     ] = None,
     confidence: Annotated[
         float,

@@ -11,7 +11,13 @@ from scalelab.cluster.inventory import Inventory, NodeGroup, Queue
 from scalelab.errors import SpecError
 from scalelab.experiment.document import parse_document
 from scalelab.experiment.problems import validated
-from scalelab.experiment.site import DeviceType, Scheduler, Site, sites_directory
+from scalelab.experiment.site import (
+    DeviceType,
+    Scheduler,
+    Site,
+    is_path,
+    sites_directory,
+)
 
 DEFAULT_WALLTIME_S = 4 * 3600
 MAX_OTHERS = 12
@@ -152,11 +158,10 @@ def write_profile(text: str, name_or_path: str, *, force: bool = False) -> Path:
     SpecError
         If the text is no site, something is there, or it cannot be written.
     """
-    is_path = "/" in name_or_path or name_or_path.endswith((".yaml", ".yml"))
     directory = sites_directory()
     path = (
         Path(name_or_path).expanduser()
-        if is_path
+        if is_path(name_or_path)
         else directory / f"{name_or_path}.yaml"
     )
     values = parse_document(text, source=str(path))

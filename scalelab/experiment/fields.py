@@ -22,11 +22,12 @@ from pydantic_core import CoreSchema, core_schema
 
 from scalelab.errors import SpecError
 from scalelab.experiment.problems import shown
-from scalelab.experiment.quantities import parse_bytes, parse_duration
-from scalelab.experiment.trial import Scalar, Target
+from scalelab.experiment.quantities import parse_bytes, parse_duration, parse_usd
+from scalelab.experiment.trial import FIRST_CANARY, Scalar, Target
 
 MAX_DEVICES = 16_384
 MAX_COUNT = 10**15
+MAX_PRICE = 10**15
 
 T = TypeVar("T")
 
@@ -102,6 +103,16 @@ def _size(value: Any) -> int:
     return parse_bytes(value)
 
 
+def _money(value: Any) -> float:
+    if isinstance(value, str):
+        return parse_usd(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise SpecError(f"{shown(value)} is not a price. Write 2.5 or '2.5usd'.")
+    if not 0 < value < MAX_PRICE:
+        raise SpecError(f"{value} is not a price: it must be greater than 0.")
+    return float(value)
+
+
 def _target(value: Any) -> Target:
     if not isinstance(value, str):
         raise SpecError(
@@ -144,7 +155,7 @@ Count = Annotated[int, Field(strict=True, ge=1, le=MAX_COUNT), BeforeValidator(w
 CountOrZero = Annotated[
     int, Field(strict=True, ge=0, le=MAX_COUNT), BeforeValidator(whole)
 ]
-Repeats = Annotated[int, Field(strict=True, ge=1, le=1_000)]
+Repeats = Annotated[int, Field(strict=True, ge=1, le=FIRST_CANARY)]
 LocalBatchLimit = Annotated[int, Field(strict=True, ge=1, le=2**20)]
 DeviceCount = Annotated[int, Field(strict=True, ge=1, le=MAX_DEVICES)]
 Seed = Annotated[int, Field(strict=True, ge=0, le=2**32 - 1)]
@@ -166,6 +177,9 @@ EnvironmentValue = Annotated[
 ]
 Duration = Annotated[
     float, PlainValidator(_duration), WithJsonSchema({"type": "string"})
+]
+Price = Annotated[
+    float, PlainValidator(_money), WithJsonSchema({"type": ["number", "string"]})
 ]
 Size = Annotated[int, PlainValidator(_size), WithJsonSchema({"type": "string"})]
 TargetText = Annotated[

@@ -17,6 +17,7 @@ from scalelab.experiment.fields import (
     DeviceCount,
     Duration,
     Flag,
+    Price,
     Section,
     Size,
     Text,
@@ -151,6 +152,17 @@ class Site(Section):
             "default it runs as a process of the machine it is started on."
         ),
     )
+    price_per_gpu_hour: Price | None = Field(
+        default=None,
+        description=(
+            "What a device is charged per hour, such as 2.5, in usd or whatever the "
+            "site charges in; an exclusive node is charged for all it has."
+        ),
+    )
+    price_per_node_hour: Price | None = Field(
+        default=None,
+        description="What a node is charged per hour, however much of it is used.",
+    )
     directives: tuple[Text, ...] = Field(
         default=(),
         description="Further directives, one per line, without #SBATCH or #PBS.",
@@ -184,7 +196,7 @@ class Site(Section):
         SpecError
             If there is none, or its profile is wrong.
         """
-        if "/" in name_or_path or name_or_path.endswith((".yaml", ".yml")):
+        if is_path(name_or_path):
             return cls.from_file(Path(name_or_path).expanduser())
         profiles = available_sites()
         if name_or_path in profiles:
@@ -245,6 +257,18 @@ class Site(Section):
     def num_devices(self) -> int | None:
         """Devices in all; None where the site sets no limit."""
         return self.num_nodes and self.num_nodes * self.devices_per_node
+
+
+def is_path(name_or_path: str) -> bool:
+    """Tell whether a site is named by the path of its profile."""
+    return "/" in name_or_path or name_or_path.endswith((".yaml", ".yml"))
+
+
+def lasting_name(name_or_path: str) -> str:
+    """Return what names the same site from any directory."""
+    if not is_path(name_or_path):
+        return name_or_path
+    return str(Path(name_or_path).expanduser().absolute())
 
 
 def sites_directory() -> Path:

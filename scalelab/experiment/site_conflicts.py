@@ -96,6 +96,11 @@ def _refuse_contradictions(site: Site) -> None:
         raise SpecError(
             "memory_per_node and memory_per_gpu exclude each other. Keep one."
         )
+    if site.price_per_gpu_hour and site.price_per_node_hour:
+        raise SpecError(
+            "price_per_gpu_hour and price_per_node_hour exclude each other. Keep the "
+            "one that the site charges by."
+        )
     if site.device_type == "cuda" and site.request_gpus is False:
         raise SpecError(
             "request_gpus=false with device_type=cuda asks for nodes without the GPUs "

@@ -169,7 +169,7 @@ def _answer(
     table = outlook_rows(
         outlook, choice.index, baseline, has_limits, limits, evidence.swept
     )
-    losses = loss(outlook.one_run_s, outlook.gpu_hours, outlook.sizes, limits)
+    losses = loss(outlook.spent, outlook.sizes, limits)
     return Recommendation(
         workload=subject.workload,
         device_name=subject.device_name,
@@ -196,12 +196,13 @@ def _answer(
         next_trial=next_trial(
             table,
             losses,
-            outlook.one_run_s,
+            outlook.spent.time_s,
             gaps,
             subject.frame,
             evidence.rule,
             within,
         ),
+        price=limits.price.in_words(subject.device_hour_word) if limits.price else None,
         notes=_notes(evidence, table[choice.index]),
         unsupported=tuple(dict.fromkeys(map(_unanswered, gaps))),
         left_out=law.left_out,
@@ -246,8 +247,7 @@ def _choose(outlook: Outlook, limits: Constraints) -> Choice:
     if not paying.any():
         paying = np.arange(len(time)) == is_known.argmax()
     return choose(
-        time,
-        np.median(outlook.gpu_hours, axis=0),
+        outlook.spent.medians(),
         outlook.held.mean(axis=0),
         paying,
         limits,

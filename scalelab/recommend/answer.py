@@ -226,6 +226,7 @@ def _remarks(result: Recommendation, width: int) -> list[str]:
         lines.append("Emulated: times are declared, nothing here was measured.")
     if result.knee is not None:
         lines.append(_knee(result))
+    lines += [result.price] if result.price else []
     lines += result.notes
     lines += result.unsupported
     if result.next_trial is not None:

@@ -21,7 +21,7 @@ from scalelab.laws.rows import numbers
 from scalelab.laws.support import Gap, Support
 from scalelab.recommend.candidates import BatchRule, allocation_label
 from scalelab.recommend.knee import last_paying
-from scalelab.recommend.objective import Constraints
+from scalelab.recommend.objective import Constraints, Spending
 from scalelab.recommend.recommendation import BatchPlan, NextTrial, OutlookRow
 
 _NUM_BINS = 8
@@ -29,24 +29,22 @@ _WORTH = 0.03  # of the loss: a smaller gain is not worth a measurement
 _USUAL_STEPS = 60
 
 
-def loss(
-    time_s: np.ndarray, gpu_hours: np.ndarray, sizes: np.ndarray, limits: Constraints
-) -> np.ndarray:
+def loss(spent: Spending, sizes: np.ndarray, limits: Constraints) -> np.ndarray:
     """Return what choosing each row costs, by draw, shape (n_draws, n_rows).
 
-    With a time limit device-hours, with a limit on cost the time, a broken limit
-    costing more than any row that holds it; without limits the doublings away from the
-    knee.
+    With a time limit money or device-hours, with a limit on cost the time, a broken
+    limit costing more than any row that holds it; without limits the doublings away
+    from the knee.
     """
     if not limits.any_limit:
-        knee = last_paying(time_s, sizes, limits.min_marginal_return)
+        knee = last_paying(spent.time_s, sizes, limits.min_marginal_return)
         return np.asarray(np.abs(np.log2(sizes / sizes[knee][:, None])))
-    value = gpu_hours if limits.max_time_s is not None else time_s
+    value = spent.cost if limits.max_time_s is not None else spent.time_s
     scale = np.median(value, axis=0).min()
     largest = (value / scale).max(axis=1, keepdims=True)
-    excess = np.minimum(limits.excess(time_s, gpu_hours), 10.0)
+    excess = np.minimum(limits.excess(spent), 10.0)
     broken = largest + excess
-    held = limits.held(time_s, gpu_hours)
+    held = limits.held(spent)
     return np.asarray(np.where(held, value / scale, broken))
 
 

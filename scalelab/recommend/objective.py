@@ -9,8 +9,9 @@ import numpy as np
 from scalelab.errors import SpecError
 from scalelab.experiment.trial import Target
 from scalelab.recommend.numerals import duration, number, percent
+from scalelab.recommend.prices import Price
 
-_TIE = 0.01  # of the device-hours: below it the faster allocation wins
+_TIE = 0.01  # of the cost: below it the faster allocation wins
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,9 +21,9 @@ class Constraints:
     Parameters
     ----------
     max_time_s, max_gpu_hours, max_cost_usd
-        Upper limits; None: no limit. A cost needs ``price_per_gpu_hour_usd``.
-    price_per_gpu_hour_usd
-        What one device costs per hour.
+        Upper limits; None: no limit. A cost needs a price.
+    price
+        What devices cost; None: not known.
     target
         Replaces the job's own target.
     confidence
@@ -37,15 +38,14 @@ class Constraints:
     max_time_s: float | None = None
     max_gpu_hours: float | None = None
     max_cost_usd: float | None = None
-    price_per_gpu_hour_usd: float | None = None
+    price: Price | None = None
     target: Target | None = None
     confidence: float = 0.9
     min_marginal_return: float = 0.7
     interval: float = 0.8
 
     def __post_init__(self) -> None:
-        limits = ("max_time_s", "max_gpu_hours", "max_cost_usd")
-        for name in (*limits, "price_per_gpu_hour_usd"):
+        for name in ("max_time_s", "max_gpu_hours", "max_cost_usd"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise SpecError(f"{name}={value} must be a positive number.")
@@ -54,26 +54,17 @@ class Constraints:
                 raise SpecError(
                     f"{name}={getattr(self, name)} must lie between 0 and 1."
                 )
-        if self.max_cost_usd is not None and self.price_per_gpu_hour_usd is None:
+        if self.max_cost_usd is not None and self.price is None:
             raise SpecError(
                 f"max_cost_usd={self.max_cost_usd:g} needs a price. Give "
-                "price_per_gpu_hour_usd (--price on the command line)."
+                "price_per_gpu_hour_usd (--price on the command line), or write "
+                "price_per_gpu_hour or price_per_node_hour in the site."
             )
-
-    @property
-    def gpu_hours_limit(self) -> float | None:
-        """The stricter of the two limits on device-hours."""
-        limits = []
-        if self.max_gpu_hours is not None:
-            limits.append(self.max_gpu_hours)
-        if self.max_cost_usd is not None and self.price_per_gpu_hour_usd is not None:
-            limits.append(self.max_cost_usd / self.price_per_gpu_hour_usd)
-        return min(limits, default=None)
 
     @property
     def any_limit(self) -> bool:
         """A time, cost or device-hour limit is set."""
-        return self.max_time_s is not None or self.gpu_hours_limit is not None
+        return bool(self.in_words)
 
     @property
     def in_words(self) -> tuple[str, ...]:
@@ -87,23 +78,66 @@ class Constraints:
             words.append(f"< {number(self.max_cost_usd)} usd")
         return tuple(words)
 
-    def held(self, time_s: np.ndarray, gpu_hours: np.ndarray) -> np.ndarray:
-        """Tell, draw by draw, whether every limit holds; same shape as the inputs."""
-        held = np.ones(time_s.shape, dtype=bool)
-        if self.max_time_s is not None:
-            held = held & (time_s <= self.max_time_s)
-        if self.gpu_hours_limit is not None:
-            held = held & (gpu_hours <= self.gpu_hours_limit)
-        return np.asarray(held)
+    def held(self, spent: Spending) -> np.ndarray:
+        """Tell, draw by draw, whether every limit holds; shape of the spending."""
+        held = np.ones(spent.time_s.shape, dtype=bool)
+        for limit, values in self._limited(spent):
+            held &= values <= limit
+        return held
 
-    def excess(self, time_s: np.ndarray, gpu_hours: np.ndarray) -> np.ndarray:
+    def excess(self, spent: Spending) -> np.ndarray:
         """Return the largest ratio of a value to its limit."""
-        ratio = np.zeros_like(time_s)
-        if self.max_time_s is not None:
-            ratio = np.maximum(ratio, time_s / self.max_time_s)
-        if self.gpu_hours_limit is not None:
-            ratio = np.maximum(ratio, gpu_hours / self.gpu_hours_limit)
-        return np.asarray(ratio)
+        ratio = np.zeros_like(spent.time_s)
+        for limit, values in self._limited(spent):
+            ratio = np.maximum(ratio, values / limit)
+        return ratio
+
+    def _limited(self, spent: Spending) -> list[tuple[float, np.ndarray]]:
+        pairs = (
+            (self.max_time_s, spent.time_s),
+            (self.max_gpu_hours, spent.gpu_hours),
+            (self.max_cost_usd, spent.cost_usd),
+        )
+        return [
+            (limit, values)
+            for limit, values in pairs
+            if limit is not None and values is not None
+        ]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spending:
+    """What each row takes.
+
+    Parameters
+    ----------
+    time_s, gpu_hours : ndarray, shape (..., n_rows)
+    cost_usd : ndarray, shape (..., n_rows), or None
+        None without a price.
+    """
+
+    time_s: np.ndarray
+    gpu_hours: np.ndarray
+    cost_usd: np.ndarray | None = None
+
+    @property
+    def cost(self) -> np.ndarray:
+        """Money where there is a price, else device-hours."""
+        return self.gpu_hours if self.cost_usd is None else self.cost_usd
+
+    @property
+    def unit(self) -> str:
+        """What :attr:`cost` counts."""
+        return "device-hours" if self.cost_usd is None else "money"
+
+    def medians(self) -> Spending:
+        """Return the medians over draws, shape (n_rows,)."""
+        usd = self.cost_usd
+        return Spending(
+            time_s=np.median(self.time_s, axis=0),
+            gpu_hours=np.median(self.gpu_hours, axis=0),
+            cost_usd=None if usd is None else np.median(usd, axis=0),
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,8 +150,7 @@ class Choice:
 
 
 def choose(
-    time_s: np.ndarray,
-    gpu_hours: np.ndarray,
+    spent: Spending,
     probability: np.ndarray,
     paying: np.ndarray,
     constraints: Constraints,
@@ -126,7 +159,7 @@ def choose(
 
     Parameters
     ----------
-    time_s, gpu_hours : ndarray, shape (n_rows,)
+    spent
         Medians.
     probability : ndarray, shape (n_rows,)
         Of holding every limit.
@@ -146,17 +179,18 @@ def choose(
         return Choice(index=index, meets=meets, rule=rule)
     sure = probability >= constraints.confidence
     if not sure.any():
-        excess = constraints.excess(time_s, gpu_hours)
+        excess = constraints.excess(spent)
         closest = np.lexsort((excess, -np.round(probability, 2)))
         return Choice(index=int(closest[0]), meets=False, rule="the closest there is")
     sure_of = percent(constraints.confidence)
     if constraints.max_time_s is not None:
-        allowed = np.where(sure, gpu_hours, np.inf)
+        allowed = np.where(sure, spent.cost, np.inf)
         near = allowed <= allowed.min() * (1 + _TIE)
-        index = int(np.where(near, time_s, np.inf).argmin())
-        rule = f"the fewest device-hours that hold every limit with {sure_of}"
+        index = int(np.where(near, spent.time_s, np.inf).argmin())
+        least = f"the {'fewest' if spent.cost_usd is None else 'least'} {spent.unit}"
+        rule = f"{least} that holds every limit with {sure_of}"
     else:
-        index = int(np.where(sure, time_s, np.inf).argmin())
+        index = int(np.where(sure, spent.time_s, np.inf).argmin())
         rule = f"the fastest that holds every limit with {sure_of}"
     return Choice(index=index, meets=True, rule=rule)
 

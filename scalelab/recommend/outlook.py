@@ -17,7 +17,8 @@ from scalelab.laws.step_time import StepTimeLaw
 from scalelab.laws.support import Support
 from scalelab.recommend.candidates import allocation_label
 from scalelab.recommend.numerals import counted
-from scalelab.recommend.objective import Constraints, pareto
+from scalelab.recommend.objective import Constraints, Spending, pareto
+from scalelab.recommend.prices import Price
 from scalelab.recommend.recommendation import BatchPlan, Interval, OutlookRow
 from scalelab.recommend.workload_samples import SampleNeed
 from scalelab.records.columns import OPTION_PREFIX
@@ -37,8 +38,10 @@ class Outlook:
         The configurations alone, as asked of the law.
     samples : ndarray, shape (n_draws, n_rows)
         Samples the job needs.
-    expected_s, one_run_s : ndarray, shape (n_draws, n_rows)
-        Time of the job at the median number of samples, and of one run of it.
+    expected_s : ndarray, shape (n_draws, n_rows)
+        Time of the job at the median number of samples.
+    spent
+        What one run takes, shape (n_draws, n_rows).
     held : ndarray of bool, shape (n_draws, n_rows)
         Every limit holds.
     """
@@ -47,7 +50,7 @@ class Outlook:
     questions: pd.DataFrame
     samples: np.ndarray
     expected_s: np.ndarray
-    one_run_s: np.ndarray
+    spent: Spending
     held: np.ndarray
 
     @property
@@ -58,12 +61,7 @@ class Outlook:
     @property
     def time_s(self) -> np.ndarray:
         """Median time of the job in seconds, shape (n_rows,)."""
-        return np.asarray(np.median(self.one_run_s, axis=0))
-
-    @property
-    def gpu_hours(self) -> np.ndarray:
-        """Device-hours of one run, by draw, shape (n_draws, n_rows)."""
-        return np.asarray(self.one_run_s * self.sizes / 3600)
+        return np.asarray(np.median(self.spent.time_s, axis=0))
 
 
 def look_ahead(
@@ -109,8 +107,8 @@ def look_ahead(
     expected = law.sample(asked) * np.median(samples, axis=0) / total
     expected *= np.median(correction)
     one_run = law.sample(asked, one_run=True) * samples / total * correction
-    hours = one_run * frame["world_size"].to_numpy(float) / 3600
-    held = limits.held(one_run, hours)
+    spent = _spending(one_run, frame, limits.price)
+    held = limits.held(spent)
     held &= need.within_cap(samples, frame["global_batch_size"].tolist())
     held &= reached[:, known][:, chosen]
     return Outlook(
@@ -118,8 +116,18 @@ def look_ahead(
         questions=asked,
         samples=samples,
         expected_s=expected,
-        one_run_s=one_run,
+        spent=spent,
         held=held,
+    )
+
+
+def _spending(time_s: np.ndarray, frame: pd.DataFrame, price: Price | None) -> Spending:
+    hours = time_s / 3600
+    sizes, nodes = (frame[name].to_numpy(float) for name in ("world_size", "num_nodes"))
+    return Spending(
+        time_s=time_s,
+        gpu_hours=hours * sizes,
+        cost_usd=None if price is None else hours * price.per_hour(sizes, nodes),
     )
 
 
@@ -154,18 +162,17 @@ def outlook_rows(
     has_limits
         Something can fail: a limit, or a target with a cap.
     limits
-        Interval and price.
+        The mass of intervals.
     swept
         Columns in which curves differ; they name a row's settings.
     """
-    hours, time = outlook.gpu_hours, outlook.time_s
-    middle = np.median(hours, axis=0)
+    spent, time = outlook.spent, outlook.time_s
+    middle = np.median(spent.gpu_hours, axis=0)
     on_front = pareto(time, middle)
     rows = []
     for i, config in enumerate(outlook.frame.to_dict("records")):
         size, nodes = int(config["world_size"]), int(config["num_nodes"])
         following = _next_index(outlook.sizes, i)
-        hour_interval = _interval(hours[:, i], limits.interval)
         rows.append(
             OutlookRow(
                 allocation=allocation_label(size, nodes),
@@ -176,9 +183,11 @@ def outlook_rows(
                 step_time_s=_step_time(config),
                 throughput_samples_per_s=_throughput(config),
                 samples=_interval(outlook.samples[:, i], limits.interval),
-                time_s=_interval(outlook.one_run_s[:, i], limits.interval),
-                gpu_hours=hour_interval,
-                cost_usd=_priced(hour_interval, limits.price_per_gpu_hour_usd),
+                time_s=_interval(spent.time_s[:, i], limits.interval),
+                gpu_hours=_interval(spent.gpu_hours[:, i], limits.interval),
+                cost_usd=None
+                if spent.cost_usd is None
+                else _interval(spent.cost_usd[:, i], limits.interval),
                 scaling_efficiency=float(middle[baseline] / middle[i]),
                 next_world_size=_size(outlook.sizes, following),
                 next_time_change=_change(time, i, following),
@@ -224,12 +233,6 @@ def _throughput(config: Mapping[Any, Any]) -> Interval:
     total = float(config["global_batch_size"])
     time = _step_time(config)
     return Interval(value=total / time.value, lo=total / time.hi, hi=total / time.lo)
-
-
-def _priced(hours: Interval, price: float | None) -> Interval | None:
-    if price is None:
-        return None
-    return Interval(value=hours.value * price, lo=hours.lo * price, hi=hours.hi * price)
 
 
 def _next_index(sizes: np.ndarray, index: int) -> int | None:

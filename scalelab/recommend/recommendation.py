@@ -56,7 +56,7 @@ class OutlookRow:
     time_s, gpu_hours
         For the whole job, with the interval of :attr:`Recommendation.interval`.
     cost_usd
-        ``gpu_hours`` times the stated price; None without a price.
+        What the devices, or the nodes they are on, are charged; None without a price.
     scaling_efficiency
         Device-hours of the baseline over device-hours here; 1.0 is ideal, may exceed 1.
     next_world_size
@@ -192,6 +192,8 @@ class Recommendation:
         None with fewer than two rows.
     next_trial
         None where no measurement would change the answer.
+    price
+        What is charged per hour and who says so, in a sentence; None: not known.
     notes
         Assumptions and limits, one sentence each.
     unsupported
@@ -225,6 +227,7 @@ class Recommendation:
     learning_rate: LearningRatePlan | None
     knee: Knee | None
     next_trial: NextTrial | None
+    price: str | None
     notes: tuple[str, ...]
     unsupported: tuple[str, ...]
     left_out: Mapping[str, int]

@@ -51,6 +51,29 @@ def existing_place(path: Path) -> Path:
     return next(place for place in (path, *path.parents) if place.exists())
 
 
+def is_taken(directory: Path) -> bool:
+    """Tell whether something is where a run is to be; it may be an empty directory.
+
+    Raises
+    ------
+    StoreError
+        If nothing can ever be there.
+    """
+    try:
+        place = existing_place(directory)
+        if place != directory:
+            if not place.is_dir():
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+            return False
+        return not directory.is_dir() or any(directory.iterdir())
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise StoreError(
+            f"{directory} cannot hold a run: {reason}. Choose another directory with "
+            "--run."
+        ) from error
+
+
 def encode_json(values: Any) -> bytes:
     """Encode plain values as one line of JSON; NaN and infinities become null.
 

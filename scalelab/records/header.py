@@ -24,8 +24,9 @@ class RunHeader:
         Name of the run's directory when it was created.
     versions
         One mapping per frozen experiment, oldest first: ``experiment`` (file name),
-        ``frozen_at`` (UTC), ``meaning``, ``provenance``, and ``superseded``: the
-        attempts that ran under an earlier, incomparable meaning.
+        ``frozen_at`` (UTC), ``meaning``, ``site`` where not the experiment's own,
+        ``provenance``, and ``superseded``: the attempts that ran under an earlier,
+        incomparable meaning.
     """
 
     name: str
@@ -43,6 +44,11 @@ class RunHeader:
         return str(self.versions[-1]["experiment"])
 
     @property
+    def site(self) -> str | None:
+        """Name or path of the latest site, where not the experiment's own."""
+        return self.versions[-1].get("site")
+
+    @property
     def superseded(self) -> frozenset[tuple[str, int]]:
         """Attempts that ran under an earlier, incomparable meaning."""
         return frozenset(
@@ -54,7 +60,8 @@ class RunHeader:
     def extended(
         self,
         meaning: Mapping[str, Any],
-        code_directory: Path | None,
+        site: str | None = None,
+        code_directory: Path | None = None,
         superseded: Iterable[tuple[str, int]] = (),
     ) -> Self:
         """Return the header with a further version, frozen here and now."""
@@ -62,6 +69,7 @@ class RunHeader:
             "experiment": f"{len(self.versions) + 1:04d}.yaml",
             "frozen_at": datetime.now(UTC).isoformat(),
             "meaning": dict(meaning),
+            "site": site,
             "provenance": provenance(code_directory),
             "superseded": [list(attempt) for attempt in superseded],
         }

@@ -78,6 +78,7 @@ class RunStore:
         *,
         experiment_text: str,
         meaning: Mapping[str, Any],
+        site: str | None = None,
         code_directory: Path | None = None,
         imported: Sequence[Observation] = (),
     ) -> Self:
@@ -91,6 +92,8 @@ class RunStore:
             The experiment as the user wrote it.
         meaning
             What trials of this run mean, as plain JSON values.
+        site
+            Name or path of the site's profile, where not the experiment's own.
         code_directory
             Where the user's code lies; its git state is recorded.
         imported
@@ -107,7 +110,7 @@ class RunStore:
                 f"{directory} exists already. Choose another name for the run, or "
                 "continue it with the command that started it."
             )
-        header = RunHeader(name=directory.name).extended(meaning, code_directory)
+        header = RunHeader(name=directory.name).extended(meaning, site, code_directory)
         making = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}")
         with storing(directory):
             try:
@@ -150,6 +153,11 @@ class RunStore:
         return self._header.meaning
 
     @property
+    def site(self) -> str | None:
+        """Name or path of the site's profile, where not the experiment's own."""
+        return self._header.site
+
+    @property
     def experiment_text(self) -> str:
         """The experiment as the user wrote it, in its latest version."""
         path = self.directory / "experiments" / self._header.experiment
@@ -165,7 +173,7 @@ class RunStore:
         experiment_text: str,
         meaning: Mapping[str, Any],
         *,
-        code_directory: Path | None = None,
+        site: str | None = None,
         supersedes: bool = False,
     ) -> None:
         """Freeze a further version of the experiment, if it differs from the latest.
@@ -179,11 +187,12 @@ class RunStore:
             If the disk refuses; the run then stays as it was.
         """
         self._fence()
-        if experiment_text == self.experiment_text and meaning == self.meaning:
+        latest = (self.experiment_text, self.meaning, self.site)
+        if (experiment_text, meaning, site) == latest:
             return
         ended = self.rows() if supersedes else []
         attempts = [(each["trial_id"], each["attempt"]) for each in ended]
-        header = self._header.extended(meaning, code_directory, attempts)
+        header = self._header.extended(meaning, site, superseded=attempts)
         experiment = self.directory / "experiments" / header.experiment
         write_atomically(experiment, experiment_text.encode())
         write_atomically(self.directory / "run.json", header.encode())
@@ -249,9 +258,8 @@ class RunStore:
         On the common path, one node and something measured, the result that the node
         wrote is neither read nor written again. Otherwise ``result`` counts, the
         driver's verdict over all nodes; but where it declares a loss (a node that
-        vanished) and a measurement has been written meanwhile, that counts.
-
-        With ``replace``, ``result`` counts whatever was written before.
+        vanished) and a measurement has been written meanwhile, that counts, unless
+        ``replace`` says that ``result`` does.
 
         Returns
         -------
@@ -297,12 +305,8 @@ class RunStore:
         Attempts without a result end as ``node_fail``, those with one count even where
         the ledger does not know it, and a ledger that is torn, damaged or gone is
         rebuilt from the attempt directories. An attempt whose directory was deleted is
-        forgotten.
-
-        Returns
-        -------
-        list of Observation
-            One row per trial that need not run again; see :meth:`finished`.
+        forgotten. Returns one row per trial that need not run again; see
+        :meth:`finished`.
 
         Raises
         ------
@@ -353,12 +357,7 @@ class RunStore:
         return cache.signature((header, self._ledger.path, self._imported_path))
 
     def observations(self) -> pd.DataFrame:
-        """Return the observations frame: one row per attempt that has ended.
-
-        Returns
-        -------
-        DataFrame
-            See :func:`scalelab.records.observations.frame`.
+        """Return the frame of :func:`scalelab.records.observations.frame`.
 
         Raises
         ------

@@ -55,6 +55,8 @@ def details(recommendation: Recommendation) -> tuple[str, ...]:
         lines.append(f"Learning rate {rate.value:.3g}, {rule}.")
     if knee := recommendation.knee:
         lines.append(_knee(knee, recommendation.device_word))
+    if recommendation.price:
+        lines.append(recommendation.price)
     lines.append(f"Chosen by: {recommendation.objective.rstrip('.')}.")
     return tuple(lines)
 

@@ -7,7 +7,7 @@ from scalelab.errors import SpecError
 from scalelab.experiment.document import parse_document
 from scalelab.experiment.local_devices import num_cores, num_visible_gpus
 from scalelab.experiment.problems import validated
-from scalelab.experiment.site import Scheduler, Site, available_sites
+from scalelab.experiment.site import Scheduler, Site, available_sites, lasting_name
 
 SLURM = """
 scheduler: slurm
@@ -125,6 +125,17 @@ def test_local_needs_no_profile_but_may_have_one(sites: Path) -> None:
     assert Site.find("local").gpus_per_node == 7
 
 
+@pytest.mark.parametrize("text", ["2.5", "2.5usd", "'$2.50'"])
+def test_prices_are_numbers_or_money(text: str) -> None:
+    assert site(f"price_per_gpu_hour: {text}").price_per_gpu_hour == 2.5
+
+
+def test_a_path_names_the_same_site_from_any_directory(tmp_path: Path) -> None:
+    assert lasting_name("alpine") == "alpine"
+    assert lasting_name("here.yaml") == str(Path.cwd() / "here.yaml")
+    assert lasting_name(str(tmp_path / "x.yaml")) == str(tmp_path / "x.yaml")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -170,6 +181,13 @@ def test_local_needs_no_profile_but_may_have_one(sites: Path) -> None:
             SLURM.replace("cuda\n", "cpu\ngpu_type: a100\n", 1),
             "gpu_type says something about GPUs, but with device_type=cpu none",
         ),
+        (
+            "price_per_gpu_hour: 2\nprice_per_node_hour: 9",
+            "price_per_gpu_hour and price_per_node_hour exclude each other",
+        ),
+        ("price_per_gpu_hour: 0", r"price_per_gpu_hour: 0 is not a price"),
+        ("price_per_gpu_hour: true", "price_per_gpu_hour: True is not a price"),
+        ("price_per_node_hour: 2eur", "price_per_node_hour: '2eur' is not a price"),
         ("max_jobs: 3", "max_jobs belongs to scheduler slurm or pbs, but this site"),
         ("interface: ib0", "interface belongs to scheduler slurm or pbs or allocation"),
         (SLURM.replace("4h", "4"), "walltime: 4 has no unit"),

@@ -10,6 +10,7 @@ from scalelab.experiment.job import Job
 from scalelab.experiment.trial import Allocation, Target
 from scalelab.recommend.advice import recommend
 from scalelab.recommend.objective import Constraints
+from scalelab.recommend.prices import Price
 
 JOB = Job(epochs=10, samples_per_epoch=1_000_000)
 HOUR = 3600.0
@@ -108,12 +109,31 @@ def test_the_cheapest_that_meets_a_deadline_is_chosen():
 def test_the_fastest_that_meets_a_budget_is_chosen():
     price = 2.0
     budget = hours(4) * 4 * price * 1.05
-    limits = Constraints(max_cost_usd=budget, price_per_gpu_hour_usd=price)
+    limits = Constraints(max_cost_usd=budget, price=Price(usd=price))
     found = recommend(sweep(), JOB, constraints=limits)
     assert found.chosen.world_size == 4
     cost = found.chosen.cost_usd
     assert cost.value == pytest.approx(found.chosen.gpu_hours.value * price)
     assert cost.lo <= cost.value <= cost.hi
+
+
+def test_an_exclusive_node_is_charged_for_all_its_devices():
+    whole = Price(usd=2.0, devices_on_node=4)
+    found = recommend(sweep(), JOB, constraints=Constraints(price=whole))
+    for size, charged in ((1, 4), (2, 4), (4, 4), (16, 16)):
+        time_h = row(found, size).time_s.value / HOUR
+        assert row(found, size).cost_usd.value == pytest.approx(2 * charged * time_h)
+    assert found.price == "Price: 2 usd per GPU-h of whole nodes, 4 each, as given."
+
+
+def test_under_a_deadline_it_is_the_money_that_counts():
+    late = hours(1) * 1.5 * HOUR
+    fewest = recommend(sweep(), JOB, constraints=Constraints(max_time_s=late))
+    assert fewest.chosen.world_size < 4
+    limits = Constraints(max_time_s=late, price=Price(usd=9.0, per_node=True))
+    least = recommend(sweep(), JOB, constraints=limits)
+    assert least.chosen.world_size == 4
+    assert least.objective.startswith("the least money that holds every limit")
 
 
 def test_nothing_meets_the_limits_gives_the_closest():

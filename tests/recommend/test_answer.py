@@ -8,6 +8,7 @@ from scalelab.experiment.job import Job
 from scalelab.recommend.advice import recommend
 from scalelab.recommend.answer import answer_text, explain_text
 from scalelab.recommend.objective import Constraints
+from scalelab.recommend.prices import Price
 
 JOB = Job(epochs=10, samples_per_epoch=1_000_000)
 
@@ -16,9 +17,7 @@ JOB = Job(epochs=10, samples_per_epoch=1_000_000)
 def measured():
     frame = sweep(lr_rule="sqrt", learning_rate=0.2, precision="bf16")
     frame["validity"] = [["shared_node"]] * 2 + [[]] * (len(frame) - 2)
-    limits = Constraints(
-        max_time_s=20 * 3600, price_per_gpu_hour_usd=2.0, max_cost_usd=900
-    )
+    limits = Constraints(max_time_s=20 * 3600, price=Price(usd=2.0), max_cost_usd=900)
     return recommend(frame, JOB, constraints=limits)
 
 
@@ -34,6 +33,7 @@ def test_the_answer_reads_as_a_user_expects(measured):
     assert "* against one full node" in text
     assert "Returns diminish at " in text
     assert "inter-node all-reduce." in text
+    assert "Price: 2 usd per GPU-h, as given." in text
     assert "Not measured: accuracy at batch 256; assumes 10 epochs suffice." in text
     assert "Left out: 2 of 27 trials (2 node was shared).  Sweep cost" in text
 

@@ -5,7 +5,7 @@ from made_up_sweeps import sweep
 from scalelab.experiment.job import Job
 from scalelab.recommend.advice import recommend
 from scalelab.recommend.next_trial import loss, value_of_knowing
-from scalelab.recommend.objective import Constraints
+from scalelab.recommend.objective import Constraints, Spending
 
 JOB = Job(samples=10_000_000)
 
@@ -28,7 +28,8 @@ def test_knowing_the_uncertain_rival_is_worth_most(rng):
 def test_a_broken_limit_costs_more_than_any_that_holds():
     times = np.array([[10.0, 100.0], [10.0, 50.0]])
     hours = np.array([[4.0, 1.0], [4.0, 1.0]])
-    costs = loss(times, hours, np.array([2.0, 1.0]), Constraints(max_time_s=60))
+    spent = Spending(time_s=times, gpu_hours=hours)
+    costs = loss(spent, np.array([2.0, 1.0]), Constraints(max_time_s=60))
     assert costs[0, 1] > costs[0, 0]
     assert costs[1, 1] < costs[1, 0]
 

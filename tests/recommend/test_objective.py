@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from scalelab.errors import SpecError
-from scalelab.recommend.objective import Constraints, choose, pareto
+from scalelab.recommend.objective import Constraints, Spending, choose, pareto
+from scalelab.recommend.prices import Price
 
 
 @pytest.mark.parametrize(
@@ -20,9 +21,16 @@ def test_wrong_limits_are_refused(limits, message):
         Constraints(**limits)
 
 
-def test_the_stricter_limit_on_device_hours_counts():
-    limits = Constraints(max_gpu_hours=8, max_cost_usd=20, price_per_gpu_hour_usd=4)
-    assert limits.gpu_hours_limit == 5
+def test_every_limit_must_hold():
+    limits = Constraints(max_gpu_hours=8, max_cost_usd=20, price=Price(usd=4))
+    spent = Spending(
+        time_s=np.array([1.0, 1.0, 1.0]),
+        gpu_hours=np.array([5.0, 6.0, 10.0]),
+        cost_usd=np.array([20.0, 24.0, 40.0]),
+    )
+    assert limits.held(spent).tolist() == [True, False, False]
+    assert limits.excess(spent) == pytest.approx([1.0, 1.2, 2.0])
+    assert limits.in_words == ("< 8 device-h", "< 20 usd")
 
 
 def test_pareto_keeps_ties_and_drops_the_beaten():
@@ -38,7 +46,9 @@ PAYING = np.array([True, True, False])
 
 def pick(probability, **limits):
     chances = np.array(probability)
-    return choose(TIME, HOURS, chances, PAYING, Constraints(**limits))
+    return choose(
+        Spending(time_s=TIME, gpu_hours=HOURS), chances, PAYING, Constraints(**limits)
+    )
 
 
 def test_a_deadline_prefers_the_cheapest_that_holds_it():

@@ -97,6 +97,15 @@ def test_every_version_of_the_experiment_is_kept(store: RunStore) -> None:
     assert versions[0]["provenance"]["versions"]["python"]
 
 
+def test_the_latest_site_is_kept(store: RunStore) -> None:
+    assert store.site is None
+    store.extend(store.experiment_text, store.meaning, site="alpine")
+    assert RunStore.open(store.directory).site == store.site == "alpine"
+    store.extend(store.experiment_text, store.meaning, site="alpine")
+    files = sorted(os.listdir(store.directory / "experiments"))
+    assert files == ["0001.yaml", "0002.yaml"]
+
+
 def test_an_attempt_is_begun_and_finished(store: RunStore, make_spec, measured) -> None:
     spec = make_spec()
     store.begin(spec)

@@ -201,6 +201,7 @@ def recommendation(rows: Iterable[OutlookRow], **values: Any) -> Recommendation:
             gpu_hours=1.1,
             why="it would settle whether 32 GPUs still pay",
         ),
+        "price": None,
         "notes": ("Accuracy at batch 512 was not measured; 90 epochs are assumed.",),
         "unsupported": (),
         "left_out": {"shared_node": 2},
