@@ -61,7 +61,7 @@ def _rows(planned: Iterable[Trial]) -> list[tuple[str, ...]]:
     counts: dict[tuple[str, ...], int] = {}
     for trial in planned:
         row = (
-            trial.kind.value,
+            trial.kind.value if trial.canary_after is None else "canary",
             str(trial.world_size),
             str(trial.allocation),
             f"{trial.global_batch_size:,}",

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from scalelab.errors import SpecError
 from scalelab.experiment.batch_sizes import BatchRequest, BatchSizes, from_both
+from scalelab.experiment.canary import with_canaries
 from scalelab.experiment.lr_rules import LearningRateRule
 from scalelab.experiment.placeholders import placeholders_in
 from scalelab.experiment.sections import AutoBatch, Launcher
@@ -80,7 +81,7 @@ class Plan:
     ----------
     trials
         In the order they are proposed: repeats interleaved, so that slow drifts of the
-        machine spread over all configurations.
+        machine spread over all configurations; canaries where they are due.
     left_out
         Why combinations of listed values are not run, one sentence each.
     assumes_local_batch
@@ -143,7 +144,7 @@ def plan(
     _check_accumulation(experiment, trials)
     _check_launcher(experiment, trials)
     return Plan(
-        trials=tuple(trials),
+        trials=tuple(with_canaries(trials, experiment.measure.canary_every)),
         left_out=tuple(dict.fromkeys(left_out)),
         assumes_local_batch=(
             isinstance(experiment.local_batch_size, AutoBatch)

@@ -40,6 +40,14 @@ class Measure(Section):
     repeats: Repeats = Field(
         default=3, description="Runs of each throughput trial, interleaved."
     )
+    canary_every: CountOrZero = Field(
+        default=20,
+        description=(
+            "Trials after which the cheapest throughput trial is run once more, to see "
+            "drift and slow nodes; also first and last. 20 costs a twentieth more "
+            "trials, of the cheapest kind; a sweep of fewer trials has none. 0: none."
+        ),
+    )
     relative_precision: Fraction = Field(
         default=0.02,
         description="A throughput trial ends early at this relative half-width.",

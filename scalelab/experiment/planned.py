@@ -34,7 +34,8 @@ class PlannedTrials:
     ``local_batch_size: auto`` is resolved first, by throughput trials on one device,
     for each combination of precision, parallelism and options. They are ordinary
     trials: what they measure stays in the run, and what the plan contains is not run
-    again.
+    again. A canary is proposed once as many trials of the plan have ended as it is due
+    after.
 
     Parameters
     ----------
@@ -57,6 +58,9 @@ class PlannedTrials:
         self._searches = self._begin_searches()
         self._planned: list[Trial] | None = None
         self._waiting: deque[Trial] = deque()
+        self._canaries: deque[tuple[int, Trial]] = deque()
+        self._paced_by: set[str] = set()
+        self._num_finished = 0
         if not self._searches:
             self._expand({})
 
@@ -72,8 +76,7 @@ class PlannedTrials:
             self._advance_searches()
         if self._planned is None:
             return self._ask_searches()
-        while self._waiting:
-            trial = self._waiting.popleft()
+        while (trial := self._next()) is not None:
             if self._is_new(trial):
                 return self._propose(trial)
         return None
@@ -81,6 +84,7 @@ class PlannedTrials:
     def tell(self, observation: Observation) -> None:
         """Learn the outcome of a trial, proposed here or by an earlier driver."""
         self._told[observation["trial_id"]] = observation
+        self._num_finished += observation["trial_id"] in self._paced_by
 
     @property
     def total(self) -> int | None:
@@ -166,7 +170,20 @@ class PlannedTrials:
 
     def _expand(self, local_batch_sizes: dict[Setup, int]) -> None:
         self._planned = expand(self._experiment, self._site, local_batch_sizes or None)
-        self._waiting = deque(self._planned)
+        for trial in self._planned:
+            if (moment := trial.canary_after) is not None:
+                self._canaries.append((moment, trial))
+            else:
+                self._waiting.append(trial)
+        if self._canaries:
+            self._paced_by = {trial.trial_id for trial in self._waiting}
+            self._num_finished = len(self._paced_by & self._told.keys())
+
+    def _next(self) -> Trial | None:
+        """Take the canary that is due, else the next trial in line."""
+        if self._canaries and self._canaries[0][0] <= self._num_finished:
+            return self._canaries.popleft()[1]
+        return self._waiting.popleft() if self._waiting else None
 
     def _is_new(self, trial: Trial) -> bool:
         return trial.trial_id not in self._told and trial.trial_id not in self._proposed

@@ -15,6 +15,8 @@ from scalelab.errors import SpecError
 
 Scalar = str | int | float | bool
 STALL_TIMEOUT_S = 30.0
+FIRST_CANARY = 1_000
+"""Repeat index from which on repeats are canaries; see ``experiment.canary``."""
 
 _TARGET = re.compile(
     r"\s*(?P<metric>[A-Za-z_][\w./-]{0,63})\s*(?P<sign>[<>]=)\s*(?P<value>\S{1,30})\s*",
@@ -228,7 +230,7 @@ class Trial:
     seed
         Seeds every random generator and, with the global batch, the sample order.
     repeat
-        0-based index among otherwise equal trials.
+        0-based index among otherwise equal trials; from 1,000 on it is a canary.
     options
         Any further axis, by name.
     measurement
@@ -277,6 +279,11 @@ class Trial:
             * self.data_parallel_size
             * self.gradient_accumulation_steps
         )
+
+    @property
+    def canary_after(self) -> int | None:
+        """Finished trials after which this canary is due; None: it is no canary."""
+        return None if self.repeat < FIRST_CANARY else self.repeat - FIRST_CANARY
 
     @property
     def trial_id(self) -> str:

@@ -36,7 +36,7 @@ COLUMNS: tuple[Column, ...] = (
     ),
     *_columns(
         "integer",
-        repeat="0-based index among equal trials.",
+        repeat="0-based index among equal trials; from 1,000 on canaries.",
         attempt="1-based launch number of the trial.",
     ),
     *_columns(

@@ -1,11 +1,12 @@
 """Decide which trial starts on which devices, and when. Pure: no Dask, no clock.
 
-The order of the queue is: earlier repeats first, so that repeats are interleaved and a
-machine that drifts drifts for all configurations alike; within a repeat the largest
-allocation first; among equals the order of the source. The first trial that does not
-fit gets a reservation, computed from the estimated ends of what runs. A later trial may
-start before it only if it ends before the reservation begins, or leaves its devices
-alone (EASY backfill; Lifka 1995, "The ANL/IBM SP scheduling system").
+The order of the queue is: canaries first, which are worth nothing late; then earlier
+repeats, so that repeats are interleaved and a machine that drifts drifts for all
+configurations alike; within a repeat the largest allocation first; among equals the
+order of the source. The first trial that does not fit gets a reservation, computed from
+the estimated ends of what runs. A later trial may start before it only if it ends
+before the reservation begins, or leaves its devices alone (EASY backfill; Lifka 1995,
+"The ANL/IBM SP scheduling system").
 """
 
 from __future__ import annotations
@@ -54,13 +55,13 @@ class Request:
 
 @dataclass(slots=True)
 class _Group:
-    """Requests of one repeat, allocation and rough duration: a first-in-first-out line.
+    """Requests of one turn, allocation and rough duration: a first-in-first-out line.
 
     ``overtaken`` counts the requests that came later, when its head was waiting
     already, and started before it. Those that came together are ordered by plan.
     """
 
-    repeat: int
+    turn: int
     world_size: int
     queue: deque[Request] = field(default_factory=deque)
     overtaken: int = 0
@@ -70,7 +71,7 @@ class _Group:
         """Sort key among groups: the smallest goes first."""
         impatient = self.overtaken >= PATIENCE
         number = self.queue[0].number
-        return (not impatient, self.repeat, -self.world_size, number)
+        return (not impatient, self.turn, -self.world_size, number)
 
 
 @dataclass(slots=True)
@@ -237,7 +238,9 @@ class Placer:
         """Let a trial wait for its devices."""
         # Steps of a fifth keep the lines few and the short trials apart from the long.
         rough = math.ceil(4 * math.log2(max(request.duration_s, 1e-3)))
-        key = (request.trial.repeat, request.devices_per_node, rough)
+        is_canary = request.trial.canary_after is not None
+        turn = -1 if is_canary else request.trial.repeat
+        key = (turn, request.devices_per_node, rough)
         if key not in self._groups:
             self._groups[key] = _Group(key[0], request.trial.world_size)
         queue = self._groups[key].queue

@@ -41,9 +41,16 @@ def test_what_is_done_and_what_the_rest_takes(scalelab, here: Path) -> None:
         "repeats: 2", "repeats: 9"
     )
     lines = scalelab("plan", write(longer)).out.splitlines()
+    assert lines[:4] == [
+        "small on site local: 57 trials",
+        "",
+        "trials  kind        devices  nodes  global batch  = local x ranks x acc.",
+        "     3  canary            1  1x1               4  4 x 1 x 1",
+    ]
+    # 46 trials of 1 and of 2 devices and 3 canaries of 1, each about 10 s
     assert lines[-3:-1] == [
-        f"In {here}/runs/small: 8 trials done, 46 to run.",
-        "Device time to come: about 0.19 device-h, by the trials that ended.",
+        f"In {here}/runs/small: 8 trials done, 49 to run.",
+        "Device time to come: about 0.2 device-h, by the trials that ended.",
     ]
 
 

@@ -6,7 +6,7 @@ from time import perf_counter
 import pytest
 
 from scalelab.cluster.nodes import Node
-from scalelab.experiment.trial import Allocation, Trial, TrialKind
+from scalelab.experiment.trial import FIRST_CANARY, Allocation, Trial, TrialKind
 from scalelab.records.attempt import Placement
 from scalelab.scheduling import placement
 from scalelab.scheduling.placement import Placer, Request
@@ -73,6 +73,13 @@ def test_repeats_are_interleaved_and_the_largest_goes_first() -> None:
             order.append(number)
             place.release(number)
     assert order == [1, 4, 0, 5, 3, 2]
+
+
+def test_a_canary_goes_before_all_that_wait() -> None:
+    place = placer(2)
+    for number, (size, repeat) in enumerate([(2, 0), (1, 1), (1, FIRST_CANARY + 20)]):
+        place.enqueue(request(number, size, repeat=repeat))
+    assert numbers(place.place(0.0)) == [2, 1]
 
 
 def test_equals_keep_the_order_of_the_source_whatever_their_estimates() -> None:

@@ -1,0 +1,41 @@
+"""The canary: one cheap trial repeated through the sweep, to see the machine change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from scalelab.experiment.trial import FIRST_CANARY, Trial, TrialKind
+
+
+def with_canaries(trials: Sequence[Trial], every: int) -> list[Trial]:
+    """Put the canary first, after every so many trials, and last.
+
+    The canary is the first throughput trial of the cheapest configuration: the one with
+    the fewest samples per step, since device time grows with them; among equals the
+    fewest devices, then the fewest nodes, then the first in the plan. Its repeat index
+    says when it is due, so that a plan that is resumed, or extended, asks for the same
+    canaries and for no more than it lacks.
+
+    Parameters
+    ----------
+    trials
+        The plan.
+    every
+        Trials from one canary to the next, of the last perhaps up to twice as many; 0:
+        no canary. A plan of fewer trials, or of none that measures throughput, has
+        none.
+    """
+    candidates = [trial for trial in trials if trial.kind is TrialKind.THROUGHPUT]
+    planned = list(trials)
+    if not every or len(trials) < every or not candidates:
+        return planned
+    cheapest = min(candidates, key=_cost)
+    moments = [*range(0, len(trials) - every + 1, every), len(trials)]
+    for moment in reversed(moments):
+        planned.insert(moment, replace(cheapest, repeat=FIRST_CANARY + moment))
+    return planned
+
+
+def _cost(trial: Trial) -> tuple[int, int, int]:
+    return trial.global_batch_size, trial.world_size, trial.allocation.num_nodes
