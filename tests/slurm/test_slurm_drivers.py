@@ -13,7 +13,13 @@ pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(200)]
 # Trials of 1 and 2 s on one of two devices, 18 s in all.
 MANY: dict[str, Any] = {
     "workload": {"name": "emulated", "sample_time_s": 0.004},
-    "measure": {"kind": "throughput", "warmup_steps": 1, "steps": 30, "repeats": 12},
+    "measure": {
+        "kind": "throughput",
+        "warmup_steps": 1,
+        "steps": 30,
+        "repeats": 12,
+        "canary_every": 0,
+    },
     "gpus": [1],
     "local_batch_size": [8, 16],
 }
