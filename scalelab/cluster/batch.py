@@ -6,6 +6,7 @@ import asyncio
 import signal
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +67,7 @@ class BatchNodes(Hub):
         self._num_nodes = num_nodes
         self._run_name = run_name
         self._jobs: dict[str, BatchJob] = {}
+        self._lines: dict[str, JobLine] = {}
         self._last_number = 0
         self._deliver: Callable[[QueueEvent], None] = lambda event: None
         self._tasks: set[asyncio.Future[None]] = set()
@@ -88,7 +90,9 @@ class BatchNodes(Hub):
         """End all jobs and wait until the batch system has heard of it."""
         with suppress(ClusterError, TimeoutError):
             self.wait_for(self._end_all(), CALL_TIMEOUT_S)
-        JobList(last_number=self._last_number).write(self._directory)
+        # What could not be cancelled is left to the run's next driver.
+        left = [self._lines[name] for name in self._jobs]
+        JobList(jobs=left, last_number=self._last_number).write(self._directory)
 
     def attend(self, deliver: Callable[[QueueEvent], None]) -> None:
         """Deliver from now on what comes of requests and of looks at the queue.
@@ -114,7 +118,7 @@ class BatchNodes(Hub):
             self.site, num_nodes, job_name=name, directory=self._directory
         )
         self._last_number += 1
-        self._begin(self._submit(name, script))
+        self._begin(self._submit(name, script, num_nodes))
         return name
 
     def give_back(self, name: str, addresses: Iterable[str] = ()) -> None:
@@ -151,7 +155,7 @@ class BatchNodes(Hub):
 
         self.loop.call_soon_threadsafe(start)
 
-    async def _submit(self, name: str, script: str) -> None:
+    async def _submit(self, name: str, script: str, num_nodes: int) -> None:
         job = self._system.job(name, script)
         try:
             job_id = await submitted(job)
@@ -159,6 +163,9 @@ class BatchNodes(Hub):
             self._deliver(JobRefused(name, str(error)))
             return
         self._jobs[name] = job
+        self._lines[name] = JobLine(
+            name=name, job_id=job_id, num_nodes=num_nodes, state="pending"
+        )
         self._deliver(JobSubmitted(name, job_id))
 
     async def _look(self) -> None:
@@ -178,7 +185,16 @@ class BatchNodes(Hub):
             # A job that ends by itself is not counted as cancelled.
             await self.close_workers(addresses)
             await self._await_end(jobs)
-        await asyncio.gather(*(job.close() for job in jobs.values()))
+        await asyncio.gather(*(self._cancel(*each) for each in jobs.items()))
+
+    async def _cancel(self, name: str, job: BatchJob) -> None:
+        """Cancel a job; one that cannot be is kept, and tried again at the end."""
+        try:
+            await job.close()
+        except ClusterError as error:
+            self._jobs[name] = job
+            reason = f"could not be cancelled: {error}"
+            self._lines[name] = replace(self._lines[name], reason=reason)
 
     async def _await_end(self, jobs: dict[str, BatchJob]) -> None:
         """Drop jobs that end by themselves, for a while."""
@@ -196,7 +212,7 @@ class BatchNodes(Hub):
                 if view is None or view.is_leaving or view.state is JobState.ENDED:
                     del jobs[name]
                 elif view.state is JobState.PENDING:
-                    await jobs.pop(name).close()
+                    await self._cancel(name, jobs.pop(name))
 
     async def _end_all(self) -> None:
         await self._end(list(self._jobs), self.workers)
@@ -207,7 +223,9 @@ class BatchNodes(Hub):
         async def cancel() -> None:
             for line in jobs:
                 if line.job_id is not None:
-                    await self._system.job(line.name, job_id=line.job_id).close()
+                    self._lines[line.name] = line
+                    job = self._system.job(line.name, job_id=line.job_id)
+                    await self._cancel(line.name, job)
 
         with suppress(TimeoutError):
             self.wait_for(cancel(), CALL_TIMEOUT_S)

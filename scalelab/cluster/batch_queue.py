@@ -167,6 +167,24 @@ async def ask(argv: Sequence[str]) -> Answer:
     return Answer(process.returncode, output.decode(), errors.decode().strip())
 
 
+_OUT_OF_REACH = re.compile(
+    r"(can ?not|could ?n[o']t|unable to) (connect|contact)|connection (refused|reset)"
+    r"|timed out|not respond|communication",
+    re.IGNORECASE,
+)
+
+
+def is_out_of_reach(words: str) -> bool:
+    """Tell whether a batch system's program says that it did not reach its server.
+
+    >>> is_out_of_reach("qdel: Server could not connect to MOM 7.head")
+    True
+    >>> is_out_of_reach("qdel: Unknown Job Id 7.head")
+    False
+    """
+    return _OUT_OF_REACH.search(words) is not None
+
+
 _WORDS = re.compile(r"stderr:\n(?P<errors>.*)", re.DOTALL)
 
 

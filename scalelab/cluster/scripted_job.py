@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
+
+from scalelab.cluster.batch_queue import is_out_of_reach, scheduler_words
+from scalelab.errors import ClusterError
 
 
 class ScriptedJob:
@@ -31,3 +35,15 @@ class ScriptedJob:
     def job_script(self) -> str:
         """Return the script."""
         return self._script
+
+    @classmethod
+    async def _close_job(cls, job_id: str | None, cancel_command: str) -> None:
+        """Cancel a job; dask-jobqueue takes every failure for a job that has ended."""
+        if job_id is None:
+            return
+        try:
+            await cls._call([*shlex.split(cancel_command), job_id])  # type: ignore[attr-defined]
+        except RuntimeError as error:
+            words = scheduler_words(error)
+            if is_out_of_reach(words):
+                raise ClusterError(words) from error

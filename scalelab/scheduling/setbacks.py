@@ -5,17 +5,22 @@ from __future__ import annotations
 import re
 import time
 
+from scalelab.cluster.batch_queue import is_out_of_reach
+
 MAX_LOST = 8
 """Jobs lost in a row, without a trial measured in between, before it is no accident."""
 MAX_FAILED_STARTS = 3
 MAX_BUSY = 20
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
-# The batch system is busy, away, or full for now: worth another try.
+# The batch system is busy or full for now: worth another try.
 _PASSING = re.compile(
-    r"timed out|in time|temporar|try again|unable to contact|connection (refused|reset)"
-    r"|communication|MaxSubmit|would exceed|job limit|not respond",
+    r"in time|temporar|try again|MaxSubmit|would exceed|job limit",
     re.IGNORECASE,
 )
+
+
+def _is_passing(words: str) -> bool:
+    return is_out_of_reach(words) or _PASSING.search(words) is not None
 
 
 class Setbacks:
@@ -47,7 +52,7 @@ class Setbacks:
     def refused(self, words: str, *, is_final: bool = False) -> None:
         """Count a job that was not taken, or never will start."""
         self._num_busy += 1
-        is_passing = not is_final and bool(_PASSING.search(words))
+        is_passing = not is_final and _is_passing(words)
         said = f"The batch system refused a job: {words}"
         self._count(said, self._num_busy, MAX_BUSY if is_passing else 1)
 

@@ -139,6 +139,32 @@ def test_jobs_that_a_dead_driver_has_left_are_cancelled(
         assert nodes.request(1) == "vit-5"
 
 
+def test_a_job_that_cannot_be_cancelled_is_left_to_the_next_driver(
+    program: Callable[..., Path], directory: Path
+) -> None:
+    program("sbatch", "echo Submitted batch job 17")
+    program("squeue", "echo '17|PENDING|Resources|N/A|10:00'")
+    away = "scancel: error: Unable to contact slurm controller"
+    program("scancel", f"echo {away} >&2; exit 1")
+    heard: SimpleQueue[QueueEvent] = SimpleQueue()
+    with batch(directory) as nodes:
+        nodes.attend(heard.put)
+        nodes.request(2)
+        assert isinstance(heard.get(timeout=30), JobSubmitted)
+    left = JobLine(
+        name="vit-1",
+        job_id="17",
+        num_nodes=2,
+        state="pending",
+        reason=f"could not be cancelled: {away}",
+    )
+    assert JobList.read(directory) == JobList(jobs=(left,), last_number=1)
+    cancelled = program("scancel", "echo Invalid job id specified >&2; exit 1")
+    with batch(directory):
+        assert cancelled.read_text().splitlines()[-1] == "--name=vit-1 17"
+    assert JobList.read(directory) == JobList(last_number=1)
+
+
 def test_the_site_decides_where_nodes_come_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
