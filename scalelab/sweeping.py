@@ -33,6 +33,7 @@ from scalelab.scheduling.summary import SweepSummary, Tally
 
 if TYPE_CHECKING:
     from scalelab.cluster.nodes import Cluster
+    from scalelab.experiment.program import Program
     from scalelab.scheduling.driver import Driver
     from scalelab.scheduling.events import Event, OnEvent
 
@@ -231,8 +232,6 @@ class Sweep:
         StoreError
             If the run cannot be written, or another driver holds it.
         """
-        from scalelab.training.workloads.registry import preload_modules
-
         store = self.open_store()
         with store.lease() as lease, StopRequests(self.directory) as stop_requests:
             store.extend(
@@ -246,7 +245,7 @@ class Sweep:
             program = self.experiment.program(self._snapshot(store))
             planned = PlannedTrials(self.experiment, self.site)
             source = TimedSource(planned)
-            with self._nodes(preload_modules(program)) as cluster:
+            with self._nodes(program) as cluster:
                 from scalelab.scheduling.driver import Driver
 
                 guard = _InputErrors(on_event)
@@ -327,7 +326,7 @@ class Sweep:
         )
         return directory
 
-    def _nodes(self, preload: tuple[str, ...]) -> AbstractContextManager[Cluster]:
+    def _nodes(self, program: Program) -> AbstractContextManager[Cluster]:
         from scalelab.cluster.kinds import cluster_of
 
         trials = self.plan.trials
@@ -335,7 +334,7 @@ class Sweep:
             self.site,
             run=self.directory,
             max_nodes=max(trial.allocation.num_nodes for trial in trials),
-            preload=preload,
+            program=program,
         )
 
 

@@ -6,15 +6,18 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scalelab.experiment.program import Program, has_ranks
 from scalelab.experiment.site import Scheduler, Site
+from scalelab.launch.protocol import DEFAULT_ENTRY
 from scalelab.records.job_list import CLUSTER_DIRECTORY
+from scalelab.training.workloads.registry import preload_modules
 
 if TYPE_CHECKING:
     from scalelab.cluster.nodes import Cluster
 
 
 def cluster_of(
-    site: Site, *, run: Path, max_nodes: int, preload: tuple[str, ...]
+    site: Site, *, run: Path, max_nodes: int, program: Program
 ) -> AbstractContextManager[Cluster]:
     """Return the cluster of a site; nodes start when it is entered.
 
@@ -26,9 +29,11 @@ def cluster_of(
         Directory of the run.
     max_nodes
         Nodes of the largest trial: what a site that sets no limit may be asked for.
-    preload
-        Modules that ranks need.
+    program
+        What the trials run.
     """
+    preload = preload_modules(program)
+    entry = DEFAULT_ENTRY if has_ranks(program) else None
     if site.scheduler is Scheduler.LOCAL:
         from scalelab.cluster.local import LocalNodes
 
@@ -37,12 +42,13 @@ def cluster_of(
             site.gpus_per_node,
             site.device_type.value,
             preload=preload,
+            entry=entry,
         )
     if site.scheduler is Scheduler.ALLOCATION:
         from scalelab.cluster.allocation import AllocationNodes
 
         directory = run / CLUSTER_DIRECTORY
-        return AllocationNodes(site, directory=directory, preload=preload)
+        return AllocationNodes(site, directory=directory, preload=preload, entry=entry)
     from scalelab.cluster.batch import BatchNodes
 
     return BatchNodes(
@@ -51,4 +57,5 @@ def cluster_of(
         run_name=run.name,
         directory=run / CLUSTER_DIRECTORY,
         preload=preload,
+        entry=entry,
     )

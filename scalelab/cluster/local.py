@@ -44,7 +44,7 @@ class LocalNodes(DaskNodes):
         *,
         preload: tuple[str, ...] = (),
         search_path: tuple[str, ...] = (),
-        entry: str = DEFAULT_ENTRY,
+        entry: str | None = DEFAULT_ENTRY,
     ) -> None:
         super().__init__()
         self.device_type = device_type

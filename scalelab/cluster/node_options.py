@@ -40,7 +40,7 @@ class NodeOptions:
     interface: str | None = None
     preload: tuple[str, ...] = ()
     search_path: tuple[str, ...] = ()
-    entry: str = DEFAULT_ENTRY
+    entry: str | None = DEFAULT_ENTRY
 
     @classmethod
     def read(cls, path: Path) -> NodeOptions:

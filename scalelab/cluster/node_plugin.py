@@ -52,7 +52,7 @@ class NodePlugin(WorkerPlugin):
         device_ids: tuple[str, ...] | None = None,
         preload: tuple[str, ...] = (),
         search_path: tuple[str, ...] = (),
-        entry: str = DEFAULT_ENTRY,
+        entry: str | None = DEFAULT_ENTRY,
         own_session: bool = False,
     ) -> None:
         self.device_type = device_type

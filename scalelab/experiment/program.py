@@ -76,6 +76,15 @@ class CommandProgram:
 Program = WorkloadProgram | CommandProgram
 
 
+def has_ranks(program: Program) -> bool:
+    """Tell whether ScaleLab itself starts one process per device.
+
+    A node then imports torch once for all of them: to fork the ranks of a workload, or
+    to serve the store where those of a command meet.
+    """
+    return isinstance(program, WorkloadProgram) or program.launcher == "torchrun"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuiltInWorkload:
     """What a plan must know of a built-in workload before it runs.

@@ -56,7 +56,8 @@ class NodeAgent:
     preload
         Modules that the rank server imports before it forks ranks.
     entry
-        What a rank calls, ``module:function``.
+        What a rank calls, ``module:function``; None: nothing but commands runs here,
+        and torch is imported for none of them.
     address
         Numeric address at which other nodes reach this one.
     search_path
@@ -76,7 +77,7 @@ class NodeAgent:
         device_type: str,
         preload: tuple[str, ...],
         *,
-        entry: str = DEFAULT_ENTRY,
+        entry: str | None = DEFAULT_ENTRY,
         address: str = "127.0.0.1",
         search_path: tuple[str, ...] = (),
         device_name: str | None = None,
@@ -87,8 +88,11 @@ class NodeAgent:
         self._entry = entry
         self._address = address
         self._directory = make_scratch()
-        modules = (*preload, entry.partition(":")[0])
-        self._servers = ServerKeeper(modules, search_path, self._directory)
+        if entry is not None:
+            preload = (*preload, entry.partition(":")[0])
+        self._servers = ServerKeeper(
+            preload, search_path, self._directory, has_ranks=entry is not None
+        )
         self._lock = threading.Lock()
         self._running: dict[str, Cancellation] = {}
         self._cancelled: dict[str, str] = {}
@@ -283,6 +287,7 @@ class NodeAgent:
             return AttemptResult(outcome=Outcome.CANCELLED, reason=cancellation.reason)
         if isinstance(spec.program, CommandProgram):
             return self._run_command(spec, node_rank, rendezvous, cancellation, timing)
+        assert self._entry is not None, "only commands were announced"
         processes = rank_requests(
             spec,
             node_rank,

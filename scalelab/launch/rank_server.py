@@ -1,4 +1,4 @@
-"""The fork server of a node: torch imported once, CUDA untouched, one thread.
+"""The fork server of a node: modules imported once, CUDA untouched, one thread.
 
 A rank forked from it starts about fifty times faster than a new interpreter. The server
 has one thread and has run no parallel operation when it forks: a parent that ever ran
@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from scalelab.launch import forked
 from scalelab.launch.lineage import (
     adopt_orphans,
     children,
@@ -130,18 +131,16 @@ class RankServer:
         fresh: tuple[int, int, str] | None,
     ) -> None:
         """Stop being a server, in the child."""
-        from scalelab.launch import rank_process
-
         for key in list(self._selector.get_map().values()):
             os.close(key.fd)
         self._selector.close()
         interpreter = None
         if fresh is not None:
             request, index, reason = fresh
-            interpreter = rank_process.fresh_interpreter(
+            interpreter = forked.fresh_interpreter(
                 request, attempt.channel.fileno(), board, index=index, reason=reason
             )
-        rank_process.become(
+        forked.become(
             process,
             attempt.channel,
             board,
@@ -216,9 +215,8 @@ def end_orphans() -> None:
 
 def must_not_fork() -> str | None:
     """Say why a rank cannot be a fork of this process; None when it can."""
-    import torch
-
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
         return "a preloaded module has initialised CUDA"
     if len(os.listdir("/proc/self/task")) > 1:
         return "a preloaded module has started a thread"
@@ -266,16 +264,16 @@ def main(arguments: list[str] | None = None) -> None:
     parser = ArgumentParser(prog="python -m scalelab.launch.rank_server")
     parser.add_argument("--control", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
+    parser.add_argument("--ranks", action="store_true")
     parser.add_argument("--preload", nargs="*", default=[])
     given = parser.parse_args(arguments)
     die_with_parent(given.parent)
     # A batch system asks every process of a job to end; the agent decides what follows.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     adopt_orphans()
-    import torch
-
-    torch.set_num_threads(1)
-    preload(["torch.distributed", "scalelab.launch.rank_process", *given.preload])
+    if given.ranks:
+        importlib.import_module("scalelab.launch.rank_process")
+    preload(given.preload)
     control = socket.socket(fileno=given.control)
     files = os.memfd_create("scalelab-files", os.MFD_CLOEXEC)
     os.write(files, json.dumps(watched_files()).encode())

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from scalelab.errors import LaunchError
@@ -92,10 +93,17 @@ class ServerProcess:
         Directories put first on its ``sys.path``.
     log
         File for what it has to say.
+    has_ranks
+        It forks ranks, and imports torch for them, not commands alone.
     """
 
     def __init__(
-        self, preload: tuple[str, ...], search_path: tuple[str, ...], log: Path
+        self,
+        preload: tuple[str, ...],
+        search_path: tuple[str, ...],
+        log: Path,
+        *,
+        has_ranks: bool,
     ) -> None:
         self._log = log
         self._lock = threading.Lock()
@@ -103,6 +111,7 @@ class ServerProcess:
         self._control, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, "-m", "scalelab.launch.rank_server"]
         command += ["--control", str(far.fileno()), "--parent", str(os.getpid())]
+        command += ["--ranks"] if has_ranks else []
         with far, log.open("ab") as output:
             self._process = subprocess.Popen(
                 [*command, "--preload", *preload],
@@ -215,18 +224,27 @@ class ServerKeeper:
 
     Parameters
     ----------
-    preload, search_path
+    preload, search_path, has_ranks
         As in :class:`ServerProcess`.
     directory
         Where the servers' log lies.
     """
 
     def __init__(
-        self, preload: tuple[str, ...], search_path: tuple[str, ...], directory: Path
+        self,
+        preload: tuple[str, ...],
+        search_path: tuple[str, ...],
+        directory: Path,
+        *,
+        has_ranks: bool = True,
     ) -> None:
-        self._preload = preload
-        self._search_path = search_path
-        self._log = directory / "rank-server.log"
+        self._start = partial(
+            ServerProcess,
+            preload,
+            search_path,
+            directory / "rank-server.log",
+            has_ranks=has_ranks,
+        )
         self._lock = threading.Lock()
         self._servers: list[ServerProcess] = []
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="scalelab-servers")
@@ -245,9 +263,7 @@ class ServerKeeper:
                 if server.is_alive and server.is_current:
                     return server
                 server.retire()
-            server = self._thread.submit(
-                ServerProcess, self._preload, self._search_path, self._log
-            ).result()
+            server = self._thread.submit(self._start).result()
             try:
                 server.wait_until_ready()
             except LaunchError:

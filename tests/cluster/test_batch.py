@@ -19,9 +19,11 @@ from scalelab.cluster.batch_queue import (
 from scalelab.cluster.kinds import cluster_of
 from scalelab.cluster.local import LocalNodes
 from scalelab.errors import ClusterError, SpecError
+from scalelab.experiment.program import WorkloadProgram
 from scalelab.experiment.site import Site
 from scalelab.records.job_list import JobLine, JobList
 
+DIGITS = WorkloadProgram(name="digits_mlp")
 SLURM = {
     "scheduler": "slurm",
     "device_type": "cpu",
@@ -170,7 +172,7 @@ def test_the_site_decides_where_nodes_come_from(
 ) -> None:
     def made(**site: object):
         found = Site.model_validate({**SLURM, **site})
-        return cluster_of(found, run=tmp_path / "vit", max_nodes=5, preload=())
+        return cluster_of(found, run=tmp_path / "vit", max_nodes=5, program=DIGITS)
 
     assert isinstance(made(), BatchNodes)
     assert made().expected_devices == (2,) * 5
@@ -182,7 +184,7 @@ def test_the_site_decides_where_nodes_come_from(
     assert held.expected_devices == (2,) * 4
     local = Site(device_type="cpu", gpus_per_node=1)
     assert isinstance(
-        cluster_of(local, run=tmp_path, max_nodes=1, preload=()), LocalNodes
+        cluster_of(local, run=tmp_path, max_nodes=1, program=DIGITS), LocalNodes
     )
 
 

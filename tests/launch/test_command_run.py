@@ -45,6 +45,12 @@ def run(agent: NodeAgent, spec: AttemptSpec) -> AttemptResult:
     return result
 
 
+def test_node_of_nothing_but_commands_runs_them(tmp_path):
+    with NodeAgent("node-0", "cpu", (), entry=None) as agent:
+        spec = command_spec(tmp_path, TICKER, launcher="none", steps=3)
+        assert run(agent, spec).outcome is Outcome.COMPLETED
+
+
 def test_command_is_stopped_after_the_measured_steps(agent, tmp_path):
     spec = command_spec(tmp_path, TICKER, warmup_steps=3, steps=20)
     agent.device_name = "a device"

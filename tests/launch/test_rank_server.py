@@ -66,6 +66,19 @@ def test_server_has_its_own_session_and_one_thread(keeper):
     assert status_of(pid)["Threads"] == "1"
 
 
+def maps_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/maps").read_text()
+
+
+def test_server_imports_torch_for_ranks_only(keeper, tmp_path):
+    assert "libtorch" in maps_of(keeper.current().pid)
+    of_commands = ServerKeeper((), (), tmp_path, has_ranks=False)
+    try:
+        assert "libtorch" not in maps_of(of_commands.current().pid)
+    finally:
+        of_commands.close()
+
+
 @pytest.mark.slow
 def test_server_stays_with_one_thread_when_sklearn_is_preloaded(tmp_path):
     keeper = ServerKeeper(("sklearn.datasets", "torch._dynamo"), (), tmp_path)
