@@ -10,6 +10,7 @@ from scalelab.errors import SpecError
 from scalelab.experiment.planned import PlannedTrials
 from scalelab.experiment.source import Observation
 from scalelab.experiment.spec import Experiment
+from scalelab.experiment.trial import FIRST_CANARY
 from scalelab.records.attempt import Outcome
 from scalelab.records.job_list import CLUSTER_DIRECTORY, JobList
 from scalelab.records.store import RunStore
@@ -39,6 +40,8 @@ class RunStatus:
         Batch jobs that have not ended, one sentence each.
     waiting
         Why trials wait for nodes, one sentence each.
+    has_canaries
+        Canaries are among the trials that ended.
     """
 
     outcomes: Mapping[str, int]
@@ -49,6 +52,7 @@ class RunStatus:
     reasons: tuple[str, ...]
     jobs: tuple[str, ...] = ()
     waiting: tuple[str, ...] = ()
+    has_canaries: bool = False
 
 
 def status_of(store: RunStore, experiment: Experiment | None) -> RunStatus:
@@ -77,6 +81,7 @@ def status_of(store: RunStore, experiment: Experiment | None) -> RunStatus:
         ),
         jobs=tuple(map(str, job_list.jobs)),
         waiting=tuple(job_list.waiting),
+        has_canaries=any(row["repeat"] >= FIRST_CANARY for row in finished),
     )
 
 

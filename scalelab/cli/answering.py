@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from scalelab.errors import FitError, SpecError
     from scalelab.recommend.recommendation import Recommendation
 
@@ -31,3 +33,12 @@ def print_answer(found: Recommendation | FitError | SpecError) -> None:
         typer.echo(f"No recommendation: {found}", err=True)
     else:
         typer.echo(answer_text(found, width()))
+
+
+def print_steadiness(observations: pd.DataFrame) -> None:
+    """Print what canaries say of the machine, where that is worth saying."""
+    from scalelab.recommend.steadiness import steadiness
+
+    found = steadiness(observations)
+    for line in found.sentences if found else ():
+        typer.echo(line)

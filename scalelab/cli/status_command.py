@@ -18,11 +18,13 @@ def run(
     ],
 ) -> None:
     """Show what a run has done, and what is missing."""
+    from scalelab.cli.answering import print_steadiness
     from scalelab.detaching import waiting_driver_text
     from scalelab.records.lease import LOG
     from scalelab.session import load
 
-    status = load(run_directory).status()
+    run = load(run_directory)
+    status = run.status()
     typer.echo(f"{run_directory}: {trials(sum(status.outcomes.values()))} ended")
     for outcome, count in status.outcomes.items():
         typer.echo(f"  {count:>6,}  {outcome}")
@@ -43,3 +45,5 @@ def run(
         typer.echo(f"Not run yet: {trials(status.num_missing)}")
     for reason in status.reasons[:MAX_SHOWN]:
         typer.echo(f"  {reason}")
+    if status.has_canaries:  # what tells of them takes longer to load than all above
+        print_steadiness(run.observations)

@@ -196,12 +196,13 @@ def _run(
 
 
 def _answer(directory: Path, *, is_quiet: bool) -> None:
-    from scalelab.cli.answering import print_answer
+    from scalelab.cli.answering import print_answer, print_steadiness
     from scalelab.session import load
 
     finished = load(directory)
     report = finished.write_report()
     print_answer(finished.answer())
+    print_steadiness(finished.observations)
     if not is_quiet:
         typer.echo(f"Report: {report}")
 

@@ -14,6 +14,7 @@ from plotly.offline import get_plotlyjs
 
 from scalelab.recommend.numerals import counted, duration, number, percent, probability
 from scalelab.recommend.recommendation import Recommendation
+from scalelab.recommend.steadiness import steadiness
 from scalelab.records.attempt import Outcome
 from scalelab.records.attempt_io import write_atomically
 from scalelab.report import sentences, trials
@@ -229,9 +230,11 @@ def _left_out(recommendation: Recommendation) -> list[tuple[str, int, Table]]:
 def _limits(subject: Subject, recommendation: Recommendation | None) -> dict[str, Any]:
     check = trials.product_check_table(subject)
     many = subject.num_curves > 1
+    steady = steadiness(subject.observations)
     return {
         "left_out": _left_out(recommendation) if recommendation else [],
         "memory": trials.memory_table(subject.observations),
+        "steadiness": steady.sentences if steady else (),
         "product_check": Table.of(check) if len(check) else None,
         "curves": trials.curve_table(subject.observations) if many else None,
     }

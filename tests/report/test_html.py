@@ -230,6 +230,20 @@ def test_many_failures_are_cut(rng: np.random.Generator) -> None:
     assert "20 more are not shown." in page.text
 
 
+def test_drift_stands_beside_what_the_answer_rests_on(
+    rng: np.random.Generator,
+) -> None:
+    rows = strong_scaling((1, 2), rng, repeats=4)
+    for number in range(5):
+        rows.append(trial_row(1, 512, repeat=1000 + number, noise=1 + number / 10))
+    for number, row in enumerate(rows):
+        row["started_at"] = f"2026-11-20T{8 + number}:00:00+00:00"
+    page = Page(render(None, frame(rows), title="x"))
+    assert "How steady the machine was" in page.text
+    assert "Drift: the same trial took" in page.text
+    assert "How steady" not in render(None, frame(rows[:8]), title="x")
+
+
 def test_a_table_of_many_curves_shows_one_and_lists_the_others(
     rng: np.random.Generator,
 ) -> None:
