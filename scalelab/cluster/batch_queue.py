@@ -41,6 +41,8 @@ class JobView:
         Seconds until its time limit; None: unknown or without limit.
     is_leaving
         It runs no more, and how it ended is not said yet.
+    is_suspended
+        Its processes are stopped, and others have its devices.
     """
 
     state: JobState
@@ -49,6 +51,7 @@ class JobView:
     estimated_start: str | None = None
     remaining_s: float | None = None
     is_leaving: bool = False
+    is_suspended: bool = False
 
 
 @dataclass(frozen=True, slots=True)

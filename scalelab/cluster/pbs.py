@@ -78,6 +78,7 @@ def _view(job: Mapping[str, Any]) -> JobView:
         can_never_run="Can Never Run" in comment or letter == "H",
         estimated_start=None if start is None else str(start),
         remaining_s=_remaining_s(job) if state is JobState.RUNNING else None,
+        is_suspended=letter in ("S", "U"),
     )
 
 

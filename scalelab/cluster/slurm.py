@@ -24,11 +24,11 @@ from scalelab.errors import ClusterError
 _FORMAT = "%i|%T|%r|%S|%L"
 _PENDING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "RESV_DEL_HOLD")
 _LEAVING = "COMPLETING"
+_SUSPENDED = ("SUSPENDED", "STOPPED")
 _RUNNING = (
     _LEAVING,
     "RUNNING",
-    "SUSPENDED",
-    "STOPPED",
+    *_SUSPENDED,
     "RESIZING",
     "SIGNALING",
     "STAGE_OUT",
@@ -92,5 +92,6 @@ def _line(line: str) -> tuple[str, JobView]:
         estimated_start=None if start in ("N/A", "") else start,
         remaining_s=seconds(left) if word == "RUNNING" else None,
         is_leaving=word == _LEAVING,
+        is_suspended=word in _SUSPENDED,
     )
     return job_id, view

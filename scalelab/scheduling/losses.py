@@ -16,7 +16,7 @@ from scalelab.scheduling.gangs import LOST, PartEnded, Verdict
 
 HOLD_S = 20.0
 """How long the batch system may take to say why a node was lost."""
-_TAKEN_AWAY = re.compile(r"PREEMPT|TIMEOUT|DEADLINE", re.IGNORECASE)
+_TAKEN_AWAY = re.compile(r"PREEMPT|SUSPEND|TIMEOUT|DEADLINE", re.IGNORECASE)
 
 Loss = NodeLeft | PartEnded
 

@@ -217,6 +217,10 @@ class Provision:
                     self._ended(job, view.reason)
             if view.state is JobState.ENDED:
                 self._ended(job, view.reason)
+            elif view.is_suspended:
+                # What it was measuring is spoilt, and nobody knows when it goes on.
+                self._ended(job, f"{view.reason}, so it was given up")
+                self._batch.give_back(name)
             elif view.can_never_run:
                 self._drop(job)
                 self._setbacks.refused(

@@ -63,7 +63,10 @@ def test_slurm_shows_jobs(program: Program) -> None:
             state=running, remaining_s=598, estimated_start="2026-11-20T08:00:00"
         ),
         "job14": JobView(
-            state=running, reason="SUSPENDED", estimated_start="2026-11-20T08:00:00"
+            state=running,
+            reason="SUSPENDED",
+            estimated_start="2026-11-20T08:00:00",
+            is_suspended=True,
         ),
         "job15": JobView(
             state=ended, reason="CANCELLED", estimated_start="2026-11-20T08:00:00"
@@ -151,7 +154,7 @@ def test_pbs_shows_jobs(program: Program) -> None:
         ),
         "job4": JobView(state=running, remaining_s=580),
         "job5": JobView(state=running, remaining_s=3600),
-        "job6": JobView(state=running, reason="suspended"),
+        "job6": JobView(state=running, reason="suspended", is_suspended=True),
         "job7": JobView(state=ended, reason="ended with status -29"),
         "job8": JobView(state=ended, reason="ended"),
         "job9": JobView(state=pending, estimated_start="Sat Nov 21 03:00:00"),

@@ -379,6 +379,21 @@ def test_a_job_that_takes_too_long_to_end_has_ended(
     assert list(slow.batch.requested) == ["run-1", "run-2"]
 
 
+def test_a_suspended_job_is_given_up_and_replaced(
+    scene: Callable[..., Scene],
+) -> None:
+    stopped = scene()
+    stopped.begin((2,))
+    stopped.up("run-1", "a")
+    stopped.tick()
+    view = JobView(state=JobState.RUNNING, reason="suspended", is_suspended=True)
+    stopped.see(run_1=view)
+    stopped.tick()
+    assert stopped.said[-1] == "job 1 (run-1) ended: suspended, so it was given up."
+    assert stopped.batch.ended == ["run-1"]
+    assert list(stopped.batch.requested) == ["run-1", "run-2"]
+
+
 def test_losses_in_a_row_come_to_an_end_unless_trials_are_measured_in_between(
     scene: Callable[..., Scene],
 ) -> None:
