@@ -26,7 +26,7 @@ from scipy.special import ndtr
 from scalelab.errors import FitError, SpecError
 from scalelab.laws.convergence_curve import BatchCurve, parameter_rows
 from scalelab.laws.convergence_rows import split_targets, target_rows, with_workers
-from scalelab.laws.interval import SEED, central
+from scalelab.laws.interval import SEED, central, check_mass
 from scalelab.laws.rows import CurveKey, curve_label, numbers
 from scalelab.laws.support import Support
 
@@ -97,8 +97,7 @@ class ConvergenceLaw:
             (within ``budget_samples``; at all where none is given) and ``support``; NaN
             where ``unsupported``.
         """
-        if not 0 < interval < 1:
-            raise SpecError(f"interval={interval} must lie between 0 and 1, e.g. 0.8.")
+        check_mass(interval)
         frame = with_workers(configurations.reset_index(drop=True))
         answers = []
         for key, part in split_targets(frame).items():
@@ -138,18 +137,26 @@ class ConvergenceLaw:
         return np.asarray(rng.random((len(chance), 1)) < chance)
 
     def curve_of(self, key: CurveKey) -> CurveKey:
-        """Return the one curve that agrees with these columns.
+        """Return the one curve that agrees with these columns, in most of them.
 
         Raises
         ------
         SpecError
             None or several do; lists them.
         """
+        if key in self.curves:
+            return key
         asked = dict(key)
         matches = [
             curve
             for curve in self.curves
             if all(asked.get(name, value) == value for name, value in curve)
+        ]
+        named = [len(asked.keys() & dict(curve).keys()) for curve in matches]
+        matches = [
+            curve
+            for curve, number in zip(matches, named, strict=True)
+            if number == max(named)
         ]
         if len(matches) == 1:
             return matches[0]

@@ -16,6 +16,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from scalelab.errors import SpecError
+
 SEED = 20210714
 NUM_WALKERS = 40
 NUM_DRAWS = 400
@@ -24,6 +26,18 @@ _JUMP_EVERY = 8
 _ZERO_TOLERANCE = 0.1
 
 LogDensity = Callable[[np.ndarray], np.ndarray]
+
+
+def check_mass(interval: float) -> None:
+    """Refuse what is no probability mass of an interval.
+
+    Raises
+    ------
+    SpecError
+        If it does not lie between 0 and 1.
+    """
+    if not 0 < interval < 1:
+        raise SpecError(f"interval={interval} must lie between 0 and 1, e.g. 0.8.")
 
 
 def central(draws: np.ndarray, mass: float) -> tuple[np.ndarray, np.ndarray]:

@@ -22,7 +22,7 @@ import pandas as pd
 
 from scalelab.errors import FitError, NotIdentifiableError, SpecError
 from scalelab.laws.curve import Curve
-from scalelab.laws.interval import NUM_DRAWS, SEED
+from scalelab.laws.interval import NUM_DRAWS, SEED, check_mass
 from scalelab.laws.mixture import Mixture
 from scalelab.laws.physics import Terms
 from scalelab.laws.prior import StepTimePrior
@@ -188,8 +188,7 @@ class StepTimeLaw:
         SpecError
             A configuration does not say which curve it belongs to.
         """
-        if not 0 < interval < 1:
-            raise SpecError(f"interval={interval} must lie between 0 and 1, e.g. 0.8.")
+        check_mass(interval)
         parts = [
             self._predict_curve(key, part, interval, guess)
             for key, part in self._by_curve(configurations)
@@ -278,6 +277,8 @@ class StepTimeLaw:
 
     def _curve_of(self, key: CurveKey) -> CurveKey:
         """Return the one curve that agrees with what the configuration says."""
+        if key in self.curves:
+            return key
         asked = dict(key)
         matches = [
             curve

@@ -28,7 +28,7 @@ from scipy.special import ndtri
 from scalelab.errors import FitError, SpecError
 from scalelab.laws.convergence import ConvergenceLaw
 from scalelab.laws.convergence_rows import STALE, split_targets, with_workers
-from scalelab.laws.interval import NUM_DRAWS, SEED, central
+from scalelab.laws.interval import NUM_DRAWS, SEED, central, check_mass
 from scalelab.laws.rows import configurations, curve_columns, numbers
 from scalelab.laws.step_time import StepTimeLaw
 from scalelab.laws.support import Support
@@ -196,8 +196,7 @@ class TimeToTargetLaw:
             ``time_to_target_lo_s``, ``time_to_target_hi_s``,
             ``probability_of_reaching`` and ``support``, the weaker of the two laws'.
         """
-        if not 0 < interval < 1:
-            raise SpecError(f"interval={interval} must lie between 0 and 1, e.g. 0.8.")
+        check_mass(interval)
         frame = configurations.reset_index(drop=True)
         product, support = self._log_product(frame)
         draws = product + self.factorisation.draws()

@@ -155,6 +155,16 @@ def test_rules_are_fitted_apart(rng):
         law.predict(asked(256))
 
 
+def test_runs_without_a_rule_are_a_curve_of_their_own(rng):
+    worse = trials(rng).assign(
+        lr_rule=None, samples_to_target=lambda d: d["samples_to_target"] * 2
+    )
+    law = ConvergenceLaw.fit(pd.concat([trials(rng), worse]))
+    answer = law.predict(asked(256, 256, lr_rule=[None, "sqrt"]))
+    ratio = answer["samples_to_target"].iloc[0] / answer["samples_to_target"].iloc[1]
+    assert ratio == pytest.approx(2, rel=0.1)
+
+
 def test_only_marks_that_spoil_convergence_leave_rows_out(rng):
     frame = trials(rng)
     marks = [["shared_node"], ["code_changed"]] * (len(frame) // 2)

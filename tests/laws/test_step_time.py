@@ -177,6 +177,14 @@ def test_curves_are_fitted_apart_and_asked_for_by_name(rows):
         law.predict(configurations([16], precision="fp16"))
 
 
+def test_rows_without_a_value_of_a_column_are_a_curve_of_their_own(rows):
+    slow = rows.assign(precision=None, step_time_s=rows["step_time_s"] * 3)
+    law = StepTimeLaw.fit(pd.concat([rows.assign(precision="bf16"), slow]))
+    answer = law.predict(configurations([16, 16], precision=[None, "bf16"]))
+    ratio = answer["step_time_s"].iloc[0] / answer["step_time_s"].iloc[1]
+    assert ratio == pytest.approx(3, rel=0.02)
+
+
 def test_every_term_of_a_clean_sweep_is_recovered(rows, machine, law):
     table = law.parameters(0.95).set_index("name")
     declared = {
