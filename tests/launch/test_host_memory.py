@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from promised import skip_or_fail
 from watching import ENTRY, STAND_IN
 
 from scalelab.launch.host_memory import oom_kill_count
@@ -73,7 +72,8 @@ def small_group() -> Iterator[Path]:
         yield group
         group.rmdir()
         return
-    skip_or_fail("no control group with a memory limit can be made here")
+    # A machine gives it or not: nothing that CI could install would.
+    pytest.skip("no control group with a memory limit can be made here")
 
 
 @pytest.mark.slow
