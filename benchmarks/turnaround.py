@@ -63,6 +63,7 @@ def ours(slurm: ThrowawaySlurm, number: int) -> list[float]:
             "warmup_steps": 1,
             "steps": 2,
             "repeats": number,
+            "canary_every": 0,
         },
         "local_batch_size": [16],
         "gpus": [2],

@@ -171,7 +171,8 @@ def test_the_knee_of_the_example_lies_inside_its_range_and_is_no_close_call(larg
 
 @pytest.mark.slow
 def test_random_machines_are_recovered_as_often_as_their_intervals_say(large):
-    trials = expand(large, large.resolve_site())
+    planned = expand(large, large.resolve_site())
+    trials = [trial for trial in planned if trial.canary_after is None]
     terms, knees = [], []
     for seed in range(12):
         rng = np.random.default_rng(seed)

@@ -136,5 +136,5 @@ def test_notebooks_run_from_top_to_bottom(path: Path, run: Path) -> None:
         for cell in notebook.cells
         for output in cell.get("outputs", ())
     )
-    assert "emulated: 20 attempts" in printed
+    assert "emulated: 22 attempts" in printed
     assert "global batch" in printed
