@@ -8,14 +8,15 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-import pandas as pd
 import psutil
+import pytest
+from batch_sweeps import BatchSweep
 from fake_programs import FakePrograms
+from promised import skip_or_fail
 
-from scalelab.records.store import RunStore
-
-SITE = {
+SITE: dict[str, Any] = {
     "scheduler": "pbs",
     "device_type": "cpu",
     "request_gpus": True,
@@ -23,11 +24,12 @@ SITE = {
     "walltime": "10min",
     "poll_interval": "1s",
 }
-EXPERIMENT = {
+SMALL: dict[str, Any] = {
     "workload": {"name": "emulated", "sample_time_s": 0.002},
     "measure": {"kind": "throughput", "warmup_steps": 1, "steps": 10, "repeats": 3},
     "local_batch_size": [4],
 }
+_STATES = {"R": "RUNNING", "E": "RUNNING", "Q": "PENDING"}
 
 
 class Pbs:
@@ -52,26 +54,19 @@ class Pbs:
     def _stand_in(self) -> None:
         state, programs = self.home / "pbs", FakePrograms(self.home / "bin")
         state.mkdir()
-        (state / "number").write_text("0")
         script = Path(__file__).with_name("standin_pbs.py")
-        for name in ("qsub", "qstat", "qdel", "pbsdsh"):
-            programs.does(name, f'exec {sys.executable} {script} {name} "$@"')
+        for name in ("qsub", "qstat", "qdel", "pbsdsh", "admin"):
+            # Without site packages, which it does not need, it starts sooner.
+            programs.does(name, f'exec {sys.executable} -S {script} {name} "$@"')
         self.env["PATH"] = f"{programs.folder}:{self.env['PATH']}"
         self.env["STANDIN_PBS"] = str(state)
+        if self.run("admin", "can-name-hosts") != "n1\n":
+            skip_or_fail("what stands in for PBS may not give hosts their names")
 
-    def write(self, name: str, experiment: dict, **site: object) -> list[str]:
-        """Write an experiment and a profile; return the words that name them."""
-        local = {} if self.is_real else {"interface": "lo", "driver_interface": "lo"}
-        text = json.dumps({"name": name, **EXPERIMENT, **experiment})
-        (self.home / f"{name}.yaml").write_text(text)
-        profile = json.dumps({**SITE, **local, **site})
-        (self.home / f"{name}-site.yaml").write_text(profile)
-        return [f"{name}.yaml", "--site", f"./{name}-site.yaml"]
-
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        """Start ``scalelab``; what it says comes through a pipe."""
+    def start_scalelab(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start ``scalelab`` as the user; all it says comes through one pipe."""
         process = subprocess.Popen(
-            [sys.executable, "-m", "scalelab", *words],
+            [sys.executable, "-m", "scalelab", *arguments],
             cwd=self.home,
             env=self.env,
             stdout=subprocess.PIPE,
@@ -80,6 +75,12 @@ class Pbs:
         )
         self._started.append(process)
         return process
+
+    def scalelab(self, *arguments: str, timeout: float = 120) -> tuple[int, str]:
+        """Run ``scalelab`` as the user; return its status and all it says."""
+        process = self.start_scalelab(*arguments)
+        said, _ = process.communicate(timeout=timeout)
+        return process.returncode, said
 
     def run(self, program: str, *words: str) -> str:
         """Run a program of PBS; return what it prints."""
@@ -92,28 +93,25 @@ class Pbs:
         )
         return done.stdout
 
-    def known(self) -> list[str]:
-        """Return the ids of the jobs that are queued or run."""
-        return list(json.loads(self.run("qstat", "-f", "-F", "json")).get("Jobs", {}))
+    def admin(self, *words: str) -> str:
+        """Do what only the administrator of PBS may, or skip the test."""
+        if self.is_real:
+            pytest.skip("takes the administrator of this PBS")
+        return self.run("admin", *words).strip()
 
-    def num_ended(self, name: str) -> int:
-        """Return how many attempts of a run have a result."""
-        return len(list((self.home / "runs" / name).glob("trials/*/*/result.json")))
+    def jobs(self) -> dict[str, str]:
+        """Return the state of every job that is queued or runs, by its id."""
+        said = json.loads(self.run("qstat", "-f", "-F", "json"))
+        return {
+            job_id: _STATES.get(job["job_state"], job["job_state"])
+            for job_id, job in said.get("Jobs", {}).items()
+        }
 
-    def observations(self, name: str) -> pd.DataFrame:
-        return RunStore.open(self.home / "runs" / name).observations()
+    def cancel(self, job: str) -> None:
+        """Cancel a job."""
+        self.run("qdel", job)
 
-    def kill_what_is_left(self) -> None:
-        """End whatever a test has started and not ended, jobs of the stand-in too."""
-        while left := self._left():
-            for process in left:
-                process.kill()
-            psutil.wait_procs(left, 10)
-        for process in self._started:
-            with process:
-                pass  # closes its pipe
-
-    def _left(self) -> list[psutil.Process]:
+    def user_processes(self) -> list[psutil.Process]:
         """Return what has this home, and what belongs to a session that has."""
         sessions: dict[psutil.Process, int] = {}
         homes: dict[psutil.Process, str] = {}
@@ -125,3 +123,35 @@ class Pbs:
         mine = {process for process, home in homes.items() if home == str(self.home)}
         begun = {sessions[process] for process in mine} - {os.getsid(0)}
         return [each for each in sessions if each in mine or sessions[each] in begun]
+
+    def kill_what_is_left(self) -> None:
+        """End whatever a test has started and not ended, jobs of the stand-in too."""
+        while left := self.user_processes():
+            for process in left:
+                process.kill()
+            psutil.wait_procs(left, 10)
+        for process in self._started:
+            with process:
+                pass  # closes its pipe
+
+
+class Swept(BatchSweep):
+    """A sweep of the user's.
+
+    Parameters
+    ----------
+    pbs
+        Where it runs.
+    name
+        Of the experiment.
+    experiment
+        Settings.
+    site
+        Settings of the site, on top of what all have.
+    """
+
+    def __init__(
+        self, pbs: Pbs, name: str, experiment: dict[str, Any], **site: Any
+    ) -> None:
+        local = {} if pbs.is_real else {"interface": "lo", "driver_interface": "lo"}
+        super().__init__(pbs, name, experiment, {**SITE, **local, **site})

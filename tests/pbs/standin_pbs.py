@@ -1,99 +1,51 @@
-"""A stand-in for PBS: not PBS, but programs that answer as OpenPBS 23.06 was seen to.
+"""A stand-in for PBS: not PBS, but programs that answer as PBS was seen to.
 
-``qsub``, ``qstat``, ``qdel`` and ``pbsdsh`` with what a sweep uses of them: exit codes,
-``-F json`` with its values that look like numbers made numbers, "Can Never Run", no
-history of jobs that ended. Jobs are processes of this machine; what is scheduled is
-scheduled whenever one of the programs is called. State lies in ``$STANDIN_PBS``.
+``qsub``, ``qstat``, ``qdel`` and ``pbsdsh`` with what a sweep uses of them, and
+``admin`` for what happens to a cluster. Jobs are processes of this machine under the
+names of four hosts with 4 cores and 2 GPUs each. Where its behaviour comes from:
+
+From a run of OpenPBS 23.06 with GPUs that were a counted resource: exit statuses,
+``-F json`` whose values that look like numbers are numbers, "Can Never Run" and "Not
+Running", no history of jobs that ended, the environment of jobs and of what pbsdsh
+starts, a job that was deleted or ran too long leaving the queue only seconds later,
+what is written to the output of the latter, a suspended job ("S", as preemption may do)
+whose worker says no more, a requeued job keeping its id, a job on a host that went down
+going on as "R".
+
+From OpenPBS's sources (``src/server/node_manager.c``, ``req_rerun.c``,
+``req_preemptjob.c``, ``src/cmds/qdel.c``): a job of a host that is down for
+``node_fail_requeue`` seconds is requeued, or deleted if it is not rerunable; a requeue
+of a job that is not rerunable is refused, and preemption goes on to the next method of
+``preempt_order``, here "R D".
+
+From what users of OpenPBS published: the words and statuses of a server that cannot be
+reached (qstat's: QutEcoacoustics/baw-server issue 776), and of qdel where a MoM cannot.
+
+Simpler than PBS: the MoMs look more often, nothing is scheduled while nobody asks, and
+a job's processes are the process group of its script.
 """
 
-import fcntl
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
-HOME = Path(os.environ["STANDIN_PBS"])
-SERVER = "standin"
-TOTAL = {"ncpus": 8, "ngpus": 4}
-UNKNOWN_QUEUE, UNKNOWN_JOB, FINISHED_JOB = 170, 153, 35
+from standin_jobs import (
+    SERVER,
+    STATE,
+    cut_power,
+    login,
+    on_host,
+    server,
+    suspend,
+    terminate,
+)
 
-
-@contextmanager
-def jobs():
-    """Give all jobs by id, schedule, and write them down again."""
-    with (HOME / "lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        path = HOME / "jobs.json"
-        known = json.loads(path.read_text()) if path.exists() else {}
-        schedule(known)
-        yield known
-        schedule(known)
-        path.write_text(json.dumps(known))
-
-
-def schedule(known) -> None:
-    """Forget what has ended, end what has run too long, start what fits."""
-    for job_id, job in list(known.items()):
-        if job["state"] == "R":
-            if time.time() > job["start"] + job["walltime"]:
-                kill(job)
-            if not is_alive(job["pid"]):
-                del known[job_id]
-    for job_id, job in known.items():
-        if job["state"] != "Q":
-            continue
-        for name, total in TOTAL.items():
-            asked = job["asked"].get(name, 0)
-            held = sum(
-                other["asked"].get(name, 0)
-                for other in known.values()
-                if other["state"] == "R"
-            )
-            sizes = f"Insufficient amount of resource: {name} "
-            sizes += f"(R: {asked} A: {total - held} T: {total})"
-            if asked > total:
-                job["comment"] = f"Can Never Run: {sizes}"
-                break
-            if asked > total - held:
-                job["comment"] = f"Not Running: {sizes}"
-                break
-        else:
-            start(job_id, job)
-
-
-def start(job_id, job) -> None:
-    nodefile = HOME / f"{job_id}.nodes"
-    nodefile.write_text("".join(f"host{index}\n" for index in range(job["chunks"])))
-    env = {**os.environ, "PBS_JOBID": job_id, "PBS_NODEFILE": str(nodefile)}
-    with Path(job["output"]).open("ab") as output:
-        process = subprocess.Popen(
-            ["bash", job["script"]],
-            cwd=os.environ["HOME"],
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-    job.update(state="R", pid=process.pid, start=time.time(), comment="Job run")
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
-
-
-def kill(job) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(job["pid"], signal.SIGTERM)
+UNKNOWN_QUEUE, UNKNOWN_JOB, NO_MOM, NO_SERVER = 170, 153, 222, 162
+DOWN = STATE / "server-is-down"
 
 
 def directives(script: str) -> dict[str, str]:
@@ -109,31 +61,43 @@ def clock(text: str) -> int:
     return hours * 3600 + minutes * 60 + seconds
 
 
+def clock_of(seconds: int) -> str:
+    return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+
+
 def qsub(path: str) -> int:
     script = Path(path).read_text()
     asked = directives(script)
     if asked.get("-q") == "nowhere":
         print("qsub: Unknown queue", file=sys.stderr)
         return UNKNOWN_QUEUE
-    chunks, *parts = asked["-l select"].split(":")
+    num_chunks, *parts = asked["-l select"].split(":")
     sizes = dict(part.split("=") for part in parts)
-    with jobs() as known:
-        number = int((HOME / "number").read_text()) + 1
-        (HOME / "number").write_text(str(number))
-        job_id = f"{number}.{SERVER}"
-        copy = HOME / f"{job_id}.sh"
+    with server() as known:
+        known["number"] += 1
+        job_id = f"{known['number']}.{SERVER}"
+        copy = STATE / f"{job_id}.sh"
         copy.write_text(script)
-        known[job_id] = {
+        known["jobs"][job_id] = {
             "name": asked["-N"],
+            "queue": asked.get("-q", "workq"),
             "state": "Q",
-            "chunks": int(chunks),
-            "asked": {
-                name: int(chunks) * int(sizes[name]) for name in TOTAL if name in sizes
+            "num_chunks": int(num_chunks),
+            "chunk": {
+                name: int(sizes[name]) for name in ("ncpus", "ngpus") if name in sizes
             },
-            "walltime": clock(asked.get("-l walltime", "100:00:00")),
+            "is_scattered": asked.get("-l place", "").startswith("scatter"),
+            "walltime_s": clock(asked.get("-l walltime", "100:00:00")),
+            "is_rerunable": asked.get("-r", "y") == "y",
             "output": asked["-o"],
+            "directory": str(Path.cwd()),
             "script": str(copy),
+            "hosts": [],
             "comment": "",
+            "run_count": 0,
+            "reruns": False,
+            "killed_s": None,
+            "gone_s": None,
         }
     print(job_id)
     return 0
@@ -142,53 +106,117 @@ def qsub(path: str) -> int:
 def qstat(*words: str) -> int:
     assert list(words[:3]) == ["-f", "-F", "json"], words
     status, shown = 0, {}
-    with jobs() as known:
-        for job_id in words[3:] or list(known):
-            if job_id not in known:
+    with server() as known:
+        for job_id in words[3:] or list(known["jobs"]):
+            if job_id in known["jobs"]:
+                shown[job_id] = view(known["jobs"][job_id])
+            else:
                 print(f"qstat: Unknown Job Id {job_id}", file=sys.stderr)
                 status = UNKNOWN_JOB
-                continue
-            job = known[job_id]
-            name = job["name"]
-            shown[job_id] = {
-                "Job_Name": int(name) if name.isdigit() else name,
-                "job_state": job["state"],
-                "comment": job["comment"],
-                "Resource_List": {"walltime": clock_of(job["walltime"])},
-            }
-            if job["state"] == "R":
-                used_s = int(time.time() - job["start"]) // 10 * 10
-                shown[job_id]["resources_used"] = {"walltime": clock_of(used_s)}
-    values = {"timestamp": int(time.time())}
-    print(json.dumps({**values, "Jobs": shown} if shown else values))
+    print(json.dumps({**header(), "Jobs": shown} if shown else header()))
     return status
 
 
-def clock_of(seconds: int) -> str:
-    return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+def header() -> dict[str, object]:
+    return {"timestamp": int(time.time()), "pbs_server": SERVER}
+
+
+def view(job) -> dict[str, object]:
+    """Return what qstat shows of a job."""
+    name, chunk = job["name"], job["chunk"]
+    totals = {each: size * job["num_chunks"] for each, size in chunk.items()}
+    shown = {
+        "Job_Name": int(name) if name.isdigit() else name,
+        "job_state": job["state"],
+        "queue": job["queue"],
+        "comment": job["comment"],
+        "Rerunable": "True" if job["is_rerunable"] else "False",
+        "Resource_List": {**totals, "walltime": clock_of(job["walltime_s"])},
+    }
+    if job["run_count"]:
+        shown["run_count"] = job["run_count"]
+    if job["state"] == "R":
+        sizes = ":".join(f"{each}={size}" for each, size in chunk.items())
+        shown["exec_vnode"] = "+".join(f"({host}:{sizes})" for host in job["hosts"])
+        used_s = int(time.time() - job["start_s"])
+        if used_s > 1:
+            used = {"walltime": clock_of(used_s // 10 * 10)}
+            shown["resources_used"] = used
+    return shown
 
 
 def qdel(job_id: str) -> int:
-    with jobs() as known:
-        if job_id not in known:
+    with server() as known:
+        job = known["jobs"].get(job_id)
+        if job is None:
             print(f"qdel: Unknown Job Id {job_id}", file=sys.stderr)
             return UNKNOWN_JOB
-        if known[job_id]["state"] == "R":
-            kill(known[job_id])
+        if job["state"] == "Q":
+            del known["jobs"][job_id]
+        elif set(job["hosts"]) & set(known["down"]):
+            print(f"qdel: Server could not connect to MOM {job_id}", file=sys.stderr)
+            return NO_MOM
         else:
-            del known[job_id]
+            terminate(job)
     return 0
 
 
 def pbsdsh(*words: str) -> int:
-    hosts = Path(os.environ["PBS_NODEFILE"]).read_text().split()
-    env = {"PATH": "/bin:/usr/bin", "PBS_JOBID": os.environ["PBS_JOBID"]}
-    tasks = [subprocess.Popen(words[1:], env=env) for _ in hosts]
-    for task in tasks:
-        task.wait()
+    nodefile = os.environ["PBS_NODEFILE"]
+    first, *_ = hosts = Path(nodefile).read_text().split()
+    tasks = []
+    for number, host in enumerate(hosts):
+        env = {**login(host), "PATH": "/bin:/usr/bin"}
+        env |= {"PBS_JOBID": os.environ["PBS_JOBID"], "PBS_NODENUM": str(number)}
+        if host != first:
+            env["PBS_NODEFILE"] = nodefile
+        tasks.append(subprocess.Popen(on_host(host, list(words[1:])), env=env))
+    for number, task in enumerate(tasks):
+        if status := task.wait():
+            print(f"pbsdsh: task {number:#010x} exit status {status}", file=sys.stderr)
     return 0
 
 
+def admin(what: str, name: str = "") -> int:
+    """Do what an administrator does, or what happens to hosts."""
+    if what == "stop-server":
+        DOWN.touch()
+    elif what == "start-server":
+        DOWN.unlink()
+    elif what == "can-name-hosts":
+        return subprocess.run(on_host("n1", ["hostname"])).returncode
+    with server() as known:
+        if what == "preempt":
+            job = known["jobs"][name]
+            job["reruns"] = job["is_rerunable"]
+            terminate(job)
+        elif what == "suspend":
+            suspend(known["jobs"][name])
+        elif what == "cut-power":
+            known["down"][name] = time.time()
+            cut_power(name)
+        elif what == "host-of":
+            print(known["jobs"][name]["hosts"][0])
+    return 0
+
+
+def cannot_reach_server(program: str) -> int:
+    """Say what the programs say while the server is away."""
+    if program == "qdel":
+        print(f"Couldn't connect to cluster: {SERVER}", file=sys.stderr)
+        return NO_SERVER
+    words = f"cannot connect to server {SERVER} (errno=15010)"
+    print(f"Connection refused\n{program}: {words}", file=sys.stderr)
+    if program == "qsub":
+        return NO_SERVER
+    print(json.dumps(header()))
+    return 255
+
+
 if __name__ == "__main__":
-    programs = {"qsub": qsub, "qstat": qstat, "qdel": qdel, "pbsdsh": pbsdsh}
-    sys.exit(programs[sys.argv[1]](*sys.argv[2:]))
+    program, *arguments = sys.argv[1:]
+    programs = {"qsub": qsub, "qstat": qstat, "qdel": qdel}
+    if program in programs and DOWN.exists():
+        sys.exit(cannot_reach_server(program))
+    programs |= {"pbsdsh": pbsdsh, "admin": admin}
+    sys.exit(programs[program](*arguments))

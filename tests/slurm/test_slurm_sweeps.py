@@ -2,10 +2,10 @@
 
 import re
 
+import batch_scenarios
 import pytest
 from slurm_sweeps import DIGITS, EMULATED, Swept
 from throwaway_slurm import ThrowawaySlurm
-from waiting import wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -73,22 +73,7 @@ def test_what_waits_says_why_and_a_cancelled_job_is_replaced(
     hold = ["sbatch", "-N4", "--exclusive", "--job-name=other", "--wrap=sleep 300"]
     other = slurm.run(hold).split()[-1]
     swept = Swept(slurm, "queued", {**EMULATED, "gpus": [1]})
-    swept.start()
-    said = wait_until(
-        lambda: "pending, Resources" in (now := _status(swept)) and now, "it is said"
-    )
-    assert "queued-1 (job " in said
-    queued = next(job for job in slurm.jobs() if job != other)
-    slurm.run(["scancel", queued])
-    wait_until(lambda: set(slurm.jobs()) - {queued, other}, "another job is submitted")
-    slurm.run(["scancel", other])
-    code, said = swept.end()
-    assert code == 0, said + swept.job_logs()
-    swept.check_complete(1)
-
-
-def _status(swept: Swept) -> str:
-    return swept.status() if (swept.directory / "run.json").exists() else ""
+    batch_scenarios.loses_a_job_that_waits(swept, 1, other, "pending, Resources")
 
 
 @pytest.mark.parametrize(

@@ -175,12 +175,12 @@ class ThrowawaySlurm:
         assert done.returncode == 0, f"{argv}: {done.stdout}{done.stderr}{self.log()}"
         return done.stdout
 
-    def start(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[str]:
-        """Start a program inside; what it says comes through pipes."""
+    def start_scalelab(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start ``scalelab`` as the user; all it says comes through one pipe."""
         return subprocess.Popen(
-            self.command(argv, **options),
+            self.command(["scalelab", *arguments]),
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
         )
 
@@ -200,6 +200,10 @@ class ThrowawaySlurm:
         lines = self.run(["squeue", "-h", "-o", "%i %T"]).splitlines()
         return {line.split()[0]: line.split()[1] for line in lines}
 
+    def cancel(self, job: str) -> None:
+        """Cancel a job."""
+        self.run(["scancel", job])
+
     def is_idle(self) -> bool:
         """Tell whether every node waits for a job."""
         states = self.run(["sinfo", "-h", "-N", "-p", "gpu", "-o", "%T"]).split()
@@ -217,6 +221,10 @@ class ThrowawaySlurm:
             except (OSError, psutil.NoSuchProcess):
                 continue
         return found
+
+    def user_processes(self) -> list[psutil.Process]:
+        """Return what the user runs."""
+        return self.processes(USER_ID)
 
     def log(self) -> str:
         """Return the ends of the daemons' logs."""

@@ -1,0 +1,56 @@
+"""What happens to jobs, hosts and drivers of a sweep on PBS, or on its stand-in."""
+
+import batch_scenarios
+import pytest
+from batch_scenarios import running_job
+from pbs_sweeps import Pbs, Swept
+from waiting import wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+def test_fifty_trials_survive_the_loss_of_job_nanny_and_worker(pbs: Pbs) -> None:
+    swept = Swept(pbs, "lossy", batch_scenarios.FIFTY_FOUR, nodes=2)
+    said = batch_scenarios.loses_a_job_a_nanny_and_a_worker(swept)
+    assert "ended: the batch system does not know it any more." in said, said
+
+
+def test_a_killed_driver_leaves_nothing_and_is_succeeded(pbs: Pbs) -> None:
+    trials = batch_scenarios.TWENTY_SEVEN
+    swept = Swept(pbs, "killed", trials, nodes=2, max_jobs=2)
+    batch_scenarios.loses_its_driver(swept)
+
+
+def test_preempted_jobs_and_a_restarted_server_cost_nothing_but_time(
+    pbs: Pbs,
+) -> None:
+    def preempt() -> None:
+        pbs.admin("suspend", running_job(swept))
+
+    def preempt_and_restart_server() -> None:
+        job = running_job(swept)
+        pbs.admin("preempt", job)
+        wait_until(lambda: job not in pbs.jobs(), "it is deleted, not requeued")
+        pbs.admin("stop-server")
+        seen = "cannot connect to server"
+        wait_until(lambda: seen in swept.status(), "the sweep has noticed")
+        pbs.admin("start-server")
+
+    swept = Swept(pbs, "preempted", batch_scenarios.TWELVE, nodes=1)
+    said, lost = batch_scenarios.is_preempted_and_left_alone(
+        swept, preempt, preempt_and_restart_server
+    )
+    assert "ended: suspended, so it was given up." in said, said
+    # Of a job that has gone PBS does not say why.
+    outcomes = set(lost["outcome"])
+    assert outcomes == {"preempted", "node_fail"}, lost["reason"].to_list()
+
+
+def test_a_host_that_goes_down_is_done_without(pbs: Pbs) -> None:
+    def take_down() -> str:
+        host = pbs.admin("host-of", running_job(swept))
+        pbs.admin("cut-power", host)
+        return host
+
+    swept = Swept(pbs, "down", batch_scenarios.TWELVE_ON_TWO_NODES, nodes=2)
+    batch_scenarios.loses_a_host(swept, take_down)
