@@ -11,6 +11,7 @@ import typer
 from scalelab.cli.wording import columns, gpu_hours, nodes, trials
 
 if TYPE_CHECKING:
+    from scalelab.experiment.site import Site
     from scalelab.experiment.trial import Trial
     from scalelab.sweeping import Sweep
 
@@ -63,7 +64,7 @@ def _rows(planned: Iterable[Trial]) -> list[tuple[str, ...]]:
         row = (
             trial.kind.value if trial.canary_after is None else "canary",
             str(trial.world_size),
-            str(trial.allocation),
+            " ".join(filter(None, (str(trial.allocation), trial.node_group))),
             f"{trial.global_batch_size:,}",
             f"{trial.local_batch_size:,} x {trial.data_parallel_size} "
             f"x {trial.gradient_accumulation_steps}",
@@ -73,6 +74,12 @@ def _rows(planned: Iterable[Trial]) -> list[tuple[str, ...]]:
 
 
 def _notes(asked: Sweep) -> Iterator[str]:
+    groups = tuple(asked.site.node_groups)
+    if groups and asked.experiment.node_group is None:
+        yield (
+            f"The experiment names no node_group: trials run on {groups[0]}, the first "
+            f"of {', '.join(groups)}."
+        )
     if asked.plan.assumes_local_batch:
         yield (
             "local_batch_size: auto is found first, on one device; the table assumes "
@@ -104,20 +111,28 @@ def _cost(asked: Sweep) -> Iterator[str]:
 
 
 def _job_scripts(asked: Sweep) -> Iterator[str]:
-    """Render what a batch system would be asked for."""
+    """Render what a batch system would be asked for, for each kind of nodes."""
+    if not asked.site.scheduler.is_batch_system:
+        return
+    largest: dict[str | None, int] = {}
+    for trial in asked.plan.trials:
+        before = largest.get(trial.node_group, 0)
+        largest[trial.node_group] = max(before, trial.allocation.num_nodes)
+    for group, num_nodes in largest.items():
+        yield from _job_script(asked, asked.site.groups[group], num_nodes)
+
+
+def _job_script(asked: Sweep, site: Site, largest: int) -> Iterator[str]:
     from scalelab.experiment.node_jobs import node_job_script
     from scalelab.records.job_list import CLUSTER_DIRECTORY
 
-    site = asked.site
-    if not site.scheduler.is_batch_system:
-        return
-    largest = max(trial.allocation.num_nodes for trial in asked.plan.trials)
     if site.provision == "one_job":
         num_nodes = largest
-        yield f"Job script, for {nodes(largest)} together:"
+        yield f"Job script, for {nodes(largest, site.group)} together:"
     else:
         num_nodes = 1
-        yield f"Job script, for up to {nodes(site.nodes or largest)} one by one:"
+        at_most = nodes(site.nodes or largest, site.group)
+        yield f"Job script, for up to {at_most} one by one:"
     script = node_job_script(
         site,
         num_nodes,

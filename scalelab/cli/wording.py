@@ -39,13 +39,14 @@ def trials(count: int) -> str:
     return f"{count:,} trial{'' if count == 1 else 's'}"
 
 
-def nodes(count: int) -> str:
-    """Return a number of nodes in words.
+def nodes(count: int, group: str | None = None) -> str:
+    """Return a number of nodes, those of a group, in words.
 
-    >>> nodes(1), nodes(16)
-    ('1 node', '16 nodes')
+    >>> nodes(1), nodes(16), nodes(2, "a100")
+    ('1 node', '16 nodes', '2 a100 nodes')
     """
-    return f"{count:,} node{'' if count == 1 else 's'}"
+    kind = f"{group} " if group else ""
+    return f"{count:,} {kind}node{'' if count == 1 else 's'}"
 
 
 def one_line(text: str) -> str:

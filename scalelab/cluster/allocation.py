@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,9 +46,9 @@ class AllocationNodes(Hub):
         self._log = directory / f"{self._job}.log"
 
     @property
-    def expected_devices(self) -> tuple[int, ...]:
-        """Devices of each node of the allocation."""
-        return (self.site.devices_per_node,) * self._num_nodes
+    def expected_devices(self) -> Mapping[str | None, tuple[int, ...]]:
+        """Devices of each node of the allocation; its nodes are alike."""
+        return {None: (self.site.devices_per_node,) * self._num_nodes}
 
     def _start(self) -> None:
         super()._start()

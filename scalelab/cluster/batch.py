@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -46,8 +46,8 @@ class BatchNodes(Hub):
     ----------
     site
         A site with scheduler slurm or pbs.
-    num_nodes
-        Nodes there are at most.
+    max_nodes
+        Nodes there are at most of a kind of which the site sets no limit.
     run_name, directory
         The run, and where its jobs' files are: on a file system the nodes share.
     preload, search_path, entry
@@ -57,14 +57,14 @@ class BatchNodes(Hub):
     def __init__(
         self,
         site: Site,
-        num_nodes: int,
+        max_nodes: int,
         *,
         run_name: str,
         directory: Path,
         **agent_options: Any,
     ) -> None:
         super().__init__(site, directory, **agent_options)
-        self._num_nodes = num_nodes
+        self._max_nodes = max_nodes
         self._run_name = run_name
         self._jobs: dict[str, BatchJob] = {}
         self._lines: dict[str, JobLine] = {}
@@ -73,9 +73,12 @@ class BatchNodes(Hub):
         self._tasks: set[asyncio.Future[None]] = set()
 
     @property
-    def expected_devices(self) -> tuple[int, ...]:
-        """Devices of each node there may be."""
-        return (self.site.devices_per_node,) * self._num_nodes
+    def expected_devices(self) -> Mapping[str | None, tuple[int, ...]]:
+        """Devices of each node there may be, by node group."""
+        return {
+            name: (group.devices_per_node,) * (group.nodes or self._max_nodes)
+            for name, group in self.site.groups.items()
+        }
 
     def _start(self) -> None:
         self._system = batch_system(self.site.scheduler)
@@ -104,8 +107,8 @@ class BatchNodes(Hub):
         """
         self._deliver = deliver
 
-    def request(self, num_nodes: int) -> str:
-        """Submit a job of so many nodes; return its name at once.
+    def request(self, num_nodes: int, group: str | None = None) -> str:
+        """Submit a job of so many nodes of a group; return its name at once.
 
         Raises
         ------
@@ -114,8 +117,9 @@ class BatchNodes(Hub):
         """
         name = f"{self._run_name}-{self._last_number + 1}"
         # Here, where an error ends the sweep: a task's would be heard by nobody.
+        site = self.site.groups[group]
         script = node_job_script(
-            self.site, num_nodes, job_name=name, directory=self._directory
+            site, num_nodes, job_name=name, directory=self._directory
         )
         self._last_number += 1
         self._begin(self._submit(name, script, num_nodes))

@@ -12,7 +12,7 @@ from scalelab.cluster.dask_nodes import DaskNodes
 from scalelab.cluster.network import own_address
 from scalelab.cluster.node_options import NodeOptions, write_private, write_tls_files
 from scalelab.errors import ClusterError
-from scalelab.experiment.node_jobs import NODE_SCRIPT, OPTIONS, node_script
+from scalelab.experiment.node_jobs import node_script, options_file, script_file
 from scalelab.records.attempt_io import storing
 
 if TYPE_CHECKING:
@@ -75,16 +75,23 @@ class Hub(DaskNodes):
         with storing(self._directory):
             self._directory.mkdir(parents=True, exist_ok=True)
         tls_files = write_tls_files(security, self._directory)
+        for path in tls_files:
+            self._stack.callback(Path(path).unlink, missing_ok=True)
+        for site in self.site.groups.values():
+            self._write_group_files(site, tls_files)
+
+    def _write_group_files(self, site: Site, tls_files: tuple[str, str, str]) -> None:
         options = NodeOptions(
             scheduler=self.address,
             tls_files=tls_files,
-            device_type=self.site.device_type.value,
-            num_devices=self.site.devices_per_node,
-            interface=self.site.interface,
+            device_type=site.device_type.value,
+            num_devices=site.devices_per_node,
+            group=site.group,
+            interface=site.interface,
             **self._agent_options,
         )
-        options.write(self._directory / OPTIONS)
-        script = node_script(self.site, self._directory)
-        write_private(self._directory / NODE_SCRIPT, script)
-        for path in (*tls_files, self._directory / OPTIONS):
-            self._stack.callback(Path(path).unlink, missing_ok=True)
+        path = self._directory / options_file(site.group)
+        options.write(path)
+        self._stack.callback(path.unlink, missing_ok=True)
+        script = node_script(site, self._directory)
+        write_private(self._directory / script_file(site.group), script)

@@ -53,7 +53,7 @@ def cluster_of(
 
     return BatchNodes(
         site,
-        site.nodes or max_nodes,
+        max_nodes,
         run_name=run.name,
         directory=run / CLUSTER_DIRECTORY,
         preload=preload,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from scalelab.cluster.credentials import run_security
@@ -56,9 +57,9 @@ class LocalNodes(DaskNodes):
         }
 
     @property
-    def expected_devices(self) -> tuple[int, ...]:
-        """Devices of each node when all are up."""
-        return tuple(len(share) for share in self._shares)
+    def expected_devices(self) -> Mapping[str | None, tuple[int, ...]]:
+        """Devices of each node when all are up; they are of one kind."""
+        return {None: tuple(len(share) for share in self._shares)}
 
     def _start(self) -> None:
         scratch, security = self._make_scratch(), run_security()

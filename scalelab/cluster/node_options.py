@@ -27,6 +27,8 @@ class NodeOptions:
         Certificate of the authority, certificate and key: paths that nodes can read.
     device_type, num_devices
         What it offers, ``cpu`` or ``cuda``, and how many.
+    group
+        The site's node group it belongs to; None where its nodes are alike.
     interface
         The network interface to use; None: the one that leads to the driver.
     preload, search_path, entry
@@ -37,6 +39,7 @@ class NodeOptions:
     tls_files: tuple[str, str, str]
     device_type: str
     num_devices: int
+    group: str | None = None
     interface: str | None = None
     preload: tuple[str, ...] = ()
     search_path: tuple[str, ...] = ()

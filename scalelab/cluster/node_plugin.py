@@ -36,6 +36,8 @@ class NodePlugin(WorkerPlugin):
         ``cpu`` or ``cuda``.
     device_ids
         The node's devices; None: all this process may use.
+    group
+        The site's node group it belongs to; None where its nodes are alike.
     preload, search_path, entry
         As in :class:`~scalelab.launch.gang_agent.NodeAgent`.
     own_session
@@ -50,6 +52,7 @@ class NodePlugin(WorkerPlugin):
         *,
         device_type: str,
         device_ids: tuple[str, ...] | None = None,
+        group: str | None = None,
         preload: tuple[str, ...] = (),
         search_path: tuple[str, ...] = (),
         entry: str | None = DEFAULT_ENTRY,
@@ -57,6 +60,7 @@ class NodePlugin(WorkerPlugin):
     ) -> None:
         self.device_type = device_type
         self.device_ids = device_ids
+        self.group = group
         self.preload = preload
         self.search_path = search_path
         self.entry = entry
@@ -102,6 +106,7 @@ def describe_node() -> Node:
         device_name=plugin.agent.device_name,
         num_cores=len(os.sched_getaffinity(0)),
         memory_bytes=psutil.virtual_memory().total,
+        group=plugin.group,
     )
 
 

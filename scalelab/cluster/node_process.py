@@ -50,6 +50,7 @@ async def serve(options: NodeOptions, job_name: str, scratch: Path) -> None:
     plugin = NodePlugin(
         device_type=options.device_type,
         device_ids=device_ids,
+        group=options.group,
         preload=options.preload,
         search_path=options.search_path,
         entry=options.entry,

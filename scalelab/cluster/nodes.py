@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -30,6 +31,8 @@ class Node:
         Cores the node's processes may use.
     memory_bytes
         Main memory of the machine.
+    group
+        The site's node group it belongs to; None where its nodes are alike.
     """
 
     name: str
@@ -39,6 +42,7 @@ class Node:
     device_name: str
     num_cores: int
     memory_bytes: int
+    group: str | None = None
 
     @property
     def job(self) -> str:
@@ -63,8 +67,8 @@ class Cluster(Protocol):
         ...
 
     @property
-    def expected_devices(self) -> tuple[int, ...]:
-        """Devices of each node the cluster has when all its nodes are up."""
+    def expected_devices(self) -> Mapping[str | None, tuple[int, ...]]:
+        """Devices of each node the cluster has when all are up, by node group."""
         ...
 
     def nodes(self) -> list[Node]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -22,8 +22,8 @@ from scalelab.experiment.placeholders import placeholders_in
 from scalelab.experiment.sections import AutoBatch, Launcher
 from scalelab.experiment.setups import (
     Setup,
-    allocations,
     num_combinations,
+    places,
     setups,
 )
 from scalelab.experiment.trial import Allocation, Trial, TrialKind
@@ -165,7 +165,8 @@ def largest_tried_batch(experiment: Experiment, site: Site) -> int:
     if experiment.job and experiment.job.samples_per_epoch:
         limits.append(experiment.job.samples_per_epoch)
     if experiment.global_batch_size:
-        smallest = min(found.world_size for found in allocations(experiment, site))
+        found = places(experiment, site).of_group.values()
+        smallest = min(place.world_size for group in found for place in group)
         limits.append(max(1, max(experiment.global_batch_size) // smallest))
     return min(limits)
 
@@ -191,16 +192,18 @@ def _configurations(
     """Return every feasible configuration; every listed value occurs in one."""
     _refuse_above_limit(num_combinations(experiment))
     assumed = largest_tried_batch(experiment, site)
-    places = allocations(experiment, site)
+    where = places(experiment, site)
+    left_out += where.left_out
     found: list[Configuration] = []
     problems: dict[tuple[str, int | None], SpecError] = {}
     used: set[tuple[str, int | None]] = set()
-    for setup in setups(experiment):
+    for setup in setups(experiment, site):
         largest = (local_batch_sizes or {}).get(setup, assumed)
         if local_batch_sizes and setup not in local_batch_sizes:
             left_out.append(f"{setup}: not even local_batch_size=1 fits into memory.")
             continue
-        for place, request in product(places, _requests(experiment, largest)):
+        allocations = where.of_group[setup.node_group]
+        for place, request in product(allocations, _requests(experiment, largest)):
             values = (
                 ("gpus", place.world_size),
                 ("local", request.local_batch_size),
@@ -267,22 +270,26 @@ def _where_convergence_runs(
 
     Batch norm sees the local batch, so each global batch keeps the local batches of the
     allocations it is meant for, and gradient accumulation makes up for the ranks.
-    Without batch norm one run per global batch says it all.
+    Without batch norm one run per global batch says it all, and one node group for all.
     """
-    places = list(dict.fromkeys(found.allocation for found in configurations))
+    of_group: dict[str | None, dict[Allocation, None]] = {}
+    for found in configurations:
+        of_group.setdefault(found.setup.node_group, {})[found.allocation] = None
     chosen: dict[tuple[Setup, int, int | None], Configuration] = {}
     # The largest local batch first: without batch norm it stands for the others.
     for found in sorted(configurations, key=lambda item: -item.batch.local_batch_size):
         local, total = found.batch.local_batch_size, found.batch.global_batch_size
         held = local if experiment.has_batch_norm else None
-        place = _place_for(experiment, places, local, total)
+        group = of_group[found.setup.node_group]
+        place = _place_for(experiment, group, local, total)
         if _synchronises_batch_norm(experiment, found.setup):
             # A statistic sees the ranks together: only these ranks see that many.
             place = found.allocation
             held = local * place.world_size
         batch = from_both(local, total, world_size=place.world_size)
+        anywhere = replace(found.setup, node_group=None)
         chosen.setdefault(
-            (found.setup, total, held), Configuration(found.setup, place, batch)
+            (anywhere, total, held), Configuration(found.setup, place, batch)
         )
     return sorted(
         chosen.values(),
@@ -296,7 +303,7 @@ def _synchronises_batch_norm(experiment: Experiment, setup: Setup) -> bool:
 
 
 def _place_for(
-    experiment: Experiment, places: list[Allocation], local: int, total: int
+    experiment: Experiment, places: Iterable[Allocation], local: int, total: int
 ) -> Allocation:
     """Return the fewest devices that divide, or most up to ``convergence_gpus``."""
     fitting = sorted(
@@ -336,6 +343,7 @@ def _trial(
             if rates
             else None
         ),
+        node_group=setup.node_group,
         parallelism=setup.parallelism,
         precision=setup.precision,
         seed=seed,

@@ -19,7 +19,16 @@ if TYPE_CHECKING:
     from scalelab.experiment.site import Site
 
 NODE_MODULE = "scalelab.cluster.node_process"
-OPTIONS, NODE_SCRIPT = "nodes.json", "node.sh"
+
+
+def options_file(group: str | None) -> str:
+    """Return the name of the file with which the nodes of a group join the driver."""
+    return f"nodes-{group}.json" if group else "nodes.json"
+
+
+def script_file(group: str | None) -> str:
+    """Return the name of the script that each node of a group's larger job runs."""
+    return f"node-{group}.sh" if group else "node.sh"
 
 
 def node_command(site: Site, directory: Path, job_name: str) -> str:
@@ -35,7 +44,8 @@ def node_command(site: Site, directory: Path, job_name: str) -> str:
         Name of the job that the node belongs to.
     """
     python = site.python or sys.executable
-    words = [python, "-m", NODE_MODULE, str(directory / OPTIONS), job_name]
+    options = directory / options_file(site.group)
+    words = [python, "-m", NODE_MODULE, str(options), job_name]
     return f"exec {shlex.join(words)}"
 
 
@@ -122,7 +132,7 @@ def start_on_all(
     site: Site, num_nodes: int, directory: Path, job_name: str, *, pbs: bool = False
 ) -> list[str]:
     """Return the command that runs the node script once on each node of a job."""
-    script = ["bash", str(directory / NODE_SCRIPT), job_name]
+    script = ["bash", str(directory / script_file(site.group)), job_name]
     if pbs or site.scheduler == "pbs":
         return ["pbsdsh", "--", "/bin/bash", *script[1:]]
     srun = ["srun", f"--nodes={num_nodes}", f"--ntasks={num_nodes}"]

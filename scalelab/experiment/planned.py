@@ -32,10 +32,10 @@ class PlannedTrials:
     """The fixed plan of an experiment, trial by trial.
 
     ``local_batch_size: auto`` is resolved first, by throughput trials on one device,
-    for each combination of precision, parallelism and options. They are ordinary
-    trials: what they measure stays in the run, and what the plan contains is not run
-    again. A canary is proposed once as many trials of the plan have ended as it is due
-    after.
+    for each combination of node group, precision, parallelism and options. They are
+    ordinary trials: what they measure stays in the run, and what the plan contains is
+    not run again. A canary is proposed once as many trials of the plan have ended as it
+    is due after.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ class PlannedTrials:
         at_most = largest_tried_batch(self._experiment, self._site)
         return {
             setup: LargestFit(at_most=at_most, granularity=auto.multiple_of)
-            for setup in setups(self._experiment)
+            for setup in setups(self._experiment, self._site)
         }
 
     def _advance_searches(self) -> None:

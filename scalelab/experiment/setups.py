@@ -9,6 +9,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from scalelab.errors import SpecError
+from scalelab.experiment.problems import one_of, shown
 from scalelab.experiment.trial import Allocation, Scalar
 
 if TYPE_CHECKING:
@@ -26,11 +27,14 @@ class Setup:
         As in a trial.
     axes
         The further axes, name and value, sorted by name.
+    node_group
+        As in a trial.
     """
 
     precision: str
     parallelism: str
     axes: tuple[tuple[str, Scalar], ...]
+    node_group: str | None = None
 
     @property
     def options(self) -> Mapping[str, Scalar]:
@@ -39,7 +43,8 @@ class Setup:
 
     def __str__(self) -> str:
         axes = (f"{name}={value}" for name, value in self.axes)
-        return " ".join([self.precision, self.parallelism, *axes])
+        group = [f"node_group={self.node_group}"] if self.node_group else []
+        return " ".join([self.precision, self.parallelism, *axes, *group])
 
 
 def num_combinations(experiment: Experiment) -> int:
@@ -53,35 +58,118 @@ def num_combinations(experiment: Experiment) -> int:
         experiment.global_batch_size or (),
         experiment.precision,
         experiment.parallelism,
+        experiment.node_group or (),
         *experiment.options.values(),
     ]
     return math.prod(max(1, len(axis)) for axis in axes)
 
 
-def setups(experiment: Experiment) -> tuple[Setup, ...]:
-    """Return every combination of precision, parallelism and options."""
-    names = sorted(experiment.options)
-    axes = product(*(experiment.options[name] for name in names))
-    return tuple(
-        Setup(precision.value, parallelism, tuple(zip(names, values, strict=True)))
-        for precision, parallelism, values in product(
-            experiment.precision, experiment.parallelism, axes
-        )
-    )
-
-
-def allocations(experiment: Experiment, site: Site) -> tuple[Allocation, ...]:
-    """Return the devices that trials get, in the order written.
+def node_groups(experiment: Experiment, site: Site) -> tuple[str | None, ...]:
+    """Return the node groups that trials run on: those asked for, else the first.
 
     Raises
     ------
     SpecError
-        If the site has fewer nodes or smaller ones.
+        If the site has no such group.
     """
+    asked = experiment.node_group
+    if asked is None:
+        return tuple(site.groups)[:1]
+    if not site.node_groups:
+        raise SpecError(
+            f"node_group={shown(asked[0])}, but site {site.name!r} has no node_groups: "
+            "its nodes are alike. Remove node_group, or add node_groups to the site."
+        )
+    for name in asked:
+        if name not in site.node_groups:
+            raise SpecError(
+                f"node_group={shown(name)} is none of site {site.name!r}. "
+                f"{one_of(site.node_groups, name)}"
+            )
+    return asked
+
+
+def setups(experiment: Experiment, site: Site) -> tuple[Setup, ...]:
+    """Return every combination of node group, precision, parallelism and options.
+
+    Raises
+    ------
+    SpecError
+        If the site has no such node group.
+    """
+    names = sorted(experiment.options)
+    axes = product(*(experiment.options[name] for name in names))
+    return tuple(
+        Setup(
+            precision.value, parallelism, tuple(zip(names, values, strict=True)), group
+        )
+        for group, precision, parallelism, values in product(
+            node_groups(experiment, site),
+            experiment.precision,
+            experiment.parallelism,
+            axes,
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The devices that trials get.
+
+    Parameters
+    ----------
+    of_group
+        Allocations by node group, in the order written.
+    left_out
+        Why a group has not all that is asked for, one sentence each.
+    """
+
+    of_group: Mapping[str | None, tuple[Allocation, ...]]
+    left_out: tuple[str, ...]
+
+
+def places(experiment: Experiment, site: Site) -> Places:
+    """Return the devices that trials get in each node group.
+
+    Raises
+    ------
+    SpecError
+        If no group has as much as is asked for, or one has nothing of it.
+    """
+    asked = _asked(experiment)
+    of_group: dict[str | None, tuple[Allocation, ...]] = {}
+    problems: dict[_Asked, list[SpecError]] = {each: [] for each in asked}
+    for name in node_groups(experiment, site):
+        found: list[Allocation] = []
+        for each in asked:
+            try:
+                found.append(_allocation(*each, site.groups[name]))
+            except SpecError as error:
+                problems[each].append(error)
+        if not found:
+            raise problems[asked[0]][-1]
+        of_group[name] = tuple(found)
+    for errors in problems.values():
+        if len(errors) == len(of_group):
+            raise errors[0]
+    said = tuple(str(problem) for errors in problems.values() for problem in errors)
+    return Places(of_group, said)
+
+
+_Asked = tuple[int | None, int]
+"""Nodes, None: as few as do; and devices, of each node or in all."""
+
+
+def _asked(experiment: Experiment) -> list[_Asked]:
     if experiment.gpus:
-        return tuple(_packed(num_devices, site) for num_devices in experiment.gpus)
-    grid = product(experiment.nodes or (), experiment.gpus_per_node or ())
-    return tuple(_explicit(nodes, per_node, site) for nodes, per_node in grid)
+        return [(None, num_devices) for num_devices in experiment.gpus]
+    return list(product(experiment.nodes or (), experiment.gpus_per_node or ()))
+
+
+def _allocation(nodes: int | None, devices: int, site: Site) -> Allocation:
+    if nodes is None:
+        return _packed(devices, site)
+    return _explicit(nodes, devices, site)
 
 
 def _packed(num_devices: int, site: Site) -> Allocation:

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from scalelab.errors import SpecError
 from scalelab.experiment.document import paragraph, parse_document, read_document
 from scalelab.experiment.driver_job import DriverJob
 from scalelab.experiment.fields import (
     Count,
-    DeviceCount,
     Duration,
     Flag,
-    Price,
-    Section,
-    Size,
-    Text,
     Word,
 )
 from scalelab.experiment.local_devices import num_cores, num_visible_gpus
+from scalelab.experiment.node_settings import GroupName, NodeSettings
 from scalelab.experiment.problems import one_of, validated
 from scalelab.experiment.site_conflicts import refuse_conflicts
 
@@ -49,7 +46,7 @@ class DeviceType(StrEnum):
     CUDA = "cuda"
 
 
-class Site(Section):
+class Site(NodeSettings):
     """A machine or a cluster: who schedules it, its nodes, and how to ask for them."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]{0,63}$")] = Field(
@@ -63,45 +60,6 @@ class Site(Section):
             DeviceType.CUDA if num_visible_gpus() else DeviceType.CPU
         ),
         description="What a rank runs on: cpu (a core each) or cuda (a GPU each).",
-    )
-    nodes: DeviceCount | None = Field(
-        default=None, description="Nodes a trial may span; on a local site, 1."
-    )
-    gpus_per_node: DeviceCount | None = Field(
-        default=None,
-        description="Devices of a node; found out on a local site: GPUs, or cores.",
-    )
-    exclusive: Flag = Field(
-        default=False, description="Ask for nodes nobody else may use."
-    )
-    partition: Word | None = Field(default=None, description="SLURM partition.")
-    queue: Word | None = Field(default=None, description="PBS queue.")
-    account: Word | None = Field(
-        default=None, description="Account or project to charge."
-    )
-    qos: Word | None = Field(default=None, description="SLURM quality of service.")
-    constraint: Word | None = Field(default=None, description="SLURM node constraint.")
-    walltime: Duration | None = Field(
-        default=None, description="Time limit of a job, such as 4h or 04:00:00."
-    )
-    cores_per_node: Count | None = Field(
-        default=None, description="Cores to ask for on each node."
-    )
-    memory_per_node: Size | None = Field(
-        default=None, description="Memory to ask for on each node, such as 64GB."
-    )
-    memory_per_gpu: Size | None = Field(
-        default=None, description="SLURM: memory per GPU, instead of memory_per_node."
-    )
-    gpu_request: Literal["gres", "gpus_per_node", "select", "torque"] | None = Field(
-        default=None,
-        description=(
-            "How GPUs are asked for: gres or gpus_per_node (SLURM), select or torque "
-            "(PBS)."
-        ),
-    )
-    gpu_type: Word | None = Field(
-        default=None, description="GPU model in the request, such as a100."
     )
     request_gpus: Flag | None = Field(
         default=None,
@@ -145,6 +103,13 @@ class Site(Section):
         default=None,
         description="Network interface at which nodes reach the driver, such as eth0.",
     )
+    node_groups: dict[GroupName, NodeSettings] = Field(
+        default={},
+        description=(
+            "Nodes that are not alike, {name: settings}: what a group does not say is "
+            "the site's. Experiments choose by node_group."
+        ),
+    )
     driver_job: DriverJob | None = Field(
         default=None,
         description=(
@@ -152,28 +117,7 @@ class Site(Section):
             "default it runs as a process of the machine it is started on."
         ),
     )
-    price_per_gpu_hour: Price | None = Field(
-        default=None,
-        description=(
-            "What a device is charged per hour, such as 2.5, in usd or whatever the "
-            "site charges in; an exclusive node is charged for all it has."
-        ),
-    )
-    price_per_node_hour: Price | None = Field(
-        default=None,
-        description="What a node is charged per hour, however much of it is used.",
-    )
-    directives: tuple[Text, ...] = Field(
-        default=(),
-        description="Further directives, one per line, without #SBATCH or #PBS.",
-    )
-    prologue: tuple[Text, ...] = Field(
-        default=(),
-        description="Shell lines before anything starts, such as module load.",
-    )
-    python: Word | None = Field(
-        default=None, description="Interpreter on the nodes that has ScaleLab."
-    )
+    _group: str | None = PrivateAttr(default=None)
 
     @model_validator(mode="after")
     def _has_no_conflicts(self) -> Site:
@@ -220,6 +164,29 @@ class Site(Section):
         """
         values = parse_document(read_document(path), source=str(path))
         return validated(cls, {"name": path.stem, **values}, source=str(path))
+
+    @property
+    def group(self) -> str | None:
+        """Name of the node group that this site stands for; None: all its nodes."""
+        return self._group
+
+    @property
+    def groups(self) -> Mapping[str | None, Site]:
+        """Each node group by its name, as a site of its own kind of nodes.
+
+        A site without groups is its only one, by the name None.
+        """
+        if not self.node_groups:
+            return {self._group: self}
+        return {name: self._in_group(name) for name in self.node_groups}
+
+    def _in_group(self, name: str) -> Site:
+        own = self.node_groups[name]
+        said = {key: getattr(own, key) for key in own.model_fields_set}
+        name_of_both = {"name": f"{self.name}.{name}", "node_groups": {}}
+        group = self.model_copy(update={**said, **name_of_both})
+        group._group = name
+        return group
 
     @property
     def asks_for_gpus(self) -> bool:

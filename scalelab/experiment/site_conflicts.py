@@ -66,8 +66,26 @@ def refuse_conflicts(site: Site) -> None:
     Raises
     ------
     SpecError
-        Naming the first such setting, and what to do.
+        Naming the first such setting, its node group, and what to do.
     """
+    _refuse_foreign_settings(site)
+    if not site.node_groups:
+        _refuse_on_like_nodes(site)
+        return
+    if site.scheduler not in _BATCH:
+        raise SpecError(
+            f"node_groups say how unlike nodes are asked for, but with scheduler="
+            f"{site.scheduler} none are asked for: they are all there. Remove "
+            "node_groups, or change the scheduler to slurm or pbs."
+        )
+    for name, group in site.groups.items():
+        try:
+            _refuse_on_like_nodes(group)
+        except SpecError as error:
+            raise SpecError(f"node_groups.{name}: {error}") from error
+
+
+def _refuse_on_like_nodes(site: Site) -> None:
     _refuse_foreign_settings(site)
     _refuse_contradictions(site)
     _require_settings(site)

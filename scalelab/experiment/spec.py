@@ -27,6 +27,7 @@ from scalelab.experiment.fields import (
     Section,
     Seed,
     Text,
+    Word,
 )
 from scalelab.experiment.job import Job
 from scalelab.experiment.measure import Measure
@@ -111,6 +112,10 @@ class Experiment(Section):
     )
     gpus_per_node: OneOrMany[DeviceCount] | None = Field(
         default=None, description="Devices per node of a trial, with nodes."
+    )
+    node_group: OneOrMany[Word] | None = Field(
+        default=None,
+        description="Node groups of the site to run on; default: its first.",
     )
     global_batch_size: OneOrMany[Count] | None = Field(
         default=None, description="Samples per optimiser step over all ranks."

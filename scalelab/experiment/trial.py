@@ -225,6 +225,8 @@ class Trial:
         Forward-backward passes per optimiser step, at least 1.
     learning_rate
         The rate and its rule; None for a workload that has none (``emulated``).
+    node_group
+        The site's node group it runs on; None where its nodes are alike.
     parallelism, precision
         ``ddp``, ...; ``fp32``, ``bf16``, ``fp16``.
     seed
@@ -249,6 +251,7 @@ class Trial:
     local_batch_size: int
     gradient_accumulation_steps: int = 1
     learning_rate: LearningRate | None = None
+    node_group: str | None = None
     parallelism: str = "ddp"
     precision: str = "fp32"
     seed: int = 0
@@ -294,6 +297,8 @@ class Trial:
             name: getattr(self, name) for name in self.__slots__
         }
         del configuration["measurement"]
+        if self.node_group is None:  # as before there were groups
+            del configuration["node_group"]
         configuration["options"] = dict(self.options)
         configuration["allocation"] = {"devices_per_node": allocation.devices_per_node}
         configuration["learning_rate"] = rate and {

@@ -27,6 +27,7 @@ _CURVE_COLUMNS = (
     "emulated",
     "device_type",
     "device_name",
+    "node_group",
     "parallelism",
     "precision",
     "sequence_length",

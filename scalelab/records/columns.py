@@ -54,6 +54,7 @@ COLUMNS: tuple[Column, ...] = (
         parallelism="ddp, ...",
         device_type="cpu or cuda.",
         device_name="Model of the device.",
+        node_group="Node group of the site; missing where nodes are alike.",
     ),
     *_columns("list", device_ids="Devices by global rank."),
     *_columns("integer", num_nodes="Nodes."),

@@ -30,8 +30,8 @@ class JobLine:
         Its name in the batch system.
     job_id
         Its id there; None: it is being submitted.
-    num_nodes
-        Nodes it asks for.
+    num_nodes, node_group
+        Nodes it asks for; of which group, None where nodes are alike.
     state
         ``pending``, ``running`` (without its nodes) or ``up``.
     reason
@@ -46,9 +46,11 @@ class JobLine:
     state: str
     reason: str = ""
     estimated_start: str | None = None
+    node_group: str | None = None
 
     def __str__(self) -> str:
-        nodes = f"{self.num_nodes} node{'s' if self.num_nodes > 1 else ''}"
+        kind = f"{self.node_group} " if self.node_group else ""
+        nodes = f"{self.num_nodes} {kind}node{'s' if self.num_nodes > 1 else ''}"
         known = f"job {self.job_id}" if self.job_id else "being submitted"
         parts = [f"{self.name} ({known}, {nodes}): {self.state}"]
         if self.reason:

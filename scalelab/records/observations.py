@@ -81,6 +81,7 @@ def _configuration(spec: AttemptSpec) -> dict[str, Any]:
         "workload": workload,
         "code_hash": program_hash(spec.program),
         "emulated": trial.workload == "emulated",
+        "node_group": trial.node_group,
         "parallelism": trial.parallelism,
         "device_type": spec.device_type,
         "device_ids": [device for share in shares for device in share.device_ids],

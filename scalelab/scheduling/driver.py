@@ -249,7 +249,7 @@ class Driver:
                 return
             if self._finished and trial.trial_id in self._finished:
                 continue
-            if reason := placer.why_never(trial.allocation):
+            if reason := placer.why_never(trial):
                 self._refuse(trial, reason)
                 continue
             self._num_asked += 1
@@ -316,10 +316,11 @@ class Driver:
         # What is recorded is what the budget of a later sweep will count.
         self._tally.used_gpu_s += observation["allocated_gpu_s"] or held_gpu_s
         self._pool.placer.release(request.number)
-        self._provision.tried(Outcome(observation["outcome"]))
+        outcome = Outcome(observation["outcome"])
+        self._provision.tried(outcome, request.trial.node_group)
         for address in verdict.unresponsive:
             self._leave(address)
-        if self._runs_again(request, Outcome(observation["outcome"])):
+        if self._runs_again(request, outcome):
             self._report(request.trial, observation, result, runs_again=True)
         else:
             self._finish(request.trial, observation, result)

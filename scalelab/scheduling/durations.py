@@ -12,8 +12,8 @@ from scalelab.records.attempt import Outcome
 UNKNOWN_S = 30.0
 """Until the first trial has ended, all are taken to be equally long."""
 
-_Work = tuple[str, int, int, int, int, str, str]
-"""Kind, devices, nodes, local batch, accumulation, precision, parallelism."""
+_Work = tuple[str, int, int, int, int, str, str, str | None]
+"""Kind, devices, nodes, local batch, accumulation; precision, parallelism, group."""
 
 
 class Durations:
@@ -91,6 +91,7 @@ def _work(trial: Trial) -> _Work:
         trial.gradient_accumulation_steps,
         trial.precision,
         trial.parallelism,
+        trial.node_group,
     )
 
 
@@ -103,6 +104,7 @@ def _work_of(row: Observation) -> _Work:
         row["gradient_accumulation_steps"],
         row["precision"],
         row["parallelism"],
+        row.get("node_group"),
     )
 
 

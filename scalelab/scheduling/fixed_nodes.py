@@ -13,7 +13,7 @@ class FixedNodes:
 
     deadline_s: float | None = None
 
-    def tried(self, outcome: Outcome) -> None:
+    def tried(self, outcome: Outcome, group: str | None) -> None:
         """Take no notice."""
 
     def take(self, event: QueueEvent) -> None:

@@ -19,8 +19,8 @@ class Batch(Protocol):
 
     site: Site
 
-    def request(self, num_nodes: int) -> str:
-        """Submit a job and return its name."""
+    def request(self, num_nodes: int, group: str | None = None) -> str:
+        """Submit a job for nodes of a group and return its name."""
         ...
 
     def give_back(self, name: str, addresses: Iterable[str] = ()) -> None:
@@ -46,6 +46,7 @@ class Job:
 
     name: str
     num_nodes: int
+    group: str | None = None
     job_id: str | None = None
     view: JobView | None = None
     num_missing: int = 0
@@ -81,4 +82,5 @@ class Job:
             state=state,
             reason=view.reason if view and state != "up" else "",
             estimated_start=view.estimated_start if view and state != "up" else None,
+            node_group=self.group,
         )

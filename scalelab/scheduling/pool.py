@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from scalelab.cluster.nodes import Node
 from scalelab.errors import ClusterError
 from scalelab.records.attempt import Placement
 from scalelab.scheduling.events import NodeLost, NodeUp, OnEvent, Waiting
-from scalelab.scheduling.placement import Placer
+from scalelab.scheduling.grouped_placer import GroupedPlacer
 from scalelab.scheduling.validity import SharedHardware
 
 
@@ -19,7 +19,7 @@ class Pool:
     Parameters
     ----------
     expected_devices
-        Devices of each node the cluster has when all are up.
+        Devices of each node the cluster has when all are up, by node group.
     on_event
         Told of nodes that come and go.
     timeout_s
@@ -27,10 +27,15 @@ class Pool:
     """
 
     def __init__(
-        self, expected_devices: Sequence[int], on_event: OnEvent, timeout_s: float
+        self,
+        expected_devices: Mapping[str | None, Sequence[int]],
+        on_event: OnEvent,
+        timeout_s: float,
     ) -> None:
-        self.placer = Placer(expected_devices=expected_devices)
-        self._num_expected = len(expected_devices)
+        self.placer = GroupedPlacer(expected_devices)
+        self.max_nodes = {
+            group: len(devices) for group, devices in expected_devices.items()
+        }
         self._on_event = on_event
         self._timeout_s = timeout_s
         self._nodes: dict[str, Node] = {}
@@ -52,6 +57,12 @@ class Pool:
     def num_held_devices(self) -> int:
         """Devices that are up and not free."""
         return self.num_devices - sum(self.placer.free_devices.values())
+
+    def num_held_in(self, group: str | None) -> int:
+        """Return the devices of a node group that are up and not free."""
+        free = self.placer.groups[group].free_devices
+        nodes = (node for node in self._nodes.values() if node.group == group)
+        return sum(len(node.device_ids) for node in nodes) - sum(free.values())
 
     def is_too_late(self, node: Node) -> bool:
         """Tell whether a node's job ends too soon for every trial that waits."""
@@ -128,5 +139,6 @@ class Pool:
         return (
             f"{self.placer.num_waiting} trials wait for nodes; the first needs "
             f"{first.world_size} devices on {first.num_nodes} nodes. "
-            f"{len(self._nodes)} of {self._num_expected} nodes are up ({up or 'none'})."
+            f"{len(self._nodes)} of {sum(self.max_nodes.values())} nodes are up "
+            f"({up or 'none'})."
         )

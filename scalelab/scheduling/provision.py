@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from scalelab.cluster.batch import BatchNodes
@@ -30,6 +30,7 @@ from scalelab.scheduling.gangs import PartEnded
 from scalelab.scheduling.jobs import Batch, Job
 from scalelab.scheduling.losses import HOLD_S, Losses
 from scalelab.scheduling.setbacks import Setbacks
+from scalelab.scheduling.supply import Supply
 from scalelab.scheduling.waiting import QueueNews, why_waiting
 
 if TYPE_CHECKING:
@@ -68,10 +69,7 @@ def provision_of(
     if not isinstance(cluster, BatchNodes):
         return FixedNodes()
     cluster.attend(deliver)
-    max_nodes = len(cluster.expected_devices)
-    return Provision(
-        cluster, pool, max_nodes, leave=leave, on_event=on_event, deliver=deliver
-    )
+    return Provision(cluster, pool, leave=leave, on_event=on_event, deliver=deliver)
 
 
 class Provision:
@@ -85,8 +83,6 @@ class Provision:
         Submits jobs.
     pool
         The nodes that are up, and the trials that wait for them.
-    max_nodes
-        Nodes there may be at once.
     leave
         Called with the address of a node whose job has ended.
     on_event
@@ -99,7 +95,6 @@ class Provision:
         self,
         batch: Batch,
         pool: Pool,
-        max_nodes: int,
         *,
         leave: Callable[[str], None],
         on_event: OnEvent,
@@ -108,11 +103,13 @@ class Provision:
         self._batch = batch
         self._site = batch.site
         self._pool = pool
-        self._max_nodes = max_nodes
         self._leave = leave
         self._on_event = on_event
         self._jobs: dict[str, Job] = {}
-        self._setbacks = Setbacks()
+        self._supplies = {
+            group: Supply(site, pool.max_nodes[group])
+            for group, site in batch.site.groups.items()
+        }
         self._next_tick_s = 0.0
         self._next_look_s = 0.0
         self._look_every_s = FIRST_LOOK_S
@@ -131,10 +128,10 @@ class Provision:
         """When :meth:`tick` has something to do, on the monotonic clock."""
         return self._next_tick_s
 
-    def tried(self, outcome: Outcome) -> None:
-        """Say that an attempt ended: nodes that can run one work."""
+    def tried(self, outcome: Outcome, group: str | None) -> None:
+        """Say that an attempt ended: nodes of a group that can run one work."""
         if not outcome.is_retried:
-            self._setbacks.forgive()
+            self._supplies[group].setbacks.forgive()
 
     def holds_back(self, message: NodeLeft | PartEnded) -> bool:
         """Keep the news of a loss until the batch system says why, for a while.
@@ -155,8 +152,8 @@ class Provision:
                 if job := self._jobs.get(name):
                     job.job_id = job_id
             case JobRefused(name, words):
-                if self._jobs.pop(name, None):
-                    self._setbacks.refused(words)
+                if job := self._jobs.pop(name, None):
+                    self._setbacks_of(job).refused(words)
             case QueueSeen():
                 self._is_looking = False
                 self._see(event)
@@ -182,10 +179,14 @@ class Provision:
         self._losses.release(now_s - HOLD_S)
         self._meet_nodes(now_s)
         self._limit(now_s)
-        wanted = self._num_wanted(is_stopped)
+        wanted = {
+            group: supply.num_wanted(self._pool, is_stopped=is_stopped)
+            for group, supply in self._supplies.items()
+        }
         if not self._losses.are_held:
             # What ran there is about to wait again.
-            self._give_back(wanted)
+            for group, number in wanted.items():
+                self._give_back(group, number)
         self._submit(wanted, now_s)
         self._look(now_s)
         self._report(is_stopped=is_stopped)
@@ -223,7 +224,7 @@ class Provision:
                 self._batch.give_back(name)
             elif view.can_never_run:
                 self._drop(job)
-                self._setbacks.refused(
+                self._setbacks_of(job).refused(
                     f"job {job.job_id} can never run: {view.reason}", is_final=True
                 )
 
@@ -235,9 +236,9 @@ class Provision:
         del self._jobs[job.name]
         said = f"job {job.job_id} ({job.name}) ended: {words}"
         if job.has_answered:
-            self._setbacks.lost(said)
+            self._setbacks_of(job).lost(said)
         else:
-            self._setbacks.failed_to_start(said, self._batch.log_tail(job.name))
+            self._setbacks_of(job).failed_to_start(said, self._batch.log_tail(job.name))
         self._losses.endings[job.name] = said
         for address in job.addresses:
             self._leave(address)
@@ -274,59 +275,56 @@ class Provision:
         """Say how long the nodes last."""
         for job in self._jobs.values():
             if job.end_s is not None:
-                longest_s = FRESH * (self._site.walltime or job.end_s - now_s)
+                walltime_s = self._supplies[job.group].site.walltime
+                longest_s = FRESH * (walltime_s or job.end_s - now_s)
                 for node in job.nodes:
                     self._pool.placer.limit(node.name, job.end_s, longest_s)
 
-    def _num_wanted(self, is_stopped: bool) -> int:
-        """Return the nodes that the trials can use."""
-        waiting = {} if is_stopped else self._pool.placer.waiting_allocations()
-        num_devices = sum(each.world_size * count for each, count in waiting.items())
-        num_devices += self._pool.num_held_devices
-        at_least = max((each.num_nodes for each in waiting), default=0)
-        if self._site.provision == "one_job":
-            return at_least or min(1, num_devices)
-        useful = math.ceil(num_devices / self._site.devices_per_node)
-        return min(self._max_nodes, max(at_least, useful))
+    def _jobs_of(self, group: str | None) -> list[Job]:
+        return [job for job in self._jobs.values() if job.group == group]
 
-    def _give_back(self, wanted: int) -> None:
+    def _setbacks_of(self, job: Job) -> Setbacks:
+        return self._supplies[job.group].setbacks
+
+    def _give_back(self, group: str | None, wanted: int) -> None:
         """End jobs that are not needed, those that wait first, or end too soon."""
+        jobs = self._jobs_of(group)
         idle = [
             job
-            for job in self._jobs.values()
+            for job in jobs
             if job.job_id is not None and not any(map(self._pool.is_busy, job.nodes))
         ]
-        if self._site.provision == "one_job":
-            spare = [job for job in idle if job.num_nodes < wanted or not wanted]
-        else:
-            num_spare = max(0, len(self._jobs) - wanted)
-            spare = sorted(idle, key=lambda job: not job.is_pending)[:num_spare]
+        spare = self._supplies[group].spare(jobs, idle, wanted)
         for job in idle:
             is_late = wanted and any(map(self._pool.is_too_late, job.nodes))
             if is_late or job in spare:
                 self._drop(job)
 
-    def _submit(self, wanted: int, now_s: float) -> None:
-        num_nodes = sum(job.num_nodes for job in self._jobs.values())
-        is_one_job = self._site.provision == "one_job"
-        while num_nodes < wanted and self._may_submit(now_s):
-            size = wanted if is_one_job else 1
-            name = self._batch.request(size)
-            self._jobs[name] = Job(name, size)
-            num_nodes += size
+    def _submit(self, wanted: Mapping[str | None, int], now_s: float) -> None:
+        """Ask for what is lacking, each group in its turn."""
+        while lacking := [
+            group
+            for group, number in wanted.items()
+            if sum(job.num_nodes for job in self._jobs_of(group)) < number
+            and self._may_submit(group, now_s)
+        ]:
+            group = min(lacking, key=lambda each: len(self._jobs_of(each)))
+            size = wanted[group] if self._site.provision == "one_job" else 1
+            name = self._batch.request(size, group)
+            self._jobs[name] = Job(name, size, group)
             self._last_submission_s = now_s
             self._hurry()
 
-    def _may_submit(self, now_s: float) -> bool:
+    def _may_submit(self, group: str | None, now_s: float) -> bool:
         site = self._site
-        if site.provision == "one_job" and self._jobs:
+        if site.provision == "one_job" and self._jobs_of(group):
             return False
         if site.max_jobs is not None and len(self._jobs) >= site.max_jobs:
             return False
         pause_s = site.submit_interval or 0.0
         if pause_s and now_s < self._last_submission_s + pause_s:
             return False
-        return self._setbacks.allow(now_s)
+        return self._supplies[group].setbacks.allow(now_s)
 
     def _hurry(self) -> None:
         """Look at the queue soon, and then less and less often."""
@@ -345,7 +343,8 @@ class Provision:
     def _report(self, *, is_stopped: bool) -> None:
         """Write down what is waited for when that changes, and say it."""
         lines = [job.line() for job in self._jobs.values()]
-        waiting = [words for words in (self._silence, self._setbacks.words) if words]
+        troubles = [each.setbacks.words for each in self._supplies.values()]
+        waiting = [words for words in (self._silence, *troubles) if words]
         if not is_stopped:
             waiting += why_waiting(self._pool, lines)
         if (lines, waiting) == self._written:
@@ -354,33 +353,36 @@ class Provision:
         self._batch.write_list(lines, waiting)
         self._news.tell(lines)
 
-    def _check(self, wanted: int, now_s: float) -> None:
+    def _check(self, wanted: Mapping[str | None, int], now_s: float) -> None:
         """Give up what does not come up, and end a sweep that cannot go on."""
         for job in list(self._jobs.values()):
             since_s = job.incomplete_since_s
             if since_s is not None and now_s - since_s > self._site.start_timeout:
                 self._drop(job)
-                self._setbacks.failed_to_start(
+                self._setbacks_of(job).failed_to_start(
                     f"job {job.job_id} ({job.name}) runs, but {len(job.nodes)} of its "
                     f"{job.num_nodes} nodes answered within "
                     f"{self._site.start_timeout:g} s",
                     self._batch.log_tail(job.name),
                 )
         # What runs goes on; what waits may fit on what it leaves.
-        is_stuck = wanted > 0 and self._pool.num_held_devices == 0
-        if not is_stuck:
+        if self._pool.num_held_devices or not any(wanted.values()):
             self._idle_since_s = None
             return
-        if not self._jobs_to_come() and (verdict := self._setbacks.verdict):
+        verdicts = [self._verdict(group) for group in wanted if wanted[group]]
+        if all(verdicts):
             raise ClusterError(
-                f"{verdict}\n{self._pool.placer.num_waiting} trials wait for nodes. "
-                "What has ended is recorded; correct the site, or try later: the same "
-                "command goes on."
+                f"{verdicts[0]}\n{self._pool.placer.num_waiting} trials wait for "
+                "nodes. What has ended is recorded; correct the site, or try later: "
+                "the same command goes on."
             )
         self._check_idle(now_s)
 
-    def _jobs_to_come(self) -> bool:
-        return any(not job.is_up for job in self._jobs.values())
+    def _verdict(self, group: str | None) -> str | None:
+        """Say why a group gets no further nodes; None: it may."""
+        if any(not job.is_up for job in self._jobs_of(group)):
+            return None
+        return self._supplies[group].setbacks.verdict
 
     def _check_idle(self, now_s: float) -> None:
         """End a sweep whose nodes wait in vain for others."""

@@ -44,25 +44,31 @@ def why_waiting(pool: Pool, jobs: Sequence[JobLine]) -> list[str]:
     jobs
         The batch jobs that have not ended.
     """
-    placer = pool.placer
-    waiting = placer.waiting_allocations()
-    lacking = [each for each in waiting if not placer.has_room(each)]
-    sentences = [
-        f"{_number(waiting[each], 'trial')} for {_number(each.num_nodes, 'node')} x "
-        f"{_number(each.devices_per_node[0], 'device')}: {_what_there_is(pool, jobs)}."
-        for each in sorted(lacking, key=lambda each: (each.world_size, each.num_nodes))
-    ]
-    if len(lacking) < len(waiting):
+    sentences = []
+    has_others = False
+    for group, placer in pool.placer.groups.items():
+        waiting = placer.waiting_allocations()
+        lacking = [each for each in waiting if not placer.has_room(each)]
+        has_others |= len(lacking) < len(waiting)
+        for each in sorted(lacking, key=lambda each: (each.world_size, each.num_nodes)):
+            nodes = _number(each.num_nodes, f"{group} node" if group else "node")
+            sentences.append(
+                f"{_number(waiting[each], 'trial')} for {nodes} x "
+                f"{_number(each.devices_per_node[0], 'device')}: "
+                f"{_what_there_is(pool, jobs, group)}."
+            )
+    if has_others:
         # Without their number, which changes all the time.
-        others = "the other trials" if lacking else "trials"
+        others = "the other trials" if sentences else "trials"
         sentences.append(f"{others} for devices that are in use.")
     return sentences
 
 
-def _what_there_is(pool: Pool, jobs: Sequence[JobLine]) -> str:
-    parts = [f"{_number(len(pool.nodes), 'node')} up"]
+def _what_there_is(pool: Pool, jobs: Sequence[JobLine], group: str | None) -> str:
+    nodes = [node for node in pool.nodes if node.group == group]
+    parts = [f"{_number(len(nodes), 'node')} up"]
     for state, words in (("running", "starting"), ("pending", "in the queue")):
-        those = [job for job in jobs if job.state == state]
+        those = [job for job in jobs if job.state == state and job.node_group == group]
         if those:
             reasons = dict.fromkeys(job.reason for job in those if job.reason)
             why = f" ({', '.join(reasons)})" if reasons else ""

@@ -94,6 +94,39 @@ def test_batch_systems_show_what_they_would_be_asked(
     assert set(lines) <= set(shown)
 
 
+GROUPS = """
+scheduler: slurm
+device_type: cuda
+cores_per_node: 8
+node_groups:
+  a100: {gpus_per_node: 4, partition: big, nodes: 4}
+  h100: {gpus_per_node: 2, partition: small}
+"""
+
+
+def test_every_node_group_shows_its_script(scalelab, here: Path) -> None:
+    Path("train.py").write_text("")
+    Path("hpc.yaml").write_text(GROUPS)
+    text = COMMAND + "node_group: [a100, h100]\n"
+    out = scalelab("plan", write(text), "--site", "./hpc.yaml").out
+    assert "Job script, for up to 4 a100 nodes one by one:" in out
+    assert "Job script, for up to 8 h100 nodes one by one:" in out
+    assert re.search(r"16 +4x4 a100 ", out)
+    assert re.search(r"16 +8x2 h100 ", out)
+    assert out.index("--partition=big") < out.index("--partition=small")
+    assert "/nodes-a100.json" in out
+    assert "/nodes-h100.json" in out
+
+
+def test_the_group_that_is_taken_unasked_is_named(scalelab, here: Path) -> None:
+    Path("train.py").write_text("")
+    Path("hpc.yaml").write_text(GROUPS)
+    out = scalelab("plan", write(COMMAND), "--site", "./hpc.yaml").out
+    said = "The experiment names no node_group: trials run on a100, the first of a100, "
+    assert said + "h100." in out
+    assert "--partition=small" not in out
+
+
 def test_combinations_left_out_say_why(scalelab, here: Path) -> None:
     text = EMULATED.replace("gpus: [1, 2]", "gpus: [1, 2]\nglobal_batch_size: [8, 4]")
     out = scalelab("plan", write(text)).out

@@ -63,7 +63,7 @@ def test_a_job_is_submitted_seen_and_cancelled(
     cancelled = program("scancel")
     heard: SimpleQueue[QueueEvent] = SimpleQueue()
     with batch(directory) as nodes:
-        assert nodes.expected_devices == (2, 2, 2)
+        assert nodes.expected_devices == {None: (2, 2, 2)}
         assert nodes.nodes() == []
         nodes.attend(heard.put)
         assert nodes.request(1) == "vit-1"
@@ -175,13 +175,13 @@ def test_the_site_decides_where_nodes_come_from(
         return cluster_of(found, run=tmp_path / "vit", max_nodes=5, program=DIGITS)
 
     assert isinstance(made(), BatchNodes)
-    assert made().expected_devices == (2,) * 5
-    assert made(nodes=3).expected_devices == (2,) * 3
+    assert made().expected_devices == {None: (2,) * 5}
+    assert made(nodes=3).expected_devices == {None: (2,) * 3}
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "4")
     held = made(scheduler="allocation")
     assert isinstance(held, AllocationNodes)
-    assert held.expected_devices == (2,) * 4
+    assert held.expected_devices == {None: (2,) * 4}
     local = Site(device_type="cpu", gpus_per_node=1)
     assert isinstance(
         cluster_of(local, run=tmp_path, max_nodes=1, program=DIGITS), LocalNodes

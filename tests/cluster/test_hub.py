@@ -11,9 +11,10 @@ from scalelab.cluster.allocation import held_allocation
 from scalelab.cluster.hub import Hub
 from scalelab.cluster.node_options import NodeOptions, write_private
 from scalelab.errors import ClusterError, StoreError
-from scalelab.experiment.node_jobs import NODE_SCRIPT, OPTIONS, node_command
+from scalelab.experiment.node_jobs import node_command, options_file, script_file
 from scalelab.experiment.site import Site
 
+OPTIONS, NODE_SCRIPT = options_file(None), script_file(None)
 SITE = Site(
     scheduler="slurm",
     device_type="cpu",
@@ -42,6 +43,7 @@ def test_a_node_joins_offers_its_devices_and_ends_when_it_is_told(
         assert found.name.endswith("/vit-1")
         assert found.job == "vit-1"
         assert len(found.device_ids) == 3
+        assert found.group is None
         hub.wait_for(hub.close_workers([found.address]), 10)
         assert node.wait(60) == 0
     finally:
@@ -64,6 +66,22 @@ def test_files_that_give_access_are_private_and_go_with_the_driver(
         )
         assert hub.dashboard_link.startswith("http://127.0.0.1:")
     assert [path.name for path in directory.iterdir()] == [NODE_SCRIPT]
+
+
+def test_each_node_group_has_files_of_its_own(tmp_path: Path) -> None:
+    groups = {"big": {"gpus_per_node": 4}, "small": {"python": "/small/python"}}
+    site = Site.model_validate(
+        {**SITE.model_dump(exclude_unset=True), "node_groups": groups}
+    )
+    with Hub(site, tmp_path):
+        big, small = (
+            NodeOptions.read(tmp_path / f"nodes-{name}.json") for name in groups
+        )
+        assert (big.group, big.num_devices) == ("big", 4)
+        assert (small.group, small.num_devices) == ("small", 3)
+        assert "/small/python" in (tmp_path / "node-small.sh").read_text()
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == ["node-big.sh", "node-small.sh"]
 
 
 def test_a_node_that_cannot_join_says_why(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def test_nodes_say_what_they_are(nodes: LocalNodes) -> None:
     found = sorted(nodes.nodes(), key=lambda node: node.name)
     assert [node.name for node in found] == ["node-0", "node-1"]
     assert [len(node.device_ids) for node in found] == [1, 1]
-    assert nodes.expected_devices == (1, 1)
+    assert nodes.expected_devices == {None: (1, 1)}
     cores = {core for node in found for core in node.device_ids}
     assert len(cores) == min(2, len(os.sched_getaffinity(0)))
     for node in found:

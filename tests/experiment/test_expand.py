@@ -319,7 +319,7 @@ class TestAuto:
         experiment = Experiment.from_text(
             HEAD + "gpus: [1, 2]\nlocal_batch_size: auto\nmeasure: {repeats: 1}"
         )
-        (setup,) = setups(experiment)
+        (setup,) = setups(experiment, SITE)
 
         found = plan(experiment, SITE, {setup: 24})
 
@@ -330,7 +330,7 @@ class TestAuto:
         experiment = Experiment.from_text(
             HEAD + "gpus: 1\nlocal_batch_size: auto\nprecision: [fp32, bf16]"
         )
-        _fp32, bf16 = setups(experiment)
+        _fp32, bf16 = setups(experiment, SITE)
 
         found = plan(experiment, SITE, {bf16: 8})
 

@@ -53,6 +53,20 @@ def test_the_id_does_not_change_between_versions() -> None:
     assert TRIAL.trial_id == "c7ae6c0c7168"
 
 
+def test_a_node_group_is_part_of_the_id_and_survives_json() -> None:
+    grouped = dataclasses.replace(TRIAL, node_group="a100")
+
+    assert grouped.trial_id != TRIAL.trial_id
+    assert Trial.from_json(json.loads(json.dumps(grouped.to_json()))) == grouped
+
+
+def test_a_trial_written_before_there_were_groups_is_read() -> None:
+    written = TRIAL.to_json()
+    del written["node_group"]
+
+    assert Trial.from_json(written) == TRIAL
+
+
 def test_the_id_depends_on_the_configuration_only() -> None:
     longer = dataclasses.replace(TRIAL, measurement=Measurement(steps=7))
     other = dataclasses.replace(TRIAL, seed=1)

@@ -1,9 +1,11 @@
 import functools
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from provision_scenes import Clock, Scene
 
 from scalelab.cluster.local import LocalNodes
 from scalelab.experiment.program import WorkloadProgram
@@ -105,3 +107,15 @@ def make_trial(request: pytest.FixtureRequest) -> Callable[..., Trial]:
 @pytest.fixture
 def make_source() -> Callable[..., Source]:
     return Source
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(time, "monotonic", clock.monotonic)
+    return clock
+
+
+@pytest.fixture
+def scene(clock: Clock, make_trial: Callable[..., Trial]) -> Callable[..., Scene]:
+    return lambda **site: Scene(clock, make_trial, **site)

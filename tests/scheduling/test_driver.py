@@ -357,7 +357,9 @@ def test_a_cluster_that_lacks_what_a_trial_needs_is_an_error_after_a_while(
     sweep: Any, make_source: Any, make_trial: MakeTrial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        type(sweep.cluster), "expected_devices", property(lambda self: (2, 2, 4))
+        type(sweep.cluster),
+        "expected_devices",
+        property(lambda self: {None: (2, 2, 4)}),
     )
     source = make_source([make_trial(0, 4), make_trial(1)])
     with pytest.raises(

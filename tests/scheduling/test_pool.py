@@ -35,7 +35,7 @@ def events() -> list[Event]:
 
 @pytest.fixture
 def pool(events: list[Event]) -> Pool:
-    return Pool((2, 2), events.append, timeout_s=1.0)
+    return Pool({None: (2, 2)}, events.append, timeout_s=1.0)
 
 
 def test_a_node_is_used_once_however_often_it_is_announced(

@@ -1,25 +1,21 @@
 """What is submitted and given back, against a batch system that does as it is told."""
 
-import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
 from distributed.scheduler import KilledWorker
+from provision_scenes import Scene
 
 from scalelab.cluster.batch_queue import (
     JobRefused,
     JobState,
-    JobSubmitted,
     JobView,
     QueueSeen,
 )
-from scalelab.cluster.nodes import Node
 from scalelab.cluster.watch import NodeLeft
 from scalelab.errors import ClusterError
 from scalelab.experiment.program import WorkloadProgram
-from scalelab.experiment.site import Site
 from scalelab.experiment.trial import Trial
 from scalelab.records.attempt import (
     AttemptResult,
@@ -28,153 +24,8 @@ from scalelab.records.attempt import (
     Outcome,
     Placement,
 )
-from scalelab.records.job_list import JobLine
 from scalelab.scheduling import provision as module
-from scalelab.scheduling.events import Event, Waiting
 from scalelab.scheduling.gangs import PartEnded, Verdict
-from scalelab.scheduling.placement import Request
-from scalelab.scheduling.pool import Pool
-from scalelab.scheduling.provision import Provision
-
-SITE = {
-    "scheduler": "slurm",
-    "device_type": "cpu",
-    "gpus_per_node": 2,
-    "start_timeout": "5s",
-    "max_idle": "100s",
-}
-
-
-@dataclass
-class Batch:
-    """A batch system's jobs, as the test says."""
-
-    site: Site
-    requested: dict[str, int] = field(default_factory=dict)
-    ended: list[str] = field(default_factory=list)
-    num_looks: int = 0
-    lines: list[JobLine] = field(default_factory=list)
-    waiting: list[str] = field(default_factory=list)
-
-    def request(self, num_nodes: int) -> str:
-        name = f"run-{len(self.requested) + 1}"
-        self.requested[name] = num_nodes
-        return name
-
-    def give_back(self, name: str, addresses: Iterable[str] = ()) -> None:
-        self.ended.append(name)
-
-    def look(self) -> None:
-        self.num_looks += 1
-
-    def log_tail(self, name: str) -> str:
-        return f"what {name} said"
-
-    def write_list(self, jobs: Iterable[JobLine], waiting: Iterable[str]) -> None:
-        self.lines, self.waiting = list(jobs), list(waiting)
-
-
-class Clock:
-    """A clock that goes on when it is told to."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-
-class Scene:
-    """A provision with its surroundings."""
-
-    def __init__(
-        self, clock: Clock, make_trial: Callable[..., Trial], **site: object
-    ) -> None:
-        self.clock = clock
-        self.make_trial = make_trial
-        self.batch = Batch(Site.model_validate({**SITE, **site}))
-        self.events: list[Event] = []
-        self.left: list[str] = []
-        self.delivered: list[NodeLeft | PartEnded] = []
-        self.pool = Pool((2, 2, 2, 2), self.events.append, timeout_s=1e9)
-        self.provision = Provision(
-            self.batch,
-            self.pool,
-            4,
-            leave=self._leave,
-            on_event=self.events.append,
-            deliver=self.delivered.append,
-        )
-        self._num_trials = 0
-
-    def _leave(self, address: str) -> None:
-        self.left.append(address)
-        self.pool.leave(address)
-
-    def wait_for(self, *devices: int, duration_s: float = 1.0) -> None:
-        """Let a trial wait."""
-        self._num_trials += 1
-        trial = self.make_trial(self._num_trials, *devices)
-        self.pool.placer.enqueue(Request(self._num_trials, trial, duration_s))
-
-    def begin(self, *trials: tuple[int, ...], duration_s: float = 1.0) -> None:
-        """Let trials wait, by their devices; take the jobs requested for them."""
-        for devices in trials:
-            self.wait_for(*devices, duration_s=duration_s)
-        self.tick()
-        self.submitted()
-
-    def place(self) -> list[int]:
-        """Start what can; return the requests' numbers."""
-        placed = self.pool.placer.place(self.clock.now_s)
-        return [request.number for request, _ in placed]
-
-    def tick(self, after_s: float = 1.0, *, is_stopped: bool = False) -> None:
-        self.clock.now_s += after_s
-        self.provision.tick(is_stopped=is_stopped)
-
-    def submitted(self) -> None:
-        """Take all that was requested."""
-        for index, name in enumerate(self.batch.requested):
-            self.provision.take(JobSubmitted(name, str(index + 1)))
-
-    def see(self, **views: JobView) -> None:
-        """Show jobs, ``run_1`` for ``run-1``; those not named run."""
-        shown = {name.replace("_", "-"): view for name, view in views.items()}
-        alive = [name for name in self.batch.requested if name not in self.batch.ended]
-        for name in alive:
-            shown.setdefault(name, JobView(state=JobState.RUNNING))
-        self.provision.take(QueueSeen(shown, frozenset(shown)))
-
-    def up(self, name: str, *hosts: str) -> None:
-        """Let the nodes of a job answer."""
-        for host in hosts:
-            node = Node(
-                name=f"{host}/{name}",
-                address=f"tls://{host}:{name}",
-                host=host,
-                device_ids=("0", "1"),
-                device_name="a core",
-                num_cores=2,
-                memory_bytes=1,
-            )
-            self.pool.join(node)
-
-    @property
-    def said(self) -> list[str]:
-        return [event.reason for event in self.events if isinstance(event, Waiting)]
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(time, "monotonic", clock.monotonic)
-    return clock
-
-
-@pytest.fixture
-def scene(clock: Clock, make_trial: Callable[..., Trial]) -> Callable[..., Scene]:
-    return lambda **site: Scene(clock, make_trial, **site)
 
 
 @pytest.fixture
@@ -415,9 +266,9 @@ def test_losses_in_a_row_come_to_an_end_unless_trials_are_measured_in_between(
     lucky.wait_for(2)
     for _ in range(12):
         lose(lucky)
-        lucky.provision.tried(Outcome.NODE_FAIL)
+        lucky.provision.tried(Outcome.NODE_FAIL, None)
         if len(lucky.batch.requested) % 7 == 0:
-            lucky.provision.tried(Outcome.COMPLETED)
+            lucky.provision.tried(Outcome.COMPLETED, None)
     lucky.tick(200)
     assert len(lucky.batch.requested) == 13
 

@@ -1,0 +1,101 @@
+"""Placement on nodes of several groups: a trial runs on those of its own only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from scalelab.records.attempt import Placement
+from scalelab.scheduling.placement import Placer, Request
+
+if TYPE_CHECKING:
+    from scalelab.cluster.nodes import Node
+    from scalelab.experiment.trial import Trial
+
+
+class GroupedPlacer:
+    """A placer for each node group, so that none waits for what another group lacks.
+
+    Where nodes are alike there is one, of the group None.
+
+    Parameters
+    ----------
+    expected_devices
+        Devices of each node the cluster has when it is whole, by group.
+    """
+
+    def __init__(self, expected_devices: Mapping[str | None, Sequence[int]]) -> None:
+        self._placers = {
+            group: Placer(expected_devices=devices)
+            for group, devices in expected_devices.items()
+        }
+        self._with_node: dict[str, Placer] = {}
+        self._running: dict[int, Placer] = {}
+
+    @property
+    def groups(self) -> Mapping[str | None, Placer]:
+        """The placer of each group."""
+        return self._placers
+
+    @property
+    def num_waiting(self) -> int:
+        """Trials that wait for devices."""
+        return sum(placer.num_waiting for placer in self._placers.values())
+
+    @property
+    def free_devices(self) -> dict[str, int]:
+        """Free devices by node name."""
+        return {
+            name: count
+            for placer in self._placers.values()
+            for name, count in placer.free_devices.items()
+        }
+
+    def add_node(self, node: Node) -> None:
+        """Hand out a node's devices from now on; see :meth:`Placer.add_node`."""
+        placer = self._of(node.group)
+        placer.add_node(node)
+        self._with_node[node.name] = placer
+
+    def remove_node(self, name: str) -> None:
+        """Hand out none of a node's devices; see :meth:`Placer.remove_node`."""
+        self._with_node.pop(name).remove_node(name)
+
+    def limit(self, name: str, end_s: float, longest_s: float) -> None:
+        """Start on a node only what ends in time; see :meth:`Placer.limit`."""
+        self._with_node[name].limit(name, end_s, longest_s)
+
+    def is_too_late(self, name: str, now_s: float) -> bool:
+        """Tell whether a node ends too soon; see :meth:`Placer.is_too_late`."""
+        return self._with_node[name].is_too_late(name, now_s)
+
+    def why_never(self, trial: Trial) -> str | None:
+        """Say why a trial fits no nodes; see :meth:`Placer.why_never`."""
+        return self._of(trial.node_group).why_never(trial.allocation)
+
+    def enqueue(self, request: Request) -> None:
+        """Let a trial wait for devices of its group."""
+        self._of(request.trial.node_group).enqueue(request)
+
+    def waiting(self) -> list[Request]:
+        """Return the trials that wait, in the source's order."""
+        requests = (
+            each for placer in self._placers.values() for each in placer.waiting()
+        )
+        return sorted(requests, key=lambda request: request.number)
+
+    def place(self, now_s: float) -> list[tuple[Request, Placement]]:
+        """Start what may start now; see :meth:`Placer.place`."""
+        placed = []
+        for placer in self._placers.values():
+            for request, placement in placer.place(now_s):
+                self._running[request.number] = placer
+                placed.append((request, placement))
+        return placed
+
+    def release(self, number: int) -> None:
+        """Take back the devices of a request that was started."""
+        self._running.pop(number).release(number)
+
+    def _of(self, group: str | None) -> Placer:
+        return self._placers.setdefault(group, Placer())
