@@ -3,7 +3,7 @@
 import batch_scenarios
 import pytest
 from batch_scenarios import running_job
-from pbs_sweeps import Pbs, Swept
+from pbs_sweeps import SMALL, Pbs, Swept
 from waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -54,3 +54,17 @@ def test_a_host_that_goes_down_is_done_without(pbs: Pbs) -> None:
 
     swept = Swept(pbs, "down", batch_scenarios.TWELVE_ON_TWO_NODES, nodes=2)
     batch_scenarios.loses_a_host(swept, take_down)
+
+
+def test_what_waits_says_why_and_a_deleted_job_is_replaced(pbs: Pbs) -> None:
+    if pbs.is_real:
+        pytest.skip("holds all GPUs of the stand-in")
+    # All GPUs are held by somebody else's job.
+    other = pbs.home / "other.sh"
+    other.write_text(
+        "#PBS -N 7\n#PBS -l select=4:ncpus=1:ngpus=2\n#PBS -o other.log\nsleep 100\n"
+    )
+    held = pbs.run("qsub", str(other)).strip()
+    swept = Swept(pbs, "queued", {**SMALL, "gpus": [1]})
+    why = "pending, Not Running: Insufficient amount of resource: ngpus"
+    batch_scenarios.loses_a_job_that_waits(swept, 3, held, why)

@@ -46,20 +46,6 @@ def test_what_cannot_be_is_said_in_the_words_of_pbs(
     swept.check_nothing_is_left()
 
 
-def test_what_waits_says_why_and_a_deleted_job_is_replaced(pbs: Pbs) -> None:
-    if pbs.is_real:
-        pytest.skip("holds all GPUs of the stand-in")
-    # All GPUs are held by somebody else's job.
-    other = pbs.home / "other.sh"
-    other.write_text(
-        "#PBS -N 7\n#PBS -l select=4:ncpus=1:ngpus=2\n#PBS -o other.log\nsleep 100\n"
-    )
-    held = pbs.run("qsub", str(other)).strip()
-    swept = Swept(pbs, "queued", {**SMALL, "gpus": [1]})
-    why = "pending, Not Running: Insufficient amount of resource: ngpus"
-    batch_scenarios.loses_a_job_that_waits(swept, 3, held, why)
-
-
 def test_a_trial_longer_than_the_walltime_goes_on_in_the_next_job(pbs: Pbs) -> None:
     swept = Swept(pbs, "long", batch_scenarios.LONG, nodes=1, walltime="38s")
     batch_scenarios.outlasts_a_walltime(swept, "node_fail")
