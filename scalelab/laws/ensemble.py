@@ -16,8 +16,8 @@ import numpy as np
 from scalelab.laws.belief import Belief
 from scalelab.laws.mixture import Mixture
 from scalelab.laws.physics import Configurations
-from scalelab.laws.points import Points
-from scalelab.laws.process import Process, spread_out
+from scalelab.laws.points import Points, spread_out
+from scalelab.laws.process import Process
 from scalelab.laws.shape_fit import Node, ShapeFit, shared_process, starts
 from scalelab.laws.shapes import Shape, log_time
 

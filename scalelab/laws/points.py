@@ -15,6 +15,7 @@ _SPREAD_FLOOR = 0.003
 _MEDIAN_DIFFERENCE = 0.6745 * np.sqrt(2)
 # expected spread before any repeat is seen, and how many repeats that belief is worth
 _USUAL_SPREAD, _USUAL_WEIGHT = 0.02, 2.0
+_MOST_PAIRS = 10  # of one configuration
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,14 +74,26 @@ class Points:
         return len(self.log_time)
 
 
+def spread_out(num_points: int, most: int) -> np.ndarray:
+    """Return positions of at most so many points, evenly drawn and sorted."""
+    if num_points <= most:
+        return np.arange(num_points)
+    order = np.random.default_rng(0).permutation(num_points)
+    return np.sort(order[:most])
+
+
 def _spread(repeats: list[np.ndarray]) -> float:
-    """Estimate the spread from pairs of repeats; one odd pair does not move it."""
+    """Estimate the spread from pairs of repeats; one odd pair does not move it.
+
+    A configuration that is repeated all the time speaks no louder than some others.
+    """
     differences = [
         np.abs(np.subtract.outer(values, values)[np.triu_indices(len(values), 1)])
         for values in repeats
         if len(values) > 1
     ]
-    pairs = np.concatenate([*differences, np.empty(0)])
+    some = [values[spread_out(len(values), _MOST_PAIRS)] for values in differences]
+    pairs = np.concatenate([*some, np.empty(0)])
     seen = np.median(pairs) / _MEDIAN_DIFFERENCE if len(pairs) else 0.0
     usual = np.log(_USUAL_SPREAD) * _USUAL_WEIGHT
     mean = (len(pairs) * np.log(max(seen, _SPREAD_FLOOR)) + usual) / (

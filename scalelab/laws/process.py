@@ -12,7 +12,7 @@ from scipy.optimize import OptimizeResult, minimize
 from scalelab.laws.belief import Belief
 from scalelab.laws.discrepancy import NUM_PARTS, correlations, covariances
 from scalelab.laws.physics import Configurations
-from scalelab.laws.points import Points
+from scalelab.laws.points import Points, spread_out
 
 _FREEDOM = 4.0  # of Student's t: one odd point is outvoted, not averaged
 _LEAST_DOUBT, _MOST_DOUBT = 0.8, 1e4  # factors on the variance of a single point
@@ -158,14 +158,6 @@ class Process:
 def noise(points: Points) -> np.ndarray:
     """Return the variance of each point that repeats average out."""
     return np.asarray(points.spread**2 / points.num_repeats)
-
-
-def spread_out(num_points: int, most: int) -> np.ndarray:
-    """Return positions of at most so many points, evenly drawn and sorted."""
-    if num_points <= most:
-        return np.arange(num_points)
-    order = np.random.default_rng(0).permutation(num_points)
-    return np.sort(order[:most])
 
 
 def _settled(
