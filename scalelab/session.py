@@ -221,20 +221,18 @@ class Run:
         """
         from scalelab.recommend.kept_answers import Question
         from scalelab.recommend.objective import Constraints
-        from scalelab.recommend.prices import Price
 
         asked = None if target is None else Target.parse(target)
-        site = self._home.site if self._home else None
         question = Question(
             job=validated(Job, job, source="job") if job else self.job,
             limits=Constraints(
                 max_time_s=None if max_time is None else parse_duration(max_time),
                 max_gpu_hours=max_gpu_hours,
                 max_cost_usd=max_cost_usd,
-                price=Price.of(site, price_per_gpu_hour_usd),
                 target=asked,
                 confidence=confidence,
             ),
+            price_per_gpu_hour_usd=price_per_gpu_hour_usd,
             gpus=tuple(gpus or ()),
             select=dict(sorted((select or {}).items())),
             law=law,
@@ -247,7 +245,7 @@ class Run:
         from scalelab.recommend.kept_answers import KeptAnswers
 
         kept = KeptAnswers(self.directory / "cache" / "answers.json", self._state)
-        words = repr((question, self.experiment_text, self._home))
+        words = repr((question, self.experiment_text, self._homes))
         if (found := kept.find(words)) is not None:
             return found
         answer = self._answered(question)
@@ -257,22 +255,10 @@ class Run:
         return answer
 
     def _answered(self, question: Question) -> Recommendation:
-        from scalelab.laws.rows import numbers
-        from scalelab.recommend.advice import recommend
+        from scalelab.recommend.by_group import answer
 
-        gpus, home = question.gpus, self._home
-        on_node = home.site.gpus_per_node if home else None
-        sizes = numbers(self.observations, "world_size")
-        return recommend(
-            self._answering(question.limits.target),
-            question.job,
-            constraints=question.limits,
-            allocations=self._packed(gpus, on_node) if gpus else None,
-            select=question.select,
-            law=question.law,
-            within=home.machine(sizes) if home and not gpus else None,
-            devices_on_node=on_node,
-        )
+        frame = self._answering(question.limits.target)
+        return answer(question, frame, self._homes)
 
     def _answering(self, target: Target | None) -> pd.DataFrame:
         """Return the observations, a target that no trial stopped at read off them."""
@@ -283,11 +269,11 @@ class Run:
         return answering(self.observations, self._store.streams, target)
 
     @cached_property
-    def _home(self) -> Home | None:
-        """Where the sweep ran; None: imported, or not known here."""
+    def _homes(self) -> Mapping[str | None, Home]:
+        """Where the sweep ran, by node group; empty: imported, or not known here."""
         from scalelab.recommend.home import Home
 
-        return Home.of(self.experiment)
+        return Home.by_group(self.experiment)
 
     def status(self) -> RunStatus:
         """Return what has been done and what is missing."""
@@ -318,7 +304,7 @@ class Run:
                 "needs a run that was swept."
             )
         row = answer.chosen
-        where = self.experiment.resolve_site(site)
+        where = self.experiment.resolve_site(site).in_group(answer.node_group or None)
         allocation = Allocation.packed(
             row.world_size, devices_on_node=-(-row.world_size // row.num_nodes)
         )
@@ -388,8 +374,3 @@ class Run:
                 if result := read_result(files):
                     results[key] = result
         return results
-
-    def _packed(self, gpus: Sequence[int], on_node: int | None) -> list[Allocation]:
-        measured = self.observations["gpus_per_node"].dropna()
-        most = max(int(max(measured, default=1)), on_node or 1)
-        return [Allocation.packed(count, devices_on_node=most) for count in gpus]

@@ -10,8 +10,9 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from scalelab.cluster.batch_queue import Answer, ask
@@ -47,15 +48,26 @@ def examine_site(site: Site, runs: Path) -> Iterator[Finding]:
     missing = [name for name in _PROGRAMS[site.scheduler] if not shutil.which(name)]
     yield from _programs(site, missing)
     yield from _folder(site, runs)
-    yield from _interpreter(site)
+    yield from of_each_group(site, _interpreter)
     yield from _network(site)
     if site.scheduler is Scheduler.ALLOCATION:
         yield from _allocation()
     elif not missing:
-        yield from _queue(site)
+        yield from of_each_group(site, _queue)
         with suppress(SpecError):  # of the run's directory: it is said above
-            yield from _submissions(site, runs)
+            yield from of_each_group(site, lambda group: _submissions(group, runs))
+            yield from _driver_submission(site, runs)
         yield from _submission_from_nodes(site)
+
+
+def of_each_group(
+    site: Site, check: Callable[[Site], Iterator[Finding]]
+) -> Iterator[Finding]:
+    """Check each kind of nodes; a finding about a node group names it."""
+    for name, group in site.groups.items():
+        for finding in check(group):
+            subject = f"{name}: {finding.subject}" if name else finding.subject
+            yield replace(finding, subject=subject)
 
 
 def ok(subject: str, text: str) -> Finding:
@@ -276,16 +288,21 @@ def _submissions(site: Site, runs: Path) -> Iterator[Finding]:
             site, count, job_name="scalelab-doctor", directory=directory
         )
         yield _test_only(f"job of {count} node{'s' if count > 1 else ''}", script)
-    if site.driver_job is not None:
-        script = driver_job_script(
-            site,
-            ["sweep"],
-            job_name="scalelab-doctor",
-            directory=directory,
-            log=directory / "driver.log",
-            job_log=directory / "job.log",
-        )
-        yield _test_only("job of the driver", script)
+
+
+def _driver_submission(site: Site, runs: Path) -> Iterator[Finding]:
+    if site.scheduler is not Scheduler.SLURM or site.driver_job is None:
+        return
+    directory = runs.absolute() / "doctor"
+    script = driver_job_script(
+        site,
+        ["sweep"],
+        job_name="scalelab-doctor",
+        directory=directory,
+        log=directory / "driver.log",
+        job_log=directory / "job.log",
+    )
+    yield _test_only("job of the driver", script)
 
 
 def _test_only(subject: str, script: str) -> Finding:

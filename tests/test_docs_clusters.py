@@ -1,6 +1,8 @@
 """What the page on clusters shows works as it stands there."""
 
+import functools
 import re
+from operator import or_
 from pathlib import Path
 
 import pytest
@@ -23,10 +25,11 @@ def test_the_profiles_it_shows_are_profiles(scheduler: str) -> None:
 
 
 def test_what_it_adds_to_a_profile_can_be_added() -> None:
-    (addition,) = [each for each in VALUES if "scheduler" not in each]
-    site = Site.model_validate(PROFILES["slurm"] | addition)
+    additions = [each for each in VALUES if "scheduler" not in each]
+    site = Site.model_validate(functools.reduce(or_, additions, PROFILES["slurm"]))
     assert site.driver_job is not None
     assert site.driver_job.walltime == 24 * 3600
+    assert [group.num_devices for group in site.groups.values()] == [32, 16]
 
 
 def test_every_setting_is_named() -> None:

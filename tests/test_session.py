@@ -19,10 +19,11 @@ from scalelab.errors import FitError, SpecError, StoreError
 from scalelab.experiment.expand import expand
 from scalelab.experiment.site import sites_directory
 from scalelab.experiment.spec import Experiment
+from scalelab.experiment.trial import Trial
 from scalelab.recommend.advice import recommend
 from scalelab.recommend.home import Home
 from scalelab.recommend.recommendation import Recommendation
-from scalelab.records.attempt import Outcome
+from scalelab.records.attempt import AttemptResult, Outcome
 from scalelab.session import import_table, load
 
 
@@ -124,6 +125,40 @@ def test_the_price_is_the_one_of_the_site_the_run_was_swept_on(here: Path) -> No
     assert str(given.price).endswith("as given.")
 
 
+GROUPED = COMMAND.replace(
+    "site: {name: hpc, scheduler: slurm, device_type: cuda, gpus_per_node: 4}",
+    """node_group: [a100, h100]
+site:
+  {name: hpc, scheduler: slurm, device_type: cuda, gpus_per_node: 4, node_groups: {
+    a100: {partition: old, price_per_gpu_hour: 1}, h100: {partition: new}}}""",
+)
+
+
+def test_the_job_script_asks_for_the_group_of_the_answer(here: Path) -> None:
+    (here / "train.py").write_text("")
+
+    def ending(trial: Trial) -> AttemptResult:
+        plain = completed(trial)
+        if trial.node_group == "a100":
+            return plain
+        step_s = plain.measurements["step_time_s"] / 3
+        return completed(trial, step_time_s=step_s)
+
+    run = load(measured_run(here / "run", GROUPED, ending).directory)
+    found = run.recommend()
+    assert found.node_group == "h100"
+    assert list(found.elsewhere) == ["a100"]
+    assert load(here / "run").recommend() == found, "it is kept"
+    assert "--partition=new" in run.job_script(found)
+    older = run.recommend(select={"node_group": "a100"})
+    assert "--partition=old" in run.job_script(older)
+    assert older.chosen.cost_usd is not None
+    profile("alike", "scheduler: slurm")
+    with pytest.raises(SpecError, match="node_group='a100', but site 'alike' has no"):
+        run.job_script(older, "alike")
+    assert run.write_report().exists()
+
+
 @pytest.mark.slow
 def test_figures_and_report(here: Path) -> None:
     run = load(measured_run(here / "run").directory)
@@ -186,8 +221,7 @@ class TestWhereMeasurementsCanBeMade:
     def machine(self, here: Path, text: str) -> object:
         (here / "train.py").write_text("")
         run = load(measured_run(here / "run", text).directory)
-        home = Home.of(run.experiment)
-        assert home is not None
+        home = Home.by_group(run.experiment)[None]
         return home.machine(run.observations["world_size"].to_numpy(float))
 
     def test_a_local_site(self, here: Path) -> None:
@@ -211,8 +245,7 @@ class TestWhereMeasurementsCanBeMade:
         path = store.directory / "experiments" / "0001.yaml"
         path.write_text(EMULATED.replace("gpus_per_node: 2", "gpus_per_node: 1"))
         run = load(store.directory)
-        home = Home.of(run.experiment)
-        assert home is not None
+        home = Home.by_group(run.experiment)[None]
         sizes = run.observations["world_size"].to_numpy(float)
         assert home.machine(sizes) is None
 
@@ -224,7 +257,7 @@ class TestWhereMeasurementsCanBeMade:
         store = measured_run(here / "run")
         text = EMULATED.replace("site: {device_type: cpu, gpus_per_node: 2}", site)
         (store.directory / "experiments" / "0001.yaml").write_text(text)
-        assert Home.of(load(store.directory).experiment) is None
+        assert Home.by_group(load(store.directory).experiment) == {}
 
 
 def test_further_devices_are_packed_on_the_nodes_the_site_declares(here: Path) -> None:
@@ -248,7 +281,7 @@ class TestAQuestionAskedAgain:
             fits.append("fit")
             return recommend(*args, **options)
 
-        monkeypatch.setattr("scalelab.recommend.advice.recommend", counted)
+        monkeypatch.setattr("scalelab.recommend.by_group.recommend", counted)
         return fits
 
     def test_is_not_fitted_again(self, here: Path, num_fits: list[str]) -> None:

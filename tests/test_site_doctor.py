@@ -17,7 +17,7 @@ from scalelab.doctor import Finding, Health
 from scalelab.experiment.problems import validated
 from scalelab.experiment.site import Site
 from scalelab.records.driver_record import DriverRecord
-from scalelab.site_doctor import clock_finding, examine_site
+from scalelab.site_doctor import clock_finding, examine_site, of_each_group, ok
 
 SLURM = {
     "name": "hpc",
@@ -389,3 +389,31 @@ def test_a_node_that_is_not_called_back_says_so(
     assert found["is_called_back"] is False
     assert found["may_submit"] is False
     assert len(found["devices"]) == 2
+
+
+def test_every_node_group_is_checked(slurm: Program, tmp_path: Path) -> None:
+    groups = {
+        "big": {"memory_per_node": "900GB"},
+        "small": {"gpus_per_node": 2, "partition": "nowhere"},
+    }
+    found = examined({**SLURM, "node_groups": groups}, tmp_path)
+    assert set(broken(found)) == {"big: partition", "small: partition"}
+    assert (
+        "has no node with 32 cores, 4 GPUs, 838.2 GiB" in found["big: partition"].text
+    )
+    assert "has no partition 'nowhere'" in found["small: partition"].text
+    assert found["big: job of 1 node"].health is Health.OK
+    assert found["small: job of 1 node"].health is Health.OK
+    assert found["network"].health is Health.OK
+
+
+def test_a_finding_about_a_node_group_names_it() -> None:
+    groups = {"big": {}, "small": {"gpus_per_node": 2}}
+    site = validated(Site, {**SLURM, "node_groups": groups}, source="site")
+    tried = of_each_group(
+        site, lambda group: iter([ok("job", str(group.gpus_per_node))])
+    )
+    assert [(each.subject, each.text) for each in tried] == [
+        ("big: job", "4"),
+        ("small: job", "2"),
+    ]

@@ -76,9 +76,13 @@ def _check_site(runs: Path, name: str, *, with_job: bool) -> None:
 
 
 def _tried(site: Site, runs: Path) -> Iterator[Finding]:
+    from scalelab.site_doctor import of_each_group
     from scalelab.site_trial import try_node
 
-    return try_node(site, runs, lambda text: typer.echo(text, err=True))
+    def say(text: str) -> None:
+        typer.echo(text, err=True)
+
+    return of_each_group(site, lambda group: try_node(group, runs, say))
 
 
 def _show(findings: Iterator[Finding]) -> bool:

@@ -65,6 +65,7 @@ def init(
     kind = None if device_type is None else DeviceType(device_type)
     text = profile_text(found, queue, device_type=kind)
     path = write_profile(text, name or found.cluster_name, force=force)
-    typer.echo(f"Wrote {path}: {found.noun} {queue.name}, {queue.largest_group}.")
+    kinds = "; ".join(map(str, queue.kinds))
+    typer.echo(f"Wrote {path}: {found.noun} {queue.name}, {kinds}.")
     site = path.stem if name is None or name == path.stem else name
     typer.echo(f"Look through it, then: scalelab doctor --site {site}")

@@ -76,10 +76,26 @@ class Queue:
     @property
     def largest_group(self) -> NodeGroup:
         """The nodes with most GPUs in all; where there are none, with most cores."""
-        return max(
-            self.groups,
-            key=lambda each: (each.num_nodes * each.gpus, each.num_nodes * each.cores),
-        )
+        return max(self.groups, key=_size)
+
+    @property
+    def kinds(self) -> tuple[NodeGroup, ...]:
+        """The nodes to sweep on, those with most GPUs first.
+
+        Of each GPU model the largest group, where requests can tell them apart; else
+        the largest group alone.
+        """
+        largest: dict[str | None, NodeGroup] = {}
+        for group in sorted(self.groups, key=_size, reverse=True):
+            if group.gpus:
+                largest.setdefault(group.gpu_type, group)
+        if len(largest) < 2 or None in largest:
+            return (self.largest_group,)
+        return tuple(largest.values())
+
+
+def _size(group: NodeGroup) -> tuple[int, int]:
+    return group.num_nodes * group.gpus, group.num_nodes * group.cores
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

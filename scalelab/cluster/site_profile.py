@@ -40,13 +40,14 @@ def profile_text(
         What ranks run on; default: ``cuda`` where the nodes have GPUs.
     """
     group = queue.largest_group
+    nodes = _nodes if len(queue.kinds) == 1 else _unlike_nodes
     kind = device_type or (DeviceType.CUDA if group.gpus else DeviceType.CPU)
     lines = [
         *_head(inventory, queue),
         "",
         *_where(inventory, queue),
         "",
-        *_nodes(inventory, queue, group, kind),
+        *nodes(inventory, queue, group, kind),
         "",
         *_further(inventory),
     ]
@@ -108,6 +109,32 @@ def _nodes(
     yield f"# nodes: {group.num_nodes}  # at most; default: those of the largest trial"
     if len(queue.groups) > 1:
         yield "# Nodes are not all alike here: add a constraint, or directives."
+
+
+def _unlike_nodes(
+    inventory: Inventory, queue: Queue, group: NodeGroup, kind: DeviceType
+) -> Iterator[str]:
+    yield f"device_type: {kind}  # what a rank runs on: a GPU (cuda) or a core (cpu)"
+    if kind is DeviceType.CPU:
+        yield "request_gpus: true  # ranks on cores hold the GPUs' places"
+    if inventory.scheduler is Scheduler.SLURM:
+        yield "gpu_request: gres"
+    names = {_group_name(each): each for each in queue.kinds}
+    yield f"# Experiments choose, node_group: [{', '.join(names)}]; else the first."
+    yield "node_groups:"
+    for name, each in names.items():
+        yield f"  {_word(name)}:  # {each}"
+        yield f"    gpu_type: {_word(str(each.gpu_type))}"
+        yield f"    gpus_per_node: {each.gpus}"
+        yield f"    cores_per_node: {each.cores}"
+        if each.memory_bytes is not None:
+            yield f"    memory_per_node: {each.memory_bytes // 2**20}MiB"
+        yield f"    # nodes: {each.num_nodes}  # at most"
+
+
+def _group_name(group: NodeGroup) -> str:
+    """Return the GPU model as the name of a node group."""
+    return re.sub(r"[^A-Za-z0-9]+", "-", str(group.gpu_type)).strip("-")[:32]
 
 
 def _further(inventory: Inventory) -> Iterator[str]:

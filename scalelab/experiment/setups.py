@@ -9,7 +9,6 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from scalelab.errors import SpecError
-from scalelab.experiment.problems import one_of, shown
 from scalelab.experiment.trial import Allocation, Scalar
 
 if TYPE_CHECKING:
@@ -75,17 +74,8 @@ def node_groups(experiment: Experiment, site: Site) -> tuple[str | None, ...]:
     asked = experiment.node_group
     if asked is None:
         return tuple(site.groups)[:1]
-    if not site.node_groups:
-        raise SpecError(
-            f"node_group={shown(asked[0])}, but site {site.name!r} has no node_groups: "
-            "its nodes are alike. Remove node_group, or add node_groups to the site."
-        )
     for name in asked:
-        if name not in site.node_groups:
-            raise SpecError(
-                f"node_group={shown(name)} is none of site {site.name!r}. "
-                f"{one_of(site.node_groups, name)}"
-            )
+        site.in_group(name)
     return asked
 
 

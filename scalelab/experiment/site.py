@@ -180,6 +180,27 @@ class Site(NodeSettings):
             return {self._group: self}
         return {name: self._in_group(name) for name in self.node_groups}
 
+    def in_group(self, name: str | None) -> Site:
+        """Return the site as it is for the nodes of a group; None: all are alike.
+
+        Raises
+        ------
+        SpecError
+            If it has no such group.
+        """
+        groups = self.groups
+        if name in groups:
+            return groups[name]
+        if not self.node_groups:
+            raise SpecError(
+                f"node_group={name!r}, but site {self.name!r} has no node_groups: its "
+                "nodes are alike. Name no group, or add node_groups to the site."
+            )
+        raise SpecError(
+            f"node_group={name!r} is none of site {self.name!r}. "
+            f"{one_of(self.node_groups, name or '')}"
+        )
+
     def _in_group(self, name: str) -> Site:
         own = self.node_groups[name]
         said = {key: getattr(own, key) for key in own.model_fields_set}

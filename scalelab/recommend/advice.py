@@ -95,12 +95,12 @@ def recommend(
     limits = constraints or Constraints()
     subject = choose_subject(observations, select or {})
     rows = step_time_rows(subject.frame).frame
-    need = SampleNeed.of(subject.frame, job, limits.target)
+    need = SampleNeed.of(subject.lessons, job, limits.target)
     evidence = _Evidence(
         subject=subject,
         law=law_named(law).fit(subject.frame),
         need=need,
-        factorisation=measured_factorisation(subject.frame, law_named(law))
+        factorisation=measured_factorisation(subject.lessons, law_named(law))
         if need.uses_law
         else None,
         rows=rows,
@@ -173,6 +173,7 @@ def _answer(
     return Recommendation(
         workload=subject.workload,
         device_name=subject.device_name,
+        node_group=subject.node_group,
         device_word=subject.device_word,
         device_hour_word=subject.device_hour_word,
         rows=table,

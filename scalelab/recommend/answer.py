@@ -83,7 +83,7 @@ def _what_diminishing_means(result: Recommendation) -> list[str]:
 
 def _headline(result: Recommendation, width: int) -> list[str]:
     row = result.chosen
-    place = f"{_count(result, row.world_size, named=True)} ({_nodes(row)})"
+    place = f"{_count(result, row.world_size, named=True)} ({_nodes(result, row)})"
     verb = "Use"
     lines = []
     if not result.meets_constraints:
@@ -96,17 +96,21 @@ def _headline(result: Recommendation, width: int) -> list[str]:
         details.append(f"learning rate {rate.value:.4g} (rule: {rate.rule})")
     if details:
         lines.append(", ".join(details))
-    price = f", {number(row.cost_usd.value)} usd" if row.cost_usd else ""
     time = f"{duration(row.time_s.value)} [{duration_ends(row.time_s)}]"
-    summary = f"{time}, {number(row.gpu_hours.value)} {result.device_hour_word}"
+    summary = f"{time}, {_cost(result, row)}"
     chance = ""
     if row.probability is not None:
         what = ", ".join(result.limits)
         chance = f".  P({what}) {_chance(row.probability)}"
-    lines.append(f"{summary}{price}{chance}")
+    lines.append(f"{summary}{chance}")
     if not result.meets_constraints:
         lines.append(_alternatives(result))
     return [part for line in lines for part in _wrapped(line, width)]
+
+
+def _cost(result: Recommendation, row: OutlookRow) -> str:
+    price = f", {number(row.cost_usd.value)} usd" if row.cost_usd else ""
+    return f"{number(row.gpu_hours.value)} {result.device_hour_word}{price}"
 
 
 def _alternatives(result: Recommendation) -> str:
@@ -125,9 +129,10 @@ def _count(result: Recommendation, count: int, *, named: bool = False) -> str:
     return counted(count, result.device_word)
 
 
-def _nodes(row: OutlookRow) -> str:
+def _nodes(result: Recommendation, row: OutlookRow) -> str:
     _, devices = row.allocation.split("x")
-    return f"{counted(row.num_nodes, 'node')} x {devices}"
+    kind = f"{result.node_group} node" if result.node_group else "node"
+    return f"{counted(row.num_nodes, kind)} x {devices}"
 
 
 def _batch(batch: BatchPlan) -> str:
@@ -226,6 +231,7 @@ def _remarks(result: Recommendation, width: int) -> list[str]:
         lines.append("Emulated: times are declared, nothing here was measured.")
     if result.knee is not None:
         lines.append(_knee(result))
+    lines += elsewhere(result)
     lines += [result.price] if result.price else []
     lines += result.notes
     lines += result.unsupported
@@ -239,6 +245,15 @@ def _remarks(result: Recommendation, width: int) -> list[str]:
         )
     lines += _left_out(result)
     return [part for line in lines for part in _wrapped(line, width)]
+
+
+def elsewhere(result: Recommendation) -> list[str]:
+    """Say what each other node group would do for the job, a sentence each."""
+    return [
+        f"Node group {group} instead: {_count(result, row.world_size)} "
+        f"({row.allocation}), {duration(row.time_s.value)}, {_cost(result, row)}."
+        for group, row in result.elsewhere.items()
+    ]
 
 
 def _knee(result: Recommendation) -> str:

@@ -14,7 +14,7 @@ from scalelab.experiment.trial import Allocation
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Home:
-    """The nodes of the site a sweep ran on.
+    """The nodes of the site, or of the node group, that a sweep ran on.
 
     Parameters
     ----------
@@ -31,19 +31,29 @@ class Home:
     is_emulated: bool
 
     @classmethod
-    def of(cls, experiment: Experiment | None) -> Home | None:
-        """Find a sweep's home; None where it is not known on this machine."""
+    def by_group(cls, experiment: Experiment | None) -> dict[str | None, Home]:
+        """Find a sweep's homes, one for each node group of its site.
+
+        Returns
+        -------
+        dict
+            By name of the group, None where nodes are alike; empty where the site is
+            not known on this machine.
+        """
         if experiment is None:
-            return None
+            return {}
+        is_emulated = experiment.workload_name == "emulated"
         try:
-            site = experiment.resolve_site()
-            return cls(
-                site=site,
-                devices_on_node=site.devices_per_node,
-                is_emulated=experiment.workload_name == "emulated",
-            )
+            return {
+                name: cls(
+                    site=site,
+                    devices_on_node=site.devices_per_node,
+                    is_emulated=is_emulated,
+                )
+                for name, site in experiment.resolve_site().groups.items()
+            }
         except SpecError:
-            return None
+            return {}
 
     def machine(self, measured: np.ndarray) -> Allocation | None:
         """Return all the devices there are, where the home is this machine.

@@ -31,6 +31,7 @@ class Question:
 
     job: Job | None
     limits: Constraints
+    price_per_gpu_hour_usd: float | None
     gpus: tuple[int, ...]
     select: Mapping[str, Scalar]
     law: str

@@ -54,12 +54,6 @@ class Constraints:
                 raise SpecError(
                     f"{name}={getattr(self, name)} must lie between 0 and 1."
                 )
-        if self.max_cost_usd is not None and self.price is None:
-            raise SpecError(
-                f"max_cost_usd={self.max_cost_usd:g} needs a price. Give "
-                "price_per_gpu_hour_usd (--price on the command line), or write "
-                "price_per_gpu_hour or price_per_node_hour in the site."
-            )
 
     @property
     def any_limit(self) -> bool:
@@ -77,6 +71,34 @@ class Constraints:
         if self.max_cost_usd is not None:
             words.append(f"< {number(self.max_cost_usd)} usd")
         return tuple(words)
+
+    def spending(
+        self, time_s: np.ndarray, world_size: np.ndarray, num_nodes: np.ndarray
+    ) -> Spending:
+        """Return what allocations take.
+
+        Parameters
+        ----------
+        time_s : ndarray, shape (..., n_rows)
+        world_size, num_nodes : ndarray, shape (n_rows,)
+
+        Raises
+        ------
+        SpecError
+            There is a limit on money and no price.
+        """
+        if self.max_cost_usd is not None and self.price is None:
+            raise SpecError(
+                f"max_cost_usd={self.max_cost_usd:g} needs a price. Give "
+                "price_per_gpu_hour_usd (--price on the command line), or write "
+                "price_per_gpu_hour or price_per_node_hour in the site."
+            )
+        hours, price = time_s / 3600, self.price
+        return Spending(
+            time_s=time_s,
+            gpu_hours=hours * world_size,
+            cost_usd=hours * price.per_hour(world_size, num_nodes) if price else None,
+        )
 
     def held(self, spent: Spending) -> np.ndarray:
         """Tell, draw by draw, whether every limit holds; shape of the spending."""

@@ -18,7 +18,6 @@ from scalelab.laws.support import Support
 from scalelab.recommend.candidates import allocation_label
 from scalelab.recommend.numerals import counted
 from scalelab.recommend.objective import Constraints, Spending, pareto
-from scalelab.recommend.prices import Price
 from scalelab.recommend.recommendation import BatchPlan, Interval, OutlookRow
 from scalelab.recommend.workload_samples import SampleNeed
 from scalelab.records.columns import OPTION_PREFIX
@@ -107,7 +106,8 @@ def look_ahead(
     expected = law.sample(asked) * np.median(samples, axis=0) / total
     expected *= np.median(correction)
     one_run = law.sample(asked, one_run=True) * samples / total * correction
-    spent = _spending(one_run, frame, limits.price)
+    sizes, nodes = (frame[name].to_numpy(float) for name in ("world_size", "num_nodes"))
+    spent = limits.spending(one_run, sizes, nodes)
     held = limits.held(spent)
     held &= need.within_cap(samples, frame["global_batch_size"].tolist())
     held &= reached[:, known][:, chosen]
@@ -118,16 +118,6 @@ def look_ahead(
         expected_s=expected,
         spent=spent,
         held=held,
-    )
-
-
-def _spending(time_s: np.ndarray, frame: pd.DataFrame, price: Price | None) -> Spending:
-    hours = time_s / 3600
-    sizes, nodes = (frame[name].to_numpy(float) for name in ("world_size", "num_nodes"))
-    return Spending(
-        time_s=time_s,
-        gpu_hours=hours * sizes,
-        cost_usd=None if price is None else hours * price.per_hour(sizes, nodes),
     )
 
 

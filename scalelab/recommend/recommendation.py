@@ -169,8 +169,8 @@ class Recommendation:
 
     Parameters
     ----------
-    workload, device_name
-        What was measured, on what.
+    workload, device_name, node_group
+        What was measured, on what; the site's node group, empty where nodes are alike.
     device_word, device_hour_word
         What a device is called here: ``GPU``/``GPU-h``, ``CPU slot``/``core-h``,
         ``emulated GPU``/``emulated GPU-h``.
@@ -210,12 +210,15 @@ class Recommendation:
         Times were declared, not measured.
     law, formula
         Name of the step-time law, and its formula with its source.
+    elsewhere
+        The row recommended in each other node group, by its name.
     parameters
         Fitted parameters of all laws, for ``--explain``.
     """
 
     workload: str
     device_name: str
+    node_group: str
     device_word: str
     device_hour_word: str
     rows: tuple[OutlookRow, ...]
@@ -237,6 +240,7 @@ class Recommendation:
     is_emulated: bool
     law: str
     formula: str
+    elsewhere: Mapping[str, OutlookRow] = field(default_factory=dict)
     parameters: tuple[ParameterRow, ...] = field(default=())
 
     @property

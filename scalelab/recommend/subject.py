@@ -10,10 +10,12 @@ import pandas as pd
 from scalelab.errors import SpecError
 from scalelab.experiment.trial import Scalar
 
+NODE_GROUP = "node_group"
 _ONE_VALUE = (
     "workload",
     "dataset",
     "device_type",
+    NODE_GROUP,
     "device_name",
     "emulated",
     "sequence_length",
@@ -29,7 +31,10 @@ class Subject:
     ----------
     frame
         Their rows, all outcomes.
-    workload, device_name
+    lessons
+        Rows that say how many samples training needs: ``frame``, and those of the other
+        node groups, since that does not depend on where it was learnt.
+    workload, device_name, node_group
         Empty where not recorded.
     device_word, device_hour_word
         What one device, and one device for an hour, is called.
@@ -38,8 +43,10 @@ class Subject:
     """
 
     frame: pd.DataFrame
+    lessons: pd.DataFrame
     workload: str
     device_name: str
+    node_group: str
     device_word: str
     device_hour_word: str
     is_emulated: bool
@@ -60,9 +67,13 @@ def choose_subject(observations: pd.DataFrame, select: Mapping[str, Scalar]) -> 
     SpecError
         A selected value does not occur, or several workloads or devices remain.
     """
-    frame = observations
+    lessons = observations
     for name, value in select.items():
-        frame = _with_value(frame, name, value)
+        if name != NODE_GROUP:
+            lessons = _with_value(lessons, name, value)
+    frame = lessons
+    if NODE_GROUP in select:
+        frame = _with_value(frame, NODE_GROUP, select[NODE_GROUP])
     for name in _ONE_VALUE:
         counts = _counts(frame, name)
         if len(counts) > 1:
@@ -85,8 +96,10 @@ def choose_subject(observations: pd.DataFrame, select: Mapping[str, Scalar]) -> 
         word, hour_word = "emulated GPU", "emulated GPU-h"
     return Subject(
         frame=frame,
+        lessons=lessons,
         workload=_only(frame, "workload"),
         device_name=_only(frame, "device_name"),
+        node_group=_only(frame, NODE_GROUP),
         device_word=word,
         device_hour_word=hour_word,
         is_emulated=is_emulated,

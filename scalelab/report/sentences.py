@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scalelab.recommend.answer import elsewhere
 from scalelab.recommend.numerals import (
     change,
     counted,
@@ -55,6 +56,7 @@ def details(recommendation: Recommendation) -> tuple[str, ...]:
         lines.append(f"Learning rate {rate.value:.3g}, {rule}.")
     if knee := recommendation.knee:
         lines.append(_knee(knee, recommendation.device_word))
+    lines += elsewhere(recommendation)
     if recommendation.price:
         lines.append(recommendation.price)
     lines.append(f"Chosen by: {recommendation.objective.rstrip('.')}.")

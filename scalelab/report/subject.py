@@ -131,6 +131,7 @@ def _planned_by(recommendation: Recommendation, rows: pd.DataFrame) -> pd.DataFr
     rows = rows[
         _equals_if_known(rows, "workload", recommendation.workload)
         & _equals_if_known(rows, "device_name", recommendation.device_name)
+        & _equals_if_known(rows, "node_group", recommendation.node_group)
     ]
     swept = list(
         dict.fromkeys(name for row in recommendation.rows for name in row.settings)

@@ -138,13 +138,21 @@ class TestSlurm:
             "walltime: 4h  # at most 24h",
             "",
             "device_type: cuda  # what a rank runs on: a GPU (cuda) or a core (cpu)",
-            "gpus_per_node: 4",
             "gpu_request: gres",
-            "gpu_type: a100",
-            "cores_per_node: 64",
-            "memory_per_node: 515000MiB",
-            "# nodes: 8  # at most; default: those of the largest trial",
-            "# Nodes are not all alike here: add a constraint, or directives.",
+            "# Experiments choose, node_group: [a100, h100]; else the first.",
+            "node_groups:",
+            "  a100:  # 8 x (64 cores, 503 GiB, 4 a100 GPUs)",
+            "    gpu_type: a100",
+            "    gpus_per_node: 4",
+            "    cores_per_node: 64",
+            "    memory_per_node: 515000MiB",
+            "    # nodes: 8  # at most",
+            "  h100:  # 2 x (96 cores, 1,007 GiB, 8 h100 GPUs)",
+            "    gpu_type: h100",
+            "    gpus_per_node: 8",
+            "    cores_per_node: 96",
+            "    memory_per_node: 1031000MiB",
+            "    # nodes: 2  # at most",
             "",
             "# prologue: [module load cuda]  # shell lines before anything starts",
             "# python: /shared/env/bin/python  # default: the one you sweep with",
@@ -164,9 +172,9 @@ class TestSlurm:
         path = write_profile(text, str(tmp_path / "site.yaml"))
         site = Site.from_file(path)
         assert site.partition == name
-        assert site.gpus_per_node == (
-            queue.largest_group.gpus or queue.largest_group.cores
-        )
+        assert [group.gpus_per_node for group in site.groups.values()] == [
+            kind_of_nodes.gpus or kind_of_nodes.cores for kind_of_nodes in queue.kinds
+        ]
         assert site.asks_for_gpus == (name != "cpu")
         uncommented = text.replace("# prologue", "prologue").replace(
             "# python", "python"

@@ -259,7 +259,7 @@ class TestTrials:
             (
                 "node_group: a100\ngpus: 1",
                 "device_type: cpu\ngpus_per_node: 4",
-                "node_group='a100', but site 'local' has no node_groups: its nodes are",
+                "node_group='a100', but site 'local' has no node_groups: its nodes",
             ),
             (
                 "node_group: [a100, h100]\ngpus: [1, 64]",

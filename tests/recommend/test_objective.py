@@ -13,12 +13,19 @@ from scalelab.recommend.prices import Price
         ({"max_gpu_hours": -1.0}, r"max_gpu_hours=-1\.0 must be a positive number"),
         ({"max_time_s": float("inf")}, "max_time_s=inf must be a positive number"),
         ({"confidence": 1}, "confidence=1 must lie between 0 and 1"),
-        ({"max_cost_usd": 20}, r"max_cost_usd=20 needs a price\. .* \(--price on the"),
     ],
 )
 def test_wrong_limits_are_refused(limits, message):
     with pytest.raises(SpecError, match=message):
         Constraints(**limits)
+
+
+def test_a_limit_on_money_needs_a_price():
+    ones = np.ones(2)
+    with pytest.raises(
+        SpecError, match=r"max_cost_usd=20 needs a price\. .*\(--price on"
+    ):
+        Constraints(max_cost_usd=20).spending(ones, ones, ones)
 
 
 def test_every_limit_must_hold():

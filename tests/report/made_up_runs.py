@@ -172,6 +172,7 @@ def recommendation(rows: Iterable[OutlookRow], **values: Any) -> Recommendation:
     fields: dict[str, Any] = {
         "workload": "resnet_cifar",
         "device_name": "A100",
+        "node_group": "",
         "device_word": "GPU",
         "device_hour_word": "GPU-h",
         "rows": tuple(rows),

@@ -1,0 +1,127 @@
+"""One answer where nodes are of several groups: the best of what each answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pandas as pd
+
+from scalelab.errors import FitError, SpecError
+from scalelab.experiment.trial import Allocation, Scalar
+from scalelab.laws.rows import numbers
+from scalelab.recommend.advice import recommend
+from scalelab.recommend.home import Home
+from scalelab.recommend.kept_answers import Question
+from scalelab.recommend.objective import Constraints
+from scalelab.recommend.prices import Price
+from scalelab.recommend.recommendation import OutlookRow, Recommendation
+from scalelab.recommend.subject import NODE_GROUP
+
+
+def answer(
+    question: Question, observations: pd.DataFrame, homes: Mapping[str | None, Home]
+) -> Recommendation:
+    """Answer for each node group that was measured, and return the best answer.
+
+    Parameters
+    ----------
+    question
+        What is asked.
+    observations
+        Rows of the observations frame.
+    homes
+        Where the sweep ran, by node group; see :meth:`Home.by_group`.
+
+    Raises
+    ------
+    FitError, SpecError
+        As :func:`~scalelab.recommend.advice.recommend`, if no group can be answered.
+    """
+    answers: dict[str | None, Recommendation] = {}
+    problems: dict[str | None, FitError | SpecError] = {}
+    for group in _groups(observations, question.select):
+        try:
+            answers[group] = _in_group(question, observations, group, homes.get(group))
+        except (FitError, SpecError) as error:
+            problems[group] = error
+    if not answers:
+        raise next(iter(problems.values()))
+    if len(answers) + len(problems) == 1:
+        return next(iter(answers.values()))
+    best, rule = _best(answers, question.limits)
+    rest = {str(each): answers[each].chosen for each in answers if each != best}
+    missing = tuple(
+        f"Node group {each} is not compared: {problems[each]}" for each in problems
+    )
+    return replace(
+        answers[best],
+        elsewhere=rest,
+        objective=f"{answers[best].objective}; of the node groups, {rule}",
+        notes=(*answers[best].notes, *missing),
+    )
+
+
+def _groups(
+    observations: pd.DataFrame, select: Mapping[str, Scalar]
+) -> Sequence[str | None]:
+    if NODE_GROUP in select:
+        return (str(select[NODE_GROUP]),)
+    if NODE_GROUP not in observations.columns:
+        return (None,)
+    return tuple(map(str, observations[NODE_GROUP].dropna().unique())) or (None,)
+
+
+def _in_group(
+    question: Question,
+    observations: pd.DataFrame,
+    group: str | None,
+    home: Home | None,
+) -> Recommendation:
+    own, select = observations, question.select
+    if group is not None:
+        own = observations[(observations[NODE_GROUP] == group).fillna(False)]
+        select = {**select, NODE_GROUP: group}
+    gpus, site = question.gpus, home.site if home else None
+    on_node = site.gpus_per_node if site else None
+    within = home.machine(numbers(own, "world_size")) if home and not gpus else None
+    return recommend(
+        observations,
+        question.job,
+        constraints=replace(
+            question.limits, price=Price.of(site, question.price_per_gpu_hour_usd)
+        ),
+        allocations=_packed(gpus, own, on_node) if gpus else None,
+        select=select,
+        law=question.law,
+        within=within,
+        devices_on_node=on_node,
+    )
+
+
+def _packed(
+    gpus: Sequence[int], observations: pd.DataFrame, on_node: int | None
+) -> list[Allocation]:
+    measured = observations["gpus_per_node"].dropna()
+    most = max(int(max(measured, default=1)), on_node or 1)
+    return [Allocation.packed(count, devices_on_node=most) for count in gpus]
+
+
+def _best(
+    answers: Mapping[str | None, Recommendation], limits: Constraints
+) -> tuple[str | None, str]:
+    """Return the best group, and why in words."""
+    meeting = {g: found for g, found in answers.items() if found.meets_constraints}
+    rows = {group: found.chosen for group, found in (meeting or answers).items()}
+    if not meeting:
+        likeliest = max(rows, key=lambda group: rows[group].probability or 0.0)
+        return likeliest, "the likeliest to hold the limits"
+    is_budget = limits.any_limit and limits.max_time_s is None
+    if all(row.cost_usd for row in rows.values()) and not is_budget:
+        return min(rows, key=lambda group: _money(rows[group])), "the cheapest"
+    return min(rows, key=lambda group: rows[group].time_s.value), "the fastest"
+
+
+def _money(row: OutlookRow) -> float:
+    assert row.cost_usd is not None
+    return row.cost_usd.value

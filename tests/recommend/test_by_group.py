@@ -1,0 +1,169 @@
+import pandas as pd
+import pytest
+from made_up_sweeps import convergence, sweep
+
+from scalelab.errors import SpecError
+from scalelab.experiment.job import Job
+from scalelab.experiment.site import Site
+from scalelab.experiment.trial import Target
+from scalelab.recommend.advice import recommend
+from scalelab.recommend.answer import answer_text
+from scalelab.recommend.by_group import answer
+from scalelab.recommend.home import Home
+from scalelab.recommend.kept_answers import Question
+from scalelab.recommend.objective import Constraints
+from scalelab.report.sentences import details
+
+JOB = Job(epochs=10, samples_per_epoch=1_000_000)
+HOUR = 3600.0
+FASTER = 2.5
+
+
+def both(**columns: object) -> pd.DataFrame:
+    """Measurements on two groups; a GPU of the second is faster, and has another name.
+
+    On CPUs that stand for both the names would be the same.
+    """
+    old = sweep(node_group="a100", **columns)
+    new = sweep(node_group="h100", seed=5, **{"device_name": "H100", **columns})
+    new["step_time_s"] /= FASTER
+    return pd.concat([old, new], ignore_index=True)
+
+
+def homes(old: float | None, new: float | None) -> dict[str | None, Home]:
+    """Return the groups of a site with the prices of their GPUs."""
+    groups = {"a100": old, "h100": new}
+    site = Site.model_validate(
+        {
+            "name": "alpine",
+            "scheduler": "slurm",
+            "device_type": "cuda",
+            "gpus_per_node": 4,
+            "node_groups": {
+                name: {} if price is None else {"price_per_gpu_hour": price}
+                for name, price in groups.items()
+            },
+        }
+    )
+    return {
+        name: Home(site=group, devices_on_node=4, is_emulated=False)
+        for name, group in site.groups.items()
+    }
+
+
+def question(**changed: object) -> Question:
+    asked = {
+        "job": JOB,
+        "limits": Constraints(),
+        "price_per_gpu_hour_usd": None,
+        "gpus": (),
+        "select": {},
+        "law": "scalelab",
+    }
+    return Question(**{**asked, **changed})
+
+
+@pytest.fixture(scope="module")
+def frame() -> pd.DataFrame:
+    return both()
+
+
+@pytest.mark.parametrize(
+    ("prices", "best", "why"),
+    [
+        ((None, None), "h100", "the fastest"),
+        ((1.0, None), "h100", "the fastest"),
+        ((1.0, 2.0), "h100", "the cheapest"),
+        ((1.0, 4.0), "a100", "the cheapest"),
+    ],
+)
+def test_the_cheaper_group_is_recommended_or_the_faster_one(
+    frame: pd.DataFrame, prices: tuple[float, float], best: str, why: str
+) -> None:
+    found = answer(question(), frame, homes(*prices))
+    assert found.node_group == best
+    (other,) = {"a100", "h100"} - {best}
+    assert list(found.elsewhere) == [other]
+    assert found.objective.endswith(f"of the node groups, {why}")
+    assert (found.chosen.cost_usd is None) == (
+        (prices[0] is None and best == "a100") or (prices[1] is None and best == "h100")
+    )
+
+
+def test_each_group_is_answered_as_if_there_were_no_other(frame: pd.DataFrame) -> None:
+    found = answer(question(), frame, homes(1.0, 2.0))
+    alone = recommend(frame[frame["node_group"] == "a100"], JOB)
+    assert found.elsewhere["a100"].time_s == alone.chosen.time_s
+    assert found.device_name == "H100"
+    assert "by the profile of site alpine.h100" in str(found.price)
+
+
+def test_a_budget_takes_the_fastest_group_that_keeps_it(frame: pd.DataFrame) -> None:
+    least = min(
+        row.cost_usd.value
+        for row in answer(question(), frame, homes(1.0, 20.0)).rows
+        if row.cost_usd
+    )
+    limits = Constraints(max_cost_usd=least * 1.5)
+    found = answer(question(limits=limits), frame, homes(1.0, 20.0))
+    assert found.node_group == "a100"
+    assert found.meets_constraints
+    assert not found.elsewhere["h100"].probability
+
+
+def test_where_nothing_holds_the_likeliest_is_the_closest(frame: pd.DataFrame) -> None:
+    found = answer(question(limits=Constraints(max_time_s=1.0)), frame, homes(1, 2))
+    assert not found.meets_constraints
+    assert found.objective.endswith("the likeliest to hold the limits")
+
+
+def test_a_group_may_be_chosen(frame: pd.DataFrame) -> None:
+    asked = question(select={"node_group": "a100"})
+    found = answer(asked, frame, homes(1.0, 2.0))
+    assert found.node_group == "a100"
+    assert found.elsewhere == {}
+    with pytest.raises(SpecError, match="No observation has node_group=v100"):
+        answer(question(select={"node_group": "v100"}), frame, {})
+
+
+def test_without_groups_it_is_the_plain_answer() -> None:
+    plain = answer(question(), sweep(), {})
+    assert plain == recommend(sweep(), JOB)
+    assert plain.node_group == ""
+
+
+def test_a_group_that_cannot_be_answered_is_said(frame: pd.DataFrame) -> None:
+    broken = frame.copy()
+    broken.loc[broken["node_group"] == "a100", "outcome"] = "failed"
+    found = answer(question(), broken, homes(1.0, 2.0))
+    assert found.node_group == "h100"
+    assert found.notes[-1].startswith("Node group a100 is not compared: ")
+
+
+def test_samples_learnt_on_one_group_hold_on_the_other() -> None:
+    lessons = convergence().assign(node_group="a100")
+    frame = pd.concat([both(lr_rule="sqrt"), lessons], ignore_index=True)
+    target = Target.parse("val_acc >= 0.9")
+    found = answer(question(limits=Constraints(target=target)), frame, homes(1, 2))
+    rows = {found.node_group: found.chosen, **found.elsewhere}
+    assert set(rows) == {"a100", "h100"}
+    a100, h100 = (rows[name].samples.value for name in ("a100", "h100"))
+    assert h100 == pytest.approx(a100, rel=0.3)
+
+
+def test_the_text_names_both_groups(frame: pd.DataFrame) -> None:
+    found = answer(question(), frame, homes(1.0, 2.0))
+    text = answer_text(found, 100)
+    assert " H100 (" in text.splitlines()[0]
+    assert " h100 node" in text.splitlines()[0]
+    other = found.elsewhere["a100"]
+    size = f"{other.world_size} GPUs ({other.allocation})"
+    assert f"Node group a100 instead: {size}, " in text
+    assert any(size in sentence for sentence in details(found))
+    assert "usd" in text
+
+
+def test_the_groups_of_cpus_are_told_apart_by_name_alone() -> None:
+    found = answer(question(), both(device_name="A100"), homes(None, None))
+    assert found.node_group == "h100"
+    assert found.device_name == "A100"
