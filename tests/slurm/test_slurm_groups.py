@@ -1,5 +1,7 @@
 """Sweeps over node groups of one real SLURM."""
 
+import re
+
 import pytest
 from slurm_sweeps import DIGITS, SITE, Swept
 from throwaway_slurm import ThrowawaySlurm
@@ -43,3 +45,21 @@ def test_trials_run_on_nodes_of_their_own_group(
     code, said = swept.run()
     assert code == 0, said
     assert len(swept.check_complete(4)) == 4
+
+
+def test_every_group_is_checked_and_each_shows_its_script(
+    slurm: ThrowawaySlurm,
+) -> None:
+    experiment = {**DIGITS, "gpus": [1, 2], "node_group": ["left", "right"]}
+    Swept(slurm, "groups", experiment, SITE, node_groups=GROUPS)
+    code, said = slurm.scalelab("doctor", "--site", "./groups-site.yaml", "--job")
+    assert code == 0, said
+    for group, host in (("left", "n[12]"), ("right", "n[34]")):
+        assert f"ok      {group}: partition" in said
+        assert f"ok      {group}: job of 1 node" in said
+        assert re.search(rf"ok      {group}: job +\S+ ran on {host} ", said), said
+    code, said = slurm.scalelab("plan", "groups.yaml", "--site", "./groups-site.yaml")
+    assert code == 0, said
+    assert "Job script, for up to 2 left nodes one by one:" in said
+    assert "Job script, for up to 2 right nodes one by one:" in said
+    assert said.index("--exclude=n3,n4") < said.index("--exclude=n1,n2")
