@@ -64,6 +64,9 @@ class CommandProgram:
         Where the command reports its steps.
     code_directory
         Snapshot of the user's code; the working directory of the command.
+    name
+        What the command is called in records: the experiment's name. It changes nothing
+        of what runs.
     """
 
     command: str
@@ -71,6 +74,7 @@ class CommandProgram:
     env: Mapping[str, str]
     metrics: MetricsSource
     code_directory: str
+    name: str = ""
 
 
 Program = WorkloadProgram | CommandProgram

@@ -276,6 +276,7 @@ class Experiment(Section):
             env=self.env,
             metrics=(self.metrics or Metrics()).source(),
             code_directory=directory,
+            name=self.name,
         )
 
     def meaning(

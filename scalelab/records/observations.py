@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalelab.errors import SchemaError, StoreError
-from scalelab.experiment.program import Program, program_to_json
+from scalelab.experiment.program import CommandProgram, Program, program_to_json
 from scalelab.experiment.source import Observation
 from scalelab.records.attempt import AttemptResult, AttemptSpec, Outcome
 from scalelab.records.columns import (
@@ -70,7 +70,6 @@ def row(spec: AttemptSpec, result: AttemptResult) -> Observation:
 def _configuration(spec: AttemptSpec) -> dict[str, Any]:
     trial = spec.trial
     shares = spec.placement.shares
-    workload = spec.run if trial.workload == "command" else trial.workload
     values = {
         "schema_version": SCHEMA_VERSION,
         "run": spec.run,
@@ -78,7 +77,7 @@ def _configuration(spec: AttemptSpec) -> dict[str, Any]:
         "repeat": trial.repeat,
         "attempt": spec.number,
         "kind": str(trial.kind),
-        "workload": workload,
+        "workload": _workload(spec),
         "code_hash": program_hash(spec.program),
         "emulated": trial.workload == "emulated",
         "node_group": trial.node_group,
@@ -110,6 +109,12 @@ def _configuration(spec: AttemptSpec) -> dict[str, Any]:
     return values
 
 
+def _workload(spec: AttemptSpec) -> str:
+    if not isinstance(spec.program, CommandProgram):
+        return spec.trial.workload
+    return spec.program.name or spec.run
+
+
 def _ending(result: AttemptResult) -> dict[str, Any]:
     return {"outcome": str(result.outcome), "reason": result.reason or None}
 
@@ -118,9 +123,12 @@ def program_hash(program: Program) -> str:
     """Hash what a trial's ranks execute: code, command, workload parameters.
 
     Two programs whose code directories hold the same snapshot hash alike wherever the
-    directories lie, because a snapshot's directory is named by its content.
+    directories lie, because a snapshot's directory is named by its content. What a
+    command is called is none of it.
     """
     values = program_to_json(program)
+    if isinstance(program, CommandProgram):
+        del values["name"]
     if directory := values["code_directory"]:
         values["code_directory"] = Path(directory).name
     canonical = json.dumps(values, sort_keys=True, separators=(",", ":"))

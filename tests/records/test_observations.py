@@ -67,10 +67,12 @@ def test_the_target_is_part_of_the_row(make_spec, measured) -> None:
     assert [observation[name] for name in names] == ["val_loss", "min", 2.9]
 
 
-def test_a_command_is_named_after_its_run(make_spec, measured) -> None:
-    spec = make_spec()
-    spec = replace(spec, trial=replace(spec.trial, workload="command"))
-    assert row(spec, measured)["workload"] == "a run"
+@pytest.mark.parametrize(("name", "workload"), [("vit", "vit"), ("", "a run")])
+def test_a_command_is_named_after_its_experiment_wherever_its_run_lies(
+    make_spec, measured, name: str, workload: str
+) -> None:
+    spec = replace(make_spec(), program=command("python t.py", "/here", name))
+    assert row(spec, measured)["workload"] == workload
 
 
 def test_reasons_against_a_fit_are_united(make_spec) -> None:
@@ -120,18 +122,20 @@ def test_a_wrong_measurement_is_named(make_spec, name, value, message) -> None:
         row(make_spec(), result)
 
 
-def test_the_program_hash_sees_content_not_location() -> None:
-    def command(text: str, directory: str) -> CommandProgram:
-        return CommandProgram(
-            command=text,
-            launcher="none",
-            env={},
-            metrics=MetricsSource(),
-            code_directory=directory,
-        )
+def command(text: str, directory: str, name: str = "") -> CommandProgram:
+    return CommandProgram(
+        command=text,
+        launcher="none",
+        env={},
+        metrics=MetricsSource(),
+        code_directory=directory,
+        name=name,
+    )
 
+
+def test_the_program_hash_sees_content_not_location() -> None:
     base = program_hash(command("python t.py", "/here/code/0123"))
-    assert base == program_hash(command("python t.py", "/elsewhere/0123"))
+    assert base == program_hash(command("python t.py", "/elsewhere/0123", "vit"))
     assert base != program_hash(command("python t.py", "/here/code/4567"))
     assert base != program_hash(command("python u.py", "/here/code/0123"))
     plain = WorkloadProgram(name="digits_mlp")
