@@ -16,6 +16,7 @@ from scalelab.cli.wording import duration, gpu_hours, one_line, trials
 from scalelab.scheduling.events import (
     Event,
     NodeLost,
+    NodeUp,
     Progress,
     Stopping,
     TrialEnded,
@@ -109,6 +110,7 @@ class Tracker:
         self._num_elsewhere = 0
         self._started: tuple[float, int] | None = None
         self._end_s: float | None = None
+        self._is_stopping = False
 
     def watch(self, source: Counted) -> None:
         """Say where the trials come from."""
@@ -116,6 +118,8 @@ class Tracker:
 
     def take(self, event: Event) -> None:
         """Take in what happened."""
+        if isinstance(event, Stopping):
+            self._is_stopping = True
         if isinstance(event, TrialStarted | TrialEnded):
             self._progress = event.progress
             self._count(event.progress)
@@ -159,7 +163,7 @@ class Tracker:
         if progress.num_failed:
             parts.append(f"{progress.num_failed:,} failed")
         parts.append(gpu_hours(progress.used_gpu_s))
-        if self._end_s is not None:
+        if self._end_s is not None and not self._is_stopping:
             parts.append(f"about {duration(self._end_s - time.monotonic())} left")
         return ", ".join(parts)
 
@@ -170,6 +174,7 @@ class LiveView:
     def __init__(self, console: Console) -> None:
         self._tracker = Tracker()
         self._problem: Text | None = None
+        self._is_waiting = False
         self._console = console
         self._live = Live(
             console=console,
@@ -197,7 +202,10 @@ class LiveView:
     def __call__(self, event: Event) -> None:
         """Take in what happened."""
         self._tracker.take(event)
+        if self._is_waiting and _is_news_of_nodes(event):
+            self._problem, self._is_waiting = None, False
         if text := problem(event):
+            self._is_waiting = isinstance(event, Waiting)
             self._problem = Text(
                 one_line(text), style="yellow", overflow="ellipsis", no_wrap=True
             )
@@ -296,7 +304,16 @@ def problem(event: Event) -> str | None:
             return f"Waiting: {event.reason}"
         case Stopping():
             left = f"{trials(event.num_running)} still running"
-            how = " (Ctrl-C ends them)" if event.num_running else ""
+            how = ""
+            if event.num_running:
+                how = " (Ctrl-C, or scalelab stop --now, ends them)"
             return f"Stopping: {event.reason}; {left}{how}."
         case _:
             return None
+
+
+def _is_news_of_nodes(event: Event) -> bool:
+    """Tell whether what was waited for may have come."""
+    if isinstance(event, TrialStarted | TrialEnded):
+        return event.progress.num_waiting == 0
+    return isinstance(event, NodeUp)

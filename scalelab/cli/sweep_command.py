@@ -127,7 +127,7 @@ def run(
     )
     if summary.stopped and not interrupts.count:
         typer.echo(f"The sweep ended early: {summary.stopped}.", err=True)
-    for line in _closing(summary):
+    for line in _closing(summary, asked.num_remaining):
         typer.echo(line, err=True)
     if interrupts.count or interrupts.was_asked:
         raise typer.Exit(INTERRUPTED)
@@ -276,8 +276,8 @@ def _opening(asked: Sweep) -> list[str]:
     return lines
 
 
-def _closing(summary: SweepSummary) -> list[str]:
-    """Say what failed and what is missing."""
+def _closing(summary: SweepSummary, num_before: int) -> list[str]:
+    """Say what failed, and what is missing of the trials there were to run before."""
     lines = []
     for failure in summary.failures[:MAX_SHOWN]:
         log = f" Log: {failure.log}" if failure.log else ""
@@ -288,7 +288,9 @@ def _closing(summary: SweepSummary) -> list[str]:
         count = trials(summary.num_failed)
         lines.append(f"Not measured: {count}. --retry-failed tries again.")
     if summary.unfinished:
-        count = trials(len(summary.unfinished))
+        # A canary is not known to the sweep before its turn has come.
+        left = num_before - (summary.num_finished - summary.num_resumed)
+        count = trials(max(left, len(summary.unfinished)))
         lines.append(f"Not run: {count}. The same command goes on with them.")
     return lines
 

@@ -46,12 +46,14 @@ class Source:
     remaining: int | None
 
 
-def standing(done: int, *, running: int = 1, failed: int = 0) -> Progress:
+def standing(
+    done: int, *, running: int = 1, failed: int = 0, waiting: int = 3
+) -> Progress:
     return Progress(
         num_done=done,
         num_failed=failed,
         num_running=running,
-        num_waiting=3,
+        num_waiting=waiting,
         used_gpu_s=36.0,
         num_devices=2,
     )
@@ -113,6 +115,16 @@ def test_the_end_is_expected_at_the_pace_of_this_sweep(clock: Clock) -> None:
     assert tracker.counts() == "12/12 done, 0 running, 1 failed, 0.01 device-h"
 
 
+def test_no_end_is_expected_of_a_sweep_that_stops(clock: Clock) -> None:
+    tracker = Tracker()
+    tracker.watch(Source(total=12, remaining=12))
+    tracker.take(started(0))
+    tracker.take(Stopping(reason="you asked", num_running=2))
+    clock.now_s += 10
+    tracker.take(ended(1))
+    assert tracker.counts() == "1/12 done, 1 running, 0.01 device-h"
+
+
 def test_trials_that_are_no_longer_asked_for_do_not_count(clock: Clock) -> None:
     tracker = Tracker()
     tracker.watch(Source(total=3, remaining=2))
@@ -159,7 +171,8 @@ def test_an_unknown_total_is_counted_once_it_is_known(clock: Clock) -> None:
         (Waiting(reason="no node is up."), "Waiting: no node is up."),
         (
             Stopping(reason="you asked", num_running=2),
-            "Stopping: you asked; 2 trials still running (Ctrl-C ends them).",
+            "Stopping: you asked; 2 trials still running "
+            "(Ctrl-C, or scalelab stop --now, ends them).",
         ),
         (
             Stopping(reason="you asked", num_running=0),
@@ -181,6 +194,23 @@ def shown(console: Console, live: LiveView) -> list[str]:
     with console.capture() as capture:
         console.print(live._render())
     return capture.get().splitlines()
+
+
+def test_what_was_waited_for_is_forgotten_once_it_came() -> None:
+    console = terminal(80)
+    live = LiveView(console)
+    live(Waiting(reason="two nodes in the queue."))
+    assert shown(console, live)[-1] == "Waiting: two nodes in the queue."
+    live(NodeUp(node=NODE))
+    assert "Waiting" not in shown(console, live)[-1]
+    live(Waiting(reason="one node in the queue."))
+    live(started(1, waiting=2))
+    assert shown(console, live)[-1] == "Waiting: one node in the queue."
+    live(ended(2, waiting=0))
+    assert "Waiting" not in shown(console, live)[-1]
+    live(ended(3, "failed", reason="no"))
+    live(NodeUp(node=NODE))
+    assert shown(console, live)[-1].startswith("Trial ")
 
 
 @pytest.mark.parametrize("width", [20, 40, 79, 80, 200])
