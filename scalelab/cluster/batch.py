@@ -19,6 +19,7 @@ from scalelab.cluster.batch_queue import (
     JobSubmitted,
     QueueEvent,
     QueueSeen,
+    cancelled,
     submitted,
 )
 from scalelab.cluster.hub import Hub
@@ -94,8 +95,7 @@ class BatchNodes(Hub):
         with suppress(ClusterError, TimeoutError):
             self.wait_for(self._end_all(), CALL_TIMEOUT_S)
         # What could not be cancelled is left to the run's next driver.
-        left = [self._lines[name] for name in self._jobs]
-        JobList(jobs=left, last_number=self._last_number).write(self._directory)
+        self.write_list((), ())
 
     def attend(self, deliver: Callable[[QueueEvent], None]) -> None:
         """Deliver from now on what comes of requests and of looks at the queue.
@@ -146,9 +146,16 @@ class BatchNodes(Hub):
         return last_log_lines(self._directory / f"{name}.log")
 
     def write_list(self, jobs: Iterable[JobLine], waiting: Iterable[str]) -> None:
-        """Write down how the jobs stand, for readers and for a later driver."""
+        """Write down how the jobs stand, for readers and for a later driver.
+
+        Jobs that could not be cancelled, now or by an earlier driver, are among them.
+        """
+        lines = {line.name: line for line in jobs}
+        left = (self._lines[name] for name in list(self._jobs) if name not in lines)
         JobList(
-            jobs=tuple(jobs), waiting=tuple(waiting), last_number=self._last_number
+            jobs=(*lines.values(), *left),
+            waiting=tuple(waiting),
+            last_number=self._last_number,
         ).write(self._directory)
 
     def _begin(self, coroutine: Any) -> None:
@@ -166,11 +173,15 @@ class BatchNodes(Hub):
         except ClusterError as error:
             self._deliver(JobRefused(name, str(error)))
             return
-        self._jobs[name] = job
-        self._lines[name] = JobLine(
-            name=name, job_id=job_id, num_nodes=num_nodes, state="pending"
+        self._keep(
+            JobLine(name=name, job_id=job_id, num_nodes=num_nodes, state="pending"), job
         )
         self._deliver(JobSubmitted(name, job_id))
+
+    def _keep(self, line: JobLine, job: BatchJob) -> None:
+        # In this order: the driver's thread reads a line for each job.
+        self._lines[line.name] = line
+        self._jobs[line.name] = job
 
     async def _look(self) -> None:
         asked = {name: job.job_id or "" for name, job in self._jobs.items()}
@@ -184,29 +195,34 @@ class BatchNodes(Hub):
         self._deliver(QueueSeen(views, frozenset(asked)))
 
     async def _end(self, names: list[str], addresses: list[str]) -> None:
-        jobs = {name: self._jobs.pop(name) for name in names if name in self._jobs}
-        if addresses:
-            # A job that ends by itself is not counted as cancelled.
-            await self.close_workers(addresses)
-            await self._await_end(jobs)
-        await asyncio.gather(*(self._cancel(*each) for each in jobs.items()))
+        ending = {name: self._jobs.pop(name) for name in names if name in self._jobs}
+        try:
+            if addresses:
+                # A job that ends by itself is not counted as cancelled.
+                await self.close_workers(addresses)
+                await self._await_end(ending)
+            await asyncio.gather(*(self._cancel(name, ending) for name in list(ending)))
+        finally:  # also where there was no time left
+            self._jobs |= ending
 
-    async def _cancel(self, name: str, job: BatchJob) -> None:
+    async def _cancel(self, name: str, ending: dict[str, BatchJob]) -> None:
         """Cancel a job; one that cannot be is kept, and tried again at the end."""
         try:
-            await job.close()
+            await cancelled(ending[name])
         except ClusterError as error:
-            self._jobs[name] = job
             reason = f"could not be cancelled: {error}"
             self._lines[name] = replace(self._lines[name], reason=reason)
+            return
+        del ending[name]
 
-    async def _await_end(self, jobs: dict[str, BatchJob]) -> None:
-        """Drop jobs that end by themselves, for a while."""
+    async def _await_end(self, ending: dict[str, BatchJob]) -> None:
+        """Drop jobs that end by themselves, for a while; cancel those that wait."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + LEAVE_S
-        while jobs and loop.time() < deadline_s:
+        awaited = set(ending)
+        while awaited and loop.time() < deadline_s:
             await asyncio.sleep(_LOOK_AGAIN_S)
-            ids = {name: job.job_id or "" for name, job in jobs.items()}
+            ids = {name: ending[name].job_id or "" for name in awaited}
             try:
                 views = await self._system.look(ids)
             except ClusterError:
@@ -214,25 +230,22 @@ class BatchNodes(Hub):
             for name in ids:
                 view = views.get(name)
                 if view is None or view.is_leaving or view.state is JobState.ENDED:
-                    del jobs[name]
+                    del ending[name]
+                    awaited.discard(name)
                 elif view.state is JobState.PENDING:
-                    await self._cancel(name, jobs.pop(name))
+                    await self._cancel(name, ending)
+                    awaited.discard(name)
 
     async def _end_all(self) -> None:
         await self._end(list(self._jobs), self.workers)
 
     def _cancel_left(self, jobs: Iterable[JobLine]) -> None:
         """Cancel the jobs that an earlier driver of the run could not."""
-
-        async def cancel() -> None:
-            for line in jobs:
-                if line.job_id is not None:
-                    self._lines[line.name] = line
-                    job = self._system.job(line.name, job_id=line.job_id)
-                    await self._cancel(line.name, job)
-
+        known = [line for line in jobs if line.job_id is not None]
+        for line in known:
+            self._keep(line, self._system.job(line.name, job_id=line.job_id))
         with suppress(TimeoutError):
-            self.wait_for(cancel(), CALL_TIMEOUT_S)
+            self.wait_for(self._end([line.name for line in known], []), CALL_TIMEOUT_S)
 
 
 def batch_system(scheduler: Scheduler) -> BatchSystem:

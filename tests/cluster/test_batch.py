@@ -7,6 +7,7 @@ from queue import SimpleQueue
 import pytest
 from fake_programs import FakePrograms
 
+from scalelab.cluster import batch as module
 from scalelab.cluster.allocation import AllocationNodes
 from scalelab.cluster.batch import BatchNodes
 from scalelab.cluster.batch_queue import (
@@ -165,6 +166,23 @@ def test_a_job_that_cannot_be_cancelled_is_left_to_the_next_driver(
     with batch(directory):
         assert cancelled.read_text().splitlines()[-1] == "--name=vit-1 17"
     assert JobList.read(directory) == JobList(last_number=1)
+
+
+def test_jobs_are_kept_where_cancelling_them_takes_too_long(
+    program: Callable[..., Path], directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CALL_TIMEOUT_S", 1.0)
+    left = [
+        JobLine(name=f"vit-{number}", job_id=str(number), num_nodes=1, state="up")
+        for number in (1, 2)
+    ]
+    JobList(jobs=left, last_number=2).write(directory)
+    program("scancel", "exec sleep 30")
+    with batch(directory) as nodes:
+        own = JobLine(name="vit-3", job_id="3", num_nodes=1, state="up")
+        nodes.write_list([own], [])
+        assert list(JobList.read(directory).jobs) == [own, *left]
+    assert list(JobList.read(directory).jobs) == left
 
 
 def test_the_site_decides_where_nodes_come_from(
