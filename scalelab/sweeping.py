@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from scalelab.experiment.expand import Plan, plan
 from scalelab.experiment.meaning import changes_of_meaning
 from scalelab.experiment.node_jobs import refuse_log_directory
 from scalelab.experiment.planned import PlannedTrials
+from scalelab.experiment.program import CommandProgram, Program
 from scalelab.experiment.site import Site, lasting_name
 from scalelab.experiment.source import Observation
 from scalelab.experiment.spec import Experiment
@@ -33,7 +34,6 @@ from scalelab.scheduling.summary import SweepSummary, Tally
 
 if TYPE_CHECKING:
     from scalelab.cluster.nodes import Cluster
-    from scalelab.experiment.program import Program
     from scalelab.scheduling.driver import Driver
     from scalelab.scheduling.events import Event, OnEvent
 
@@ -242,7 +242,7 @@ class Sweep:
             )
             if earlier := self._all_done(store):
                 return earlier
-            program = self.experiment.program(self._snapshot(store))
+            program = self._program(store)
             planned = PlannedTrials(self.experiment, self.site)
             source = TimedSource(planned)
             with self._nodes(program) as cluster:
@@ -315,6 +315,17 @@ class Sweep:
         if not self.site.scheduler.is_batch_system:
             return {}
         return {"node_timeout_s": math.inf, "max_retries": MAX_JOBS_LOST}
+
+    def _program(self, store: RunStore) -> Program:
+        """Return what trials run; a command keeps the name it has in the run's records.
+
+        An answer is about one workload: the experiment may have got another name since,
+        and commands were once called after their run.
+        """
+        program = self.experiment.program(self._snapshot(store))
+        is_same = not any(change.startswith("workload: ") for change in self.changes)
+        rows = store.rows() if is_same and isinstance(program, CommandProgram) else []
+        return replace(program, name=str(rows[-1]["workload"])) if rows else program
 
     def _snapshot(self, store: RunStore) -> Path | None:
         """Copy the code that trials run from; None: they run where it lies."""

@@ -270,6 +270,23 @@ def test_the_code_that_trials_run_is_copied(here: Path, conductor) -> None:
     assert [path.name for path in copy.iterdir()] == ["mine.py"]
 
 
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_command_keeps_the_name_it_has_in_the_records(
+    here: Path, conductor, begun: bool
+) -> None:
+    runs = here / "runs"
+    runs.mkdir()
+    for place in (here, runs):
+        (place / "train.py").write_text("")
+    text = COMMAND.replace("site: {name: hpc, scheduler: slurm, ", "site: {")
+    text = text.replace("[1, 2, 4, 8, 16]", "[1, 2]").replace("cuda", "cpu")
+    measured_run(runs / "x", text, ending=completed if begun else None)
+    renamed = text.replace("trained", "renamed").replace("[16, 32]", "[16, 32, 64]")
+    Sweep.prepare(write(renamed), directory=runs / "x").run()
+    (driver,) = conductor.made
+    assert driver.program.name == ("trained" if begun else "renamed")
+
+
 def test_a_rank_that_finds_the_input_wrong_ends_the_sweep(
     here: Path, conductor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
