@@ -94,6 +94,8 @@ def read_observations(path: Path, source: Mapping[str, Any]) -> pd.DataFrame | N
     import pyarrow.parquet as pq
 
     observations: pd.DataFrame = pq.read_table(path).to_pandas()
+    if any(column.name not in observations for column in COLUMNS):
+        return None  # kept before there was such a column
     for column in COLUMNS:
         if column.kind == "list":
             values = observations[column.name]

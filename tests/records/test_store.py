@@ -12,6 +12,7 @@ from scalelab.errors import LeaseError, SchemaError, StoreError
 from scalelab.records import attempt_io
 from scalelab.records.attempt import AttemptResult, Outcome
 from scalelab.records.attempt_io import read_result, write_result
+from scalelab.records.cache import write_observations
 from scalelab.records.store import RunStore
 
 
@@ -210,6 +211,9 @@ def test_the_cache_gives_the_same_frame_and_follows_the_ledger(
     for damage in (b"", b"PAR1", cached.read_bytes()[:-100]):
         cached.write_bytes(damage)
         pd.testing.assert_frame_equal(store.observations(), fresh)
+    # of before there were node groups
+    write_observations(cached, fresh.drop(columns="node_group"), store.state)
+    pd.testing.assert_frame_equal(store.observations(), fresh)
 
 
 def test_a_pending_result_is_seen_but_not_cached(
