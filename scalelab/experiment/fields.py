@@ -109,7 +109,10 @@ def _money(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise SpecError(f"{shown(value)} is not a price. Write 2.5 or '2.5usd'.")
     if not 0 < value < MAX_PRICE:
-        raise SpecError(f"{value} is not a price: it must be greater than 0.")
+        raise SpecError(
+            f"{shown(value)} is not a price: it must be greater than 0 and less than "
+            f"{MAX_PRICE:.0e}."
+        )
     return float(value)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import re
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import BeforeValidator, Field, StringConstraints
 
+from scalelab.errors import SpecError
 from scalelab.experiment.fields import (
     Count,
     DeviceCount,
@@ -18,8 +20,22 @@ from scalelab.experiment.fields import (
     Word,
 )
 
+_GROUP_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$"
+
+
+def _group_name(value: Any) -> Any:
+    if isinstance(value, str) and not re.fullmatch(_GROUP_NAME, value):
+        raise SpecError(
+            "is no name of a node group. Use at most 32 of A-Z, a-z, 0-9, _ and -, and "
+            "begin with a letter or a digit."
+        )
+    return value
+
+
 GroupName = Annotated[
-    str, StringConstraints(strict=True, pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$")
+    str,
+    StringConstraints(strict=True, pattern=_GROUP_NAME),
+    BeforeValidator(_group_name),
 ]
 
 

@@ -19,7 +19,7 @@ PLACEHOLDERS: Mapping[str, str] = {
     "parallelism": "ddp, ...",
     "precision": "fp32, bf16 or fp16",
     "seed": "seed of the trial",
-    "repeat": "0-based index among equal trials",
+    "repeat": "0-based index among equal trials; from 1,000 on canaries",
     "trial_id": "hash of the configuration",
     "trial_dir": "the attempt's own directory",
 }

@@ -21,7 +21,7 @@ from scalelab.experiment.fields import (
 )
 from scalelab.experiment.local_devices import num_cores, num_visible_gpus
 from scalelab.experiment.node_settings import GroupName, NodeSettings
-from scalelab.experiment.problems import one_of, validated
+from scalelab.experiment.problems import one_of, shown, validated
 from scalelab.experiment.site_conflicts import refuse_conflicts
 
 
@@ -191,14 +191,19 @@ class Site(NodeSettings):
         groups = self.groups
         if name in groups:
             return groups[name]
+        if name is None:
+            raise SpecError(
+                f"site {self.name!r} has node_groups, {', '.join(self.node_groups)}, "
+                "and none of them was measured. Choose a site whose nodes are alike."
+            )
         if not self.node_groups:
             raise SpecError(
-                f"node_group={name!r}, but site {self.name!r} has no node_groups: its "
-                "nodes are alike. Name no group, or add node_groups to the site."
+                f"node_group={shown(name)}, but site {self.name!r} has no node_groups: "
+                "its nodes are alike. Name no group, or add node_groups to the site."
             )
         raise SpecError(
-            f"node_group={name!r} is none of site {self.name!r}. "
-            f"{one_of(self.node_groups, name or '')}"
+            f"node_group={shown(name)} is none of site {self.name!r}. "
+            f"{one_of(self.node_groups, name)}"
         )
 
     def _in_group(self, name: str) -> Site:

@@ -278,3 +278,8 @@ class TestTrials:
     ) -> None:
         with pytest.raises(SpecError, match=message):
             planned(f"{text}\nlocal_batch_size: 8", where)
+
+
+def test_what_ran_on_no_group_is_asked_of_a_site_without() -> None:
+    with pytest.raises(SpecError, match="node_groups, a100, h100, and none of them"):
+        site(SLURM).in_group(None)

@@ -185,7 +185,16 @@ def test_a_path_names_the_same_site_from_any_directory(tmp_path: Path) -> None:
             "price_per_gpu_hour: 2\nprice_per_node_hour: 9",
             "price_per_gpu_hour and price_per_node_hour exclude each other",
         ),
+        (
+            "price_per_gpu_hour: 1.0e+15",
+            r"1000000000000000\.0 is not a price: it must be greater than 0 and less "
+            r"than 1e\+15\.",
+        ),
         ("price_per_gpu_hour: 0", r"price_per_gpu_hour: 0 is not a price"),
+        (
+            SLURM + "node_groups: {a b: {}}",
+            r"node_groups\.a b\.\[key\]: is no name of a node group\. Use at most 32",
+        ),
         ("price_per_gpu_hour: true", "price_per_gpu_hour: True is not a price"),
         ("price_per_node_hour: 2eur", "price_per_node_hour: '2eur' is not a price"),
         ("max_jobs: 3", "max_jobs belongs to scheduler slurm or pbs, but this site"),
