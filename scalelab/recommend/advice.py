@@ -209,7 +209,7 @@ def _answer(
         left_out=law.left_out,
         left_out_of_convergence=need.law.left_out if need.law else {},
         num_observations=len(subject.frame),
-        sweep_gpu_hours=_sweep_cost(subject.frame),
+        sweep_gpu_hours=_sweep_cost(subject.lessons),
         is_emulated=subject.is_emulated,
         law=law.name,
         formula=law.reference,

@@ -97,12 +97,8 @@ def _headline(result: Recommendation, width: int) -> list[str]:
     if details:
         lines.append(", ".join(details))
     time = f"{duration(row.time_s.value)} [{duration_ends(row.time_s)}]"
-    summary = f"{time}, {_cost(result, row)}"
-    chance = ""
-    if row.probability is not None:
-        what = ", ".join(result.limits)
-        chance = f".  P({what}) {_chance(row.probability)}"
-    lines.append(f"{summary}{chance}")
+    chance = f".  {_chance(result, row)}" if row.probability is not None else ""
+    lines.append(f"{time}, {_cost(result, row)}{chance}")
     if not result.meets_constraints:
         lines.append(_alternatives(result))
     return [part for line in lines for part in _wrapped(line, width)]
@@ -144,14 +140,11 @@ def _batch(batch: BatchPlan) -> str:
     return f"{text} x {steps} accumulation steps" if steps > 1 else text
 
 
-def _chance(share: float) -> str:
-    """Return a probability with its sign.
-
-    >>> _chance(1.0), _chance(0.87), _chance(0.0)
-    ('> 99%', '= 87%', '< 1%')
-    """
-    text = probability(share)
-    return text if text[0] in "<>" else f"= {text}"
+def _chance(result: Recommendation, row: OutlookRow) -> str:
+    assert row.probability is not None
+    text = probability(row.probability)
+    sign = "" if text[0] in "<>" else "= "
+    return f"P({', '.join(result.limits)}) {sign}{text}"
 
 
 def _table(result: Recommendation, width: int) -> list[str]:
@@ -251,7 +244,8 @@ def elsewhere(result: Recommendation) -> list[str]:
     """Say what each other node group would do for the job, a sentence each."""
     return [
         f"Node group {group} instead: {_count(result, row.world_size)} "
-        f"({row.allocation}), {duration(row.time_s.value)}, {_cost(result, row)}."
+        f"({row.allocation}), {duration(row.time_s.value)}, {_cost(result, row)}"
+        f"{'' if row.probability is None else f', {_chance(result, row)}'}."
         for group, row in result.elsewhere.items()
     ]
 

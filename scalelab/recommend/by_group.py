@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 
 from scalelab.errors import FitError, SpecError
@@ -13,7 +14,7 @@ from scalelab.laws.rows import numbers
 from scalelab.recommend.advice import recommend
 from scalelab.recommend.home import Home
 from scalelab.recommend.kept_answers import Question
-from scalelab.recommend.objective import Constraints
+from scalelab.recommend.objective import Constraints, Spending
 from scalelab.recommend.prices import Price
 from scalelab.recommend.recommendation import OutlookRow, Recommendation
 from scalelab.recommend.subject import NODE_GROUP
@@ -114,12 +115,22 @@ def _best(
     meeting = {g: found for g, found in answers.items() if found.meets_constraints}
     rows = {group: found.chosen for group, found in (meeting or answers).items()}
     if not meeting:
-        likeliest = max(rows, key=lambda group: rows[group].probability or 0.0)
-        return likeliest, "the likeliest to hold the limits"
+        closest = min(rows, key=lambda group: _distance(rows[group], limits))
+        return closest, "the closest to the limits"
     is_budget = limits.any_limit and limits.max_time_s is None
     if all(row.cost_usd for row in rows.values()) and not is_budget:
         return min(rows, key=lambda group: _money(rows[group])), "the cheapest"
     return min(rows, key=lambda group: rows[group].time_s.value), "the fastest"
+
+
+def _distance(row: OutlookRow, limits: Constraints) -> tuple[float, float]:
+    """Return how unlikely a row is to hold the limits, then by how much it does not."""
+    spent = Spending(
+        time_s=np.array(row.time_s.value),
+        gpu_hours=np.array(row.gpu_hours.value),
+        cost_usd=np.array(row.cost_usd.value) if row.cost_usd else None,
+    )
+    return 1 - round(row.probability or 0.0, 2), float(limits.excess(spent))
 
 
 def _money(row: OutlookRow) -> float:

@@ -95,6 +95,7 @@ def test_each_group_is_answered_as_if_there_were_no_other(frame: pd.DataFrame) -
     alone = recommend(frame[frame["node_group"] == "a100"], JOB)
     assert found.elsewhere["a100"].time_s == alone.chosen.time_s
     assert found.device_name == "H100"
+    assert found.sweep_gpu_hours == pytest.approx(frame["allocated_gpu_s"].sum() / HOUR)
     assert "by the profile of site alpine.h100" in str(found.price)
 
 
@@ -111,10 +112,13 @@ def test_a_budget_takes_the_fastest_group_that_keeps_it(frame: pd.DataFrame) -> 
     assert not found.elsewhere["h100"].probability
 
 
-def test_where_nothing_holds_the_likeliest_is_the_closest(frame: pd.DataFrame) -> None:
+def test_where_nothing_holds_the_least_over_is_the_closest(frame: pd.DataFrame) -> None:
     found = answer(question(limits=Constraints(max_time_s=1.0)), frame, homes(1, 2))
     assert not found.meets_constraints
-    assert found.objective.endswith("the likeliest to hold the limits")
+    assert found.node_group == "h100"
+    assert found.objective.endswith("the closest to the limits")
+    (line,) = (text for text in details(found) if text.startswith("Node group a100"))
+    assert line.endswith(" usd, P(< 1 s) < 1%.")
 
 
 def test_a_group_may_be_chosen(frame: pd.DataFrame) -> None:
