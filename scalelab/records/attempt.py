@@ -104,6 +104,9 @@ class AttemptSpec:
         median steps, but at least ``stall_floor_s`` seconds.
     validity
         Reasons known before the start that make the attempt unfit for a fit.
+    stop_after_s
+        Seconds after which ranks end early, with a checkpoint, because the walltime of
+        a node is up soon after; None: not known.
     """
 
     run: str
@@ -117,6 +120,7 @@ class AttemptSpec:
     stall_factor: float = 20.0
     stall_floor_s: float = STALL_TIMEOUT_S
     validity: tuple[str, ...] = ()
+    stop_after_s: float | None = None
 
     @property
     def attempt_id(self) -> str:

@@ -71,7 +71,8 @@ class Driver:
     on_event
         Told what happens, in the thread of :meth:`run`.
     max_retries
-        Further attempts of a trial whose node was lost, preempted or cancelled.
+        Further attempts of a trial whose node was lost, preempted or cancelled. Those
+        that left a checkpoint do not count: they got somewhere.
     retry_failed
         Give a trial that fails one further attempt, and one to those that earlier
         sweeps of the run could not measure.
@@ -221,6 +222,7 @@ class Driver:
                     self._end(verdict)
             case NodeJoined(node):
                 self._pool.join(node)
+                self._provision.meet_nodes()
             case NodeLeft(address):
                 self._leave(address)
             case _Stop(at_once):
@@ -300,6 +302,7 @@ class Driver:
             threads_per_rank=self._pool.threads_per_rank(placement, device_type),
             stall_floor_s=trial.measurement.stall_timeout_s,
             validity=self._pool.validity(trial.workload, placement),
+            stop_after_s=self._pool.time_left_s(placement),
         )
 
     def _end(self, verdict: Verdict) -> None:
@@ -317,16 +320,18 @@ class Driver:
         self._tally.used_gpu_s += observation["allocated_gpu_s"] or held_gpu_s
         self._pool.placer.release(request.number)
         outcome = Outcome(observation["outcome"])
-        self._provision.tried(outcome, request.trial.node_group)
+        got_on = outcome.is_retried and verdict.spec.files.checkpoint.is_dir()
+        if got_on or not outcome.is_retried:
+            self._provision.worked(request.trial.node_group)
         for address in verdict.unresponsive:
             self._leave(address)
-        if self._runs_again(request, outcome):
+        if self._runs_again(request, outcome, got_on=got_on):
             self._report(request.trial, observation, result, runs_again=True)
         else:
             self._finish(request.trial, observation, result)
             self._ask()
 
-    def _runs_again(self, request: Request, outcome: Outcome) -> bool:
+    def _runs_again(self, request: Request, outcome: Outcome, *, got_on: bool) -> bool:
         """Let a trial wait for a further attempt if it deserves one."""
         if outcome.is_retried and self._stopped is not None:
             reason = f"{outcome}: {self._stopped}"
@@ -336,7 +341,7 @@ class Driver:
         if outcome is Outcome.FAILED and self._stopped is None:
             failed = self._store.outcomes(request.trial.trial_id)[outcome]
             allowed = int(self._retry_failed and failed == 1)
-        self._retries[request.number, outcome.is_retried] += 1
+        self._retries[request.number, outcome.is_retried] += not got_on
         if self._retries[request.number, outcome.is_retried] > allowed:
             return False
         self._pool.placer.enqueue(request)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scalelab.cluster.batch_queue import QueueEvent
 from scalelab.cluster.watch import NodeLeft
-from scalelab.records.attempt import AttemptResult, Outcome
+from scalelab.records.attempt import AttemptResult
 from scalelab.scheduling.gangs import PartEnded, Verdict
 
 
@@ -13,7 +13,10 @@ class FixedNodes:
 
     deadline_s: float | None = None
 
-    def tried(self, outcome: Outcome, group: str | None) -> None:
+    def meet_nodes(self) -> None:
+        """Do nothing."""
+
+    def worked(self, group: str | None) -> None:
         """Take no notice."""
 
     def take(self, event: QueueEvent) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from scalelab.records.attempt import Placement
-from scalelab.scheduling.placement import Placer, Request
+from scalelab.scheduling.placement import WALLTIME_MARGIN_S, Placer, Request
 
 if TYPE_CHECKING:
     from scalelab.cluster.nodes import Node
     from scalelab.experiment.trial import Trial
+
+STOP_BEFORE = 0.1
+"""Part of a job's time, at most, that is kept for a last checkpoint."""
 
 
 class GroupedPlacer:
@@ -30,6 +33,7 @@ class GroupedPlacer:
             for group, devices in expected_devices.items()
         }
         self._with_node: dict[str, Placer] = {}
+        self._stop_s: dict[str, float] = {}
         self._running: dict[int, Placer] = {}
 
     @property
@@ -60,10 +64,21 @@ class GroupedPlacer:
     def remove_node(self, name: str) -> None:
         """Hand out none of a node's devices; see :meth:`Placer.remove_node`."""
         self._with_node.pop(name).remove_node(name)
+        self._stop_s.pop(name, None)
 
     def limit(self, name: str, end_s: float, longest_s: float) -> None:
         """Start on a node only what ends in time; see :meth:`Placer.limit`."""
         self._with_node[name].limit(name, end_s, longest_s)
+        self._stop_s[name] = end_s - min(WALLTIME_MARGIN_S, STOP_BEFORE * longest_s)
+
+    def stop_s(self, names: Iterable[str]) -> float | None:
+        """Return when to end what runs on nodes, on the monotonic clock.
+
+        It is early enough for a checkpoint before the first one's job ends; None: it is
+        not known of any.
+        """
+        known = (self._stop_s[name] for name in names if name in self._stop_s)
+        return min(known, default=None)
 
     def is_too_late(self, name: str, now_s: float) -> bool:
         """Tell whether a node ends too soon; see :meth:`Placer.is_too_late`."""

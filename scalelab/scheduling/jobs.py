@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -12,6 +13,9 @@ from scalelab.records.job_list import JobLine
 
 if TYPE_CHECKING:
     from scalelab.experiment.site import Site
+
+NEARLY_S = 5.0
+"""Seconds that a job may end before its time, as far as that is known."""
 
 
 class Batch(Protocol):
@@ -67,6 +71,11 @@ class Job:
         return len(self.addresses) >= self.num_nodes
 
     @property
+    def is_over(self) -> bool:
+        """Its walltime is up."""
+        return self.end_s is not None and time.monotonic() > self.end_s - NEARLY_S
+
+    @property
     def is_pending(self) -> bool:
         """It waits for its nodes, as far as is known."""
         return self.view is None or self.view.state is JobState.PENDING
@@ -81,6 +90,6 @@ class Job:
             num_nodes=self.num_nodes,
             state=state,
             reason=view.reason if view and state != "up" else "",
-            estimated_start=view.estimated_start if view and state != "up" else None,
+            estimated_start=view.estimated_start if view and self.is_pending else None,
             node_group=self.group,
         )

@@ -103,6 +103,11 @@ class Pool:
         """Return what makes an attempt unfit for a fit already before it starts."""
         return self._hardware.validity(workload, placement)
 
+    def time_left_s(self, placement: Placement) -> float | None:
+        """Return after how long to end an attempt early; None: not known."""
+        stop_s = self.placer.stop_s(share.node for share in placement.shares)
+        return None if stop_s is None else max(0.0, stop_s - time.monotonic())
+
     def threads_per_rank(self, placement: Placement, device_type: str) -> int:
         """Return the threads a rank may use: its core, or its GPU's share of them."""
         if device_type == "cpu":
@@ -133,12 +138,18 @@ class Pool:
     def _what_is_missing(self) -> str:
         first = self.placer.waiting()[0].trial.allocation
         up = ", ".join(
-            f"{node.name} with {len(node.device_ids)} devices"
+            f"{node.name} with {_number(len(node.device_ids), 'device')}"
             for node in self._nodes.values()
         )
+        count = self.placer.num_waiting
         return (
-            f"{self.placer.num_waiting} trials wait for nodes; the first needs "
-            f"{first.world_size} devices on {first.num_nodes} nodes. "
-            f"{len(self._nodes)} of {sum(self.max_nodes.values())} nodes are up "
-            f"({up or 'none'})."
+            f"{_number(count, 'trial')} {'waits' if count == 1 else 'wait'} for nodes; "
+            f"the first needs {_number(first.world_size, 'device')} on "
+            f"{_number(first.num_nodes, 'node')}. "
+            f"{len(self._nodes)} of {_number(sum(self.max_nodes.values()), 'node')} up"
+            f"{f' ({up})' if up else ''}."
         )
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -22,7 +22,6 @@ from scalelab.cluster.batch_queue import (
 from scalelab.cluster.nodes import Cluster
 from scalelab.cluster.watch import NodeLeft
 from scalelab.errors import ClusterError
-from scalelab.records.attempt import Outcome
 from scalelab.records.job_list import JobLine
 from scalelab.scheduling.events import OnEvent, Waiting
 from scalelab.scheduling.fixed_nodes import FixedNodes
@@ -128,10 +127,9 @@ class Provision:
         """When :meth:`tick` has something to do, on the monotonic clock."""
         return self._next_tick_s
 
-    def tried(self, outcome: Outcome, group: str | None) -> None:
-        """Say that an attempt ended: nodes of a group that can run one work."""
-        if not outcome.is_retried:
-            self._supplies[group].setbacks.forgive()
+    def worked(self, group: str | None) -> None:
+        """Say that an attempt got somewhere: nodes of a group that can run one work."""
+        self._supplies[group].setbacks.forgive()
 
     def holds_back(self, message: NodeLeft | PartEnded) -> bool:
         """Keep the news of a loss until the batch system says why, for a while.
@@ -177,8 +175,7 @@ class Provision:
             return
         self._next_tick_s = now_s + TICK_S
         self._losses.release(now_s - HOLD_S)
-        self._meet_nodes(now_s)
-        self._limit(now_s)
+        self.meet_nodes()
         wanted = {
             group: supply.num_wanted(self._pool, is_stopped=is_stopped)
             for group, supply in self._supplies.items()
@@ -235,10 +232,10 @@ class Provision:
         """Forget a job that ended although its nodes are needed."""
         del self._jobs[job.name]
         said = f"job {job.job_id} ({job.name}) ended: {words}"
-        if job.has_answered:
-            self._setbacks_of(job).lost(said)
-        else:
+        if not job.has_answered:
             self._setbacks_of(job).failed_to_start(said, self._batch.log_tail(job.name))
+        elif not job.is_over:
+            self._setbacks_of(job).lost(said)
         self._losses.endings[job.name] = said
         for address in job.addresses:
             self._leave(address)
@@ -250,8 +247,9 @@ class Provision:
             self._pool.give_back(node.address)
         self._batch.give_back(job.name, [node.address for node in job.nodes])
 
-    def _meet_nodes(self, now_s: float) -> None:
-        """Find out which jobs' nodes have answered."""
+    def meet_nodes(self) -> None:
+        """Find out which jobs' nodes have answered, and say how long they last."""
+        now_s = time.monotonic()
         nodes: dict[str, list[Node]] = {}
         for node in self._pool.nodes:
             nodes.setdefault(node.job, []).append(node)
@@ -270,15 +268,18 @@ class Provision:
                 job.incomplete_since_s = None
             elif job.incomplete_since_s is None:
                 job.incomplete_since_s = now_s
+            self._limit(job, now_s)
 
-    def _limit(self, now_s: float) -> None:
-        """Say how long the nodes last."""
-        for job in self._jobs.values():
-            if job.end_s is not None:
-                walltime_s = self._supplies[job.group].site.walltime
-                longest_s = FRESH * (walltime_s or job.end_s - now_s)
-                for node in job.nodes:
-                    self._pool.placer.limit(node.name, job.end_s, longest_s)
+    def _limit(self, job: Job, now_s: float) -> None:
+        walltime_s, end_s = self._supplies[job.group].site.walltime, job.end_s
+        if end_s is None and walltime_s and job.is_pending:
+            # Seen to wait when it was last looked for, it has begun since.
+            end_s = (self._look_started_s or now_s) + walltime_s
+            walltime_s = end_s - now_s
+        if end_s is not None:
+            longest_s = FRESH * (walltime_s or end_s - now_s)
+            for node in job.nodes:
+                self._pool.placer.limit(node.name, end_s, longest_s)
 
     def _jobs_of(self, group: str | None) -> list[Job]:
         return [job for job in self._jobs.values() if job.group == group]

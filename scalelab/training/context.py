@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -68,6 +69,8 @@ class RankContext:
         Where rank 0 records steps and evaluations; silent on the other ranks.
     progress
         Tells the supervisor that this rank is alive, with its step.
+    stop_after_s
+        Seconds after which the attempt's time is up; None: never.
     """
 
     identity: RankIdentity
@@ -75,6 +78,8 @@ class RankContext:
     directory: Path
     stream: StreamWriter
     progress: Callable[[int], None] = field(repr=False)
+    stop_after_s: float | None = None
+    _began_s: float = field(default_factory=time.monotonic, init=False)
 
     @property
     def rank(self) -> int:
@@ -99,6 +104,12 @@ class RankContext:
     def should_stop(self) -> bool:
         """Tell whether somebody asked this attempt to end early."""
         return (self.directory / STOP_FILE).exists()
+
+    def is_out_of_time(self) -> bool:
+        """Tell whether the attempt's time is up."""
+        if self.stop_after_s is None:
+            return False
+        return time.monotonic() - self._began_s >= self.stop_after_s
 
     def agree(self, values: Sequence[float]) -> list[float]:
         """Return rank 0's values on every rank; all ranks meet here.

@@ -36,6 +36,7 @@ class Ending(StrEnum):
     TARGET = "target"
     DIVERGED = "diverged"
     STOPPED = "stopped"
+    OUT_OF_TIME = "out_of_time"
 
 
 @dataclass(kw_only=True, slots=True)
@@ -156,6 +157,9 @@ class Loop:
             return Ending.DIVERGED
         if tally.step >= self._plan.num_steps or self._is_precise():
             return Ending.DONE
+        is_kept = self._trial.kind is not TrialKind.THROUGHPUT
+        if is_kept and self._context.is_out_of_time():
+            return Ending.OUT_OF_TIME
         return Ending.STOPPED if self._context.should_stop() else None
 
     def _is_precise(self) -> bool:
@@ -242,7 +246,7 @@ class Loop:
             return False
         if ending is None:
             return time.monotonic() - self._saved_at >= CHECKPOINT_INTERVAL_S
-        return ending is Ending.STOPPED
+        return ending in (Ending.STOPPED, Ending.OUT_OF_TIME)
 
     def _save(self) -> None:
         self._context.progress(self._tally.step)

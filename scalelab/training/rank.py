@@ -92,6 +92,7 @@ def run_rank(
             directory=Path(spec.directory),
             stream=stream,
             progress=progress,
+            stop_after_s=spec.stop_after_s,
         )
         with memory_limit(options.memory_limit_bytes):
             return _run(spec, context, workload, options)

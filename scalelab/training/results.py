@@ -123,6 +123,9 @@ def conclude(
     at = f"after {tally.step * trial.global_batch_size} samples"
     if tally.ending is Ending.STOPPED:
         outcome, reason = Outcome.CANCELLED, f"Asked to stop at step {tally.step}."
+    elif tally.ending is Ending.OUT_OF_TIME:
+        outcome = Outcome.PREEMPTED
+        reason = f"Ended at step {tally.step}: the walltime of its nodes is nearly up."
     elif tally.ending is Ending.DIVERGED:
         outcome = Outcome.TARGET_NOT_REACHED
         reason = f"Diverged: the training loss was no longer finite {at}."

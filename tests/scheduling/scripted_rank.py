@@ -42,6 +42,11 @@ def run_rank(
             wait(60.0, progress)
         case "kill the rank":
             os.kill(os.getpid(), signal.SIGKILL)
+        case "get on four times" if spec.number <= 4:
+            spec.files.checkpoint.mkdir(exist_ok=True)
+            return AttemptResult(outcome=Outcome.PREEMPTED, reason="Time was up.")
+        case "get nowhere":
+            return AttemptResult(outcome=Outcome.PREEMPTED, reason="Time was up.")
         case "wait":
             announce(spec)
             wait(float(options["seconds"]), progress)

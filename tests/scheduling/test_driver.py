@@ -200,6 +200,27 @@ def test_a_trial_that_kills_its_worker_every_time_is_given_up(
     assert len(sweep.trial_directories()) == 2
 
 
+@pytest.mark.parametrize(
+    ("does", "outcome", "attempts"),
+    [
+        ("get on four times", Outcome.COMPLETED, 5),
+        ("get nowhere", Outcome.PREEMPTED, 3),
+    ],
+)
+def test_attempts_that_left_a_checkpoint_do_not_count(
+    sweep: Any,
+    make_source: Any,
+    make_trial: MakeTrial,
+    does: str,
+    outcome: Outcome,
+    attempts: int,
+) -> None:
+    source = make_source([make_trial(0, does=does)])
+    summary = sweep.driver(source, max_retries=2).run()
+    assert summary.outcomes == {outcome: 1}
+    assert len(sweep.trial_directories()) == attempts
+
+
 @pytest.mark.slow
 def test_a_trial_on_two_nodes_waits_for_the_one_it_lost(
     sweep: Any, make_source: Any, make_trial: MakeTrial
@@ -364,8 +385,8 @@ def test_a_cluster_that_lacks_what_a_trial_needs_is_an_error_after_a_while(
     source = make_source([make_trial(0, 4), make_trial(1)])
     with pytest.raises(
         ClusterError,
-        match=r"1 trials wait for nodes; the first needs 4 devices on 1 nodes\. "
-        r"2 of 3 nodes are up .* None came within 0\.2 s\.",
+        match=r"1 trial waits for nodes; the first needs 4 devices on 1 node\. "
+        r"2 of 3 nodes up \(.*\)\. None came within 0\.2 s\.",
     ):
         sweep.driver(source, node_timeout_s=0.2).run()
     assert source.outcomes == ["completed"], "what could run did"

@@ -8,7 +8,6 @@ from provision_scenes import Scene
 
 from scalelab.cluster.batch_queue import JobRefused, JobState, JobView
 from scalelab.errors import ClusterError
-from scalelab.records.attempt import Outcome
 
 GROUPS = {
     "a100": {"gpus_per_node": 4, "nodes": 3, "partition": "big"},
@@ -139,7 +138,7 @@ def test_a_group_that_is_refused_ends_the_sweep_once_the_other_is_done(
     scene.tick()
     scene.up(second, "big-2")
     scene.pool.placer.release(1)
-    scene.provision.tried(Outcome.COMPLETED, "a100")
+    scene.provision.worked("a100")
     scene.tick()
     assert scene.place() == [2]
     scene.tick()

@@ -1,4 +1,5 @@
 import dataclasses
+import time
 
 import pytest
 
@@ -70,6 +71,25 @@ def test_a_rank_has_one_thread_per_core_or_its_gpus_share(pool: Pool) -> None:
     assert pool.threads_per_rank(both, "cpu") == 1
     assert pool.threads_per_rank(both, "cuda") == 3
     assert pool.threads_per_rank(placed(a=("0", "1")), "cuda") == 4
+
+
+def test_an_attempt_ends_before_the_first_of_its_nodes_does(pool: Pool) -> None:
+    pool.join(node("a", "h", "0"))
+    pool.join(node("b", "i", "0"))
+    alone, both = placed(b=("0",)), placed(a=("0",), b=("0",))
+    assert pool.time_left_s(both) is None
+    now_s = time.monotonic()
+    pool.placer.limit("a", now_s + 100.0, 3600.0)
+    assert pool.time_left_s(alone) is None
+    # Of a job of a minute, a tenth is kept for the last checkpoint.
+    pool.placer.limit("b", now_s + 60.0, 60.0)
+    left_s = pool.time_left_s(alone)
+    assert left_s == pytest.approx(54.0, abs=1.0)
+    assert pool.time_left_s(both) == pytest.approx(left_s, abs=1.0)
+    pool.leave("tls://b:1")
+    assert pool.time_left_s(placed(a=("0",))) == pytest.approx(85.0, abs=1.0)
+    pool.placer.limit("a", now_s - 1.0, 3600.0)
+    assert pool.time_left_s(placed(a=("0",))) == 0.0
 
 
 def test_what_shares_a_core_or_a_host_is_marked_unless_its_times_are_declared(

@@ -134,6 +134,16 @@ def test_a_lost_job_is_replaced_and_its_nodes_are_left(lossy: Scene) -> None:
     assert list(lossy.batch.requested) == ["run-1", "run-2"]
 
 
+@pytest.mark.parametrize(("left_s", "is_lost"), [(3.0, False), (300.0, True)])
+def test_a_job_whose_time_is_up_was_not_lost(
+    lossy: Scene, left_s: float, is_lost: bool
+) -> None:
+    lossy.see(run_1=JobView(state=JobState.RUNNING, remaining_s=left_s))
+    lossy.see(run_1=JobView(state=JobState.ENDED, reason="TIMEOUT"))
+    lossy.tick()
+    assert any("TIMEOUT" in each for each in lossy.batch.waiting) == is_lost
+
+
 def verdict_on(node: str, trial: Trial, outcome: Outcome) -> Verdict:
     spec = AttemptSpec(
         run="run",
@@ -266,9 +276,8 @@ def test_losses_in_a_row_come_to_an_end_unless_trials_are_measured_in_between(
     lucky.wait_for(2)
     for _ in range(12):
         lose(lucky)
-        lucky.provision.tried(Outcome.NODE_FAIL, None)
         if len(lucky.batch.requested) % 7 == 0:
-            lucky.provision.tried(Outcome.COMPLETED, None)
+            lucky.provision.worked(None)
     lucky.tick(200)
     assert len(lucky.batch.requested) == 13
 
@@ -504,6 +513,22 @@ def test_a_trial_longer_than_any_job_begins_on_a_new_one(
     long.see(run_1=JobView(state=JobState.RUNNING, remaining_s=595))
     long.tick()
     assert long.place() == [1]
+
+
+def test_nodes_that_answer_before_the_queue_says_so_have_a_limit_all_the_same(
+    scene: Callable[..., Scene],
+) -> None:
+    early = scene(walltime="10min")
+    early.begin((2,), duration_s=10_000)
+    looked_s = early.clock.now_s
+    early.see(run_1=JobView(state=JobState.PENDING, reason="Priority"))
+    early.clock.now_s += 8.0
+    early.up("run-1", "a")
+    early.provision.meet_nodes()
+    assert early.place() == [1]
+    share = NodeShare(node="a/run-1", device_ids=("0",))
+    left_s = early.pool.time_left_s(Placement(shares=(share,)))
+    assert left_s == pytest.approx(looked_s + 600 - 15 - early.clock.now_s)
 
 
 def test_the_queue_is_looked_at_often_after_a_change_and_then_less(

@@ -178,6 +178,29 @@ def test_stopped_trial_goes_on_bit_by_bit(tmp_path, world_size):
     assert resumed.measurements["normalization_batch_size"] == 32
 
 
+def test_a_trial_whose_time_is_up_goes_on_in_another_attempt(tmp_path):
+    measurement = Measurement(max_samples=100_000, evaluate_every_samples=1600)
+    trial = convergence_trial(measurement=measurement)
+
+    def spec(number):
+        return attempt(tmp_path / number, trial, hidden_sizes=[8])
+
+    cut_off = run_attempt(replace(spec("001"), stop_after_s=0.3))
+    assert cut_off.outcome is Outcome.PREEMPTED
+    reached = stream(tmp_path / "001", "step")[-1]["step"]
+    assert cut_off.reason.startswith(f"Ended at step {reached}: ")
+    whole = run_attempt(spec("002"))
+    assert whole.outcome is Outcome.COMPLETED
+    steps = [row["step"] for row in stream(tmp_path / "002", "step")]
+    assert steps == list(range(reached + 1, 100_000 // 32 + 1))
+
+
+def test_a_throughput_trial_has_no_checkpoint_and_ends_when_it_ends(tmp_path):
+    spec = attempt(tmp_path, throughput_trial("digits_mlp"))
+    result = run_attempt(replace(spec, stop_after_s=0.0))
+    assert result.outcome is Outcome.COMPLETED
+
+
 @pytest.mark.parametrize(
     "precision", [pytest.param("bf16", marks=pytest.mark.slow), "fp16"]
 )

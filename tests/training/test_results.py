@@ -115,6 +115,11 @@ def test_trial_without_target_reports_the_workloads_metric():
             Outcome.CANCELLED,
             "Asked to stop at step 4.",
         ),
+        (
+            Tally(step=4, ending=Ending.OUT_OF_TIME),
+            Outcome.PREEMPTED,
+            "Ended at step 4: the walltime of its nodes is nearly up.",
+        ),
     ],
 )
 def test_endings_become_outcomes(tally, outcome, reason):
