@@ -112,12 +112,13 @@ def _refuse_foreign_settings(site: Site) -> None:
 def _refuse_contradictions(site: Site) -> None:
     if site.memory_per_node and site.memory_per_gpu:
         raise SpecError(
-            "memory_per_node and memory_per_gpu exclude each other. Keep one."
+            "memory_per_node and memory_per_gpu exclude each other. Keep one; a node "
+            "group takes the site's away with null."
         )
     if site.price_per_gpu_hour and site.price_per_node_hour:
         raise SpecError(
             "price_per_gpu_hour and price_per_node_hour exclude each other. Keep the "
-            "one that the site charges by."
+            "one that is charged by; a node group takes the site's away with null."
         )
     if site.device_type == "cuda" and site.request_gpus is False:
         raise SpecError(
