@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -114,7 +114,8 @@ def recommend(
     outlook = look_ahead(
         asked, evidence.law, evidence.need, limits, evidence.correction
     )
-    return _answer(evidence, outlook, gaps, limits, within)
+    wanted = sorted({place.world_size for place in allocations or ()})
+    return _answer(evidence, outlook, gaps, limits, within, wanted)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -161,6 +162,7 @@ def _answer(
     gaps: tuple[Gap, ...],
     limits: Constraints,
     within: Allocation | None,
+    wanted: Sequence[int],
 ) -> Recommendation:
     subject, law, need = evidence.subject, evidence.law, evidence.need
     choice = _choose(outlook, limits)
@@ -204,7 +206,10 @@ def _answer(
             within,
         ),
         price=limits.price.in_words(subject.device_hour_word) if limits.price else None,
-        notes=_notes(evidence, table[choice.index]),
+        notes=(
+            *_notes(evidence, table[choice.index]),
+            *_not_considered(evidence, wanted, {row.world_size for row in table}),
+        ),
         unsupported=tuple(dict.fromkeys(map(_unanswered, gaps))),
         left_out=law.left_out,
         left_out_of_convergence=need.law.left_out if need.law else {},
@@ -270,7 +275,8 @@ def _notes(evidence: _Evidence, chosen: OutlookRow) -> tuple[str, ...]:
     if need.num_missed:
         runs = "the one run" if need.num_missed == 1 else f"{need.num_missed} runs"
         notes.append(
-            f"Not reached: {need.target}, by {runs}; assumes {amount} suffice."
+            f"Not reached: {need.target}, by {runs}; the answer is for {amount}, which "
+            "may not suffice."
         )
     elif need.target is not None and not need.uses_law:
         notes.append(
@@ -290,6 +296,24 @@ def _notes(evidence: _Evidence, chosen: OutlookRow) -> tuple[str, ...]:
             f"{devices} were not measured: run a short trial there before the job."
         )
     return tuple(notes)
+
+
+def _not_considered(
+    evidence: _Evidence, wanted: Sequence[int], answered: Set[int]
+) -> Iterator[str]:
+    """Say which of the wanted world sizes have no row, and why."""
+    missing = [size for size in wanted if size not in answered]
+    if not missing or evidence.is_few:
+        return
+    devices = f"{', '.join(map(str, missing))} {evidence.subject.device_word}s"
+    batches = evidence.rule.fixed
+    if batches and all(batch % size for batch in batches for size in missing):
+        listed = " or ".join(map(str, batches))
+        yield (
+            f"Not considered: {devices}; global batch {listed} cannot be shared evenly."
+        )
+    else:
+        yield f"Not considered: {devices}; no step time there can be told yet."
 
 
 def _unanswered(gap: Gap) -> str:

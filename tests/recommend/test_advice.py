@@ -449,10 +449,25 @@ def test_a_target_no_run_reached_is_doubted_aloud(both_families):
     job = Job(target="val_acc >= 0.9", samples=10_000_000)
     answer = recommend(unreached(both_families), job)
     assert (
-        "Not reached: val_acc >= 0.9, by 15 runs; assumes 10,000,000 samples suffice."
-        in answer.notes
+        "Not reached: val_acc >= 0.9, by 15 runs; the answer is for 10,000,000 "
+        "samples, which may not suffice." in answer.notes
     )
     assert not any(note.startswith("Not measured: samples") for note in answer.notes)
+
+
+@pytest.mark.parametrize(
+    ("measured", "wanted", "note"),
+    [
+        ({}, (12, 24), "12, 24 GPUs; global batch 256 cannot be shared evenly."),
+        ({}, (32,), None),
+        ({"sizes": (1, 2, 4)}, (8,), "8 GPUs; no step time there can be told yet."),
+    ],
+)
+def test_what_was_asked_about_and_has_no_row_is_named(measured, wanted, note):
+    asked = [Allocation.packed(size, devices_on_node=4) for size in wanted]
+    found = recommend(sweep(**measured), JOB, allocations=asked)
+    notes = [each for each in found.notes if each.startswith("Not considered")]
+    assert notes == ([f"Not considered: {note}"] if note else [])
 
 
 def test_a_target_nobody_measured_falls_back_on_the_amount(both_families):
