@@ -64,7 +64,7 @@ def _draw(
     if "law" in parts:
         _draw_law(figure, parts["law"], name, unit, labels.interval)
     points = (
-        ("other configuration", "other configurations, extremes", GREY, "x-thin-open"),
+        ("other configuration", "others, extremes", GREY, "x-thin-open"),
         ("measured", "measured", ORANGE, "circle"),
     )
     for series, title, colour, symbol in points:

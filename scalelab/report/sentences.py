@@ -133,7 +133,7 @@ def allocation_table(recommendation: Recommendation) -> Table:
         "efficiency",
         "next: time",
         f"next: {hours}",
-        *([f"P({', '.join(recommendation.limits)})"] if has_probability else []),
+        *(["P(limits)"] if has_probability else []),
         "basis",
         "nodes",
         "global batch",

@@ -113,8 +113,8 @@ def test_the_last_row_has_no_next_and_an_unknown_probability_is_empty() -> None:
     table = allocation_table(recommendation(rows, limits=("< 4 h",)))
     last = dict(zip(table.columns, table.rows[1], strict=True))
     assert last["next: time"] == ""
-    assert last["P(< 4 h)"] == ""
-    assert table.rows[0][table.columns.index("P(< 4 h)")] == "20%"
+    assert last["P(limits)"] == ""
+    assert table.rows[0][table.columns.index("P(limits)")] == "20%"
 
 
 def test_the_next_trial_has_its_price(answered: Recommendation) -> None:
