@@ -159,7 +159,8 @@ class TestSlurm:
         slurm("sinfo", "echo slurm_load_partitions: Unable to contact >&2; exit 1")
         found = broken(examined(SLURM, tmp_path))
         assert found["batch system"] == (
-            "sinfo: slurm_load_partitions: Unable to contact"
+            "sinfo: slurm_load_partitions: Unable to contact. Run this where sinfo has "
+            "an answer: on a login node of the cluster."
         )
 
     def test_what_is_only_known_on_nodes(self, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from scalelab.experiment.site import Site
 
 SOMETHING_BROKEN, SITE_BROKEN = 1, 3
+_SUBJECT_COLUMNS = 17
 
 
 def run(
@@ -66,9 +67,11 @@ def _check_site(runs: Path, name: str, *, with_job: bool) -> None:
             f"--job submits a job, and site {site.name!r} uses one that is held "
             "already. Leave it out."
         )
-    is_broken = _show(examine_site(site, runs))
+    groups = [f"{group}: " for group in site.node_groups]
+    width = _SUBJECT_COLUMNS + max(map(len, groups), default=0)
+    is_broken = _show(examine_site(site, runs), width)
     if with_job:
-        is_broken |= _show(_tried(site, runs))
+        is_broken |= _show(_tried(site, runs), width)
     if is_broken:
         typer.echo(f"Sweeps on {site.name} will fail until what is broken is mended.")
         raise typer.Exit(SITE_BROKEN)
@@ -85,8 +88,8 @@ def _tried(site: Site, runs: Path) -> Iterator[Finding]:
     return of_each_group(site, lambda group: try_node(group, runs, say))
 
 
-def _show(findings: Iterator[Finding]) -> bool:
-    """Print findings; tell whether something is broken."""
+def _show(findings: Iterator[Finding], width: int = _SUBJECT_COLUMNS) -> bool:
+    """Print findings, subjects as wide as told; tell whether something is broken."""
     from scalelab.cli.wording import one_line
     from scalelab.doctor import Health
 
@@ -94,5 +97,5 @@ def _show(findings: Iterator[Finding]) -> bool:
     for finding in findings:
         is_broken |= finding.health is Health.BROKEN
         text = one_line(finding.text)
-        typer.echo(f"{finding.health:<7} {finding.subject:<17} {text}")
+        typer.echo(f"{finding.health:<7} {finding.subject:<{width}} {text}")
     return is_broken

@@ -16,10 +16,11 @@ from collections.abc import Sequence
 from importlib import import_module
 from io import TextIOWrapper
 from types import FrameType
-from typing import Any, NoReturn, TextIO
+from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 
+import scalelab
 from scalelab.cli.wording import one_line
 from scalelab.errors import ScaleLabError
 
@@ -56,6 +57,7 @@ def build_app() -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
+    app.callback()(_options)
     for name, summary in COMMANDS.items():
         module = import_module(f"scalelab.cli.{name}_command")
         app.command(name, short_help=summary)(module.run)
@@ -63,6 +65,23 @@ def build_app() -> typer.Typer:
         module = import_module(f"scalelab.cli.{name}_command")
         app.add_typer(module.app, name=name, short_help=summary)
     return app
+
+
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"scalelab {scalelab.__version__}")
+        raise typer.Exit
+
+
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    pass
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -98,6 +98,8 @@ def _cost(asked: Sweep) -> Iterator[str]:
     """Say what is done, what is left, and how long that takes."""
     for change in asked.changes:
         yield f"Changed since {asked.directory}: {change}."
+    if asked.changes and asked.has_measurements:
+        yield "A sweep of that needs another name, or --accept-changes."
     if asked.num_finished:
         done, left = trials(asked.num_finished), asked.num_remaining
         yield f"In {asked.directory}: {done} done, {left:,} to run."

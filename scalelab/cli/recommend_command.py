@@ -65,7 +65,10 @@ def run(
     ] = None,
     gpus: Annotated[
         str | None,
-        typer.Option(metavar="8,16", help="Further device counts to consider."),
+        typer.Option(
+            metavar="8,16",
+            help="Device counts to consider besides the measured [default: doublings].",
+        ),
     ] = None,
     select: Annotated[
         list[str] | None,
@@ -88,7 +91,9 @@ def run(
     ] = False,
     site: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Site profile for --sbatch, not the run's."),
+        typer.Option(
+            metavar="NAME", help="With --sbatch: the site to ask, not the run's."
+        ),
     ] = None,
 ) -> None:
     """Answer: which allocation, batch size and learning-rate rule.
@@ -96,9 +101,15 @@ def run(
     The job is the run's own unless options say another.
     """
     from scalelab.cli.import_command import pairs
+    from scalelab.errors import SpecError
     from scalelab.experiment.quantities import parse_gpu_hours, parse_usd
     from scalelab.session import load
 
+    if site is not None and not sbatch:
+        raise SpecError(
+            "--site says whose job script to print. Add --sbatch; another price is "
+            "given by --price."
+        )
     job = {
         "epochs": epochs,
         "samples_per_epoch": samples_per_epoch,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from scalelab.cli.wording import trials
+from scalelab.cli.wording import ended, trials
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -281,7 +281,8 @@ def _closing(summary: SweepSummary, num_before: int) -> list[str]:
     lines = []
     for failure in summary.failures[:MAX_SHOWN]:
         log = f" Log: {failure.log}" if failure.log else ""
-        lines.append(f"{failure.outcome}: {failure.trial}. {failure.reason}{log}")
+        reason = ended(failure.reason) if log else failure.reason
+        lines.append(f"{failure.outcome}: {failure.trial}. {reason}{log}")
     if more := len(summary.failures) - MAX_SHOWN:
         lines += [f"... and {trials(more)} more."] if more > 0 else []
     if summary.num_failed:

@@ -49,6 +49,15 @@ def nodes(count: int, group: str | None = None) -> str:
     return f"{count:,} {kind}node{'' if count == 1 else 's'}"
 
 
+def ended(sentence: str) -> str:
+    """Return a sentence with a full stop, for another to follow.
+
+    >>> ended("'int' object is not iterable"), ended("It measures: val_acc.")
+    ("'int' object is not iterable.", 'It measures: val_acc.')
+    """
+    return sentence if not sentence or sentence[-1] in ".!?" else f"{sentence}."
+
+
 def one_line(text: str) -> str:
     r"""Return text as one line that cannot steer a terminal.
 

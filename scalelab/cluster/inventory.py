@@ -200,5 +200,9 @@ def said_by(argv: Sequence[str]) -> str:
     answer = asyncio.run(ask(argv))
     if answer.status:
         words = " ".join(answer.errors.split()) or f"it ended with {answer.status}"
-        raise ClusterError(f"{argv[0]}: {words}")
+        said = words.removeprefix(f"{argv[0]}: ").rstrip(".")
+        raise ClusterError(
+            f"{argv[0]}: {said}. Run this where {argv[0]} has an answer: on a login "
+            "node of the cluster."
+        )
     return answer.output

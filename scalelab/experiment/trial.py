@@ -332,7 +332,8 @@ class Trial:
         return cls(**fields)
 
     def __str__(self) -> str:
+        devices = "1 device" if self.world_size == 1 else f"{self.world_size} devices"
         return (
-            f"{self.trial_id} ({self.kind}, {self.world_size} devices on "
-            f"{self.allocation}, global batch {self.global_batch_size})"
+            f"{self.trial_id} ({self.kind}, {devices} on {self.allocation}, "
+            f"global batch {self.global_batch_size})"
         )

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,11 @@ def test_without_a_command_the_commands_are_listed(scalelab, arguments) -> None:
     ended = scalelab(*arguments)
     assert ended.code == 0
     assert all(summary in ended.out for summary in main.COMMANDS.values())
+
+
+def test_the_version_is_told(scalelab) -> None:
+    ended = scalelab("--version")
+    assert (ended.code, ended.out) == (0, f"scalelab {version('scalelab')}\n")
 
 
 @pytest.mark.parametrize(

@@ -59,10 +59,9 @@ def test_changes_are_named(scalelab, here: Path) -> None:
     changed = EMULATED.replace("steps: 5", "steps: 6")
     ended = scalelab("plan", write(changed), "--run", "elsewhere")
     assert ended.code == 0
-    assert (
-        f"Changed since {here}/elsewhere: measure.throughput.steps: 5 -> 6."
-        in ended.out.splitlines()
-    )
+    changed_since = f"Changed since {here}/elsewhere: measure.throughput.steps: 5 -> 6."
+    needs = "A sweep of that needs another name, or --accept-changes."
+    assert f"{changed_since}\n{needs}\n" in ended.out
     assert "8 trials done" not in ended.out
 
 

@@ -216,7 +216,7 @@ class TestWhatIsNotThere:
 
     def test_an_answer(self, programs: Programs) -> None:
         programs("sinfo")
-        with pytest.raises(ClusterError, match=r"sinfo: .* has no answer"):
+        with pytest.raises(ClusterError, match=r"^sinfo: .*\. Run this where sinfo"):
             survey()
 
     def test_json(self, programs: Programs) -> None:

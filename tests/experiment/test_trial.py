@@ -83,6 +83,8 @@ def test_counts_below_one_are_refused(name: str) -> None:
 
 def test_a_trial_says_what_it_is() -> None:
     assert str(TRIAL).endswith("(convergence, 8 devices on 2x4, global batch 256)")
+    alone = dataclasses.replace(TRIAL, allocation=Allocation.packed(1, 1))
+    assert str(alone).endswith("(convergence, 1 device on 1x1, global batch 32)")
 
 
 def test_devices_are_packed_on_as_few_nodes_as_possible() -> None:

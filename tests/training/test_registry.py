@@ -62,6 +62,12 @@ def test_unknown_parameter_is_refused_with_the_valid_ones():
         build_workload("digits_mlp", {"hidden": 3})
 
 
+@pytest.mark.parametrize("sizes", [8, [0], ["8"]])
+def test_hidden_sizes_that_are_no_list_of_counts_are_refused(sizes):
+    with pytest.raises(SpecError, match=r"must be whole numbers, at least 1"):
+        build_workload("digits_mlp", {"hidden_sizes": sizes})
+
+
 def test_missing_parameter_is_named(tmp_path):
     (tmp_path / "demanding.py").write_text(
         "from scalelab.training.workloads.base import Workload\n"

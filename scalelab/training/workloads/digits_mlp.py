@@ -40,9 +40,12 @@ class DigitsMlp(Workload):
         batch_norm: bool = False,
         dropout: float = 0.0,
     ) -> None:
-        if any(not isinstance(size, int) or size < 1 for size in hidden_sizes):
+        if not isinstance(hidden_sizes, Sequence) or any(
+            not isinstance(size, int) or size < 1 for size in hidden_sizes
+        ):
             raise SpecError(
-                f"hidden_sizes={list(hidden_sizes)} must be whole numbers, at least 1."
+                f"hidden_sizes={hidden_sizes!r} must be whole numbers, at least 1, "
+                "in a list such as [64]."
             )
         if not 0 <= dropout < 1:
             raise SpecError(f"dropout={dropout} must be at least 0 and below 1.")
