@@ -164,7 +164,7 @@ def _has_begun(run: Path, pid: int) -> bool:
 
 
 def _detach_job(asked: Sweep, run: Path, arguments: Sequence[str]) -> Detached:
-    from scalelab.cluster.batch_queue import JobState
+    from scalelab.cluster.batch_queue import MISSING_LOOKS, JobState
     from scalelab.cluster.driver_queue import cancel, job_log, look_at, submit_driver
 
     log = run / LOG
@@ -172,6 +172,7 @@ def _detach_job(asked: Sweep, run: Path, arguments: Sequence[str]) -> Detached:
     record = submit_driver(asked.site, run, [*arguments, "--as-driver-job"])
     job = f"job {record.job_id} ({record.name})"
     deadline_s = time.monotonic() + QUEUED_S
+    num_missing = 0
     while True:
         time.sleep(_ASK_QUEUE_S)
         holder = read_holder(run / LEASE)
@@ -181,6 +182,9 @@ def _detach_job(asked: Sweep, run: Path, arguments: Sequence[str]) -> Detached:
                 f"{_what_next(run)}"
             )
         view = look_at(record)
+        num_missing = num_missing + 1 if view is None else 0
+        if view is None and num_missing < MISSING_LOOKS:
+            continue
         if view is None or view.state is JobState.ENDED:
             record.leave_queue(run)
             said = last_log_lines(log, _TAIL, since=start) or last_log_lines(

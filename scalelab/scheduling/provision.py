@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from scalelab.cluster.batch import BatchNodes
 from scalelab.cluster.batch_queue import (
+    MISSING_LOOKS,
     JobRefused,
     JobState,
     JobSubmitted,
@@ -42,7 +43,6 @@ LEAVING_S = 15.0
 FRESH = 0.9
 """Part of its walltime that a job has left while it counts as new."""
 FIRST_LOOK_S = 0.5
-MISSING_LOOKS = 2
 """Looks at the queue that must miss a job before it counts as ended."""
 
 

@@ -8,6 +8,7 @@ from distributed.scheduler import KilledWorker
 from provision_scenes import Scene
 
 from scalelab.cluster.batch_queue import (
+    MISSING_LOOKS,
     JobRefused,
     JobState,
     JobView,
@@ -24,7 +25,6 @@ from scalelab.records.attempt import (
     Outcome,
     Placement,
 )
-from scalelab.scheduling import provision as module
 from scalelab.scheduling.gangs import PartEnded, Verdict
 
 
@@ -378,7 +378,7 @@ def test_a_job_that_is_gone_from_the_queue_is_gone(
 ) -> None:
     gone = scene()
     gone.begin((1,))
-    for _ in range(module.MISSING_LOOKS):
+    for _ in range(MISSING_LOOKS):
         assert len(gone.batch.requested) == 1
         gone.provision.take(QueueSeen({}, frozenset({"run-1"})))
         gone.tick(0.1)
