@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from scalelab.recommend.numerals import (
     change,
     counted,
+    device_time,
+    device_time_unit,
     duration,
     duration_ends,
     number,
@@ -106,7 +108,7 @@ def _headline(result: Recommendation, width: int) -> list[str]:
 
 def _cost(result: Recommendation, row: OutlookRow) -> str:
     price = f", {number(row.cost_usd.value)} usd" if row.cost_usd else ""
-    return f"{number(row.gpu_hours.value)} {result.device_hour_word}{price}"
+    return f"{device_time(row.gpu_hours.value, result.device_hour_word)}{price}"
 
 
 def _alternatives(result: Recommendation) -> str:
@@ -114,7 +116,7 @@ def _alternatives(result: Recommendation) -> str:
     cheapest = min(result.rows, key=lambda row: row.gpu_hours.value)
     return "; ".join(
         f"{title}: {_count(result, row.world_size)}, {duration(row.time_s.value)}, "
-        f"{number(row.gpu_hours.value)} {result.device_hour_word}"
+        f"{device_time(row.gpu_hours.value, result.device_hour_word)}"
         for title, row in (("Fastest", fastest), ("cheapest", cheapest))
     )
 
@@ -149,18 +151,22 @@ def _chance(result: Recommendation, row: OutlookRow) -> str:
 
 def _table(result: Recommendation, width: int) -> list[str]:
     interval = percent(result.interval)
+    scale, unit = _hours(result)
     columns = {
         "size": [_last(plural(result.device_word, 2))],
         "time": ["time"],
         "interval": [interval],
-        "hours": [_last(result.device_hour_word)],
+        "hours": [unit],
+        "cost": ["usd"],
         "efficiency": ["efficiency"],
         "next doubling": ["next doubling"],
         "basis": ["basis"],
     }
     for row in result.rows:
-        for name, cell in _cells(result, row).items():
+        for name, cell in _cells(result, row, scale, unit).items():
             columns[name].append(cell)
+    if not any(row.cost_usd for row in result.rows):
+        del columns["cost"]
     for name in _OPTIONAL:
         if _total_width(columns) <= width:
             break
@@ -171,10 +177,18 @@ def _table(result: Recommendation, width: int) -> list[str]:
     return lines
 
 
-def _cells(result: Recommendation, row: OutlookRow) -> dict[str, str]:
+def _hours(result: Recommendation) -> tuple[float, str]:
+    """Return the unit of the table's device times: that of the chosen row's."""
+    word = _last(result.device_hour_word)
+    return device_time_unit(result.chosen.gpu_hours.value, word)
+
+
+def _cells(
+    result: Recommendation, row: OutlookRow, scale: float, unit: str
+) -> dict[str, str]:
     following = ""
     if row.next_time_change is not None and row.next_gpu_hours_change is not None:
-        hours = f"{change(row.next_gpu_hours_change)} {_last(result.device_hour_word)}"
+        hours = f"{change(row.next_gpu_hours_change)} {unit}"
         is_doubling = row.next_world_size == 2 * row.world_size
         where = "" if is_doubling else f"at {row.next_world_size}: "
         following = f"{where}{change(row.next_time_change)} time {hours}"
@@ -184,7 +198,8 @@ def _cells(result: Recommendation, row: OutlookRow) -> dict[str, str]:
         "size": f"{mark}{row.world_size}",
         "time": duration(row.time_s.value),
         "interval": duration_ends(row.time_s),
-        "hours": number(row.gpu_hours.value),
+        "hours": number(row.gpu_hours.value / scale),
+        "cost": number(row.cost_usd.value) if row.cost_usd else "",
         "efficiency": f"{percent(row.scaling_efficiency)}{star}",
         "next doubling": following,
         "basis": row.basis,
@@ -230,11 +245,11 @@ def _remarks(result: Recommendation, width: int) -> list[str]:
     lines += result.unsupported
     if result.next_trial is not None:
         trial = result.next_trial
-        cost = "" if trial.gpu_hours is None else f", {number(trial.gpu_hours)}"
-        unit = "" if trial.gpu_hours is None else f" {result.device_hour_word}"
+        hours, word = trial.gpu_hours, result.device_hour_word
+        cost = "" if hours is None else f", {device_time(hours, word)}"
         lines.append(
             f"Would change the answer: {_count(result, trial.world_size)} "
-            f"({trial.allocation}) x {trial.steps} steps{cost}{unit}: {trial.why}."
+            f"({trial.allocation}) x {trial.steps} steps{cost}: {trial.why}."
         )
     lines += _left_out(result)
     return [part for line in lines for part in _wrapped(line, width)]
@@ -267,12 +282,14 @@ def _left_out(result: Recommendation) -> list[str]:
     parts = []
     if result.left_out:
         total, why = _reasons(result.left_out)
-        parts.append(f"Left out: {total} of {result.num_observations} trials ({why}).")
+        parts.append(
+            f"Left out: {total} of {result.num_observations} attempts ({why})."
+        )
     if result.left_out_of_convergence:
         total, why = _reasons(result.left_out_of_convergence)
         parts.append(f"Left out of samples to target: {total} ({why}).")
     if result.sweep_gpu_hours is not None:
-        cost = f"{number(result.sweep_gpu_hours)} {result.device_hour_word}"
+        cost = device_time(result.sweep_gpu_hours, result.device_hour_word)
         parts.append(f"Sweep cost {cost}.")
     return ["  ".join(parts)] if parts else []
 

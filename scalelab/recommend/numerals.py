@@ -9,6 +9,7 @@ from scalelab.recommend.recommendation import Interval
 _DURATIONS = ((1e-3, 1e-6, "us"), (1.0, 1e-3, "ms"), (120.0, 1.0, "s"))
 _LONG_DURATIONS = ((7200.0, 60.0, "min"), (48 * 3600.0, 3600.0, "h"))
 _DAY_S = 86400.0
+_FEW_HOURS = 0.01
 
 
 def number(value: float) -> str:
@@ -64,6 +65,23 @@ def duration_range(interval: Interval) -> str:
     if math.isfinite(interval.hi):
         return f"{duration_ends(interval)} {unit}"
     return f"{number(interval.lo / scale)} {unit} or more"
+
+
+def device_time(hours: float, hour_word: str) -> str:
+    """Write a device time; what is less than a hundredth of an hour in seconds.
+
+    >>> device_time(30.6, "GPU-h"), device_time(3.3e-05, "emulated core-h")
+    ('30.6 GPU-h', '0.12 emulated core-s')
+    """
+    scale, unit = device_time_unit(hours, hour_word)
+    return f"{number(hours / scale)} {unit}"
+
+
+def device_time_unit(hours: float, hour_word: str) -> tuple[float, str]:
+    """Return the unit for a device time: its length in device-hours and its name."""
+    if hours >= _FEW_HOURS:
+        return 1.0, hour_word
+    return 1 / 3600, f"{hour_word.removesuffix('h')}s"
 
 
 def percent(share: float) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from scalelab.recommend.numerals import change, counted, duration, number
+from scalelab.recommend.numerals import change, counted, device_time, duration, number
 from scalelab.recommend.recommendation import OutlookRow
 from scalelab.report.axes import count_axis, duration_axis, quantity_axis
 from scalelab.report.labels import ALLOCATION, Labels
@@ -183,8 +183,8 @@ def _point_names(rows: pd.DataFrame) -> list[str]:
 def _described(rows: pd.DataFrame, labels: Labels) -> list[str]:
     columns = ["allocation", "time_s", "gpu_hours", "basis"]
     return [
-        f"{allocation}: {duration(time_s)}, {number(hours)} {labels.device_hour_word} "
-        f"({basis})"
+        f"{allocation}: {duration(time_s)}, "
+        f"{device_time(hours, labels.device_hour_word)} ({basis})"
         for allocation, time_s, hours, basis in rows[columns].to_numpy()
     ]
 

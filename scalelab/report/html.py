@@ -12,7 +12,15 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from scalelab.recommend.numerals import counted, duration, number, percent, probability
+from scalelab.recommend.numerals import (
+    counted,
+    device_time,
+    device_time_unit,
+    duration,
+    number,
+    percent,
+    probability,
+)
 from scalelab.recommend.recommendation import Recommendation
 from scalelab.recommend.steadiness import steadiness
 from scalelab.records.attempt import Outcome
@@ -172,9 +180,12 @@ def _why_unanswered(subject: Subject) -> str:
 
 def _answer(recommendation: Recommendation) -> dict[str, Any]:
     row = recommendation.chosen
+    scale, hour_word = device_time_unit(
+        row.gpu_hours.value, recommendation.device_hour_word
+    )
     tiles = [
         ("time", duration(row.time_s.value)),
-        (recommendation.device_hour_word, number(row.gpu_hours.value)),
+        (hour_word, number(row.gpu_hours.value / scale)),
         ("efficiency", percent(row.scaling_efficiency)),
     ]
     if row.cost_usd:
@@ -196,8 +207,8 @@ def _answer(recommendation: Recommendation) -> dict[str, Any]:
 def _sweep_cost(recommendation: Recommendation | None) -> str:
     if recommendation is None or recommendation.sweep_gpu_hours is None:
         return ""
-    hours = number(recommendation.sweep_gpu_hours)
-    return f"The sweep cost {hours} {recommendation.device_hour_word}."
+    word = recommendation.device_hour_word
+    return f"The sweep cost {device_time(recommendation.sweep_gpu_hours, word)}."
 
 
 def _what_happened(observations: pd.DataFrame) -> str:

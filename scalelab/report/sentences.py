@@ -6,6 +6,8 @@ from scalelab.recommend.answer import elsewhere
 from scalelab.recommend.numerals import (
     change,
     counted,
+    device_time,
+    device_time_unit,
     duration,
     duration_range,
     number,
@@ -28,7 +30,7 @@ def headline(recommendation: Recommendation) -> str:
     """Answer in a sentence."""
     row = recommendation.chosen
     count = counted(row.world_size, recommendation.device_word)
-    hours = f"{number(row.gpu_hours.value)} {recommendation.device_hour_word}"
+    hours = device_time(row.gpu_hours.value, recommendation.device_hour_word)
     cost = f", {number(row.cost_usd.value)} USD" if row.cost_usd else ""
     takes = f"the job takes {duration(row.time_s.value)} and {hours}{cost}"
     if recommendation.meets_constraints:
@@ -108,10 +110,8 @@ def _knee(knee: Knee, device_word: str) -> str:
 def next_trial_sentence(trial: NextTrial, recommendation: Recommendation) -> str:
     """Say which measurement would change the answer most, and its price."""
     count = counted(trial.world_size, recommendation.device_word)
-    hours = trial.gpu_hours
-    cost = (
-        "" if hours is None else f", {number(hours)} {recommendation.device_hour_word}"
-    )
+    hours, word = trial.gpu_hours, recommendation.device_hour_word
+    cost = "" if hours is None else f", {device_time(hours, word)}"
     return (
         f"{count} ({trial.allocation}), {_batch(trial.batch)}, "
         f"{counted(trial.steps, 'step')}{cost}: {trial.why.rstrip('.')}."
@@ -123,7 +123,10 @@ def allocation_table(recommendation: Recommendation) -> Table:
     has_cost = any(row.cost_usd for row in recommendation.rows)
     has_probability = any(row.probability is not None for row in recommendation.rows)
     # the page's badge says that devices are emulated
-    hours = recommendation.device_hour_word.removeprefix("emulated ")
+    scale, hours = device_time_unit(
+        recommendation.chosen.gpu_hours.value,
+        recommendation.device_hour_word.removeprefix("emulated "),
+    )
     columns = (
         recommendation.device_word.removeprefix("emulated ") + "s",
         "time",
@@ -143,7 +146,7 @@ def allocation_table(recommendation: Recommendation) -> Table:
             str(row.world_size),
             duration(row.time_s.value),
             duration_range(row.time_s),
-            number(row.gpu_hours.value),
+            number(row.gpu_hours.value / scale),
             *([_value(row.cost_usd)] if has_cost else []),
             percent(row.scaling_efficiency) + ("*" if row.is_baseline else ""),
             _change(row.next_time_change),

@@ -373,8 +373,8 @@ class Provision:
         verdicts = [self._verdict(group) for group in wanted if wanted[group]]
         if all(verdicts):
             raise ClusterError(
-                f"{verdicts[0]}\n{self._pool.placer.num_waiting} trials wait for "
-                "nodes. What has ended is recorded; correct the site, or try later: "
+                f"{verdicts[0]}\nWaiting trials: {self._pool.placer.num_waiting}. "
+                "What has ended is recorded; correct the site, or try later: "
                 "the same command goes on."
             )
         self._check_idle(now_s)

@@ -53,7 +53,7 @@ class Setbacks:
         """Count a job that was not taken, or never will start."""
         self._num_busy += 1
         is_passing = not is_final and _is_passing(words)
-        said = f"The batch system refused a job: {words}"
+        said = f"The batch system refused a job: {words.rstrip('.')}."
         self._count(said, self._num_busy, MAX_BUSY if is_passing else 1)
 
     def failed_to_start(self, said: str, log: str) -> None:

@@ -170,7 +170,7 @@ def test_devices_that_failed_are_left_out(scalelab, tmp_path: Path) -> None:
     run = measured_run(tmp_path / "run", ending=ending).directory
     ended = scalelab("recommend", run)
     assert ended.code == 0
-    assert "Left out: 4 of 8 trials" in ended.out
+    assert "Left out: 4 of 8 attempts" in ended.out
 
 
 @pytest.mark.slow

@@ -35,7 +35,7 @@ def test_the_answer_reads_as_a_user_expects(measured):
     assert "inter-node all-reduce." in text
     assert "Price: 2 usd per GPU-h, as given." in text
     assert "Not measured: accuracy at batch 256; assumes 10 epochs suffice." in text
-    assert "Left out: 2 of 27 trials (2 node was shared).  Sweep cost" in text
+    assert "Left out: 2 of 27 attempts (2 node was shared).  Sweep cost" in text
 
 
 def test_the_table_has_a_row_per_size_and_marks_the_chosen(measured):
@@ -47,6 +47,22 @@ def test_the_table_has_a_row_per_size_and_marks_the_chosen(measured):
     assert f">{measured.chosen.world_size} " in marked[0]
     assert sum("measured" in line for line in table) == 5
     assert lines[header].split("  ")[-1].strip() == "basis"
+
+
+def test_the_table_prices_each_size_where_there_is_a_price(measured):
+    header = next(
+        line for line in answer_text(measured, 120).splitlines() if line[:4] == "GPUs"
+    )
+    assert "usd" in header.split()
+    unpriced = answer_text(recommend(sweep((2, 4)), JOB), 120)
+    assert "usd" not in unpriced
+
+
+def test_a_job_of_seconds_is_not_told_in_hours():
+    short = Job(epochs=1, samples_per_epoch=2000)
+    text = answer_text(recommend(sweep((2, 4)), short), 120)
+    assert "GPU-s" in text
+    assert "GPU-h" not in text.split("Would change")[0]
 
 
 def test_a_step_up_that_is_no_doubling_says_where_it_leads():

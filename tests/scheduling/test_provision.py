@@ -291,7 +291,7 @@ def test_a_refusal_ends_the_sweep_with_the_schedulers_words(
     refused.provision.take(JobRefused("run-1", "sbatch: error: Invalid account"))
     with pytest.raises(
         ClusterError,
-        match=r"refused a job: sbatch: error: Invalid account\n1 trials wait",
+        match=r"refused a job: sbatch: error: Invalid account\.\nWaiting trials: 1\.",
     ):
         refused.tick()
 
