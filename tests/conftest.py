@@ -1,12 +1,23 @@
 """Fixtures every room shares."""
 
 import shutil
+import signal
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 from conducting import Conductor, Nodes
 from promised import skip_or_fail
+
+# A background job of a shell ignores Ctrl-C, one of nohup a hangup; so would what is
+# tested here.
+for _number, _usual in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+    (signal.SIGQUIT, signal.SIG_DFL),
+):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _usual)
 
 
 @pytest.fixture
