@@ -107,6 +107,9 @@ class AttemptSpec:
     stop_after_s
         Seconds after which ranks end early, with a checkpoint, because the walltime of
         a node is up soon after; None: not known.
+    queue_wait_s, exclusive_node
+        How long the batch system kept the nodes waiting, and whether nobody else can
+        use them; None: not known.
     """
 
     run: str
@@ -121,6 +124,8 @@ class AttemptSpec:
     stall_floor_s: float = STALL_TIMEOUT_S
     validity: tuple[str, ...] = ()
     stop_after_s: float | None = None
+    queue_wait_s: float | None = None
+    exclusive_node: bool | None = None
 
     @property
     def attempt_id(self) -> str:

@@ -89,6 +89,8 @@ def _configuration(spec: AttemptSpec) -> dict[str, Any]:
         "world_size": trial.world_size,
         "data_parallel_size": trial.data_parallel_size,
         "placement": "+".join(str(len(share.device_ids)) for share in shares) or None,
+        "exclusive_node": spec.exclusive_node,
+        "queue_wait_s": spec.queue_wait_s,
         "threads_per_rank": spec.threads_per_rank,
         "local_batch_size": trial.local_batch_size,
         "gradient_accumulation_steps": trial.gradient_accumulation_steps,

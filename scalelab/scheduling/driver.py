@@ -303,6 +303,8 @@ class Driver:
             stall_floor_s=trial.measurement.stall_timeout_s,
             validity=self._pool.validity(trial.workload, placement),
             stop_after_s=self._pool.time_left_s(placement),
+            queue_wait_s=self._provision.queue_wait_s(placement),
+            exclusive_node=self._provision.is_exclusive(trial.node_group),
         )
 
     def _end(self, verdict: Verdict) -> None:

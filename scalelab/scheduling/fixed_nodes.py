@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scalelab.cluster.batch_queue import QueueEvent
 from scalelab.cluster.watch import NodeLeft
-from scalelab.records.attempt import AttemptResult
+from scalelab.records.attempt import AttemptResult, Placement
 from scalelab.scheduling.gangs import PartEnded, Verdict
 
 
@@ -15,6 +15,12 @@ class FixedNodes:
 
     def meet_nodes(self) -> None:
         """Do nothing."""
+
+    def queue_wait_s(self, placement: Placement) -> None:
+        """Know nothing of a queue."""
+
+    def is_exclusive(self, group: str | None) -> None:
+        """Know nothing of neighbours."""
 
     def worked(self, group: str | None) -> None:
         """Take no notice."""

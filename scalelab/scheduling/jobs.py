@@ -14,6 +14,8 @@ from scalelab.records.job_list import JobLine
 if TYPE_CHECKING:
     from scalelab.experiment.site import Site
 
+LEAVING_S = 15.0
+"""How long a job may take to say how it ended."""
 NEARLY_S = 5.0
 """Seconds that a job may end before its time, as far as that is known."""
 
@@ -50,8 +52,10 @@ class Job:
 
     name: str
     num_nodes: int
+    requested_s: float
     group: str | None = None
     job_id: str | None = None
+    started_s: float | None = None
     view: JobView | None = None
     num_missing: int = 0
     incomplete_since_s: float | None = None
@@ -79,6 +83,40 @@ class Job:
     def is_pending(self) -> bool:
         """It waits for its nodes, as far as is known."""
         return self.view is None or self.view.state is JobState.PENDING
+
+    @property
+    def queue_wait_s(self) -> float | None:
+        """How long it waited for its nodes, as far as was seen; None: it still does."""
+        return None if self.started_s is None else self.started_s - self.requested_s
+
+    def see(self, view: JobView, now_s: float) -> None:
+        """Take in what the batch system shows of it."""
+        self.view, self.num_missing = view, 0
+        if view.remaining_s is not None:
+            self.end_s = now_s + view.remaining_s
+        if view.is_leaving:
+            self.leaving_since_s = self.leaving_since_s or now_s
+        self._begin(now_s)
+
+    def is_leaving_for_long(self, now_s: float) -> bool:
+        """Tell whether it has been about to end for longer than that takes."""
+        since_s = self.leaving_since_s
+        return since_s is not None and now_s > since_s + LEAVING_S
+
+    def meet(self, nodes: list[Node], now_s: float) -> None:
+        """Take in which of its nodes answer."""
+        self.nodes = nodes
+        self.addresses.update(node.address for node in nodes)
+        if self.is_up or self.is_pending:
+            self.incomplete_since_s = None
+        elif self.incomplete_since_s is None:
+            self.incomplete_since_s = now_s
+        self._begin(now_s)
+
+    def _begin(self, now_s: float) -> None:
+        # A node may answer before the queue is looked at again.
+        if self.started_s is None and (self.nodes or not self.is_pending):
+            self.started_s = now_s
 
     def line(self) -> JobLine:
         """Return what is said of it."""

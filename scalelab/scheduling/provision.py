@@ -35,15 +35,13 @@ from scalelab.scheduling.waiting import QueueNews, why_waiting
 
 if TYPE_CHECKING:
     from scalelab.cluster.nodes import Node
+    from scalelab.records.attempt import Placement
     from scalelab.scheduling.pool import Pool
 
 TICK_S = 0.5
-LEAVING_S = 15.0
-"""How long a job may take to say how it ended."""
 FRESH = 0.9
 """Part of its walltime that a job has left while it counts as new."""
 FIRST_LOOK_S = 0.5
-"""Looks at the queue that must miss a job before it counts as ended."""
 
 
 def provision_of(
@@ -127,6 +125,16 @@ class Provision:
         """When :meth:`tick` has something to do, on the monotonic clock."""
         return self._next_tick_s
 
+    def queue_wait_s(self, placement: Placement) -> float | None:
+        """Return how long the batch system kept nodes waiting; None: not known."""
+        names = {share.node.partition("/")[2] for share in placement.shares}
+        waits = [job.queue_wait_s for name, job in self._jobs.items() if name in names]
+        return max((wait for wait in waits if wait is not None), default=None)
+
+    def is_exclusive(self, group: str | None) -> bool:
+        """Tell whether nobody else can use the nodes of a group."""
+        return self._site.groups[group].exclusive
+
     def worked(self, group: str | None) -> None:
         """Say that an attempt got somewhere: nodes of a group that can run one work."""
         self._supplies[group].setbacks.forgive()
@@ -206,14 +214,8 @@ class Provision:
                 continue
             if job.view is None or job.view.state is not view.state:
                 self._hurry()
-            job.view, job.num_missing = view, 0
-            if view.remaining_s is not None:
-                job.end_s = now_s + view.remaining_s
-            if view.is_leaving:
-                job.leaving_since_s = job.leaving_since_s or now_s
-                if now_s > job.leaving_since_s + LEAVING_S:
-                    self._ended(job, view.reason)
-            if view.state is JobState.ENDED:
+            job.see(view, now_s)
+            if view.state is JobState.ENDED or job.is_leaving_for_long(now_s):
                 self._ended(job, view.reason)
             elif view.is_suspended:
                 # What it was measuring is spoilt, and nobody knows when it goes on.
@@ -262,12 +264,7 @@ class Provision:
             found = nodes.get(job.name, [])
             if len(found) != len(job.nodes):
                 self._hurry()
-            job.nodes = found
-            job.addresses.update(node.address for node in found)
-            if job.is_up or job.is_pending:
-                job.incomplete_since_s = None
-            elif job.incomplete_since_s is None:
-                job.incomplete_since_s = now_s
+            job.meet(found, now_s)
             self._limit(job, now_s)
 
     def _limit(self, job: Job, now_s: float) -> None:
@@ -312,7 +309,7 @@ class Provision:
             group = min(lacking, key=lambda each: len(self._jobs_of(each)))
             size = wanted[group] if self._site.provision == "one_job" else 1
             name = self._batch.request(size, group)
-            self._jobs[name] = Job(name, size, group)
+            self._jobs[name] = Job(name, size, now_s, group)
             self._last_submission_s = now_s
             self._hurry()
 

@@ -6,7 +6,7 @@ import pytest
 from scalelab.errors import SchemaError, StoreError
 from scalelab.experiment.program import CommandProgram, MetricsSource, WorkloadProgram
 from scalelab.experiment.trial import Measurement, MetricMode, Target
-from scalelab.records.attempt import AttemptResult, Outcome
+from scalelab.records.attempt import AttemptResult, AttemptSpec, Outcome
 from scalelab.records.columns import COLUMNS, COLUMNS_BY_NAME
 from scalelab.records.observations import (
     counting_rows,
@@ -57,6 +57,13 @@ def test_a_row_has_every_column_and_nothing_invented(make_spec, measured) -> Non
         "validity": [],
     }
     assert {name: observation[name] for name in expected} == expected
+
+
+def test_what_the_batch_system_gave_is_part_of_the_row(make_spec, measured) -> None:
+    assert row(make_spec(), measured)["queue_wait_s"] is None
+    spec = replace(make_spec(), queue_wait_s=90.0, exclusive_node=True)
+    values = row(AttemptSpec.from_json(spec.to_json()), measured)
+    assert (values["queue_wait_s"], values["exclusive_node"]) == (90.0, True)
 
 
 def test_the_target_is_part_of_the_row(make_spec, measured) -> None:

@@ -93,6 +93,24 @@ def test_limits_of_the_site_are_kept(scene: Callable[..., Scene]) -> None:
     assert len(limited.batch.requested) == 3
 
 
+def test_attempts_know_how_long_their_nodes_were_waited_for(
+    scene: Callable[..., Scene],
+) -> None:
+    queued = scene(exclusive=True)
+    queued.begin((2,), (2,))
+    queued.see(**dict.fromkeys(["run_1", "run_2"], JobView(state=JobState.PENDING)))
+    queued.tick(40)
+    queued.see(run_2=JobView(state=JobState.PENDING))
+    queued.tick(20)
+    queued.up("run-1", "a")
+    queued.up("run-2", "b")  # before the queue is looked at again
+    queued.tick(5)
+    placed = queued.pool.placer.place(queued.clock.now_s)
+    waits = [queued.provision.queue_wait_s(where) for _, where in placed]
+    assert sorted(waits) == [pytest.approx(40, abs=2), pytest.approx(65, abs=2)]
+    assert queued.provision.is_exclusive(None)
+
+
 def test_nodes_that_are_not_needed_any_more_are_given_back_idle_ones_only(
     scene: Callable[..., Scene],
 ) -> None:

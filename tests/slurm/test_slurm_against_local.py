@@ -27,6 +27,7 @@ HERE = {"scheduler": "local", "device_type": "cpu", "nodes": 2, "gpus_per_node":
 ON_TWO_NODES = {"nodes": [1, 2], "gpus_per_node": [1, 2]}
 WHERE_AND_WHEN = {
     *("run", "hosts", "device_ids", "validity", "started_at", "ended_at"),
+    *("queue_wait_s", "exclusive_node"),
     *("start_up_s", "allocated_gpu_s", "throughput_samples_per_s"),
     *("step_time_s", "step_time_lo_s", "step_time_hi_s", "time_to_target_s"),
     *("data_wait_s", "compute_s", "exposed_sync_s", "optimizer_s", "evaluation_s"),
@@ -89,6 +90,9 @@ def check_alike(there: pd.DataFrame, here: pd.DataFrame, *but: str) -> None:
         ratio = (there[column] / here[column]).median()
         assert pd.isna(ratio) or 1 / 5 < ratio < 5, (column, ratio)
     assert {reason for each in there["validity"] for reason in each} == set()
+    assert there["queue_wait_s"].ge(0).all()
+    assert not there["exclusive_node"].any()
+    assert here[["queue_wait_s", "exclusive_node"]].isna().all(axis=None)
     two_nodes = there[there["num_nodes"] == 2]
     assert len(two_nodes)
     assert two_nodes["hosts"].map(lambda hosts: len(set(hosts))).eq(2).all()
