@@ -60,11 +60,3 @@ def test_a_node_that_goes_down_is_done_without(slurm: ThrowawaySlurm) -> None:
         for host in hosts:
             slurm.start_node(host)
         wait_until(slurm.is_idle, "the node is back")
-
-
-def test_a_trial_longer_than_the_walltime_goes_on_in_the_next_job(
-    slurm: ThrowawaySlurm,
-) -> None:
-    # SLURM counts whole minutes, and looks every half.
-    swept = Swept(slurm, "long", batch_scenarios.LONGER, nodes=1, walltime="1min")
-    batch_scenarios.outlasts_a_walltime(swept, "preempted")
