@@ -4,8 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST ?= $(BIN)/pytest
 JOBS ?= 2
-# Slow tests wait for queues, deadlines and walltimes more than they compute.
-SLOW_JOBS ?= 4
+TESTS := --numprocesses $(JOBS) --dist loadfile
 SLOW := "slow or network or browser"
 SEEDS ?= 5
 BENCHMARKS := launch dispatch instrumentation records cli packing
@@ -17,14 +16,14 @@ sweep: $(INSTALLED)
 	$(BIN)/scalelab sweep experiments/digits.yaml
 
 test: $(INSTALLED)
-	$(PYTEST) --numprocesses $(JOBS) --dist loadfile -m "not slow and not network and not browser"
+	$(PYTEST) $(TESTS) -m "not slow and not network and not browser"
 
 test-all: $(INSTALLED)
 	$(BIN)/coverage erase
 	$(MAKE) test PYTEST="$(BIN)/coverage run -m pytest"
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
-	$(BIN)/pytest --numprocesses $(SLOW_JOBS) --dist loadfile -m $(SLOW)
+	$(BIN)/pytest $(TESTS) -m $(SLOW)
 
 test-faults: $(INSTALLED)
 	SCALELAB_FAULT_SEEDS=$(SEEDS) $(BIN)/pytest tests/faults

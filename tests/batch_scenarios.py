@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
-from batch_sweeps import BatchSweep, processes_of
+import psutil
+from batch_sweeps import BatchSweep, BatchSystem, processes_of
 from waiting import wait_until
 
 from scalelab.records.job_list import JobList
@@ -65,11 +66,9 @@ def loses_a_job_a_nanny_and_a_worker(swept: BatchSweep) -> str:
     swept.wait_for_trials(3)
     system.cancel(running_job(swept))
     swept.wait_for_trials(12)
-    nanny = processes_of(system, "scalelab.cluster.node_process")[0]
-    nanny.kill()
+    worker_of_a_node(system).parent().kill()
     swept.wait_for_trials(24)
-    worker = processes_of(system, "multiprocessing.spawn")[0]
-    worker.kill()
+    worker_of_a_node(system).kill()
     code, said = swept.end(200)
     assert code == 0, said + swept.job_logs()
     rows = swept.check_complete(54)
@@ -202,6 +201,14 @@ def running_job(swept: BatchSweep) -> str:
         return [job for job, state in jobs if state == "RUNNING"]
 
     return str(wait_until(running, "a job runs")[0])
+
+
+def worker_of_a_node(system: BatchSystem) -> psutil.Process:
+    """Return the worker of the node that has been up for longest; the nanny's child."""
+    servers = processes_of(system, "scalelab.launch.rank_server")
+    worker = min(servers, key=psutil.Process.create_time).parent()
+    assert worker is not None
+    return worker
 
 
 def check_gpus_were_reused(rows: pd.DataFrame) -> None:

@@ -36,7 +36,7 @@ BUSY = "import os, sys\nos.sched_setaffinity(0, {int(sys.argv[1])})\nwhile True:
 
 
 @contextmanager
-def neighbours(core: str, count: int = 3) -> Iterator[None]:
+def neighbours(core: str, count: int = 9) -> Iterator[None]:
     """Keep a core busy, so that a rank on it gets a share of it."""
     started = [
         subprocess.Popen([sys.executable, "-c", BUSY, core]) for _ in range(count)
