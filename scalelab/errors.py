@@ -13,8 +13,6 @@
     `-- FitError                   a law cannot be fitted to these rows   exit code 2
         `-- NotIdentifiableError   the rows cannot tell; names what would
 
-    ExtrapolationWarning(UserWarning)   a prediction leaves the measured range
-
 A failed *trial* is data, not an exception: see :class:`scalelab.records.Outcome`.
 """
 
@@ -90,7 +88,3 @@ class NotIdentifiableError(FitError):
         super().__init__(f"{parameter} is not identifiable. {remedy}")
         self.parameter = parameter
         self.remedy = remedy
-
-
-class ExtrapolationWarning(UserWarning):
-    """A prediction lies outside the measured range."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from scalelab.laws.rows import CurveKey, group_rows, invalid_reasons, numbers
+from scalelab.laws.rows import CurveKey, cells, group_rows, invalid_reasons, numbers
 
 WORKERS = "workers"
 """Key of the curves whose convergence depends on the number of workers."""
@@ -100,7 +100,7 @@ def target_rows(observations: pd.DataFrame) -> TargetRows:
     spoilt = np.array(
         [
             bool(set(invalid_reasons(cell)) - _HARMLESS)
-            for cell in _cells(observations, "validity")
+            for cell in cells(observations, "validity")
         ],
         dtype=bool,
     )
@@ -120,13 +120,9 @@ def _once(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[~frame.duplicated(names).to_numpy(bool)]
 
 
-def _cells(frame: pd.DataFrame, name: str) -> list[object]:
-    return frame[name].tolist() if name in frame.columns else [None] * len(frame)
-
-
 def _flag(frame: pd.DataFrame, name: str, value: object) -> np.ndarray:
-    cells = _cells(frame, name)
     matches = [
-        cell is not pd.NA and cell is not None and cell == value for cell in cells
+        cell is not pd.NA and cell is not None and cell == value
+        for cell in cells(frame, name)
     ]
     return np.array(matches, dtype=bool)

@@ -187,8 +187,8 @@ def step_time_rows(observations: pd.DataFrame) -> FitRows:
     reasons = [
         _why_unfit(outcome, validity, is_positive)
         for outcome, validity, is_positive in zip(
-            _cells(observations, "outcome"),
-            _cells(observations, "validity"),
+            cells(observations, "outcome"),
+            cells(observations, "validity"),
             positive,
             strict=True,
         )
@@ -204,7 +204,8 @@ def step_time_rows(observations: pd.DataFrame) -> FitRows:
     )
 
 
-def _cells(frame: pd.DataFrame, name: str) -> Sequence[object]:
+def cells(frame: pd.DataFrame, name: str) -> Sequence[object]:
+    """Return a column's values; None for each row where there is no such column."""
     return frame[name].tolist() if name in frame.columns else [None] * len(frame)
 
 
