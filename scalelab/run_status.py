@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from scalelab.errors import SpecError
+from scalelab.experiment.device_words import words_of_run
 from scalelab.experiment.planned import PlannedTrials
 from scalelab.experiment.source import Observation
 from scalelab.experiment.spec import Experiment
@@ -26,6 +27,8 @@ class RunStatus:
         Trials that need not run again, by how the attempt that counts ended.
     used_gpu_s
         Device-seconds of all attempts.
+    device_hour_word
+        What one device for an hour is called, e.g. ``GPU-h``.
     driver
         Who runs the sweep at the moment, in words; None: nobody.
     running
@@ -46,6 +49,7 @@ class RunStatus:
 
     outcomes: Mapping[str, int]
     used_gpu_s: float
+    device_hour_word: str
     driver: str | None
     running: tuple[tuple[str, int], ...]
     num_missing: int | None
@@ -71,6 +75,7 @@ def status_of(store: RunStore, experiment: Experiment | None) -> RunStatus:
     return RunStatus(
         outcomes=Counter(str(row["outcome"]) for row in finished),
         used_gpu_s=sum(row.get("allocated_gpu_s") or 0.0 for row in rows),
+        device_hour_word=words_of_run(store.meaning, rows).hour,
         driver=store.driver,
         running=store.running(),
         num_missing=_num_missing(experiment, finished) if experiment else None,

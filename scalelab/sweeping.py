@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalelab.errors import MissingExtraError, SpecError
+from scalelab.experiment.device_words import words_of_run
 from scalelab.experiment.document import read_document
 from scalelab.experiment.expand import Plan, plan
 from scalelab.experiment.meaning import changes_of_meaning
@@ -89,6 +90,8 @@ class Sweep:
         Trials still to run; of an unresolved ``auto`` batch, about.
     gpu_hours
         Device-hours they will take, by the run's own trials; None: not known yet.
+    device_hour_word
+        What one device for an hour is called, e.g. ``GPU-h``.
     retry_failed
         Trials that ended without a measurement run again.
     """
@@ -104,6 +107,7 @@ class Sweep:
     has_measurements: bool
     num_remaining: int
     gpu_hours: float | None
+    device_hour_word: str
     retry_failed: bool
 
     @classmethod
@@ -156,6 +160,7 @@ class Sweep:
             has_measurements=any(Outcome(r["outcome"]).is_measurement for r in rows),
             num_remaining=len(left),
             gpu_hours=Durations(rows).gpu_hours(left),
+            device_hour_word=words_of_run(meaning, rows).hour,
             retry_failed=retry_failed,
         )
 
@@ -202,7 +207,7 @@ class Sweep:
     def question(self) -> str | None:
         """What to ask the user before so large a sweep; None: nothing."""
         return self.experiment.confirm_above.question(
-            self.num_remaining, self.gpu_hours
+            self.num_remaining, self.gpu_hours, self.device_hour_word
         )
 
     def run(

@@ -180,7 +180,9 @@ def test_large_sweeps_ask_first(here: Path) -> None:
     )
     measured_run(here / "runs" / "small")
     long = EMULATED.replace("[4, 8]", "[4, 8, 16]") + "confirm_above: {gpu_hours: 0.01}"
-    assert "takes about 0.0 GPU-hours" in str(Sweep.prepare(write(long)).question)
+    assert "takes about 0.017 emulated GPU-h; " in str(
+        Sweep.prepare(write(long)).question
+    )
 
 
 def test_a_sweep_that_is_done_starts_no_nodes(here: Path, no_nodes) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scalelab.cli.wording import columns, gpu_hours, nodes, trials
+from scalelab.cli.wording import columns, nodes, trials
 
 if TYPE_CHECKING:
     from scalelab.experiment.site import Site
@@ -96,6 +96,8 @@ def _left_out(asked: Sweep) -> Iterator[str]:
 
 def _cost(asked: Sweep) -> Iterator[str]:
     """Say what is done, what is left, and how long that takes."""
+    from scalelab.recommend.numerals import device_time
+
     for change in asked.changes:
         yield f"Changed since {asked.directory}: {change}."
     if asked.changes and asked.has_measurements:
@@ -104,7 +106,7 @@ def _cost(asked: Sweep) -> Iterator[str]:
         done, left = trials(asked.num_finished), asked.num_remaining
         yield f"In {asked.directory}: {done} done, {left:,} to run."
     if asked.num_remaining and asked.gpu_hours is not None:
-        hours = gpu_hours(3600 * asked.gpu_hours)
+        hours = device_time(asked.gpu_hours, asked.device_hour_word)
         yield f"Device time to come: about {hours}, by the trials that ended."
     elif asked.num_remaining:
         yield "Device time to come: not known before a trial of each kind has ended."

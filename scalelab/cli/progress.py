@@ -12,7 +12,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from scalelab.cli.wording import duration, gpu_hours, one_line, trials
+from scalelab.cli.wording import duration, one_line, trials
+from scalelab.recommend.numerals import device_time
 from scalelab.scheduling.events import (
     Event,
     NodeLost,
@@ -76,23 +77,30 @@ class ProgressView(Protocol):
         ...
 
 
-def view(console: Console, *, is_quiet: bool) -> ProgressView:
+def view(console: Console, device_hour_word: str, *, is_quiet: bool) -> ProgressView:
     """Return the view that suits the console.
 
     Parameters
     ----------
     console
         Standard error.
+    device_hour_word
+        What one device for an hour is called, e.g. ``GPU-h``.
     is_quiet
         Show nothing but failures.
     """
     if console.is_terminal and not console.is_dumb_terminal and not is_quiet:
-        return LiveView(console)
-    return LineView(console, is_quiet=is_quiet)
+        return LiveView(console, device_hour_word)
+    return LineView(console, device_hour_word, is_quiet=is_quiet)
 
 
 class Tracker:
     """What every view needs to know about the sweep so far.
+
+    Parameters
+    ----------
+    device_hour_word
+        What one device for an hour is called, e.g. ``GPU-h``.
 
     Attributes
     ----------
@@ -102,7 +110,8 @@ class Tracker:
         Those of them that have ended.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device_hour_word: str) -> None:
+        self._device_hour_word = device_hour_word
         self.total: int | None = None
         self.num_done = 0
         self._source: Counted | None = None
@@ -162,7 +171,7 @@ class Tracker:
         ]
         if progress.num_failed:
             parts.append(f"{progress.num_failed:,} failed")
-        parts.append(gpu_hours(progress.used_gpu_s))
+        parts.append(device_time(progress.used_gpu_s / 3600, self._device_hour_word))
         if self._end_s is not None and not self._is_stopping:
             parts.append(f"about {duration(self._end_s - time.monotonic())} left")
         return ", ".join(parts)
@@ -171,8 +180,8 @@ class Tracker:
 class LiveView:
     """A block of lines at the bottom of a terminal, redrawn in place."""
 
-    def __init__(self, console: Console) -> None:
-        self._tracker = Tracker()
+    def __init__(self, console: Console, device_hour_word: str) -> None:
+        self._tracker = Tracker(device_hour_word)
         self._problem: Text | None = None
         self._is_waiting = False
         self._console = console
@@ -241,9 +250,11 @@ class LiveView:
 class LineView:
     """A line now and then, for pipes, files and batch logs."""
 
-    def __init__(self, console: Console, *, is_quiet: bool) -> None:
+    def __init__(
+        self, console: Console, device_hour_word: str, *, is_quiet: bool
+    ) -> None:
         self._file = console.file
-        self._tracker = Tracker()
+        self._tracker = Tracker(device_hour_word)
         self._is_quiet = is_quiet
         self._next_line_s = time.monotonic() + LINE_EVERY_S
         self._last = ""

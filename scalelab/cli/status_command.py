@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from scalelab.cli.wording import gpu_hours, trials
+from scalelab.cli.wording import trials
 
 MAX_SHOWN = 5
 
@@ -20,6 +20,7 @@ def run(
     """Show what a run has done, and what is missing."""
     from scalelab.cli.answering import print_steadiness
     from scalelab.detaching import waiting_driver_text
+    from scalelab.recommend.numerals import device_time
     from scalelab.records.lease import LOG
     from scalelab.session import load
 
@@ -28,7 +29,8 @@ def run(
     typer.echo(f"{run_directory}: {trials(sum(status.outcomes.values()))} ended")
     for outcome, count in status.outcomes.items():
         typer.echo(f"  {count:>6,}  {outcome}")
-    typer.echo(f"Device time: {gpu_hours(status.used_gpu_s)}")
+    used = device_time(status.used_gpu_s / 3600, status.device_hour_word)
+    typer.echo(f"Device time: {used}")
     driver = status.driver or waiting_driver_text(run_directory)
     typer.echo(f"Driver: {driver or 'none; the sweep is not running'}")
     if status.driver and (run_directory / LOG).exists():

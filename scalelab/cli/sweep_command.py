@@ -184,7 +184,9 @@ def _run(
 
     progress: ProgressView
     with (
-        view(Console(stderr=True), is_quiet=is_quiet) as progress,
+        view(
+            Console(stderr=True), asked.device_hour_word, is_quiet=is_quiet
+        ) as progress,
         interrupts,
     ):
         interrupts.say = progress.announce

@@ -18,18 +18,6 @@ def duration(seconds: float) -> str:
     return " ".join(parts[:2]) or "0 s"
 
 
-def gpu_hours(device_s: float) -> str:
-    """Return device time in hours, at least two digits of it; in seconds below 36.
-
-    >>> gpu_hours(4), gpu_hours(36), gpu_hours(35000), gpu_hours(3600000)
-    ('4 device-s', '0.01 device-h', '9.7 device-h', '1,000 device-h')
-    """
-    hours = device_s / 3600
-    if hours < 0.01:
-        return f"{device_s:.0f} device-s"
-    return f"{hours:,.0f} device-h" if hours >= 10 else f"{hours:.2g} device-h"
-
-
 def trials(count: int) -> str:
     """Return a number of trials in words.
 

@@ -129,7 +129,9 @@ class ConfirmAbove(Section):
         default=24.0, description="GPU-hours a sweep takes unasked."
     )
 
-    def question(self, num_trials: int, gpu_hours: float | None) -> str | None:
+    def question(
+        self, num_trials: int, gpu_hours: float | None, device_hour_word: str
+    ) -> str | None:
         """Return what to ask the user, or None below both thresholds.
 
         Parameters
@@ -138,6 +140,8 @@ class ConfirmAbove(Section):
             Trials still to run.
         gpu_hours
             Estimated device time of them; None: unknown.
+        device_hour_word
+            What one device for an hour is called, e.g. ``GPU-h``.
         """
         if num_trials > self.trials:
             return (
@@ -145,8 +149,9 @@ class ConfirmAbove(Section):
                 f"{self.trials:,}. Go on?"
             )
         if gpu_hours is not None and gpu_hours > self.gpu_hours:
+            hours = f"{gpu_hours:,.1f}" if gpu_hours >= 10 else f"{gpu_hours:.2g}"
             return (
-                f"This sweep takes about {gpu_hours:,.1f} GPU-hours; "
+                f"This sweep takes about {hours} {device_hour_word}; "
                 f"confirm_above.gpu_hours is {self.gpu_hours:,g}. Go on?"
             )
         return None

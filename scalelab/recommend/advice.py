@@ -180,7 +180,10 @@ def _answer(
         device_hour_word=subject.device_hour_word,
         rows=table,
         meets_constraints=choice.meets,
-        limits=(*limits.in_words, *([str(need.target)] if need.uses_law else [])),
+        limits=(
+            *limits.in_words(subject.device_hour_word),
+            *([str(need.target)] if need.uses_law else []),
+        ),
         objective=choice.rule,
         interval=limits.interval,
         baseline=baseline_text,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
-from scalelab.recommend.recommendation import Interval
+if TYPE_CHECKING:
+    from scalelab.recommend.recommendation import Interval
 
 _DURATIONS = ((1e-3, 1e-6, "us"), (1.0, 1e-3, "ms"), (120.0, 1.0, "s"))
 _LONG_DURATIONS = ((7200.0, 60.0, "min"), (48 * 3600.0, 3600.0, "h"))
@@ -47,6 +49,7 @@ def duration_unit(seconds: float) -> tuple[float, str]:
 def duration_ends(interval: Interval) -> str:
     """Write the ends of an interval of seconds, in the unit of its value, without it.
 
+    >>> from scalelab.recommend.recommendation import Interval
     >>> duration_ends(Interval(value=10440.0, lo=10080.0, hi=11160.0))
     '2.8-3.1'
     """
@@ -58,6 +61,7 @@ def duration_ends(interval: Interval) -> str:
 def duration_range(interval: Interval) -> str:
     """Write the ends of an interval of seconds in the unit of its value.
 
+    >>> from scalelab.recommend.recommendation import Interval
     >>> duration_range(Interval(value=10440.0, lo=10080.0, hi=11160.0))
     '2.8-3.1 h'
     """

@@ -58,16 +58,16 @@ class Constraints:
     @property
     def any_limit(self) -> bool:
         """A time, cost or device-hour limit is set."""
-        return bool(self.in_words)
+        limits = (self.max_time_s, self.max_gpu_hours, self.max_cost_usd)
+        return any(limit is not None for limit in limits)
 
-    @property
-    def in_words(self) -> tuple[str, ...]:
-        """The limits on time, device-hours and money, e.g. ``< 4 h``."""
+    def in_words(self, device_hour_word: str) -> tuple[str, ...]:
+        """Return the limits on time, device-hours and money, e.g. ``< 4 h``."""
         words = []
         if self.max_time_s is not None:
             words.append(f"< {duration(self.max_time_s)}")
         if self.max_gpu_hours is not None:
-            words.append(f"< {number(self.max_gpu_hours)} device-h")
+            words.append(f"< {number(self.max_gpu_hours)} {device_hour_word}")
         if self.max_cost_usd is not None:
             words.append(f"< {number(self.max_cost_usd)} usd")
         return tuple(words)

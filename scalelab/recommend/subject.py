@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from scalelab.errors import SpecError
+from scalelab.experiment.device_words import device_words
 from scalelab.experiment.trial import Scalar
 
 NODE_GROUP = "node_group"
@@ -89,19 +90,15 @@ def choose_subject(observations: pd.DataFrame, select: Mapping[str, Scalar]) -> 
             )
     device_type = _only(frame, "device_type")
     is_emulated = _only(frame, "emulated") == "True"
-    word, hour_word = (
-        ("CPU slot", "core-h") if device_type == "cpu" else ("GPU", "GPU-h")
-    )
-    if is_emulated:
-        word, hour_word = "emulated GPU", "emulated GPU-h"
+    words = device_words(device_type, is_emulated=is_emulated)
     return Subject(
         frame=frame,
         lessons=lessons,
         workload=_only(frame, "workload"),
         device_name=_only(frame, "device_name"),
         node_group=_only(frame, NODE_GROUP),
-        device_word=word,
-        device_hour_word=hour_word,
+        device_word=words.device,
+        device_hour_word=words.hour,
         is_emulated=is_emulated,
     )
 

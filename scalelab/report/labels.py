@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from scalelab.experiment.device_words import DeviceWords, device_words
 from scalelab.laws.rows import split_curves
 from scalelab.recommend.numerals import counted, number, percent
 from scalelab.recommend.recommendation import Recommendation
@@ -123,10 +124,10 @@ def label(
     if recommendation is None:
         return Labels(
             curve=_curve_name(rows),
-            device_word=words[0],
-            device_hour_word=words[1],
-            mode=scaling_mode(planned, words[0]),
-            baseline=_smallest_measured(planned, words[0]),
+            device_word=words.device,
+            device_hour_word=words.hour,
+            mode=scaling_mode(planned, words.device),
+            baseline=_smallest_measured(planned, words.device),
             repeats=_repeats(planned),
             interval="",
             is_emulated=_any(rows, "emulated"),
@@ -147,12 +148,11 @@ def _any(rows: pd.DataFrame, name: str) -> bool:
     return name in rows and bool(rows[name].fillna(False).any())
 
 
-def _device_words(observations: pd.DataFrame) -> tuple[str, str]:
-    if _any(observations, "emulated"):
-        return "emulated GPU", "emulated GPU-h"
-    if (observations["device_type"] == "cpu").any():
-        return "CPU slot", "core-h"
-    return "GPU", "GPU-h"
+def _device_words(observations: pd.DataFrame) -> DeviceWords:
+    is_cpu = (observations["device_type"] == "cpu").any()
+    return device_words(
+        "cpu" if is_cpu else None, is_emulated=_any(observations, "emulated")
+    )
 
 
 def _smallest_measured(planned: pd.DataFrame, device_word: str) -> str:

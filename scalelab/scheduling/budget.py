@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from scalelab.experiment.device_words import words_of_run
+
 if TYPE_CHECKING:
     from scalelab.records.store import RunStore
     from scalelab.scheduling.summary import Tally
@@ -21,12 +23,14 @@ class Budget:
     def __init__(self, limit_gpu_s: float | None) -> None:
         self._limit_gpu_s = limit_gpu_s
         self._earlier_gpu_s = 0.0
+        self._hour_word = ""
 
     def count_earlier(self, store: RunStore) -> None:
         """Count what is recorded of earlier sweeps."""
         if self._limit_gpu_s is not None:
-            spent = store.observations()["allocated_gpu_s"]
-            self._earlier_gpu_s = float(spent.sum())
+            rows = store.rows()
+            self._earlier_gpu_s = sum(row.get("allocated_gpu_s") or 0.0 for row in rows)
+            self._hour_word = words_of_run(store.meaning, rows).hour
 
     def spent(self, tally: Tally) -> str | None:
         """Say that nothing is left, or return None."""
@@ -34,6 +38,6 @@ class Budget:
         if self._limit_gpu_s is None or used_gpu_s < self._limit_gpu_s:
             return None
         return (
-            f"the budget of {self._limit_gpu_s / 3600:g} GPU-hours is spent "
+            f"the budget of {self._limit_gpu_s / 3600:g} {self._hour_word} is spent "
             f"({used_gpu_s / 3600:.3g} used)"
         )

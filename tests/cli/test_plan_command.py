@@ -50,7 +50,7 @@ def test_what_is_done_and_what_the_rest_takes(scalelab, here: Path) -> None:
     # 46 trials of 1 and of 2 devices and 3 canaries of 1, each about 10 s
     assert lines[-3:-1] == [
         f"In {here}/runs/small: 8 trials done, 49 to run.",
-        "Device time to come: about 0.2 device-h, by the trials that ended.",
+        "Device time to come: about 0.20 emulated GPU-h, by the trials that ended.",
     ]
 
 

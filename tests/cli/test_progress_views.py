@@ -98,12 +98,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_the_end_is_expected_at_the_pace_of_this_sweep(clock: Clock) -> None:
-    tracker = Tracker()
+    tracker = Tracker("core-h")
     assert tracker.counts() == "starting nodes"
     tracker.watch(Source(total=12, remaining=8))
     assert tracker.counts() == "starting trials"
     tracker.take(started(4, running=2))
-    assert tracker.counts() == "4/12 done, 2 running, 0.01 device-h"
+    assert tracker.counts() == "4/12 done, 2 running, 0.010 core-h"
     clock.now_s += 10
     tracker.take(ended(6))
     assert tracker.counts().endswith("about 30 s left")
@@ -112,21 +112,21 @@ def test_the_end_is_expected_at_the_pace_of_this_sweep(clock: Clock) -> None:
     clock.now_s += 60
     assert tracker.counts().endswith("about 0 s left")
     tracker.take(ended(12, running=0, failed=1))
-    assert tracker.counts() == "12/12 done, 0 running, 1 failed, 0.01 device-h"
+    assert tracker.counts() == "12/12 done, 0 running, 1 failed, 0.010 core-h"
 
 
 def test_no_end_is_expected_of_a_sweep_that_stops(clock: Clock) -> None:
-    tracker = Tracker()
+    tracker = Tracker("core-h")
     tracker.watch(Source(total=12, remaining=12))
     tracker.take(started(0))
     tracker.take(Stopping(reason="you asked", num_running=2))
     clock.now_s += 10
     tracker.take(ended(1))
-    assert tracker.counts() == "1/12 done, 1 running, 0.01 device-h"
+    assert tracker.counts() == "1/12 done, 1 running, 0.010 core-h"
 
 
 def test_trials_that_are_no_longer_asked_for_do_not_count(clock: Clock) -> None:
-    tracker = Tracker()
+    tracker = Tracker("core-h")
     tracker.watch(Source(total=3, remaining=2))
     tracker.take(Resumed(num_finished=9))
     tracker.take(started(9))
@@ -136,10 +136,10 @@ def test_trials_that_are_no_longer_asked_for_do_not_count(clock: Clock) -> None:
 
 
 def test_an_unknown_total_is_counted_once_it_is_known(clock: Clock) -> None:
-    tracker, source = Tracker(), Source(total=None, remaining=None)
+    tracker, source = Tracker("core-h"), Source(total=None, remaining=None)
     tracker.watch(source)
     tracker.take(started(2))
-    assert tracker.counts() == "2 done, 1 running, 0.01 device-h"
+    assert tracker.counts() == "2 done, 1 running, 0.010 core-h"
     source.total, source.remaining = 10, 6
     tracker.take(ended(4))
     assert tracker.counts().startswith("4/10 done")
@@ -198,7 +198,7 @@ def shown(console: Console, live: LiveView) -> list[str]:
 
 def test_what_was_waited_for_is_forgotten_once_it_came() -> None:
     console = terminal(80)
-    live = LiveView(console)
+    live = LiveView(console, "core-h")
     live(Waiting(reason="two nodes in the queue."))
     assert shown(console, live)[-1] == "Waiting: two nodes in the queue."
     live(NodeUp(node=NODE))
@@ -216,7 +216,7 @@ def test_what_was_waited_for_is_forgotten_once_it_came() -> None:
 @pytest.mark.parametrize("width", [20, 40, 79, 80, 200])
 def test_the_live_block_fits_its_terminal(width: int) -> None:
     console = terminal(width)
-    live = LiveView(console)
+    live = LiveView(console, "core-h")
     live.watch(Source(total=12_000, remaining=11_000))
     live(started(1_000, running=2, failed=1))
     long = "\N{SNOWMAN} not\n\x1b[31mfound [bold]/data/" + "x" * 500
@@ -233,20 +233,20 @@ def test_the_live_block_fits_its_terminal(width: int) -> None:
 def test_the_live_block_leaves_one_line_behind() -> None:
     console = terminal(100)
     assert isinstance(console.file, io.StringIO)
-    with LiveView(console) as live:
+    with LiveView(console, "core-h") as live:
         live.announce("Running [2] trials :snowman: into /a/very/long/path" + "x" * 90)
         live.watch(Source(total=2, remaining=2))
         live(started(0))
         live(ended(2, running=0))
     text = console.file.getvalue()
     assert "Running [2] trials :snowman: into /a/very/long/path" + "x" * 90 in text
-    assert text.endswith("2/2 done, 0 running, 0.01 device-h\n")
+    assert text.endswith("2/2 done, 0 running, 0.010 core-h\n")
 
 
 def test_a_live_block_that_never_began_leaves_nothing_behind() -> None:
     console = terminal(100)
     assert isinstance(console.file, io.StringIO)
-    with LiveView(console):
+    with LiveView(console, "core-h"):
         pass
     assert "done" not in console.file.getvalue()
 
@@ -258,7 +258,7 @@ def lines_of(console: Console) -> list[str]:
 
 def test_a_pipe_gets_a_line_now_and_then(clock: Clock) -> None:
     console = Console(file=io.StringIO())
-    with LineView(console, is_quiet=False) as lines:
+    with LineView(console, "core-h", is_quiet=False) as lines:
         lines.announce("Running 3 trials\x1b[1m.")
         lines.watch(Source(total=3, remaining=3))
         lines(started(0))
@@ -269,23 +269,23 @@ def test_a_pipe_gets_a_line_now_and_then(clock: Clock) -> None:
     assert lines_of(console) == [
         "Running 3 trials?[1m.",
         f"Trial {TRIAL}: failed. no way",
-        "2/3 done, 1 running, 1 failed, 0.01 device-h, about 6 s left",
-        "3/3 done, 0 running, 1 failed, 0.01 device-h",
+        "2/3 done, 1 running, 1 failed, 0.010 core-h, about 6 s left",
+        "3/3 done, 0 running, 1 failed, 0.010 core-h",
     ]
 
 
 def test_nothing_is_said_twice(clock: Clock) -> None:
     console = Console(file=io.StringIO())
-    with LineView(console, is_quiet=False) as lines:
+    with LineView(console, "core-h", is_quiet=False) as lines:
         lines(started(1))
         clock.now_s += 11
         lines(started(1))
-    assert lines_of(console) == ["1 done, 1 running, 0.01 device-h"]
+    assert lines_of(console) == ["1 done, 1 running, 0.010 core-h"]
 
 
 def test_quiet_shows_problems_only(clock: Clock) -> None:
     console = Console(file=io.StringIO())
-    with LineView(console, is_quiet=True) as lines:
+    with LineView(console, "core-h", is_quiet=True) as lines:
         lines.announce("Running 3 trials.")
         lines(ended(1, "failed", reason="no"))
         clock.now_s += 11
@@ -302,11 +302,11 @@ def fail_in(shower: LiveView | LineView) -> None:
 def test_an_error_is_not_preceded_by_counts() -> None:
     console = Console(file=io.StringIO())
     with pytest.raises(ZeroDivisionError):
-        fail_in(LineView(console, is_quiet=False))
+        fail_in(LineView(console, "core-h", is_quiet=False))
     assert lines_of(console) == []
     console = terminal(80)
     with pytest.raises(ZeroDivisionError):
-        fail_in(LiveView(console))
+        fail_in(LiveView(console, "core-h"))
     assert "done" not in lines_of(console)[-1]
 
 
@@ -320,11 +320,11 @@ def test_an_error_is_not_preceded_by_counts() -> None:
     ],
 )
 def test_the_view_suits_the_console(console, is_quiet: bool, kind) -> None:
-    assert isinstance(view(console, is_quiet=is_quiet), kind)
+    assert isinstance(view(console, "core-h", is_quiet=is_quiet), kind)
 
 
 def test_time_is_real() -> None:
-    tracker = Tracker()
+    tracker = Tracker("core-h")
     tracker.watch(Source(total=2, remaining=2))
     tracker.take(started(0))
     time.sleep(0.01)

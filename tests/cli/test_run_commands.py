@@ -22,7 +22,7 @@ def test_status_of_a_run_that_is_done(scalelab, tmp_path: Path) -> None:
     assert ended.out.splitlines() == [
         f"{run}: 8 trials ended",
         "       8  completed",
-        "Device time: 0.033 device-h",
+        "Device time: 0.033 emulated GPU-h",
         "Driver: none; the sweep is not running",
     ]
 

@@ -50,7 +50,7 @@ def test_failures_are_listed(scalelab, here: Path, conductor, monkeypatch) -> No
         "Dask dashboard: http://127.0.0.1:1/status",
     ]
     assert lines[2].endswith(": failed. It raised.")
-    assert lines[3] == "0/8 done, 0 running, 1 failed, 4 device-s"
+    assert lines[3] == "0/8 done, 0 running, 1 failed, 3.6 emulated GPU-s"
     assert sum(line.startswith("failed: ") for line in lines) == 5
     assert lines[4].endswith("No. Log: rank-0.log")
     assert lines[9:11] == [

@@ -423,13 +423,13 @@ class TestMeaning:
 def test_a_sweep_asks_above_either_threshold() -> None:
     confirm = ConfirmAbove(trials=10, gpu_hours=2)
 
-    assert confirm.question(10, 2.0) is None
-    assert confirm.question(10, None) is None
-    assert confirm.question(1000, None) == (
+    assert confirm.question(10, 2.0, "GPU-h") is None
+    assert confirm.question(10, None, "GPU-h") is None
+    assert confirm.question(1000, None, "GPU-h") == (
         "This sweep runs 1,000 trials; confirm_above.trials is 10. Go on?"
     )
-    assert confirm.question(5, 12.34) == (
-        "This sweep takes about 12.3 GPU-hours; confirm_above.gpu_hours is 2. Go on?"
+    assert confirm.question(5, 12.34, "GPU-h") == (
+        "This sweep takes about 12.3 GPU-h; confirm_above.gpu_hours is 2. Go on?"
     )
 
 
