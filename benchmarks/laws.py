@@ -1,6 +1,7 @@
 """How well laws predict step times that others published, ours beside the rivals.
 
     python benchmarks/laws.py --data DIR [--tasks T1,T3] [--rivals pollux] [--ablation]
+                              [--hindsight]
 
 DIR holds a ``throughput.csv`` with ``source, curve_id, gpu_type, nodes, gpus,
 local_batch, accum_steps, step_time_s``. Our law is judged twice: with the shipped
@@ -17,7 +18,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,7 @@ from score_adapter import observations
 
 from scalelab.laws.baselines import LAWS
 from scalelab.laws.belief import Belief
+from scalelab.laws.ensemble import Part
 from scalelab.laws.physics import Configurations
 from scalelab.laws.prior import StepTimePrior
 from scalelab.laws.rows import configurations
@@ -104,6 +106,19 @@ def ablation(left_out: Callable[[Case], Beliefs]) -> dict[str, Answer]:
     }
 
 
+def alone(law: StepTimeLaw, query: pd.DataFrame, shape: Shape) -> pd.DataFrame:
+    """Return what one of the shapes answers, without averaging."""
+    ((key, curve),) = law.curves.items()
+    fit = curve.ensemble.fits[shape]
+    within, across = (
+        tuple(Part(shape=shape, node=node, weight=node.share) for node in nodes)
+        for nodes in (fit.nodes, fit.nodes_across)
+    )
+    ensemble = replace(curve.ensemble, parts_within=within, parts_across=across)
+    narrowed = replace(law, curves={key: replace(curve, ensemble=ensemble)})
+    return narrowed.predict(query, guess=True)
+
+
 def scores(case: Case, answer: pd.DataFrame) -> dict[str, float]:
     """Return errors of one case."""
     truth = case.query["step_time_s"].to_numpy(float)
@@ -117,8 +132,10 @@ def scores(case: Case, answer: pd.DataFrame) -> dict[str, float]:
     }
 
 
-def table(found: list[Case], laws: Mapping[str, Answer]) -> pd.DataFrame:
-    """Return one row per law and case."""
+def table(
+    found: list[Case], laws: Mapping[str, Answer], machine: Mapping[str, str]
+) -> pd.DataFrame:
+    """Return one row per law and case; ``machine`` names that of each curve."""
     rows = []
     for name, answer in laws.items():
         started = time.perf_counter()
@@ -127,13 +144,17 @@ def table(found: list[Case], laws: Mapping[str, Answer]) -> pd.DataFrame:
                 warnings.simplefilter("ignore")
                 answered = answer(case)
             row = {"law": name, "task": case.task, "curve": case.curve_id}
+            row["machine"] = machine[case.curve_id]
             rows.append(row | scores(case, answered))
         print(f"{name}: {time.perf_counter() - started:.0f} s", flush=True)
     return pd.DataFrame(rows)
 
 
 def show(rows: pd.DataFrame, reference: str) -> None:
-    """Print error, ratio to the reference, coverage and interval score per task."""
+    """Print error, ratio to the reference, coverage and interval score per task.
+
+    And where the reference's errors come from: its error by machine.
+    """
     pieces = {
         value: rows.pivot_table(index=["task", "curve"], columns="law", values=value)
         for value in ("error", "cover", "interval score")
@@ -146,6 +167,12 @@ def show(rows: pd.DataFrame, reference: str) -> None:
     ratios = logs.rsub(logs[reference], axis=0).groupby("task").mean()
     print(f"\nratio of the error of {reference!r} to that of ...")
     print(np.exp(ratios).round(2).to_string())
+    if set(Shape) <= set(order):
+        best = pieces["error"][list(Shape)].min(axis=1).groupby("task").mean()
+        print(f"\nerror of the best shape per curve, in hindsight\n{best.round(1)}")
+    print(f"\nerror of {reference!r} by machine, and number of curves")
+    mine = rows[rows["law"] == reference].groupby(["task", "machine"])["error"]
+    print(mine.agg(["mean", "size"]).round(1).to_string())
 
 
 def main() -> None:
@@ -157,6 +184,7 @@ def main() -> None:
         "--rivals", default=",".join(n for n in LAWS if n != "scalelab")
     )
     parser.add_argument("--ablation", action="store_true")
+    parser.add_argument("--hindsight", action="store_true")
     arguments = parser.parse_args()
     published = pd.read_csv(arguments.data / "throughput.csv")
     machines = machine_of(published)
@@ -174,9 +202,13 @@ def main() -> None:
     laws = {name: rival(name) for name in filter(None, arguments.rivals.split(","))}
     if arguments.ablation:
         laws |= ablation(left_out)
+    if arguments.hindsight:
+        laws |= {
+            s.value: ours(left_out, predict=partial(alone, shape=s)) for s in Shape
+        }
     laws["scalelab left out"] = ours(left_out)
     laws["scalelab"] = ours(lambda case: StepTimePrior.shipped().beliefs)
-    show(table(found, laws), "scalelab left out")
+    show(table(found, laws, machine), "scalelab left out")
 
 
 if __name__ == "__main__":
