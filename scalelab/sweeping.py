@@ -32,6 +32,7 @@ from scalelab.records.stop_request import StopRequests
 from scalelab.records.store import RunStore
 from scalelab.scheduling.durations import Durations, TimedSource
 from scalelab.scheduling.summary import SweepSummary, Tally
+from scalelab.training.workloads.enquiry import check_workload
 
 if TYPE_CHECKING:
     from scalelab.cluster.nodes import Cluster
@@ -148,6 +149,8 @@ class Sweep:
             planned = _plan_after(asked, where, finished)
         ended = {str(row["trial_id"]) for row in finished}
         left = [trial for trial in planned.trials if trial.trial_id not in ended]
+        if left:
+            check_workload(asked, where)
         return cls(
             experiment=asked,
             text=read_document(Path(experiment)),

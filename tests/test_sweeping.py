@@ -260,7 +260,8 @@ def test_what_is_asked_reaches_the_driver(
 
 
 def test_the_code_that_trials_run_is_copied(here: Path, conductor) -> None:
-    (here / "mine.py").write_text("class Mine: ...\n")
+    mine = "from scalelab import Workload\n\nclass Mine(Workload): ...\n"
+    (here / "mine.py").write_text(mine)
     (here / "other.py").write_text("")
     text = EMULATED.replace(
         "{name: emulated, sample_time_s: 2.0e-3, fixed_time_s: 10.0e-3}", "mine:Mine"

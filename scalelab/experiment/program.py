@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from scalelab.experiment.workload_names import CLASSIFIER_METRICS, WorkloadNames
+
 METRICS_FILE = "{trial_dir}/metrics.jsonl"
 """Path template of the file that ``$SCALELAB_METRICS`` names inside a trial."""
 
@@ -95,20 +97,65 @@ class BuiltInWorkload:
 
     Parameters
     ----------
+    names
+        What it takes and measures.
     has_batch_norm
         Its convergence depends on the local batch too, not on the global one alone.
     convergence_needs
         Parameter without which it has no metric to reach; None: it always has.
     """
 
+    names: WorkloadNames
     has_batch_norm: bool
     convergence_needs: str | None = None
 
 
 BUILT_IN_WORKLOADS: Mapping[str, BuiltInWorkload] = {
-    "digits_mlp": BuiltInWorkload(has_batch_norm=False),
-    "resnet_cifar": BuiltInWorkload(has_batch_norm=True),
-    "emulated": BuiltInWorkload(has_batch_norm=False, convergence_needs="min_samples"),
+    "digits_mlp": BuiltInWorkload(
+        names=WorkloadNames(
+            parameters=("hidden_sizes", "batch_norm", "dropout"),
+            metrics=CLASSIFIER_METRICS,
+        ),
+        has_batch_norm=False,
+    ),
+    "resnet_cifar": BuiltInWorkload(
+        names=WorkloadNames(
+            parameters=(
+                "depth",
+                "data_dir",
+                "sync_batch_norm",
+                "schedule",
+                "momentum",
+                "weight_decay",
+            ),
+            metrics=CLASSIFIER_METRICS,
+        ),
+        has_batch_norm=True,
+    ),
+    "emulated": BuiltInWorkload(
+        names=WorkloadNames(
+            parameters=(
+                "sample_time_s",
+                "fixed_time_s",
+                "gradient_bytes",
+                "intra_latency_s",
+                "intra_bandwidth_bytes_per_s",
+                "inter_latency_s",
+                "inter_bandwidth_bytes_per_s",
+                "overlap",
+                "imbalance",
+                "noise",
+                "min_samples",
+                "critical_batch_size",
+                "device_memory_bytes",
+                "memory_fixed_bytes",
+                "memory_per_sample_bytes",
+            ),
+            metrics=("val_acc",),
+        ),
+        has_batch_norm=False,
+        convergence_needs="min_samples",
+    ),
 }
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from scalelab.errors import SpecError
 from scalelab.experiment.trial import Trial, TrialKind
+from scalelab.experiment.workload_names import WorkloadNames
 from scalelab.training import checkpoint
 from scalelab.training.context import RankContext
 from scalelab.training.device_monitor import DeviceMonitor
@@ -225,11 +225,8 @@ class Loop:
         if target is None or tally.target_step is not None:
             return
         if target.metric not in tally.metrics:
-            raise SpecError(
-                f"target metric {target.metric!r} is not measured by "
-                f"{self._trial.workload}. It measures: "
-                f"{', '.join(sorted(tally.metrics))}."
-            )
+            measured = WorkloadNames(parameters=(), metrics=tuple(tally.metrics))
+            measured.check_metric(self._trial.workload, target.metric)
         if target.is_reached_by(tally.metrics[target.metric]):
             tally.target_step = tally.step
             tally.target_s = tally.training_s

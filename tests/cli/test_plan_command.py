@@ -147,3 +147,32 @@ def test_neither_torch_nor_dask_is_loaded(command, here: Path) -> None:
     """
     ended = subprocess.run([command[0], "-c", code], capture_output=True, text=True)
     assert ended.stderr == "\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "name: emulated,",
+            "name: emulated, sample_tme_s: 1.0,",
+            "Error: sample_tme_s=1.0 is no parameter of workload 'emulated'. It takes",
+        ),
+        (
+            "measure: {",
+            "measure: {kind: [throughput, convergence], evaluate_every_samples: 100, ",
+            "Error: target metric 'val_f1' is not measured by emulated. It measures: ",
+        ),
+    ],
+)
+def test_what_the_workload_does_not_know_is_refused_as_by_a_sweep(
+    scalelab, here: Path, old: str, new: str, message: str
+) -> None:
+    text = EMULATED.replace("0e-3}", "0e-3, min_samples: 9, critical_batch_size: 9}")
+    text = text.replace("job: {", "job: {target: val_f1 >= 0.9, ")
+    assert scalelab("plan", write(text)).code == 0
+    path = write(text.replace(old, new))
+    planned, swept = scalelab("plan", path), scalelab("sweep", "--yes", path)
+    planned.assert_refused()
+    assert planned.err.startswith(message)
+    assert swept == planned
+    assert os.listdir() == ["experiment.yaml"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from scalelab.errors import SpecError
 from scalelab.experiment.program import Program, WorkloadProgram
-from scalelab.training.rank_options import RankOptions
+from scalelab.experiment.workload_names import CLASSIFIER_METRICS, WorkloadNames
 
 if TYPE_CHECKING:
     from scalelab.training.workloads.base import Workload
@@ -98,28 +98,26 @@ def build_workload(
         If there is no such workload, a parameter is unknown, or one is missing.
     """
     workload = find_workload(name, code_directory)
-    accepted = inspect.signature(workload).parameters
-    is_open = any(p.kind is p.VAR_KEYWORD for p in accepted.values())
-    unknown = [] if is_open else sorted(set(parameters) - set(accepted))
-    if unknown:
-        raise SpecError(
-            f"{unknown[0]}={parameters[unknown[0]]!r} is no parameter of workload "
-            f"{name!r}. It takes: {', '.join(accepted) or 'none'}; "
-            f"every workload takes: {', '.join(RankOptions.__slots__)}."
-        )
-    missing = [
-        parameter
-        for parameter, declared in accepted.items()
-        if declared.default is declared.empty
-        and declared.kind in (declared.POSITIONAL_OR_KEYWORD, declared.KEYWORD_ONLY)
-        and parameter not in parameters
-    ]
-    if missing:
-        raise SpecError(
-            f"Workload {name!r} needs {', '.join(missing)}. Set it under 'parameters' "
-            "of the workload."
-        )
+    names_of(workload).check_parameters(name, parameters)
     return workload(**parameters)
+
+
+def names_of(workload: type[Workload]) -> WorkloadNames:
+    """Return what a workload's class takes, and measures where that shows."""
+    from scalelab.training.workloads.base import Workload
+
+    declared = inspect.signature(workload).parameters.values()
+    named = [p for p in declared if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    is_classifier = (workload.evaluate, workload.engine) == (
+        Workload.evaluate,
+        Workload.engine,
+    )
+    return WorkloadNames(
+        parameters=tuple(p.name for p in named),
+        required=tuple(p.name for p in named if p.default is p.empty),
+        is_open=any(p.kind is p.VAR_KEYWORD for p in declared),
+        metrics=CLASSIFIER_METRICS if is_classifier else None,
+    )
 
 
 def _workloads_in(module: Any) -> list[str]:

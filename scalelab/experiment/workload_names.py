@@ -1,0 +1,71 @@
+"""What a workload takes and what it measures, by name: checked before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from scalelab.errors import SpecError
+
+RANK_PARAMETERS = ("memory_limit_bytes", "loader_workers")
+"""What every workload takes: ``scalelab.training.rank_options.RankOptions``."""
+CLASSIFIER_METRICS = ("val_acc", "val_loss")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkloadNames:
+    """The names a workload knows.
+
+    Parameters
+    ----------
+    parameters
+        Keyword arguments of its constructor.
+    required
+        Those of them without a default.
+    is_open
+        It takes any others too.
+    metrics
+        What an evaluation measures; None: not known before one.
+    """
+
+    parameters: tuple[str, ...]
+    required: tuple[str, ...] = ()
+    is_open: bool = False
+    metrics: tuple[str, ...] | None = None
+
+    def check_parameters(self, workload: str, given: Mapping[str, Any]) -> None:
+        """Refuse parameters, without those of the rank, that do not fit.
+
+        Raises
+        ------
+        SpecError
+            If one is unknown, or one is missing.
+        """
+        unknown = [] if self.is_open else sorted(set(given) - set(self.parameters))
+        if unknown:
+            raise SpecError(
+                f"{unknown[0]}={given[unknown[0]]!r} is no parameter of workload "
+                f"{workload!r}. It takes: {', '.join(self.parameters) or 'none'}; "
+                f"every workload takes: {', '.join(RANK_PARAMETERS)}."
+            )
+        missing = [name for name in self.required if name not in given]
+        if missing:
+            raise SpecError(
+                f"Workload {workload!r} needs {', '.join(missing)}. Write workload: "
+                f"{{name: {workload}, {missing[0]}: ...}}."
+            )
+
+    def check_metric(self, workload: str, metric: str) -> None:
+        """Refuse a target that no evaluation can tell of.
+
+        Raises
+        ------
+        SpecError
+            If the workload does not measure the metric.
+        """
+        if self.metrics is not None and metric not in self.metrics:
+            raise SpecError(
+                f"target metric {metric!r} is not measured by {workload}. It measures: "
+                f"{', '.join(sorted(self.metrics))}."
+            )

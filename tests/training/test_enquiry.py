@@ -1,0 +1,110 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from scalelab.errors import SpecError
+from scalelab.experiment.program import BUILT_IN_WORKLOADS
+from scalelab.experiment.site import Site
+from scalelab.experiment.spec import Experiment
+from scalelab.experiment.workload_names import RANK_PARAMETERS
+from scalelab.training.rank_options import RankOptions
+from scalelab.training.workloads import enquiry as module
+from scalelab.training.workloads.enquiry import check_workload
+from scalelab.training.workloads.registry import find_workload, names_of
+
+HERE = Path(__file__).parent
+HEAD = """
+name: asked
+gpus: 1
+local_batch_size: 8
+"""
+CONVERGENCE = """
+measure: {kind: convergence}
+job: {target: 'val_f1 >= 0.9', epochs: 9, samples_per_epoch: 1000}
+"""
+
+
+def check(text: str, **site: object) -> None:
+    asked = Experiment.from_text(HEAD + text, directory=HERE)
+    check_workload(asked, Site(device_type="cpu", **site))
+
+
+@pytest.mark.parametrize("name", BUILT_IN_WORKLOADS)
+def test_what_is_known_of_a_built_in_workload_is_what_its_class_says(name) -> None:
+    said, is_ = BUILT_IN_WORKLOADS[name].names, names_of(find_workload(name))
+    assert said.metrics is not None
+    assert replace(said, metrics=None) == replace(is_, metrics=None)
+    assert is_.metrics in (None, said.metrics)
+
+
+def test_what_every_workload_takes_is_what_a_rank_reads() -> None:
+    assert RANK_PARAMETERS == RankOptions.__slots__
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "workload: {name: digits_mlp, hidden: 3, loader_workers: 2}",
+            r"^hidden=3 is no parameter of workload 'digits_mlp'\. It takes: hidden_s",
+        ),
+        (
+            "workload: resnet_cifar\noptions: {deep: [20, 44]}",
+            r"^deep=20 is no parameter of workload 'resnet_cifar'",
+        ),
+        (
+            "workload: digits_mlp" + CONVERGENCE,
+            r"^target metric 'val_f1' is not measured by digits_mlp\. It measures: "
+            r"val_acc, val_loss\.$",
+        ),
+        (
+            "workload: {name: emulated, min_samples: 9, critical_batch_size: 9}"
+            + CONVERGENCE,
+            r"by emulated\. It measures: val_acc\.$",
+        ),
+        (
+            "workload: {name: 'own_workloads:MapStyle', width: 3}",
+            r"^width=3 is no parameter of workload 'own_workloads:MapStyle'\. It takes",
+        ),
+        ("workload: nowhere:Job", r"there is no module 'nowhere' in "),
+    ],
+)
+def test_what_the_workload_does_not_know_is_refused(text: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        check(text)
+
+
+def test_a_target_of_trials_that_evaluate_nothing_is_not_asked_for() -> None:
+    check(
+        "workload: digits_mlp"
+        + CONVERGENCE.replace("kind: convergence", "kind: throughput")
+    )
+
+
+@pytest.mark.parametrize(
+    "setting", [{"python": "/opt/python"}, {"prologue": ("module load x",)}]
+)
+def test_what_another_interpreter_may_know_is_not_refused(setting) -> None:
+    check("workload: nowhere:Job", **setting)
+
+
+def test_nothing_is_asked_of_a_command_or_without_torch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    check("command: python train.py {local_batch_size}")
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    check("workload: nowhere:Job")
+
+
+def test_a_module_that_cannot_say_is_left_to_the_trials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken.py").write_text("print('{}')\nraise RuntimeError('not here')\n")
+    (tmp_path / "slow.py").write_text("import time\ntime.sleep(99)\n")
+    text = HEAD + "workload: {name: 'MODULE:Job', depth: 3}"
+    for name, patience_s in (("broken", 60.0), ("slow", 0.1)):
+        monkeypatch.setattr(module, "PATIENCE_S", patience_s)
+        asked = Experiment.from_text(text.replace("MODULE", name), directory=tmp_path)
+        check_workload(asked, Site(device_type="cpu"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["broken.py", "slow.py"]
