@@ -122,11 +122,13 @@ def _job_scripts(asked: Sweep) -> Iterator[str]:
     for trial in asked.plan.trials:
         before = largest.get(trial.node_group, 0)
         largest[trial.node_group] = max(before, trial.allocation.num_nodes)
-    for group, num_nodes in largest.items():
-        yield from _job_script(asked, asked.site.groups[group], num_nodes)
+    # Jobs are numbered through the run, whatever their nodes.
+    for number, (group, num_nodes) in enumerate(largest.items(), start=1):
+        name = f"{asked.directory.name}-{number}"
+        yield from _job_script(asked, asked.site.groups[group], num_nodes, name)
 
 
-def _job_script(asked: Sweep, site: Site, largest: int) -> Iterator[str]:
+def _job_script(asked: Sweep, site: Site, largest: int, name: str) -> Iterator[str]:
     from scalelab.experiment.node_jobs import node_job_script
     from scalelab.records.job_list import CLUSTER_DIRECTORY
 
@@ -140,7 +142,7 @@ def _job_script(asked: Sweep, site: Site, largest: int) -> Iterator[str]:
     script = node_job_script(
         site,
         num_nodes,
-        job_name=f"{asked.directory.name}-1",
+        job_name=name,
         directory=asked.directory / CLUSTER_DIRECTORY,
     )
     yield from (f"  {line}" for line in script.splitlines())

@@ -113,6 +113,7 @@ def test_every_node_group_shows_its_script(scalelab, here: Path) -> None:
     assert re.search(r"16 +4x4 a100 ", out)
     assert re.search(r"16 +8x2 h100 ", out)
     assert out.index("--partition=big") < out.index("--partition=small")
+    assert re.findall(r"--job-name=(\S+)", out) == ["trained-1", "trained-2"]
     assert "/nodes-a100.json" in out
     assert "/nodes-h100.json" in out
 
