@@ -10,7 +10,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -63,11 +63,20 @@ def examine_site(site: Site, runs: Path) -> Iterator[Finding]:
 def of_each_group(
     site: Site, check: Callable[[Site], Iterator[Finding]]
 ) -> Iterator[Finding]:
-    """Check each kind of nodes; a finding about a node group names it."""
+    """Check each kind of nodes; what is found of several groups is said once."""
+    found: dict[Finding, list[str | None]] = {}
     for name, group in site.groups.items():
         for finding in check(group):
-            subject = f"{name}: {finding.subject}" if name else finding.subject
-            yield replace(finding, subject=subject)
+            found.setdefault(finding, []).append(name)
+    for finding, names in found.items():
+        yield of_groups(names, finding)
+
+
+def of_groups(names: Sequence[str | None], finding: Finding) -> Finding:
+    """Return a finding that names the node groups it is about; None: of all nodes."""
+    named = ", ".join(filter(None, names))
+    subject = f"{named}: {finding.subject}" if named else finding.subject
+    return replace(finding, subject=subject)
 
 
 def ok(subject: str, text: str) -> Finding:

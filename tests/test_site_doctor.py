@@ -4,7 +4,7 @@ import json
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -403,18 +403,30 @@ def test_every_node_group_is_checked(slurm: Program, tmp_path: Path) -> None:
         "has no node with 32 cores, 4 GPUs, 838.2 GiB" in found["big: partition"].text
     )
     assert "has no partition 'nowhere'" in found["small: partition"].text
-    assert found["big: job of 1 node"].health is Health.OK
-    assert found["small: job of 1 node"].health is Health.OK
+    assert found["big, small: job of 1 node"].health is Health.OK
     assert found["network"].health is Health.OK
 
 
-def test_a_finding_about_a_node_group_names_it() -> None:
-    groups = {"big": {}, "small": {"gpus_per_node": 2}}
+def test_a_finding_about_node_groups_names_them_and_is_said_once() -> None:
+    groups = {"big": {}, "small": {"gpus_per_node": 2}, "old": {}}
     site = validated(Site, {**SLURM, "node_groups": groups}, source="site")
-    tried = of_each_group(
-        site, lambda group: iter([ok("job", str(group.gpus_per_node))])
-    )
-    assert [(each.subject, each.text) for each in tried] == [
-        ("big: job", "4"),
+
+    def check(group: Site) -> Iterator[Finding]:
+        yield ok("job", str(group.gpus_per_node))
+        yield ok("cores", str(group.cores_per_node))
+
+    assert [(each.subject, each.text) for each in of_each_group(site, check)] == [
+        ("big, old: job", "4"),
+        ("big, small, old: cores", "32"),
         ("small: job", "2"),
     ]
+
+
+def test_a_failure_of_every_node_group_is_said_once(
+    program: Program, tmp_path: Path
+) -> None:
+    for name in ("sbatch", "squeue", "scancel"):
+        program(name, "echo down >&2; exit 1")
+    groups = {"big": {}, "small": {"gpus_per_node": 2}}
+    found = broken(examined({**SLURM, "node_groups": groups}, tmp_path / "runs"))
+    assert list(found) == ["big, small: batch system", "big, small: job of 1 node"]

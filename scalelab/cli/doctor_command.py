@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from scalelab.experiment.site import Site
 
 SOMETHING_BROKEN, SITE_BROKEN = 1, 3
-_SUBJECT_COLUMNS = 17
+_SUBJECT_COLUMNS, _GROUP_COLUMNS = 17, 15
 
 
 def run(
@@ -67,8 +67,8 @@ def _check_site(runs: Path, name: str, *, with_job: bool) -> None:
             f"--job submits a job, and site {site.name!r} uses one that is held "
             "already. Leave it out."
         )
-    groups = [f"{group}: " for group in site.node_groups]
-    width = _SUBJECT_COLUMNS + max(map(len, groups), default=0)
+    groups = ", ".join(site.node_groups)
+    width = _SUBJECT_COLUMNS + min(len(groups), _GROUP_COLUMNS)
     is_broken = _show(examine_site(site, runs), width)
     if with_job:
         is_broken |= _show(_tried(site, runs), width)
@@ -79,13 +79,16 @@ def _check_site(runs: Path, name: str, *, with_job: bool) -> None:
 
 
 def _tried(site: Site, runs: Path) -> Iterator[Finding]:
-    from scalelab.site_doctor import of_each_group
+    from scalelab.site_doctor import of_groups
     from scalelab.site_trial import try_node
 
     def say(text: str) -> None:
         typer.echo(text, err=True)
 
-    return of_each_group(site, lambda group: try_node(group, runs, say))
+    # Each is said at once: the job of the next group may wait long in its queue.
+    for name, group in site.groups.items():
+        for finding in try_node(group, runs, say):
+            yield of_groups([name], finding)
 
 
 def _show(findings: Iterator[Finding], width: int = _SUBJECT_COLUMNS) -> bool:
