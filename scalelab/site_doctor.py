@@ -63,11 +63,14 @@ def examine_site(site: Site, runs: Path) -> Iterator[Finding]:
 def of_each_group(
     site: Site, check: Callable[[Site], Iterator[Finding]]
 ) -> Iterator[Finding]:
-    """Check each kind of nodes; what is found of several groups is said once."""
+    """Check each kind of nodes; what several groups lack is said once."""
     found: dict[Finding, list[str | None]] = {}
     for name, group in site.groups.items():
         for finding in check(group):
-            found.setdefault(finding, []).append(name)
+            if finding.health is Health.OK:
+                yield of_groups([name], finding)
+            else:
+                found.setdefault(finding, []).append(name)
     for finding, names in found.items():
         yield of_groups(names, finding)
 

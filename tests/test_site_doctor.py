@@ -17,7 +17,7 @@ from scalelab.doctor import Finding, Health
 from scalelab.experiment.problems import validated
 from scalelab.experiment.site import Site
 from scalelab.records.driver_record import DriverRecord
-from scalelab.site_doctor import clock_finding, examine_site, of_each_group, ok
+from scalelab.site_doctor import clock_finding, examine_site, note, of_each_group, ok
 
 SLURM = {
     "name": "hpc",
@@ -403,22 +403,25 @@ def test_every_node_group_is_checked(slurm: Program, tmp_path: Path) -> None:
         "has no node with 32 cores, 4 GPUs, 838.2 GiB" in found["big: partition"].text
     )
     assert "has no partition 'nowhere'" in found["small: partition"].text
-    assert found["big, small: job of 1 node"].health is Health.OK
+    assert found["big: job of 1 node"].health is Health.OK
+    assert found["small: job of 1 node"].health is Health.OK
     assert found["network"].health is Health.OK
 
 
-def test_a_finding_about_node_groups_names_them_and_is_said_once() -> None:
+def test_a_finding_names_its_node_groups_and_a_failure_is_said_once() -> None:
     groups = {"big": {}, "small": {"gpus_per_node": 2}, "old": {}}
     site = validated(Site, {**SLURM, "node_groups": groups}, source="site")
 
     def check(group: Site) -> Iterator[Finding]:
-        yield ok("job", str(group.gpus_per_node))
-        yield ok("cores", str(group.cores_per_node))
+        yield ok("job", "taken")
+        yield note("cores", f"{group.gpus_per_node} GPUs")
 
     assert [(each.subject, each.text) for each in of_each_group(site, check)] == [
-        ("big, old: job", "4"),
-        ("big, small, old: cores", "32"),
-        ("small: job", "2"),
+        ("big: job", "taken"),
+        ("small: job", "taken"),
+        ("old: job", "taken"),
+        ("big, old: cores", "4 GPUs"),
+        ("small: cores", "2 GPUs"),
     ]
 
 
