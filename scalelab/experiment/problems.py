@@ -84,6 +84,19 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:56]} ..."
 
 
+def bracketed(value: Any) -> str:
+    """Say how to write values that stand side by side without brackets.
+
+    >>> bracketed("1, 2"), bracketed("fast"), bracketed(3)
+    (' A list needs brackets: [1, 2].', '', '')
+    """
+    parts = value.split(",") if isinstance(value, str) else []
+    words = [part.strip() for part in parts]
+    if len(words) < 2 or not all(words):
+        return ""
+    return f" A list needs brackets: [{', '.join(words)[:60]}]."
+
+
 def _explain(
     error: ValidationError,
     model: type[BaseModel],
@@ -103,6 +116,8 @@ def _sentence(detail: ErrorDetails, path: str, model: type[BaseModel]) -> str:
     kind, context = detail["type"], detail.get("ctx", {})
     owner, field = _owner(model, detail["loc"])
     meaning = f" {field.description}" if field and field.description else ""
+    is_listed = field is not None and _is_listed(field.annotation)
+    brackets = bracketed(detail["input"]) if is_listed else ""
     if kind == "value_error":
         return f"{path}: {context['error']}" if path else str(context["error"])
     if kind == "missing":
@@ -112,8 +127,10 @@ def _sentence(detail: ErrorDetails, path: str, model: type[BaseModel]) -> str:
         return f"unknown key {shown(path)}. {one_of(owner.model_fields, wrong)}"
     if kind in ("enum", "literal_error"):
         valid = context["expected"].replace(" or ", ", ").replace("'", "").split(", ")
-        hint = one_of(valid, str(detail["input"]))
-        return f"{path}={shown(detail['input'])} is not known. {hint}"
+        hint = brackets or one_of(valid, str(detail["input"]))
+        return f"{path}={shown(detail['input'])} is not known. {hint.lstrip()}"
+    if brackets:
+        return f"{path}={shown(detail['input'])} is one text.{brackets}{meaning}"
     rule = _RULES.get(kind, "has the wrong form").format(**context)
     return f"{path}={shown(detail['input'])} {rule}.{meaning}"
 
@@ -145,6 +162,13 @@ def _owner(
             owner, field = inner, None
         field = owner.model_fields.get(word, field)
     return owner, field
+
+
+def _is_listed(annotation: Any) -> bool:
+    """Tell whether a field takes one value or several."""
+    if typing.get_origin(annotation) is tuple:
+        return True
+    return any(map(_is_listed, typing.get_args(annotation)))
 
 
 def _submodel(annotation: Any) -> type[BaseModel] | None:

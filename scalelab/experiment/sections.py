@@ -19,6 +19,7 @@ from scalelab.experiment.fields import (
     Section,
     Text,
 )
+from scalelab.experiment.problems import bracketed
 from scalelab.experiment.program import METRICS_FILE, MetricsSource
 
 
@@ -114,7 +115,7 @@ class AutoBatch(Section):
         if isinstance(value, str) and value != "auto":
             raise SpecError(
                 f"{value[:60]!r} is not a batch size. Write a whole number, a list of "
-                "them, or auto."
+                f"them, or auto.{bracketed(value)}"
             )
         return {} if value == "auto" else value
 

@@ -163,6 +163,16 @@ def test_an_error_names_the_file(tmp_path: Path) -> None:
             "at most. Also wrong: measure.repeats.",
         ),
         ("site: {nodes: [1]}", "site.nodes=[1] must be a whole number. Nodes a trial "),
+        (
+            "nodes: 1, 2",
+            "nodes='1, 2' is one text. A list needs brackets: [1, 2]. Nodes per trial",
+        ),
+        (
+            "measure: {kind: 'throughput,convergence'}",
+            "measure.kind='throughput,convergence' is not known. A list needs "
+            "brackets: [throughput, convergence].",
+        ),
+        ("node_group: a, b", "A list needs brackets: [a, b]. Node groups of the site"),
         ("job: 3", "job=3 must be a mapping of keys to values."),
         ("job: {epochs: 3}", "job: epochs needs samples_per_epoch. Add it."),
         ("options: {x: [{a: 1}]}", "options.x[0]: {'a': 1} is not a text, a number, "),
@@ -185,6 +195,11 @@ def test_an_error_names_field_value_rule_and_remedy(line: str, message: str) -> 
         read(f"{WORKLOAD}{line}\n")
 
     assert message in str(caught.value)
+
+
+def test_batches_side_by_side_need_brackets() -> None:
+    with pytest.raises(SpecError, match=r"or auto\. A list .* brackets: \[8, 16\]\."):
+        read(WORKLOAD.replace("batch_size: 16", "batch_size: 8, 16"))
 
 
 @pytest.mark.parametrize(
