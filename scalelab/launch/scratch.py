@@ -1,7 +1,7 @@
 """Directories on a local disk that go with the process that made them.
 
-A process that is killed leaves its own behind; the next one of the user on the host
-removes it. Each holds a file that says whose it is.
+A process that is killed leaves its own behind, and so does a machine that goes down.
+The next process of the user on the host removes it: a file in each says whose it is.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from scalelab.records.attempt_io import encode_json, storing, write_new
 from scalelab.records.lease import has_ended, this_process
 
 _PREFIX, _OWNER = "scalelab-", "owner.json"
+_MACHINE_ID = Path("/etc/machine-id")
 
 
 def make_scratch() -> Path:
@@ -32,7 +35,7 @@ def make_scratch() -> Path:
             shutil.rmtree(owner.parent, ignore_errors=True)
     with storing(disk):
         scratch = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        write_new(scratch / _OWNER, encode_json(this_process()))
+        write_new(scratch / _OWNER, encode_json(_this_process()))
     return scratch
 
 
@@ -41,6 +44,24 @@ def _is_left(owner: Path) -> bool:
     try:
         if owner.parent.lstat().st_uid != os.getuid():
             return False
-        return has_ended(json.loads(owner.read_bytes()))
+        process = json.loads(owner.read_bytes())
+        return has_ended(process) or _ran_before_boot(process)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return False  # being written, being removed, or not one of these
+
+
+def _this_process() -> dict[str, Any]:
+    """Name this process, and the machine whose disk this is: many share a host name."""
+    try:
+        machine = _MACHINE_ID.read_text().strip()
+    except OSError:
+        machine = ""
+    return {**this_process(), "machine": machine}
+
+
+def _ran_before_boot(process: Mapping[str, Any]) -> bool:
+    """Tell whether a process was on this machine, and the machine booted since."""
+    here = _this_process()
+    boots = {each["boot"].partition("/")[0] for each in (process, here)}
+    names = {(each["host"], each["machine"]) for each in (process, here)}
+    return len(names) == 1 and len(boots) == 2 and all((here["machine"], *boots))

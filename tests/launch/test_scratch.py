@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from scalelab.errors import StoreError
+from scalelab.launch import scratch
 from scalelab.launch.scratch import make_scratch
 
 MAKE = """
@@ -41,10 +42,10 @@ def start() -> tuple["subprocess.Popen[str]", Path]:
 
 def left_behind() -> Path:
     """Return the scratch directory of a process that was killed."""
-    process, scratch = start()
+    process, made = start()
     with process:
         process.kill()
-    return scratch
+    return made
 
 
 def test_what_a_killed_process_left_goes_and_what_a_living_one_has_stays(
@@ -60,11 +61,57 @@ def test_what_a_killed_process_left_goes_and_what_a_living_one_has_stays(
     assert sorted(disk.iterdir()) == sorted([first, second])
 
 
-@pytest.mark.parametrize("change", [{"host": "elsewhere"}, {"boot": "before"}])
-def test_what_a_process_of_another_host_may_use_stays(change: dict[str, str]) -> None:
-    left = left_behind()
+def say_of_owner(left: Path, **changes: str) -> None:
     owner = left / "owner.json"
-    owner.write_text(json.dumps({**json.loads(owner.read_bytes()), **change}))
+    owner.write_text(json.dumps({**json.loads(owner.read_bytes()), **changes}))
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return where this machine's id stands, here alone."""
+    monkeypatch.setattr(scratch, "_MACHINE_ID", tmp_path / "machine-id")
+    (tmp_path / "machine-id").write_text("5f1d\n")
+    return tmp_path / "machine-id"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"host": "elsewhere", "machine": "5f1d"},
+        {"host": "elsewhere", "machine": "5f1d", "boot": "before/pid:[1]"},
+        {"machine": "77aa", "boot": "before/pid:[1]"},
+        {"machine": "", "boot": "before/pid:[1]"},
+        {"machine": "5f1d", "boot": ""},
+    ],
+)
+def test_what_a_process_of_another_host_may_use_stays(
+    machine: Path, changes: dict[str, str]
+) -> None:
+    left = left_behind()
+    say_of_owner(left, **changes)
+    make_scratch()
+    assert left.exists()
+
+
+def test_what_was_there_before_this_machine_booted_goes(machine: Path) -> None:
+    left = left_behind()
+    say_of_owner(left, machine="5f1d", boot="before/pid:[1]")
+    make_scratch()
+    assert not left.exists()
+
+
+def test_a_machine_without_an_id_is_not_known_again(machine: Path) -> None:
+    machine.unlink()
+    left = left_behind()
+    say_of_owner(left, machine="", boot="before/pid:[1]")
+    assert json.loads((make_scratch() / "owner.json").read_bytes())["machine"] == ""
+    assert left.exists()
+
+
+def test_what_another_container_of_this_boot_uses_stays(machine: Path) -> None:
+    left = left_behind()
+    boot = json.loads((left / "owner.json").read_bytes())["boot"].partition("/")[0]
+    say_of_owner(left, machine="5f1d", boot=f"{boot}/pid:[1]")
     make_scratch()
     assert left.exists()
 
