@@ -15,6 +15,7 @@ from scalelab.experiment.site import DeviceType, Scheduler
 from scalelab.experiment.trial import Allocation
 
 if TYPE_CHECKING:
+    from scalelab.experiment.driver_job import DriverJob
     from scalelab.experiment.site import Site
 
 
@@ -83,10 +84,23 @@ def driver_job_script(
             "example, driver_job: {walltime: 24h}."
         )
     refuse_log_directory(site, job_log.parent)
+    words = [site.python or sys.executable, "-m", "scalelab", *arguments]
+    command = f"exec {shlex.join(words)} >>{shlex.quote(str(log))} 2>&1"
+    return job_script(
+        _site_of_driver(site, job, after),
+        Allocation(devices_per_node=(1,)),
+        [f"cd {shlex.quote(str(directory))}", command],
+        job_name=job_name,
+        log=job_log,
+    )
+
+
+def _site_of_driver(site: Site, job: DriverJob, after: str | None) -> Site:
+    """Return the site as the driver's job sees it: one node, no GPU."""
     directives = job.directives
     if after is not None:
         directives = (*directives, _AFTER[site.scheduler](after))
-    driver_site = site.model_copy(
+    return site.model_copy(
         update={
             "partition": job.partition or site.partition,
             "queue": job.queue or site.queue,
@@ -100,15 +114,6 @@ def driver_job_script(
             "walltime": job.walltime,
             "directives": directives,
         }
-    )
-    words = [site.python or sys.executable, "-m", "scalelab", *arguments]
-    command = f"exec {shlex.join(words)} >>{shlex.quote(str(log))} 2>&1"
-    return job_script(
-        driver_site,
-        Allocation(devices_per_node=(1,)),
-        [f"cd {shlex.quote(str(directory))}", command],
-        job_name=job_name,
-        log=job_log,
     )
 
 
