@@ -24,10 +24,11 @@ import pandas as pd
 from scipy.special import ndtr
 
 from scalelab.errors import FitError, SpecError
+from scalelab.laws.asked import positive, positive_if_given
 from scalelab.laws.convergence_curve import BatchCurve, parameter_rows
 from scalelab.laws.convergence_rows import split_targets, target_rows, with_workers
 from scalelab.laws.interval import SEED, central, check_mass
-from scalelab.laws.rows import CurveKey, curve_label, numbers
+from scalelab.laws.rows import CurveKey, curve_label
 from scalelab.laws.support import Support
 
 _TRIMMED = 0.1  # of either end of the draws
@@ -96,6 +97,11 @@ class ConvergenceLaw:
             ``samples_hi`` of a run that reaches the target, ``probability_of_reaching``
             (within ``budget_samples``; at all where none is given) and ``support``; NaN
             where ``unsupported``.
+
+        Raises
+        ------
+        SpecError
+            A configuration has no positive batch, or may belong to several curves.
         """
         check_mass(interval)
         frame = with_workers(configurations.reset_index(drop=True))
@@ -196,10 +202,10 @@ def _middle(draws: np.ndarray) -> np.ndarray:
 
 
 def _predict(curve: BatchCurve, frame: pd.DataFrame, interval: float) -> pd.DataFrame:
-    batch = numbers(frame, "global_batch_size")
-    budget = np.log(numbers(frame, "budget_samples"))
+    batch = positive(frame, "global_batch_size")
+    budget = np.log(positive_if_given(frame, "budget_samples"))
     budget = np.where(np.isfinite(budget), budget, np.inf)
-    norm = numbers(frame, "normalization_batch_size")
+    norm = positive_if_given(frame, "normalization_batch_size")
     logs = curve.log_samples(batch, norm)
     lo, hi = central(curve.log_one_run(logs), interval)
     support = curve.support(batch)

@@ -88,7 +88,8 @@ def target_rows(observations: pd.DataFrame) -> TargetRows:
     if not {"target_metric", "samples_to_target"} & set(observations.columns):
         return TargetRows(frame=rows.iloc[:0], left_out={})
     rows["global_batch_size"] = numbers(observations, "global_batch_size")
-    rows["normalization"] = numbers(observations, "normalization_batch_size")
+    norm = numbers(observations, "normalization_batch_size")
+    rows["normalization"] = np.where((norm > 0) & np.isfinite(norm), norm, np.nan)
     rows["noise_scale"] = numbers(observations, "gradient_noise_scale")
     reached = numbers(observations, "samples_to_target")
     censored = ~np.isfinite(reached)
@@ -104,7 +105,8 @@ def target_rows(observations: pd.DataFrame) -> TargetRows:
         ],
         dtype=bool,
     )
-    usable = (rows["samples"] > 0) & (rows["global_batch_size"] > 0)
+    counts = rows[["samples", "global_batch_size"]]
+    usable = (np.isfinite(counts) & (counts > 0)).all(axis=1)
     reasons = np.where(spoilt, "validity", np.where(usable, "", "no sample count"))
     left_out = Counter(str(reason) for reason in reasons[asked] if reason)
     return TargetRows(frame=rows[asked & usable & ~spoilt], left_out=dict(left_out))

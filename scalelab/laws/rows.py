@@ -155,13 +155,14 @@ def configurations(frame: pd.DataFrame) -> pd.DataFrame:
     local, total = (numbers(frame, name) for name in batches)
     with np.errstate(divide="ignore", invalid="ignore"):
         implied = total / (world * accumulation)
-    local = np.where(np.isfinite(local), local, implied)
+        local = np.where(np.isfinite(local), local, implied)
+        total = local * world * accumulation
     values = {
         "world_size": world,
         "num_nodes": nodes,
         "local_batch_size": local,
         "gradient_accumulation_steps": accumulation,
-        "global_batch_size": local * world * accumulation,
+        "global_batch_size": total,
     }
     return pd.DataFrame(values, index=frame.index)
 
