@@ -5,8 +5,8 @@ do not, and where they are sharded over ``k`` ranks each holds its share::
 
     peak = replicated + sharded / k + per_sample * local batch
 
-with no negative term. More ranks never need more of one device, so what ran on fewer
-runs on more, and what failed on more fails on fewer.
+with no negative term (:mod:`scalelab.laws.memory_peaks`). More ranks never need more of
+one device, so what ran on fewer runs on more, and what failed on more fails on fewer.
 
 References
 ----------
@@ -21,15 +21,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import nnls
 
-from scalelab.errors import FitError
+from scalelab.errors import FitError, SpecError
+from scalelab.laws.asked import positive, positive_if_given
+from scalelab.laws.memory_peaks import Peaks
 from scalelab.laws.rows import CurveKey, curve_columns, group_rows, numbers
 
 _REPLICATED = ("ddp", "local_sgd", "parameter_server")
 _ANSWERS = ("completed", "target_not_reached", "out_of_memory")
 _SAFETY = 0.95  # allocators fragment: do not plan to fill the last 5% of a device
-_MARGIN = 2.0  # standard errors of the fit that a planned peak stays below the limit
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,46 +42,26 @@ class MemoryCurve:
         Local batch, and over how many ranks the model's state was spread.
     failed : ndarray of bool, shape (n_trials,)
         The trial ran out of memory.
-    replicated_bytes, sharded_bytes, bytes_per_sample
-        The fitted terms; NaN with fewer than two distinct measured peaks.
-    scatter
-        Standard deviation of measured over fitted peaks, relative.
+    peaks
+        The fitted terms; None with fewer than two distinct measured peaks.
     """
 
     batches: np.ndarray
     shards: np.ndarray
     failed: np.ndarray
-    replicated_bytes: float
-    sharded_bytes: float
-    bytes_per_sample: float
-    scatter: float
+    peaks: Peaks | None
 
     @classmethod
     def fit(cls, frame: pd.DataFrame) -> MemoryCurve:
         """Fit the rows of one curve."""
-        peaks = frame[~frame["failed"]].dropna(subset=["peak_bytes"])
-        highest = peaks.groupby(["batch", "shards"])["peak_bytes"].max()
-        terms, scatter = np.full(3, np.nan), 0.0
-        if len(highest) > 1:
-            table = highest.reset_index()
-            batch, shards, peak = table.to_numpy(float).T
-            ones = np.ones(len(batch))
-            features = np.column_stack([ones, 1 / shards, batch]) / peak[:, None]
-            # equal shards everywhere tell nothing of sharding: take it as replicated
-            used = np.array([True, len(np.unique(shards)) > 1, True])
-            found, _ = nnls(features[:, used], ones)
-            terms = np.zeros(3)
-            terms[used] = found
-            freedom = max(len(batch) - used.sum(), 1)
-            scatter = float(np.sqrt(((features @ terms - 1) ** 2).sum() / freedom))
+        measured = frame[~frame["failed"]].dropna(subset=["peak_bytes"])
+        highest = measured.groupby(["batch", "shards"])["peak_bytes"].max()
+        table = highest.reset_index().to_numpy(float).T
         return cls(
             batches=frame["batch"].to_numpy(float),
             shards=frame["shards"].to_numpy(float),
             failed=frame["failed"].to_numpy(bool),
-            replicated_bytes=float(terms[0]),
-            sharded_bytes=float(terms[1]),
-            bytes_per_sample=float(terms[2]),
-            scatter=scatter,
+            peaks=Peaks.fit(*table) if len(highest) > 1 else None,
         )
 
     def largest_fitting(self, shards: float) -> int:
@@ -95,21 +75,18 @@ class MemoryCurve:
         return int(failing.min()) if len(failing) else None
 
     def peak_bytes(self, batch: float, shards: float) -> float:
-        """Return the fitted peak of one device in bytes."""
-        state = self.replicated_bytes + self.sharded_bytes / shards
-        return state + self.bytes_per_sample * batch
+        """Return the fitted peak of one device in bytes; NaN where none was."""
+        return float("nan") if self.peaks is None else self.peaks.at(batch, shards)
 
     def largest_local_batch(self, shards: float, capacity_bytes: float | None) -> int:
         """Return the largest local batch to plan with; never one that failed."""
-        answer = float(self.largest_fitting(shards))
-        if capacity_bytes is not None and self.bytes_per_sample > 0:
-            limit = _SAFETY * capacity_bytes / (1 + _MARGIN * self.scatter)
-            room = limit - self.peak_bytes(0, shards)
-            answer = max(answer, np.floor(room / self.bytes_per_sample))
+        answer = self.largest_fitting(shards)
+        if capacity_bytes is not None and self.peaks is not None:
+            answer = max(
+                answer, self.peaks.largest_batch(shards, _SAFETY * capacity_bytes)
+            )
         failing = self.smallest_failing(shards)
-        if failing is not None:
-            answer = min(answer, failing - 1)
-        return int(max(answer, 0))
+        return answer if failing is None else min(answer, failing - 1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -154,20 +131,31 @@ class MemoryLaw:
         -------
         DataFrame
             The configurations' columns, ``largest_local_batch`` (0: none is known to
-            fit), ``largest_fitting`` and ``smallest_failing`` (missing: none).
+            fit), ``largest_fitting`` and ``smallest_failing`` (missing: none); where
+            several curves agree with a configuration, the least of their answers.
+
+        Raises
+        ------
+        SpecError
+            The capacity or a number of ranks is none that a run could have.
         """
-        chosen = self._chosen(configurations)
-        shards = _shards(configurations)
-        pairs = list(zip(chosen, shards, strict=True))
+        if capacity_bytes is not None and not 0 < capacity_bytes < np.inf:
+            raise SpecError(
+                f"capacity_bytes={capacity_bytes} must be a positive number: the "
+                "memory of one device. Leave it out where it is not known."
+            )
+        pairs = self._asked(configurations)
         answers = [
-            0 if curve is None else curve.largest_local_batch(k, capacity_bytes)
-            for curve, k in pairs
+            min((c.largest_local_batch(k, capacity_bytes) for c in curves), default=0)
+            for curves, k in pairs
         ]
         fitting = [
-            0 if curve is None else curve.largest_fitting(k) for curve, k in pairs
+            min((c.largest_fitting(k) for c in curves), default=0)
+            for curves, k in pairs
         ]
         failing = [
-            None if curve is None else curve.smallest_failing(k) for curve, k in pairs
+            min(filter(None, (c.smallest_failing(k) for c in curves)), default=None)
+            for curves, k in pairs
         ]
         return configurations.assign(
             largest_local_batch=answers,
@@ -186,30 +174,41 @@ class MemoryLaw:
         Returns
         -------
         DataFrame
-            The configurations' columns and ``peak_bytes``; NaN where fewer than two
-            peaks were measured.
+            The configurations' columns and ``peak_bytes``, the most that any curve
+            which agrees with them says; NaN where fewer than two peaks were measured.
+
+        Raises
+        ------
+        SpecError
+            A batch or a number of ranks is none that a run could have.
         """
-        chosen, shards = self._chosen(configurations), _shards(configurations)
-        batches = numbers(configurations, "local_batch_size")
+        batches = positive(configurations, "local_batch_size")
         peaks = [
-            float("nan") if curve is None else curve.peak_bytes(batch, k)
-            for curve, batch, k in zip(chosen, batches, shards, strict=True)
+            max((c.peak_bytes(batch, k) for c in curves), default=float("nan"))
+            for batch, (curves, k) in zip(
+                batches, self._asked(configurations), strict=True
+            )
         ]
         return configurations.assign(peak_bytes=peaks)
 
-    def _chosen(self, configurations: pd.DataFrame) -> list[MemoryCurve | None]:
-        """Return the most cautious curve that agrees with each configuration."""
-        names = [str(name) for name in configurations.columns]
-        cells = zip(*(configurations[name].tolist() for name in names), strict=True)
-        return [self._curve(dict(zip(names, row, strict=True))) for row in cells]
-
-    def _curve(self, row: Mapping[str, object]) -> MemoryCurve | None:
-        curves = [
-            curve
-            for key, curve in self.curves.items()
-            if all(row.get(name, value) == value for name, value in key)
+    def _asked(self, frame: pd.DataFrame) -> list[tuple[list[MemoryCurve], float]]:
+        """Return the curves that agree with each configuration, and its shards."""
+        positive_if_given(frame, "world_size")
+        known = {name for key in self.curves for name, _ in key}
+        rows = frame[[name for name in frame.columns if name in known]]
+        said = [
+            {name: value for name, value in row.items() if not pd.isna(value)}
+            for row in rows.to_dict("records")
         ]
-        return min(curves, key=lambda c: c.largest_fitting(np.inf), default=None)
+        agreeing = [
+            [
+                curve
+                for key, curve in self.curves.items()
+                if all(row.get(name, value) == value for name, value in key)
+            ]
+            for row in said
+        ]
+        return list(zip(agreeing, _shards(frame).tolist(), strict=True))
 
 
 def _columns(frame: pd.DataFrame) -> list[str]:
@@ -223,17 +222,21 @@ def _shards(frame: pd.DataFrame) -> np.ndarray:
         return np.ones(len(frame))
     replicated = frame["parallelism"].fillna("ddp").isin(_REPLICATED).to_numpy(bool)
     ranks = numbers(frame, "world_size")
-    return np.where(replicated | ~np.isfinite(ranks), 1.0, ranks)
+    return np.where(~replicated & (ranks >= 1) & np.isfinite(ranks), ranks, 1.0)
 
 
 def _memory_rows(observations: pd.DataFrame) -> pd.DataFrame:
     rows = observations[curve_columns(observations)].copy()
     rows["shards"] = _shards(observations)
     rows["batch"] = numbers(observations, "local_batch_size")
-    rows["peak_bytes"] = numbers(observations, "gpu_memory_peak_bytes")
-    if "outcome" not in observations.columns:
-        rows["failed"] = False
-        return rows[rows["batch"] > 0]
-    outcome = observations["outcome"].fillna("completed")
-    rows["failed"] = (outcome == "out_of_memory").to_numpy(bool)
-    return rows[(rows["batch"] > 0) & outcome.isin(_ANSWERS)]
+    peaks = numbers(observations, "gpu_memory_peak_bytes")
+    rows["peak_bytes"] = np.where(np.isfinite(peaks) & (peaks > 0), peaks, np.nan)
+    rows = rows.assign(failed=False)
+    batches = rows["batch"].to_numpy(float)
+    answers = np.isfinite(batches) & (batches >= 1)
+    if "outcome" in observations.columns:
+        outcome = observations["outcome"].fillna("completed")
+        rows["failed"] = (outcome == "out_of_memory").to_numpy(bool)
+        answers &= outcome.isin(_ANSWERS).to_numpy(bool)
+    chosen: pd.DataFrame = rows[answers]
+    return chosen

@@ -34,7 +34,7 @@ def test_measured_peaks_let_the_answer_go_further_but_not_to_a_failure():
     peaks = [3.0 * GIB, 5.0 * GIB, 9.0 * GIB, None]
     law = MemoryLaw.fit(rows(gpu_memory_peak_bytes=peaks))
     (curve,) = law.curves.values()
-    assert curve.replicated_bytes == pytest.approx(1 * GIB)
+    assert curve.peaks.terms == pytest.approx([1 * GIB, 0, GIB / 8])
     assert largest(law, 16 * GIB)["largest_local_batch"].item() == int(
         (0.95 * 16 - 1) * 8
     )
@@ -98,9 +98,7 @@ def test_the_terms_of_sharding_come_back():
     )
     law = MemoryLaw.fit(frame)
     (curve,) = law.curves.values()
-    assert curve.replicated_bytes == pytest.approx(2 * GIB)
-    assert curve.sharded_bytes == pytest.approx(12 * GIB)
-    assert curve.bytes_per_sample == pytest.approx(0.25 * GIB)
+    assert curve.peaks.terms == pytest.approx([2 * GIB, 12 * GIB, 0.25 * GIB])
     asked = frame[["workload", "parallelism"]].iloc[:3].assign(world_size=[1, 8, 64])
     answer = law.largest_local_batch(asked, 16 * GIB)["largest_local_batch"]
     assert answer.tolist() == [16, 46, 52]

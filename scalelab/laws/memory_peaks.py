@@ -1,0 +1,132 @@
+"""Peak memory of one device against local batch and shards, fitted to measured ones.
+
+::
+
+    peak = replicated + sharded / k + per_sample * local batch
+
+with no negative term, in logs, so that errors are relative; a peak far from all others
+is left out.
+
+References
+----------
+Rajbhandari et al. 2020, *ZeRO*, section 3. Lange et al. 1989, *Robust statistical
+modeling using the t distribution*. Rousseeuw and Leroy 1987, *Robust regression and
+outlier detection*, chapter 5 (the deviation of few points).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import nnls
+
+_MARGIN = 2.0  # standard errors of a prediction that a planned peak stays below it
+_FREEDOM = 4.0  # of the t that peaks scatter with while it is open which are odd
+_FAR = 4.0  # deviations from all others that make a peak odd
+_NORMAL_MEDIAN = 1.48  # standard deviations per median absolute deviation
+_MAJORITY = 3  # peaks beyond the number of terms; with fewer none can be the odd one
+_ROUNDS = 30
+_LEAST_SCATTER = 1e-3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Peaks:
+    """The fitted peak of one device.
+
+    Parameters
+    ----------
+    terms : ndarray, shape (3,)
+        Bytes replicated, bytes sharded and bytes per sample.
+    covariance : ndarray, shape (3, 3)
+        Of the terms.
+    scatter
+        Standard deviation of measured over fitted peaks, relative.
+    """
+
+    terms: np.ndarray
+    covariance: np.ndarray
+    scatter: float
+
+    @classmethod
+    def fit(cls, batch: np.ndarray, shards: np.ndarray, peak: np.ndarray) -> Peaks:
+        """Fit the peaks of distinct batches and shards, shape (n_peaks,)."""
+        features = _features(batch, shards)
+        # equal shards everywhere tell nothing of sharding: take it as replicated
+        used = np.array([True, len(np.unique(shards)) > 1, True])
+        # where an odd peak lies high, relative errors start well, and the other way
+        starts = (peak, np.full(len(peak), np.median(peak)))
+        fits = [_settled(features, peak, used, start) for start in starts]
+        terms, trust = min(
+            fits, key=lambda fit: np.median(np.abs(_errors(features, peak, fit[0])))
+        )
+        errors = _errors(features, peak, terms)
+        freedom = max(trust.sum() - used.sum(), 1.0)
+        scatter = float(np.sqrt((trust * errors**2).sum() / freedom))
+        active = terms > 0
+        relative = features[:, active] / (features @ terms)[:, None]
+        covariance = np.zeros((3, 3))
+        covariance[np.ix_(active, active)] = scatter**2 * np.linalg.pinv(
+            (relative * trust[:, None]).T @ relative
+        )
+        return cls(terms=terms, covariance=covariance, scatter=scatter)
+
+    def at(self, batch: float, shards: float) -> float:
+        """Return the fitted peak in bytes."""
+        return float((_features(batch, shards) @ self.terms).item())
+
+    def planned(self, batch: float, shards: float) -> float:
+        """Return the peak in bytes that a further run hardly exceeds."""
+        feature, peak = _features(batch, shards)[0], self.at(batch, shards)
+        variance = feature @ self.covariance @ feature + (self.scatter * peak) ** 2
+        return peak + _MARGIN * float(np.sqrt(variance))
+
+    def largest_batch(self, shards: float, limit_bytes: float) -> int:
+        """Return the largest batch whose planned peak meets a limit; 0: none does."""
+        room, slope = limit_bytes - self.at(0, shards), self.terms[2]
+        if room <= 0 or slope <= 0:
+            return 0
+        batches = range(int(room / slope) + 2)
+        met = bisect_right(batches, limit_bytes, key=lambda b: self.planned(b, shards))
+        return max(met - 1, 0)
+
+
+def _features(batch: np.ndarray | float, shards: np.ndarray | float) -> np.ndarray:
+    batch, shards = np.atleast_1d(batch), np.atleast_1d(shards)
+    return np.column_stack([np.ones(len(batch)), 1 / shards, batch])
+
+
+def _errors(features: np.ndarray, peak: np.ndarray, terms: np.ndarray) -> np.ndarray:
+    return np.asarray(np.log(peak) - np.log(features @ terms))
+
+
+def _settled(
+    features: np.ndarray,
+    peak: np.ndarray,
+    used: np.ndarray,
+    around: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return terms and the trust in each peak: log errors, linearised again and again.
+
+    Parameters
+    ----------
+    around : ndarray, shape (n_peaks,)
+        The peaks around which logs are linear at first.
+    """
+    trust, terms = np.ones(len(peak)), np.zeros(3)
+    target, freedom = peak / around, len(peak) - used.sum()
+    for step in range(_ROUNDS):
+        weight = np.sqrt(trust)
+        rows = features[:, used] * (weight / around)[:, None]
+        terms[used] = nnls(rows, weight * target)[0]
+        around = features @ terms
+        errors = np.log(peak / around)
+        target = 1 + errors
+        if freedom >= _MAJORITY:
+            spread = _NORMAL_MEDIAN * (1 + 5 / freedom) * np.median(np.abs(errors))
+            scores = np.abs(errors) / max(spread, _LEAST_SCATTER)
+            # first outvote the odd ones gently, then leave out what has stayed odd
+            soft = (_FREEDOM + 1) / (_FREEDOM + scores**2)
+            trust = soft if step < _ROUNDS // 2 else (scores < _FAR).astype(float)
+    return terms, trust
