@@ -24,11 +24,13 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from scalelab.errors import FitError
+from scalelab.errors import FitError, SpecError
+from scalelab.laws.asked import positive
 from scalelab.laws.convergence import ConvergenceLaw
-from scalelab.laws.interval import NUM_DRAWS, SEED, central
+from scalelab.laws.interval import NUM_DRAWS, SEED, central, check_mass
 from scalelab.laws.rows import numbers
 
+_COLUMNS = ("world_size", "global_batch_size", "samples_to_target", "time_to_target_s")
 _FIXED = np.linspace(0.02, 0.98, 33)
 _GROWTH = np.log2(1 + np.linspace(-0.06, 0.5, 29))
 _FIXED_BELIEF = 1.5  # both shapes of a beta distribution: neither 0 nor 1
@@ -73,8 +75,9 @@ class EndToEndLaw:
         Parameters
         ----------
         runs
-            Whole runs: ``world_size``, ``global_batch_size``, ``time_to_target_s`` and
-            ``samples_to_target``.
+            Whole runs of one job and target: ``world_size``, ``global_batch_size``,
+            ``time_to_target_s`` and ``samples_to_target``. A run given twice counts
+            once.
         reference
             Rows of the same job and target measured elsewhere, for the convergence
             law; None: the runs' own.
@@ -83,27 +86,29 @@ class EndToEndLaw:
         ------
         FitError
             No run reached its target in a measured time.
+        SpecError
+            The reference is of several rules or targets.
         """
-        time, samples = (
-            numbers(runs, name) for name in ("time_to_target_s", "samples_to_target")
-        )
-        known = (time > 0) & (samples > 0)
-        if not known.any():
+        known = _measured(runs)
+        devices, batch, samples, time = known.to_numpy().T
+        if known.empty:
             raise FitError(
                 f"None of the {len(runs)} runs has both time_to_target_s and "
-                "samples_to_target. Run at least one end-to-end trial to its target."
+                "samples_to_target, and its world_size and global_batch_size. Run at "
+                "least one end-to-end trial to its target."
             )
-        devices = numbers(runs, "world_size")[known]
-        batch = numbers(runs, "global_batch_size")[known]
-        log_step = np.log(time[known] * batch / samples[known])
+        log_step = np.log(time * batch / samples)
         top = np.lexsort((-log_step + np.log(batch), devices))[-1]
         fixed, growth = (g.ravel() for g in np.meshgrid(_FIXED, _GROWTH, indexing="ij"))
         shape = _log_shape(fixed, growth, devices, batch / devices, top)
         level, weights = _posterior(fixed, growth, shape, log_step, devices, top)
-        convergence = ConvergenceLaw.fit(
-            runs[known] if reference is None else reference
-        )
-        bias = _level(convergence, runs[known]) if reference is not None else (0.0, 0.0)
+        convergence = ConvergenceLaw.fit(known if reference is None else reference)
+        if len(convergence.curves) > 1:
+            raise SpecError(
+                f"The reference holds {len(convergence.curves)} convergence curves. "
+                "Give the rows of one rule and target."
+            )
+        bias = _level(convergence, known) if reference is not None else (0.0, 0.0)
         return cls(
             weights=weights,
             fixed=fixed,
@@ -133,9 +138,15 @@ class EndToEndLaw:
         DataFrame
             The configurations' columns, ``step_time_s``, ``samples_to_target``,
             ``time_to_target_s``, ``time_to_target_lo_s`` and ``time_to_target_hi_s``.
+
+        Raises
+        ------
+        SpecError
+            A configuration has no positive number of devices or batch.
         """
-        devices = numbers(configurations, "world_size")
-        batch = numbers(configurations, "global_batch_size")
+        check_mass(interval)
+        devices = positive(configurations, "world_size")
+        batch = positive(configurations, "global_batch_size")
         steps = self._log_steps(devices, batch)
         (key,) = self.convergence.curves
         curve = self.convergence.curves[key]
@@ -166,6 +177,15 @@ class EndToEndLaw:
         middle = self.log_step[at, None] + np.log((1 - fixed) * work + grown)
         noise = np.hypot(_NOISE, _NOISE_PER_DOUBLING * doublings)
         return np.asarray(middle + noise * rng.standard_normal((NUM_DRAWS, 1)))
+
+
+def _measured(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the numbers of the runs that have all of them, each run once."""
+    table = pd.DataFrame({name: numbers(runs, name) for name in _COLUMNS})
+    values = table.to_numpy(float)
+    has_all = (np.isfinite(values) & (values > 0)).all(axis=1)
+    chosen: pd.DataFrame = table.loc[has_all].drop_duplicates(ignore_index=True)
+    return chosen
 
 
 def _log_shape(

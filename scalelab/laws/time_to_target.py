@@ -26,16 +26,24 @@ import pandas as pd
 from scipy.special import ndtri
 
 from scalelab.errors import FitError, SpecError
+from scalelab.laws.asked import asked_configurations
 from scalelab.laws.convergence import ConvergenceLaw
 from scalelab.laws.convergence_rows import STALE, split_targets, with_workers
 from scalelab.laws.interval import NUM_DRAWS, SEED, central, check_mass
-from scalelab.laws.rows import configurations, curve_columns, numbers
+from scalelab.laws.rows import (
+    cells,
+    configurations,
+    curve_columns,
+    invalid_reasons,
+    numbers,
+)
 from scalelab.laws.step_time import StepTimeLaw
 from scalelab.laws.support import Support
 
 _KIND = "end_to_end"
 _BIAS_BELIEF = 0.1  # standard deviation of the log correction before a trial is seen
-_ROUNDS = 8
+_ROUNDS = 40
+_FREEDOM = 4.0  # of the t that log errors scatter with: one odd trial is outvoted
 _USUAL_SPREAD, _USUAL_WEIGHT = 0.05, 3.0  # and how many trials that spread is worth
 Law = TypeVar("Law")
 _ORDER = (Support.MEASURED, Support.INTERPOLATED, Support.EXTRAPOLATED)
@@ -74,12 +82,15 @@ class Factorisation:
         """
         error = trials["log_error"].to_numpy(float)
         usual = _USUAL_WEIGHT * _USUAL_SPREAD**2
-        bias = 0.0
+        bias, spread = float(np.median(error)) if len(error) else 0.0, _USUAL_SPREAD
         for _ in range(_ROUNDS):
+            square = (error - bias) ** 2
+            scores = square / (spread**2 + log_variance)
+            trust = (_FREEDOM + 1) / (_FREEDOM + scores)
             # what the laws admit explains its share of the scatter, the rest is spread
-            excess = np.maximum((error - bias) ** 2 - log_variance, 0).sum()
+            excess = np.maximum(trust * square - log_variance, 0).sum()
             spread = np.sqrt((excess + usual) / (len(error) + _USUAL_WEIGHT))
-            weight = 1 / (spread**2 + log_variance)
+            weight = trust / (spread**2 + log_variance)
             precision = weight.sum() + 1 / _BIAS_BELIEF**2
             bias = float((weight * error).sum() / precision)
         return cls(
@@ -102,7 +113,7 @@ class Factorisation:
         if self.trials.empty:
             return "No end-to-end trial checked the product of the two laws."
         count, bias = len(self.trials), 100 * np.expm1(self.trials["log_error"].mean())
-        worst = 100 * np.expm1(self.trials["log_error"].abs().max())
+        worst = 100 * np.expm1(self.trials["log_error"]).abs().max()
         trials = "trial" if count == 1 else "trials"
         return (
             f"{count} end-to-end {trials} took {bias:+.0f}% against the product of the "
@@ -138,6 +149,8 @@ class TimeToTargetLaw:
         observations
             Rows of the observations frame: throughput and convergence trials, and
             end-to-end trials (``kind`` and ``time_to_target_s``) where there are any.
+            Of these such that ``validity`` marks or that did not complete judge
+            nothing, and one that is given twice counts once.
         step_time_law
             :class:`StepTimeLaw` or one of :data:`scalelab.laws.baselines.LAWS`.
 
@@ -154,13 +167,13 @@ class TimeToTargetLaw:
             convergence=_fit_without(ConvergenceLaw.fit, factors, observations),
             factorisation=Factorisation.of(_no_trials(), np.empty(0)),
         )
-        judged = observations[whole & (numbers(observations, "time_to_target_s") > 0)]
-        if judged.empty:
+        judging = _judging(observations[whole])
+        if judging.empty:
             return law
         return cls(
             step_time=law.step_time,
             convergence=law.convergence,
-            factorisation=law._judge(judged.reset_index(drop=True)),
+            factorisation=law._judge(judging),
         )
 
     def _judge(self, trials: pd.DataFrame) -> Factorisation:
@@ -195,6 +208,14 @@ class TimeToTargetLaw:
             The configurations' columns, ``time_to_target_s``,
             ``time_to_target_lo_s``, ``time_to_target_hi_s``,
             ``probability_of_reaching`` and ``support``, the weaker of the two laws'.
+
+        Raises
+        ------
+        NotIdentifiableError
+            Every configuration needs what the throughput trials leave open.
+        SpecError
+            A configuration is none that a run could have, or may belong to several
+            curves.
         """
         check_mass(interval)
         frame = configurations.reset_index(drop=True)
@@ -245,13 +266,34 @@ def measured_factorisation(
     if not (_end_to_end(observations) & (times > 0)).any():
         return None
     try:
-        return TimeToTargetLaw.fit(observations, step_time_law).factorisation
+        found = TimeToTargetLaw.fit(observations, step_time_law).factorisation
     except (FitError, SpecError):  # stale weights, or nothing left to judge by
         return None
+    return None if found.trials.empty else found
+
+
+def _judging(trials: pd.DataFrame) -> pd.DataFrame:
+    """Return the trials whose time is fit to judge by, each once, in one order."""
+    values = configurations(trials)
+    values["time_to_target_s"] = numbers(trials, "time_to_target_s")
+    numeric = values.to_numpy(float)
+    rows = pd.concat([trials[curve_columns(trials)], values], axis=1)
+    marks = zip(cells(trials, "validity"), cells(trials, "outcome"), strict=True)
+    is_fit = np.array([_is_fit(*pair) for pair in marks], dtype=bool)
+    is_fit &= (np.isfinite(numeric) & (numeric > 0)).all(axis=1)
+    is_fit &= ~rows.duplicated().to_numpy(bool)
+    order = np.lexsort(numeric.T)
+    chosen: pd.DataFrame = trials.iloc[order[is_fit[order]]]
+    return chosen.reset_index(drop=True)
+
+
+def _is_fit(validity: object, outcome: object) -> bool:
+    has_ended = not isinstance(outcome, str) or outcome == "completed"
+    return has_ended and not invalid_reasons(validity)
 
 
 def _with_batch(frame: pd.DataFrame) -> pd.DataFrame:
-    total = configurations(frame)["global_batch_size"]
+    total = asked_configurations(frame)["global_batch_size"]
     return frame.assign(global_batch_size=total)
 
 
