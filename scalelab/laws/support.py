@@ -132,6 +132,8 @@ class Coverage:
         """Return a :class:`Support` value per configuration, shape (n,), as text."""
         measured = self._is_measured(query)
         outside = self.distance(query).max(axis=1, initial=0.0) > 1e-9
+        per_node = self.at.world_size / self.at.num_nodes
+        outside |= _outside(query.world_size / query.num_nodes, per_node)
         kind = np.where(outside, Support.EXTRAPOLATED.value, Support.INTERPOLATED.value)
         open_at = [np.zeros(len(measured), dtype=bool), *self._open_at(query).values()]
         unknown = np.logical_or.reduce(open_at) & ~measured

@@ -31,6 +31,16 @@ def test_each_kind_of_support():
     ]
 
 
+def test_fuller_nodes_than_any_measured_are_extrapolated():
+    asked = configurations([(12, 2, 8), (8, 2, 8), (3, 3, 8), (16, 3, 16)])
+    assert FULL.support(asked).tolist() == [
+        Support.EXTRAPOLATED,
+        Support.MEASURED,
+        Support.EXTRAPOLATED,
+        Support.EXTRAPOLATED,
+    ]
+
+
 def test_distance_counts_doublings_beyond_the_range():
     asked = configurations([(64, 16, 16), (16, 4, 64), (12, 3, 12)])
     distance = FULL.distance(asked)
