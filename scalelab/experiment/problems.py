@@ -29,12 +29,13 @@ _RULES = {
     "finite_number": "must be a finite number",
     "string_too_short": "must not be empty",
     "string_too_long": "must have at most {max_length} characters",
-    "greater_than": "must be greater than {gt}",
-    "greater_than_equal": "must be at least {ge}",
-    "less_than": "must be less than {lt}",
-    "less_than_equal": "must be at most {le}",
+    "greater_than": "must be greater than {gt:,.15g}",
+    "greater_than_equal": "must be at least {ge:,.15g}",
+    "less_than": "must be less than {lt:,.15g}",
+    "less_than_equal": "must be at most {le:,.15g}",
     "invalid_key": "must be a word",
 }
+_LIST_OF_WORDS = "If it is one of several values: a list needs brackets, [a, b]."
 
 
 def validated(model: type[Model], values: Mapping[str, Any], *, source: str) -> Model:
@@ -122,9 +123,13 @@ def _sentence(detail: ErrorDetails, path: str, model: type[BaseModel]) -> str:
         return f"{path}: {context['error']}" if path else str(context["error"])
     if kind == "missing":
         return f"{path} is missing.{meaning}"
+    if detail["loc"][-1:] == ("[key]",):
+        of = path.removesuffix(f".{detail['loc'][-2]}.[key]")
+        return f"{of}: the key {shown(detail['input'])} is no word. {_LIST_OF_WORDS}"
     if kind == "extra_forbidden":
         wrong = str(detail["loc"][-1])
-        return f"unknown key {shown(path)}. {one_of(owner.model_fields, wrong)}"
+        hint = f" {_LIST_OF_WORDS}" if detail["input"] is None else ""
+        return f"unknown key {shown(path)}. {one_of(owner.model_fields, wrong)}{hint}"
     if kind in ("enum", "literal_error"):
         valid = context["expected"].replace(" or ", ", ").replace("'", "").split(", ")
         hint = brackets or one_of(valid, str(detail["input"]))

@@ -11,6 +11,7 @@ from pydantic.json_schema import JsonSchemaValue
 from scalelab.errors import SpecError
 from scalelab.experiment.fields import Count, OneOrMany, Positive, Section
 from scalelab.experiment.lr_rules import LearningRateRule, scaled_rate
+from scalelab.experiment.problems import shown
 from scalelab.experiment.trial import LearningRate
 
 
@@ -59,8 +60,14 @@ class Rates(Section):
     @model_validator(mode="before")
     @classmethod
     def _from_number(cls, value: Any) -> Any:
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        return {"base": value} if is_number else value
+        if isinstance(value, dict | cls):
+            return value
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return {"base": value}
+        raise SpecError(
+            f"{shown(value)} is no learning rate. Write one number, or {{base: 0.1, "
+            "at_batch: 256, rule: [linear, sqrt]}: rules are an axis, rates are not."
+        )
 
     @model_validator(mode="after")
     def _scales_from_somewhere(self) -> Rates:

@@ -173,6 +173,25 @@ def test_an_error_names_the_file(tmp_path: Path) -> None:
             "brackets: [throughput, convergence].",
         ),
         ("node_group: a, b", "A list needs brackets: [a, b]. Node groups of the site"),
+        (
+            "options: {dropout: 0.1, 0.2}",
+            "options: the key 0.2 is no word. If it is one of several values: a list "
+            "needs brackets, [a, b].",
+        ),
+        (
+            "measure: {kind: throughput, convergence}",
+            "stall_timeout. If it is one of several values: a list needs brackets, ",
+        ),
+        ("learning_rate: [0.1, 0.2]", "learning_rate: [0.1, 0.2] is no learning rate."),
+        ("learning_rate: fast", "learning_rate: 'fast' is no learning rate. Write one"),
+        (
+            "job: {epochs: 0, samples_per_epoch: 9}",
+            "job.epochs=0 must be greater than 0. Passes over the data",
+        ),
+        (
+            "gradient_accumulation_steps: 1000000000000001",
+            "=1000000000000001 must be at most 1e+15.",
+        ),
         ("job: 3", "job=3 must be a mapping of keys to values."),
         ("job: {epochs: 3}", "job: epochs needs samples_per_epoch. Add it."),
         ("options: {x: [{a: 1}]}", "options.x[0]: {'a': 1} is not a text, a number, "),
