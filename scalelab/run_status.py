@@ -71,13 +71,14 @@ def status_of(store: RunStore, experiment: Experiment | None) -> RunStatus:
     """
     rows = store.rows()
     finished = store.finished(rows)
+    ended = {(row["trial_id"], row["attempt"]) for row in rows}
     job_list = JobList.read(store.directory / CLUSTER_DIRECTORY)
     return RunStatus(
         outcomes=Counter(str(row["outcome"]) for row in finished),
         used_gpu_s=sum(row.get("allocated_gpu_s") or 0.0 for row in rows),
         device_hour_word=words_of_run(store.meaning, rows).hour,
         driver=store.driver,
-        running=store.running(),
+        running=tuple(key for key in store.running() if key not in ended),
         num_missing=_num_missing(experiment, finished) if experiment else None,
         reasons=tuple(
             f"{row['trial_id']}: {row['outcome']}. {row['reason'] or ''}".rstrip()

@@ -51,6 +51,7 @@ def test_status_names_attempts_that_a_dead_driver_left(scalelab, tmp_path) -> No
     *earlier, _ = ledger.read_text().splitlines(keepends=True)
     ledger.write_text("".join(earlier))
     last = store.rows()[-1]["trial_id"]
+    assert "begun, not ended" not in scalelab("status", store.directory).out
     (store.directory / "trials" / last / "001" / "result.json").unlink()
     out = scalelab("status", store.directory).out
     assert f"begun, not ended: {last}, attempt 1\n" in out
