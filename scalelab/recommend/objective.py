@@ -8,7 +8,7 @@ import numpy as np
 
 from scalelab.errors import SpecError
 from scalelab.experiment.trial import Target
-from scalelab.recommend.numerals import duration, number, percent
+from scalelab.recommend.numerals import device_time, duration, number, percent
 from scalelab.recommend.prices import Price
 
 _TIE = 0.01  # of the cost: below it the faster allocation wins
@@ -67,7 +67,7 @@ class Constraints:
         if self.max_time_s is not None:
             words.append(f"< {duration(self.max_time_s)}")
         if self.max_gpu_hours is not None:
-            words.append(f"< {number(self.max_gpu_hours)} {device_hour_word}")
+            words.append(f"< {device_time(self.max_gpu_hours, device_hour_word)}")
         if self.max_cost_usd is not None:
             words.append(f"< {number(self.max_cost_usd)} usd")
         return tuple(words)

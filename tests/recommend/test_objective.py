@@ -38,6 +38,7 @@ def test_every_limit_must_hold():
     assert limits.held(spent).tolist() == [True, False, False]
     assert limits.excess(spent) == pytest.approx([1.0, 1.2, 2.0])
     assert limits.in_words("GPU-h") == ("< 8 GPU-h", "< 20 usd")
+    assert Constraints(max_gpu_hours=1e-3).in_words("core-h") == ("< 3.6 core-s",)
 
 
 def test_pareto_keeps_ties_and_drops_the_beaten():
