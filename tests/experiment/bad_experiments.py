@@ -34,7 +34,7 @@ WORKLOAD: dict[str, Any] = {
     "parallelism": "ddp",
     "precision": ["fp32", "bf16"],
     "seed": [0, 1],
-    "options": {"feed": ["sharded", "streamed"]},
+    "options": {"dropout": [0.1, 0.2]},
     "scaling": "strong",
     "product": False,
     "site": {"nodes": 2, "gpus_per_node": 2, "device_type": "cpu"},
@@ -97,7 +97,7 @@ NOT_A_SETTING: tuple[Any, ...] = (
 # Keys that take any text, any number or both: only the wrong shape breaks them.
 FREE = {
     ("workload", "hidden_sizes"),
-    ("options", "feed"),
+    ("options", "dropout"),
     ("code", "root"),
     ("code", "snapshot"),
     ("metrics", "jsonl"),
