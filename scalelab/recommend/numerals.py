@@ -76,6 +76,8 @@ def device_time(hours: float, hour_word: str) -> str:
 
     >>> device_time(30.6, "GPU-h"), device_time(3.3e-05, "emulated core-h")
     ('30.6 GPU-h', '0.12 emulated core-s')
+    >>> device_time(0, "GPU-h")
+    '0 GPU-h'
     """
     scale, unit = device_time_unit(hours, hour_word)
     return f"{number(hours / scale)} {unit}"
@@ -83,7 +85,7 @@ def device_time(hours: float, hour_word: str) -> str:
 
 def device_time_unit(hours: float, hour_word: str) -> tuple[float, str]:
     """Return the unit for a device time: its length in device-hours and its name."""
-    if hours >= _FEW_HOURS:
+    if hours >= _FEW_HOURS or hours == 0:
         return 1.0, hour_word
     return 1 / 3600, f"{hour_word.removesuffix('h')}s"
 
