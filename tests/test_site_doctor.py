@@ -432,4 +432,4 @@ def test_a_failure_of_every_node_group_is_said_once(
         program(name, "echo down >&2; exit 1")
     groups = {"big": {}, "small": {"gpus_per_node": 2}}
     found = broken(examined({**SLURM, "node_groups": groups}, tmp_path / "runs"))
-    assert list(found) == ["big, small: batch system", "big, small: job of 1 node"]
+    assert list(found) == ["big, small: batch system"]

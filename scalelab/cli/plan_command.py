@@ -124,6 +124,8 @@ def _job_scripts(asked: Sweep) -> Iterator[str]:
         largest[trial.node_group] = max(before, trial.allocation.num_nodes)
     # Jobs are numbered through the run, whatever their nodes.
     for number, (group, num_nodes) in enumerate(largest.items(), start=1):
+        if number > 1:
+            yield ""
         name = f"{asked.directory.name}-{number}"
         yield from _job_script(asked, asked.site.groups[group], num_nodes, name)
 
