@@ -64,6 +64,8 @@ def test_more_passes_take_longer_and_less_each(swept):
         times = law.predict(asked)["step_time_s"].to_numpy()
         assert (np.diff(times) > 0).all()
         assert (np.diff(times / passes) <= 1e-3 * times[0]).all()
+        truth = [declared_step_time(machine, 8, 16, count) for count in passes]
+        assert times == pytest.approx(truth, rel=0.1)
 
 
 def test_no_device_does_more_than_a_device_alone(swept):
