@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 DEADLINE_S = 60.0
+LONGEST_PAUSE_S = 0.5
 
 
 def wait_until(
@@ -21,7 +22,7 @@ def wait_until(
     Parameters
     ----------
     condition
-        Looked at again and again, but no more than a third of the time.
+        Looked at again and again, but hardly more than a tenth of the time.
     what
         Waited for, in words.
     within_s
@@ -36,4 +37,4 @@ def wait_until(
             return value
         now_s = time.monotonic()
         assert now_s < deadline_s, f"not within {within_s:g} s: {what}\n{said()}"
-        time.sleep(max(0.005, 2 * (now_s - looked_s)))
+        time.sleep(min(max(0.01, 9 * (now_s - looked_s)), LONGEST_PAUSE_S))

@@ -4,8 +4,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from scalelab.experiment.trial import FIRST_CANARY
 DIGITS = """\
 name: small
 workload: {name: digits_mlp, hidden_sizes: [64]}
-measure: {warmup_steps: 5, steps: 200, repeats: 8, canary_every: 4}
+measure: {warmup_steps: 5, steps: 100, repeats: 8, canary_every: 4}
 job: {samples: 100000}
 gpus: 1
 local_batch_size: [16, 32, 64]
@@ -32,21 +31,29 @@ gpus: [1, 2]
 local_batch_size: [4, 8]
 site: {device_type: cpu, gpus_per_node: 2}
 """
-BUSY = "import os, sys\nos.sched_setaffinity(0, {int(sys.argv[1])})\nwhile True: pass"
+BUSY = "import os\nos.sched_setaffinity(0, {int(input())})\nwhile True: pass"
 
 
-@contextmanager
-def neighbours(core: str, count: int = 9) -> Iterator[None]:
-    """Keep a core busy, so that a rank on it gets a share of it."""
+@pytest.fixture
+def come() -> Iterator[Callable[[str], None]]:
+    """Return what sends busy neighbours to a core, so that a rank gets a share of it.
+
+    They have started before: on a busy core that would take them a while.
+    """
     started = [
-        subprocess.Popen([sys.executable, "-c", BUSY, core]) for _ in range(count)
+        subprocess.Popen([sys.executable, "-c", BUSY], stdin=subprocess.PIPE, text=True)
+        for _ in range(9)
     ]
-    try:
-        yield
-    finally:
+
+    def come(core: str) -> None:
         for process in started:
-            process.kill()
-            process.wait()
+            assert process.stdin is not None
+            print(core, file=process.stdin, flush=True)
+
+    yield come
+    for process in started:
+        process.kill()
+        process.communicate()
 
 
 def wait_until(process: subprocess.Popen[str], num_ended: int) -> None:
@@ -66,13 +73,13 @@ def canaries() -> list[int]:
 
 @pytest.mark.slow
 def test_neighbours_that_come_halfway_are_seen_and_said(
-    start: Start, scalelab, here: Path
+    start: Start, scalelab, here: Path, come: Callable[[str], None]
 ) -> None:
     process = start(DIGITS)
     wait_until(process, num_ended=14)
     (core,) = rows()[0]["device_ids"]
-    with neighbours(core):
-        out, err = process.communicate(timeout=PATIENCE_S)
+    come(core)
+    out, err = process.communicate(timeout=PATIENCE_S)
 
     assert process.returncode == 0, err
     assert canaries() == [0, 4, 8, 12, 16, 20, 24]
