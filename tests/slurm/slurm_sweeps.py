@@ -20,11 +20,6 @@ SITE = {
     "partition": "gpu",
     "poll_interval": "1s",
 }
-DIGITS = {
-    "workload": {"name": "digits_mlp", "hidden_sizes": [32]},
-    "measure": {"kind": "throughput", "warmup_steps": 2, "steps": 20, "repeats": 1},
-    "local_batch_size": [16],
-}
 EMULATED = {
     "workload": {"name": "emulated"},
     "measure": {"kind": "throughput", "warmup_steps": 1, "steps": 4, "repeats": 1},

@@ -134,7 +134,7 @@ def test_a_script_that_reports_json_is_the_same_as_on_one_machine(
         measure={"warmup_steps": 20, "steps": 60, "repeats": 1},
         local_batch_size=[64],
         nodes=[1, 2],
-        gpus_per_node=[2],
+        gpus_per_node=[1],
     )
     del script["gpus"]
     _, there = sweep(slurm_for_users, script, PROFILE)

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from slurm_sweeps import DIGITS, SITE, Swept
+from slurm_sweeps import EMULATED, SITE, Swept
 from throwaway_slurm import ThrowawaySlurm
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -25,7 +25,7 @@ GROUPS = {
 def test_trials_run_on_nodes_of_their_own_group(
     slurm: ThrowawaySlurm, provision: str
 ) -> None:
-    experiment = {**DIGITS, "gpus": [1, 2], "node_group": ["left", "right"]}
+    experiment = {**EMULATED, "gpus": [1, 2], "node_group": ["left", "right"]}
     name = f"groups-{provision}"
     swept = Swept(
         slurm, name, experiment, SITE, provision=provision, node_groups=GROUPS
@@ -41,7 +41,8 @@ def test_trials_run_on_nodes_of_their_own_group(
     }
     assert {host for each in rows.loc["left", "hosts"] for host in each} <= {"n1", "n2"}
     assert set(rows.loc[("right", 2), "hosts"]) == {"n3", "n4"}
-    assert rows["validity"].map(len).sum() == 0
+    # Where the machine is busy, its emulated steps come late.
+    assert {mark for each in rows["validity"] for mark in each} <= {"unsteady_clock"}
     code, said = swept.run()
     assert code == 0, said
     assert len(swept.check_complete(4)) == 4
@@ -50,7 +51,7 @@ def test_trials_run_on_nodes_of_their_own_group(
 def test_every_group_is_checked_and_each_shows_its_script(
     slurm: ThrowawaySlurm,
 ) -> None:
-    experiment = {**DIGITS, "gpus": [1, 2], "node_group": ["left", "right"]}
+    experiment = {**EMULATED, "gpus": [1, 2], "node_group": ["left", "right"]}
     Swept(slurm, "groups", experiment, SITE, node_groups=GROUPS)
     code, said = slurm.scalelab("doctor", "--site", "./groups-site.yaml", "--job")
     assert code == 0, said

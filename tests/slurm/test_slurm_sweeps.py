@@ -4,7 +4,7 @@ import re
 
 import batch_scenarios
 import pytest
-from slurm_sweeps import DIGITS, EMULATED, Swept
+from slurm_sweeps import EMULATED, Swept
 from throwaway_slurm import ThrowawaySlurm
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(300)]
 def test_a_pool_of_one_node_jobs_runs_trials_on_one_to_four_nodes(
     slurm: ThrowawaySlurm,
 ) -> None:
-    swept = Swept(slurm, "pool", {**DIGITS, "gpus": [1, 2, 4, 8]})
+    swept = Swept(slurm, "pool", {**EMULATED, "gpus": [1, 2, 4, 8]})
     code, said = swept.run()
     assert code == 0, said + swept.job_logs()
     rows = swept.check_complete(4).set_index("world_size")

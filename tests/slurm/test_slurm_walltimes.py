@@ -15,13 +15,13 @@ from scalelab.records.store import RunStore
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(400)]
 
 # The same training as digits_mlp, but slowly where jobs are: on one machine it takes a
-# second, in jobs 80.
+# second, in jobs 50.
 SLOW_DIGITS = """
 import os, time
 from torch import nn
 from scalelab.training.workloads.digits_mlp import DigitsMlp
 
-PAUSE_S = 0.08 if "SLURM_JOB_ID" in os.environ else 0.0
+PAUSE_S = 0.05 if "SLURM_JOB_ID" in os.environ else 0.0
 
 
 class Pause(nn.Module):
