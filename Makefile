@@ -4,7 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST ?= $(BIN)/pytest
 JOBS ?= 2
-TESTS := --numprocesses $(JOBS) --dist loadfile
+# Slow tests wait for a good part of their time.
+SLOW_JOBS ?= 3
+TESTS := --dist loadfile --numprocesses
 SLOW := "slow or network or browser"
 SEEDS ?= 5
 BENCHMARKS := launch dispatch instrumentation records cli packing
@@ -16,14 +18,14 @@ sweep: $(INSTALLED)
 	$(BIN)/scalelab sweep experiments/digits.yaml
 
 test: $(INSTALLED)
-	$(PYTEST) $(TESTS) -m "not slow and not network and not browser"
+	$(PYTEST) $(TESTS) $(JOBS) -m "not slow and not network and not browser"
 
 test-all: $(INSTALLED)
 	$(BIN)/coverage erase
 	$(MAKE) test PYTEST="$(BIN)/coverage run -m pytest"
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
-	$(BIN)/pytest $(TESTS) -m $(SLOW)
+	$(BIN)/pytest --no-loadscope-reorder $(TESTS) $(SLOW_JOBS) -m $(SLOW)
 
 test-faults: $(INSTALLED)
 	SCALELAB_FAULT_SEEDS=$(SEEDS) $(BIN)/pytest tests/faults

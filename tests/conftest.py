@@ -3,6 +3,7 @@
 import shutil
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +19,16 @@ for _number, _usual in (
 ):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _usual)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that may take longest: none of them is left for the end."""
+    longest_s: dict[Path, float] = {}
+    for item in items:
+        mark = item.get_closest_marker("timeout")
+        limit_s = mark.args[0] if mark else 0.0
+        longest_s[item.path] = max(limit_s, longest_s.get(item.path, 0.0))
+    items.sort(key=lambda item: -longest_s[item.path])
 
 
 @pytest.fixture
