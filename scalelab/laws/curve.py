@@ -92,7 +92,7 @@ class Curve:
         offset = np.full(len(frame), np.log(self.points.time_unit_s))
         if self.residual is None:
             return offset
-        inside = self.coverage.distance(Configurations.of(frame)).max(axis=1) == 0
+        inside = self.coverage.surrounds(Configurations.of(frame))
         return np.asarray(offset + self.residual.correction(at, inside))
 
     def _drift(self, frame: pd.DataFrame) -> np.ndarray:

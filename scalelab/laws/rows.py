@@ -183,14 +183,17 @@ def step_time_rows(observations: pd.DataFrame) -> FitRows:
     with np.errstate(divide="ignore", invalid="ignore"):
         implied = completed["global_batch_size"].to_numpy() / throughput
     step_time = np.where(np.isfinite(step_time), step_time, implied)
-    positive = np.isfinite(step_time) & (step_time > 0) & (world >= 1)
-    positive &= (completed[list(CONFIGURATION)] >= 1).all(axis=1).to_numpy()
+    is_timed = np.isfinite(step_time) & (step_time > 0)
+    counts = completed[list(CONFIGURATION)].to_numpy()
+    is_possible = (np.isfinite(counts) & (counts >= 1)).all(axis=1)
+    is_possible &= completed["num_nodes"].to_numpy() <= world
     reasons = [
-        _why_unfit(outcome, validity, is_positive)
-        for outcome, validity, is_positive in zip(
+        _why_unfit(*row)
+        for row in zip(
             cells(observations, "outcome"),
             cells(observations, "validity"),
-            positive,
+            is_possible,
+            is_timed,
             strict=True,
         )
     ]
@@ -210,9 +213,13 @@ def cells(frame: pd.DataFrame, name: str) -> Sequence[object]:
     return frame[name].tolist() if name in frame.columns else [None] * len(frame)
 
 
-def _why_unfit(outcome: object, validity: object, has_step_time: bool) -> str:
+def _why_unfit(
+    outcome: object, validity: object, is_possible: bool, is_timed: bool
+) -> str:
     if isinstance(outcome, str) and outcome not in _USABLE_OUTCOMES:
         return outcome
     if reasons := invalid_reasons(validity):
         return ", ".join(sorted(reasons))
-    return "" if has_step_time else "no step time"
+    if not is_possible:
+        return "no possible configuration"
+    return "" if is_timed else "no step time"

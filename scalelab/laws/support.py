@@ -131,9 +131,7 @@ class Coverage:
     def support(self, query: Configurations) -> np.ndarray:
         """Return a :class:`Support` value per configuration, shape (n,), as text."""
         measured = self._is_measured(query)
-        outside = self.distance(query).max(axis=1, initial=0.0) > 1e-9
-        per_node = self.at.world_size / self.at.num_nodes
-        outside |= _outside(query.world_size / query.num_nodes, per_node)
+        outside = self._is_beyond(query)
         kind = np.where(outside, Support.EXTRAPOLATED.value, Support.INTERPOLATED.value)
         open_at = [np.zeros(len(measured), dtype=bool), *self._open_at(query).values()]
         unknown = np.logical_or.reduce(open_at) & ~measured
@@ -151,6 +149,20 @@ class Coverage:
         nodes = _beyond(query.num_nodes, self.at.num_nodes)
         batch = _beyond(query.samples, self.at.samples)
         return np.column_stack([np.maximum(scale, nodes), batch])
+
+    def surrounds(self, query: Configurations) -> np.ndarray:
+        """Tell which configurations lie inside the measured range of everything.
+
+        Physics says what further passes cost, so these count as interpolated; what was
+        learned without physics holds for as many passes as were measured.
+        """
+        passes = _outside(query.accumulation, self.at.accumulation)
+        return np.asarray(~(self._is_beyond(query) | passes))
+
+    def _is_beyond(self, query: Configurations) -> np.ndarray:
+        per_node = self.at.world_size / self.at.num_nodes
+        fuller = _outside(query.world_size / query.num_nodes, per_node)
+        return np.asarray(self.distance(query).max(axis=1, initial=0.0) > 1e-9) | fuller
 
     def _tier_range(self, *, across_nodes: bool) -> np.ndarray:
         sizes = self.sizes(across_nodes=across_nodes)

@@ -8,6 +8,7 @@ from scalelab.laws.baselines import law_named
 from scalelab.laws.convergence import ConvergenceLaw
 from scalelab.laws.end_to_end import EndToEndLaw
 from scalelab.laws.memory import MemoryLaw
+from scalelab.laws.step_time import StepTimeLaw
 from scalelab.laws.time_to_target import TimeToTargetLaw
 
 RUNS = pd.DataFrame(
@@ -25,12 +26,14 @@ LAWS = {
     "convergence": ConvergenceLaw.fit(RUNS),
     "end_to_end": EndToEndLaw.fit(RUNS),
     "memory": MemoryLaw.fit(RUNS),
+    "step_time": StepTimeLaw.fit(RUNS),
     "time_to_target": TimeToTargetLaw.fit(RUNS, law_named("amdahl")),
 }
 NEEDS = {
     "convergence": ["global_batch_size"],
     "end_to_end": ["world_size", "global_batch_size"],
     "memory": ["local_batch_size"],
+    "step_time": ["world_size", "local_batch_size"],
     "time_to_target": ["world_size", "global_batch_size"],
 }
 GOOD = pd.DataFrame(
@@ -70,7 +73,9 @@ def test_a_question_beyond_all_machines_is_answered_with_a_number(law):
     assert (numbers >= 0).all()
 
 
-@pytest.mark.parametrize("law", ["convergence", "end_to_end", "time_to_target"])
+@pytest.mark.parametrize(
+    "law", ["convergence", "end_to_end", "step_time", "time_to_target"]
+)
 @pytest.mark.parametrize("interval", [0, 1, -0.5, 80, np.nan])
 def test_an_interval_is_a_share(law, interval):
     with pytest.raises(SpecError, match=f"interval={interval} must lie between 0"):

@@ -65,6 +65,18 @@ def test_rows_are_left_out_for_a_stated_reason():
     assert chosen.frame["world_size"].tolist() == [1, 2]
 
 
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("world_size", np.inf), ("num_nodes", 5), ("local_batch_size", 0)],
+)
+def test_what_no_run_can_have_been_is_left_out(column, value):
+    frame = pd.DataFrame(
+        {"world_size": [4, 4.0], "num_nodes": 1, "local_batch_size": 8}
+    ).assign(step_time_s=0.1)
+    frame[column] = [frame[column].iloc[0], value]
+    assert step_time_rows(frame).left_out == {"no possible configuration": 1}
+
+
 def test_curves_split_on_what_is_fixed_and_on_options():
     frame = pd.DataFrame(
         {

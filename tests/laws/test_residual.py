@@ -40,39 +40,54 @@ def test_a_pattern_is_learned_and_kept_inside_the_measured_range(rng):
     assert (correction[40:] == 0).all()
 
 
+def passes(frame, count):
+    return frame.assign(gradient_accumulation_steps=count)
+
+
 def test_a_long_history_is_interpolated_better_and_extrapolated_as_before(machine):
     """Uneven placements are slow at some batches; 1200 configurations show it."""
     rng = np.random.default_rng(5)
 
-    def measured(sizes, batches):
+    def measured(places, batches):
         rows = [
-            (n, -(-n // 4), b, declared_step_time(machine, n, b) * slow(n, b))
-            for n in sizes
+            (n, m, b, declared_step_time(machine, n, b) * slow(n, b))
+            for n, m in places
             for b in batches
         ]
         names = ["world_size", "num_nodes", "local_batch_size", "step_time_s"]
-        frame = pd.DataFrame(rows, columns=names)
-        frame["gradient_accumulation_steps"] = 1
-        return frame.assign(
-            step_time_s=lambda t: (
-                t.step_time_s * np.exp(0.01 * rng.standard_normal(len(t)))
-            )
-        )
+        frame = passes(pd.DataFrame(rows, columns=names), 1)
+        luck = np.exp(0.01 * rng.standard_normal(len(frame)))
+        return frame.assign(step_time_s=frame["step_time_s"] * luck)
 
     def slow(world_size, batch):
         return 1.3 if world_size % 4 and 40 <= batch < 90 else 1.0
 
-    seen = measured([1, 2, 3, 4, 6, 8, 10, 12], range(4, 154))
-    near = measured([5, 7, 9, 11], range(5, 153, 3))
-    far = measured([32, 64], range(5, 153, 3))
+    def full(*sizes):
+        return [(n, -(-n // 4)) for n in sizes]
+
+    seen = measured(full(1, 2, 3, 4, 6, 8, 10, 12), range(4, 154))
     curve = Curve.fit((), step_time_rows(seen).frame, StepTimePrior.shipped())
     assert curve.residual is not None
 
-    def error(frame, with_residual):
+    def both(frame):
         at = Configurations.of(frame, curve.points.batch_unit)
         plain = curve.ensemble.mixture(at).mean + np.log(curve.points.time_unit_s)
-        answer = curve.mixture(frame).mean if with_residual else plain
-        return np.abs(answer - np.log(frame["step_time_s"].to_numpy())).mean()
+        return curve.mixture(frame).mean, plain
 
-    assert error(near, True) < error(near, False)
-    assert error(far, True) == pytest.approx(error(far, False))
+    near = measured(full(5, 7, 9, 11), range(5, 153, 3))
+    truth = np.log(near["step_time_s"].to_numpy())
+    with_it, without = (np.abs(answer - truth).mean() for answer in both(near))
+    assert with_it < 0.9 * without
+
+    moving = range(41, 90, 3)  # where the correction inside is largest
+    beyond = {
+        "more devices": measured(full(32, 64), moving),
+        "larger batches": measured(full(6, 10), range(160, 400, 16)),
+        "smaller batches": measured(full(6, 10), [1, 2, 3]),
+        "more nodes": measured([(10, 10)], moving),
+        "fuller nodes": measured([(10, 2), (6, 1)], moving),
+        "more passes": passes(measured(full(6, 10), moving), 8),
+    }
+    for name, frame in beyond.items():
+        answer, physics = both(frame)
+        assert answer == pytest.approx(physics, abs=1e-12), name

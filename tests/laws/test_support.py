@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 
@@ -39,6 +41,13 @@ def test_fuller_nodes_than_any_measured_are_extrapolated():
         Support.EXTRAPOLATED,
         Support.EXTRAPOLATED,
     ]
+
+
+def test_more_passes_than_measured_are_inside_for_physics_alone():
+    asked = replace(MEASURED, accumulation=4 * MEASURED.accumulation)
+    assert set(FULL.support(asked)) == {Support.INTERPOLATED}
+    assert not FULL.surrounds(asked).any()
+    assert FULL.surrounds(MEASURED).all()
 
 
 def test_distance_counts_doublings_beyond_the_range():
