@@ -7,14 +7,15 @@ T1, T2, T3: at most four, one, two nodes, then more. T4: a random 30%, then the 
 T5: five probes spread over at most two nodes, then the rest. T6: all but the most
 devices, then these, on curves that are not dense. T7: the smaller half of the local
 batches, then the larger. T8: three probes, then the rest. With full curves of the other
-workloads on the machine: T8, and T2m, T3m, T5m as T2, T3, T5.
+workloads on the machine: T8, and T2m, T3m, T5m as T2, T3, T5. With that of the same
+workload on another machine: T3w, T5w, T7w as T3, T5, T7.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -44,7 +45,13 @@ def cases(table: pd.DataFrame) -> list[Case]:
         beside &= (table["source"] == machine["source"]) & ~table.index.isin(
             curve.index
         )
-        found += _dense_cases(curve.reset_index(drop=True), table[beside])
+        known = _dense_cases(curve.reset_index(drop=True), table[beside])
+        found += known
+        if "workload" in table.columns:
+            elsewhere = dense & (table["source"] == machine["source"])
+            elsewhere &= table["gpu_type"] != machine["gpu_type"]
+            elsewhere &= table["workload"] == curve["workload"].iloc[0]
+            found += _known_elsewhere(known, table[elsewhere])
     for name, curve in table[~dense].groupby("curve_id"):
         largest = curve["gpus"] == curve["gpus"].max()
         found += _case("T6", str(name), curve, ~largest)
@@ -68,7 +75,24 @@ def _case(
         )
 
 
-def _dense_cases(curve: pd.DataFrame, others: pd.DataFrame) -> Iterator[Case]:
+def _known_elsewhere(found: list[Case], others: pd.DataFrame) -> Iterator[Case]:
+    """Yield cases again, their workload measured on other machines."""
+
+    def named(table: pd.DataFrame) -> pd.DataFrame:
+        return table.assign(curve_id=table["workload"])
+
+    for case in found if len(others) else ():
+        if case.task in ("T3", "T5", "T7"):
+            yield replace(
+                case,
+                task=f"{case.task}w",
+                train=named(case.train),
+                query=named(case.query),
+                others=named(others),
+            )
+
+
+def _dense_cases(curve: pd.DataFrame, others: pd.DataFrame) -> list[Case]:
     name = str(curve["curve_id"].iloc[0])
     nodes, batch = curve["nodes"], curve["local_batch"]
     batches = np.sort(batch.unique())
@@ -86,8 +110,7 @@ def _dense_cases(curve: pd.DataFrame, others: pd.DataFrame) -> Iterator[Case]:
     }
     if len(batches) >= 4:
         splits["T7"] = batch <= batches[len(batches) // 2 - 1]
-    for task, seen in splits.items():
-        yield from _case(task, name, curve, seen)
+    found = [c for task, seen in splits.items() for c in _case(task, name, curve, seen)]
     if len(others):
         splits = {
             "T2m": nodes == 1,
@@ -96,7 +119,8 @@ def _dense_cases(curve: pd.DataFrame, others: pd.DataFrame) -> Iterator[Case]:
             "T8": pd.Series(three),
         }
         for task, seen in splits.items():
-            yield from _case(task, name, curve, seen, others)
+            found += _case(task, name, curve, seen, others)
+    return found
 
 
 Probe = tuple[int, int, float]

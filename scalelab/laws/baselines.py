@@ -113,10 +113,10 @@ class RivalLaw(StepTimeLaw):
     form: ClassVar[type[Form]]
 
     @classmethod
-    def _fit_curve(
-        cls, key: CurveKey, frame: pd.DataFrame, prior: StepTimePrior
-    ) -> CurveModel:
-        return RivalCurve.fit(cls.form(), frame)
+    def _fit_curves(
+        cls, frames: Mapping[CurveKey, pd.DataFrame], prior: StepTimePrior
+    ) -> Mapping[CurveKey, CurveModel]:
+        return {key: RivalCurve.fit(cls.form(), frame) for key, frame in frames.items()}
 
     @staticmethod
     def _middle(run: Mixture) -> np.ndarray:

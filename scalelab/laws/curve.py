@@ -53,7 +53,7 @@ class Curve:
         """Fit the rows of one curve, see :func:`step_time_rows`."""
         points = Points.of(frame)
         sizes = frame["gradient_bytes"].dropna().unique()
-        ensemble = Ensemble.fit(points, prior.about(key))
+        ensemble = Ensemble.fit(points, prior.about(key, points.batch_unit))
         return cls(
             points=points,
             coverage=Coverage(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
@@ -16,11 +16,12 @@ from scalelab.laws.ensemble import Ensemble
 from scalelab.laws.physics import Configurations
 from scalelab.laws.points import Points
 from scalelab.laws.rows import CurveKey, split_curves, step_time_rows
-from scalelab.laws.shapes import PARAMETERS, Shape
+from scalelab.laws.shapes import PARAMETERS, Shape, in_batch_unit
 from scalelab.laws.support import Coverage
 
 _SHIPPED = "data/step_time_prior.json"
-_MACHINE = ("device_type", "device_name")
+_MACHINE = ("device_type", "device_name", "node_group")
+_MOST_RELATIVES = 24  # a longer history would cost more time than it can still teach
 # of the variance of a parameter between curves, what belongs to the machine
 SHARE_OF_MACHINE = {
     "batch_exponent": 0.2,
@@ -37,12 +38,20 @@ SHARE_OF_MACHINE = {
 }
 # ... and to the workload wherever it runs
 _OF_WORKLOAD = {
-    "fixed_share": 0.2,
-    "batch_exponent": 0.4,
-    "batch_sharpness": 0.2,
+    "fixed_share": 0.6,
+    "batch_exponent": 0.7,
+    "batch_sharpness": 0.5,
     "exchange": 0.4,
     "overlap": 0.2,
 }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Told:
+    """The parameters of a fitted shape, and what the points say about them."""
+
+    parameters: np.ndarray
+    evidence: Evidence
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,16 +62,26 @@ class Relative:
     ----------
     key
         What is fixed along it.
-    evidence
-        What it says, by shape.
+    batch_unit
+        Samples in which its parameters count local batches.
+    fits
+        By shape.
     tells_of
         Parameters, as :class:`scalelab.laws.support.Gap` names them, that its own
         configurations determine.
     """
 
     key: CurveKey
-    evidence: Mapping[Shape, Evidence]
+    batch_unit: float
+    fits: Mapping[Shape, Told]
     tells_of: frozenset[str]
+
+    def evidence_in(self, shape: Shape, batch_unit: float) -> Evidence:
+        """Return what it says about its workload's parameters in another unit."""
+        told = self.fits[shape]
+        moved = in_batch_unit(told.parameters, batch_unit / self.batch_unit)
+        change = told.evidence.information @ (moved - told.parameters)
+        return replace(told.evidence, pull=told.evidence.pull + change)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,63 +122,122 @@ class StepTimePrior:
 
     def taught_by(self, observations: pd.DataFrame) -> StepTimePrior:
         """Return the prior with these curves as relatives, see :meth:`learn`."""
-        rows = step_time_rows(observations).frame
-        relatives = tuple(
-            _relative(key, frame, self.beliefs)
-            for key, frame in split_curves(rows).items()
-            if len(frame)
+        curves = split_curves(step_time_rows(observations).frame)
+        largest = sorted(curves, key=lambda key: len(curves[key]), reverse=True)
+        return self.beside(
+            _relative(key, curves[key], self.beliefs)
+            for key in largest[:_MOST_RELATIVES]
+            if len(curves[key])
         )
-        return replace(self, relatives=relatives)
 
-    def about(self, key: CurveKey) -> Mapping[Shape, Belief]:
-        """Return the beliefs about one curve, by shape."""
-        elsewhere = self._related(key, ("workload",), but=_MACHINE)
-        beside = self._related(key, _MACHINE)
+    def beside(self, relatives: Iterable[Relative]) -> StepTimePrior:
+        """Return the prior with further relatives."""
+        return replace(self, relatives=(*self.relatives, *relatives))
+
+    def of_each(
+        self, curves: Mapping[CurveKey, pd.DataFrame]
+    ) -> dict[CurveKey, StepTimePrior]:
+        """Return the prior of each of several curves that teach one another.
+
+        A curve learns from those that were measured on more nodes or devices than it
+        was; those that share its gaps would repeat what it knows.
+
+        Parameters
+        ----------
+        curves
+            Their rows, see :func:`~scalelab.laws.rows.step_time_rows`.
+        """
+        reach = {
+            key: tuple(frame[["num_nodes", "world_size"]].max())
+            for key, frame in curves.items()
+        }
+        teachers = {
+            key: [k for k in curves if reach[k] > reach[key] and _are_related(k, key)]
+            for key in curves
+        }
+        needed = {name for names in teachers.values() for name in names}
+        largest = sorted(needed, key=lambda key: (-len(curves[key]), str(key)))
+        known = {
+            key: _relative(key, curves[key], self.beliefs)
+            for key in largest[:_MOST_RELATIVES]
+        }
+        return {
+            key: self.beside(known[name] for name in names if name in known)
+            for key, names in teachers.items()
+        }
+
+    def about(self, key: CurveKey, batch_unit: float) -> Mapping[Shape, Belief]:
+        """Return the beliefs about one curve, by shape.
+
+        Parameters
+        ----------
+        key
+            What is fixed along it.
+        batch_unit
+            Samples in which its parameters count local batches.
+        """
+        same_work = [r for r in self.relatives if _is_same_work(r.key, key)]
+        beside = [r for r in self.relatives if _is_beside(r.key, key)]
         beliefs = {}
         for shape, belief in self.beliefs.items():
-            for relatives, shares in (
-                (elsewhere, _OF_WORKLOAD),
-                (beside, SHARE_OF_MACHINE),
-            ):
-                told = [relative.evidence[shape] for relative in relatives]
-                shared = np.array([shares.get(name, 0.0) for name in PARAMETERS])
-                belief = informed(belief, told, shared)
-            beliefs[shape] = belief
+            told = [r.evidence_in(shape, batch_unit) for r in same_work]
+            belief = informed(belief, told, _shares(_OF_WORKLOAD))
+            told = [r.fits[shape].evidence for r in beside]
+            beliefs[shape] = informed(belief, told, _shares(SHARE_OF_MACHINE))
         return beliefs
 
     def told_about(self, key: CurveKey) -> frozenset[str]:
         """Return parameters that other curves of the same machine determine."""
-        told = (relative.tells_of for relative in self._related(key, _MACHINE))
+        told = (r.tells_of for r in self.relatives if _is_beside(r.key, key))
         return frozenset().union(*told)
 
-    def _related(
-        self, key: CurveKey, same: tuple[str, ...], but: tuple[str, ...] = ()
-    ) -> list[Relative]:
-        asked = dict(key)
-        return [
-            relative
-            for relative in self.relatives
-            if all(dict(relative.key).get(name) == asked.get(name) for name in same)
-            and (
-                not but
-                or any(dict(relative.key).get(name) != asked.get(name) for name in but)
-            )
-        ]
+
+def _is_beside(one: CurveKey, other: CurveKey) -> bool:
+    """Say whether two curves exchange in one way on one machine."""
+    mine, yours = dict(one), dict(other)
+    same = (*_MACHINE, "parallelism")
+    return _is_real(one, other) and all(mine.get(k) == yours.get(k) for k in same)
+
+
+def _is_same_work(one: CurveKey, other: CurveKey) -> bool:
+    """Say whether two curves are one workload, be it on two machines."""
+    mine, yours = (
+        {name: value for name, value in key if name not in _MACHINE}
+        for key in (one, other)
+    )
+    return _is_real(one, other) and "workload" in mine and mine == yours
+
+
+def _is_real(*keys: CurveKey) -> bool:
+    """Say whether all were measured; an emulated curve declares its own machine."""
+    return not any(dict(key).get("emulated") for key in keys)
+
+
+def _are_related(one: CurveKey, other: CurveKey) -> bool:
+    return _is_beside(one, other) or _is_same_work(one, other)
 
 
 def _relative(
     key: CurveKey, frame: pd.DataFrame, beliefs: Mapping[Shape, Belief]
 ) -> Relative:
-    ensemble = Ensemble.fit(Points.of(frame), beliefs)
+    points = Points.of(frame)
+    ensemble = Ensemble.fit(points, beliefs)
     coverage = Coverage(at=Configurations.of(frame), informed=frozenset())
     return Relative(
         key=key,
-        evidence={
-            shape: fit.evidence(ensemble.process)
+        batch_unit=points.batch_unit,
+        fits={
+            shape: Told(
+                parameters=fit.parameters, evidence=fit.evidence(ensemble.process)
+            )
             for shape, fit in ensemble.fits.items()
         },
         tells_of=coverage.determined(),
     )
+
+
+def _shares(by_name: Mapping[str, float]) -> np.ndarray:
+    return np.array([by_name.get(name, 0.0) for name in PARAMETERS])
 
 
 @cache

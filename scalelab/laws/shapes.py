@@ -94,6 +94,26 @@ def log_time(
     return _join(parameters, at, (compute, compute_slopes), (sync, sync_slopes))
 
 
+def in_batch_unit(parameters: np.ndarray, factor: float) -> np.ndarray:
+    """Return the parameters that tell the same times in a batch unit so much larger.
+
+    Parameters
+    ----------
+    parameters : ndarray, shape (13,)
+    factor
+        New unit over old unit.
+    """
+    changed = parameters.copy()
+    power = 1 + np.exp(parameters[3])
+    log_share, log_rest = -np.logaddexp(0, [-parameters[1], parameters[1]])
+    growing = power * parameters[2] * np.log(factor)
+    log_total = np.logaddexp(log_share, log_rest + growing)
+    changed[0] += log_total / power
+    changed[1] -= growing
+    changed[EXCHANGE] -= log_total / power
+    return changed
+
+
 Terms = tuple[np.ndarray, np.ndarray]
 
 

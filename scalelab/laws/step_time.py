@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 
 from scalelab.errors import FitError, NotIdentifiableError, SpecError
+from scalelab.laws.asked import asked_configurations
 from scalelab.laws.curve import Curve
 from scalelab.laws.interval import NUM_DRAWS, SEED, check_mass
 from scalelab.laws.mixture import Mixture
@@ -28,7 +29,6 @@ from scalelab.laws.physics import Terms
 from scalelab.laws.prior import StepTimePrior
 from scalelab.laws.rows import (
     CurveKey,
-    configurations,
     curve_label,
     split_curves,
     step_time_rows,
@@ -117,7 +117,7 @@ class StepTimeLaw:
     def fit(
         cls, observations: pd.DataFrame, prior: StepTimePrior | None = None
     ) -> Self:
-        """Fit every curve of the observations.
+        """Fit every curve of the observations; those of one machine teach each other.
 
         Parameters
         ----------
@@ -139,18 +139,17 @@ class StepTimeLaw:
                 f"None of the {len(observations)} rows has a usable step time"
                 f"{f' ({why})' if why else ''}. Run at least one throughput trial."
             )
-        belief = prior or StepTimePrior.shipped()
-        curves = {
-            key: cls._fit_curve(key, frame, belief)
-            for key, frame in split_curves(rows.frame).items()
-        }
+        curves = cls._fit_curves(
+            split_curves(rows.frame), prior or StepTimePrior.shipped()
+        )
         return cls(curves=curves, num_rows=len(rows.frame), left_out=rows.left_out)
 
-    @staticmethod
-    def _fit_curve(
-        key: CurveKey, frame: pd.DataFrame, prior: StepTimePrior
-    ) -> CurveModel:
-        return Curve.fit(key, frame, prior)
+    @classmethod
+    def _fit_curves(
+        cls, frames: Mapping[CurveKey, pd.DataFrame], prior: StepTimePrior
+    ) -> Mapping[CurveKey, CurveModel]:
+        priors = prior.of_each(frames)
+        return {key: Curve.fit(key, frames[key], priors[key]) for key in frames}
 
     def predict(
         self,
@@ -186,7 +185,8 @@ class StepTimeLaw:
         NotIdentifiableError
             Every configuration needs a parameter that the rows leave open.
         SpecError
-            A configuration does not say which curve it belongs to.
+            A configuration is none that a run could have, or does not say which curve
+            it belongs to.
         """
         check_mass(interval)
         parts = [
@@ -268,7 +268,7 @@ class StepTimeLaw:
     def _by_curve(self, frame: pd.DataFrame) -> list[tuple[CurveKey, pd.DataFrame]]:
         """Complete the configurations, indexed by position, and sort them by curve."""
         frame = frame.reset_index(drop=True)
-        completed = configurations(frame)
+        completed = asked_configurations(frame)
         return [
             (self._curve_of(key), completed.loc[part.index])
             for key, part in split_curves(frame).items()

@@ -162,7 +162,8 @@ class Coverage:
     def _is_beyond(self, query: Configurations) -> np.ndarray:
         per_node = self.at.world_size / self.at.num_nodes
         fuller = _outside(query.world_size / query.num_nodes, per_node)
-        return np.asarray(self.distance(query).max(axis=1, initial=0.0) > 1e-9) | fuller
+        far = self.distance(query).max(axis=1, initial=0.0) > 1e-9
+        return np.asarray(far | fuller)
 
     def _tier_range(self, *, across_nodes: bool) -> np.ndarray:
         sizes = self.sizes(across_nodes=across_nodes)

@@ -2,7 +2,13 @@ import numpy as np
 import pytest
 
 from scalelab.laws.physics import Configurations
-from scalelab.laws.shapes import NUM_PARAMETERS, PARAMETERS, Shape, log_time
+from scalelab.laws.shapes import (
+    NUM_PARAMETERS,
+    PARAMETERS,
+    Shape,
+    in_batch_unit,
+    log_time,
+)
 
 TYPICAL = np.array([0, 0.5, 0.95, 0.0, -1, 0.2, 0.3, 0.1, 0.1, 0, 0.4, -3.5, -5.0])
 GROWING = ["growth", "growth_per_node", "growth_nodes", "node_jump"]
@@ -120,3 +126,15 @@ def test_one_ring_without_jump_does_not_see_the_nodes():
         flat[PARAMETERS.index(name)] = -40.0 if name == "contention" else 0.0
     one, two = (time_of(flat, at([8], nodes), Shape.ONE_RING) for nodes in (1, 2))
     assert one == pytest.approx(two)
+
+
+@pytest.mark.parametrize("shape", Shape)
+@pytest.mark.parametrize("factor", [0.03, 1.0, 50.0])
+def test_another_unit_of_batches_tells_the_same_times(rng, shape, factor):
+    old = at([1, 2, 4, 16], batch=rng.uniform(0.1, 9, 4))
+    new = at([1, 2, 4, 16], batch=old.samples / factor)
+    for parameters in machines(rng, 20):
+        moved = in_batch_unit(parameters, factor)
+        assert time_of(moved, new, shape) == pytest.approx(
+            time_of(parameters, old, shape)
+        )
