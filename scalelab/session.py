@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from scalelab.laws.step_time import StepTimeLaw
+    from scalelab.recommend.history import History
     from scalelab.recommend.home import Home
     from scalelab.recommend.kept_answers import Question
     from scalelab.recommend.recommendation import Recommendation
@@ -164,17 +165,23 @@ class Run:
         """What the records were like when they were first looked at."""
         return self._store.state
 
-    def fit(self, law: str = "scalelab") -> StepTimeLaw:
+    def fit(
+        self, law: str = "scalelab", *, learn_from: Sequence[str | Path] = ()
+    ) -> StepTimeLaw:
         """Return a law of step time fitted to the observations.
 
         Parameters
         ----------
         law
             A name of :data:`scalelab.laws.baselines.LAWS`.
+        learn_from
+            Other runs to learn from, as in :meth:`recommend`.
         """
         from scalelab.laws.baselines import law_named
+        from scalelab.recommend.history import Taught
 
-        return law_named(law).fit(self.observations)
+        history = self._history(learn_from)
+        return Taught.fit(law_named(law), self.observations, history=history).law
 
     def recommend(
         self,
@@ -189,6 +196,7 @@ class Run:
         gpus: Sequence[int] | None = None,
         select: Mapping[str, Scalar] | None = None,
         law: str = "scalelab",
+        learn_from: Sequence[str | Path] = (),
     ) -> Recommendation:
         """Recommend an allocation, a batch size and a learning-rate rule.
 
@@ -211,11 +219,17 @@ class Run:
             Values by column that narrow the observations to one workload and device.
         law
             Name of the step-time law.
+        learn_from
+            Directories of other runs, of other workloads on the same devices or of the
+            same workload elsewhere, whose step times teach about this run's.
 
         Raises
         ------
         SpecError
-            If an argument is wrong or the observations mix workloads or devices.
+            If an argument is wrong, the observations mix workloads or devices, or
+            nothing in the other runs is related to this one.
+        StoreError
+            If one of them is no run.
         FitError
             If the observations cannot answer.
         """
@@ -236,6 +250,7 @@ class Run:
             gpus=tuple(gpus or ()),
             select=dict(sorted((select or {}).items())),
             law=law,
+            learn_from=tuple(str(Path(each).resolve()) for each in learn_from),
         )
         # a target that no trial stopped at is read off streams, which may still grow
         return self._asked(question) if asked is None else self._answered(question)
@@ -245,7 +260,8 @@ class Run:
         from scalelab.recommend.kept_answers import KeptAnswers
 
         kept = KeptAnswers(self.directory / "cache" / "answers.json", self._state)
-        words = repr((question, self.experiment_text, self._homes))
+        states = [load(each)._state for each in question.learn_from]
+        words = repr((question, self.experiment_text, self._homes, states))
         if (found := kept.find(words)) is not None:
             return found
         answer = self._answered(question)
@@ -258,7 +274,15 @@ class Run:
         from scalelab.recommend.by_group import answer
 
         frame = self._answering(question.limits.target)
-        return answer(question, frame, self._homes)
+        return answer(question, frame, self._homes, self._history(question.learn_from))
+
+    def _history(self, learn_from: Sequence[str | Path]) -> History | None:
+        from scalelab.recommend.history import History
+
+        others = [load(each) for each in learn_from]
+        if any(other.directory.samefile(self.directory) for other in others):
+            raise SpecError(f"{self.name} knows its own rows. Learn from other runs.")
+        return History.of([(other.name, other.observations) for other in others])
 
     def _answering(self, target: Target | None) -> pd.DataFrame:
         """Return the observations, a target that no trial stopped at read off them."""

@@ -82,6 +82,14 @@ def run(
             metavar="NAME", help="Law of step time: amdahl, usl, power, pollux, ..."
         ),
     ] = "scalelab",
+    learn_from: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="RUN",
+            help="Another run to learn step times from: of the same devices, or of the "
+            "same workload elsewhere.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     explain: Annotated[
         bool, typer.Option("--explain", help="Say what was fitted and left out.")
@@ -128,6 +136,7 @@ def run(
         gpus=_read(_counts, gpus),
         select=pairs("--select", select or []),
         law=law,
+        learn_from=learn_from or [],
     )
     _print(found, answer, as_json=as_json, explain=explain, sbatch=sbatch, site=site)
     if not answer.meets_constraints:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
@@ -120,14 +120,29 @@ class StepTimePrior:
         """
         return cls.shipped().taught_by(observations)
 
-    def taught_by(self, observations: pd.DataFrame) -> StepTimePrior:
-        """Return the prior with these curves as relatives, see :meth:`learn`."""
-        curves = split_curves(step_time_rows(observations).frame)
-        largest = sorted(curves, key=lambda key: len(curves[key]), reverse=True)
+    def taught_by(
+        self, observations: pd.DataFrame, about: Collection[CurveKey] | None = None
+    ) -> StepTimePrior:
+        """Return the prior with further curves as relatives, see :meth:`learn`.
+
+        Parameters
+        ----------
+        observations
+            Their rows.
+        about
+            The curves that will be asked about: what is related to none of them is not
+            fitted. None: any.
+        """
+        curves = {
+            key: frame
+            for key, frame in split_curves(step_time_rows(observations).frame).items()
+            if len(frame)
+            and (about is None or any(_are_related(key, other) for other in about))
+        }
+        largest = sorted(curves, key=lambda key: -len(curves[key]))
         return self.beside(
             _relative(key, curves[key], self.beliefs)
             for key in largest[:_MOST_RELATIVES]
-            if len(curves[key])
         )
 
     def beside(self, relatives: Iterable[Relative]) -> StepTimePrior:

@@ -23,6 +23,7 @@ from scalelab.laws.step_time import StepTimeLaw
 from scalelab.laws.support import Gap, Support
 from scalelab.laws.time_to_target import Factorisation, measured_factorisation
 from scalelab.recommend.candidates import BatchRule, candidates, places
+from scalelab.recommend.history import History, Taught
 from scalelab.recommend.knee import find_knee, last_paying
 from scalelab.recommend.learning_rate import learning_rate
 from scalelab.recommend.next_trial import loss, next_trial
@@ -55,6 +56,7 @@ def recommend(
     law: str = "scalelab",
     within: Allocation | None = None,
     devices_on_node: int | None = None,
+    history: History | None = None,
 ) -> Recommendation:
     """Recommend an allocation for a job.
 
@@ -78,6 +80,8 @@ def recommend(
         All there is to measure on: nothing larger is proposed; None: no limit.
     devices_on_node
         Devices that a node holds; None: as many as one was measured with.
+    history
+        Other runs to learn step times from.
 
     Returns
     -------
@@ -90,15 +94,19 @@ def recommend(
     FitError
         No row has a usable step time, or the target was not measured.
     SpecError
-        The observations mix workloads or devices, or the law is unknown.
+        The observations mix workloads or devices, the law is unknown, or nothing can be
+        learned from the history.
     """
     limits = constraints or Constraints()
     subject = choose_subject(observations, select or {})
+    rest = observations[~observations.index.isin(subject.frame.index)]
+    taught = Taught.fit(law_named(law), subject.frame, rest=rest, history=history)
     rows = step_time_rows(subject.frame).frame
     need = SampleNeed.of(subject.lessons, job, limits.target)
     evidence = _Evidence(
         subject=subject,
-        law=law_named(law).fit(subject.frame),
+        law=taught.law,
+        taught=taught.note,
         need=need,
         factorisation=measured_factorisation(subject.lessons, law_named(law))
         if need.uses_law
@@ -124,6 +132,7 @@ class _Evidence:
 
     subject: Subject
     law: StepTimeLaw
+    taught: str
     need: SampleNeed
     factorisation: Factorisation | None
     rows: pd.DataFrame
@@ -272,6 +281,8 @@ def _notes(evidence: _Evidence, chosen: OutlookRow) -> tuple[str, ...]:
             f"Only {evidence.num_sizes} {were} measured: the answer is among the "
             "measured allocations."
         )
+    if evidence.taught:
+        notes.append(evidence.taught)
     if evidence.factorisation is not None:
         notes.append(evidence.factorisation.describe())
     batch = chosen.batch.global_batch_size
@@ -320,9 +331,12 @@ def _not_considered(
 
 
 def _unanswered(gap: Gap) -> str:
+    elsewhere = ""
+    if any(name.startswith("inter_node") for name in gap.parameters):
+        elsewhere = " Or learn from another run on these devices: --learn-from RUN."
     return (
         f"Not identifiable: {' and '.join(gap.parameters)}, because {gap.why}. "
-        f"{gap.remedy}"
+        f"{gap.remedy}{elsewhere}"
     )
 
 

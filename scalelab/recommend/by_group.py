@@ -12,6 +12,7 @@ from scalelab.errors import FitError, SpecError
 from scalelab.experiment.trial import Allocation, Scalar
 from scalelab.laws.rows import numbers
 from scalelab.recommend.advice import recommend
+from scalelab.recommend.history import History
 from scalelab.recommend.home import Home
 from scalelab.recommend.kept_answers import Question
 from scalelab.recommend.objective import Constraints, Spending
@@ -21,7 +22,10 @@ from scalelab.recommend.subject import NODE_GROUP
 
 
 def answer(
-    question: Question, observations: pd.DataFrame, homes: Mapping[str | None, Home]
+    question: Question,
+    observations: pd.DataFrame,
+    homes: Mapping[str | None, Home],
+    history: History | None = None,
 ) -> Recommendation:
     """Answer for each node group that was measured, and return the best answer.
 
@@ -33,6 +37,8 @@ def answer(
         Rows of the observations frame.
     homes
         Where the sweep ran, by node group; see :meth:`Home.by_group`.
+    history
+        Other runs to learn step times from.
 
     Raises
     ------
@@ -43,7 +49,8 @@ def answer(
     problems: dict[str | None, FitError | SpecError] = {}
     for group in _groups(observations, question.select):
         try:
-            answers[group] = _in_group(question, observations, group, homes.get(group))
+            home = homes.get(group)
+            answers[group] = _in_group(question, observations, group, home, history)
         except (FitError, SpecError) as error:
             problems[group] = error
     if not answers:
@@ -78,6 +85,7 @@ def _in_group(
     observations: pd.DataFrame,
     group: str | None,
     home: Home | None,
+    history: History | None,
 ) -> Recommendation:
     own, select = observations, question.select
     if group is not None:
@@ -97,6 +105,7 @@ def _in_group(
         law=question.law,
         within=within,
         devices_on_node=on_node,
+        history=history,
     )
 
 

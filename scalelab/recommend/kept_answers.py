@@ -35,6 +35,7 @@ class Question:
     gpus: tuple[int, ...]
     select: Mapping[str, Scalar]
     law: str
+    learn_from: tuple[str, ...] = ()
 
 
 class KeptAnswers:

@@ -1,0 +1,130 @@
+"""A run that was measured on one node learns of others what several cost."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from measured_runs import COMMAND, EMULATED, completed, measured_run, step_time_s
+
+from scalelab.errors import SpecError, StoreError
+from scalelab.experiment.trial import Allocation
+from scalelab.session import Run, load
+
+ONE_NODE = COMMAND.replace("name: trained", "name: heavier").replace(
+    "gpus: [1, 2, 4, 8, 16]", "gpus: [1, 2, 4]"
+)
+LARGEST = Allocation.packed(16, devices_on_node=4)
+
+
+def heavier(trial):
+    """Computation takes half as long again as that of the run it learns from."""
+    step = step_time_s(trial.allocation, trial.local_batch_size)
+    step += 0.5 * (0.010 + 0.002 * trial.local_batch_size)
+    return completed(trial, step_time_s=step)
+
+
+@pytest.fixture(autouse=True)
+def _code(here: Path) -> None:
+    (here / "train.py").write_text("")
+
+
+@pytest.fixture
+def asked(here: Path) -> Run:
+    return load(measured_run(here / "heavier", ONE_NODE, heavier).directory)
+
+
+@pytest.fixture
+def taught(here: Path) -> Path:
+    return measured_run(here / "trained", COMMAND).directory
+
+
+def sizes(answer) -> list[int]:
+    return [row.world_size for row in answer.rows]
+
+
+def test_what_one_node_cannot_tell_is_learned_from_another_run(asked, taught) -> None:
+    alone = asked.recommend(gpus=[8, 16])
+    assert sizes(alone) == [1, 2, 4]
+    assert any("Not considered: 8, 16" in note for note in alone.notes)
+    answer = asked.recommend(gpus=[8, 16], learn_from=[taught])
+    assert sizes(answer) == [1, 2, 4, 8, 16]
+    assert "Step times were also learned from 1 curve of trained." in answer.notes
+    assert answer.num_observations == alone.num_observations
+    row = answer.rows[-1]
+    assert row.basis == "extrapolated"
+    batch = row.batch.local_batch_size
+    true = step_time_s(LARGEST, batch) + 0.5 * (0.010 + 0.002 * batch)
+    assert row.step_time_s.lo < true < row.step_time_s.hi
+    assert row.step_time_s.value == pytest.approx(true, rel=0.2)
+
+
+def test_an_answer_is_kept_for_the_runs_it_was_learned_from(asked, taught) -> None:
+    def again() -> Run:
+        return load(asked.directory)
+
+    alone, told = again().recommend(), again().recommend(learn_from=[taught])
+    assert sizes(alone) != sizes(told)
+    assert again().recommend(learn_from=["trained"]) == told
+    assert again().recommend() == alone
+    from_more = measured_run(taught.with_name("more"), COMMAND).directory
+    assert again().recommend(learn_from=[taught, from_more]) != told
+
+
+def test_a_law_learns_too(asked, taught) -> None:
+    question = asked.observations.head(1).assign(world_size=16, num_nodes=4)
+    law = asked.fit(learn_from=[taught])
+    assert law.predict(question)["support"].item() == "extrapolated"
+    assert len(law.curves) == 1
+    alone = asked.fit().predict(question, guess=True)
+    assert alone["support"].item() == "unsupported"
+
+
+def test_runs_that_cannot_teach_are_refused(asked, taught, here: Path) -> None:
+    unrelated = measured_run(here / "small", EMULATED).directory
+    with pytest.raises(SpecError, match="Nothing can be learned from small: no curve"):
+        asked.recommend(learn_from=[unrelated])
+    answer = asked.recommend(learn_from=[unrelated, taught])
+    assert "also learned from 1 curve of small, trained" in " ".join(answer.notes)
+    with pytest.raises(SpecError, match="heavier knows its own rows"):
+        asked.recommend(learn_from=[asked.directory])
+    with pytest.raises(StoreError, match="absent"):
+        asked.fit(learn_from=[here / "absent"])
+    with pytest.raises(SpecError, match="'usl' learns from the asked rows alone"):
+        asked.recommend(law="usl", learn_from=[taught])
+
+
+def table(workloads: Mapping[str, int]) -> str:
+    """Return measurements of workloads on up to so many devices."""
+    rows = ["workload,device_name,gpus,nodes,local_batch_size,step_time_s"]
+    for workload, most in workloads.items():
+        for count in (size for size in (1, 2, 4, 8, 16) if size <= most):
+            place = Allocation.packed(count, devices_on_node=4)
+            for batch in (16, 32):
+                step = step_time_s(place, batch) + 0.001 * batch * (workload == "b")
+                cells = (workload, "A100", count, place.num_nodes, batch, step)
+                rows.append(",".join(map(str, cells)))
+    return "\n".join(rows)
+
+
+def test_the_other_workloads_of_a_run_teach_too(scalelab, here: Path) -> None:
+    for name, workloads in (("alone", {"b": 4}), ("both", {"a": 16, "b": 4})):
+        (here / f"{name}.csv").write_text(table(workloads))
+        assert scalelab("import", f"{name}.csv").code == 0
+    asked = ("--select", "workload=b", "--samples", 1_000_000, "--gpus", "8,16")
+    alone, both = (
+        scalelab("recommend", f"runs/{name}", *asked).out for name in ("alone", "both")
+    )
+    assert "Not considered: 8, 16 GPUs" in alone
+    assert "--learn-from RUN" in " ".join(alone.split())
+    assert "extrapolated" not in alone
+    assert "Not considered" not in both
+    assert both.count("extrapolated") == 2
+
+
+def test_the_command_learns(scalelab, asked, taught) -> None:
+    answer = scalelab("recommend", "heavier", "--gpus", 16, "--learn-from", "trained")
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.count("extrapolated") == 1
+    assert "learned from 1 curve of trained" in answer.out
+    scalelab("recommend", "heavier", "--learn-from", "heavier").assert_refused()
+    scalelab("recommend", "heavier", "--learn-from", "nowhere").assert_refused()
