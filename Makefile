@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST ?= $(BIN)/pytest
 JOBS ?= 2
-# Slow tests wait for a good part of their time.
-SLOW_JOBS ?= 3
+# Slow tests wait for much of their time.
+SLOW_JOBS ?= 4
 TESTS := --dist loadfile --numprocesses
 SLOW := "slow or network or browser"
 SEEDS ?= 5
@@ -22,7 +22,7 @@ test: $(INSTALLED)
 
 test-all: $(INSTALLED)
 	$(BIN)/coverage erase
-	$(MAKE) test PYTEST="$(BIN)/coverage run -m pytest"
+	$(MAKE) test PYTEST="$(BIN)/coverage run -m pytest" JOBS=3
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 	$(BIN)/pytest --no-loadscope-reorder $(TESTS) $(SLOW_JOBS) -m $(SLOW)
@@ -51,6 +51,6 @@ clean:
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile \
 		--constraint constraints.txt --editable '.[train,notebook,dev]'
 	touch $@

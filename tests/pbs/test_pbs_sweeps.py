@@ -11,10 +11,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
 ONCE = {**SMALL["measure"], "repeats": 1}
 
 
-@pytest.mark.parametrize("provision", ["pool", "one_job"])
-def test_trials_run_on_one_to_four_nodes(pbs: Pbs, provision: str) -> None:
+def test_trials_run_on_one_to_four_nodes_of_one_job(pbs: Pbs) -> None:
     experiment = {**SMALL, "gpus": [1, 2, 4, 8], "measure": ONCE}
-    swept = Swept(pbs, "sizes", experiment, nodes=4, provision=provision)
+    swept = Swept(pbs, "sizes", experiment, nodes=4, provision="one_job")
     code, said = swept.run()
     assert code == 0, said + swept.job_logs()
     rows = swept.check_complete(4).set_index("world_size")

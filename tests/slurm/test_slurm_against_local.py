@@ -104,7 +104,7 @@ def test_digits_are_the_same_as_on_one_machine(slurm_for_users: ThrowawaySlurm) 
         "digits",
         measure={**measure, "steps": 60, "repeats": 1},
         local_batch_size=[32],
-        seed=[0, 1],
+        seed=[0],
         **ON_TWO_NODES,
     )
     del digits["gpus"]
@@ -113,9 +113,9 @@ def test_digits_are_the_same_as_on_one_machine(slurm_for_users: ThrowawaySlurm) 
     _, here = sweep(slurm_for_users, digits, "./here.yaml")
     kinds = there.groupby(["kind", "num_nodes"]).size().to_dict()
     assert kinds == {
-        ("convergence", 1): 6,
-        ("end_to_end", 1): 2,
-        ("end_to_end", 2): 2,
+        ("convergence", 1): 3,
+        ("end_to_end", 1): 1,
+        ("end_to_end", 2): 1,
         ("throughput", 1): 2,
         ("throughput", 2): 2,
     }
@@ -133,14 +133,12 @@ def test_a_script_that_reports_json_is_the_same_as_on_one_machine(
         "your_script_jsonl",
         measure={"warmup_steps": 20, "steps": 60, "repeats": 1},
         local_batch_size=[64],
-        nodes=[1, 2],
+        nodes=[2],
         gpus_per_node=[1],
     )
     del script["gpus"]
     _, there = sweep(slurm_for_users, script, PROFILE)
     _, here = sweep(slurm_for_users, script, "./here.yaml")
-    assert there["world_size"].to_list() == here["world_size"].to_list()
-    assert set(there["num_nodes"]) == {1, 2}
     for rows in (there, here):
         # A command goes on until it is ended, which takes it a few steps further.
         assert rows["num_steps"].ge(60).all()

@@ -9,7 +9,7 @@ from throwaway_slurm import ThrowawaySlurm
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(300)]
 
 GROUPS = {
-    "left": {"directives": ["--exclude=n3,n4"], "nodes": 2},
+    "left": {"directives": ["--exclude=n3,n4"], "nodes": 1},
     "right": {
         "directives": ["--exclude=n1,n2"],
         "nodes": 2,
@@ -61,6 +61,6 @@ def test_every_group_is_checked_and_each_shows_its_script(
         assert re.search(rf"ok      {group}: job +\S+ ran on {host} ", said), said
     code, said = slurm.scalelab("plan", "groups.yaml", "--site", "./groups-site.yaml")
     assert code == 0, said
-    assert "Job script, for up to 2 left nodes one by one:" in said
+    assert "Job script, for up to 1 left node one by one:" in said
     assert "Job script, for up to 2 right nodes one by one:" in said
     assert said.index("--exclude=n3,n4") < said.index("--exclude=n1,n2")

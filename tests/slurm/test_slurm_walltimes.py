@@ -21,7 +21,7 @@ import os, time
 from torch import nn
 from scalelab.training.workloads.digits_mlp import DigitsMlp
 
-PAUSE_S = 0.05 if "SLURM_JOB_ID" in os.environ else 0.0
+PAUSE_S = 0.1 if "SLURM_JOB_ID" in os.environ else 0.0
 
 
 class Pause(nn.Module):
@@ -34,12 +34,12 @@ class SlowDigits(DigitsMlp):
     def build_model(self):
         return nn.Sequential(Pause(), super().build_model())
 """
-# 990 steps of 32 samples.
+# 495 steps of 32 samples.
 TRAINED_LONG = {
     "workload": {"name": "slow_digits:SlowDigits", "hidden_sizes": [32]},
     "code": {"snapshot": "slow_digits.py"},
     "measure": {"kind": "end_to_end", "evaluate_every_samples": 960},
-    "job": {"target": "val_acc >= 0.999", "epochs": 22, "samples_per_epoch": 1437},
+    "job": {"target": "val_acc >= 0.999", "epochs": 11, "samples_per_epoch": 1437},
     "nodes": [2],
     "gpus_per_node": [1],
     "local_batch_size": [16],
