@@ -359,8 +359,11 @@ class TestAQuestionAskedAgain:
         self, here: Path, num_fits: list[str]
     ) -> None:
         path = measured_run(here / "run").directory
+        attempt = next(path.glob("trials/*/001"))
+        evaluation = {"event": "evaluation", "samples": 8, "val_loss": 2.0}
+        (attempt / "stream.jsonl").write_text(json.dumps(evaluation) + "\n")
         for _ in range(2):
-            load(path).recommend(target="loss <= 1")
+            load(path).recommend(target="val_loss <= 1")
         assert len(num_fits) == 2
 
 

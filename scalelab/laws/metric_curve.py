@@ -60,16 +60,12 @@ def read_target(
     Raises
     ------
     FitError
-        No run evaluated the metric.
+        No convergence or end-to-end trial evaluated the metric.
     """
     tried = observations[_is_kind(observations)]
     curves = _curves(streams, target.metric)
     if tried.empty or not curves:
-        metrics = sorted(_metrics(streams))
-        known = f" Evaluated: {', '.join(metrics)}." if metrics else ""
-        raise FitError(
-            f"No run evaluated {target.metric}.{known} Run convergence trials that do."
-        )
+        raise FitError(_not_evaluated(target.metric, _evaluated(observations, streams)))
     steady = _is_steady(tried)
     keys = list(zip(tried["trial_id"], tried["attempt"], strict=True))
     has_curve = np.array([key in curves for key in keys])
@@ -109,9 +105,34 @@ def _is_steady(rows: pd.DataFrame) -> np.ndarray:
     return schedules.str.endswith(_CONSTANT).to_numpy(bool)
 
 
-def _metrics(streams: pd.DataFrame) -> set[str]:
+def _evaluated(observations: pd.DataFrame, streams: pd.DataFrame) -> list[str]:
+    """Return the metrics that any run evaluated, sorted."""
     named = streams.select_dtypes("number").dropna(axis=1, how="all").columns
-    return {str(n) for n in named if n not in _PLAIN and not str(n).endswith("_s")}
+    read = {str(n) for n in named if n not in _PLAIN and not str(n).endswith("_s")}
+    return sorted(read | _tried_for(observations))
+
+
+def _tried_for(observations: pd.DataFrame) -> set[str]:
+    """Return the metrics of the targets that runs had."""
+    if "target_metric" not in observations.columns:
+        return set()
+    return set(observations["target_metric"].dropna().astype(str))
+
+
+def _not_evaluated(metric: str, evaluated: list[str]) -> str:
+    remedy = (
+        f"un convergence trials that evaluate {metric}, or leave the target out and "
+        "say how long the job is."
+    )
+    if not evaluated:
+        return (
+            f"No run evaluated {metric}, nor any other metric: nothing tells how many "
+            f"samples it takes. R{remedy}"
+        )
+    return (
+        f"No convergence trial evaluated {metric}. Evaluated: {', '.join(evaluated)}. "
+        f"Ask for one of these, r{remedy}"
+    )
 
 
 def _curves(
@@ -148,16 +169,33 @@ def answering(
     streams
         Reads the streams; called only where the target was not stopped at.
     target
-        Where no run evaluated its metric, the observations come back as they are.
+        Where only throughput trials evaluated its metric, or there is nothing but the
+        rows of runs that had another target of it, they come back as they are.
+
+    Raises
+    ------
+    FitError
+        No run evaluated the metric.
     """
     if _is_measured(observations, target):
         return observations
+    evaluations = streams()
     try:
-        rows = read_target(observations, streams(), target).rows
+        rows = read_target(observations, evaluations, target).rows
     except FitError:
-        return observations
+        if _is_evaluated(observations, evaluations, target.metric):
+            return observations
+        raise
     others = observations.drop(index=rows.index)
     return pd.concat([others, rows]).sort_index()
+
+
+def _is_evaluated(
+    observations: pd.DataFrame, streams: pd.DataFrame, metric: str
+) -> bool:
+    if metric in _tried_for(observations):
+        return True
+    return metric in streams.columns and bool(streams[metric].notna().any())
 
 
 def _is_measured(observations: pd.DataFrame, target: Target) -> bool:

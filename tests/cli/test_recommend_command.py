@@ -112,6 +112,7 @@ def test_a_job_script_for_one_node(scalelab, swept: Path) -> None:
         ("swept", ("--max-gpu-hours", "0gpu-h"), "is not a GPU time"),
         ("swept", ("--target", "val_acc"), "'val_acc' is not a target"),
         ("swept", ("--target", ""), "'' is not a target"),
+        ("swept", ("--target", "typo_acc>=0.9"), "No run evaluated typo_acc, nor any"),
         ("swept", ("--gpus", "8,x"), "--gpus '8,x' is not a list of device counts"),
         ("swept", ("--gpus", "0"), "--gpus '0' is not a list of device counts"),
         ("swept", ("--gpus", "1" + 40 * "0"), "device counts from 1 to 1,000,000"),

@@ -108,10 +108,19 @@ def test_trials_without_a_curve_are_counted(rng):
 
 def test_an_unknown_metric_lists_the_known_ones(rng):
     observations, streams = runs(rng)
-    with pytest.raises(FitError, match=r"No run evaluated f1\. Evaluated: val_acc\."):
+    with pytest.raises(
+        FitError,
+        match=r"^No convergence trial evaluated f1\. Evaluated: val_acc\. Ask for one "
+        r"of these, run convergence trials that evaluate f1, or leave the target out "
+        r"and say how long the job is\.$",
+    ):
         read_target(observations, streams, Target.parse("f1 >= 0.5"))
-    with pytest.raises(FitError, match=r"No run evaluated f1\. Run convergence"):
-        read_target(observations, pd.DataFrame(), Target.parse("f1 >= 0.5"))
+    nothing = observations.drop(columns="target_metric")
+    with pytest.raises(
+        FitError,
+        match=r"^No run evaluated f1, nor any other metric: .* Run convergence trials",
+    ):
+        read_target(nothing, pd.DataFrame(), Target.parse("f1 >= 0.5"))
 
 
 def test_only_a_target_that_was_not_stopped_at_is_read_off(rng):
@@ -125,8 +134,10 @@ def test_only_a_target_that_was_not_stopped_at_is_read_off(rng):
     lower = answering(observations, lambda: streams, Target.parse("val_acc >= 0.6"))
     assert len(lower) == len(observations)
     assert (lower["target_value"] == 0.6).all()
-    other = answering(observations, lambda: streams, Target.parse("f1 >= 0.6"))
-    assert other is observations
+    with pytest.raises(FitError, match=r"No convergence trial evaluated f1\."):
+        answering(observations, lambda: streams, Target.parse("f1 >= 0.6"))
+    imported = answering(observations, pd.DataFrame, Target.parse("val_acc >= 0.6"))
+    assert imported is observations
     throughput = observations[["trial_id", "attempt", "global_batch_size"]]
     assert (
         answering(throughput, lambda: streams, Target.parse("val_acc >= 0.6"))
