@@ -79,12 +79,13 @@ class NotIdentifiableError(FitError):
     Parameters
     ----------
     parameter
-        The law's parameter that the rows leave open.
+        What the rows leave open: a law's parameter, or several joined by "and".
     remedy
         The measurement that would pin it down, in words.
     """
 
     def __init__(self, parameter: str, remedy: str) -> None:
-        super().__init__(f"{parameter} is not identifiable. {remedy}")
+        verb = "are" if " and " in parameter else "is"
+        super().__init__(f"{parameter} {verb} not identifiable. {remedy}")
         self.parameter = parameter
         self.remedy = remedy

@@ -89,7 +89,7 @@ def look_ahead(
     known = known & np.isfinite(samples).all(axis=0)
     if not known.any():
         raise NotIdentifiableError(
-            "the samples to the target",
+            "the number of samples to the target",
             f"Convergence was measured at the global batches "
             f"{list(need.measured_batches())}, throughput at {sorted(set(batches))}. "
             "Measure one at a batch of the other.",

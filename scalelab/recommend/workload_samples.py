@@ -88,7 +88,7 @@ class SampleNeed:
         has_amount = job is not None and job.num_samples(1) is not None
         if target is not None and not keys and not has_amount:
             raise NotIdentifiableError(
-                f"samples to {target}", _how_to_measure(law, missed)
+                f"the number of samples to {target}", _how_to_measure(law, missed)
             )
         return cls(
             job=job,

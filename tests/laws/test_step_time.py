@@ -249,7 +249,7 @@ def test_one_world_size_answers_only_itself(rows):
     assert np.isnan(mixed["step_time_s"].iloc[1])
     with pytest.raises(
         NotIdentifiableError,
-        match=r"intra_node_latency and intra_node_transfer is not identifiable\. "
+        match=r"intra_node_latency and intra_node_transfer are not identifiable\. "
         r"Within a node one device at most were measured\. Measure 1 node x 2\.",
     ) as caught:
         law.predict(configurations([2]))

@@ -438,9 +438,10 @@ def unreached(rows: pd.DataFrame) -> pd.DataFrame:
 def test_a_target_no_run_reached_is_not_called_measured(both_families):
     with pytest.raises(
         NotIdentifiableError,
-        match=r"^samples to val_acc >= 0\.9 is not identifiable\. All 15 runs with "
-        r"this target stopped before it\. Let them train longer, ask for a target they "
-        r"came to, or say how long the job is \(epochs, steps, samples\)\.$",
+        match=r"^the number of samples to val_acc >= 0\.9 is not identifiable\. All 15 "
+        r"runs with this target stopped before it\. Let them train longer, ask for a "
+        r"target they came to, or say how long the job is \(epochs, steps, "
+        r"samples\)\.$",
     ):
         recommend(unreached(both_families), Job(target="val_acc >= 0.9"))
 
