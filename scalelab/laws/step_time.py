@@ -261,8 +261,20 @@ class StepTimeLaw:
         return tuple(dict.fromkeys(found))
 
     def terms(self, configurations: pd.DataFrame) -> Terms | None:
-        """Split step times into parts; the configurations lie on one curve."""
-        ((key, frame),) = self._by_curve(configurations)
+        """Split step times into parts; None where the law has none.
+
+        Raises
+        ------
+        SpecError
+            There is no configuration, or they lie on several curves.
+        """
+        parts = self._by_curve(configurations)
+        if len(parts) != 1:
+            raise SpecError(
+                f"{len(configurations)} configurations on {len(parts)} curves were "
+                "asked for the parts of a step. Ask for one or more of one curve."
+            )
+        ((key, frame),) = parts
         return self.curves[key].terms(frame)
 
     def _by_curve(self, frame: pd.DataFrame) -> list[tuple[CurveKey, pd.DataFrame]]:

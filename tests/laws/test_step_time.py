@@ -323,6 +323,15 @@ def test_terms_add_up_to_the_physics(law):
     assert np.all(single.inter_node + single.intra_node + single.imbalance == 0)
 
 
+def test_terms_are_those_of_one_curve(law, rows):
+    with pytest.raises(SpecError, match=r"^0 configurations on 0 curves were asked"):
+        law.terms(configurations([16]).iloc[:0])
+    both = pd.concat([rows.assign(workload="a"), rows.assign(workload="b")])
+    asked = pd.concat([configurations([4]).assign(workload=name) for name in "ab"])
+    with pytest.raises(SpecError, match=r"^2 configurations on 2 curves were asked"):
+        StepTimeLaw.fit(both).terms(asked)
+
+
 def test_many_points_are_fitted_with_fewer_steps(machine):
     rng = np.random.default_rng(1)
     rows = sweep_rows(machine, rng, batches=tuple(range(4, 44)), repeats=1)
