@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from declared_machines import declared_step_time, random_machine, sweep_rows
+from scipy.special import ndtri
 
 from scalelab.laws.step_time import StepTimeLaw
 from scalelab.laws.support import Support
@@ -87,6 +88,40 @@ def test_an_interval_is_positive_holds_its_answer_and_widens_outwards(swept):
         )
         assert ((lo > 0) & (lo < middle) & (middle < hi) & np.isfinite(hi)).all()
         assert (np.diff(np.log(hi / lo)) > 0).all()
+
+
+@pytest.fixture(scope="module")
+def well_measured():
+    """Machine and law of each seed, of which shapes alone would be sure."""
+    found = []
+    for seed in SEEDS:
+        rng = np.random.default_rng(seed)
+        machine = random_machine(rng)
+        rows = sweep_rows(machine, rng, batches=(4, 8, 16, 32, 64), noise=0.005)
+        found.append((machine, StepTimeLaw.fit(rows)))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("sizes", "batches", "drift"),
+    [
+        ([64, 128, 256, 512], [16] * 4, 0.06),
+        ([16] * 4, [128, 256, 512, 1024], 0.04),
+        ([64, 128, 256, 512], [128, 256, 512, 1024], np.hypot(0.06, 0.04)),
+    ],
+    ids=["scale", "batch", "both"],
+)
+def test_beyond_the_measured_range_errors_grow_with_every_doubling(
+    well_measured, sizes, batches, drift
+):
+    """By at least what docs/laws.md says, whatever the rows agree on."""
+    least = drift * np.arange(1, 5)
+    for machine, law in well_measured:
+        asked = at(sizes, batches, machine["gpus_per_node"])
+        answer = law.predict(asked)
+        logs = np.log(answer["step_time_hi_s"] / answer["step_time_lo_s"]).to_numpy()
+        assert (logs / (2 * ndtri(0.9)) > least).all()
+        assert (np.log(law.sample(asked)).std(axis=0) > 0.97 * least).all()
 
 
 def test_one_device_takes_what_it_computes(swept):
