@@ -22,7 +22,7 @@ test: $(INSTALLED)
 
 test-all: $(INSTALLED)
 	$(BIN)/coverage erase
-	$(MAKE) test PYTEST="$(BIN)/coverage run -m pytest" JOBS=3
+	$(MAKE) test PYTEST="$(BIN)/coverage run -m pytest"
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 	$(BIN)/pytest --no-loadscope-reorder $(TESTS) $(SLOW_JOBS) -m $(SLOW)
@@ -53,4 +53,5 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile \
 		--constraint constraints.txt --editable '.[train,notebook,dev]'
+	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # pip has one core for it
 	touch $@
