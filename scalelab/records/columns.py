@@ -127,7 +127,11 @@ COLUMNS: tuple[Column, ...] = (
         gradient_noise_scale="Simple noise scale, samples.",
         gpu_utilization="Mean share of time a kernel ran, in [0, 1].",
     ),
-    *_columns("integer", gpu_memory_peak_bytes="Peak memory of the fullest device."),
+    *_columns(
+        "integer",
+        gpu_memory_peak_bytes="Peak memory of the fullest device.",
+        gpu_memory_bytes="Memory a rank can have of the smallest device.",
+    ),
     *_columns("number", energy_j="Joules of the trial's own devices."),
     *_columns("text", energy_source="measured or modelled."),
     *_columns(

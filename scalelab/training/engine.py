@@ -59,3 +59,7 @@ class Engine(Protocol):
     def peak_memory_bytes(self) -> int | None:
         """Return the most memory this rank's device held, None where not known."""
         ...
+
+    def device_memory_bytes(self) -> int | None:
+        """Return the most memory it could have held, None where not known."""
+        ...

@@ -115,6 +115,7 @@ def _run(
     readings = RankReadings(
         steps=tally.readings,
         peak_memory_bytes=peak_bytes,
+        device_memory_bytes=engine.device_memory_bytes(),
         utilization=monitor.utilization,
         energy_j=monitor.energy_j,
         validity=engine.validity(),

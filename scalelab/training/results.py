@@ -21,7 +21,7 @@ class RankReadings:
     ----------
     steps
         Its clock after warm-up, shape (num_steps, 4), in seconds.
-    peak_memory_bytes, utilization, energy_j
+    peak_memory_bytes, device_memory_bytes, utilization, energy_j
         Of its device; None where unknown.
     validity
         What makes its times unfit for a fit.
@@ -29,6 +29,7 @@ class RankReadings:
 
     steps: Seconds
     peak_memory_bytes: int | None
+    device_memory_bytes: int | None
     utilization: float | None
     energy_j: float | None
     validity: tuple[str, ...] = ()
@@ -84,6 +85,9 @@ def device_columns(ranks: Sequence[RankReadings]) -> dict[str, Any]:
     peaks = [r.peak_memory_bytes for r in ranks if r.peak_memory_bytes is not None]
     if peaks:
         columns["gpu_memory_peak_bytes"] = max(peaks)
+    sizes = [r.device_memory_bytes for r in ranks if r.device_memory_bytes is not None]
+    if sizes:
+        columns["gpu_memory_bytes"] = min(sizes)
     shares = [r.utilization for r in ranks if r.utilization is not None]
     if shares:
         columns["gpu_utilization"] = sum(shares) / len(shares)

@@ -274,6 +274,17 @@ class TrainingEngine:
             return None
         return torch.cuda.max_memory_allocated(self._context.device)
 
+    def device_memory_bytes(self) -> int | None:
+        """Return what torch holds on the device and what is free, None on CPU.
+
+        That is less than the device has: CUDA and NCCL take their own.
+        """
+        device = self._context.device
+        if device.type == "cpu":
+            return None
+        free_bytes, _ = torch.cuda.mem_get_info(device)
+        return int(free_bytes) + torch.cuda.memory_reserved(device)
+
 
 def _autocast_dtype(precision: str) -> torch.dtype | None:
     if precision not in AUTOCAST_DTYPES:

@@ -132,6 +132,7 @@ def test_batch_beyond_the_declared_memory_is_out_of_memory(tmp_path):
     trial = throughput_trial("emulated", local_batch_size=16, measurement=quick)
     measured = run_trial(tmp_path / "1", trial, **memory)
     assert measured["gpu_memory_peak_bytes"] == 1000
+    assert measured["gpu_memory_bytes"] == 1000
     bigger = replace(trial, local_batch_size=17)
     message = "OutOfMemoryError: local_batch_size=17 needs 1050 bytes, the declared"
     with pytest.raises(RankFailure, match=message):

@@ -67,6 +67,7 @@ def test_throughput_trial_measures_every_column_it_can_know(tmp_path, world_size
     assert (measured["exposed_sync_s"] > 0) == (world_size > 1)
     # On CPU nothing plays the part of a device's memory; one gradient has no noise.
     assert "gpu_memory_peak_bytes" not in measured
+    assert "gpu_memory_bytes" not in measured
     assert "gradient_noise_scale" not in measured
     assert "normalization_batch_size" not in measured
     assert row(spec, result)["num_steps"] == 20

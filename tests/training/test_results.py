@@ -45,7 +45,8 @@ def test_three_steps_have_no_interval():
 
 
 def readings(**changes):
-    fields = {"peak_memory_bytes": None, "utilization": None, "energy_j": None}
+    names = ("peak_memory_bytes", "device_memory_bytes", "utilization", "energy_j")
+    fields = dict.fromkeys(names)
     return RankReadings(steps=np.empty((0, 4)), **(fields | changes))
 
 
@@ -57,11 +58,22 @@ def test_one_unfit_rank_makes_the_attempt_unfit():
 
 def test_devices_are_summed_up():
     ranks = [
-        readings(peak_memory_bytes=10, utilization=0.5, energy_j=100.0),
-        readings(peak_memory_bytes=30, utilization=1.0, energy_j=50.0),
+        readings(
+            peak_memory_bytes=10,
+            device_memory_bytes=40,
+            utilization=0.5,
+            energy_j=100.0,
+        ),
+        readings(
+            peak_memory_bytes=30,
+            device_memory_bytes=48,
+            utilization=1.0,
+            energy_j=50.0,
+        ),
     ]
     assert device_columns(ranks) == {
         "gpu_memory_peak_bytes": 30,
+        "gpu_memory_bytes": 40,
         "gpu_utilization": 0.75,
         "energy_j": 150.0,
         "energy_source": "measured",

@@ -277,6 +277,10 @@ class EmulationEngine:
         """Return the declared need; None where none is declared."""
         return self._workload.memory_bytes(self._trial.local_batch_size) or None
 
+    def device_memory_bytes(self) -> int | None:
+        """Return the declared memory of a device; None where none is declared."""
+        return self._workload.device_memory_bytes
+
 
 def _sleep_until(deadline_s: float) -> None:
     remaining_s = deadline_s - time.perf_counter()
