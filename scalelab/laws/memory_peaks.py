@@ -43,18 +43,23 @@ class Peaks:
         Of the terms.
     scatter
         Standard deviation of measured over fitted peaks, relative.
+    least_shards
+        With fewer no batch is planned: where all peaks were shared alike, sharded state
+        passes for replicated, and fewer ranks would hold more of it.
     """
 
     terms: np.ndarray
     covariance: np.ndarray
     scatter: float
+    least_shards: float
 
     @classmethod
     def fit(cls, batch: np.ndarray, shards: np.ndarray, peak: np.ndarray) -> Peaks:
         """Fit the peaks of distinct batches and shards, shape (n_peaks,)."""
         features = _features(batch, shards)
         # equal shards everywhere tell nothing of sharding: take it as replicated
-        used = np.array([True, len(np.unique(shards)) > 1, True])
+        tells_shards = len(np.unique(shards)) > 1
+        used = np.array([True, tells_shards, True])
         # where an odd peak lies high, relative errors start well, and the other way
         starts = (peak, np.full(len(peak), np.median(peak)))
         fits = [_settled(features, peak, used, start) for start in starts]
@@ -70,7 +75,12 @@ class Peaks:
         covariance[np.ix_(active, active)] = scatter**2 * np.linalg.pinv(
             (relative * trust[:, None]).T @ relative
         )
-        return cls(terms=terms, covariance=covariance, scatter=scatter)
+        return cls(
+            terms=terms,
+            covariance=covariance,
+            scatter=scatter,
+            least_shards=1.0 if tells_shards else float(shards[0]),
+        )
 
     def at(self, batch: float, shards: float) -> float:
         """Return the fitted peak in bytes."""
@@ -85,7 +95,7 @@ class Peaks:
     def largest_batch(self, shards: float, limit_bytes: float) -> int:
         """Return the largest batch whose planned peak meets a limit; 0: none does."""
         room, slope = limit_bytes - self.at(0, shards), self.terms[2]
-        if room <= 0 or slope <= 0:
+        if room <= 0 or slope <= 0 or shards < self.least_shards:
             return 0
         batches = range(int(room / slope) + 2)
         met = bisect_right(batches, limit_bytes, key=lambda b: self.planned(b, shards))

@@ -11,7 +11,6 @@ import pandas as pd
 from scalelab.experiment.job import Job
 from scalelab.experiment.trial import Allocation, Scalar
 from scalelab.laws.baselines import law_named
-from scalelab.laws.memory import MemoryLaw
 from scalelab.laws.rows import (
     CONFIGURATION,
     CurveKey,
@@ -26,6 +25,7 @@ from scalelab.recommend.candidates import BatchRule, candidates, places
 from scalelab.recommend.history import History, Taught
 from scalelab.recommend.knee import find_knee, last_paying
 from scalelab.recommend.learning_rate import learning_rate
+from scalelab.recommend.memory_room import MemoryRoom
 from scalelab.recommend.next_trial import loss, next_trial
 from scalelab.recommend.numerals import counted
 from scalelab.recommend.objective import Choice, Constraints, choose
@@ -113,6 +113,7 @@ def recommend(
         else None,
         rows=rows,
         rule=BatchRule.of(rows),
+        memory=MemoryRoom.of(subject.frame),
     )
     where = places(rows, allocations, devices_on_node)
     asked = _fitting(candidates(evidence.curves, where, evidence.rule), evidence)
@@ -137,6 +138,7 @@ class _Evidence:
     factorisation: Factorisation | None
     rows: pd.DataFrame
     rule: BatchRule
+    memory: MemoryRoom
 
     @property
     def correction(self) -> np.ndarray:
@@ -220,6 +222,7 @@ def _answer(
         price=limits.price.in_words(subject.device_hour_word) if limits.price else None,
         notes=(
             *_notes(evidence, table[choice.index]),
+            *_on_memory(evidence, outlook.questions.iloc[[choice.index]]),
             *_not_considered(evidence, wanted, {row.world_size for row in table}),
         ),
         unsupported=tuple(dict.fromkeys(map(_unanswered, gaps))),
@@ -236,10 +239,9 @@ def _answer(
 
 def _fitting(asked: pd.DataFrame, evidence: _Evidence) -> pd.DataFrame:
     """Drop configurations that are not measured and are known not to fit in memory."""
-    memory = MemoryLaw.fit(evidence.subject.frame).largest_local_batch(asked)
-    fits = asked["local_batch_size"] <= memory["largest_local_batch"]
     known = _is_measured(asked, evidence.rows)
-    chosen: pd.DataFrame = asked[fits.to_numpy() | known].reset_index(drop=True)
+    fits = evidence.memory.fits(asked)
+    chosen: pd.DataFrame = asked[fits | known].reset_index(drop=True)
     return chosen
 
 
@@ -310,6 +312,12 @@ def _notes(evidence: _Evidence, chosen: OutlookRow) -> tuple[str, ...]:
             f"{devices} were not measured: run a short trial there before the job."
         )
     return tuple(notes)
+
+
+def _on_memory(evidence: _Evidence, chosen: pd.DataFrame) -> Iterator[str]:
+    note = evidence.memory.note(chosen, evidence.subject.device_word)
+    if note is not None:
+        yield note
 
 
 def _not_considered(

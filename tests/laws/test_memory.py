@@ -106,6 +106,17 @@ def test_the_terms_of_sharding_come_back():
     assert predicted.tolist() == pytest.approx([22 * GIB, 11.5 * GIB, 10.1875 * GIB])
 
 
+def test_peaks_of_one_sharding_plan_nothing_for_fewer_ranks():
+    peaks = [3.0 * GIB, 5.0 * GIB, 9.0 * GIB, None]
+    frame = rows(parallelism="fsdp", world_size=4, gpu_memory_peak_bytes=peaks)
+    law = MemoryLaw.fit(frame.assign(outcome="completed"))
+    batches = [
+        largest(law, 80 * GIB, parallelism="fsdp", world_size=ranks)
+        for ranks in (2, 4, 8)
+    ]
+    assert [answer["largest_local_batch"].item() for answer in batches] == [0, 600, 600]
+
+
 def test_what_ran_on_fewer_ranks_runs_on_more_and_the_other_way_round():
     sharded = rows(parallelism="fsdp", world_size=[2, 2, 2, 8])
     law = MemoryLaw.fit(sharded)
