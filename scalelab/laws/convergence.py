@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtr
 
-from scalelab.errors import FitError, SpecError
+from scalelab.errors import FitError, NotIdentifiableError, SpecError
 from scalelab.laws.asked import positive, positive_if_given
 from scalelab.laws.convergence_curve import BatchCurve, parameter_rows
 from scalelab.laws.convergence_rows import split_targets, target_rows, with_workers
@@ -32,6 +32,13 @@ from scalelab.laws.rows import CurveKey, curve_label
 from scalelab.laws.support import Support
 
 _TRIMMED = 0.1  # of either end of the draws
+_ANSWER_COLUMNS = (
+    "samples_to_target",
+    "samples_lo",
+    "samples_hi",
+    "probability_of_reaching",
+    "support",
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,18 +107,40 @@ class ConvergenceLaw:
 
         Raises
         ------
+        NotIdentifiableError
+            The runs support no configuration.
         SpecError
             A configuration has no positive batch, or may belong to several curves.
         """
         check_mass(interval)
-        frame = with_workers(configurations.reset_index(drop=True))
-        answers = []
-        for key, part in split_targets(frame).items():
-            curve = self.curves[self.curve_of(key)]
-            answers.append(_predict(curve, part, interval))
-        answer = pd.concat(answers).sort_index()
-        columns = {name: answer[name].to_numpy() for name in answer.columns}
+        parts = self._by_curve(configurations)
+        if not parts:
+            return configurations.assign(**{name: [] for name in _ANSWER_COLUMNS})
+        answer = pd.concat([_predict(*part, interval) for part in parts]).sort_index()
+        if (answer["support"] == Support.UNSUPPORTED).all():
+            curve, part = parts[0]
+            raise NotIdentifiableError(
+                "the number of samples to the target",
+                curve.remedy(float(positive(part, "global_batch_size")[0])),
+            )
+        columns = {name: answer[name].to_numpy() for name in _ANSWER_COLUMNS}
         return configurations.assign(**columns)
+
+    def support(self, configurations: pd.DataFrame) -> np.ndarray:
+        """Return what each prediction rests on, see :class:`Support`, as text."""
+        found = np.empty(len(configurations), dtype=object)
+        for curve, part in self._by_curve(configurations):
+            found[part.index] = curve.support(positive(part, "global_batch_size"))
+        return found
+
+    def _by_curve(self, frame: pd.DataFrame) -> list[tuple[BatchCurve, pd.DataFrame]]:
+        """Sort configurations, indexed by position, by the curve that answers."""
+        frame = with_workers(frame.reset_index(drop=True))
+        return [
+            (self.curves[self.curve_of(key)], part)
+            for key, part in split_targets(frame).items()
+            if len(part)
+        ]
 
     def sample(
         self,

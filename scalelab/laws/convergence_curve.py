@@ -151,6 +151,19 @@ class BatchCurve:
             kind[:] = Support.UNSUPPORTED
         return np.array([str(value) for value in kind])
 
+    def remedy(self, batch: float) -> str:
+        """Say why a batch is unsupported, and which trial would settle it."""
+        smallest = f"global batch {self.measured.min():.0f}"
+        if self.num_reached:
+            return (
+                f"Only the {smallest} was measured. Run a convergence trial at global "
+                f"batch {batch:.0f}."
+            )
+        runs = (
+            "The one run" if self.num_censored == 1 else f"All {self.num_censored} runs"
+        )
+        return f"{runs} stopped before it. Train longer, first at {smallest}."
+
 
 def _strata(seed: int) -> np.ndarray:
     """Return the quantiles of a normal distribution in random order, (n_draws,).

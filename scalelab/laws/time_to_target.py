@@ -212,7 +212,8 @@ class TimeToTargetLaw:
         Raises
         ------
         NotIdentifiableError
-            Every configuration needs what the throughput trials leave open.
+            Every configuration needs what the throughput trials leave open, or what
+            the convergence trials do.
         SpecError
             A configuration is none that a run could have, or may belong to several
             curves.
@@ -240,7 +241,7 @@ class TimeToTargetLaw:
         asked = _asked_of(self.step_time, frame)
         steps = self.step_time.predict(asked)["support"].to_numpy(str)
         draws = np.log(self.step_time.sample(asked, one_run=True))
-        needs = self.convergence.predict(frame)["support"].to_numpy(str)
+        needs = self.convergence.support(frame)
         batch = numbers(frame, "global_batch_size")
         norm = numbers(frame, "normalization_batch_size")
         for key, part in split_targets(with_workers(frame)).items():

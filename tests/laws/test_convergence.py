@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from scalelab.errors import FitError, SpecError
+from scalelab.errors import FitError, NotIdentifiableError, SpecError
 from scalelab.laws.convergence import ConvergenceLaw
 from scalelab.laws.support import Support
 
@@ -136,11 +136,31 @@ def test_one_batch_answers_only_itself(rng):
     assert np.isnan(answer["samples_to_target"].iloc[1])
     table = law.identifiable.set_index("parameter")
     assert table.loc["critical_batch_size", "remedy"] == "Measure another global batch."
+    with pytest.raises(
+        NotIdentifiableError,
+        match=r"Only the global batch 64 was measured\. Run a convergence trial at "
+        r"global batch 128\.",
+    ):
+        law.predict(asked(128, 256))
+
+
+@pytest.mark.parametrize("columns", [{}, {"workload": []}])
+def test_no_question_has_no_answer(rng, columns):
+    answer = ConvergenceLaw.fit(trials(rng)).predict(asked().assign(**columns))
+    assert answer.empty
+    assert "samples_to_target" in answer.columns
 
 
 def test_a_target_nobody_reached_supports_nothing(rng):
-    law = ConvergenceLaw.fit(censored(trials(rng), 1000))
-    assert (law.predict(asked(64, 128))["support"] == Support.UNSUPPORTED).all()
+    runs = censored(trials(rng), 1000)
+    law = ConvergenceLaw.fit(runs)
+    assert (law.support(asked(64, 128)) == Support.UNSUPPORTED).all()
+    with pytest.raises(
+        NotIdentifiableError,
+        match=rf"^the number of samples to the target is not identifiable\. All "
+        rf"{len(runs)} runs stopped before it\. Train longer, first at global batch 64",
+    ):
+        law.predict(asked(64, 128))
 
 
 def test_rules_are_fitted_apart(rng):

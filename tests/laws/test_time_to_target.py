@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from scalelab.errors import FitError, SpecError
+from scalelab.errors import FitError, NotIdentifiableError, SpecError
 from scalelab.laws.baselines import law_named
 from scalelab.laws.support import Support
 from scalelab.laws.time_to_target import (
@@ -144,6 +144,22 @@ def test_what_no_law_supports_has_no_answer(rng):
     answer = TimeToTargetLaw.fit(one, LAW).predict(asked((2, 64), (8, 256)))
     assert answer["support"].tolist() == [Support.MEASURED, Support.UNSUPPORTED]
     assert np.isnan(answer["time_to_target_s"].iloc[1])
+
+
+def test_what_nothing_supports_at_all_is_refused(rng):
+    one = sweep(rng).query("kind == 'throughput' or global_batch_size == 64")
+    with pytest.raises(
+        NotIdentifiableError, match="Run a convergence trial at global batch 256"
+    ):
+        TimeToTargetLaw.fit(one, LAW).predict(asked((8, 256)))
+
+
+def test_an_end_to_end_trial_that_cannot_be_judged_judges_nothing(rng):
+    one = sweep(rng, [(8, 256)]).query(
+        "kind != 'convergence' or global_batch_size == 64"
+    )
+    law = TimeToTargetLaw.fit(one, LAW)
+    assert law.factorisation.trials.empty
 
 
 def test_stale_weights_do_not_factorise(rng):
