@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PYTEST ?= $(BIN)/pytest
 JOBS ?= 2
 # Slow tests wait for much of their time.
-SLOW_JOBS ?= 4
+SLOW_JOBS ?= 3
 TESTS := --dist loadfile --numprocesses
 SLOW := "slow or network or browser"
 SEEDS ?= 5
