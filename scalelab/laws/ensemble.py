@@ -24,7 +24,8 @@ from scalelab.laws.shapes import Shape, log_time
 _MOST_POINTS = 144
 """Of a curve; more would add little, and every prediction costs their number."""
 _LEAST_WEIGHT = 0.001  # of a part: what is rarer moves no answer
-_BLOCK = 1000  # configurations predicted at once: their arrays fit into the cache
+# configurations predicted at once, and these times points: arrays fit into the cache
+_BLOCK, _BLOCK_CELLS = 4000, 144_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,7 +90,8 @@ class Ensemble:
         """Return what is believed about the log expected time of each (n,)."""
         parts = self._parts_at(at)
         every = np.arange(len(at.samples))
-        blocks = np.array_split(every, -(-len(every) // _BLOCK) or 1)
+        size = min(_BLOCK, _BLOCK_CELLS // len(self.process.points))
+        blocks = np.array_split(every, -(-len(every) // size) or 1)
         found = [self._moments(at.take(block), parts) for block in blocks]
         means, variances = np.concatenate(found, axis=2)
         weights = np.array([[part.weight] for part in parts])
@@ -108,7 +110,7 @@ class Ensemble:
         means, variances = [], []
         for part in parts:
             mean, slopes = self._linear(part, at, cross, carried)
-            spread = ((slopes @ part.node.covariance) * slopes).sum(axis=1)
+            spread = np.einsum("ij,ij->i", slopes @ part.node.covariance, slopes)
             means.append(mean)
             variances.append(spread + left)
         return np.array([means, variances])
