@@ -111,7 +111,7 @@ def test_peaks_of_one_sharding_plan_nothing_for_fewer_ranks():
     frame = rows(parallelism="fsdp", world_size=4, gpu_memory_peak_bytes=peaks)
     law = MemoryLaw.fit(frame.assign(outcome="completed"))
     batches = [
-        largest(law, 80 * GIB, parallelism="fsdp", world_size=ranks)
+        largest(law, 80.05 * GIB, parallelism="fsdp", world_size=ranks)
         for ranks in (2, 4, 8)
     ]
     assert [answer["largest_local_batch"].item() for answer in batches] == [0, 600, 600]
