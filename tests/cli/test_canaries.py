@@ -38,11 +38,17 @@ BUSY = "import os\nos.sched_setaffinity(0, {int(input())})\nwhile True: pass"
 def come() -> Iterator[Callable[[str], None]]:
     """Return what sends busy neighbours to a core, so that a rank gets a share of it.
 
-    They have started before: on a busy core that would take them a while.
+    They have started before: on a busy core that would take them a while. Each has a
+    session of its own: Linux may share a core between sessions, not processes.
     """
     started = [
-        subprocess.Popen([sys.executable, "-c", BUSY], stdin=subprocess.PIPE, text=True)
-        for _ in range(9)
+        subprocess.Popen(
+            [sys.executable, "-c", BUSY],
+            stdin=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        for _ in range(6)
     ]
 
     def come(core: str) -> None:

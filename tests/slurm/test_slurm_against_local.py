@@ -114,8 +114,8 @@ def test_digits_are_the_same_as_on_one_machine(slurm_for_users: ThrowawaySlurm) 
     kinds = there.groupby(["kind", "num_nodes"]).size().to_dict()
     assert kinds == {
         ("convergence", 1): 3,
-        ("end_to_end", 1): 1,
-        ("end_to_end", 2): 1,
+        ("end_to_end", 1): 2,
+        ("end_to_end", 2): 2,
         ("throughput", 1): 2,
         ("throughput", 2): 2,
     }
