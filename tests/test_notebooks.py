@@ -20,6 +20,12 @@ from scalelab.records.attempt import (
 )
 from scalelab.records.store import RunStore
 
+JUPYTER_WARNS_ABOUT_ITS_EVENT_LOOP = pytest.mark.filterwarnings(
+    "ignore::RuntimeWarning"
+)
+JUPYTER_WARNS_ABOUT_ITS_DIRECTORIES = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning"
+)
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "analysis").glob("*.ipynb"))
 
 EXPERIMENT = """\
@@ -38,14 +44,16 @@ site: {name: emulated, device_type: cpu, nodes: 4, gpus_per_node: 4}
 """
 
 
-@pytest.fixture
-def run(tmp_path: Path, rng: np.random.Generator) -> Path:
-    """A swept run, its attempts' results made up from a known law."""
-    experiment = Experiment.from_text(EXPERIMENT, source="the test")
+ONE_SIZE = EXPERIMENT.replace("gpus: [1, 2, 4, 8, 16]", "gpus: [1]")
+
+
+def swept(text: str, directory: Path, rng: np.random.Generator) -> Path:
+    """Return a swept run, its attempts' results made up from a known law."""
+    experiment = Experiment.from_text(text, source="the test")
     site = experiment.resolve_site()
     store = RunStore.create(
-        tmp_path / "emulated",
-        experiment_text=EXPERIMENT,
+        directory,
+        experiment_text=text,
         meaning=experiment.meaning(device_type="cpu"),
     )
     for trial in plan(experiment, site).trials:
@@ -114,13 +122,8 @@ def test_notebooks_define_nothing(path: Path) -> None:
                 assert not isinstance(node, defines), cell.source
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-# the Jupyter stack warns about its own event loop and directories
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_notebooks_run_from_top_to_bottom(path: Path, run: Path) -> None:
+def executed(path: Path, run: Path) -> str:
+    """Run a notebook on a run and return what it shows as text or HTML."""
     notebook = nbformat.read(path, as_version=4)
     parameters = next(
         index
@@ -131,10 +134,34 @@ def test_notebooks_run_from_top_to_bottom(path: Path, run: Path) -> None:
     notebook.cells.insert(parameters + 1, chosen)
     resources = {"metadata": {"path": str(path.parent)}}
     NotebookClient(notebook, timeout=240, resources=resources).execute()
-    printed = "".join(
-        output.get("text", "")
-        for cell in notebook.cells
-        for output in cell.get("outputs", ())
-    )
-    assert "emulated: 22 attempts" in printed
-    assert "global batch" in printed
+    outputs = [each for cell in notebook.cells for each in cell.get("outputs", ())]
+    pages = [each.get("data", {}).get("text/html", "") for each in outputs]
+    return "".join([*(each.get("text", "") for each in outputs), *pages])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@JUPYTER_WARNS_ABOUT_ITS_EVENT_LOOP
+@JUPYTER_WARNS_ABOUT_ITS_DIRECTORIES
+def test_notebooks_run_from_top_to_bottom(
+    path: Path, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    shown = executed(path, swept(EXPERIMENT, tmp_path / "emulated", rng))
+    assert "emulated: 22 attempts" in shown
+    assert "global batch" in shown
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@JUPYTER_WARNS_ABOUT_ITS_EVENT_LOOP
+@JUPYTER_WARNS_ABOUT_ITS_DIRECTORIES
+def test_notebooks_run_on_one_world_size(
+    path: Path, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    shown = executed(path, swept(ONE_SIZE, tmp_path / "emulated", rng))
+    assert "emulated: 4 attempts" in shown
+    assert "global batch" in shown
+    if "which_law" in path.stem:
+        assert shown.count("No contest. No curve can spare") == 3

@@ -32,6 +32,7 @@ from scalelab.laws.step_time import StepTimeLaw
 _FOLDS = 5
 _SEED = 20240229
 _ANSWER = ("step_time_s", "step_time_lo_s", "step_time_hi_s", "support")
+_LARGEST = {"largest_scale": "world_size", "largest_batch": "local_batch_size"}
 
 
 class HoldBack(StrEnum):
@@ -71,16 +72,21 @@ def held_back_errors(
         One row per law and held-back configuration: ``law``, ``curve``, ``world_size``,
         ``num_nodes``, ``local_batch_size``, ``gradient_accumulation_steps``,
         ``measured_s`` (median over repeats), ``predicted_s``, ``lo_s``, ``hi_s``,
-        ``support``, ``error`` (predicted / measured - 1) and ``inside`` (the interval
-        holds the measured time). A law that refuses has no prediction.
+        ``support``, ``error`` (predicted / measured - 1), ``inside`` (the interval
+        holds the measured time) and ``why`` there is no prediction, where there is
+        none: what the points that were kept leave open.
 
     Raises
     ------
     FitError
         No curve has points enough to hold some of them back.
     """
-    rows = step_time_rows(observations).frame
-    curves = split_curves(rows)
+    rows = step_time_rows(observations)
+    left_out = ", ".join(f"{count} {why}" for why, count in rows.left_out.items())
+    aside = f" Rows left out: {left_out}." if left_out else ""
+    if rows.frame.empty:
+        raise FitError(f"No row has a usable step time to be held back.{aside}")
+    curves = split_curves(rows.frame)
     parts = [
         _contest(name, kept, held, interval).assign(curve=curve_label(key, curves))
         for key, frame in curves.items()
@@ -88,13 +94,25 @@ def held_back_errors(
         for name in laws
     ]
     if not parts:
-        raise FitError(
-            f"No curve can spare points for {hold_back}: it takes two configurations "
-            "to keep and one to hold back. Measure further world sizes or batches."
-        )
+        raise FitError(f"{_nothing_to_spare(rows.frame, hold_back)}{aside}")
     table = pd.concat(parts, ignore_index=True)
-    first = ["law", "curve", *CONFIGURATION]
-    return table[[*first, *table.columns.drop(first)]]
+    places = table[list(CONFIGURATION)].convert_dtypes()
+    rest = table.drop(columns=["law", "curve", *CONFIGURATION])
+    return pd.concat([table[["law", "curve"]], places, rest], axis=1)
+
+
+def _nothing_to_spare(rows: pd.DataFrame, hold_back: HoldBack) -> str:
+    if hold_back is HoldBack.SCATTERED:
+        return (
+            "No curve can spare a point: it takes three configurations, of which two "
+            "are kept. Measure further world sizes or local batches."
+        )
+    column = _LARGEST[hold_back]
+    values = sorted({f"{value:g}" for value in rows[column]}, key=float)
+    return (
+        f"No curve can spare its largest {column}: two configurations must be left. "
+        f"Measured: {column} {', '.join(values)}. Measure others."
+    )
 
 
 def ranking(errors: pd.DataFrame) -> pd.DataFrame:
@@ -140,10 +158,7 @@ def _splits(
         folds = order[place] % min(_FOLDS, len(order))
         masks = [folds == fold for fold in np.unique(folds)]
     else:
-        column = {
-            HoldBack.LARGEST_SCALE: "world_size",
-            HoldBack.LARGEST_BATCH: "local_batch_size",
-        }[hold_back]
+        column = _LARGEST[hold_back]
         masks = [(frame[column] == frame[column].max()).to_numpy()]
     for held in masks:
         if len(np.unique(place[~held])) > 1 and held.any():
@@ -167,17 +182,20 @@ def _contest(
         support=answer["support"],
         error=answer["step_time_s"] / measured - 1,
         inside=measured.between(answer["step_time_lo_s"], answer["step_time_hi_s"]),
+        why=answer["why"],
     )
 
 
 def _answer(
     law: type[StepTimeLaw], kept: pd.DataFrame, points: pd.DataFrame, interval: float
 ) -> pd.DataFrame:
+    fixed = {name: kept[name].iloc[0] for name in curve_columns(kept)}
+    asked, why = points.assign(**fixed), ""
     try:
         fitted = law.fit(kept)
-        fixed = {name: kept[name].iloc[0] for name in curve_columns(kept)}
-        answer: pd.DataFrame = fitted.predict(points.assign(**fixed), interval)
-    except (FitError, SpecError):  # a refusal is an answer: the points say too little
+        why = "; ".join(gap.why for gap in fitted.blocking(asked))
+        answer = fitted.predict(asked, interval)
+    except (FitError, SpecError) as error:  # a refusal: the points say too little
         refused = pd.DataFrame(np.nan, index=points.index, columns=list(_ANSWER))
-        return refused.assign(support="unsupported")
-    return answer
+        return refused.assign(support="unsupported", why=why or str(error))
+    return answer.assign(why=np.where(answer["step_time_s"].isna(), why, ""))

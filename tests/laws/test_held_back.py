@@ -74,15 +74,44 @@ def test_curves_are_judged_apart_and_the_order_of_rows_does_not_matter(rng):
 
 def test_a_refusal_is_no_error(rng):
     frame = sweep(rng, sizes=(1, 4))
-    table = ranking(held_back_errors(frame, laws=("scalelab", "linear")))
+    errors = held_back_errors(frame, laws=("scalelab", "linear"))
+    table = ranking(errors)
     assert table.loc["linear", "answered"] == 1
     assert table.loc["scalelab", "answered"] == 0
     assert np.isnan(table.loc["scalelab", "mean_error"])
+    why = errors.groupby("law")["why"].unique()
+    assert why["scalelab"].tolist() == [
+        "within a node one device at most were measured"
+    ]
+    assert why["linear"].tolist() == [""]
 
 
-def test_nothing_to_spare_is_said():
+def test_configurations_are_whole_numbers(rng):
+    errors = held_back_errors(sweep(rng), laws=("linear",))
+    places = errors[["world_size", "num_nodes", "local_batch_size"]]
+    assert (places.dtypes == "Int64").all()
+
+
+@pytest.mark.parametrize(
+    ("hold_back", "message"),
+    [
+        (
+            HoldBack.LARGEST_SCALE,
+            r"^No curve can spare its largest world_size: two configurations must be "
+            r"left\. Measured: world_size 1, 2\. Measure others\.$",
+        ),
+        (HoldBack.LARGEST_BATCH, r"largest local_batch_size: .* local_batch_size 8\."),
+        (HoldBack.SCATTERED, r"^No curve can spare a point: it takes three "),
+    ],
+)
+def test_nothing_to_spare_is_said(hold_back, message):
     frame = pd.DataFrame(
         {"world_size": [1, 2], "local_batch_size": 8, "step_time_s": [0.1, 0.2]}
     )
-    with pytest.raises(FitError, match="No curve can spare points for largest_scale"):
-        held_back_errors(frame)
+    with pytest.raises(FitError, match=message):
+        held_back_errors(frame, hold_back)
+    odd = frame.iloc[[0]].assign(validity=[["shared_node"]])
+    with pytest.raises(FitError, match=r"\. Rows left out: 1 shared_node\.$"):
+        held_back_errors(pd.concat([frame.assign(validity=None), odd]), hold_back)
+    with pytest.raises(FitError, match="No row has a usable step time to be held back"):
+        held_back_errors(frame.assign(step_time_s=None), hold_back)
