@@ -127,14 +127,14 @@ def test_the_least_answer_counts_where_curves_cannot_be_told_apart(rng):
     )
     law = MemoryLaw.fit(rows)
     each = [
-        law.largest_local_batch(asked([1], precision=name), 100 * GIB)
+        law.largest_local_batch(asked([1], precision=name), 100.2 * GIB)
         for name in ("a", "b")
     ]
     plans = [answer["largest_local_batch"].item() for answer in each]
-    assert plans == [81, 161]
-    assert largest(law, 100 * GIB, [1]).item() == 81
+    assert plans == [81, 162]
+    assert largest(law, 100.2 * GIB, [1]).item() == 81
     unsaid = asked([1], precision=pd.array([pd.NA], dtype="string"))
-    answer = law.largest_local_batch(unsaid, 100 * GIB)
+    answer = law.largest_local_batch(unsaid, 100.2 * GIB)
     assert answer["largest_local_batch"].item() == 81
     assert answer["largest_fitting"].item() == 8
     most = law.predict(asked([1], local_batch_size=10))["peak_bytes"].item()
