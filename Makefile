@@ -52,6 +52,6 @@ clean:
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile \
-		--constraint constraints.txt --editable '.[train,notebook,dev]'
+		--constraint constraints.txt --editable '.[train,dev]'
 	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # pip has one core for it
 	touch $@
