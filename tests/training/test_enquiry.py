@@ -2,6 +2,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from waiting import wait_until
 
 from scalelab.errors import SpecError
 from scalelab.experiment.program import BUILT_IN_WORKLOADS
@@ -18,6 +19,20 @@ HEAD = """
 name: asked
 gpus: 1
 local_batch_size: 8
+"""
+LOUD = """
+import atexit, os, pathlib, subprocess, threading, time
+from scalelab import Workload
+print("{}")
+os.system("echo {}")
+atexit.register(print, "{}")
+threading.Thread(target=time.sleep, args=(99,)).start()
+started = subprocess.Popen(["sleep", "99"])
+pathlib.Path(__file__).with_name("started").write_text(str(started.pid))
+
+class Job(Workload):
+    def __init__(self, width=3):
+        pass
 """
 CONVERGENCE = """
 measure: {kind: convergence}
@@ -97,14 +112,29 @@ def test_nothing_is_asked_of_a_command_or_without_torch(
     check("workload: nowhere:Job")
 
 
+def test_whatever_a_module_says_and_starts_its_class_is_asked(tmp_path: Path) -> None:
+    (tmp_path / "loud.py").write_text(LOUD)
+    text = HEAD + "workload: {name: 'loud:Job', depth: 3}"
+    asked = Experiment.from_text(text, directory=tmp_path)
+    with pytest.raises(SpecError, match=r"^depth=3 .* It takes: width; every"):
+        check_workload(asked, Site(device_type="cpu"))
+    started = Path("/proc", (tmp_path / "started").read_text(), "stat")
+    wait_until(
+        lambda: not started.exists() or " Z " in started.read_text(),
+        "what the module started has ended",
+    )
+
+
 def test_a_module_that_cannot_say_is_left_to_the_trials(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "broken.py").write_text("print('{}')\nraise RuntimeError('not here')\n")
     (tmp_path / "slow.py").write_text("import time\ntime.sleep(99)\n")
+    (tmp_path / "ended.py").write_text("import sys\nsys.exit()\n")
     text = HEAD + "workload: {name: 'MODULE:Job', depth: 3}"
-    for name, patience_s in (("broken", 60.0), ("slow", 0.1)):
+    for name, patience_s in (("broken", 60.0), ("ended", 60.0), ("slow", 0.1)):
         monkeypatch.setattr(module, "PATIENCE_S", patience_s)
         asked = Experiment.from_text(text.replace("MODULE", name), directory=tmp_path)
         check_workload(asked, Site(device_type="cpu"))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["broken.py", "slow.py"]
+    found = sorted(path.name for path in tmp_path.iterdir())
+    assert found == ["broken.py", "ended.py", "slow.py"]

@@ -7,10 +7,12 @@ and may do anything else. What that process cannot tell, the trials will.
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import redirect_stdout
+from contextlib import suppress
 from dataclasses import asdict
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -82,16 +84,22 @@ def _names_of_own(asked: Experiment, site: Site) -> WorkloadNames | None:
 def _ask(name: str, code_directory: str) -> dict[str, Any]:
     # -B: planning writes nothing, and no __pycache__ beside the user's code.
     words = [sys.executable, "-B", "-m", _MODULE, name, code_directory]
-    try:
-        ended = subprocess.run(
-            words,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=PATIENCE_S,
-        )
-    except subprocess.TimeoutExpired:
-        return {}
-    return dict(json.loads(ended.stdout)) if ended.returncode == 0 else {}
+    text = b""
+    with subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as asked:
+        try:
+            text, _ = asked.communicate(timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            with suppress(ProcessLookupError):  # and what the module has started
+                os.killpg(asked.pid, signal.SIGKILL)
+    return dict(json.loads(text)) if text else {}
 
 
 def _answer(name: str, code_directory: str) -> dict[str, Any]:
@@ -102,10 +110,12 @@ def _answer(name: str, code_directory: str) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Print what a workload's class takes and measures, as JSON."""
-    with redirect_stdout(sys.stderr):
-        answer = _answer(*arguments)
-    print(json.dumps(answer))
+    """Print what a workload's class takes and measures, as JSON and nothing else."""
+    reply = os.dup(1)  # not inherited by programs that the module starts
+    os.dup2(2, 1)
+    text = json.dumps(_answer(*arguments))
+    os.write(reply, text.encode())
+    os._exit(0)  # no thread that the module left running is waited for
 
 
 if __name__ == "__main__":
