@@ -279,10 +279,10 @@ class Run:
     def _history(self, learn_from: Sequence[str | Path]) -> History | None:
         from scalelab.recommend.history import History
 
-        others = [load(each) for each in learn_from]
-        if any(other.directory.samefile(self.directory) for other in others):
+        others = {r.directory.resolve(): r for r in map(load, learn_from)}  # each once
+        if self.directory.resolve() in others:
             raise SpecError(f"{self.name} knows its own rows. Learn from other runs.")
-        return History.of([(other.name, other.observations) for other in others])
+        return History.of([(run.name, run.observations) for run in others.values()])
 
     def _answering(self, target: Target | None) -> pd.DataFrame:
         """Return the observations, a target that no trial stopped at read off them."""

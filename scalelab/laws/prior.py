@@ -137,7 +137,7 @@ class StepTimePrior:
             key: frame
             for key, frame in split_curves(step_time_rows(observations).frame).items()
             if len(frame)
-            and (about is None or any(_are_related(key, other) for other in about))
+            and (about is None or any(are_related(key, other) for other in about))
         }
         largest = sorted(curves, key=lambda key: -len(curves[key]))
         return self.beside(
@@ -167,7 +167,7 @@ class StepTimePrior:
             for key, frame in curves.items()
         }
         teachers = {
-            key: [k for k in curves if reach[k] > reach[key] and _are_related(k, key)]
+            key: [k for k in curves if reach[k] > reach[key] and are_related(k, key)]
             for key in curves
         }
         needed = {name for names in teachers.values() for name in names}
@@ -228,7 +228,8 @@ def _is_real(*keys: CurveKey) -> bool:
     return not any(dict(key).get("emulated") for key in keys)
 
 
-def _are_related(one: CurveKey, other: CurveKey) -> bool:
+def are_related(one: CurveKey, other: CurveKey) -> bool:
+    """Say whether two curves teach about each other."""
     return _is_beside(one, other) or _is_same_work(one, other)
 
 

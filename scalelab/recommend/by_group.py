@@ -38,7 +38,7 @@ def answer(
     homes
         Where the sweep ran, by node group; see :meth:`Home.by_group`.
     history
-        Other runs to learn step times from.
+        Other runs to learn step times from; it need not be related to every group.
 
     Raises
     ------
@@ -47,10 +47,13 @@ def answer(
     """
     answers: dict[str | None, Recommendation] = {}
     problems: dict[str | None, FitError | SpecError] = {}
-    for group in _groups(observations, question.select):
+    groups = _groups(observations, question.select)
+    told = _histories(history, observations, groups)
+    for group in groups:
         try:
-            home = homes.get(group)
-            answers[group] = _in_group(question, observations, group, home, history)
+            answers[group] = _in_group(
+                question, observations, group, homes.get(group), told[group]
+            )
         except (FitError, SpecError) as error:
             problems[group] = error
     if not answers:
@@ -80,6 +83,27 @@ def _groups(
     return tuple(map(str, observations[NODE_GROUP].dropna().unique())) or (None,)
 
 
+def _histories(
+    history: History | None, observations: pd.DataFrame, groups: Sequence[str | None]
+) -> Mapping[str | None, History | None]:
+    """Return what each group can learn from; where none can, each refuses it."""
+    told = [
+        group
+        for group in groups
+        if history is not None and history.teaches(_rows_of(group, observations))
+    ]
+    return {each: history if each in told or not told else None for each in groups}
+
+
+def _rows_of(group: str | None, observations: pd.DataFrame) -> pd.DataFrame:
+    if group is None:
+        return observations
+    chosen: pd.DataFrame = observations[
+        (observations[NODE_GROUP] == group).fillna(False)
+    ]
+    return chosen
+
+
 def _in_group(
     question: Question,
     observations: pd.DataFrame,
@@ -87,9 +111,8 @@ def _in_group(
     home: Home | None,
     history: History | None,
 ) -> Recommendation:
-    own, select = observations, question.select
+    own, select = _rows_of(group, observations), question.select
     if group is not None:
-        own = observations[(observations[NODE_GROUP] == group).fillna(False)]
         select = {**select, NODE_GROUP: group}
     gpus, site = question.gpus, home.site if home else None
     on_node = site.gpus_per_node if site else None

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import pandas as pd
 
 from scalelab.errors import SpecError
-from scalelab.laws.prior import StepTimePrior
-from scalelab.laws.rows import split_curves, step_time_rows
+from scalelab.laws.prior import StepTimePrior, are_related
+from scalelab.laws.rows import CurveKey, cells, split_curves, step_time_rows
 from scalelab.laws.step_time import StepTimeLaw
 from scalelab.recommend.numerals import counted
 
@@ -34,8 +34,20 @@ class History:
         """Put runs together, each a name and its rows; None where there are none."""
         if not runs:
             return None
-        names, frames = zip(*runs, strict=True)
-        return cls(observations=pd.concat(frames, ignore_index=True), names=names)
+        frames = [_with_named_devices(name, frame) for name, frame in runs]
+        return cls(
+            observations=pd.concat(frames, ignore_index=True),
+            names=tuple(name for name, _ in runs),
+        )
+
+    def teaches(self, observations: pd.DataFrame) -> bool:
+        """Tell whether a curve of these runs is related to one of the observations."""
+        own = _curves(observations)
+        return any(
+            are_related(other, key)
+            for other in _curves(self.observations)
+            for key in own
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,7 +83,8 @@ class Taught:
         frame
             Rows that are asked about.
         rest
-            The other rows of the same run; None: none.
+            The other rows of the same run; None: none. Those on an asked curve were
+            left out on purpose, and teach nothing.
         history
             Other runs; None: none.
 
@@ -90,22 +103,45 @@ class Taught:
                     "--law, or the runs to learn from."
                 )
             return cls(law=law.fit(frame), note="")
-        asked = tuple(split_curves(step_time_rows(frame).frame))
+        asked = _curves(frame)
         prior = StepTimePrior.shipped()
         if rest is not None:
-            prior = prior.taught_by(rest, asked)
-        if history is None:
+            prior = prior.taught_by(_without(rest, asked), asked)
+        if history is None or not asked:
             return cls(law=law.fit(frame, prior), note="")
+        names = ", ".join(history.names)
+        if not history.teaches(frame):
+            raise SpecError(
+                f"Nothing can be learned from {names}: no curve there that was timed "
+                "has the same device_type, device_name, node_group and parallelism, or "
+                "is the same workload in everything but the device. Name runs that "
+                "share one."
+            )
         known = prior.taught_by(history.observations, asked)
         count = len(known.relatives) - len(prior.relatives)
-        names = ", ".join(history.names)
-        if not count:
-            raise SpecError(
-                f"Nothing can be learned from {names}: no curve there was measured on "
-                "the same kind of device with the same parallelism, or is the same "
-                "workload in everything but the device. Name runs that share one."
-            )
         note = (
             f"Step times were also learned from {counted(count, 'curve')} of {names}."
         )
         return cls(law=law.fit(frame, known), note=note)
+
+
+def _curves(observations: pd.DataFrame) -> tuple[CurveKey, ...]:
+    """Return the curves that have a step time."""
+    rows = step_time_rows(observations).frame
+    return tuple(split_curves(rows)) if len(rows) else ()
+
+
+def _without(observations: pd.DataFrame, keys: Sequence[CurveKey]) -> pd.DataFrame:
+    others = [
+        frame for key, frame in split_curves(observations).items() if key not in keys
+    ]
+    return pd.concat(others) if others else observations.iloc[:0]
+
+
+def _with_named_devices(name: str, observations: pd.DataFrame) -> pd.DataFrame:
+    """Name devices that have no name: nothing says that two runs had the same."""
+    devices = [
+        device if isinstance(device, str) else f"that of {name}"
+        for device in cells(observations, "device_name")
+    ]
+    return observations.assign(device_name=devices)

@@ -70,6 +70,11 @@ def test_an_answer_is_kept_for_the_runs_it_was_learned_from(asked, taught) -> No
     assert again().recommend(learn_from=[taught, from_more]) != told
 
 
+def test_a_run_named_twice_teaches_once(asked, taught) -> None:
+    once = asked.recommend(gpus=[16], learn_from=[taught])
+    assert asked.recommend(gpus=[16], learn_from=[taught, "trained"]) == once
+
+
 def test_a_law_learns_too(asked, taught) -> None:
     question = asked.observations.head(1).assign(world_size=16, num_nodes=4)
     law = asked.fit(learn_from=[taught])

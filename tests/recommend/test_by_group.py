@@ -9,6 +9,7 @@ from scalelab.experiment.trial import Target
 from scalelab.recommend.advice import recommend
 from scalelab.recommend.answer import answer_text
 from scalelab.recommend.by_group import answer
+from scalelab.recommend.history import History
 from scalelab.recommend.home import Home
 from scalelab.recommend.kept_answers import Question
 from scalelab.recommend.objective import Constraints
@@ -174,3 +175,15 @@ def test_the_groups_of_cpus_are_told_apart_by_name_alone() -> None:
     found = answer(question(), both(device_name="A100"), homes(None, None))
     assert found.node_group == "h100"
     assert found.device_name == "A100"
+
+
+def test_a_group_that_learns_nothing_from_other_runs_is_compared_still(frame):
+    other = sweep(workload="other", node_group="a100")
+    history = History.of([("before", other)])
+    answered = answer(question(), frame, {}, history)
+    assert answered.node_group == "h100"
+    assert answered.elsewhere.keys() == {"a100"}
+    assert not any("not compared" in note for note in answered.notes)
+    unrelated = History.of([("before", other.assign(node_group="old"))])
+    with pytest.raises(SpecError, match="Nothing can be learned from before"):
+        answer(question(), frame, {}, unrelated)
