@@ -120,18 +120,16 @@ def _tried_for(observations: pd.DataFrame) -> set[str]:
 
 
 def _not_evaluated(metric: str, evaluated: list[str]) -> str:
-    remedy = (
-        f"un convergence trials that evaluate {metric}, or leave the target out and "
-        "say how long the job is."
-    )
+    remedy = f"convergence trials that evaluate {metric}"
+    otherwise = "or leave the target out and say how long the job is."
     if not evaluated:
         return (
             f"No run evaluated {metric}, nor any other metric: nothing tells how many "
-            f"samples it takes. R{remedy}"
+            f"samples it takes. Run {remedy}, {otherwise}"
         )
     return (
         f"No convergence trial evaluated {metric}. Evaluated: {', '.join(evaluated)}. "
-        f"Ask for one of these, r{remedy}"
+        f"Ask for one of these, run {remedy}, {otherwise}"
     )
 
 
