@@ -27,6 +27,7 @@ _FREEDOM = 4.0  # of the t that peaks scatter with while it is open which are od
 _FAR = 4.0  # deviations from all others that make a peak odd
 _NORMAL_MEDIAN = 1.48  # standard deviations per median absolute deviation
 _MAJORITY = 3  # peaks beyond the number of terms; with fewer none can be the odd one
+_FEW = 12  # of these; with more, no single peak pulls much
 _ROUNDS = 30
 _LEAST_SCATTER = 1e-3
 
@@ -60,9 +61,13 @@ class Peaks:
         # equal shards everywhere tell nothing of sharding: take it as replicated
         tells_shards = len(np.unique(shards)) > 1
         used = np.array([True, tells_shards, True])
-        # where an odd peak lies high, relative errors start well, and the other way
-        starts = (peak, np.full(len(peak), np.median(peak)))
-        fits = [_settled(features, peak, used, start) for start in starts]
+        everyone, middle = np.ones(len(peak)), np.full(len(peak), np.median(peak))
+        # where an odd peak lies high, relative errors start well, and the other way;
+        # among few peaks, and at their end, it pulls so much that it must start without
+        starts = [(peak, everyone), (middle, everyone)]
+        if _MAJORITY <= len(peak) - used.sum() <= _FEW:
+            starts += [(peak, each) for each in 1 - np.eye(len(peak))]
+        fits = [_settled(features, peak, used, *start) for start in starts]
         terms, trust = min(
             fits, key=lambda fit: np.median(np.abs(_errors(features, peak, fit[0])))
         )
@@ -116,6 +121,7 @@ def _settled(
     peak: np.ndarray,
     used: np.ndarray,
     around: np.ndarray,
+    trust: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return terms and the trust in each peak: log errors, linearised again and again.
 
@@ -123,13 +129,18 @@ def _settled(
     ----------
     around : ndarray, shape (n_peaks,)
         The peaks around which logs are linear at first.
+    trust : ndarray, shape (n_peaks,)
+        The weights at first, in [0, 1].
     """
-    trust, terms = np.ones(len(peak)), np.zeros(3)
-    target, freedom = peak / around, len(peak) - used.sum()
+    terms, freedom = np.zeros(3), len(peak) - used.sum()
+    target = peak / around
     for step in range(_ROUNDS):
         weight = np.sqrt(trust)
         rows = features[:, used] * (weight / around)[:, None]
+        before = terms.copy()
         terms[used] = nnls(rows, weight * target)[0]
+        if step and (features @ terms < around / 2).any():
+            terms = (before + terms) / 2  # logs are far from linear, and none of zero
         around = features @ terms
         errors = np.log(peak / around)
         target = 1 + errors

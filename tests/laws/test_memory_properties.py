@@ -6,6 +6,7 @@ import pytest
 
 from scalelab.errors import SpecError
 from scalelab.laws.memory import MemoryLaw
+from scalelab.laws.memory_peaks import Peaks
 
 GIB = 2**30
 RANKS = [1, 2, 4, 8, 64, 10**6]
@@ -104,6 +105,27 @@ def test_one_odd_peak_is_outvoted(rng, factor):
         odd.loc[place, "gpu_memory_peak_bytes"] *= factor
         moved = largest(MemoryLaw.fit(odd), 80 * GIB)
         assert moved == pytest.approx(plain, rel=0.05)
+
+
+@pytest.mark.parametrize("factor", [1e-3, 0.1, 0.5, 2.0, 8.0, 1e3])
+@pytest.mark.parametrize("place", range(5))
+def test_of_five_peaks_too_one_may_be_odd(factor, place):
+    batches = np.array([8.0, 16.0, 32.0, 64.0, 128.0])
+    odd = 1 + batches / 8
+    odd[place] *= factor
+    found = Peaks.fit(batches, np.ones(5), odd)
+    assert found.terms == pytest.approx([1, 0, 1 / 8], rel=0.01)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_the_peaks_a_fit_is_a_number(seed):
+    rng = np.random.default_rng(seed)
+    for count in range(2, 12):
+        peaks = np.exp(rng.uniform(0, 12, count))
+        shards = rng.choice([1.0, 8.0], count)
+        found = Peaks.fit(rng.uniform(1, 99, count), shards, peaks)
+        assert (found.terms >= 0).all()
+        assert 0 < found.at(8, 8) <= found.planned(8, 8) < np.inf
 
 
 def test_what_ran_and_what_failed_bound_every_plan(rng):
