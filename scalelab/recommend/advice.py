@@ -225,7 +225,9 @@ def _answer(
             *_on_memory(evidence, outlook.questions.iloc[[choice.index]]),
             *_not_considered(evidence, wanted, {row.world_size for row in table}),
         ),
-        unsupported=tuple(dict.fromkeys(map(_unanswered, gaps))),
+        unsupported=tuple(
+            dict.fromkeys(_unanswered(gap, subject.is_emulated) for gap in gaps)
+        ),
         left_out=law.left_out,
         left_out_of_convergence=need.law.left_out if need.law else {},
         num_observations=len(subject.frame),
@@ -338,9 +340,10 @@ def _not_considered(
         yield f"Not considered: {devices}; no step time there can be told yet."
 
 
-def _unanswered(gap: Gap) -> str:
+def _unanswered(gap: Gap, is_emulated: bool) -> str:
     elsewhere = ""
-    if any(name.startswith("inter_node") for name in gap.parameters):
+    is_of_machine = any(name.startswith("inter_node") for name in gap.parameters)
+    if is_of_machine and not is_emulated:  # an emulated run declares its own machine
         elsewhere = " Or learn from another run on these devices: --learn-from RUN."
     return (
         f"Not identifiable: {' and '.join(gap.parameters)}, because {gap.why}. "

@@ -183,7 +183,12 @@ def test_two_world_sizes_answer_among_the_measured():
     found = recommend(sweep((1, 2)), JOB)
     assert [r.world_size for r in found.rows] == [1, 2]
     assert found.notes[0].startswith("Only 2 world sizes were measured")
-    assert any("inter_node_latency" in text for text in found.unsupported)
+    (text,) = (text for text in found.unsupported if "inter_node_latency" in text)
+    assert text.endswith(
+        "Or learn from another run on these devices: --learn-from RUN."
+    )
+    declared = recommend(sweep((1, 2), emulated=True), JOB)
+    assert not any("--learn-from" in text for text in declared.unsupported)
     assert found.next_trial is not None
     assert found.next_trial.gpu_hours > 0
     assert found.next_trial.allocation == "2x2"
