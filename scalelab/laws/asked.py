@@ -61,6 +61,6 @@ def _refuse(frame: pd.DataFrame, name: str, wrong: np.ndarray, rule: str) -> Non
     if wrong.any():
         row = int(wrong.argmax())
         raise SpecError(
-            f"{name}={frame[name].iloc[row]} (row {row} of {len(frame)}) must be "
+            f"{name}={frame[name].iloc[row]} (row {row + 1} of {len(frame)}) must be "
             f"{rule}. Ask about what a run could have."
         )

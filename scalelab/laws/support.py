@@ -102,10 +102,12 @@ class Coverage:
         if len(sizes) >= _MIN_SIZES:
             return None
         devices = 2 if not len(sizes) or sizes[0] > 2 else int(2 * sizes[0])
-        seen = f"only {int(sizes[0])} devices" if len(sizes) else "one device at most"
+        seen = "no more than one device was"
+        if len(sizes):
+            seen = f"only {int(sizes[0])} devices were"
         return Gap(
             parameters=("intra_node_latency", "intra_node_transfer"),
-            why=f"within a node {seen} were measured",
+            why=f"within a node {seen} measured",
             remedy=f"Measure 1 node x {devices}.",
             world_size=devices,
             num_nodes=1,

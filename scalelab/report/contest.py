@@ -61,7 +61,7 @@ class Contest:
 
     @property
     def ranking(self) -> pd.DataFrame:
-        """Laws that answered, best first, see :func:`~scalelab.laws.ranking`."""
+        """Laws that answered, see :func:`~scalelab.laws.held_back.ranking`."""
         if self.errors is None:
             return pd.DataFrame()
         return ranking(self.errors).dropna(subset="mean_error")

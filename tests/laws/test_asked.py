@@ -47,7 +47,7 @@ EACH = [(law, column) for law, columns in NEEDS.items() for column in columns]
 def test_no_law_answers_about_what_no_run_can_be(law, column, value):
     asked = GOOD[NEEDS[law]]
     spoilt = asked.astype(object).assign(**{column: [value]})
-    with pytest.raises(SpecError, match=r"=.* \(row 1 of 2\) must be "):
+    with pytest.raises(SpecError, match=r"=.* \(row 2 of 2\) must be "):
         LAWS[law].predict(pd.concat([asked, spoilt]))
 
 
@@ -87,7 +87,7 @@ def test_more_nodes_than_devices_are_refused():
         {"world_size": [8, 4], "num_nodes": [8, 5], "local_batch_size": 1}
     )
     assert asked_configurations(asked.iloc[:1])["num_nodes"].item() == 8
-    with pytest.raises(SpecError, match=r"num_nodes=5.0 \(row 1 of 2\) must be world_"):
+    with pytest.raises(SpecError, match=r"num_nodes=5.0 \(row 2 of 2\) must be world_"):
         asked_configurations(asked)
 
 

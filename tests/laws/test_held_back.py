@@ -81,7 +81,7 @@ def test_a_refusal_is_no_error(rng):
     assert np.isnan(table.loc["scalelab", "mean_error"])
     why = errors.groupby("law")["why"].unique()
     assert why["scalelab"].tolist() == [
-        "within a node one device at most were measured"
+        "within a node no more than one device was measured"
     ]
     assert why["linear"].tolist() == [""]
 

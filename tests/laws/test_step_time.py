@@ -250,7 +250,7 @@ def test_one_world_size_answers_only_itself(rows):
     with pytest.raises(
         NotIdentifiableError,
         match=r"intra_node_latency and intra_node_transfer are not identifiable\. "
-        r"Within a node one device at most were measured\. Measure 1 node x 2\.",
+        r"Within a node no more than one device was measured\. Measure 1 node x 2\.",
     ) as caught:
         law.predict(configurations([2]))
     assert "Measure 1 node x 2." in caught.value.remedy

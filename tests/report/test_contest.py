@@ -49,8 +49,8 @@ def test_a_law_that_refuses_says_why_and_is_not_ranked(observations):
     contest = Contest.hold(two, HoldBack.LARGEST_SCALE, laws=FEW)
     assert "scalelab" not in contest.ranking.index
     assert contest.refusals == (
-        "scalelab refused 2 of 2 points: without them, within a node one device at "
-        "most were measured.",
+        "scalelab refused 2 of 2 points: without them, within a node no more than one "
+        "device was measured.",
     )
     assert contest.refusals[0] in contest._repr_html_()
     alone = Contest.hold(two, HoldBack.LARGEST_SCALE, laws=FEW[:1])
