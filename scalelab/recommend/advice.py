@@ -43,7 +43,8 @@ from scalelab.recommend.recommendation import (
 from scalelab.recommend.subject import Subject, choose_subject
 from scalelab.recommend.workload_samples import SampleNeed
 
-_MIN_SIZES = 3  # world sizes below which the answer stays among the measured ones
+# world sizes below which the answer stays among the measured ones, unless others tell
+_MIN_SIZES = 3
 
 
 def recommend(
@@ -105,8 +106,7 @@ def recommend(
     need = SampleNeed.of(subject.lessons, job, limits.target)
     evidence = _Evidence(
         subject=subject,
-        law=taught.law,
-        taught=taught.note,
+        taught=taught,
         need=need,
         factorisation=measured_factorisation(subject.lessons, law_named(law))
         if need.uses_law
@@ -132,13 +132,16 @@ class _Evidence:
     """What was measured, and the laws fitted to it."""
 
     subject: Subject
-    law: StepTimeLaw
-    taught: str
+    taught: Taught
     need: SampleNeed
     factorisation: Factorisation | None
     rows: pd.DataFrame
     rule: BatchRule
     memory: MemoryRoom
+
+    @property
+    def law(self) -> StepTimeLaw:
+        return self.taught.law
 
     @property
     def correction(self) -> np.ndarray:
@@ -157,7 +160,7 @@ class _Evidence:
 
     @property
     def is_few(self) -> bool:
-        return self.num_sizes < _MIN_SIZES
+        return self.num_sizes < _MIN_SIZES and not self.taught.knows_scale
 
     @property
     def swept(self) -> list[str]:
@@ -285,8 +288,8 @@ def _notes(evidence: _Evidence, chosen: OutlookRow) -> tuple[str, ...]:
             f"Only {evidence.num_sizes} {were} measured: the answer is among the "
             "measured allocations."
         )
-    if evidence.taught:
-        notes.append(evidence.taught)
+    if evidence.taught.note:
+        notes.append(evidence.taught.note)
     if evidence.factorisation is not None:
         notes.append(evidence.factorisation.describe())
     batch = chosen.batch.global_batch_size

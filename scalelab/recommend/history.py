@@ -60,10 +60,13 @@ class Taught:
         The law.
     note
         What it was taught by other runs, in words; empty where by none.
+    knows_scale
+        Other curves of the machine determine what more devices, or nodes, cost.
     """
 
     law: StepTimeLaw
     note: str
+    knows_scale: bool
 
     @classmethod
     def fit(
@@ -102,13 +105,13 @@ class Taught:
                     f"The law {law.name!r} learns from the asked rows alone. Leave out "
                     "--law, or the runs to learn from."
                 )
-            return cls(law=law.fit(frame), note="")
+            return cls(law=law.fit(frame), note="", knows_scale=False)
         asked = _curves(frame)
         prior = StepTimePrior.shipped()
         if rest is not None:
             prior = prior.taught_by(_without(rest, asked), asked)
         if history is None or not asked:
-            return cls(law=law.fit(frame, prior), note="")
+            return cls._told(law, frame, prior, asked)
         names = ", ".join(history.names)
         if not history.teaches(frame):
             raise SpecError(
@@ -122,7 +125,20 @@ class Taught:
         note = (
             f"Step times were also learned from {counted(count, 'curve')} of {names}."
         )
-        return cls(law=law.fit(frame, known), note=note)
+        return cls._told(law, frame, known, asked, note)
+
+    @classmethod
+    def _told(
+        cls,
+        law: type[StepTimeLaw],
+        frame: pd.DataFrame,
+        prior: StepTimePrior,
+        asked: Sequence[CurveKey],
+        note: str = "",
+    ) -> Taught:
+        told = frozenset().union(*(prior.told_about(key) for key in asked))
+        knows_scale = any(name.startswith(("intra_", "inter_")) for name in told)
+        return cls(law=law.fit(frame, prior), note=note, knows_scale=knows_scale)
 
 
 def _curves(observations: pd.DataFrame) -> tuple[CurveKey, ...]:

@@ -58,6 +58,20 @@ def test_what_one_node_cannot_tell_is_learned_from_another_run(asked, taught) ->
     assert row.step_time_s.value == pytest.approx(true, rel=0.2)
 
 
+def test_one_measured_size_is_enough_where_others_tell_the_rest(
+    here: Path, taught: Path
+) -> None:
+    text = ONE_NODE.replace("gpus: [1, 2, 4]", "gpus: [4]")
+    asked = load(measured_run(here / "single", text, heavier).directory)
+    assert sizes(asked.recommend(gpus=[8, 16])) == [4]
+    answer = asked.recommend(gpus=[8, 16], learn_from=[taught])
+    assert sizes(answer) == [4, 8, 16]
+    row = answer.rows[-1]
+    batch = row.batch.local_batch_size
+    true = step_time_s(LARGEST, batch) + 0.5 * (0.010 + 0.002 * batch)
+    assert row.step_time_s.lo < true < row.step_time_s.hi
+
+
 def test_an_answer_is_kept_for_the_runs_it_was_learned_from(asked, taught) -> None:
     def again() -> Run:
         return load(asked.directory)
