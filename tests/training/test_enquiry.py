@@ -10,7 +10,7 @@ from scalelab.experiment.site import Site
 from scalelab.experiment.spec import Experiment
 from scalelab.experiment.workload_names import RANK_PARAMETERS
 from scalelab.training.rank_options import RankOptions
-from scalelab.training.workloads import enquiry as module
+from scalelab.training.workloads import enquiry
 from scalelab.training.workloads.enquiry import check_workload
 from scalelab.training.workloads.registry import find_workload, names_of
 
@@ -108,7 +108,7 @@ def test_nothing_is_asked_of_a_command_or_without_torch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     check("command: python train.py {local_batch_size}")
-    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    monkeypatch.setattr(enquiry, "find_spec", lambda name: None)
     check("workload: nowhere:Job")
 
 
@@ -125,16 +125,21 @@ def test_whatever_a_module_says_and_starts_its_class_is_asked(tmp_path: Path) ->
     )
 
 
+@pytest.mark.parametrize(
+    ("module", "patience_s"),
+    [
+        ("print('{}')\nraise RuntimeError('not here')\n", 60.0),
+        ("import sys\nsys.exit()\n", 60.0),
+        ("import time\ntime.sleep(99)\n", 0.1),
+    ],
+    ids=["broken", "ended", "slow"],
+)
 def test_a_module_that_cannot_say_is_left_to_the_trials(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, patience_s: float
 ) -> None:
-    (tmp_path / "broken.py").write_text("print('{}')\nraise RuntimeError('not here')\n")
-    (tmp_path / "slow.py").write_text("import time\ntime.sleep(99)\n")
-    (tmp_path / "ended.py").write_text("import sys\nsys.exit()\n")
-    text = HEAD + "workload: {name: 'MODULE:Job', depth: 3}"
-    for name, patience_s in (("broken", 60.0), ("ended", 60.0), ("slow", 0.1)):
-        monkeypatch.setattr(module, "PATIENCE_S", patience_s)
-        asked = Experiment.from_text(text.replace("MODULE", name), directory=tmp_path)
-        check_workload(asked, Site(device_type="cpu"))
-    found = sorted(path.name for path in tmp_path.iterdir())
-    assert found == ["broken.py", "ended.py", "slow.py"]
+    (tmp_path / "own.py").write_text(module)
+    monkeypatch.setattr(enquiry, "PATIENCE_S", patience_s)
+    text = HEAD + "workload: {name: 'own:Job', depth: 3}"
+    asked = Experiment.from_text(text, directory=tmp_path)
+    check_workload(asked, Site(device_type="cpu"))
+    assert [path.name for path in tmp_path.iterdir()] == ["own.py"]
