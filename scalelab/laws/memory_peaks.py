@@ -47,12 +47,16 @@ class Peaks:
     least_shards
         With fewer no batch is planned: where all peaks were shared alike, sharded state
         passes for replicated, and fewer ranks would hold more of it.
+    least_batch
+        Smaller ones count as this: where all peaks were of one batch, what does not
+        grow passes for what does, and smaller batches would hold all of it.
     """
 
     terms: np.ndarray
     covariance: np.ndarray
     scatter: float
     least_shards: float
+    least_batch: float
 
     @classmethod
     def fit(cls, batch: np.ndarray, shards: np.ndarray, peak: np.ndarray) -> Peaks:
@@ -85,15 +89,16 @@ class Peaks:
             covariance=covariance,
             scatter=scatter,
             least_shards=1.0 if tells_shards else float(shards[0]),
+            least_batch=0.0 if len(np.unique(batch)) > 1 else float(batch[0]),
         )
 
     def at(self, batch: float, shards: float) -> float:
         """Return the fitted peak in bytes."""
-        return float((_features(batch, shards) @ self.terms).item())
+        return float((self._feature(batch, shards) @ self.terms).item())
 
     def planned(self, batch: float, shards: float) -> float:
         """Return the peak in bytes that a further run hardly exceeds."""
-        feature, peak = _features(batch, shards)[0], self.at(batch, shards)
+        feature, peak = self._feature(batch, shards), self.at(batch, shards)
         variance = feature @ self.covariance @ feature + (self.scatter * peak) ** 2
         return peak + _MARGIN * float(np.sqrt(variance))
 
@@ -102,9 +107,12 @@ class Peaks:
         room, slope = limit_bytes - self.at(0, shards), self.terms[2]
         if room <= 0 or slope <= 0 or shards < self.least_shards:
             return 0
-        batches = range(int(room / slope) + 2)
+        batches = range(int(self.least_batch + room / slope) + 2)
         met = bisect_right(batches, limit_bytes, key=lambda b: self.planned(b, shards))
         return max(met - 1, 0)
+
+    def _feature(self, batch: float, shards: float) -> np.ndarray:
+        return np.asarray(_features(max(batch, self.least_batch), shards)[0])
 
 
 def _features(batch: np.ndarray | float, shards: np.ndarray | float) -> np.ndarray:

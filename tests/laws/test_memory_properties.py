@@ -117,6 +117,16 @@ def test_of_five_peaks_too_one_may_be_odd(factor, place):
     assert found.terms == pytest.approx([1, 0, 1 / 8], rel=0.01)
 
 
+def test_peaks_of_one_batch_tell_nothing_of_smaller_ones():
+    shards = np.array([2.0, 4.0, 8.0])
+    found = Peaks.fit(np.full(3, 16.0), shards, 10 + 8 / shards + 16 / 160)
+    assert found.at(16, 1) == pytest.approx(18.1)
+    assert found.at(1, 2) == pytest.approx(14.1)  # it may be 10 + 4 + 1 / 160
+    assert found.at(32, 2) > 10 + 4 + 32 / 160
+    assert found.largest_batch(1, 18.2) == 16
+    assert found.largest_batch(1, 18.0) == 0
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_whatever_the_peaks_a_fit_is_a_number(seed):
     rng = np.random.default_rng(seed)
