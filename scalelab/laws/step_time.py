@@ -117,7 +117,7 @@ class StepTimeLaw:
     def fit(
         cls, observations: pd.DataFrame, prior: StepTimePrior | None = None
     ) -> Self:
-        """Fit every curve of the observations; those of one machine teach each other.
+        """Fit every curve; those on more nodes or devices teach their relatives.
 
         Parameters
         ----------
