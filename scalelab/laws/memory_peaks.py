@@ -28,6 +28,7 @@ _FAR = 4.0  # deviations from all others that make a peak odd
 _NORMAL_MEDIAN = 1.48  # standard deviations per median absolute deviation
 _MAJORITY = 3  # peaks beyond the number of terms; with fewer none can be the odd one
 _FEW = 12  # of these; with more, no single peak pulls much
+_USUAL_SCATTER = 0.03  # where each peak has a term of its own, and none shows any
 _ROUNDS = 30
 _LEAST_SCATTER = 1e-3
 
@@ -62,9 +63,10 @@ class Peaks:
     def fit(cls, batch: np.ndarray, shards: np.ndarray, peak: np.ndarray) -> Peaks:
         """Fit the peaks of distinct batches and shards, shape (n_peaks,)."""
         features = _features(batch, shards)
-        # equal shards everywhere tell nothing of sharding: take it as replicated
-        tells_shards = len(np.unique(shards)) > 1
-        used = np.array([True, tells_shards, True])
+        # equal shards everywhere tell nothing of sharding: take it as replicated;
+        # equal batches nothing of what is replicated: take it as per sample
+        tells_shards, tells_batch = (len(np.unique(x)) > 1 for x in (shards, batch))
+        used = np.array([tells_batch, tells_shards, True])
         everyone, middle = np.ones(len(peak)), np.full(len(peak), np.median(peak))
         # where an odd peak lies high, relative errors start well, and the other way;
         # among few peaks, and at their end, it pulls so much that it must start without
@@ -76,8 +78,9 @@ class Peaks:
             fits, key=lambda fit: np.median(np.abs(_errors(features, peak, fit[0])))
         )
         errors = _errors(features, peak, terms)
-        freedom = max(trust.sum() - used.sum(), 1.0)
-        scatter = float(np.sqrt((trust * errors**2).sum() / freedom))
+        freedom, scatter = trust.sum() - used.sum(), _USUAL_SCATTER
+        if freedom > 0:
+            scatter = float(np.sqrt((trust * errors**2).sum() / freedom))
         active = terms > 0
         relative = features[:, active] / (features @ terms)[:, None]
         covariance = np.zeros((3, 3))
@@ -89,7 +92,7 @@ class Peaks:
             covariance=covariance,
             scatter=scatter,
             least_shards=1.0 if tells_shards else float(shards[0]),
-            least_batch=0.0 if len(np.unique(batch)) > 1 else float(batch[0]),
+            least_batch=0.0 if tells_batch else float(batch[0]),
         )
 
     def at(self, batch: float, shards: float) -> float:

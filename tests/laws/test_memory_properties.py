@@ -81,7 +81,7 @@ def test_terms_come_back_inside_two_of_their_deviations():
     assert np.mean(off) > 0.8
 
 
-@pytest.mark.parametrize("batches", [(8, 16, 32), (4, 8, 16, 32, 64)])
+@pytest.mark.parametrize("batches", [(8, 16), (8, 16, 32), (4, 8, 16, 32, 64)])
 def test_plans_far_beyond_the_measured_batches_hardly_ever_fail(batches):
     failed = []
     for seed in range(100):
@@ -154,7 +154,7 @@ def test_the_least_answer_counts_where_curves_cannot_be_told_apart(rng):
     rows = pd.concat(
         [
             measured(wide, rng, ranks=(1,), batches=(4, 8, 64)).assign(precision="a"),
-            measured(narrow, rng, ranks=(1,), batches=(4, 8)).assign(precision="b"),
+            measured(narrow, rng, ranks=(1,), batches=(2, 4, 8)).assign(precision="b"),
         ]
     )
     law = MemoryLaw.fit(rows)
