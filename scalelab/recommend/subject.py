@@ -76,7 +76,7 @@ def choose_subject(observations: pd.DataFrame, select: Mapping[str, Scalar]) -> 
     if NODE_GROUP in select:
         frame = _with_value(frame, NODE_GROUP, select[NODE_GROUP])
     for name in _ONE_VALUE:
-        counts = _counts(frame, name)
+        counts = _values(frame, name)
         if len(counts) > 1:
             listed = ", ".join(
                 f"{value} ({count} rows)"
@@ -115,6 +115,18 @@ def _with_value(frame: pd.DataFrame, name: str, value: Scalar) -> pd.DataFrame:
         raise SpecError(f"No observation has {name}={value}. Measured: {listed}.")
     matches = frame[name].astype("string").fillna("") == str(value)
     return frame[matches.to_numpy(bool)]
+
+
+def _values(frame: pd.DataFrame, name: str) -> dict[str, int]:
+    """Count the rows of each value; a workload without a name is one of its own.
+
+    What failed early may lack any of the others.
+    """
+    counts = _counts(frame, name)
+    unnamed = len(frame) - sum(counts.values())
+    if name == "workload" and counts and unnamed:
+        counts["none"] = unnamed
+    return counts
 
 
 def _counts(frame: pd.DataFrame, name: str) -> dict[str, int]:

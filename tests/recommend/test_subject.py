@@ -11,6 +11,17 @@ def test_many_values_are_listed_up_to_six():
         choose_subject(frame, {})
 
 
+def test_rows_without_a_workload_are_none_of_the_named_one():
+    frame = pd.DataFrame(
+        {"workload": ["a", None, "a"], "device_name": ["d", "d", None]}
+    )
+    with pytest.raises(SpecError, match=r"workload: a \(2 rows\), none \(1 rows\)\."):
+        choose_subject(frame, {})
+    chosen = choose_subject(frame, {"workload": "a"})
+    assert chosen.frame.index.tolist() == [0, 2]
+    assert choose_subject(frame.assign(workload=None), {}).workload == ""
+
+
 def test_selection_goes_by_text_and_keeps_all_outcomes():
     frame = pd.DataFrame(
         {"sequence_length": [128, 128, 256], "outcome": ["completed", "failed", "x"]}
