@@ -142,26 +142,25 @@ def executed(path: Path, run: Path) -> str:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    ("experiment", "attempts", "missing"),
+    [
+        pytest.param(EXPERIMENT, 22, 0, id="several world sizes"),
+        pytest.param(ONE_SIZE, 4, 3, id="one world size"),
+    ],
+)
 @JUPYTER_WARNS_ABOUT_ITS_EVENT_LOOP
 @JUPYTER_WARNS_ABOUT_ITS_DIRECTORIES
 def test_notebooks_run_from_top_to_bottom(
-    path: Path, tmp_path: Path, rng: np.random.Generator
+    path: Path,
+    experiment: str,
+    attempts: int,
+    missing: int,
+    tmp_path: Path,
+    rng: np.random.Generator,
 ) -> None:
-    shown = executed(path, swept(EXPERIMENT, tmp_path / "emulated", rng))
-    assert "emulated: 22 attempts" in shown
-    assert "global batch" in shown
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-@JUPYTER_WARNS_ABOUT_ITS_EVENT_LOOP
-@JUPYTER_WARNS_ABOUT_ITS_DIRECTORIES
-def test_notebooks_run_on_one_world_size(
-    path: Path, tmp_path: Path, rng: np.random.Generator
-) -> None:
-    shown = executed(path, swept(ONE_SIZE, tmp_path / "emulated", rng))
-    assert "emulated: 4 attempts" in shown
+    shown = executed(path, swept(experiment, tmp_path / "emulated", rng))
+    assert f"emulated: {attempts} attempts" in shown
     assert "global batch" in shown
     if "which_law" in path.stem:
-        assert shown.count("No contest. No curve can spare") == 3
+        assert shown.count("No contest. No curve can spare") == missing

@@ -32,7 +32,6 @@ from scalelab.laws.step_time import StepTimeLaw
 _FOLDS = 5
 _SEED = 20240229
 _ANSWER = ("step_time_s", "step_time_lo_s", "step_time_hi_s", "support")
-_LARGEST = {"largest_scale": "world_size", "largest_batch": "local_batch_size"}
 
 
 class HoldBack(StrEnum):
@@ -44,6 +43,12 @@ class HoldBack(StrEnum):
     """The largest local batch of a curve."""
     SCATTERED = "scattered"
     """A fifth of the configurations at a time, each once."""
+
+
+_LARGEST = {
+    HoldBack.LARGEST_SCALE: "world_size",
+    HoldBack.LARGEST_BATCH: "local_batch_size",
+}
 
 
 def held_back_errors(

@@ -139,11 +139,7 @@ class StepTimePrior:
             if len(frame)
             and (about is None or any(are_related(key, other) for other in about))
         }
-        largest = sorted(curves, key=lambda key: -len(curves[key]))
-        return self.beside(
-            _relative(key, curves[key], self.beliefs)
-            for key in largest[:_MOST_RELATIVES]
-        )
+        return self.beside(self._relatives(curves).values())
 
     def beside(self, relatives: Iterable[Relative]) -> StepTimePrior:
         """Return the prior with further relatives."""
@@ -171,14 +167,20 @@ class StepTimePrior:
             for key in curves
         }
         needed = {name for names in teachers.values() for name in names}
-        largest = sorted(needed, key=lambda key: (-len(curves[key]), str(key)))
-        known = {
-            key: _relative(key, curves[key], self.beliefs)
-            for key in largest[:_MOST_RELATIVES]
-        }
+        known = self._relatives({key: curves[key] for key in curves if key in needed})
         return {
             key: self.beside(known[name] for name in names if name in known)
             for key, names in teachers.items()
+        }
+
+    def _relatives(
+        self, curves: Mapping[CurveKey, pd.DataFrame]
+    ) -> dict[CurveKey, Relative]:
+        """Fit the largest of some curves."""
+        largest = sorted(curves, key=lambda key: -len(curves[key]))
+        return {
+            key: _relative(key, curves[key], self.beliefs)
+            for key in largest[:_MOST_RELATIVES]
         }
 
     def about(self, key: CurveKey, batch_unit: float) -> Mapping[Shape, Belief]:

@@ -225,7 +225,9 @@ def _answer(
         price=limits.price.in_words(subject.device_hour_word) if limits.price else None,
         notes=(
             *_notes(evidence, table[choice.index]),
-            *_on_memory(evidence, outlook.questions.iloc[[choice.index]]),
+            *evidence.memory.notes(
+                outlook.questions.iloc[[choice.index]], subject.device_word
+            ),
             *_not_considered(evidence, wanted, {row.world_size for row in table}),
         ),
         unsupported=tuple(
@@ -317,12 +319,6 @@ def _notes(evidence: _Evidence, chosen: OutlookRow) -> tuple[str, ...]:
             f"{devices} were not measured: run a short trial there before the job."
         )
     return tuple(notes)
-
-
-def _on_memory(evidence: _Evidence, chosen: pd.DataFrame) -> Iterator[str]:
-    note = evidence.memory.note(chosen, evidence.subject.device_word)
-    if note is not None:
-        yield note
 
 
 def _not_considered(

@@ -49,6 +49,29 @@ class History:
             for key in own
         )
 
+    def added_to(
+        self, prior: StepTimePrior, asked: Sequence[CurveKey]
+    ) -> tuple[StepTimePrior, str]:
+        """Return the prior about some curves that these runs teach, and say so.
+
+        Raises
+        ------
+        SpecError
+            Nothing here is related to them.
+        """
+        known = prior.taught_by(self.observations, asked)
+        count = len(known.relatives) - len(prior.relatives)
+        names = ", ".join(self.names)
+        if not count:
+            raise SpecError(
+                f"Nothing can be learned from {names}: no curve there that was timed "
+                "has the same device_type, device_name, node_group and parallelism, or "
+                "is the same workload in everything but the device. Name runs that "
+                "share one."
+            )
+        curves = counted(count, "curve")
+        return known, f"Step times were also learned from {curves} of {names}."
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Taught:
@@ -107,35 +130,11 @@ class Taught:
                 )
             return cls(law=law.fit(frame), note="", knows_scale=False)
         asked = _curves(frame)
-        prior = StepTimePrior.shipped()
+        prior, note = StepTimePrior.shipped(), ""
         if rest is not None:
             prior = prior.taught_by(_without(rest, asked), asked)
-        if history is None or not asked:
-            return cls._told(law, frame, prior, asked)
-        names = ", ".join(history.names)
-        if not history.teaches(frame):
-            raise SpecError(
-                f"Nothing can be learned from {names}: no curve there that was timed "
-                "has the same device_type, device_name, node_group and parallelism, or "
-                "is the same workload in everything but the device. Name runs that "
-                "share one."
-            )
-        known = prior.taught_by(history.observations, asked)
-        count = len(known.relatives) - len(prior.relatives)
-        note = (
-            f"Step times were also learned from {counted(count, 'curve')} of {names}."
-        )
-        return cls._told(law, frame, known, asked, note)
-
-    @classmethod
-    def _told(
-        cls,
-        law: type[StepTimeLaw],
-        frame: pd.DataFrame,
-        prior: StepTimePrior,
-        asked: Sequence[CurveKey],
-        note: str = "",
-    ) -> Taught:
+        if history is not None and asked:
+            prior, note = history.added_to(prior, asked)
         told = frozenset().union(*(prior.told_about(key) for key in asked))
         knows_scale = any(name.startswith(("intra_", "inter_")) for name in told)
         return cls(law=law.fit(frame, prior), note=note, knows_scale=knows_scale)

@@ -35,7 +35,7 @@ class Question:
     gpus: tuple[int, ...]
     select: Mapping[str, Scalar]
     law: str
-    learn_from: tuple[str, ...] = ()
+    learn_from: tuple[str, ...]
 
 
 class KeptAnswers:

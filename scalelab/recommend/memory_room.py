@@ -49,15 +49,15 @@ class MemoryRoom:
         within = asked["local_batch_size"] <= answer["largest_local_batch"]
         return within.to_numpy(bool)
 
-    def note(self, configuration: pd.DataFrame, device_word: str) -> str | None:
-        """Say what one configuration rests on that was not tried; None where it was."""
+    def notes(self, configuration: pd.DataFrame, device_word: str) -> tuple[str, ...]:
+        """Say what one configuration rests on that was not tried."""
         tried = self.law.largest_local_batch(configuration)["largest_fitting"].item()
         batch = configuration["local_batch_size"].item()
         if self.capacity_bytes is None or batch <= tried:
-            return None
+            return ()
         peak_bytes = self.law.predict(configuration)["peak_bytes"].item()
         return (
             f"Not tried: local batch {batch} there; by measured peaks it takes "
             f"{number(peak_bytes / _GIB)} of the {number(self.capacity_bytes / _GIB)} "
-            f"GiB of a {device_word}."
+            f"GiB of a {device_word}.",
         )

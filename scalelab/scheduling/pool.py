@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from scalelab.cluster.nodes import Node
 from scalelab.errors import ClusterError
 from scalelab.records.attempt import Placement
-from scalelab.scheduling.events import NodeLost, NodeUp, OnEvent, Waiting
+from scalelab.scheduling.events import NodeLost, NodeUp, OnEvent, Waiting, counted
 from scalelab.scheduling.grouped_placer import GroupedPlacer
 from scalelab.scheduling.validity import SharedHardware
 
@@ -138,18 +138,14 @@ class Pool:
     def _what_is_missing(self) -> str:
         first = self.placer.waiting()[0].trial.allocation
         up = ", ".join(
-            f"{node.name} with {_number(len(node.device_ids), 'device')}"
+            f"{node.name} with {counted(len(node.device_ids), 'device')}"
             for node in self._nodes.values()
         )
         count = self.placer.num_waiting
         return (
-            f"{_number(count, 'trial')} {'waits' if count == 1 else 'wait'} for nodes; "
-            f"the first needs {_number(first.world_size, 'device')} on "
-            f"{_number(first.num_nodes, 'node')}. "
-            f"{len(self._nodes)} of {_number(sum(self.max_nodes.values()), 'node')} up"
+            f"{counted(count, 'trial')} {'waits' if count == 1 else 'wait'} for nodes; "
+            f"the first needs {counted(first.world_size, 'device')} on "
+            f"{counted(first.num_nodes, 'node')}. "
+            f"{len(self._nodes)} of {counted(sum(self.max_nodes.values()), 'node')} up"
             f"{f' ({up})' if up else ''}."
         )
-
-
-def _number(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from scalelab.records.job_list import JobLine
-from scalelab.scheduling.events import OnEvent, Waiting
+from scalelab.scheduling.events import OnEvent, Waiting, counted
 from scalelab.scheduling.pool import Pool
 
 
@@ -51,10 +51,10 @@ def why_waiting(pool: Pool, jobs: Sequence[JobLine]) -> list[str]:
         lacking = [each for each in waiting if not placer.has_room(each)]
         has_others |= len(lacking) < len(waiting)
         for each in sorted(lacking, key=lambda each: (each.world_size, each.num_nodes)):
-            nodes = _number(each.num_nodes, f"{group} node" if group else "node")
+            nodes = counted(each.num_nodes, f"{group} node" if group else "node")
             sentences.append(
-                f"{_number(waiting[each], 'trial')} for {nodes} x "
-                f"{_number(each.devices_per_node[0], 'device')}: "
+                f"{counted(waiting[each], 'trial')} for {nodes} x "
+                f"{counted(each.devices_per_node[0], 'device')}: "
                 f"{_what_there_is(pool, jobs, group)}."
             )
     if has_others:
@@ -66,7 +66,7 @@ def why_waiting(pool: Pool, jobs: Sequence[JobLine]) -> list[str]:
 
 def _what_there_is(pool: Pool, jobs: Sequence[JobLine], group: str | None) -> str:
     nodes = [node for node in pool.nodes if node.group == group]
-    parts = [f"{_number(len(nodes), 'node')} up"]
+    parts = [f"{counted(len(nodes), 'node')} up"]
     for state, words in (("running", "starting"), ("pending", "in the queue")):
         those = [job for job in jobs if job.state == state and job.node_group == group]
         if those:
@@ -74,7 +74,3 @@ def _what_there_is(pool: Pool, jobs: Sequence[JobLine], group: str | None) -> st
             why = f" ({', '.join(reasons)})" if reasons else ""
             parts.append(f"{sum(job.num_nodes for job in those)} {words}{why}")
     return ", ".join(parts)
-
-
-def _number(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -1,6 +1,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from stopped_runs import stopped
 
 from scalelab.errors import FitError, NotIdentifiableError, SpecError
 from scalelab.laws.convergence import ConvergenceLaw
@@ -28,17 +29,6 @@ def trials(rng, batches=(64, 128, 256, 512, 1024), seeds=4, spread=0.05, **colum
         metric_mode="max",
         target_value=0.9,
         **columns,
-    )
-
-
-def censored(frame, budget):
-    """Stop every trial at a budget of samples."""
-    late = frame["samples_to_target"] > budget
-    return frame.assign(
-        samples_to_target=frame["samples_to_target"].where(~late),
-        num_samples=frame["samples_to_target"].clip(upper=budget),
-        reached_target=~late,
-        outcome=np.where(late, "target_not_reached", "completed"),
     )
 
 
@@ -95,14 +85,14 @@ def test_samples_rise_with_the_batch_and_uncertainty_with_distance(rng):
 
 def test_trials_that_stopped_early_are_censored_not_dropped(rng):
     full = trials(rng, seeds=6)
-    stopped = censored(full, 50_000)
-    assert (~stopped["reached_target"]).sum() >= 5
-    law = ConvergenceLaw.fit(stopped)
+    cut = stopped(full, 50_000)
+    assert (~cut["reached_target"]).sum() >= 5
+    law = ConvergenceLaw.fit(cut)
     expected = S_MIN * (1 + 1024 / B_CRIT)
     answer = law.predict(asked(1024))
     assert answer["samples_to_target"].item() > 50_000
     assert answer["samples_lo"].item() < expected < answer["samples_hi"].item() * 1.5
-    dropped = ConvergenceLaw.fit(stopped[stopped["reached_target"]])
+    dropped = ConvergenceLaw.fit(cut[cut["reached_target"]])
     naive = dropped.predict(asked(1024))["samples_hi"].item()
     assert answer["samples_hi"].item() > naive * 0.8
 
@@ -152,7 +142,7 @@ def test_no_question_has_no_answer(rng, columns):
 
 
 def test_a_target_nobody_reached_supports_nothing(rng):
-    runs = censored(trials(rng), 1000)
+    runs = stopped(trials(rng), 1000)
     law = ConvergenceLaw.fit(runs)
     assert (law.support(asked(64, 128)) == Support.UNSUPPORTED).all()
     with pytest.raises(
@@ -211,12 +201,12 @@ def test_batches_that_never_get_there_are_a_finding(rng):
     frame = trials(rng, batches=(64, 128, 256, 512, 1024, 2048))
     hopeless = frame["global_batch_size"] >= 1024
     budget = frame["samples_to_target"].where(~hopeless)
-    stopped = frame.assign(
+    late = frame.assign(
         samples_to_target=budget,
         num_samples=budget.fillna(2_000_000),
         reached_target=~hopeless,
     )
-    law = ConvergenceLaw.fit(stopped)
+    law = ConvergenceLaw.fit(late)
     chances = law.predict(asked(128, 512, 2048))["probability_of_reaching"]
     assert (np.diff(chances) < 0).all()
     assert chances.iloc[0] > 0.9
@@ -232,7 +222,7 @@ def test_a_budget_is_a_bound_not_a_value(rng):
     frame = trials(rng, seeds=6)
     small, large = (
         ConvergenceLaw.fit(
-            censored(frame, 55_000).assign(
+            stopped(frame, 55_000).assign(
                 num_samples=lambda d, factor=factor: d["num_samples"].where(
                     d["reached_target"], d["num_samples"] * factor
                 )

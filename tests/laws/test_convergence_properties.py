@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from stopped_runs import stopped
 
 from scalelab.laws.convergence import ConvergenceLaw
 
@@ -27,15 +28,6 @@ def curve(seed, *, seeds=3, batches=6):
 
 def asked(batches):
     return pd.DataFrame({"global_batch_size": batches})
-
-
-def stopped(rows, budget):
-    late = rows["samples_to_target"] > budget
-    return rows.assign(
-        samples_to_target=rows["samples_to_target"].where(~late),
-        num_samples=rows["samples_to_target"].clip(upper=budget),
-        reached_target=~late,
-    )
 
 
 @pytest.fixture(scope="module")

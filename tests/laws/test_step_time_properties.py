@@ -20,16 +20,26 @@ def at(sizes, batch, per_node, **more):
     return pd.DataFrame({**columns, **more})
 
 
-@pytest.fixture(scope="module")
-def swept():
+def fitted(**options):
     """Machine, rows and law of each seed."""
     found = []
     for seed in SEEDS:
         rng = np.random.default_rng(seed)
         machine = random_machine(rng)
-        rows = sweep_rows(machine, rng, noise=0.02)
+        rows = sweep_rows(machine, rng, **options)
         found.append((machine, rows, StepTimeLaw.fit(rows)))
     return found
+
+
+@pytest.fixture(scope="module")
+def swept():
+    return fitted(noise=0.02)
+
+
+@pytest.fixture(scope="module")
+def well_measured():
+    """Measured so well that shapes alone would be sure."""
+    return fitted(batches=(4, 8, 16, 32, 64), noise=0.005)
 
 
 def share_rising(law, asked):
@@ -90,18 +100,6 @@ def test_an_interval_is_positive_holds_its_answer_and_widens_outwards(swept):
         assert (np.diff(np.log(hi / lo)) > 0).all()
 
 
-@pytest.fixture(scope="module")
-def well_measured():
-    """Machine and law of each seed, of which shapes alone would be sure."""
-    found = []
-    for seed in SEEDS:
-        rng = np.random.default_rng(seed)
-        machine = random_machine(rng)
-        rows = sweep_rows(machine, rng, batches=(4, 8, 16, 32, 64), noise=0.005)
-        found.append((machine, StepTimeLaw.fit(rows)))
-    return found
-
-
 @pytest.mark.parametrize(
     ("sizes", "batches", "drift"),
     [
@@ -116,7 +114,7 @@ def test_beyond_the_measured_range_errors_grow_with_every_doubling(
 ):
     """By at least what docs/laws.md says, whatever the rows agree on."""
     least = drift * np.arange(1, 5)
-    for machine, law in well_measured:
+    for machine, _, law in well_measured:
         asked = at(sizes, batches, machine["gpus_per_node"])
         answer = law.predict(asked)
         logs = np.log(answer["step_time_hi_s"] / answer["step_time_lo_s"]).to_numpy()

@@ -60,6 +60,7 @@ def question(**changed: object) -> Question:
         "gpus": (),
         "select": {},
         "law": "scalelab",
+        "learn_from": (),
     }
     return Question(**{**asked, **changed})
 

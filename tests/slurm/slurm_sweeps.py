@@ -27,6 +27,22 @@ EMULATED = {
 }
 
 
+def one_second_trials(repeats: int, *batches: int) -> dict[str, Any]:
+    """Return emulated trials of a second and more, on one device each."""
+    return {
+        "workload": {"name": "emulated", "sample_time_s": 0.004},
+        "measure": {
+            "kind": "throughput",
+            "warmup_steps": 1,
+            "steps": 30,
+            "repeats": repeats,
+            "canary_every": 0,
+        },
+        "gpus": [1],
+        "local_batch_size": list(batches),
+    }
+
+
 class Swept(BatchSweep):
     """A sweep of the user's.
 

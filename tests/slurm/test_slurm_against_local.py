@@ -55,9 +55,11 @@ def slurm_for_users(slurm: ThrowawaySlurm) -> Iterator[ThrowawaySlurm]:
 
 
 def experiment(name: str, **settings: Any) -> dict[str, Any]:
-    """Return one of the experiments that are shipped, with other settings."""
+    """Return one of the experiments that are shipped, on nodes and otherwise set."""
     text = (REPOSITORY / "experiments" / f"{name}.yaml").read_text()
-    return {**yaml.safe_load(text), "name": name, **settings}
+    shipped = yaml.safe_load(text)
+    del shipped["gpus"]
+    return {**shipped, "name": name, **settings}
 
 
 def sweep(
@@ -77,6 +79,15 @@ def sweep(
     trial = ["trial_id", "repeat"]
     assert not rows.duplicated(trial).any()
     return said, rows.sort_values(trial).reset_index(drop=True)
+
+
+def sweep_both(
+    slurm: ThrowawaySlurm, settings: Mapping[str, Any]
+) -> tuple[str, pd.DataFrame, pd.DataFrame]:
+    """Sweep there and here; return what was said there, and both tables."""
+    said, there = sweep(slurm, settings, PROFILE)
+    _, here = sweep(slurm, settings, "./here.yaml")
+    return said, there, here
 
 
 def check_alike(there: pd.DataFrame, here: pd.DataFrame, *but: str) -> None:
@@ -107,10 +118,8 @@ def test_digits_are_the_same_as_on_one_machine(slurm_for_users: ThrowawaySlurm) 
         seed=[0],
         **ON_TWO_NODES,
     )
-    del digits["gpus"]
-    said, there = sweep(slurm_for_users, digits, PROFILE)
+    said, there, here = sweep_both(slurm_for_users, digits)
     assert re.search(r"^Use \d CPU slots? .*, global batch \d+", said, re.MULTILINE)
-    _, here = sweep(slurm_for_users, digits, "./here.yaml")
     kinds = there.groupby(["kind", "num_nodes"]).size().to_dict()
     assert kinds == {
         ("convergence", 1): 3,
@@ -136,9 +145,7 @@ def test_a_script_that_reports_json_is_the_same_as_on_one_machine(
         nodes=[2],
         gpus_per_node=[1],
     )
-    del script["gpus"]
-    _, there = sweep(slurm_for_users, script, PROFILE)
-    _, here = sweep(slurm_for_users, script, "./here.yaml")
+    _, there, here = sweep_both(slurm_for_users, script)
     for rows in (there, here):
         # A command goes on until it is ended, which takes it a few steps further.
         assert rows["num_steps"].ge(60).all()
@@ -158,9 +165,7 @@ def test_a_script_learns_on_two_nodes_as_on_one_machine(
         nodes=[2],
         gpus_per_node=[1],
     )
-    del script["gpus"]
-    _, there = sweep(slurm_for_users, script, PROFILE)
-    _, here = sweep(slurm_for_users, script, "./here.yaml")
+    _, there, here = sweep_both(slurm_for_users, script)
     assert there["samples_to_target"].gt(0).all()
     assert there["final_metric"].le(0.3).all()
     check_alike(there, here, "num_samples")

@@ -3,28 +3,16 @@
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fake_programs import FakePrograms
-from slurm_sweeps import Swept
+from slurm_sweeps import Swept, one_second_trials
 from throwaway_slurm import ThrowawaySlurm
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(200)]
 
 # Trials of 1 s on one of two devices: more than are left when it is stopped.
-MANY: dict[str, Any] = {
-    "workload": {"name": "emulated", "sample_time_s": 0.004},
-    "measure": {
-        "kind": "throughput",
-        "warmup_steps": 1,
-        "steps": 30,
-        "repeats": 100,
-        "canary_every": 0,
-    },
-    "gpus": [1],
-    "local_batch_size": [8],
-}
+MANY = one_second_trials(100, 8)
 
 
 def test_the_queue_is_not_asked_for_a_driver_that_has_begun(

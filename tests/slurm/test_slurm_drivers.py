@@ -1,28 +1,16 @@
 """Drivers apart from the user's shell, on a real SLURM."""
 
 import re
-from typing import Any
 
 import pytest
-from slurm_sweeps import EMULATED, Swept
+from slurm_sweeps import EMULATED, Swept, one_second_trials
 from throwaway_slurm import ThrowawaySlurm
 from waiting import wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(200)]
 
 # Trials of 1 and 2 s on one of two devices, 18 s in all.
-MANY: dict[str, Any] = {
-    "workload": {"name": "emulated", "sample_time_s": 0.004},
-    "measure": {
-        "kind": "throughput",
-        "warmup_steps": 1,
-        "steps": 30,
-        "repeats": 12,
-        "canary_every": 0,
-    },
-    "gpus": [1],
-    "local_batch_size": [8, 16],
-}
+MANY = one_second_trials(12, 8, 16)
 FEW = {**MANY, "measure": {**MANY["measure"], "steps": 75, "repeats": 3}}
 
 
