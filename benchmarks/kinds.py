@@ -106,7 +106,7 @@ def main() -> None:
         groups = rows.groupby(["law", "kind", "task"])[value].mean().unstack("law")
         mine, others = groups.pop("scalelab"), groups
         shown = pd.DataFrame({"scalelab": mine})
-        if value == "error":
+        if value == "error" and len(others.columns):
             best = others.min(axis=1)
             shown = shown.assign(rival=best, which=others.idxmin(axis=1))
         print(f"\n{value}, mean over curves\n{shown.round(1).to_string()}")
