@@ -15,7 +15,7 @@ import argparse
 import numpy as np
 import pandas as pd
 
-from scalelab.laws.baselines import LAWS
+from scalelab.laws.rivals.laws import LAWS
 from scalelab.training.workloads.declared_machine import (
     DeclaredMachine,
     declared_step_time,

@@ -20,8 +20,10 @@ from distributed import as_completed
 
 from scalelab.cluster.local import LocalNodes
 from scalelab.experiment.program import WorkloadProgram
-from scalelab.experiment.trial import Allocation, Trial, TrialKind
-from scalelab.records.attempt import AttemptFiles, AttemptResult, AttemptSpec, Outcome
+from scalelab.experiment.trial import Trial, TrialKind
+from scalelab.inputs.allocation import Allocation
+from scalelab.inputs.outcome import Outcome
+from scalelab.records.attempt import AttemptFiles, AttemptResult, AttemptSpec
 from scalelab.records.attempt_io import write_result
 from scalelab.records.store import RunStore
 from scalelab.scheduling.driver import Driver

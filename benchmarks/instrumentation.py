@@ -29,15 +29,16 @@ import torch.multiprocessing as processes
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from scalelab.experiment.trial import Allocation, Measurement, Trial, TrialKind
+from scalelab.experiment.trial import Measurement, Trial, TrialKind
+from scalelab.inputs.allocation import Allocation
 from scalelab.training import feed
 from scalelab.training.context import RankContext, RankIdentity, process_group
-from scalelab.training.meter import Phase, Seconds, step_clock
+from scalelab.training.engines.ddp import BUFFER_ARGUMENT, Ddp
+from scalelab.training.engines.registry import PARALLELISMS
+from scalelab.training.engines.training import TrainingEngine
 from scalelab.training.order import SampleOrder, Share
-from scalelab.training.parallelism.ddp import BUFFER_ARGUMENT, Ddp
-from scalelab.training.parallelism.registry import PARALLELISMS
+from scalelab.training.probes.meter import Phase, Seconds, step_clock
 from scalelab.training.stream import StreamWriter
-from scalelab.training.training_engine import TrainingEngine
 from scalelab.training.workloads.digits_mlp import DigitsMlp
 
 BLOCK, NEIGHBOURS, MIN_PAIRS = 250, 50, 1000

@@ -26,7 +26,7 @@ import pandas as pd
 from laws import ours, rival, table
 from scaling_tasks import cases
 
-from scalelab.laws.prior import StepTimePrior
+from scalelab.laws.step_time.prior import StepTimePrior
 
 PER_NODE, NODES = 8, (1, 2, 3, 4, 6, 8)
 PLACEMENT_NOISE, NOISE = 0.05, 0.03

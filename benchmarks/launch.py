@@ -19,8 +19,9 @@ from comparison import Comparison
 
 from scalelab.cluster.local import LocalNodes
 from scalelab.experiment.program import WorkloadProgram
-from scalelab.experiment.source import Observation
-from scalelab.experiment.trial import Allocation, Measurement, Trial, TrialKind
+from scalelab.experiment.trial import Measurement, Trial, TrialKind
+from scalelab.inputs.allocation import Allocation
+from scalelab.plan.source import Observation
 from scalelab.records.store import RunStore
 from scalelab.scheduling.driver import Driver
 from scalelab.training.workloads.registry import preload_modules

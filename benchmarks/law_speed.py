@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
-from scalelab.laws.step_time import StepTimeLaw
+from scalelab.laws.step_time.law import StepTimeLaw
 
 PER_NODE, BATCHES, NUM_ASKED = 4, (8, 16, 32, 64), 10_000
 

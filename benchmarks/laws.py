@@ -27,14 +27,14 @@ from learn_prior import learn, machine_of, physical_guess, read_curves
 from scaling_tasks import Case, cases
 from score_adapter import observations
 
-from scalelab.laws.baselines import LAWS
-from scalelab.laws.belief import Belief
-from scalelab.laws.ensemble import Part
-from scalelab.laws.physics import Configurations
-from scalelab.laws.prior import StepTimePrior
+from scalelab.laws.rivals.laws import LAWS
 from scalelab.laws.rows import configurations
-from scalelab.laws.shapes import Shape
-from scalelab.laws.step_time import StepTimeLaw
+from scalelab.laws.step_time.ensemble import Part
+from scalelab.laws.step_time.law import StepTimeLaw
+from scalelab.laws.step_time.physics import Configurations
+from scalelab.laws.step_time.prior import StepTimePrior
+from scalelab.laws.step_time.shape_prior import Belief
+from scalelab.laws.step_time.shapes import Shape
 
 Beliefs = Mapping[Shape, Belief]
 Answer = Callable[[Case], pd.DataFrame]

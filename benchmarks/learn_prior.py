@@ -20,15 +20,15 @@ import numpy as np
 import pandas as pd
 from score_adapter import observations
 
-from scalelab.laws.belief import Belief, free_scale
-from scalelab.laws.ensemble import Ensemble
-from scalelab.laws.points import Points
-from scalelab.laws.prior import SHARE_OF_MACHINE
 from scalelab.laws.rows import split_curves, step_time_rows
-from scalelab.laws.shapes import NUM_PARAMETERS, PARAMETERS, Shape
+from scalelab.laws.step_time.ensemble import Ensemble
+from scalelab.laws.step_time.points import Points
+from scalelab.laws.step_time.prior import SHARE_OF_MACHINE
+from scalelab.laws.step_time.shape_prior import Belief, free_scale
+from scalelab.laws.step_time.shapes import NUM_PARAMETERS, PARAMETERS, Shape
 
 OF_MACHINE = np.array([SHARE_OF_MACHINE.get(name, 0.0) for name in PARAMETERS])
-OUT = Path(__file__).parents[1] / "scalelab/laws/data/step_time_prior.json"
+OUT = Path(__file__).parents[1] / "scalelab/laws/step_time/data/step_time_prior.json"
 NUM_ROUNDS = 3
 MEAN_WORTH, SPREAD_WORTH = 8.0, 12.0  # of the physical guess, in machines
 MANY_POINTS = 15  # a curve with fewer tells nothing about its discrepancy

@@ -30,9 +30,10 @@ from packing_rivals import Policy, fifo, largest_first
 from scipy.stats import t as student_t
 
 from scalelab.cluster.nodes import Node
-from scalelab.experiment.trial import Allocation, Trial, TrialKind
+from scalelab.experiment.trial import Trial, TrialKind
+from scalelab.inputs.allocation import Allocation
+from scalelab.plan.durations import UNKNOWN_S
 from scalelab.records.attempt import Placement
-from scalelab.scheduling.durations import UNKNOWN_S
 from scalelab.scheduling.placement import Placer, Request
 
 NUM_NODES, DEVICES = 64, 8

@@ -13,10 +13,10 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtri
 
-from scalelab.laws.convergence import ConvergenceLaw
-from scalelab.laws.end_to_end import EndToEndLaw
-from scalelab.laws.prior import StepTimePrior
-from scalelab.laws.step_time import StepTimeLaw
+from scalelab.laws.convergence.end_to_end import EndToEndLaw
+from scalelab.laws.convergence.law import ConvergenceLaw
+from scalelab.laws.step_time.law import StepTimeLaw
+from scalelab.laws.step_time.prior import StepTimePrior
 
 _MOST_RUNS = 30
 _NAMES = {

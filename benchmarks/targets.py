@@ -23,7 +23,7 @@ import pandas as pd
 from scipy.optimize import least_squares
 from score_adapter import predict_time, runs
 
-from scalelab.laws.convergence import ConvergenceLaw
+from scalelab.laws.convergence.law import ConvergenceLaw
 
 MIN_POINTS = 3
 

@@ -10,15 +10,16 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from scalelab._version import __version__
+
 if TYPE_CHECKING:
     from scalelab.errors import ScaleLabError
-    from scalelab.laws.convergence import ConvergenceLaw
-    from scalelab.laws.memory import MemoryLaw
-    from scalelab.laws.step_time import StepTimeLaw
+    from scalelab.laws.convergence.law import ConvergenceLaw
+    from scalelab.laws.memory.law import MemoryLaw
+    from scalelab.laws.step_time.law import StepTimeLaw
     from scalelab.session import Run, import_table, load, sweep
     from scalelab.training.workloads.base import Workload
 
-__version__ = "0.1.0"
 __all__ = [
     "ConvergenceLaw",
     "MemoryLaw",
@@ -33,11 +34,11 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ConvergenceLaw": "scalelab.laws.convergence",
-    "MemoryLaw": "scalelab.laws.memory",
+    "ConvergenceLaw": "scalelab.laws.convergence.law",
+    "MemoryLaw": "scalelab.laws.memory.law",
     "Run": "scalelab.session",
     "ScaleLabError": "scalelab.errors",
-    "StepTimeLaw": "scalelab.laws.step_time",
+    "StepTimeLaw": "scalelab.laws.step_time.law",
     "Workload": "scalelab.training.workloads.base",
     "import_table": "scalelab.session",
     "load": "scalelab.session",

@@ -14,24 +14,27 @@ from typing import TYPE_CHECKING, Any
 
 from scalelab.errors import FitError, SpecError, StoreError
 from scalelab.experiment.job import Job
-from scalelab.experiment.problems import validated
-from scalelab.experiment.quantities import parse_duration
 from scalelab.experiment.spec import Experiment
-from scalelab.experiment.trial import Allocation, Scalar, Target
-from scalelab.records.attempt import AttemptFiles, AttemptResult, Outcome
+from scalelab.inputs.allocation import Allocation
+from scalelab.inputs.document import Scalar
+from scalelab.inputs.outcome import Outcome
+from scalelab.inputs.problems import validated
+from scalelab.inputs.quantities import parse_duration
+from scalelab.inputs.target import Target
+from scalelab.records.attempt import AttemptFiles, AttemptResult
 from scalelab.records.attempt_io import read_result
 from scalelab.records.store import RunStore
-from scalelab.run_status import RunStatus, status_of
-from scalelab.sweeping import Sweep
+from scalelab.running.status import RunStatus, status_of
+from scalelab.running.sweep import Sweep
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from scalelab.laws.step_time import StepTimeLaw
-    from scalelab.recommend.history import History
-    from scalelab.recommend.home import Home
-    from scalelab.recommend.kept_answers import Question
-    from scalelab.recommend.recommendation import Recommendation
+    from scalelab.laws.step_time.law import StepTimeLaw
+    from scalelab.recommend.answer.kept import Question
+    from scalelab.recommend.answer.recommendation import Recommendation
+    from scalelab.recommend.question.history import History
+    from scalelab.recommend.question.run_site import Home
     from scalelab.report.figures import Figures
 
 
@@ -110,9 +113,9 @@ def import_table(
 ) -> Run:
     """Read a table of somebody's measurements as a run.
 
-    See :func:`scalelab.records.import_table.import_table`.
+    See :func:`scalelab.records.tables.importing.import_table`.
     """
-    from scalelab.records.import_table import import_table as read
+    from scalelab.records.tables.importing import import_table as read
 
     return Run(read(Path(table), Path(directory), mapping, constants))
 
@@ -173,12 +176,12 @@ class Run:
         Parameters
         ----------
         law
-            A name of :data:`scalelab.laws.baselines.LAWS`.
+            A name of :data:`scalelab.laws.rivals.laws.LAWS`.
         learn_from
             Other runs to learn from, as in :meth:`recommend`.
         """
-        from scalelab.laws.baselines import law_named
-        from scalelab.recommend.history import Taught
+        from scalelab.laws.rivals.laws import law_named
+        from scalelab.recommend.question.history import Taught
 
         history = self._history(learn_from)
         return Taught.fit(law_named(law), self.observations, history=history).law
@@ -233,8 +236,8 @@ class Run:
         FitError
             If the observations cannot answer.
         """
-        from scalelab.recommend.kept_answers import Question
-        from scalelab.recommend.objective import Constraints
+        from scalelab.recommend.answer.kept import Question
+        from scalelab.recommend.question.objective import Constraints
 
         asked = None if target is None else Target.parse(target)
         question = Question(
@@ -257,7 +260,7 @@ class Run:
 
     def _asked(self, question: Question) -> Recommendation:
         """Return the answer kept from when the same was asked of the same records."""
-        from scalelab.recommend.kept_answers import KeptAnswers
+        from scalelab.recommend.answer.kept import KeptAnswers
 
         kept = KeptAnswers(self.directory / "cache" / "answers.json", self._state)
         states = [load(each)._state for each in question.learn_from]
@@ -277,7 +280,7 @@ class Run:
         return answer(question, frame, self._homes, self._history(question.learn_from))
 
     def _history(self, learn_from: Sequence[str | Path]) -> History | None:
-        from scalelab.recommend.history import History
+        from scalelab.recommend.question.history import History
 
         others = {r.directory.resolve(): r for r in map(load, learn_from)}  # each once
         if self.directory.resolve() in others:
@@ -286,7 +289,7 @@ class Run:
 
     def _answering(self, target: Target | None) -> pd.DataFrame:
         """Return the observations, a target that no trial stopped at read off them."""
-        from scalelab.laws.metric_curve import answering
+        from scalelab.laws.convergence.metric_curve import answering
 
         if target is None:
             return self.observations
@@ -295,7 +298,7 @@ class Run:
     @cached_property
     def _homes(self) -> Mapping[str | None, Home]:
         """Where the sweep ran, by node group; empty: imported, or not known here."""
-        from scalelab.recommend.home import Home
+        from scalelab.recommend.question.run_site import Home
 
         return Home.by_group(self.experiment)
 
@@ -319,8 +322,8 @@ class Run:
         SpecError
             If the site has no batch system, or the run was imported.
         """
-        from scalelab.experiment.directives import job_script
-        from scalelab.recommend.job_lines import job_lines
+        from scalelab.recommend.answer.job_lines import job_lines
+        from scalelab.site.directives import job_script
 
         if self.experiment is None:
             raise SpecError(

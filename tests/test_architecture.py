@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -10,71 +11,109 @@ import pytest
 import scalelab
 
 PACKAGE = Path(scalelab.__file__).parent
-RUNNING = ("training", "launch", "cluster", "scheduling")
+GROUND = ("inputs", "kinds", "site", "experiment", "plan", "records")
+RUNNING = ("training", "launch", "cluster", "scheduling", "running", "doctor")
 ANALYSIS = ("laws", "recommend", "report")
-PLAIN = ("experiment", "records")
+ALONE = ("errors", "_version")
 HEAVY_ON_RUNNING_SIDE = {"torch", "dask", "distributed", "dask_jobqueue"}
+MOST_FILES = 16
+MOST_LINES = 400
+
+
+def up_to(rooms: tuple[str, ...], last: str) -> set[str]:
+    return {*rooms[: rooms.index(last) + 1]}
+
 
 MAY_IMPORT = {
-    "experiment": {"experiment"},
-    "records": {"experiment", "records"},
-    "training": {*PLAIN, "training"},
-    "launch": {*PLAIN, "training", "launch"},
-    "cluster": {*PLAIN, "training", "launch", "cluster"},
-    "scheduling": {*PLAIN, *RUNNING},
-    "laws": {*PLAIN, "laws"},
-    "recommend": {*PLAIN, "laws", "recommend"},
-    "report": {*PLAIN, "laws", "recommend", "report"},
-    "sweeping": {*PLAIN, *RUNNING},
-    "debugging": {*PLAIN, *RUNNING},
-    "run_status": {*PLAIN},
-    "detaching": {*PLAIN, "cluster", "sweeping"},
-    "stopping": {*PLAIN, "cluster"},
-    "session": {*PLAIN, *ANALYSIS, "run_status", "sweeping"},
-    "doctor": {*PLAIN, *RUNNING},
-    "site_doctor": {*PLAIN, "cluster", "doctor"},
-    "site_trial": {*PLAIN, "cluster", "doctor", "site_doctor"},
+    **{room: up_to(GROUND, room) for room in GROUND},
+    **{room: {*GROUND, *up_to(RUNNING, room)} for room in RUNNING},
+    **{room: {*GROUND, *up_to(ANALYSIS, room)} for room in ANALYSIS},
+    "session": {*GROUND, *ANALYSIS, *RUNNING, "session"},
+    "cli": {*GROUND, "running", "doctor", "session", "cli"},
 }
 
 
+def name_of(module: Path) -> str:
+    parts = module.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {name_of(module): module for module in PACKAGE.rglob("*.py")}
+
+
 def imported_names(module: Path) -> set[str]:
+    """Return what a module imports, anywhere in it and for its types too."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(module.read_text())):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             assert node.level == 0, f"{module} imports relatively"
-            names |= {node.module, *(f"{node.module}.{a.name}" for a in node.names)}
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
     return names
 
 
-def modules(room: str) -> list[Path]:
-    folder = PACKAGE / room
-    return sorted(folder.rglob("*.py")) if folder.is_dir() else [PACKAGE / f"{room}.py"]
+def imported_modules(module: Path) -> set[str]:
+    """Return the modules of the package that a module imports."""
+    found = set()
+    for name in imported_names(module):
+        if name.partition(".")[0] == "scalelab":
+            found.add(name if name in MODULES else name.rpartition(".")[0])
+    return found
+
+
+def room_of(name: str) -> str | None:
+    parts = name.split(".")
+    return parts[1] if len(parts) > 1 else None
+
+
+def test_every_room_has_a_rule() -> None:
+    rooms = {room_of(name) for name in MODULES} - {None, "__main__", *ALONE}
+    assert rooms == set(MAY_IMPORT)
 
 
 @pytest.mark.parametrize("room", MAY_IMPORT)
 def test_rooms_import_only_what_lies_before_them(room: str) -> None:
-    rooms = set(MAY_IMPORT) | {"cli"}
-    for module in modules(room):
-        for name in imported_names(module):
-            parts = name.split(".")
-            if parts[0] == "scalelab" and len(parts) > 1 and parts[1] in rooms:
-                assert parts[1] in MAY_IMPORT[room], f"{module} imports {name}"
+    allowed = {*MAY_IMPORT[room], *ALONE}
+    wrong = {
+        f"{name} imports {imported}"
+        for name, module in MODULES.items()
+        if room_of(name) == room
+        for imported in imported_modules(module)
+        if room_of(imported) not in allowed
+    }
+    assert wrong == set()
 
 
-@pytest.mark.parametrize("room", [*PLAIN, *ANALYSIS])
-def test_analysis_imports_nothing_of_the_running_side(room: str) -> None:
-    for module in modules(room):
-        roots = {name.split(".")[0] for name in imported_names(module)}
-        assert not roots & HEAVY_ON_RUNNING_SIDE, f"{module} imports {roots}"
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    graph = {name: imported_modules(module) for name, module in MODULES.items()}
+    # The package's own module names its public objects for their types only.
+    del graph["scalelab"]
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        raise AssertionError(" -> ".join(error.args[1])) from None
+
+
+@pytest.mark.parametrize("room", [*GROUND, *ANALYSIS])
+def test_ground_and_analysis_need_nothing_that_runs_trials(room: str) -> None:
+    for name, module in MODULES.items():
+        if room_of(name) == room:
+            roots = {imported.split(".")[0] for imported in imported_names(module)}
+            assert not roots & HEAVY_ON_RUNNING_SIDE, f"{name} imports {roots}"
 
 
 def test_no_module_outgrows_400_lines_and_no_drawers() -> None:
     drawers = {"util", "utils", "helpers", "common", "misc"}
-    for module in PACKAGE.rglob("*.py"):
-        assert len(module.read_text().splitlines()) <= 400, module
-        assert module.stem not in drawers, module
+    for name, module in MODULES.items():
+        assert len(module.read_text().splitlines()) <= MOST_LINES, name
+        assert module.stem not in drawers, name
+
+
+def test_no_folder_holds_more_files_than_a_reader_keeps_in_mind() -> None:
+    for folder in {module.parent for module in MODULES.values()}:
+        files = [file for file in folder.glob("*.py") if file.name != "__init__.py"]
+        assert len(files) <= MOST_FILES, f"{folder} holds {len(files)} files"
 
 
 @pytest.mark.parametrize(

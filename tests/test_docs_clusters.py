@@ -9,8 +9,8 @@ import pytest
 import yaml
 from command_lines import blocks, in_blocks, read
 
-from scalelab.experiment.node_jobs import node_job_script
-from scalelab.experiment.site import Site
+from scalelab.site.node_script import node_job_script
+from scalelab.site.profile import Site
 
 PAGE = (Path(__file__).parents[1] / "docs" / "clusters.md").read_text()
 VALUES = [yaml.safe_load(block) for block in blocks(PAGE, "yaml")]

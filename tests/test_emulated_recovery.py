@@ -9,14 +9,14 @@ import pandas as pd
 import pytest
 
 from scalelab import session
-from scalelab.experiment.expand import expand
 from scalelab.experiment.job import Job
 from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import Trial
+from scalelab.plan.expand import expand
 from scalelab.recommend.advice import recommend
-from scalelab.recommend.knee import last_paying
-from scalelab.recommend.objective import Constraints
-from scalelab.recommend.recommendation import Recommendation
+from scalelab.recommend.answer.recommendation import Recommendation
+from scalelab.recommend.prediction.knee import last_paying
+from scalelab.recommend.question.objective import Constraints
 from scalelab.training.workloads.declared_machine import (
     DeclaredMachine,
     declared_step_time,

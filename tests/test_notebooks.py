@@ -9,15 +9,10 @@ import numpy as np
 import pytest
 from nbclient import NotebookClient
 
-from scalelab.experiment.expand import plan
 from scalelab.experiment.spec import Experiment
-from scalelab.records.attempt import (
-    AttemptResult,
-    AttemptSpec,
-    NodeShare,
-    Outcome,
-    Placement,
-)
+from scalelab.inputs.outcome import Outcome
+from scalelab.plan.expand import plan
+from scalelab.records.attempt import AttemptResult, AttemptSpec, NodeShare, Placement
 from scalelab.records.store import RunStore
 
 JUPYTER_WARNS_ABOUT_ITS_EVENT_LOOP = pytest.mark.filterwarnings(

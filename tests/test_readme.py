@@ -7,9 +7,9 @@ import pytest
 from command_lines import between_backticks, blocks, in_blocks, options, read
 
 import scalelab
-from scalelab.experiment.expand import plan
-from scalelab.experiment.site import Site
 from scalelab.experiment.spec import Experiment
+from scalelab.plan.expand import plan
+from scalelab.site.profile import Site
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

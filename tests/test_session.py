@@ -16,15 +16,16 @@ from measured_runs import (
 
 import scalelab
 from scalelab.errors import FitError, SpecError, StoreError
-from scalelab.experiment.expand import expand
-from scalelab.experiment.site import sites_directory
 from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import Trial
+from scalelab.inputs.outcome import Outcome
+from scalelab.plan.expand import expand
 from scalelab.recommend.advice import recommend
-from scalelab.recommend.home import Home
-from scalelab.recommend.recommendation import Recommendation
-from scalelab.records.attempt import AttemptResult, Outcome
+from scalelab.recommend.answer.recommendation import Recommendation
+from scalelab.recommend.question.run_site import Home
+from scalelab.records.attempt import AttemptResult
 from scalelab.session import import_table, load
+from scalelab.site.profile import sites_directory
 
 
 @pytest.fixture

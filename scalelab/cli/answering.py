@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from scalelab.errors import FitError, SpecError
-    from scalelab.recommend.recommendation import Recommendation
+    from scalelab.recommend.answer.recommendation import Recommendation
 
 PIPE_WIDTH = 100
 MAX_WIDTH = 100
@@ -27,7 +27,7 @@ def width() -> int:
 
 def print_answer(found: Recommendation | FitError | SpecError) -> None:
     """Print the recommendation, or why there is none."""
-    from scalelab.recommend.answer import answer_text
+    from scalelab.recommend.answer.text import answer_text
 
     if isinstance(found, Exception):
         typer.echo(f"No recommendation: {found}", err=True)
@@ -37,7 +37,7 @@ def print_answer(found: Recommendation | FitError | SpecError) -> None:
 
 def print_steadiness(observations: pd.DataFrame) -> None:
     """Print what canaries say of the machine, where that is worth saying."""
-    from scalelab.recommend.steadiness import steadiness
+    from scalelab.recommend.prediction.steadiness import steadiness
 
     found = steadiness(observations)
     for line in found.sentences if found else ():

@@ -16,7 +16,7 @@ def run(
     ] = None,
 ) -> None:
     """Obtain a data set that a built-in workload needs."""
-    from scalelab.training.datasets import obtain
+    from scalelab.training.workloads.cifar10 import obtain
 
     where = obtain(name, directory or Path("data") / name)
     typer.echo(f"{name} is in {where}")

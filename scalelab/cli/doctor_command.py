@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from scalelab.doctor import Finding
-    from scalelab.experiment.site import Site
+    from scalelab.doctor.machine import Finding
+    from scalelab.site.profile import Site
 
 SOMETHING_BROKEN, SITE_BROKEN = 1, 3
 _SUBJECT_COLUMNS, _GROUP_COLUMNS = 17, 15
@@ -43,7 +43,7 @@ def run(
         return
     if job:
         raise SpecError("--job tries a node of a site. Name the site: --site NAME.")
-    from scalelab.doctor import examine
+    from scalelab.doctor.machine import examine
 
     if _show(examine(runs)):
         typer.echo("Sweeps cannot run here until what is broken is mended.")
@@ -52,9 +52,9 @@ def run(
 
 
 def _check_site(runs: Path, name: str, *, with_job: bool) -> None:
+    from scalelab.doctor.site import examine_site
     from scalelab.errors import SpecError
-    from scalelab.experiment.site import Scheduler, Site
-    from scalelab.site_doctor import examine_site
+    from scalelab.site.profile import Scheduler, Site
 
     site = Site.find(name)
     if site.scheduler is Scheduler.LOCAL:
@@ -79,8 +79,8 @@ def _check_site(runs: Path, name: str, *, with_job: bool) -> None:
 
 
 def _tried(site: Site, runs: Path) -> Iterator[Finding]:
-    from scalelab.site_doctor import of_groups
-    from scalelab.site_trial import try_node
+    from scalelab.doctor.site import of_groups
+    from scalelab.doctor.site_trial import try_node
 
     def say(text: str) -> None:
         typer.echo(text, err=True)
@@ -94,7 +94,7 @@ def _tried(site: Site, runs: Path) -> Iterator[Finding]:
 def _show(findings: Iterator[Finding], width: int = _SUBJECT_COLUMNS) -> bool:
     """Print findings, subjects as wide as told; tell whether something is broken."""
     from scalelab.cli.wording import one_line
-    from scalelab.doctor import Health
+    from scalelab.doctor.machine import Health
 
     is_broken = False
     for finding in findings:

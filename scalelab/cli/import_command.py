@@ -30,8 +30,8 @@ def run(
     ] = None,
 ) -> None:
     """Read a table of somebody's measurements as a run."""
+    from scalelab.running.sweep import RUNS
     from scalelab.session import import_table
-    from scalelab.sweeping import RUNS
 
     run = import_table(
         table,

@@ -20,7 +20,7 @@ from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 
-import scalelab
+from scalelab._version import __version__
 from scalelab.cli.wording import one_line
 from scalelab.errors import ScaleLabError
 
@@ -69,7 +69,7 @@ def build_app() -> typer.Typer:
 
 def _show_version(is_asked: bool) -> None:
     if is_asked:
-        typer.echo(f"scalelab {scalelab.__version__}")
+        typer.echo(f"scalelab {__version__}")
         raise typer.Exit
 
 

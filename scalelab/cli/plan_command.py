@@ -11,9 +11,9 @@ import typer
 from scalelab.cli.wording import columns, nodes, trials
 
 if TYPE_CHECKING:
-    from scalelab.experiment.site import Site
     from scalelab.experiment.trial import Trial
-    from scalelab.sweeping import Sweep
+    from scalelab.running.sweep import Sweep
+    from scalelab.site.profile import Site
 
 HEADER = (
     "trials",
@@ -42,7 +42,7 @@ def run(
     ] = None,
 ) -> None:
     """Show what a sweep would run, and what it would cost; run nothing."""
-    from scalelab.sweeping import Sweep
+    from scalelab.running.sweep import Sweep
 
     asked = Sweep.read(experiment, site=site, directory=run_directory)
     parts = (_trials, _notes, _left_out, _cost, _job_scripts)
@@ -96,7 +96,7 @@ def _left_out(asked: Sweep) -> Iterator[str]:
 
 def _cost(asked: Sweep) -> Iterator[str]:
     """Say what is done, what is left, and how long that takes."""
-    from scalelab.recommend.numerals import device_time
+    from scalelab.inputs.numerals import device_time
 
     for change in asked.changes:
         yield f"Changed since {asked.directory}: {change}."
@@ -131,8 +131,8 @@ def _job_scripts(asked: Sweep) -> Iterator[str]:
 
 
 def _job_script(asked: Sweep, site: Site, largest: int, name: str) -> Iterator[str]:
-    from scalelab.experiment.node_jobs import node_job_script
-    from scalelab.records.job_list import CLUSTER_DIRECTORY
+    from scalelab.records.control.job_list import CLUSTER_DIRECTORY
+    from scalelab.site.node_script import node_job_script
 
     if site.provision == "one_job":
         num_nodes = largest

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scalelab.cli.wording import duration, one_line, trials
-from scalelab.recommend.numerals import device_time
+from scalelab.inputs.numerals import device_time
 from scalelab.scheduling.events import (
     Event,
     NodeLost,

@@ -12,7 +12,7 @@ import typer
 from scalelab.cli.answering import print_answer, width
 
 if TYPE_CHECKING:
-    from scalelab.recommend.recommendation import Recommendation
+    from scalelab.recommend.answer.recommendation import Recommendation
     from scalelab.session import Run
 
 NOTHING_MEETS = 4
@@ -110,7 +110,7 @@ def run(
     """
     from scalelab.cli.import_command import pairs
     from scalelab.errors import SpecError
-    from scalelab.experiment.quantities import parse_gpu_hours, parse_usd
+    from scalelab.inputs.quantities import parse_gpu_hours, parse_usd
     from scalelab.session import load
 
     if site is not None and not sbatch:
@@ -152,7 +152,7 @@ def _print(
     sbatch: bool,
     site: str | None,
 ) -> None:
-    from scalelab.recommend.answer import explain_text
+    from scalelab.recommend.answer.text import explain_text
 
     if as_json:
         typer.echo(json.dumps(answer.to_json(), indent=2, allow_nan=False))

@@ -56,9 +56,9 @@ def init(
 
     Profiles lie in ~/.config/scalelab/sites.
     """
-    from scalelab.cluster.inventory import survey
-    from scalelab.cluster.site_profile import profile_text, write_profile
-    from scalelab.experiment.site import DeviceType, Scheduler
+    from scalelab.cluster.survey.inventory import survey
+    from scalelab.cluster.survey.profile import profile_text, write_profile
+    from scalelab.site.profile import DeviceType, Scheduler
 
     found = survey(None if scheduler is None else Scheduler(scheduler))
     queue = found.queue(partition)

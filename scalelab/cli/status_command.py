@@ -19,9 +19,9 @@ def run(
 ) -> None:
     """Show what a run has done, and what is missing."""
     from scalelab.cli.answering import print_steadiness
-    from scalelab.detaching import waiting_driver_text
-    from scalelab.recommend.numerals import device_time
-    from scalelab.records.lease import LOG
+    from scalelab.inputs.numerals import device_time
+    from scalelab.records.control.lease import LOG
+    from scalelab.running.detached import waiting_driver_text
     from scalelab.session import load
 
     run = load(run_directory)

@@ -20,6 +20,6 @@ def run(
 
     The trials that run are finished first. The same sweep command goes on later.
     """
-    from scalelab.stopping import stop
+    from scalelab.running.stop import stop
 
     typer.echo(stop(run_directory, at_once=now))

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from scalelab.cli.progress import ProgressView
-    from scalelab.records.stop_request import StopRequests
+    from scalelab.records.control.stop_request import StopRequests
+    from scalelab.running.sweep import RunningSweep, Sweep
     from scalelab.scheduling.summary import SweepSummary
-    from scalelab.sweeping import RunningSweep, Sweep
 
 SOME_FAILED, INTERRUPTED = 1, 130
 MAX_SHOWN = 5
@@ -91,8 +91,8 @@ def run(
     same from another shell.
     """
     from scalelab.errors import SpecError
-    from scalelab.experiment.quantities import parse_gpu_hours
-    from scalelab.sweeping import Sweep
+    from scalelab.inputs.quantities import parse_gpu_hours
+    from scalelab.running.sweep import Sweep
 
     if in_process and detach:
         raise SpecError("--in-process runs in this shell, --detach apart from it.")
@@ -148,7 +148,7 @@ def _spelt(words: Mapping[str, str | bool | None]) -> list[str]:
 
 
 def _detach(asked: Sweep, arguments: list[str]) -> None:
-    from scalelab.detaching import detach
+    from scalelab.running.detached import detach
 
     detached = detach(asked, arguments)
     typer.echo(detached.text, err=bool(detached.exit_code))
@@ -168,7 +168,7 @@ def _run(
     from rich.console import Console
 
     from scalelab.cli.progress import view
-    from scalelab.detaching import DriverJobLife, refuse_second_driver
+    from scalelab.running.detached import DriverJobLife, refuse_second_driver
 
     started_s = time.monotonic()
     life: DriverJobLife | None = None
@@ -309,7 +309,7 @@ def _confirm(question: str) -> None:
 
 
 def _run_in_process(experiment: Path, site: str | None) -> None:
-    from scalelab.debugging import debug
+    from scalelab.running.debug import debug
 
     trial, result = debug(experiment, site=site)
     typer.echo(f"{result.outcome}: {trial}. {result.reason}".rstrip())

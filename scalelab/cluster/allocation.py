@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from scalelab.cluster.hub import Hub
 from scalelab.errors import ClusterError
-from scalelab.experiment.node_jobs import start_on_all
 from scalelab.records.attempt_io import storing
 from scalelab.records.log_tail import last_log_lines
+from scalelab.site.node_script import start_on_all
 
 if TYPE_CHECKING:
-    from scalelab.experiment.site import Site
+    from scalelab.site.profile import Site
 
 _LOOK_AGAIN_S = 0.2
 _LEAVE_S = 10.0

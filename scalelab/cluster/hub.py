@@ -12,13 +12,13 @@ from scalelab.cluster.dask_nodes import DaskNodes
 from scalelab.cluster.network import own_address
 from scalelab.cluster.node_options import NodeOptions, write_private, write_tls_files
 from scalelab.errors import ClusterError
-from scalelab.experiment.node_jobs import node_script, options_file, script_file
 from scalelab.records.attempt_io import storing
+from scalelab.site.node_script import node_script, options_file, script_file
 
 if TYPE_CHECKING:
     from distributed.security import Security
 
-    from scalelab.experiment.site import Site
+    from scalelab.site.profile import Site
 
 T = TypeVar("T")
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scalelab.experiment.program import Program, has_ranks
-from scalelab.experiment.site import Scheduler, Site
 from scalelab.launch.protocol import DEFAULT_ENTRY
-from scalelab.records.job_list import CLUSTER_DIRECTORY
+from scalelab.records.control.job_list import CLUSTER_DIRECTORY
+from scalelab.site.profile import Scheduler, Site
 from scalelab.training.workloads.registry import preload_modules
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def cluster_of(
 
         directory = run / CLUSTER_DIRECTORY
         return AllocationNodes(site, directory=directory, preload=preload, entry=entry)
-    from scalelab.cluster.batch import BatchNodes
+    from scalelab.cluster.batch.nodes import BatchNodes
 
     return BatchNodes(
         site,

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from scalelab.errors import SpecError
 from scalelab.experiment.batch_sizes import ScalingMode
-from scalelab.experiment.placeholders import PLACEHOLDERS, placeholders_in
-from scalelab.experiment.problems import one_of, shown
 from scalelab.experiment.program import BUILT_IN_WORKLOADS
 from scalelab.experiment.trial import TrialKind
+from scalelab.inputs.placeholders import PLACEHOLDERS, placeholders_in
+from scalelab.inputs.problems import one_of, shown
 
 if TYPE_CHECKING:
     from scalelab.experiment.sections import Metrics, Workload

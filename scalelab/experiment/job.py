@@ -7,7 +7,7 @@ import math
 from pydantic import Field, model_validator
 
 from scalelab.errors import SpecError
-from scalelab.experiment.fields import Count, Positive, Section, TargetText
+from scalelab.inputs.fields import Count, Positive, Section, TargetText
 
 _AMOUNTS = ("epochs", "steps", "samples", "tokens")
 

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Annotated
 
 from pydantic import Field, model_validator
 
 from scalelab.errors import SpecError
-from scalelab.experiment.fields import (
+from scalelab.experiment.job import Job
+from scalelab.experiment.trial import (
+    FIRST_CANARY,
+    STALL_TIMEOUT_S,
+    Measurement,
+    TrialKind,
+)
+from scalelab.inputs.fields import (
     Count,
     CountOrZero,
     DeviceCount,
@@ -17,11 +25,10 @@ from scalelab.experiment.fields import (
     Fraction,
     OneOrMany,
     Positive,
-    Repeats,
     Section,
 )
-from scalelab.experiment.job import Job
-from scalelab.experiment.trial import STALL_TIMEOUT_S, Measurement, TrialKind
+
+Repeats = Annotated[int, Field(strict=True, ge=1, le=FIRST_CANARY)]
 
 
 class Measure(Section):

@@ -9,10 +9,10 @@ from pydantic import Field, model_validator
 from pydantic.json_schema import JsonSchemaValue
 
 from scalelab.errors import SpecError
-from scalelab.experiment.fields import Count, OneOrMany, Positive, Section
 from scalelab.experiment.lr_rules import LearningRateRule, scaled_rate
-from scalelab.experiment.problems import shown
 from scalelab.experiment.trial import LearningRate
+from scalelab.inputs.fields import Count, OneOrMany, Positive, Section
+from scalelab.inputs.problems import shown
 
 
 class Warmup(Section):

@@ -10,7 +10,8 @@ from pydantic import ConfigDict, Field, model_validator
 from pydantic.json_schema import JsonSchemaValue
 
 from scalelab.errors import SpecError
-from scalelab.experiment.fields import (
+from scalelab.experiment.program import METRICS_FILE, MetricsSource
+from scalelab.inputs.fields import (
     Count,
     Json,
     LocalBatchLimit,
@@ -19,8 +20,7 @@ from scalelab.experiment.fields import (
     Section,
     Text,
 )
-from scalelab.experiment.problems import bracketed
-from scalelab.experiment.program import METRICS_FILE, MetricsSource
+from scalelab.inputs.problems import bracketed
 
 
 class Launcher(StrEnum):

@@ -16,22 +16,8 @@ from pydantic import (
 
 from scalelab.experiment.batch_sizes import ScalingMode
 from scalelab.experiment.consistency import check_experiment
-from scalelab.experiment.document import parse_document, read_document
-from scalelab.experiment.fields import (
-    Count,
-    DeviceCount,
-    EnvironmentValue,
-    Flag,
-    OneOrMany,
-    OptionValue,
-    Section,
-    Seed,
-    Text,
-    Word,
-)
 from scalelab.experiment.job import Job
 from scalelab.experiment.measure import Measure
-from scalelab.experiment.problems import validated
 from scalelab.experiment.program import (
     BUILT_IN_WORKLOADS,
     CommandProgram,
@@ -48,8 +34,22 @@ from scalelab.experiment.sections import (
     Precision,
     Workload,
 )
-from scalelab.experiment.site import Site
 from scalelab.experiment.trial import TrialKind
+from scalelab.inputs.document import parse_document, read_document
+from scalelab.inputs.fields import (
+    Count,
+    DeviceCount,
+    EnvironmentValue,
+    Flag,
+    OneOrMany,
+    OptionValue,
+    Section,
+    Seed,
+    Text,
+    Word,
+)
+from scalelab.inputs.problems import validated
+from scalelab.site.profile import Site
 
 Name = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 AxisName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
@@ -285,7 +285,7 @@ class Experiment(Section):
         """Return what a trial's numbers depend on besides its own configuration.
 
         Axes, repeats and the job's length are not in it: changing them extends a run.
-        Compare two with :func:`~scalelab.experiment.meaning.changes_of_meaning`.
+        Compare two with :func:`~scalelab.experiment.fingerprint.changes_of_meaning`.
 
         Parameters
         ----------

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from scalelab.errors import SpecError
+from scalelab.inputs.allocation import Allocation
+from scalelab.inputs.document import Scalar
+from scalelab.inputs.target import MetricMode, Target
 
-Scalar = str | int | float | bool
 STALL_TIMEOUT_S = 30.0
 FIRST_CANARY = 1_000
 """Repeat index from which on repeats are canaries; see ``experiment.canary``."""
-
-_TARGET = re.compile(
-    r"\s*(?P<metric>[A-Za-z_][\w./-]{0,63})\s*(?P<sign>[<>]=)\s*(?P<value>\S{1,30})\s*",
-    re.ASCII,
-)
 
 
 class TrialKind(StrEnum):
@@ -30,121 +25,6 @@ class TrialKind(StrEnum):
     THROUGHPUT = "throughput"
     CONVERGENCE = "convergence"
     END_TO_END = "end_to_end"
-
-
-class MetricMode(StrEnum):
-    """Whether a smaller or a larger value of a metric is better."""
-
-    MIN = "min"
-    MAX = "max"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Target:
-    """A held-out metric and the value training must reach.
-
-    Parameters
-    ----------
-    metric
-        Name of the evaluation metric, e.g. ``val_acc``.
-    mode
-        ``max``: reached when the metric is at least ``value``; ``min``: at most.
-    value
-        The threshold, in the metric's own unit.
-    """
-
-    metric: str
-    mode: MetricMode
-    value: float
-
-    @classmethod
-    def parse(cls, text: str) -> Target:
-        """Read a target as users write it.
-
-        Raises
-        ------
-        SpecError
-            If the text is not a metric, ``>=`` or ``<=``, and a finite number.
-
-        >>> Target.parse("val_loss <= 2.9").mode
-        <MetricMode.MIN: 'min'>
-        """
-        found = _TARGET.fullmatch(text)
-        try:
-            value = float(found["value"]) if found else math.nan
-        except ValueError:
-            value = math.nan
-        if found is None or not math.isfinite(value):
-            raise SpecError(
-                f"{text[:60]!r} is not a target. A target is a metric, >= or <=, and a "
-                "number, such as 'val_loss <= 2.9' or 'val_acc >= 0.75'."
-            )
-        mode = MetricMode.MAX if found["sign"] == ">=" else MetricMode.MIN
-        return cls(metric=found["metric"], mode=mode, value=value)
-
-    def is_reached_by(self, value: float) -> bool:
-        """Tell whether a measured metric value reaches the target."""
-        return (
-            value >= self.value if self.mode is MetricMode.MAX else value <= self.value
-        )
-
-    def __str__(self) -> str:
-        sign = ">=" if self.mode is MetricMode.MAX else "<="
-        return f"{self.metric} {sign} {self.value:g}"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Allocation:
-    """How many devices on how many nodes, e.g. ``(4, 4)`` or, uneven, ``(4, 2)``.
-
-    Parameters
-    ----------
-    devices_per_node
-        Devices used on each node, largest first; its length is the number of nodes.
-    """
-
-    devices_per_node: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        if not self.devices_per_node or min(self.devices_per_node) < 1:
-            raise SpecError(
-                f"devices_per_node={list(self.devices_per_node)} is not an allocation: "
-                "every node needs at least 1 device."
-            )
-        ordered = tuple(sorted(self.devices_per_node, reverse=True))
-        object.__setattr__(self, "devices_per_node", ordered)
-
-    @classmethod
-    def packed(cls, num_devices: int, devices_on_node: int) -> Allocation:
-        """Pack devices on as few nodes as possible.
-
-        >>> Allocation.packed(6, devices_on_node=4)
-        Allocation(devices_per_node=(4, 2))
-        """
-        full, rest = divmod(num_devices, devices_on_node)
-        nodes = (devices_on_node,) * full + ((rest,) if rest else ())
-        return cls(devices_per_node=nodes)
-
-    @property
-    def world_size(self) -> int:
-        """Devices in all; one rank runs on each."""
-        return sum(self.devices_per_node)
-
-    @property
-    def num_nodes(self) -> int:
-        """Nodes the devices are spread over."""
-        return len(self.devices_per_node)
-
-    @property
-    def gpus_per_node(self) -> float:
-        """Devices per node, a mean where the allocation is uneven."""
-        return self.world_size / self.num_nodes
-
-    def __str__(self) -> str:
-        per_node = "+".join(
-            str(count) for count in dict.fromkeys(self.devices_per_node)
-        )
-        return f"{self.num_nodes}x{per_node}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

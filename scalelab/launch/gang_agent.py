@@ -15,9 +15,10 @@ from types import TracebackType
 
 from scalelab.errors import LaunchError, SpecError, StoreError
 from scalelab.experiment.program import CommandProgram
-from scalelab.launch.command import LOOPBACK, command_of, free_rendezvous
-from scalelab.launch.command_results import refused
-from scalelab.launch.command_run import run_command
+from scalelab.inputs.outcome import Outcome
+from scalelab.launch.command.attempt import LOOPBACK, command_of, free_rendezvous
+from scalelab.launch.command.results import refused
+from scalelab.launch.command.run import run_command
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import (
     DEFAULT_ENTRY,
@@ -27,17 +28,17 @@ from scalelab.launch.protocol import (
     StoreTask,
     receive,
 )
-from scalelab.launch.rank_requests import rank_requests
+from scalelab.launch.ranks.requests import rank_requests
+from scalelab.launch.ranks.server_process import ServerKeeper
 from scalelab.launch.rendezvous import (
     file_rendezvous,
     network_environment,
     tcp_rendezvous,
 )
 from scalelab.launch.scratch import make_scratch
-from scalelab.launch.server_process import ServerKeeper
 from scalelab.launch.supervision import Cancellation, Limits, Supervisor
 from scalelab.launch.timing import Timing, with_validity
-from scalelab.records.attempt import AttemptResult, AttemptSpec, Outcome
+from scalelab.records.attempt import AttemptResult, AttemptSpec
 from scalelab.records.attempt_io import write_result
 
 _GRACE_S = 2.0

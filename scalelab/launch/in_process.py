@@ -11,7 +11,7 @@ import torch.distributed as dist
 from scalelab.errors import SpecError
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import DEFAULT_ENTRY
-from scalelab.launch.rank_process import resolve
+from scalelab.launch.ranks.rank_process import resolve
 from scalelab.launch.rendezvous import file_rendezvous, network_environment
 from scalelab.launch.timing import Timing
 from scalelab.launch.verdict import NO_RESULT

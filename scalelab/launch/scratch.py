@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from scalelab.records.attempt_io import encode_json, storing, write_new
-from scalelab.records.lease import has_ended, this_process
+from scalelab.records.control.lease import has_ended, this_process
 
 _PREFIX, _OWNER = "scalelab-", "owner.json"
 _MACHINE_ID = Path("/etc/machine-id")

@@ -10,9 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from scalelab.launch.lineage import is_stopped
+from scalelab.inputs.outcome import Outcome
+from scalelab.launch.process_tree import is_stopped
 from scalelab.launch.progress import ProgressBoard
-from scalelab.records.attempt import AttemptResult, Outcome
+from scalelab.records.attempt import AttemptResult
 
 # A rank this many steps behind another is not one that waits for it.
 _BEHIND_STEPS = 2

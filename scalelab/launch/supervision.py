@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from scalelab.inputs.outcome import Outcome
 from scalelab.launch.host_memory import oom_kill_count
-from scalelab.launch.lineage import signal_group
+from scalelab.launch.process_tree import signal_group
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import receive
 from scalelab.launch.stall import Member, StallWatch, has_ended
@@ -26,7 +27,7 @@ from scalelab.launch.verdict import (
     first_cause,
     from_exit,
 )
-from scalelab.records.attempt import AttemptResult, Outcome
+from scalelab.records.attempt import AttemptResult
 
 # A rank whose peer died may be heard of before the peer: wait this long for the cause.
 _SETTLE_S = 1.0

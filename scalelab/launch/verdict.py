@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from scalelab.records.attempt import AttemptResult, Outcome
+from scalelab.inputs.outcome import Outcome
+from scalelab.records.attempt import AttemptResult
 from scalelab.records.log_tail import log_tail
 
 NO_RESULT = AttemptResult(

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from scalelab.errors import SpecError
-from scalelab.experiment.trial import Scalar
+from scalelab.inputs.document import Scalar
 from scalelab.records.columns import OPTION_PREFIX
 
 CONFIGURATION = (

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from scalelab.laws.physics import Configurations
+from scalelab.laws.step_time.physics import Configurations
 
 _MIN_SIZES = 2  # of one tier: latency and transfer are two unknowns
 

@@ -9,8 +9,14 @@ import numpy as np
 import pandas as pd
 
 from scalelab.experiment.job import Job
-from scalelab.experiment.trial import Allocation, Scalar
-from scalelab.laws.baselines import law_named
+from scalelab.inputs.allocation import Allocation
+from scalelab.inputs.document import Scalar
+from scalelab.inputs.numerals import counted
+from scalelab.laws.convergence.time_to_target import (
+    Factorisation,
+    measured_factorisation,
+)
+from scalelab.laws.rivals.laws import law_named
 from scalelab.laws.rows import (
     CONFIGURATION,
     CurveKey,
@@ -18,30 +24,28 @@ from scalelab.laws.rows import (
     split_curves,
     step_time_rows,
 )
-from scalelab.laws.step_time import StepTimeLaw
+from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.support import Gap, Support
-from scalelab.laws.time_to_target import Factorisation, measured_factorisation
-from scalelab.recommend.candidates import BatchRule, candidates, places
-from scalelab.recommend.history import History, Taught
-from scalelab.recommend.knee import find_knee, last_paying
-from scalelab.recommend.learning_rate import learning_rate
-from scalelab.recommend.memory_room import MemoryRoom
-from scalelab.recommend.next_trial import loss, next_trial
-from scalelab.recommend.numerals import counted
-from scalelab.recommend.objective import Choice, Constraints, choose
-from scalelab.recommend.outlook import (
+from scalelab.recommend.answer.recommendation import (
+    OutlookRow,
+    ParameterRow,
+    Recommendation,
+)
+from scalelab.recommend.prediction.knee import find_knee, last_paying
+from scalelab.recommend.prediction.learning_rate import learning_rate
+from scalelab.recommend.prediction.next_trial import loss, next_trial
+from scalelab.recommend.prediction.outlook import (
     Outlook,
     baseline_index,
     look_ahead,
     outlook_rows,
 )
-from scalelab.recommend.recommendation import (
-    OutlookRow,
-    ParameterRow,
-    Recommendation,
-)
-from scalelab.recommend.subject import Subject, choose_subject
-from scalelab.recommend.workload_samples import SampleNeed
+from scalelab.recommend.prediction.workload_samples import SampleNeed
+from scalelab.recommend.question.candidates import BatchRule, candidates, places
+from scalelab.recommend.question.history import History, Taught
+from scalelab.recommend.question.memory_room import MemoryRoom
+from scalelab.recommend.question.objective import Choice, Constraints, choose
+from scalelab.recommend.question.subject import Subject, choose_subject
 
 # world sizes below which the answer stays among the measured ones, unless others tell
 _MIN_SIZES = 3
@@ -76,7 +80,7 @@ def recommend(
     select
         Values by column that narrow the observations.
     law
-        Name of the step-time law, see :data:`scalelab.laws.baselines.LAWS`.
+        Name of the step-time law, see :data:`scalelab.laws.rivals.laws.LAWS`.
     within
         All there is to measure on: nothing larger is proposed; None: no limit.
     devices_on_node

@@ -9,16 +9,17 @@ import numpy as np
 import pandas as pd
 
 from scalelab.errors import FitError, SpecError
-from scalelab.experiment.trial import Allocation, Scalar
+from scalelab.inputs.allocation import Allocation
+from scalelab.inputs.document import Scalar
 from scalelab.laws.rows import numbers
 from scalelab.recommend.advice import recommend
-from scalelab.recommend.history import History
-from scalelab.recommend.home import Home
-from scalelab.recommend.kept_answers import Question
-from scalelab.recommend.objective import Constraints, Spending
-from scalelab.recommend.prices import Price
-from scalelab.recommend.recommendation import OutlookRow, Recommendation
-from scalelab.recommend.subject import NODE_GROUP
+from scalelab.recommend.answer.kept import Question
+from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
+from scalelab.recommend.question.history import History
+from scalelab.recommend.question.objective import Constraints, Spending
+from scalelab.recommend.question.prices import Price
+from scalelab.recommend.question.run_site import Home
+from scalelab.recommend.question.subject import NODE_GROUP
 
 
 def answer(

@@ -4,47 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from scalelab.experiment.program import Program, program_from_json, program_to_json
 from scalelab.experiment.trial import STALL_TIMEOUT_S, Trial
-
-
-class Outcome(StrEnum):
-    """How an attempt ended.
-
-    ``out_of_memory`` (of the device) and ``target_not_reached`` are measurements, not
-    errors. ``timed_out``, ``preempted``, ``node_fail`` and ``cancelled`` say nothing
-    about the configuration: the trial may be tried again.
-    """
-
-    COMPLETED = "completed"
-    TARGET_NOT_REACHED = "target_not_reached"
-    OUT_OF_MEMORY = "out_of_memory"
-    HOST_OUT_OF_MEMORY = "host_out_of_memory"
-    STALLED = "stalled"
-    FAILED = "failed"
-    TIMED_OUT = "timed_out"
-    PREEMPTED = "preempted"
-    NODE_FAIL = "node_fail"
-    CANCELLED = "cancelled"
-    REFUSED = "refused"
-
-    @property
-    def is_measurement(self) -> bool:
-        """The outcome is knowledge about the configuration and ends the trial."""
-        return self in (
-            Outcome.COMPLETED,
-            Outcome.TARGET_NOT_REACHED,
-            Outcome.OUT_OF_MEMORY,
-        )
-
-    @property
-    def is_retried(self) -> bool:
-        """The outcome is no fault of the configuration; the trial runs again."""
-        return self in (Outcome.PREEMPTED, Outcome.NODE_FAIL, Outcome.CANCELLED)
+from scalelab.inputs.outcome import Outcome
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

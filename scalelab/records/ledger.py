@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from scalelab.errors import StoreError
-from scalelab.experiment.source import Observation
+from scalelab.plan.source import Observation
 from scalelab.records.attempt_io import (
     append_line,
     decode_json,

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from scalelab.errors import SchemaError, StoreError
 from scalelab.experiment.program import CommandProgram, Program, program_to_json
-from scalelab.experiment.source import Observation
-from scalelab.records.attempt import AttemptResult, AttemptSpec, Outcome
+from scalelab.inputs.outcome import Outcome
+from scalelab.plan.source import Observation
+from scalelab.records.attempt import AttemptResult, AttemptSpec
 from scalelab.records.columns import (
     COLUMNS,
     COLUMNS_BY_NAME,

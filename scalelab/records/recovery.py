@@ -10,8 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from scalelab.errors import StoreError
-from scalelab.experiment.source import Observation
-from scalelab.records.attempt import AttemptFiles, AttemptResult, AttemptSpec, Outcome
+from scalelab.inputs.outcome import Outcome
+from scalelab.plan.source import Observation
+from scalelab.records.attempt import AttemptFiles, AttemptResult, AttemptSpec
 from scalelab.records.attempt_io import (
     TornRecordError,
     read_result,

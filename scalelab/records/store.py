@@ -25,9 +25,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from scalelab.errors import StoreError
-from scalelab.experiment.source import Observation
+from scalelab.inputs.outcome import Outcome
+from scalelab.plan.source import Observation
 from scalelab.records import cache
-from scalelab.records.attempt import AttemptFiles, AttemptResult, AttemptSpec, Outcome
+from scalelab.records.attempt import AttemptFiles, AttemptResult, AttemptSpec
 from scalelab.records.attempt_io import (
     encode_json,
     storing,
@@ -36,8 +37,8 @@ from scalelab.records.attempt_io import (
     write_result,
     write_spec,
 )
+from scalelab.records.control.lease import LEASE, Lease, holder_of
 from scalelab.records.header import RunHeader, read_header
-from scalelab.records.lease import LEASE, Lease, holder_of
 from scalelab.records.ledger import AttemptKey, Ledger
 from scalelab.records.observations import check_row, finished_rows, frame, row
 from scalelab.records.recovery import (

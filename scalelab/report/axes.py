@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from scalelab.recommend.numerals import duration, duration_unit, number
+from scalelab.inputs.numerals import duration, duration_unit, number
 
 Values = Sequence[float] | np.ndarray | pd.Series
 

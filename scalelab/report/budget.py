@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from scalelab.recommend.numerals import change, counted, device_time, duration, number
-from scalelab.recommend.recommendation import OutlookRow
+from scalelab.inputs.numerals import change, counted, device_time, duration, number
+from scalelab.recommend.answer.recommendation import OutlookRow
 from scalelab.report.axes import count_axis, duration_axis, quantity_axis
 from scalelab.report.labels import ALLOCATION, Labels
 from scalelab.report.style import (

@@ -9,8 +9,8 @@ from html import escape
 import pandas as pd
 
 from scalelab.errors import FitError
-from scalelab.laws.baselines import LAWS
-from scalelab.laws.held_back import HoldBack, held_back_errors, ranking
+from scalelab.laws.rivals.held_back import HoldBack, held_back_errors, ranking
+from scalelab.laws.rivals.laws import LAWS
 
 _PLACE = {
     "curve": False,
@@ -32,7 +32,7 @@ class Contest:
     Parameters
     ----------
     errors
-        The result of :func:`~scalelab.laws.held_back.held_back_errors`; None where no
+        The result of :func:`~.held_back.held_back_errors`; None where no
         point could be held back.
     why_none
         Why not; empty where there are points.
@@ -50,7 +50,7 @@ class Contest:
         laws: Sequence[str] = tuple(LAWS),
         interval: float = 0.8,
     ) -> Contest:
-        """Hold points back, as :func:`~scalelab.laws.held_back.held_back_errors`."""
+        """Hold points back, as :func:`~.held_back.held_back_errors`."""
         try:
             errors = held_back_errors(
                 observations, hold_back, laws=laws, interval=interval
@@ -61,7 +61,7 @@ class Contest:
 
     @property
     def ranking(self) -> pd.DataFrame:
-        """Laws that answered, see :func:`~scalelab.laws.held_back.ranking`."""
+        """Laws that answered, see :func:`~scalelab.laws.rivals.held_back.ranking`."""
         if self.errors is None:
             return pd.DataFrame()
         return ranking(self.errors).dropna(subset="mean_error")

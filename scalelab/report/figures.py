@@ -9,7 +9,7 @@ from types import MappingProxyType
 import pandas as pd
 import plotly.graph_objects as go
 
-from scalelab.recommend.recommendation import Recommendation
+from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.report import budget, phases, samples, scaling, scaling_figures
 from scalelab.report.labels import Labels
 from scalelab.report.style import empty_figure

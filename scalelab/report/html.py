@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from scalelab.recommend.numerals import (
+from scalelab.inputs.numerals import (
     counted,
     device_time,
     device_time_unit,
@@ -21,9 +21,9 @@ from scalelab.recommend.numerals import (
     percent,
     probability,
 )
-from scalelab.recommend.recommendation import Recommendation
-from scalelab.recommend.steadiness import steadiness
-from scalelab.records.attempt import Outcome
+from scalelab.inputs.outcome import Outcome
+from scalelab.recommend.answer.recommendation import Recommendation
+from scalelab.recommend.prediction.steadiness import steadiness
 from scalelab.records.attempt_io import write_atomically
 from scalelab.report import sentences, trials
 from scalelab.report.figures import PLOTS

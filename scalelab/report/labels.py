@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from scalelab.experiment.device_words import DeviceWords, device_words
+from scalelab.inputs.device_words import DeviceWords, device_words
+from scalelab.inputs.numerals import counted, number, percent
 from scalelab.laws.rows import split_curves
-from scalelab.recommend.numerals import counted, number, percent
-from scalelab.recommend.recommendation import Recommendation
+from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.records.columns import OPTION_PREFIX
 
 ALLOCATION = ("world_size", "num_nodes")

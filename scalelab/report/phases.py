@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
-from scalelab.recommend.numerals import duration, percent
+from scalelab.inputs.numerals import duration, percent
 from scalelab.report.labels import ALLOCATION, Labels
 from scalelab.report.style import (
     BLUE,

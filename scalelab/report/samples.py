@@ -7,9 +7,9 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from scalelab.experiment.trial import MetricMode, Target
+from scalelab.inputs.numerals import counted, number
+from scalelab.inputs.target import MetricMode, Target
 from scalelab.laws.rows import numbers
-from scalelab.recommend.numerals import counted, number
 from scalelab.report.axes import count_axis, quantity_axis
 from scalelab.report.labels import Labels
 from scalelab.report.style import (

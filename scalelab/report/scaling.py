@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pandas as pd
 
-from scalelab.recommend.numerals import counted, number, percent
-from scalelab.recommend.recommendation import OutlookRow
+from scalelab.inputs.numerals import counted, number, percent
+from scalelab.recommend.answer.recommendation import OutlookRow
 from scalelab.report.labels import ALLOCATION, Labels
 from scalelab.report.subject import Subject
 

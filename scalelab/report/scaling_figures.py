@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from scalelab.recommend.numerals import counted
+from scalelab.inputs.numerals import counted
 from scalelab.report.axes import count_axis, quantity_axis
 from scalelab.report.labels import Labels
 from scalelab.report.style import (

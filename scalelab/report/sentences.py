@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from scalelab.recommend.answer import elsewhere
-from scalelab.recommend.numerals import (
+from scalelab.inputs.numerals import (
+    Interval,
     change,
     counted,
     device_time,
@@ -14,14 +14,14 @@ from scalelab.recommend.numerals import (
     percent,
     probability,
 )
-from scalelab.recommend.recommendation import (
+from scalelab.recommend.answer.recommendation import (
     BatchPlan,
-    Interval,
     Knee,
     NextTrial,
     OutlookRow,
     Recommendation,
 )
+from scalelab.recommend.answer.text import elsewhere
 from scalelab.records.columns import OPTION_PREFIX
 from scalelab.report.tables import Table
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from scalelab.experiment.trial import Scalar
+from scalelab.inputs.document import Scalar
 from scalelab.laws.rows import split_curves, step_time_rows
-from scalelab.recommend.recommendation import OutlookRow, Recommendation
+from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
 from scalelab.records.columns import OPTION_PREFIX
 from scalelab.report.labels import ALLOCATION, BATCH, Labels, label
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from scalelab.recommend.numerals import number
+from scalelab.inputs.numerals import number
 
 _MAX_ROWS = 200
 

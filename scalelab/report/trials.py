@@ -12,15 +12,16 @@ from urllib.parse import quote
 import numpy as np
 import pandas as pd
 
+from scalelab.inputs.numerals import counted, duration, number
+from scalelab.inputs.outcome import Outcome
+from scalelab.laws.convergence.time_to_target import measured_factorisation
 from scalelab.laws.rows import (
     curve_label,
     invalid_reasons,
     numbers,
     split_curves,
 )
-from scalelab.laws.time_to_target import measured_factorisation
-from scalelab.recommend.numerals import counted, duration, number
-from scalelab.records.attempt import AttemptResult, Outcome
+from scalelab.records.attempt import AttemptResult
 from scalelab.report.subject import Subject, usable_rows
 from scalelab.report.tables import Table
 

@@ -10,15 +10,17 @@ from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
-from scalelab.cluster.batch_queue import QueueEvent
+from scalelab.cluster.batch.queue import QueueEvent
 from scalelab.cluster.node_plugin import run_attempt
 from scalelab.cluster.nodes import Cluster
 from scalelab.cluster.watch import NodeJoined, NodeLeft, NodeWatch
 from scalelab.errors import StoreError
 from scalelab.experiment.program import Program
-from scalelab.experiment.source import Observation, TrialSource
-from scalelab.experiment.trial import Allocation, Trial
-from scalelab.records.attempt import AttemptResult, AttemptSpec, Outcome, Placement
+from scalelab.experiment.trial import Trial
+from scalelab.inputs.allocation import Allocation
+from scalelab.inputs.outcome import Outcome
+from scalelab.plan.source import Observation, TrialSource
+from scalelab.records.attempt import AttemptResult, AttemptSpec, Placement
 from scalelab.scheduling.budget import Budget
 from scalelab.scheduling.events import (
     OnEvent,
@@ -31,7 +33,7 @@ from scalelab.scheduling.events import (
 from scalelab.scheduling.gangs import Gangs, PartEnded, RunAttempt, Verdict
 from scalelab.scheduling.placement import Request
 from scalelab.scheduling.pool import Pool
-from scalelab.scheduling.provision import provision_of
+from scalelab.scheduling.provision.provisioner import provision_of
 from scalelab.scheduling.summary import SweepSummary, Tally, Unfinished
 
 if TYPE_CHECKING:

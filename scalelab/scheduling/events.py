@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from scalelab.cluster.nodes import Node
-from scalelab.experiment.source import Observation
 from scalelab.experiment.trial import Trial
-from scalelab.records.attempt import AttemptSpec, Outcome
+from scalelab.inputs.outcome import Outcome
+from scalelab.plan.source import Observation
+from scalelab.records.attempt import AttemptSpec
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

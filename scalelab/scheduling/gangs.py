@@ -21,8 +21,9 @@ from scalelab.cluster.node_plugin import (
 )
 from scalelab.errors import LaunchError, StoreError
 from scalelab.experiment.program import CommandProgram
+from scalelab.inputs.outcome import Outcome
 from scalelab.launch.verdict import merge
-from scalelab.records.attempt import AttemptResult, AttemptSpec, Outcome
+from scalelab.records.attempt import AttemptResult, AttemptSpec
 
 if TYPE_CHECKING:
     from distributed import Client, Future

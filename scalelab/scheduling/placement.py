@@ -19,7 +19,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from scalelab.cluster.nodes import Node
-from scalelab.experiment.trial import Allocation, Trial
+from scalelab.experiment.trial import Trial
+from scalelab.inputs.allocation import Allocation
 from scalelab.records.attempt import NodeShare, Placement
 from scalelab.scheduling.free_devices import FreeDevices
 

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from scalelab.experiment.source import Observation
 from scalelab.experiment.trial import Trial
-from scalelab.records.attempt import Outcome
+from scalelab.inputs.outcome import Outcome
+from scalelab.plan.source import Observation
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

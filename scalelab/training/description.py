@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import Dataset
 
-from scalelab import __version__
+from scalelab._version import __version__
 from scalelab.experiment.trial import Trial
 from scalelab.training.feed import fingerprint
 

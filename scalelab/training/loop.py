@@ -19,11 +19,11 @@ from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.experiment.workload_names import WorkloadNames
 from scalelab.training import checkpoint
 from scalelab.training.context import RankContext
-from scalelab.training.device_monitor import DeviceMonitor
-from scalelab.training.engine import Engine
-from scalelab.training.meter import Phase, Seconds, StepClock
-from scalelab.training.plan import TrainingPlan
-from scalelab.training.steady import is_steady
+from scalelab.training.engines.base import Engine
+from scalelab.training.probes.device_monitor import DeviceMonitor
+from scalelab.training.probes.meter import Phase, Seconds, StepClock
+from scalelab.training.probes.steady import is_steady
+from scalelab.training.step_plan import TrainingPlan
 
 BLOCK_S = 1.0
 CHECKPOINT_INTERVAL_S = 30.0

@@ -19,15 +19,15 @@ from scalelab.training.context import (
     process_group,
 )
 from scalelab.training.description import device_name, versions
-from scalelab.training.device_monitor import DeviceMonitor
-from scalelab.training.engine import Engine
+from scalelab.training.engines.base import Engine
 from scalelab.training.loop import Loop, Tally
 from scalelab.training.memory_limit import (
     memory_limit,
     peak_resident_bytes,
     resident_bytes,
 )
-from scalelab.training.meter import step_clock
+from scalelab.training.probes.device_monitor import DeviceMonitor
+from scalelab.training.probes.meter import step_clock
 from scalelab.training.rank_options import RankOptions
 from scalelab.training.results import (
     RankReadings,

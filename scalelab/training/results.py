@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from scalelab.experiment.trial import Trial, TrialKind
-from scalelab.records.attempt import AttemptResult, Outcome
+from scalelab.inputs.outcome import Outcome
+from scalelab.records.attempt import AttemptResult
 from scalelab.training.loop import Ending, Tally
-from scalelab.training.meter import Phase, Seconds
-from scalelab.training.steady import mean_interval
+from scalelab.training.probes.meter import Phase, Seconds
+from scalelab.training.probes.steady import mean_interval
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

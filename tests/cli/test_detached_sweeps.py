@@ -8,13 +8,13 @@ import pytest
 from measured_runs import EMULATED, measured_run
 from waiting import wait_until
 
-from scalelab import detaching
-from scalelab.cluster.batch_queue import JobState, JobView
-from scalelab.detaching import DriverJobLife
+from scalelab.cluster.batch.queue import JobState, JobView
 from scalelab.errors import ClusterError
-from scalelab.experiment.driver_job import DriverJob
-from scalelab.experiment.site import Site
-from scalelab.records.driver_record import DriverRecord
+from scalelab.records.control.driver_record import DriverRecord
+from scalelab.running import detached as detaching
+from scalelab.running.detached import DriverJobLife
+from scalelab.site.driver_settings import DriverJob
+from scalelab.site.profile import Site
 
 LONG = EMULATED.replace("steps: 5,", "steps: 100,")
 
@@ -114,7 +114,7 @@ class Queue:
 
 @pytest.fixture
 def queue(monkeypatch: pytest.MonkeyPatch) -> Queue:
-    from scalelab.cluster import driver_queue
+    from scalelab.cluster.batch import driver_queue
 
     queue = Queue()
     monkeypatch.setattr(driver_queue, "submit_driver", queue.submit)

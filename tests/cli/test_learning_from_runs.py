@@ -7,7 +7,7 @@ import pytest
 from measured_runs import COMMAND, EMULATED, completed, measured_run, step_time_s
 
 from scalelab.errors import SpecError, StoreError
-from scalelab.experiment.trial import Allocation
+from scalelab.inputs.allocation import Allocation
 from scalelab.session import Run, load
 
 ONE_NODE = COMMAND.replace("name: trained", "name: heavier").replace(

@@ -10,7 +10,8 @@ from scalelab.cli import progress as module
 from scalelab.cli.progress import LineView, LiveView, Tracker, problem, view
 from scalelab.cluster.nodes import Node
 from scalelab.experiment.program import WorkloadProgram
-from scalelab.experiment.trial import Allocation, Trial, TrialKind
+from scalelab.experiment.trial import Trial, TrialKind
+from scalelab.inputs.allocation import Allocation
 from scalelab.records.attempt import AttemptSpec, NodeShare, Placement
 from scalelab.scheduling.events import (
     NodeLost,

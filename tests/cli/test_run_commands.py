@@ -8,7 +8,8 @@ from measured_runs import EMULATED, completed, failed, measured_run
 
 from scalelab.cli.answering import print_answer, width
 from scalelab.errors import NotIdentifiableError
-from scalelab.records.attempt import AttemptResult, Outcome
+from scalelab.inputs.outcome import Outcome
+from scalelab.records.attempt import AttemptResult
 
 TABLE = "world_size,num_nodes,local_batch_size,step_time_s\n" + "".join(
     f"{size},1,32,{0.1 + 0.02 * size}\n" for size in (1, 2, 4, 8)

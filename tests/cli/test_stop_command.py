@@ -10,10 +10,10 @@ import pytest
 from measured_runs import EMULATED, measured_run
 from waiting import wait_until
 
-from scalelab import stopping
-from scalelab.records.lease import read_holder
-from scalelab.records.stop_request import StopRequests
+from scalelab.records.control.lease import read_holder
+from scalelab.records.control.stop_request import StopRequests
 from scalelab.records.store import RunStore
+from scalelab.running import stop as stopping
 
 LONG = EMULATED.replace("steps: 5,", "steps: 100,")
 
@@ -148,7 +148,7 @@ def test_a_driver_that_stands_still_stops_once_it_goes_on(
 HOLDER = """
 import sys, time
 from pathlib import Path
-from scalelab.records.lease import Lease
+from scalelab.records.control.lease import Lease
 
 with Lease(Path(sys.argv[1])):
     print("held", flush=True)

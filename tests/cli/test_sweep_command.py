@@ -7,8 +7,8 @@ from measured_runs import EMULATED, failed, measured_run
 from waiting import wait_until
 
 from scalelab.cli.sweep_command import _Interrupts
-from scalelab.records.stop_request import StopRequests, request_stop
-from scalelab.sweeping import RunningSweep
+from scalelab.records.control.stop_request import StopRequests, request_stop
+from scalelab.running.sweep import RunningSweep
 
 
 @pytest.fixture(autouse=True)
@@ -218,7 +218,7 @@ def test_data_land_where_they_are_looked_for(scalelab, here, monkeypatch) -> Non
         asked.append((name, directory))
         return directory.absolute()
 
-    monkeypatch.setattr("scalelab.training.datasets.obtain", obtain)
+    monkeypatch.setattr("scalelab.training.workloads.cifar10.obtain", obtain)
     ended = scalelab("data", "cifar10")
     assert (ended.code, ended.out) == (0, f"cifar10 is in {here}/data/cifar10\n")
     assert scalelab("data", "cifar10", "--directory", "x").out.endswith("/x\n")

@@ -11,8 +11,8 @@ from scalelab.cluster.allocation import held_allocation
 from scalelab.cluster.hub import Hub
 from scalelab.cluster.node_options import NodeOptions, write_private
 from scalelab.errors import ClusterError, StoreError
-from scalelab.experiment.node_jobs import node_command, options_file, script_file
-from scalelab.experiment.site import Site
+from scalelab.site.node_script import node_command, options_file, script_file
+from scalelab.site.profile import Site
 
 OPTIONS, NODE_SCRIPT = options_file(None), script_file(None)
 SITE = Site(

@@ -7,9 +7,9 @@ import yaml
 from bad_experiments import VALID, bad_experiments, bad_files
 
 from scalelab.errors import SpecError
-from scalelab.experiment.expand import expand
-from scalelab.experiment.site import Site
 from scalelab.experiment.spec import Experiment
+from scalelab.plan.expand import expand
+from scalelab.site.profile import Site
 
 
 def assert_one_paragraph(message: str) -> None:

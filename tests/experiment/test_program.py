@@ -2,11 +2,6 @@ import json
 
 import pytest
 
-from scalelab.experiment.placeholders import (
-    PLACEHOLDERS,
-    fill_placeholders,
-    placeholders_in,
-)
 from scalelab.experiment.program import (
     CommandProgram,
     MetricsSource,
@@ -14,6 +9,11 @@ from scalelab.experiment.program import (
     WorkloadProgram,
     program_from_json,
     program_to_json,
+)
+from scalelab.inputs.placeholders import (
+    PLACEHOLDERS,
+    fill_placeholders,
+    placeholders_in,
 )
 
 

@@ -5,13 +5,14 @@ import pytest
 
 from scalelab.errors import SpecError
 from scalelab.experiment.batch_sizes import ScalingMode
+from scalelab.experiment.fingerprint import changes_of_meaning
 from scalelab.experiment.job import Job
-from scalelab.experiment.meaning import changes_of_meaning
 from scalelab.experiment.program import CommandProgram, WorkloadProgram
 from scalelab.experiment.sections import AutoBatch, ConfirmAbove
-from scalelab.experiment.site import Site
 from scalelab.experiment.spec import Experiment
-from scalelab.experiment.trial import Target, TrialKind
+from scalelab.experiment.trial import TrialKind
+from scalelab.inputs.target import Target
+from scalelab.site.profile import Site
 
 WORKLOAD = """
 name: digits

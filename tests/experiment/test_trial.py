@@ -4,15 +4,9 @@ import json
 import pytest
 
 from scalelab.errors import SpecError
-from scalelab.experiment.trial import (
-    Allocation,
-    LearningRate,
-    Measurement,
-    MetricMode,
-    Target,
-    Trial,
-    TrialKind,
-)
+from scalelab.experiment.trial import LearningRate, Measurement, Trial, TrialKind
+from scalelab.inputs.allocation import Allocation
+from scalelab.inputs.target import MetricMode, Target
 
 TRIAL = Trial(
     kind=TrialKind.CONVERGENCE,

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import swept
 from fault_checks import (
     EVERY_SEED,
     TRIAL_S,
@@ -171,7 +172,7 @@ def jumping_clock(
 ) -> Path:
     """Return a library that lets the time of day jump in whatever preloads it."""
     library = tmp_path_factory.mktemp("clock") / "jumping_clock.so"
-    source = Path(__file__).with_name("jumping_clock.c")
+    source = Path(swept.__file__).with_name("jumping_clock.c")
     compiler = [require_program("cc"), "-shared", "-fPIC", "-Wall", "-Werror"]
     subprocess.run([*compiler, "-o", library, source, "-ldl"], check=True)
     return library

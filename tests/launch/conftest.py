@@ -9,13 +9,9 @@ import pytest
 from watching import ENTRY, STAND_IN, core_ids
 
 from scalelab.experiment.program import WorkloadProgram
-from scalelab.experiment.trial import (
-    Allocation,
-    Measurement,
-    Scalar,
-    Trial,
-    TrialKind,
-)
+from scalelab.experiment.trial import Measurement, Trial, TrialKind
+from scalelab.inputs.allocation import Allocation
+from scalelab.inputs.document import Scalar
 from scalelab.launch.gang_agent import NodeAgent
 from scalelab.records.attempt import AttemptResult, AttemptSpec, NodeShare, Placement
 

@@ -12,10 +12,10 @@ from waiting import DEADLINE_S
 from watching import ENTRY, STAND_IN, core_ids, is_running, read_pid
 
 from scalelab.errors import LaunchError
+from scalelab.inputs.outcome import Outcome
 from scalelab.launch.gang_agent import NodeAgent
 from scalelab.launch.protocol import send
 from scalelab.launch.verdict import merge
-from scalelab.records.attempt import Outcome
 from scalelab.records.attempt_io import read_result
 from scalelab.records.observations import row
 

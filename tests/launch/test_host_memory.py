@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from watching import ENTRY, STAND_IN
 
+from scalelab.inputs.outcome import Outcome
 from scalelab.launch.host_memory import oom_kill_count
-from scalelab.records.attempt import AttemptResult, Outcome
+from scalelab.records.attempt import AttemptResult
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import pytest
 from watching import ENTRY, STAND_IN
 
 from scalelab.errors import SpecError
+from scalelab.inputs.outcome import Outcome
 from scalelab.launch.in_process import run_in_process
-from scalelab.records.attempt import Outcome
 from scalelab.records.attempt_io import read_result
 
 

@@ -8,11 +8,11 @@ import sys
 from waiting import wait_until
 from watching import is_running
 
-from scalelab.launch.lineage import is_stopped, reap, signal_group
+from scalelab.launch.process_tree import is_stopped, reap, signal_group
 
 PRELUDE = """
 import os, sys, time
-from scalelab.launch.lineage import *
+from scalelab.launch.process_tree import *
 """
 
 

@@ -13,12 +13,13 @@ import pytest
 from waiting import DEADLINE_S, wait_until
 from watching import is_running, read_pid
 
+from scalelab.inputs.outcome import Outcome
 from scalelab.launch import supervision
-from scalelab.launch.lineage import is_stopped
+from scalelab.launch.process_tree import is_stopped
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import send
 from scalelab.launch.supervision import Cancellation, Limits, Supervisor
-from scalelab.records.attempt import AttemptResult, Outcome
+from scalelab.records.attempt import AttemptResult
 
 LIMITS = Limits(timeout_s=None, stall_factor=20, stall_floor_s=60, grace_s=0.1)
 

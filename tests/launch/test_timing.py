@@ -2,9 +2,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+from scalelab.inputs.outcome import Outcome
 from scalelab.launch import timing
 from scalelab.launch.timing import Timing
-from scalelab.records.attempt import AttemptResult, Outcome
+from scalelab.records.attempt import AttemptResult
 
 DONE = AttemptResult(
     outcome=Outcome.COMPLETED, measurements={"validity": ["shared_node"]}

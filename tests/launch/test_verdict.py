@@ -4,6 +4,7 @@ import signal
 
 import pytest
 
+from scalelab.inputs.outcome import Outcome
 from scalelab.launch.verdict import (
     Failure,
     after_oom_kills,
@@ -13,7 +14,7 @@ from scalelab.launch.verdict import (
     last_lines,
     merge,
 )
-from scalelab.records.attempt import AttemptResult, Outcome
+from scalelab.records.attempt import AttemptResult
 
 
 def raised(error, device_type="cpu", rank=0, at_s=0.0):

@@ -4,12 +4,12 @@ import pytest
 
 from scalelab.errors import SpecError
 from scalelab.laws.asked import asked_configurations, positive, positive_if_given
-from scalelab.laws.baselines import law_named
-from scalelab.laws.convergence import ConvergenceLaw
-from scalelab.laws.end_to_end import EndToEndLaw
-from scalelab.laws.memory import MemoryLaw
-from scalelab.laws.step_time import StepTimeLaw
-from scalelab.laws.time_to_target import TimeToTargetLaw
+from scalelab.laws.convergence.end_to_end import EndToEndLaw
+from scalelab.laws.convergence.law import ConvergenceLaw
+from scalelab.laws.convergence.time_to_target import TimeToTargetLaw
+from scalelab.laws.memory.law import MemoryLaw
+from scalelab.laws.rivals.laws import law_named
+from scalelab.laws.step_time.law import StepTimeLaw
 
 RUNS = pd.DataFrame(
     {

@@ -7,10 +7,11 @@ from made_up_sweeps import convergence, step_time, sweep
 
 from scalelab.errors import FitError, NotIdentifiableError, SpecError
 from scalelab.experiment.job import Job
-from scalelab.experiment.trial import Allocation, Target
+from scalelab.inputs.allocation import Allocation
+from scalelab.inputs.target import Target
 from scalelab.recommend.advice import recommend
-from scalelab.recommend.objective import Constraints
-from scalelab.recommend.prices import Price
+from scalelab.recommend.question.objective import Constraints
+from scalelab.recommend.question.prices import Price
 
 JOB = Job(epochs=10, samples_per_epoch=1_000_000)
 HOUR = 3600.0

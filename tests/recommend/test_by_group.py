@@ -4,16 +4,16 @@ from made_up_sweeps import convergence, sweep
 
 from scalelab.errors import SpecError
 from scalelab.experiment.job import Job
-from scalelab.experiment.site import Site
-from scalelab.experiment.trial import Target
+from scalelab.inputs.target import Target
 from scalelab.recommend.advice import recommend
-from scalelab.recommend.answer import answer_text
+from scalelab.recommend.answer.kept import Question
+from scalelab.recommend.answer.text import answer_text
 from scalelab.recommend.by_group import answer
-from scalelab.recommend.history import History
-from scalelab.recommend.home import Home
-from scalelab.recommend.kept_answers import Question
-from scalelab.recommend.objective import Constraints
+from scalelab.recommend.question.history import History
+from scalelab.recommend.question.objective import Constraints
+from scalelab.recommend.question.run_site import Home
 from scalelab.report.sentences import details
+from scalelab.site.profile import Site
 
 JOB = Job(epochs=10, samples_per_epoch=1_000_000)
 HOUR = 3600.0

@@ -7,14 +7,10 @@ from typing import Any
 import pytest
 
 from scalelab.experiment.program import WorkloadProgram
-from scalelab.experiment.trial import Allocation, LearningRate, Trial, TrialKind
-from scalelab.records.attempt import (
-    AttemptResult,
-    AttemptSpec,
-    NodeShare,
-    Outcome,
-    Placement,
-)
+from scalelab.experiment.trial import LearningRate, Trial, TrialKind
+from scalelab.inputs.allocation import Allocation
+from scalelab.inputs.outcome import Outcome
+from scalelab.records.attempt import AttemptResult, AttemptSpec, NodeShare, Placement
 from scalelab.records.store import RunStore
 
 SpecMaker = Callable[..., AttemptSpec]

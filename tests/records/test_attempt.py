@@ -2,13 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from scalelab.records.attempt import (
-    AttemptFiles,
-    AttemptSpec,
-    NodeShare,
-    Outcome,
-    Placement,
-)
+from scalelab.inputs.outcome import Outcome
+from scalelab.records.attempt import AttemptFiles, AttemptSpec, NodeShare, Placement
 from scalelab.records.columns import COLUMNS, COLUMNS_BY_NAME
 
 

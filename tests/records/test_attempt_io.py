@@ -6,21 +6,16 @@ import pytest
 
 from scalelab.errors import StoreError
 from scalelab.experiment.program import CommandProgram, MetricsSource, WorkloadProgram
-from scalelab.experiment.trial import (
-    Allocation,
-    Measurement,
-    MetricMode,
-    Target,
-    Trial,
-    TrialKind,
-)
+from scalelab.experiment.trial import Measurement, Trial, TrialKind
+from scalelab.inputs.allocation import Allocation
+from scalelab.inputs.outcome import Outcome
+from scalelab.inputs.target import MetricMode, Target
 from scalelab.records import attempt_io
 from scalelab.records.attempt import (
     AttemptFiles,
     AttemptResult,
     AttemptSpec,
     NodeShare,
-    Outcome,
     Placement,
 )
 from scalelab.records.attempt_io import (

@@ -6,7 +6,7 @@ import pytest
 from bad_tables import BadTable, as_csv, bad_tables, good_rows
 
 from scalelab.errors import SpecError
-from scalelab.records.import_table import import_table
+from scalelab.records.tables.importing import import_table
 
 TABLES = bad_tables()
 

@@ -15,7 +15,8 @@ import pytest
 from promised import skip_or_fail
 
 from scalelab.errors import StoreError
-from scalelab.records.attempt import AttemptFiles, Outcome
+from scalelab.inputs.outcome import Outcome
+from scalelab.records.attempt import AttemptFiles
 from scalelab.records.attempt_io import read_result
 from scalelab.records.store import RunStore
 
@@ -24,7 +25,8 @@ PRELUDE = """
     from pathlib import Path
     from scalelab.errors import StoreError
     from scalelab.experiment.program import WorkloadProgram
-    from scalelab.experiment.trial import Allocation, Trial, TrialKind
+    from scalelab.experiment.trial import Trial, TrialKind
+    from scalelab.inputs.allocation import Allocation
     from scalelab.records.attempt import *
     from scalelab.records.attempt_io import write_result
     from scalelab.records.store import RunStore

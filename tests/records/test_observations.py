@@ -5,8 +5,10 @@ import pytest
 
 from scalelab.errors import SchemaError, StoreError
 from scalelab.experiment.program import CommandProgram, MetricsSource, WorkloadProgram
-from scalelab.experiment.trial import Measurement, MetricMode, Target
-from scalelab.records.attempt import AttemptResult, AttemptSpec, Outcome
+from scalelab.experiment.trial import Measurement
+from scalelab.inputs.outcome import Outcome
+from scalelab.inputs.target import MetricMode, Target
+from scalelab.records.attempt import AttemptResult, AttemptSpec
 from scalelab.records.columns import COLUMNS, COLUMNS_BY_NAME
 from scalelab.records.observations import (
     counting_rows,

@@ -5,7 +5,8 @@ from collections import Counter
 import pytest
 
 from scalelab.errors import StoreError
-from scalelab.records.attempt import AttemptResult, Outcome
+from scalelab.inputs.outcome import Outcome
+from scalelab.records.attempt import AttemptResult
 from scalelab.records.attempt_io import read_result, write_result
 from scalelab.records.store import RunStore
 

@@ -9,8 +9,9 @@ import pandas as pd
 import pytest
 
 from scalelab.errors import LeaseError, SchemaError, StoreError
+from scalelab.inputs.outcome import Outcome
 from scalelab.records import attempt_io
-from scalelab.records.attempt import AttemptResult, Outcome
+from scalelab.records.attempt import AttemptResult
 from scalelab.records.attempt_io import read_result, write_result
 from scalelab.records.cache import write_observations
 from scalelab.records.store import RunStore
@@ -258,7 +259,7 @@ def test_the_lease_ends_with_the_block(store: RunStore) -> None:
 def test_opening_a_run_loads_no_heavy_package(store: RunStore) -> None:
     code = (
         "import sys; from pathlib import Path; from scalelab.records.store import "
-        "RunStore; import scalelab.records.import_table; "
+        "RunStore; import scalelab.records.tables.importing; "
         "print(len(RunStore.open(Path(sys.argv[1])).rows()), *sys.modules)"
     )
     command = [sys.executable, "-c", code, str(store.directory)]

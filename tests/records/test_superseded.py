@@ -5,8 +5,8 @@ from pathlib import Path
 
 from measured_runs import EMULATED, completed, end_trial, measured_run
 
-from scalelab.experiment.expand import expand
 from scalelab.experiment.spec import Experiment
+from scalelab.plan.expand import expand
 from scalelab.records.store import RunStore
 
 CHANGED = EMULATED.replace("2.0e-3", "3.0e-3")

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from made_up_runs import convergence_rows, planned, recommendation, strong_scaling
 
-from scalelab.recommend.recommendation import Recommendation
+from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.records.observations import frame
 from scalelab.report.subject import Subject
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from made_up_runs import trial_row
 
-from scalelab.recommend.recommendation import Recommendation
+from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.records.observations import frame
 from scalelab.report.html import write_report
 

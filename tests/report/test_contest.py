@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from scalelab.laws.held_back import HoldBack, held_back_errors
+from scalelab.laws.rivals.held_back import HoldBack, held_back_errors
 from scalelab.report.contest import Contest
 
 FEW = ("scalelab", "amdahl", "linear")

@@ -6,7 +6,7 @@ import plotly.graph_objects as go
 import pytest
 from made_up_runs import planned, recommendation, strong_scaling
 
-from scalelab.recommend.recommendation import Recommendation
+from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.records.observations import frame
 from scalelab.report.figures import PLOTS, Figures
 

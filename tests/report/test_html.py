@@ -12,8 +12,10 @@ from made_up_runs import strong_scaling, trial_row
 from plotly.offline import get_plotlyjs
 
 from scalelab.errors import StoreError
-from scalelab.recommend.recommendation import Interval, Recommendation
-from scalelab.records.attempt import AttemptResult, Outcome
+from scalelab.inputs.numerals import Interval
+from scalelab.inputs.outcome import Outcome
+from scalelab.recommend.answer.recommendation import Recommendation
+from scalelab.records.attempt import AttemptResult
 from scalelab.records.observations import frame
 from scalelab.report.html import render, write_report
 

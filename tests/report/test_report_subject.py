@@ -11,7 +11,7 @@ from made_up_runs import (
     trial_row,
 )
 
-from scalelab.recommend.recommendation import Recommendation
+from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.records.observations import frame
 from scalelab.report.labels import scaling_mode
 from scalelab.report.subject import Subject

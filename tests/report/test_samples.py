@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 from made_up_runs import convergence_rows, trial_row
 
-from scalelab.recommend.recommendation import Recommendation
+from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.records.observations import frame
 from scalelab.report.samples import samples_figure, samples_sentence, samples_table
 from scalelab.report.subject import Subject

@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 from made_up_runs import outlook_row, recommendation, step_time_s, trial_row
 
-from scalelab.recommend.recommendation import Interval, Recommendation
+from scalelab.inputs.numerals import Interval
+from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.records.observations import frame
 from scalelab.report.scaling import (
     efficiency_sentence,

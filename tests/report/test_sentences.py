@@ -3,7 +3,8 @@ from dataclasses import replace
 import pytest
 from made_up_runs import outlook_row, planned, recommendation
 
-from scalelab.recommend.recommendation import Interval, Knee, Recommendation
+from scalelab.inputs.numerals import Interval
+from scalelab.recommend.answer.recommendation import Knee, Recommendation
 from scalelab.report.sentences import (
     allocation_table,
     details,

@@ -2,7 +2,8 @@ import pandas as pd
 import pytest
 from made_up_runs import trial_row
 
-from scalelab.records.attempt import AttemptResult, Outcome
+from scalelab.inputs.outcome import Outcome
+from scalelab.records.attempt import AttemptResult
 from scalelab.records.observations import frame
 from scalelab.report.subject import Subject
 from scalelab.report.trials import (

@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import scripted_rank
 from provision_scenes import Clock, Scene
 
 from scalelab.cluster.local import LocalNodes
 from scalelab.experiment.program import WorkloadProgram
-from scalelab.experiment.trial import Allocation, Trial, TrialKind
+from scalelab.experiment.trial import Trial, TrialKind
+from scalelab.inputs.allocation import Allocation
 from scalelab.records.store import RunStore
 from scalelab.scheduling.driver import Driver
 from scalelab.scheduling.events import Event
@@ -81,7 +83,7 @@ def shared_nodes() -> Iterator[LocalNodes]:
         2,
         2,
         entry="scripted_rank:run_rank",
-        search_path=(str(Path(__file__).parent),),
+        search_path=(str(Path(scripted_rank.__file__).parent),),
     ) as nodes:
         yield nodes
 

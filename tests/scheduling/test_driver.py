@@ -15,7 +15,8 @@ from waiting import wait_until
 
 from scalelab.errors import ClusterError, StoreError
 from scalelab.experiment.trial import Trial
-from scalelab.records.attempt import AttemptResult, AttemptSpec, Outcome
+from scalelab.inputs.outcome import Outcome
+from scalelab.records.attempt import AttemptResult, AttemptSpec
 from scalelab.records.attempt_io import write_result
 from scalelab.scheduling import gangs
 from scalelab.scheduling.events import (

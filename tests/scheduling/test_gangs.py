@@ -15,13 +15,8 @@ from scalelab.cluster.node_plugin import (
 from scalelab.errors import LaunchError, StoreError
 from scalelab.experiment.program import WorkloadProgram
 from scalelab.experiment.trial import Trial
-from scalelab.records.attempt import (
-    AttemptResult,
-    AttemptSpec,
-    NodeShare,
-    Outcome,
-    Placement,
-)
+from scalelab.inputs.outcome import Outcome
+from scalelab.records.attempt import AttemptResult, AttemptSpec, NodeShare, Placement
 from scalelab.scheduling import gangs as module
 from scalelab.scheduling.gangs import RENDEZVOUS, Gangs, PartEnded, Verdict
 

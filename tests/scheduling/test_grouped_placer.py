@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from provision_scenes import Scene
 
-from scalelab.cluster.batch_queue import JobRefused, JobState, JobView
+from scalelab.cluster.batch.queue import JobRefused, JobState, JobView
 from scalelab.errors import ClusterError
 
 GROUPS = {

@@ -10,10 +10,11 @@ from typing import Any
 
 import psutil
 import pytest
+import scripted_rank
 
 from scalelab.experiment.trial import Trial
+from scalelab.inputs.outcome import Outcome
 from scalelab.launch.scratch import make_scratch
-from scalelab.records.attempt import Outcome
 from scalelab.records.store import RunStore
 
 NUM_TRIALS = 12
@@ -64,7 +65,11 @@ def test_a_killed_driver_is_resumed_without_loss_or_doubling(
     arguments = [str(Path(__file__).parent), str(directory), request.node.name]
     process = subprocess.Popen(
         [sys.executable, str(script), *arguments, str(NUM_TRIALS)],
-        env={**os.environ, "TMPDIR": str(tmp_path)},
+        env={
+            **os.environ,
+            "TMPDIR": str(tmp_path),
+            "PYTHONPATH": str(Path(scripted_rank.__file__).parent),
+        },
     )
     deadline = time.monotonic() + 90
     while time.monotonic() < deadline:

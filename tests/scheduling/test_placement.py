@@ -6,7 +6,8 @@ from time import perf_counter
 import pytest
 
 from scalelab.cluster.nodes import Node
-from scalelab.experiment.trial import FIRST_CANARY, Allocation, Trial, TrialKind
+from scalelab.experiment.trial import FIRST_CANARY, Trial, TrialKind
+from scalelab.inputs.allocation import Allocation
 from scalelab.records.attempt import Placement
 from scalelab.scheduling import placement
 from scalelab.scheduling.placement import Placer, Request

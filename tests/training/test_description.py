@@ -5,7 +5,8 @@ import torch
 from gang import throughput_trial
 from torch import nn
 
-from scalelab.experiment.trial import Allocation, LearningRate
+from scalelab.experiment.trial import LearningRate
+from scalelab.inputs.allocation import Allocation
 from scalelab.training.description import (
     describe_optimizer,
     describe_schedule,

@@ -3,8 +3,9 @@ from dataclasses import replace
 import pytest
 
 from scalelab.errors import SpecError
-from scalelab.experiment.trial import Allocation, Measurement, Trial, TrialKind
-from scalelab.training.plan import TrainingPlan
+from scalelab.experiment.trial import Measurement, Trial, TrialKind
+from scalelab.inputs.allocation import Allocation
+from scalelab.training.step_plan import TrainingPlan
 
 TRIAL = Trial(
     kind=TrialKind.CONVERGENCE,

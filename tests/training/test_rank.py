@@ -16,14 +16,9 @@ from gang import (
 )
 
 from scalelab.experiment.program import program_from_json
-from scalelab.experiment.trial import (
-    LearningRate,
-    Measurement,
-    MetricMode,
-    Target,
-    TrialKind,
-)
-from scalelab.records.attempt import Outcome
+from scalelab.experiment.trial import LearningRate, Measurement, TrialKind
+from scalelab.inputs.outcome import Outcome
+from scalelab.inputs.target import MetricMode, Target
 from scalelab.records.observations import row
 
 RATE = LearningRate(base=0.1, at_batch=64, rule="linear", warmup_samples=0, value=0.1)

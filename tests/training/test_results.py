@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from gang import throughput_trial
 
-from scalelab.experiment.trial import Measurement, MetricMode, Target, TrialKind
-from scalelab.records.attempt import Outcome
+from scalelab.experiment.trial import Measurement, TrialKind
+from scalelab.inputs.outcome import Outcome
+from scalelab.inputs.target import MetricMode, Target
 from scalelab.training.loop import Ending, Tally
 from scalelab.training.results import (
     RankReadings,

@@ -12,10 +12,10 @@ from torch.utils.data import Dataset
 
 from scalelab.experiment.trial import Trial
 from scalelab.training.context import RankContext
-from scalelab.training.engine import Engine
+from scalelab.training.engines.base import Engine
+from scalelab.training.engines.training import TrainingEngine
 from scalelab.training.feed import Batch
-from scalelab.training.meter import StepClock
-from scalelab.training.training_engine import TrainingEngine
+from scalelab.training.probes.meter import StepClock
 
 
 class Workload:

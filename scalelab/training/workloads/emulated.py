@@ -21,9 +21,9 @@ import torch.distributed as dist
 from scalelab.errors import SpecError
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.training.context import RankContext
-from scalelab.training.engine import Engine
-from scalelab.training.meter import Phase, StepClock
-from scalelab.training.plan import TrainingPlan
+from scalelab.training.engines.base import Engine
+from scalelab.training.probes.meter import Phase, StepClock
+from scalelab.training.step_plan import TrainingPlan
 from scalelab.training.workloads.base import Workload
 from scalelab.training.workloads.declared_machine import (
     DeclaredMachine,

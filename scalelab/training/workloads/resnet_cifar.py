@@ -13,9 +13,9 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from scalelab.errors import SpecError
-from scalelab.training.datasets import default_directory, read_cifar10
 from scalelab.training.feed import Batch
 from scalelab.training.workloads.base import Workload
+from scalelab.training.workloads.cifar10 import default_directory, read_cifar10
 
 DEPTHS = (20, 32, 44, 56)
 SCHEDULES = ("constant", "cosine")

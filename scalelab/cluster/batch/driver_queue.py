@@ -1,0 +1,142 @@
+"""Batch jobs that run drivers: submitted, looked at, cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from scalelab.cluster.batch.nodes import batch_system
+from scalelab.cluster.batch.queue import JobState, JobView, cancelled, submitted
+from scalelab.errors import ClusterError
+from scalelab.records.attempt_io import storing
+from scalelab.records.control.driver_record import DriverRecord
+from scalelab.records.control.job_list import CLUSTER_DIRECTORY
+from scalelab.records.control.lease import LOG
+from scalelab.site.driver_script import driver_job_script
+from scalelab.site.profile import Scheduler, Site
+
+
+def submit_driver(
+    site: Site, run: Path, arguments: Sequence[str], *, after: str | None = None
+) -> DriverRecord:
+    """Submit a job that runs ``scalelab``, and record it in the run's directory.
+
+    Parameters
+    ----------
+    site
+        With a ``driver_job``.
+    run
+        The run's directory.
+    arguments
+        Of ``scalelab``, which runs in the current directory.
+    after
+        Id of a job that must have ended before.
+
+    Raises
+    ------
+    SpecError
+        If the site has no ``driver_job``.
+    ClusterError
+        If the batch system refuses.
+    StoreError
+        If the disk refuses.
+    """
+    earlier = DriverRecord.read(run)
+    number = 1 if earlier is None else earlier.number + 1
+    name = f"{run.name}-driver-{number}"
+    with storing(run / CLUSTER_DIRECTORY):
+        (run / CLUSTER_DIRECTORY).mkdir(exist_ok=True)
+    script = driver_job_script(
+        site,
+        arguments,
+        job_name=name,
+        directory=Path.cwd(),
+        log=run / LOG,
+        job_log=job_log(run, name),
+        after=after,
+    )
+    record = DriverRecord(
+        scheduler=site.scheduler.value,
+        name=name,
+        job_id=asyncio.run(_submit(site.scheduler, name, script)),
+        number=number,
+    )
+    record.write(run)
+    return record
+
+
+def submit_script(scheduler: Scheduler, name: str, script: str) -> DriverRecord:
+    """Submit a job of one's own; it is not recorded.
+
+    Raises
+    ------
+    ClusterError
+        If the batch system refuses.
+    """
+    job_id = asyncio.run(_submit(scheduler, name, script))
+    return DriverRecord(scheduler=scheduler.value, name=name, job_id=job_id, number=1)
+
+
+def job_log(run: Path, name: str) -> Path:
+    """Return where a job says what its driver's own log does not."""
+    return run / CLUSTER_DIRECTORY / f"{name}.log"
+
+
+def look_at(record: DriverRecord) -> JobView | None:
+    """Return how such a job stands; None: the batch system does not know it any more.
+
+    Raises
+    ------
+    ClusterError
+        If it does not answer.
+    """
+    system = batch_system(Scheduler(record.scheduler))
+    return asyncio.run(system.look({record.name: record.job_id})).get(record.name)
+
+
+def waiting_driver(run: Path) -> tuple[DriverRecord, JobView] | None:
+    """Return the job that waits in the queue to run a run's driver.
+
+    Raises
+    ------
+    ClusterError
+        If the batch system does not answer.
+    """
+    record = DriverRecord.read(run)
+    if record is None or record.has_left_queue:
+        return None
+    view = look_at(record)
+    if view is None or view.state is not JobState.PENDING:
+        return None
+    return record, view
+
+
+def cancel(record: DriverRecord) -> None:
+    """Cancel such a job.
+
+    Raises
+    ------
+    ClusterError
+        If the batch system does not answer.
+    """
+    asyncio.run(_cancel(record))
+
+
+async def _submit(scheduler: Scheduler, name: str, script: str) -> str:
+    try:
+        return await submitted(batch_system(scheduler).job(name, script))
+    except ClusterError as error:
+        raise ClusterError(
+            f"{scheduler} refused the job {name}: {error}. Correct the site."
+        ) from error
+
+
+async def _cancel(record: DriverRecord) -> None:
+    system = batch_system(Scheduler(record.scheduler))
+    try:
+        await cancelled(system.job(record.name, job_id=record.job_id))
+    except ClusterError as error:
+        raise ClusterError(
+            f"job {record.job_id} could not be cancelled: {error}."
+        ) from error

@@ -1,0 +1,265 @@
+"""Nodes that a batch system grants: jobs submitted, watched and given back."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scalelab.cluster.batch.queue import (
+    CALL_TIMEOUT_S,
+    BatchJob,
+    BatchSystem,
+    JobRefused,
+    JobState,
+    JobSubmitted,
+    QueueEvent,
+    QueueSeen,
+    cancelled,
+    submitted,
+)
+from scalelab.cluster.hub import Hub
+from scalelab.errors import ClusterError
+from scalelab.records.control.job_list import JobLine, JobList
+from scalelab.records.log_tail import last_log_lines
+from scalelab.site.node_script import node_job_script
+from scalelab.site.profile import Scheduler
+
+if TYPE_CHECKING:
+    from scalelab.site.profile import Site
+
+LEAVE_S = 15.0
+"""Seconds a job may take to end by itself before it is cancelled."""
+_LOOK_AGAIN_S = 0.5
+
+
+class BatchNodes(Hub):
+    """Nodes of SLURM or PBS.
+
+    It does as it is told, job by job; how many nodes there should be is the driver's
+    decision. Requests return at once; what comes of them is delivered.
+
+    Parameters
+    ----------
+    site
+        A site with scheduler slurm or pbs.
+    max_nodes
+        Nodes there are at most of a kind of which the site sets no limit.
+    run_name, directory
+        The run, and where its jobs' files are: on a file system the nodes share.
+    preload, search_path, entry
+        As in :class:`~scalelab.launch.gang_agent.NodeAgent`.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        max_nodes: int,
+        *,
+        run_name: str,
+        directory: Path,
+        **agent_options: Any,
+    ) -> None:
+        super().__init__(site, directory, **agent_options)
+        self._max_nodes = max_nodes
+        self._run_name = run_name
+        self._jobs: dict[str, BatchJob] = {}
+        self._lines: dict[str, JobLine] = {}
+        self._last_number = 0
+        self._deliver: Callable[[QueueEvent], None] = lambda event: None
+        self._tasks: set[asyncio.Future[None]] = set()
+
+    @property
+    def expected_devices(self) -> Mapping[str | None, tuple[int, ...]]:
+        """Devices of each node there may be, by node group."""
+        return {
+            name: (group.devices_per_node,) * (group.nodes or self._max_nodes)
+            for name, group in self.site.groups.items()
+        }
+
+    def _start(self) -> None:
+        self._system = batch_system(self.site.scheduler)
+        super()._start()
+        left = JobList.read(self._directory)
+        self._last_number = left.last_number
+        # Jobs that a dead driver has left.
+        self._cancel_left(left.jobs)
+        self._stack.callback(self._end_jobs)
+
+    def _end_jobs(self) -> None:
+        """End all jobs and wait until the batch system has heard of it."""
+        with suppress(ClusterError, TimeoutError):
+            self.wait_for(self._end_all(), CALL_TIMEOUT_S)
+        # What could not be cancelled is left to the run's next driver.
+        self.write_list((), ())
+
+    def attend(self, deliver: Callable[[QueueEvent], None]) -> None:
+        """Deliver from now on what comes of requests and of looks at the queue.
+
+        Parameters
+        ----------
+        deliver
+            Called from the event loop's thread.
+        """
+        self._deliver = deliver
+
+    def request(self, num_nodes: int, group: str | None = None) -> str:
+        """Submit a job of so many nodes of a group; return its name at once.
+
+        Raises
+        ------
+        SpecError
+            If the site's batch system cannot be asked for it.
+        """
+        name = f"{self._run_name}-{self._last_number + 1}"
+        # Here, where an error ends the sweep: a task's would be heard by nobody.
+        site = self.site.groups[group]
+        script = node_job_script(
+            site, num_nodes, job_name=name, directory=self._directory
+        )
+        self._last_number += 1
+        self._begin(self._submit(name, script, num_nodes))
+        return name
+
+    def give_back(self, name: str, addresses: Iterable[str] = ()) -> None:
+        """End a job: by itself where its workers can be told, else by cancelling it.
+
+        Parameters
+        ----------
+        name
+            The job.
+        addresses
+            Addresses of its workers.
+        """
+        self._begin(self._end([name], list(addresses)))
+
+    def look(self) -> None:
+        """Ask the batch system about all jobs it took."""
+        self._begin(self._look())
+
+    def log_tail(self, name: str) -> str:
+        """Return the last lines that a job has said."""
+        return last_log_lines(self._directory / f"{name}.log")
+
+    def write_list(self, jobs: Iterable[JobLine], waiting: Iterable[str]) -> None:
+        """Write down how the jobs stand, for readers and for a later driver.
+
+        Jobs that could not be cancelled, now or by an earlier driver, are among them.
+        """
+        lines = {line.name: line for line in jobs}
+        left = (self._lines[name] for name in list(self._jobs) if name not in lines)
+        JobList(
+            jobs=(*lines.values(), *left),
+            waiting=tuple(waiting),
+            last_number=self._last_number,
+        ).write(self._directory)
+
+    def _begin(self, coroutine: Any) -> None:
+        def start() -> None:
+            task = asyncio.ensure_future(coroutine)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+        self.loop.call_soon_threadsafe(start)
+
+    async def _submit(self, name: str, script: str, num_nodes: int) -> None:
+        job = self._system.job(name, script)
+        try:
+            job_id = await submitted(job)
+        except ClusterError as error:
+            self._deliver(JobRefused(name, str(error)))
+            return
+        self._keep(
+            JobLine(name=name, job_id=job_id, num_nodes=num_nodes, state="pending"), job
+        )
+        self._deliver(JobSubmitted(name, job_id))
+
+    def _keep(self, line: JobLine, job: BatchJob) -> None:
+        # In this order: the driver's thread reads a line for each job.
+        self._lines[line.name] = line
+        self._jobs[line.name] = job
+
+    async def _look(self) -> None:
+        asked = {name: job.job_id or "" for name, job in self._jobs.items()}
+        try:
+            views = await self._system.look(asked) if asked else {}
+        except (ClusterError, ValueError, KeyError) as error:
+            # An answer that makes no sense is none.
+            words = str(error) if isinstance(error, ClusterError) else repr(error)
+            self._deliver(QueueSeen({}, frozenset(asked), words))
+            return
+        self._deliver(QueueSeen(views, frozenset(asked)))
+
+    async def _end(self, names: list[str], addresses: list[str]) -> None:
+        ending = {name: self._jobs.pop(name) for name in names if name in self._jobs}
+        try:
+            if addresses:
+                # A job that ends by itself is not counted as cancelled.
+                await self.close_workers(addresses)
+                await self._await_end(ending)
+            await asyncio.gather(*(self._cancel(name, ending) for name in list(ending)))
+        finally:  # also where there was no time left
+            self._jobs |= ending
+
+    async def _cancel(self, name: str, ending: dict[str, BatchJob]) -> None:
+        """Cancel a job; one that cannot be is kept, and tried again at the end."""
+        try:
+            await cancelled(ending[name])
+        except ClusterError as error:
+            reason = f"could not be cancelled: {error}"
+            self._lines[name] = replace(self._lines[name], reason=reason)
+            return
+        del ending[name]
+
+    async def _await_end(self, ending: dict[str, BatchJob]) -> None:
+        """Drop jobs that end by themselves, for a while; cancel those that wait."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + LEAVE_S
+        awaited = set(ending)
+        while awaited and loop.time() < deadline_s:
+            await asyncio.sleep(_LOOK_AGAIN_S)
+            ids = {name: ending[name].job_id or "" for name in awaited}
+            try:
+                views = await self._system.look(ids)
+            except ClusterError:
+                return
+            for name in ids:
+                view = views.get(name)
+                if view is None or view.is_leaving or view.state is JobState.ENDED:
+                    del ending[name]
+                    awaited.discard(name)
+                elif view.state is JobState.PENDING:
+                    await self._cancel(name, ending)
+                    awaited.discard(name)
+
+    async def _end_all(self) -> None:
+        await self._end(list(self._jobs), self.workers)
+
+    def _cancel_left(self, jobs: Iterable[JobLine]) -> None:
+        """Cancel the jobs that an earlier driver of the run could not."""
+        known = [line for line in jobs if line.job_id is not None]
+        for line in known:
+            self._keep(line, self._system.job(line.name, job_id=line.job_id))
+        with suppress(TimeoutError):
+            self.wait_for(self._end([line.name for line in known], []), CALL_TIMEOUT_S)
+
+
+def batch_system(scheduler: Scheduler) -> BatchSystem:
+    """Return SLURM or PBS."""
+    # dask-jobqueue replaces what Ctrl-C does when it is imported.
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        if scheduler is Scheduler.SLURM:
+            from scalelab.cluster.batch.slurm import Slurm
+
+            return Slurm()
+        from scalelab.cluster.batch.pbs import Pbs
+
+        return Pbs()
+    finally:
+        with suppress(ValueError):  # not in the main thread, where it changed nothing
+            signal.signal(signal.SIGINT, before)

@@ -1,0 +1,208 @@
+"""What a batch system says it has: queues, nodes, accounts."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scalelab.cluster.batch.queue import ask
+from scalelab.errors import ClusterError, SpecError
+from scalelab.inputs.problems import one_of
+from scalelab.site.profile import Scheduler
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeGroup:
+    """Nodes that are alike.
+
+    Parameters
+    ----------
+    num_nodes
+        How many, those that are down included.
+    cores, gpus
+        Of each node.
+    memory_bytes
+        Of each node; None: not said.
+    gpu_type
+        As requests name it; None: not said.
+    """
+
+    num_nodes: int
+    cores: int
+    gpus: int = 0
+    memory_bytes: int | None = None
+    gpu_type: str | None = None
+
+    def __str__(self) -> str:
+        memory = ""
+        if self.memory_bytes is not None:
+            memory = f", {self.memory_bytes / 2**30:,.0f} GiB"
+        model = f" {self.gpu_type}" if self.gpu_type else ""
+        gpus = f", {self.gpus}{model} GPUs" if self.gpus else ""
+        return f"{self.num_nodes} x ({self.cores} cores{memory}{gpus})"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Queue:
+    """A partition of SLURM or a queue of PBS.
+
+    Parameters
+    ----------
+    name
+        Its name.
+    groups
+        Its nodes; of PBS, those that jobs of the queue may get, as far as it is said.
+    is_default
+        Jobs that name none go there.
+    is_open
+        It takes jobs and starts them.
+    max_walltime_s
+        Seconds a job may take; None: without limit, or not said.
+    """
+
+    name: str
+    groups: tuple[NodeGroup, ...]
+    is_default: bool = False
+    is_open: bool = True
+    max_walltime_s: float | None = None
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of all its nodes."""
+        return sum(group.num_nodes * group.gpus for group in self.groups)
+
+    @property
+    def largest_group(self) -> NodeGroup:
+        """The nodes with most GPUs in all; where there are none, with most cores."""
+        return max(self.groups, key=_size)
+
+    @property
+    def kinds(self) -> tuple[NodeGroup, ...]:
+        """The nodes to sweep on, those with most GPUs first.
+
+        Of each GPU model the largest group, where requests can tell them apart; else
+        the largest group alone.
+        """
+        largest: dict[str | None, NodeGroup] = {}
+        for group in sorted(self.groups, key=_size, reverse=True):
+            if group.gpus:
+                largest.setdefault(group.gpu_type, group)
+        if len(largest) < 2 or None in largest:
+            return (self.largest_group,)
+        return tuple(largest.values())
+
+
+def _size(group: NodeGroup) -> tuple[int, int]:
+    return group.num_nodes * group.gpus, group.num_nodes * group.cores
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Inventory:
+    """What a batch system has.
+
+    Parameters
+    ----------
+    scheduler
+        ``slurm`` or ``pbs``.
+    cluster_name
+        What it calls itself.
+    queues
+        Its partitions or queues.
+    accounts
+        Those the user may charge, the default one first; none: not said.
+    """
+
+    scheduler: Scheduler
+    cluster_name: str
+    queues: tuple[Queue, ...]
+    accounts: tuple[str, ...] = ()
+
+    def queue(self, name: str | None = None) -> Queue:
+        """Return a queue by name; by default the one to sweep in.
+
+        That is the default queue if it has GPUs, else the open one with most of them.
+
+        Raises
+        ------
+        SpecError
+            If there is none of that name.
+        ClusterError
+            If there is none with nodes.
+        """
+        if name is not None:
+            for queue in self.queues:
+                if queue.name == name and queue.groups:
+                    return queue
+            raise SpecError(
+                f"{self.scheduler} has no {self.noun} {name!r} with nodes here. "
+                f"{one_of([each.name for each in self.queues], name)}"
+            )
+        usable = [queue for queue in self.queues if queue.groups and queue.is_open]
+        if not usable:
+            raise ClusterError(
+                f"{self.scheduler} shows no {self.noun} that is open and has nodes. "
+                "Write the profile by hand: docs/clusters.md."
+            )
+        return max(
+            usable,
+            key=lambda each: (
+                each.is_default and each.num_gpus > 0,
+                each.num_gpus,
+                each.is_default,
+            ),
+        )
+
+    @property
+    def noun(self) -> str:
+        """What it calls a queue."""
+        return "partition" if self.scheduler is Scheduler.SLURM else "queue"
+
+
+def survey(scheduler: Scheduler | None = None) -> Inventory:
+    """Ask the batch system of this machine what it has.
+
+    Parameters
+    ----------
+    scheduler
+        ``slurm`` or ``pbs``; default: the one whose programs are here.
+
+    Raises
+    ------
+    ClusterError
+        If there is none, or it does not answer.
+    """
+    from scalelab.cluster.survey.pbs import survey_pbs
+    from scalelab.cluster.survey.slurm import survey_slurm
+
+    if scheduler is None:
+        if shutil.which("sinfo"):
+            scheduler = Scheduler.SLURM
+        elif shutil.which("pbsnodes"):
+            scheduler = Scheduler.PBS
+        else:
+            raise ClusterError(
+                "Neither sinfo nor pbsnodes can be run here. Log in to the cluster, or "
+                "write the profile by hand: docs/clusters.md."
+            )
+    return survey_slurm() if scheduler is Scheduler.SLURM else survey_pbs()
+
+
+def said_by(argv: Sequence[str]) -> str:
+    """Return what a program prints.
+
+    Raises
+    ------
+    ClusterError
+        If it cannot be run, does not end, or fails.
+    """
+    answer = asyncio.run(ask(argv))
+    if answer.status:
+        words = " ".join(answer.errors.split()) or f"it ended with {answer.status}"
+        said = words.removeprefix(f"{argv[0]}: ").rstrip(".")
+        raise ClusterError(
+            f"{argv[0]}: {said}. Run this where {argv[0]} has an answer: on a login "
+            "node of the cluster."
+        )
+    return answer.output

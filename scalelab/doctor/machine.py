@@ -1,0 +1,165 @@
+"""What this machine can run and what it cannot, each by trying it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib import import_module, metadata
+from pathlib import Path
+
+from scalelab.errors import LaunchError, ScaleLabError
+from scalelab.experiment.program import WorkloadProgram
+from scalelab.experiment.trial import Measurement, Trial, TrialKind
+from scalelab.inputs.allocation import Allocation
+from scalelab.inputs.outcome import Outcome
+from scalelab.records.attempt import AttemptSpec, NodeShare, Placement
+from scalelab.records.attempt_io import existing_place
+from scalelab.site.local_devices import num_cores, num_visible_gpus
+
+MIN_FREE_BYTES = 2**30
+
+
+class Health(StrEnum):
+    """Whether something works."""
+
+    OK = "ok"
+    NOTE = "note"
+    BROKEN = "broken"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """One thing that was tried.
+
+    Parameters
+    ----------
+    subject
+        What was looked at.
+    health
+        ``note``: something optional is missing.
+    text
+        What was found, and what to do where it does not work.
+    """
+
+    subject: str
+    health: Health
+    text: str
+
+
+def examine(runs: Path) -> Iterator[Finding]:
+    """Try what a sweep needs, the cheap things first.
+
+    Parameters
+    ----------
+    runs
+        Where runs would be written.
+    """
+    yield _python()
+    yield _devices()
+    for package, extra in (("torch", "train"), ("distributed", "train")):
+        yield _package(package, extra)
+    yield run_directory_finding(runs)
+    yield _tried("multi-rank trial", _two_ranks)
+    yield _batch_system()
+
+
+def _python() -> Finding:
+    version = ".".join(map(str, sys.version_info[:3]))
+    return Finding(
+        subject="Python", health=Health.OK, text=f"{version}, {sys.executable}"
+    )
+
+
+def _devices() -> Finding:
+    gpus, cores = num_visible_gpus(), num_cores()
+    text = f"{gpus} GPUs, {cores} cores this process may use"
+    if gpus == 0:
+        text += "; trials run on cores, one thread per rank"
+    return Finding(subject="devices", health=Health.OK, text=text)
+
+
+def _package(name: str, extra: str) -> Finding:
+    try:
+        import_module(name)
+    except ImportError as error:
+        return Finding(
+            subject=name,
+            health=Health.BROKEN,
+            text=f"{error}. Sweeps need it: pip install 'scalelab[{extra}]'",
+        )
+    return Finding(subject=name, health=Health.OK, text=metadata.version(name))
+
+
+def run_directory_finding(runs: Path) -> Finding:
+    """Say whether runs can be written to a folder."""
+    place = runs.absolute()
+    try:
+        place = existing_place(place)
+        free = shutil.disk_usage(place).free
+        with tempfile.TemporaryFile(dir=place) as file:
+            file.write(b"scalelab")
+            os.fsync(file.fileno())
+    except OSError as error:
+        return Finding(
+            subject="run directory",
+            health=Health.BROKEN,
+            text=f"{place} cannot be written: {error.strerror}. Sweep from elsewhere.",
+        )
+    return Finding(
+        subject="run directory",
+        health=Health.OK if free >= MIN_FREE_BYTES else Health.NOTE,
+        text=f"{place} can be written, {free / 2**30:.1f} GiB free",
+    )
+
+
+def _tried(subject: str, attempt: Callable[[], str]) -> Finding:
+    try:
+        return Finding(subject=subject, health=Health.OK, text=attempt())
+    except ImportError as error:
+        text = f"not tried: {error}"
+    except (ScaleLabError, OSError) as error:
+        text = str(error)
+    return Finding(subject=subject, health=Health.BROKEN, text=text)
+
+
+def _two_ranks() -> str:
+    """Run two emulated ranks for two steps, as a sweep would."""
+    from scalelab.launch.gang_agent import NodeAgent
+
+    trial = Trial(
+        kind=TrialKind.THROUGHPUT,
+        workload="emulated",
+        allocation=Allocation(devices_per_node=(2,)),
+        local_batch_size=1,
+        measurement=Measurement(warmup_steps=0, steps=2),
+    )
+    share = NodeShare(node="doctor", device_ids=("0", "0"))
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        NodeAgent("doctor", "cpu", ()) as agent,
+    ):
+        spec = AttemptSpec(
+            run="doctor",
+            trial=trial,
+            program=WorkloadProgram(name="emulated"),
+            number=1,
+            directory=directory,
+            placement=Placement(shares=(share,)),
+            device_type="cpu",
+        )
+        result = agent.run(spec, 0, None)
+    if result.outcome is not Outcome.COMPLETED:
+        raise LaunchError(f"{result.outcome}: {result.reason}")
+    start_up_s = result.measurements["start_up_s"]
+    return f"2 ranks met, stepped and ended; start-up {start_up_s:.2f} s"
+
+
+def _batch_system() -> Finding:
+    found = [name for name in ("sbatch", "qsub") if shutil.which(name)]
+    text = f"{', '.join(found)} found" if found else "neither sbatch nor qsub found"
+    return Finding(subject="batch system", health=Health.NOTE, text=text)

@@ -1,0 +1,370 @@
+"""Whether a site's profile will work, as far as that shows without device time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from scalelab.cluster.batch.queue import Answer, ask
+from scalelab.cluster.network import listening, own_address
+from scalelab.cluster.survey.inventory import Inventory, Queue, survey
+from scalelab.doctor.machine import Finding, Health, run_directory_finding
+from scalelab.errors import ClusterError, SpecError
+from scalelab.records.attempt_io import existing_place
+from scalelab.site.driver_script import driver_job_script
+from scalelab.site.node_script import node_job_script, refuse_log_directory
+from scalelab.site.profile import DeviceType, Scheduler, Site
+
+MAX_SKEW_S = 2.0
+_SILENT = "batch system"
+_PROGRAMS = {
+    Scheduler.SLURM: ("sbatch", "squeue", "scancel"),
+    Scheduler.PBS: ("qsub", "qstat", "qdel"),
+    Scheduler.ALLOCATION: (),
+}
+# File systems of one machine; what is on them others do not see.
+_LOCAL_FILE_SYSTEMS = ("tmpfs", "ext3", "ext4", "xfs", "btrfs", "overlay", "zfs")
+
+
+def examine_site(site: Site, runs: Path) -> Iterator[Finding]:
+    """Check what can be checked of a site without a job.
+
+    Parameters
+    ----------
+    site
+        With scheduler slurm, pbs or allocation.
+    runs
+        Where runs would be written.
+    """
+    missing = [name for name in _PROGRAMS[site.scheduler] if not shutil.which(name)]
+    yield from _programs(site, missing)
+    yield from _folder(site, runs)
+    yield from of_each_group(site, _interpreter)
+    yield from _network(site)
+    if site.scheduler is Scheduler.ALLOCATION:
+        yield from _allocation()
+    elif not missing:
+        queues = list(of_each_group(site, _queue))
+        yield from queues
+        if any(each.subject.endswith(_SILENT) for each in queues):
+            return  # whatever else is asked of it has the same answer
+        with suppress(SpecError):  # of the run's directory: it is said above
+            yield from of_each_group(site, lambda group: _submissions(group, runs))
+            yield from _driver_submission(site, runs)
+        yield from _submission_from_nodes(site)
+
+
+def of_each_group(
+    site: Site, check: Callable[[Site], Iterator[Finding]]
+) -> Iterator[Finding]:
+    """Check each kind of nodes; what several groups lack is said once."""
+    found: dict[Finding, list[str | None]] = {}
+    for name, group in site.groups.items():
+        for finding in check(group):
+            if finding.health is Health.OK:
+                yield of_groups([name], finding)
+            else:
+                found.setdefault(finding, []).append(name)
+    for finding, names in found.items():
+        yield of_groups(names, finding)
+
+
+def of_groups(names: Sequence[str | None], finding: Finding) -> Finding:
+    """Return a finding that names the node groups it is about; None: of all nodes."""
+    named = ", ".join(filter(None, names))
+    subject = f"{named}: {finding.subject}" if named else finding.subject
+    return replace(finding, subject=subject)
+
+
+def ok(subject: str, text: str) -> Finding:
+    """Return a finding that something works."""
+    return Finding(subject=subject, health=Health.OK, text=text)
+
+
+def note(subject: str, text: str) -> Finding:
+    """Return a finding that something may matter."""
+    return Finding(subject=subject, health=Health.NOTE, text=text)
+
+
+def broken(subject: str, text: str) -> Finding:
+    """Return a finding that something does not work."""
+    return Finding(subject=subject, health=Health.BROKEN, text=text)
+
+
+def _programs(site: Site, missing: list[str]) -> Iterator[Finding]:
+    if missing:
+        yield broken(
+            "programs",
+            f"{', '.join(missing)} cannot be run here. Work on a login node of "
+            f"{site.name}, or change scheduler.",
+        )
+    elif programs := _PROGRAMS[site.scheduler]:
+        yield ok("programs", f"{', '.join(programs)} found")
+
+
+def _folder(site: Site, runs: Path) -> Iterator[Finding]:
+    place = runs.absolute()
+    try:
+        refuse_log_directory(site, place)
+    except SpecError as error:
+        yield broken("run directory", str(error))
+        return
+    finding = run_directory_finding(runs)
+    yield finding
+    if finding.health is Health.BROKEN:
+        return
+    here = existing_place(place)
+    kind = _file_system(here)
+    if kind in _LOCAL_FILE_SYSTEMS:
+        yield note(
+            "shared folder",
+            f"{here} lies on {kind} of this machine: nodes see it only if it is "
+            "exported to them. --job tries it; else sweep into a shared folder: --run.",
+        )
+    else:
+        yield ok("shared folder", f"{here} lies on {kind or 'a file system'}")
+    yield _file_clock(here)
+
+
+def _file_system(path: Path) -> str:
+    """Return the type of the file system a path is on; empty where unknown."""
+    try:
+        mounts = [
+            line.split() for line in Path("/proc/mounts").read_text().splitlines()
+        ]
+    except OSError:
+        return ""
+    real = path.resolve()
+    below = [each for each in mounts if real.is_relative_to(each[1])]
+    return max(below, key=lambda each: len(each[1]))[2] if below else ""
+
+
+def _file_clock(folder: Path) -> Finding:
+    """Compare the clock of the file system's server with this machine's."""
+    with tempfile.NamedTemporaryFile(dir=folder) as file:
+        before_s = time.time()
+        file.write(b"scalelab")
+        file.flush()
+        os.fsync(file.fileno())
+        skew_s = os.stat(file.name).st_mtime - before_s
+    return clock_finding("file clock", skew_s)
+
+
+def clock_finding(subject: str, skew_s: float) -> Finding:
+    """Judge how far another clock is ahead of this machine's."""
+    if abs(skew_s) > MAX_SKEW_S:
+        return note(
+            subject,
+            f"{skew_s:+.1f} s against this machine. Times of day in records will "
+            "disagree by that; durations do not. Let both keep time by NTP.",
+        )
+    return ok(subject, f"agrees with this machine's within {MAX_SKEW_S:g} s")
+
+
+def _interpreter(site: Site) -> Iterator[Finding]:
+    python = site.python or sys.executable
+    found = shutil.which(python)
+    if found:
+        yield ok("interpreter", f"{python}; nodes must see it too: --job tries it")
+    elif site.prologue or not os.path.isabs(python):
+        yield note("interpreter", f"{python} is not here; --job tries it on a node")
+    else:
+        yield broken(
+            "interpreter",
+            f"{python} is not there or cannot be run. Correct python in the site.",
+        )
+
+
+def _network(site: Site) -> Iterator[Finding]:
+    try:
+        address = own_address(site.driver_interface)
+        with listening(address) as server:
+            socket.create_connection(server.getsockname()[:2], 5).close()
+    except ClusterError as error:
+        yield broken("network", str(error))
+    except OSError as error:
+        yield broken(
+            "network",
+            f"no connection to a port of {address}: {error.strerror or error}. Set "
+            "driver_interface in the site to another one.",
+        )
+    else:
+        yield ok("network", f"nodes will reach this machine at {address}")
+
+
+def _allocation() -> Iterator[Finding]:
+    from scalelab.cluster.allocation import held_allocation
+
+    try:
+        name, num_nodes = held_allocation(os.environ)
+    except ClusterError as error:
+        yield broken("allocation", str(error))
+    else:
+        yield ok("allocation", f"{name} holds {num_nodes} nodes")
+
+
+def _queue(site: Site) -> Iterator[Finding]:
+    try:
+        inventory = survey(site.scheduler)
+    except ClusterError as error:
+        yield broken(_SILENT, str(error))
+        return
+    noun, wanted = inventory.noun, site.partition or site.queue
+    names = [each.name for each in inventory.queues]
+    queues = {each.name: each for each in inventory.queues}
+    queue = queues.get(wanted or "") or next(
+        (each for each in inventory.queues if each.is_default and not wanted), None
+    )
+    if queue is None:
+        named = f"has no {noun} {wanted!r}" if wanted else f"has no default {noun}"
+        yield broken(
+            noun, f"{inventory.cluster_name} {named}. Set {noun}: {', '.join(names)}."
+        )
+    else:
+        yield _capacity(site, queue, noun)
+        yield from _walltime(site, queue, noun)
+    yield from _account(site, inventory)
+
+
+def _capacity(site: Site, queue: Queue, noun: str) -> Finding:
+    if not queue.is_open:
+        return broken(noun, f"{queue.name} takes or starts no jobs now. Set another.")
+    groups = "; ".join(map(str, queue.groups)) or "nodes not said"
+    gpus = site.devices_per_node if site.asks_for_gpus else 0
+    cores = site.cores_per_node or 0
+    if site.device_type is DeviceType.CPU:
+        cores = cores or site.devices_per_node
+    fits = any(
+        gpus <= each.gpus
+        and cores <= each.cores
+        and (site.memory_per_node or 0) <= (each.memory_bytes or float("inf"))
+        for each in queue.groups
+    )
+    if queue.groups and not fits:
+        memory = (
+            f", {site.memory_per_node / 2**30:,.1f} GiB" if site.memory_per_node else ""
+        )
+        return broken(
+            noun,
+            f"{queue.name} has no node with {cores} cores, {gpus} GPUs{memory}, only "
+            f"{groups}. Correct gpus_per_node, cores_per_node or memory_per_node.",
+        )
+    return ok(noun, f"{queue.name}: {groups}")
+
+
+def _walltime(site: Site, queue: Queue, noun: str) -> Iterator[Finding]:
+    limit_s = queue.max_walltime_s
+    if limit_s is not None and site.walltime and site.walltime > limit_s:
+        yield broken(
+            "walltime",
+            f"{site.walltime:g} s is more than the {limit_s:g} s of {noun} "
+            f"{queue.name}. Shorten walltime.",
+        )
+
+
+def _account(site: Site, inventory: Inventory) -> Iterator[Finding]:
+    if site.account is None or not inventory.accounts:
+        return
+    if site.account in inventory.accounts:
+        yield ok("account", f"{site.account} may be charged")
+    else:
+        yield broken(
+            "account",
+            f"{site.account} is none of yours. Set account: "
+            f"{', '.join(inventory.accounts)}.",
+        )
+
+
+def _node_counts(site: Site) -> list[int]:
+    """Return the sizes of jobs that a sweep may submit."""
+    if site.provision == "pool":
+        return [1]
+    largest = site.nodes or 2
+    return sorted({*(2**power for power in range(largest.bit_length())), largest})
+
+
+def _submissions(site: Site, runs: Path) -> Iterator[Finding]:
+    """Let SLURM say whether it would take the jobs."""
+    if site.scheduler is not Scheduler.SLURM:
+        yield note("submission", "PBS does not say beforehand; --job submits a job")
+        return
+    directory = runs.absolute() / "doctor"
+    for count in _node_counts(site):
+        script = node_job_script(
+            site, count, job_name="scalelab-doctor", directory=directory
+        )
+        yield _test_only(f"job of {count} node{'s' if count > 1 else ''}", script)
+
+
+def _driver_submission(site: Site, runs: Path) -> Iterator[Finding]:
+    if site.scheduler is not Scheduler.SLURM or site.driver_job is None:
+        return
+    directory = runs.absolute() / "doctor"
+    script = driver_job_script(
+        site,
+        ["sweep"],
+        job_name="scalelab-doctor",
+        directory=directory,
+        log=directory / "driver.log",
+        job_log=directory / "job.log",
+    )
+    yield _test_only("job of the driver", script)
+
+
+def _test_only(subject: str, script: str) -> Finding:
+    with tempfile.NamedTemporaryFile("w", suffix=".sh") as file:
+        file.write(script)
+        file.flush()
+        answer = answered(["sbatch", "--test-only", file.name])
+    words = re.sub(r"^(sbatch: )?(error: )?", "", " ".join(answer.errors.split()))
+    words = words.replace("sbatch: ", "").replace("error: ", "")
+    if answer.status:
+        return broken(subject, f"{words}. Correct the site.")
+    return ok(subject, words.removeprefix("Job ").partition(" ")[2] or "taken")
+
+
+def answered(argv: list[str]) -> Answer:
+    """Return what a program says; that it cannot be run is an answer too."""
+    try:
+        return asyncio.run(ask(argv))
+    except ClusterError as error:
+        return Answer(1, "", str(error))
+
+
+def _submission_from_nodes(site: Site) -> Iterator[Finding]:
+    """Find out whether a driver's job could submit others."""
+    subject = "submit from nodes"
+    may = _nodes_may_submit(site)
+    if may is None:
+        yield note(subject, "not said here; --job tries it. Only driver_job needs it")
+    elif may:
+        hint = "" if site.driver_job else "; sweep --detach can run in a driver_job"
+        yield ok(subject, f"allowed by the configuration{hint}")
+    elif site.driver_job is not None:
+        yield broken(
+            subject,
+            "the configuration forbids it: remove driver_job from the site, and "
+            "sweep --detach runs as a process here",
+        )
+    else:
+        yield note(subject, "forbidden: sweep --detach runs as a process here")
+
+
+def _nodes_may_submit(site: Site) -> bool | None:
+    if site.scheduler is Scheduler.SLURM:
+        partition = [site.partition] if site.partition else []
+        said = answered(["scontrol", "--oneliner", "show", "partition", *partition])
+        allowed = set(re.findall(r"\bAllocNodes=(\S+)", said.output))
+        return allowed == {"ALL"} if allowed else None
+    said = answered(["qstat", "-B", "-f"])
+    return True if re.search(r"\bflatuid = True", said.output) else None

@@ -1,0 +1,53 @@
+"""What changed between two versions of an experiment that trials already ran under."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from scalelab.inputs.problems import shown
+
+_FAMILY = "measure."
+
+
+def changes_of_meaning(
+    before: Mapping[str, Any], after: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """Say which changes make old and new trials incomparable.
+
+    A family of trials asked for only before or only now changes no trial of the other
+    families, so it is no change.
+
+    Parameters
+    ----------
+    before, after
+        What :meth:`~scalelab.experiment.spec.Experiment.meaning` returned.
+
+    Returns
+    -------
+    tuple of str
+        One clause per change, such as ``command: 'a' -> 'b'``; empty: comparable.
+
+    >>> changes_of_meaning({"workload": "a", "env": {}}, {"workload": "b", "env": {}})
+    ("workload: 'a' -> 'b'",)
+    """
+    changes: list[str] = []
+    for key in sorted({*before, *after}):
+        is_family = key.startswith(_FAMILY)
+        if is_family and (key not in before or key not in after):
+            continue
+        changes += _changes(key, before.get(key), after.get(key))
+    return tuple(changes)
+
+
+def _changes(key: str, before: Any, after: Any) -> list[str]:
+    if before == after:
+        return []
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        inner = sorted({*before, *after})
+        return [
+            clause
+            for name in inner
+            for clause in _changes(f"{key}.{name}", before.get(name), after.get(name))
+        ]
+    return [f"{key}: {shown(before)} -> {shown(after)}"]

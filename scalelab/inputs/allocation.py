@@ -1,0 +1,61 @@
+"""An allocation: how many devices on how many nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scalelab.errors import SpecError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Allocation:
+    """How many devices on how many nodes, e.g. ``(4, 4)`` or, uneven, ``(4, 2)``.
+
+    Parameters
+    ----------
+    devices_per_node
+        Devices used on each node, largest first; its length is the number of nodes.
+    """
+
+    devices_per_node: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.devices_per_node or min(self.devices_per_node) < 1:
+            raise SpecError(
+                f"devices_per_node={list(self.devices_per_node)} is not an allocation: "
+                "every node needs at least 1 device."
+            )
+        ordered = tuple(sorted(self.devices_per_node, reverse=True))
+        object.__setattr__(self, "devices_per_node", ordered)
+
+    @classmethod
+    def packed(cls, num_devices: int, devices_on_node: int) -> Allocation:
+        """Pack devices on as few nodes as possible.
+
+        >>> Allocation.packed(6, devices_on_node=4)
+        Allocation(devices_per_node=(4, 2))
+        """
+        full, rest = divmod(num_devices, devices_on_node)
+        nodes = (devices_on_node,) * full + ((rest,) if rest else ())
+        return cls(devices_per_node=nodes)
+
+    @property
+    def world_size(self) -> int:
+        """Devices in all; one rank runs on each."""
+        return sum(self.devices_per_node)
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes the devices are spread over."""
+        return len(self.devices_per_node)
+
+    @property
+    def gpus_per_node(self) -> float:
+        """Devices per node, a mean where the allocation is uneven."""
+        return self.world_size / self.num_nodes
+
+    def __str__(self) -> str:
+        per_node = "+".join(
+            str(count) for count in dict.fromkeys(self.devices_per_node)
+        )
+        return f"{self.num_nodes}x{per_node}"

@@ -1,0 +1,55 @@
+"""What devices and the time on them are called, wherever a user reads of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+
+class DeviceWords(NamedTuple):
+    """The name of one device, and of one device for an hour."""
+
+    device: str
+    hour: str
+
+
+def device_words(device_type: str | None, *, is_emulated: bool) -> DeviceWords:
+    """Return what devices are called.
+
+    Parameters
+    ----------
+    device_type
+        ``cpu`` or ``cuda``; None where not recorded.
+    is_emulated
+        Times are declared, not measured.
+
+    Examples
+    --------
+    >>> device_words("cpu", is_emulated=False).hour
+    'core-h'
+    """
+    if is_emulated:
+        return DeviceWords("emulated GPU", "emulated GPU-h")
+    if device_type == "cpu":
+        return DeviceWords("CPU slot", "core-h")
+    return DeviceWords("GPU", "GPU-h")
+
+
+def words_of_run(
+    meaning: Mapping[str, Any], rows: Iterable[Mapping[str, Any]] = ()
+) -> DeviceWords:
+    """Return what the devices of a run are called.
+
+    Parameters
+    ----------
+    meaning
+        See :meth:`scalelab.experiment.spec.Experiment.meaning`.
+    rows
+        What it has measured: the workload may declare times though it is not built in.
+    """
+    device_type = meaning.get("device_type")
+    is_emulated = meaning.get("workload") == "emulated"
+    for row in rows:
+        device_type = row.get("device_type") or device_type
+        is_emulated |= bool(row.get("emulated"))
+    return device_words(device_type, is_emulated=is_emulated)

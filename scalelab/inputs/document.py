@@ -1,0 +1,210 @@
+"""YAML text -> plain values, without YAML 1.1's surprises.
+
+Numbers, booleans and null follow the core schema of YAML 1.2: ``1e-3`` is a number,
+``1:30`` and ``no`` are text. Whatever could mean two things is refused: repeated keys,
+aliases, tags, infinities.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any, ClassVar, NoReturn
+
+import yaml
+
+from scalelab.errors import SpecError
+
+Scalar = str | int | float | bool
+"""A plain value of YAML or JSON."""
+
+MAX_BYTES = 262_144
+MAX_DEPTH = 20
+MAX_DIGITS = 30
+MAX_MESSAGE = 1_000
+
+_TAG = "tag:yaml.org,2002:"
+_SCALARS = {
+    "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    "bool": (r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    "int": (r"[-+]?[0-9]+(_[0-9]+)*", list("-+0123456789")),
+    "float": (
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)"
+        r"|\.(nan|NaN|NAN)",
+        list("-+.0123456789"),
+    ),
+}
+
+
+class _Loader(yaml.SafeLoader):
+    """A safe loader with its own scalars and without aliases and tags."""
+
+    yaml_implicit_resolvers = {}  # noqa: RUF012  yaml's own, emptied
+    yaml_constructors: ClassVar[dict[str | None, Any]] = {}
+    _depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            _refuse("aliases (*name) are not read; write the values out", self)
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            _refuse(f"more than {MAX_DEPTH} levels of nesting", self)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+    def mapping(self, node: yaml.MappingNode) -> dict[Hashable, Any]:
+        values: dict[Hashable, Any] = {}
+        for key_node, value_node in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                _refuse("a key must be a word", key_node)
+            key = self.construct_object(key_node)
+            if key in values:
+                _refuse(f"the key {key!r} stands there twice; keep one", key_node)
+            values[key] = self.construct_object(value_node, deep=True)
+        return values
+
+    def sequence(self, node: yaml.SequenceNode) -> list[Any]:
+        return [self.construct_object(child, deep=True) for child in node.value]
+
+    def integer(self, node: yaml.ScalarNode) -> int:
+        if len(node.value) > MAX_DIGITS:
+            _refuse(f"a number of more than {MAX_DIGITS} digits", node)
+        try:
+            return int(node.value)
+        except ValueError:
+            _refuse(f"{node.value!r} is not a whole number", node)
+
+    def floating(self, node: yaml.ScalarNode) -> float:
+        try:
+            value = float(node.value)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            _refuse(f"{node.value[:MAX_DIGITS]} is not a finite number", node)
+        return value
+
+    def text(self, node: yaml.ScalarNode) -> str:
+        return str(node.value)
+
+    def truth(self, node: yaml.ScalarNode) -> bool:
+        return bool(node.value.lower() == "true")
+
+    def nothing(self, node: yaml.ScalarNode) -> None:
+        return None
+
+    def unknown(self, node: yaml.Node) -> NoReturn:
+        _refuse(f"the tag {node.tag} is not read; leave it out", node)
+
+
+def _refuse(problem: str, at: Any) -> NoReturn:
+    mark = at.start_mark if isinstance(at, yaml.Node) else at.peek_event().start_mark
+    raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
+
+
+for _name, (_pattern, _first) in _SCALARS.items():
+    _Loader.add_implicit_resolver(
+        _TAG + _name, re.compile(f"(?:{_pattern})\\Z", re.ASCII), _first
+    )
+_Loader.yaml_constructors = {
+    _TAG + "map": _Loader.mapping,
+    _TAG + "seq": _Loader.sequence,
+    _TAG + "str": _Loader.text,
+    _TAG + "int": _Loader.integer,
+    _TAG + "float": _Loader.floating,
+    _TAG + "bool": _Loader.truth,
+    _TAG + "null": _Loader.nothing,
+    None: _Loader.unknown,
+}
+
+
+def read_document(path: Path) -> str:
+    """Return the text of a file the user wrote.
+
+    Raises
+    ------
+    SpecError
+        If it cannot be read, is too large, or is not UTF-8.
+    """
+    try:
+        content = path.read_bytes() if path.stat().st_size <= MAX_BYTES else None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise paragraph(f"{path} cannot be read: {reason}. Check the path.") from error
+    if content is None:
+        raise paragraph(
+            f"{path} is larger than {MAX_BYTES} bytes and cannot be a file written by "
+            "hand. Check the path."
+        )
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise paragraph(
+            f"{path} is not UTF-8 text: byte {error.start} is "
+            f"0x{content[error.start]:02x}. Save it as UTF-8."
+        ) from error
+
+
+def parse_document(text: str, *, source: str) -> dict[str, Any]:
+    """Return the mapping that a YAML text holds.
+
+    Parameters
+    ----------
+    text
+        The YAML text.
+    source
+        What error messages call it, usually the file's name.
+
+    Raises
+    ------
+    SpecError
+        If the text is not YAML, not a mapping, empty or ambiguous.
+
+    >>> parse_document("rate: 1e-3", source="example")
+    {'rate': 0.001}
+    """
+    if len(text) > MAX_BYTES:
+        raise paragraph(f"{source} is longer than {MAX_BYTES} characters.")
+    try:
+        values = _load(text)
+    except yaml.YAMLError as error:
+        raise paragraph(f"{source} is not valid YAML: {_reason(error)}") from error
+    if values is None:
+        raise paragraph(f"{source} is empty. Write at least one 'key: value' line.")
+    if not isinstance(values, dict):
+        raise paragraph(
+            f"{source} holds a {type(values).__name__}. It must be a mapping: "
+            "'key: value' lines."
+        )
+    for key in values:
+        if not isinstance(key, str):
+            raise paragraph(f"{source}: the key {key!r} is not a word. Rename it.")
+    return values
+
+
+def paragraph(message: str) -> SpecError:
+    """Return an error whose message is one paragraph of bounded length."""
+    words = " ".join(message.split())
+    if len(words) > MAX_MESSAGE:
+        words = f"{words[: MAX_MESSAGE - 4]} ..."
+    return SpecError("".join(c if c.isprintable() else "?" for c in words))
+
+
+def _load(text: str) -> Any:
+    loader = _Loader(text)
+    try:
+        return loader.get_single_data()
+    finally:
+        loader.dispose()
+
+
+def _reason(error: yaml.YAMLError) -> str:
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return f"{error}."
+    mark = error.problem_mark
+    place = f" (line {mark.line + 1}, column {mark.column + 1})"
+    remedy = " Indent with spaces." if "\\t" in str(error.problem) else ""
+    context = f"{error.context}, " if error.context else ""
+    return f"{context}{error.problem}{place}.{remedy}"

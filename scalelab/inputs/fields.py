@@ -1,0 +1,193 @@
+"""The kinds of values an experiment or a site profile is made of."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, ClassVar, TypeVar
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    PlainSerializer,
+    PlainValidator,
+    StringConstraints,
+    WithJsonSchema,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
+
+from scalelab.errors import SpecError
+from scalelab.inputs.document import Scalar
+from scalelab.inputs.problems import shown
+from scalelab.inputs.quantities import parse_bytes, parse_duration, parse_usd
+from scalelab.inputs.target import Target
+
+MAX_DEVICES = 16_384
+MAX_COUNT = 10**15
+MAX_PRICE = 10**15
+
+T = TypeVar("T")
+
+
+class Section(BaseModel):
+    """A part of what users write: immutable, unknown keys refused.
+
+    ``shorthand`` is the JSON schema of the plain value that may stand for the mapping.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    shorthand: ClassVar[JsonSchemaValue | None] = None
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Let editors accept the shorthand too."""
+        full = handler(schema)
+        return {"anyOf": [cls.shorthand, full]} if cls.shorthand else full
+
+
+def whole(value: Any) -> Any:
+    """Read 1e9 as the whole number it is; leave everything else to the field."""
+    if isinstance(value, float) and math.isfinite(value) and value.is_integer():
+        return int(value)
+    return value
+
+
+def _scalar(value: Any) -> Scalar:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise SpecError(f"{value} is not a finite number.")
+    if isinstance(value, int) and abs(value) > MAX_COUNT:
+        raise SpecError(f"whole numbers go up to {MAX_COUNT:.0e}.")
+    if isinstance(value, str | int | float) and value != "":
+        return value
+    raise SpecError(f"{shown(value)} is not a text, a number, true or false.")
+
+
+def _json(value: Any) -> Any:
+    if value is None or value == "":
+        return value
+    if isinstance(value, list | tuple):
+        return [_json(item) for item in value]
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {key: _json(item) for key, item in value.items()}
+    return _scalar(value)
+
+
+def _environment_value(value: Any) -> str:
+    if isinstance(value, bool):
+        raise SpecError(
+            f"{str(value).lower()} is ambiguous in an environment variable. Write 0, 1 "
+            "or the quoted text."
+        )
+    text = "" if value == "" else str(_scalar(value))
+    if "\0" in text:
+        raise SpecError("an environment variable cannot hold a NUL character.")
+    return text
+
+
+def _duration(value: Any) -> float:
+    if not isinstance(value, str):
+        raise SpecError(
+            f"{shown(value)} has no unit. Write '4h', '90min', '1h30min' or '30s'."
+        )
+    return parse_duration(value)
+
+
+def _size(value: Any) -> int:
+    if not isinstance(value, str):
+        raise SpecError(f"{shown(value)} has no unit. Write '16GB' or '512MB'.")
+    return parse_bytes(value)
+
+
+def _money(value: Any) -> float:
+    if isinstance(value, str):
+        return parse_usd(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise SpecError(f"{shown(value)} is not a price. Write 2.5 or '2.5usd'.")
+    if not 0 < value < MAX_PRICE:
+        raise SpecError(
+            f"{shown(value)} is not a price: it must be greater than 0 and less than "
+            f"{MAX_PRICE:.0e}."
+        )
+    return float(value)
+
+
+def _target(value: Any) -> Target:
+    if not isinstance(value, str):
+        raise SpecError(
+            f"{shown(value)} is not a target. Write a metric, >= or <=, and a number, "
+            "such as 'val_loss <= 2.9'."
+        )
+    return Target.parse(value)
+
+
+class _OneOrMany:
+    """A value alone stands for a list of one; repeated values count once."""
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(
+            self._listed, handler(source)
+        )
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        many = {**handler(schema), "minItems": 1}
+        return {"anyOf": [many["items"], many]}
+
+    @staticmethod
+    def _listed(value: Any) -> Any:
+        if not isinstance(value, list | tuple):
+            return (value,)
+        if not value:
+            raise SpecError("is empty. Write at least one value.")
+        # 1, 1.0 and true are equal for Python, not for whoever wrote them.
+        distinct = {(type(item), repr(item)): item for item in value}
+        return tuple(distinct.values())
+
+
+OneOrMany = Annotated[tuple[T, ...], _OneOrMany()]
+
+Count = Annotated[int, Field(strict=True, ge=1, le=MAX_COUNT), BeforeValidator(whole)]
+CountOrZero = Annotated[
+    int, Field(strict=True, ge=0, le=MAX_COUNT), BeforeValidator(whole)
+]
+LocalBatchLimit = Annotated[int, Field(strict=True, ge=1, le=2**20)]
+DeviceCount = Annotated[int, Field(strict=True, ge=1, le=MAX_DEVICES)]
+Seed = Annotated[int, Field(strict=True, ge=0, le=2**32 - 1)]
+Positive = Annotated[float, Field(strict=True, gt=0, le=1e18)]
+Fraction = Annotated[float, Field(strict=True, gt=0, lt=1)]
+Flag = Annotated[bool, Field(strict=True)]
+Text = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=8_000)]
+Word = Annotated[str, StringConstraints(strict=True, pattern=r"^\S{1,500}$")]
+OptionValue = Annotated[
+    Scalar,
+    PlainValidator(_scalar),
+    WithJsonSchema({"type": ["string", "number", "boolean"]}),
+]
+Json = Annotated[Any, PlainValidator(_json), WithJsonSchema({})]
+EnvironmentValue = Annotated[
+    str,
+    PlainValidator(_environment_value),
+    WithJsonSchema({"type": ["string", "number"]}),
+]
+Duration = Annotated[
+    float, PlainValidator(_duration), WithJsonSchema({"type": "string"})
+]
+Price = Annotated[
+    float, PlainValidator(_money), WithJsonSchema({"type": ["number", "string"]})
+]
+Size = Annotated[int, PlainValidator(_size), WithJsonSchema({"type": "string"})]
+TargetText = Annotated[
+    Target,
+    PlainValidator(_target),
+    PlainSerializer(lambda target: str(target), return_type=str),
+    WithJsonSchema({"type": "string"}),
+]

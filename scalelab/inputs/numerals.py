@@ -1,0 +1,141 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+_DURATIONS = ((1e-3, 1e-6, "us"), (1.0, 1e-3, "ms"), (120.0, 1.0, "s"))
+_LONG_DURATIONS = ((7200.0, 60.0, "min"), (48 * 3600.0, 3600.0, "h"))
+_DAY_S = 86400.0
+_FEW_HOURS = 0.01
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Interval:
+    """A value with the ends of its interval, all in the same unit."""
+
+    value: float
+    lo: float
+    hi: float
+
+
+def number(value: float) -> str:
+    """Write a number with the digits that matter.
+
+    >>> [number(value) for value in (4096, 10.34, 2.91, 0.0123)]
+    ['4,096', '10.3', '2.9', '0.012']
+    """
+    if not math.isfinite(value):
+        return "-"
+    # from where one more digit is rounded to 100 and to 10
+    if abs(value) >= 99.95 or math.isclose(value, round(value), rel_tol=1e-9):
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 9.95 else f"{value:#.2g}"
+
+
+def duration(seconds: float) -> str:
+    """Write a duration in the unit a person would choose.
+
+    >>> [duration(value) for value in (0.0123, 90, 10440, 400000)]
+    ['12.3 ms', '90 s', '2.9 h', '4.6 days']
+    """
+    scale, unit = duration_unit(seconds)
+    return f"{number(seconds / scale)} {unit}"
+
+
+def duration_unit(seconds: float) -> tuple[float, str]:
+    """Return the unit for a duration: its length in seconds and its name."""
+    for limit, scale, unit in (*_DURATIONS, *_LONG_DURATIONS):
+        if seconds < limit:
+            return scale, unit
+    return _DAY_S, "days"
+
+
+def duration_ends(interval: Interval) -> str:
+    """Write the ends of an interval of seconds, in the unit of its value, without it.
+
+    >>> duration_ends(Interval(value=10440.0, lo=10080.0, hi=11160.0))
+    '2.8-3.1'
+    """
+    scale, _ = duration_unit(interval.value)
+    hi = f"-{number(interval.hi / scale)}" if math.isfinite(interval.hi) else " or more"
+    return f"{number(interval.lo / scale)}{hi}"
+
+
+def duration_range(interval: Interval) -> str:
+    """Write the ends of an interval of seconds in the unit of its value.
+
+    >>> duration_range(Interval(value=10440.0, lo=10080.0, hi=11160.0))
+    '2.8-3.1 h'
+    """
+    scale, unit = duration_unit(interval.value)
+    if math.isfinite(interval.hi):
+        return f"{duration_ends(interval)} {unit}"
+    return f"{number(interval.lo / scale)} {unit} or more"
+
+
+def device_time(hours: float, hour_word: str) -> str:
+    """Write a device time; what is less than a hundredth of an hour in seconds.
+
+    >>> device_time(30.6, "GPU-h"), device_time(3.3e-05, "emulated core-h")
+    ('30.6 GPU-h', '0.12 emulated core-s')
+    >>> device_time(0, "GPU-h")
+    '0 GPU-h'
+    """
+    scale, unit = device_time_unit(hours, hour_word)
+    return f"{number(hours / scale)} {unit}"
+
+
+def device_time_unit(hours: float, hour_word: str) -> tuple[float, str]:
+    """Return the unit for a device time: its length in device-hours and its name."""
+    if hours >= _FEW_HOURS or hours == 0:
+        return 1.0, hour_word
+    return 1 / 3600, f"{hour_word.removesuffix('h')}s"
+
+
+def percent(share: float) -> str:
+    """Write a share in percent.
+
+    >>> percent(0.874)
+    '87%'
+    """
+    return f"{100 * share:.0f}%"
+
+
+def probability(share: float) -> str:
+    """Write a probability; what it is drawn from cannot tell 99.9% from certainty.
+
+    >>> probability(1.0), probability(0.87), probability(0.0)
+    ('> 99%', '87%', '< 1%')
+    """
+    if share > 0.99:
+        return "> 99%"
+    return "< 1%" if share < 0.01 else percent(share)
+
+
+def change(share: float) -> str:
+    """Write a relative change with its sign.
+
+    >>> change(-0.45)
+    '-45%'
+    """
+    return f"{round(100 * share):+d}%"
+
+
+def plural(word: str, count: float) -> str:
+    """Return the word for this many.
+
+    >>> plural("GPU", 1), plural("GPU", 2)
+    ('GPU', 'GPUs')
+    """
+    return word if count == 1 else f"{word}s"
+
+
+def counted(count: float, word: str) -> str:
+    """Write a count with its noun.
+
+    >>> counted(1, "GPU"), counted(4096, "CPU slot")
+    ('1 GPU', '4,096 CPU slots')
+    """
+    return f"{count:,.0f} {plural(word, count)}"

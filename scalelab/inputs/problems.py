@@ -1,0 +1,183 @@
+"""What pydantic found wrong -> one sentence a user can act on."""
+
+from __future__ import annotations
+
+import difflib
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from scalelab.errors import SpecError
+from scalelab.inputs.document import paragraph
+
+Model = TypeVar("Model", bound=BaseModel)
+
+_RULES = {
+    "bool_type": "must be true or false",
+    "int_type": "must be a whole number",
+    "float_type": "must be a number",
+    "string_type": "must be text",
+    "list_type": "must be a list",
+    "tuple_type": "must be one value or a list of values",
+    "dict_type": "must be a mapping of keys to values",
+    "model_type": "must be a mapping of keys to values",
+    "model_attributes_type": "must be a mapping of keys to values",
+    "finite_number": "must be a finite number",
+    "string_too_short": "must not be empty",
+    "string_too_long": "must have at most {max_length} characters",
+    "greater_than": "must be greater than {gt:,.15g}",
+    "greater_than_equal": "must be at least {ge:,.15g}",
+    "less_than": "must be less than {lt:,.15g}",
+    "less_than_equal": "must be at most {le:,.15g}",
+    "invalid_key": "must be a word",
+}
+_LIST_OF_WORDS = "If it is one of several values: a list needs brackets, [a, b]."
+
+
+def validated(model: type[Model], values: Mapping[str, Any], *, source: str) -> Model:
+    """Return the model of these values.
+
+    Parameters
+    ----------
+    model
+        The pydantic model to make.
+    values
+        What the user wrote, as :func:`~scalelab.inputs.document.parse_document`
+        returns it.
+    source
+        What error messages call it, usually the file's name.
+
+    Raises
+    ------
+    SpecError
+        If a value breaks a rule. The message names the field, its value, the rule and
+        what to write instead.
+    """
+    try:
+        return model.model_validate(dict(values))
+    except ValidationError as error:
+        raise _explain(error, model, values, source) from error
+
+
+def one_of(names: Iterable[str], wrong: str) -> str:
+    """Say which names are valid, and which of them a wrong one resembles.
+
+    >>> one_of(["linear", "sqrt"], "linaer")
+    "Did you mean 'linear'? Valid: linear, sqrt."
+    """
+    valid = list(names)
+    close = difflib.get_close_matches(wrong[:80], valid, n=1)
+    hint = f"Did you mean {close[0]!r}? " if close else ""
+    return f"{hint}Valid: {', '.join(valid)}."
+
+
+def shown(value: Any) -> str:
+    """Return a value as a message shows it: one line, at most 60 characters."""
+    if isinstance(value, Mapping | list | tuple) and len(value) > 5:
+        return (
+            f"a {'mapping' if isinstance(value, Mapping) else 'list'} of {len(value)}"
+        )
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:56]} ..."
+
+
+def bracketed(value: Any) -> str:
+    """Say how to write values that stand side by side without brackets.
+
+    >>> bracketed("1, 2"), bracketed("fast"), bracketed(3)
+    (' A list needs brackets: [1, 2].', '', '')
+    """
+    parts = value.split(",") if isinstance(value, str) else []
+    words = [part.strip() for part in parts]
+    if len(words) < 2 or not all(words):
+        return ""
+    return f" A list needs brackets: [{', '.join(words)[:60]}]."
+
+
+def _explain(
+    error: ValidationError,
+    model: type[BaseModel],
+    values: Mapping[str, Any],
+    source: str,
+) -> SpecError:
+    # A misspelt required key is both unknown and missing: the unknown one tells more.
+    details = sorted(error.errors(), key=lambda item: item["type"] != "extra_forbidden")
+    paths = [_path(item["loc"], values) for item in details]
+    sentence = _sentence(details[0], paths[0], model)
+    others = [path for path in dict.fromkeys(paths) if path not in ("", paths[0])]
+    more = f" Also wrong: {', '.join(others[:5])}." if others else ""
+    return paragraph(f"{source}: {sentence}{more}")
+
+
+def _sentence(detail: ErrorDetails, path: str, model: type[BaseModel]) -> str:
+    kind, context = detail["type"], detail.get("ctx", {})
+    owner, field = _owner(model, detail["loc"])
+    meaning = f" {field.description}" if field and field.description else ""
+    is_listed = field is not None and _is_listed(field.annotation)
+    brackets = bracketed(detail["input"]) if is_listed else ""
+    if kind == "value_error":
+        return f"{path}: {context['error']}" if path else str(context["error"])
+    if kind == "missing":
+        return f"{path} is missing.{meaning}"
+    if detail["loc"][-1:] == ("[key]",):
+        of = path.removesuffix(f".{detail['loc'][-2]}.[key]")
+        return f"{of}: the key {shown(detail['input'])} is no word. {_LIST_OF_WORDS}"
+    if kind == "extra_forbidden":
+        wrong = str(detail["loc"][-1])
+        hint = f" {_LIST_OF_WORDS}" if detail["input"] is None else ""
+        return f"unknown key {shown(path)}. {one_of(owner.model_fields, wrong)}{hint}"
+    if kind in ("enum", "literal_error"):
+        valid = context["expected"].replace(" or ", ", ").replace("'", "").split(", ")
+        hint = brackets or one_of(valid, str(detail["input"]))
+        return f"{path}={shown(detail['input'])} is not known. {hint.lstrip()}"
+    if brackets:
+        return f"{path}={shown(detail['input'])} is one text.{brackets}{meaning}"
+    rule = _RULES.get(kind, "has the wrong form").format(**context)
+    return f"{path}={shown(detail['input'])} {rule}.{meaning}"
+
+
+def _path(loc: tuple[int | str, ...], values: Any) -> str:
+    """Return a location as the user wrote it: a value alone has no index."""
+    path, here = "", values
+    for part in loc:
+        if isinstance(part, int):
+            if isinstance(here, list | tuple):
+                path += f"[{part}]"
+                here = here[part] if part < len(here) else None
+        elif not part.startswith("<"):  # the tag of a discriminated union
+            path += f".{part}" if path else part
+            here = here.get(part) if isinstance(here, Mapping) else None
+    return path
+
+
+def _owner(
+    model: type[BaseModel], loc: tuple[int | str, ...]
+) -> tuple[type[BaseModel], FieldInfo | None]:
+    """Return the model that holds a location, and the location's field."""
+    owner = model
+    field: FieldInfo | None = None
+    words = [part for part in loc if isinstance(part, str) and part[0:1] != "<"]
+    for word in words:
+        inner = _submodel(field.annotation) if field else None
+        if inner is not None:
+            owner, field = inner, None
+        field = owner.model_fields.get(word, field)
+    return owner, field
+
+
+def _is_listed(annotation: Any) -> bool:
+    """Tell whether a field takes one value or several."""
+    if typing.get_origin(annotation) is tuple:
+        return True
+    return any(map(_is_listed, typing.get_args(annotation)))
+
+
+def _submodel(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    inner = (_submodel(argument) for argument in typing.get_args(annotation))
+    return next((found for found in inner if found), None)

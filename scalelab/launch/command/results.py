@@ -1,0 +1,156 @@
+"""How a command's attempt ends, and what it measured."""
+
+from __future__ import annotations
+
+import json
+import platform
+import traceback
+from collections.abc import Mapping
+from functools import cache
+from importlib import metadata
+from typing import Any
+
+from scalelab._version import __version__
+from scalelab.errors import SpecError
+from scalelab.experiment.trial import Trial, TrialKind
+from scalelab.inputs.outcome import Outcome
+from scalelab.launch.command.steps import StepLog
+from scalelab.records.attempt import AttemptResult
+from scalelab.training.probes.steady import MIN_STEPS
+
+
+def refused(error: SpecError) -> AttemptResult:
+    """Return the result of an attempt that finds the user's input wrong.
+
+    The last line of its traceback is the error, by which a sweep knows to stop.
+    """
+    text = "".join(traceback.format_exception_only(error)).strip()
+    return AttemptResult(
+        outcome=Outcome.REFUSED, reason=f"SpecError: {error}", traceback=text
+    )
+
+
+def result_while_running(
+    log: StepLog, trial: Trial, now_s: float
+) -> AttemptResult | None:
+    """Return how the attempt ends if it is done by now, None while it is not.
+
+    A convergence trial gives up at the first step *beyond* its limit: the evaluation at
+    the limit itself comes after the step.
+    """
+    if trial.kind is TrialKind.THROUGHPUT:
+        return completed(log, trial) if log.is_precise(now_s) else None
+    if log.reached_after_steps is not None:
+        return completed(log, trial)
+    limit = trial.measurement.max_samples
+    if limit is None or log.num_seen * trial.global_batch_size <= limit:
+        return None
+    return _at_end_of_training(log, trial)
+
+
+def result_at_exit(log: StepLog, trial: Trial, nothing_seen: str) -> AttemptResult:
+    """Return how the attempt ends now that its program has ended well.
+
+    Parameters
+    ----------
+    log
+        What it reported.
+    trial
+        What it was to measure.
+    nothing_seen
+        The reason of a failure if it reported no step.
+    """
+    if log.last_step is None:
+        return AttemptResult(outcome=Outcome.FAILED, reason=nothing_seen, rank=0)
+    if trial.kind is not TrialKind.THROUGHPUT:
+        return _at_end_of_training(log, trial)
+    measurement = trial.measurement
+    needed = min(MIN_STEPS, measurement.steps)
+    if log.num_measured < needed:
+        reason = (
+            f"the program ended by itself after {log.num_seen} steps, of which "
+            f"{log.num_measured} could be measured (warmup_steps="
+            f"{measurement.warmup_steps} and what comes before the first report do not "
+            f"count); at least {needed} are needed, and steps={measurement.steps} were "
+            "asked for. Let it train longer, or report more often"
+        )
+        return AttemptResult(outcome=Outcome.FAILED, reason=reason, rank=0)
+    if log.measured_s <= 0:
+        reason = (
+            f"all {log.num_measured} measured steps arrived at once, so their times "
+            "are not known. Flush the output after each line, or report seconds as t"
+        )
+        return AttemptResult(outcome=Outcome.FAILED, reason=reason, rank=0)
+    return completed(log, trial)
+
+
+def completed(log: StepLog, trial: Trial) -> AttemptResult:
+    """Return the result of an attempt that measured what it was to measure."""
+    return AttemptResult(outcome=Outcome.COMPLETED, measurements=_columns(log, trial))
+
+
+def _at_end_of_training(log: StepLog, trial: Trial) -> AttemptResult:
+    target = trial.measurement.target
+    if target is None or log.reached_after_steps is not None:
+        return completed(log, trial)
+    if target.metric not in log.metrics:
+        known = ", ".join(sorted(log.metrics)) or "none"
+        return refused(
+            SpecError(
+                f"target metric {target.metric!r} was never reported by the command. "
+                f"It reported these metrics: {known}."
+            )
+        )
+    return AttemptResult(
+        outcome=Outcome.TARGET_NOT_REACHED,
+        reason=(
+            f"{target} was not reached after "
+            f"{log.num_seen * trial.global_batch_size} samples; the last value is "
+            f"{log.metrics[target.metric]:.4g}."
+        ),
+        measurements=_columns(log, trial),
+    )
+
+
+def _columns(log: StepLog, trial: Trial) -> dict[str, Any]:
+    """Return what was measured, by column.
+
+    A command does not say when it evaluates. So the time to the target includes the
+    evaluations, and the step time of a trial that evaluates is left out: the laws of
+    step time are about training alone.
+    """
+    columns: dict[str, Any] = {
+        "num_samples": log.num_seen * trial.global_batch_size,
+        "num_steps": log.num_measured,
+        "versions": _versions(),
+    }
+    if trial.kind is TrialKind.THROUGHPUT:
+        return {**columns, **log.step_columns()}
+    return {**columns, **_target_columns(log, trial)}
+
+
+def _target_columns(log: StepLog, trial: Trial) -> Mapping[str, Any]:
+    target = trial.measurement.target
+    if target is None:
+        return {}
+    columns: dict[str, Any] = {"reached_target": log.reached_after_steps is not None}
+    if target.metric in log.metrics:
+        columns["final_metric"] = log.metrics[target.metric]
+    if log.reached_after_steps is not None:
+        columns["steps_to_target"] = log.reached_after_steps
+        columns["samples_to_target"] = log.reached_after_steps * trial.global_batch_size
+    if log.reached_after_s is not None:
+        columns["time_to_target_s"] = log.reached_after_s
+    return columns
+
+
+@cache
+def _versions() -> str:
+    """Return the versions of the environment commands run in, as JSON."""
+    known = {"scalelab": __version__, "python": platform.python_version()}
+    for package in ("torch", "numpy"):
+        try:
+            known[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return json.dumps(known)

@@ -1,0 +1,312 @@
+"""The steps a command has reported: their arithmetic and their times. No I/O.
+
+Reports come every step or every k steps. The time between two reports is divided by
+the steps between them; the statistics are of these means, because the steps inside one
+interval cannot be told apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from scalelab.errors import SpecError
+from scalelab.experiment.trial import Trial, TrialKind
+from scalelab.launch.command.lines import Report
+from scalelab.training.probes.steady import is_steady, mean_interval
+
+# How often the bootstrap asks whether the mean is known well enough.
+_CHECK_INTERVAL_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Point:
+    """A report whose time is known: by the command's clock, or by its arrival."""
+
+    step: int
+    time_s: float
+
+
+class StepLog:
+    """What a command has said so far, checked line by line.
+
+    Parameters
+    ----------
+    trial
+        Gives the batch arithmetic, the warm-up and the target.
+    may_repeat
+        The same step may come twice, as in output of a progress bar; two ranks writing
+        to one file look like that, too.
+
+    Attributes
+    ----------
+    metrics
+        The last value of each metric.
+    last_step
+        The step last reported; None before the first.
+    reached_after_steps, reached_after_s
+        When the target was first reached; None before. The time includes evaluations:
+        a command does not say when it evaluates.
+    ready_s
+        When the first step began, by the monotonic clock, as far as the pace of the
+        next ones tells; None before there is one.
+    """
+
+    def __init__(self, trial: Trial, *, may_repeat: bool) -> None:
+        self._trial = trial
+        self._may_repeat = may_repeat
+        self.metrics: dict[str, float] = {}
+        self.last_step: int | None = None
+        self.reached_after_steps: int | None = None
+        self.reached_after_s: float | None = None
+        self.ready_s: float | None = None
+        self._first_step = 0
+        self._covered_steps: int | None = None
+        self._samples: tuple[int, int] | None = None
+        self._has_own_clock = False
+        self._first: tuple[_Point, float] | None = None
+        self._last: _Point | None = None
+        self._began_s: float | None = None
+        self._names_at_step: set[str] = set()
+        self._counts: list[int] = []
+        self._seconds: list[float] = []
+        self._checked_s = 0.0
+        self._rows: list[dict[str, Any]] = []
+
+    @property
+    def num_seen(self) -> int:
+        """Optimiser steps done, those before the first report included."""
+        return 0 if self.last_step is None else self._num_seen_at(self.last_step)
+
+    @property
+    def num_measured(self) -> int:
+        """Steps between reports, warm-up excluded."""
+        return sum(self._counts)
+
+    @property
+    def measured_s(self) -> float:
+        """Seconds they took."""
+        return sum(self._seconds)
+
+    def take(self, reports: Sequence[Report], now_s: float) -> None:
+        """Take in reports that arrived together.
+
+        Those without a time of their own are spread evenly over the time since the
+        last one.
+
+        Parameters
+        ----------
+        reports
+            In order.
+        now_s
+            When they arrived, by the monotonic clock.
+
+        Raises
+        ------
+        SpecError
+            If the steps do not rise or the samples contradict the batch arithmetic.
+        """
+        steps = [report.step for report in reports if report.step is not None]
+        for report in reports:
+            if report.step is None or report.step == self.last_step:
+                self._take_metrics(report)
+            else:
+                self._advance(report, now_s, max(steps))
+
+    def rows(self, *, is_over: bool = False) -> list[dict[str, Any]]:
+        """Return what is new for the stream, and forget it.
+
+        Rows wait until two reports have shown when the first step began, or until the
+        command is over.
+        """
+        if self._began_s is None and not is_over:
+            return []
+        origin_s = self._began_s
+        if origin_s is None and self._first is not None:
+            origin_s = self._first[0].time_s
+        rows, self._rows = self._rows, []
+        for row in rows:
+            if origin_s is not None and "t" in row:
+                row["t"] -= origin_s
+        return rows
+
+    def is_precise(self, now_s: float) -> bool:
+        """Tell whether a throughput trial has measured enough."""
+        measurement = self._trial.measurement
+        if self.num_measured >= measurement.steps:
+            return True
+        if now_s - self._checked_s < _CHECK_INTERVAL_S:
+            return False
+        self._checked_s = now_s
+        return is_steady(self._means(), measurement.relative_precision)
+
+    def step_columns(self) -> Mapping[str, Any]:
+        """Return step time, its interval and the throughput, by column."""
+        columns: dict[str, Any] = {"num_steps": self.num_measured}
+        if self.measured_s <= 0:
+            return columns
+        step_time_s = self.measured_s / self.num_measured
+        columns["step_time_s"] = step_time_s
+        columns["throughput_samples_per_s"] = (
+            self._trial.global_batch_size / step_time_s
+        )
+        means = self._means()
+        if len(means) >= 4:
+            # Uneven intervals weigh alike in the bootstrap, not in the mean.
+            scale = step_time_s / float(means.mean())
+            lo, hi = mean_interval(means)
+            columns["step_time_lo_s"], columns["step_time_hi_s"] = (
+                lo * scale,
+                hi * scale,
+            )
+        return columns
+
+    def _num_seen_at(self, step: int) -> int:
+        covered = self._covered_steps
+        first = self._first_step
+        return step - first + (first if covered is None else covered)
+
+    def _means(self) -> npt.NDArray[np.float64]:
+        return np.array(self._seconds) / np.maximum(self._counts, 1)
+
+    def _advance(self, report: Report, now_s: float, last_step: int) -> None:
+        assert report.step is not None
+        self._check_order(report.step)
+        self._check_samples(report)
+        if self.last_step is None:
+            self._first_step = report.step
+            self._has_own_clock = report.t is not None
+        elif self._covered_steps is None:
+            gap = report.step - self._first_step
+            self._covered_steps = min(self._first_step, gap)
+        self.last_step = report.step
+        self._names_at_step = set(report.metrics)
+        time_s = self._time_of(report, now_s, last_step)
+        row: dict[str, Any] = {**report.metrics, "event": "step", **self._position()}
+        if time_s is not None:
+            row |= self._interval_to(_Point(report.step, time_s), now_s)
+        self._rows.append(row)
+        self.metrics |= report.metrics
+        self._check_target(report)
+
+    def _take_metrics(self, report: Report) -> None:
+        """Take in a line that adds metrics to the last step."""
+        if report.step is not None and not self._may_repeat:
+            self._check_repetition(report)
+        if self.last_step is None or not report.metrics:
+            return
+        self._names_at_step |= set(report.metrics)
+        row = {**report.metrics, "event": "evaluation", **self._position()}
+        if self._last is not None:
+            row["t"] = self._last.time_s
+        self._rows.append(row)
+        self.metrics |= report.metrics
+        self._check_target(report)
+
+    def _position(self) -> dict[str, Any]:
+        samples = self.num_seen * self._trial.global_batch_size
+        return {"step": self.last_step, "samples": samples}
+
+    def _time_of(self, report: Report, now_s: float, last_step: int) -> float | None:
+        """Return a report's time by the clock in use; None where it gives none."""
+        assert report.step is not None
+        if self._has_own_clock:
+            if report.t is not None and self._last and report.t < self._last.time_s:
+                raise SpecError(
+                    f"t went from {self._last.time_s:g} back to {report.t:g} at step "
+                    f"{report.step}. It is a clock of seconds that runs through the "
+                    "whole training: do not start it again, or leave t out."
+                )
+            return report.t
+        if report.step == last_step:
+            return now_s
+        if self._last is None:
+            return None
+        share = (report.step - self._last.step) / (last_step - self._last.step)
+        return self._last.time_s + share * (now_s - self._last.time_s)
+
+    def _interval_to(self, point: _Point, now_s: float) -> dict[str, Any]:
+        """Close the interval that ends here; return what the row says of it."""
+        last, self._last = self._last, point
+        if last is None:
+            self._first = point, now_s
+            return {"t": point.time_s}
+        num_steps, seconds = point.step - last.step, point.time_s - last.time_s
+        if self._began_s is None:
+            self._look_back(seconds / num_steps)
+        if self._num_seen_at(last.step) >= self._trial.measurement.warmup_steps:
+            self._counts.append(num_steps)
+            self._seconds.append(seconds)
+        return {"t": point.time_s, "step_time_s": seconds / num_steps}
+
+    def _look_back(self, step_time_s: float) -> None:
+        """Find out when the first step began, by the pace of the next ones."""
+        assert self._first is not None
+        first, arrived_s = self._first
+        covered = self._num_seen_at(first.step)
+        self._began_s = first.time_s - covered * step_time_s
+        self.ready_s = arrived_s - covered * step_time_s
+
+    def _check_target(self, report: Report) -> None:
+        target = self._trial.measurement.target
+        if target is None or self._trial.kind is TrialKind.THROUGHPUT:
+            return
+        value = report.metrics.get(target.metric)
+        if value is None or self.reached_after_steps is not None:
+            return
+        if target.is_reached_by(value) and self.num_seen > 0:
+            self.reached_after_steps = self.num_seen
+            if self._last is not None and self._began_s is not None:
+                self.reached_after_s = self._last.time_s - self._began_s
+
+    def _check_order(self, step: int) -> None:
+        if self.last_step is not None and step < self.last_step:
+            raise SpecError(
+                f"step went from {self.last_step} back to {step}. Steps must increase: "
+                "count optimiser steps from the start of the training, not of an "
+                "epoch, and let only rank 0 write them."
+            )
+
+    def _check_repetition(self, report: Report) -> None:
+        if not set(report.metrics) - self._names_at_step:
+            raise SpecError(
+                f"step {report.step} was reported twice. Steps must increase, and only "
+                "rank 0 should write them: guard the line with the rank, or write to "
+                "$SCALELAB_METRICS, which leads nowhere on the other ranks."
+            )
+
+    def _check_samples(self, report: Report) -> None:
+        """Hold the command's own count of samples against the batch arithmetic."""
+        if report.samples is None:
+            return
+        assert report.step is not None
+        before, self._samples = self._samples, (report.step, report.samples)
+        if before is None:
+            return
+        num_steps, samples = report.step - before[0], report.samples - before[1]
+        expected = num_steps * self._trial.global_batch_size
+        if samples != expected:
+            raise SpecError(_mismatch(self._trial, num_steps, samples, expected))
+
+
+def _mismatch(trial: Trial, num_steps: int, samples: int, expected: int) -> str:
+    accumulation = trial.gradient_accumulation_steps
+    causes = [
+        f"it counts the samples of one rank, not of all {trial.world_size}",
+        f"its steps ignore gradient accumulation ({accumulation} forward passes make "
+        "one step)",
+    ]
+    if samples * accumulation == expected and accumulation > 1:
+        causes.reverse()
+    return (
+        f"the command reported {samples:,} samples in {num_steps:,} steps; "
+        f"{num_steps:,} x global_batch_size={trial.global_batch_size:,} "
+        f"(local_batch_size={trial.local_batch_size} x world_size={trial.world_size} x "
+        f"gradient_accumulation_steps={accumulation}) is {expected:,}. Likely causes: "
+        f"{causes[0]}, or {causes[1]}. The last batch of an epoch must be full, too "
+        "(drop_last=True)."
+    )

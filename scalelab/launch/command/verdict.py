@@ -1,0 +1,116 @@
+"""What the end of a program means, from its exit status and the last of its log."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from scalelab.inputs.outcome import Outcome
+from scalelab.launch.verdict import Failure, from_exit, meaning_of_text
+from scalelab.records.log_tail import log_tail
+
+_TAIL_BYTES = 1 << 17
+_LAST_WORDS = 4096
+_START = "Traceback (most recent call last):"
+_CHAINED = re.compile(
+    r"During handling of the above exception|was the direct cause of the following"
+)
+# torch puts the rank before every line of an uncaught exception.
+_RANK_PREFIX = re.compile(r"^(?:\[\w*?rank\d+\]:? ?)+", re.IGNORECASE | re.MULTILINE)
+# What a launcher inside the command says about the ranks it started.
+_OF_A_LAUNCHER = re.compile(r"\bChildFailedError\b|\bProcessRaisedException\b")
+_MESSAGE_LINES = 6
+_PORT_IN_USE = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
+_KILLED = re.compile(r"\bSIGKILL\b|\bKilled\b")
+_HEADLINE_LENGTH = 300
+_TRACEBACK_LENGTH = 20_000
+
+
+def from_command_exit(
+    rank: int, at_s: float, status: int, device_type: str, log: Path, oom_kills: int
+) -> Failure:
+    """Describe the end of a command's process; see `from_exit` for the parameters.
+
+    A port that somebody else holds is nothing the trial is to blame for: it counts as a
+    failure of the node, which is tried again in a new attempt.
+    """
+    failure = from_exit(rank, at_s, status, device_type, log, oom_kills)
+    if failure.outcome is not Outcome.FAILED:
+        return failure
+    text = _RANK_PREFIX.sub("", log_tail(log, num_bytes=_TAIL_BYTES))
+    found = last_traceback(text)
+    said = _messages(found) if found else text[-_LAST_WORDS:]
+    headline = _headline(found) if found else None
+    outcome = meaning_of_text(said, device_type)
+    summary = _summary(status, failure.summary, headline)
+    if oom_kills > 0 and _was_killed(status, text):
+        outcome = Outcome.HOST_OUT_OF_MEMORY
+        summary += "; the kernel killed a process of it: the node ran out of memory"
+    elif _PORT_IN_USE.search(said):
+        outcome = Outcome.NODE_FAIL
+        summary += "; another program on the node uses that port"
+    return replace(
+        failure, outcome=outcome, summary=summary, traceback=found or failure.traceback
+    )
+
+
+def last_traceback(text: str) -> str | None:
+    """Return the last Python traceback in a log, with those it was raised from.
+
+    That of a launcher, which only says that a rank it started has failed, counts only
+    where there is no other.
+    """
+    tracebacks = list(_tracebacks(text.splitlines()))
+    of_ranks = [each for each in tracebacks if not _OF_A_LAUNCHER.search(each)]
+    candidates = of_ranks or tracebacks
+    return candidates[-1] if candidates else None
+
+
+def _tracebacks(lines: list[str]) -> Iterator[str]:
+    starts = [index for index, line in enumerate(lines) if line.strip() == _START]
+    begin: int | None = None
+    for index, start in enumerate(starts):
+        begin = start if begin is None else begin
+        following = starts[index + 1] if index + 1 < len(starts) else None
+        if following is not None and _CHAINED.search(
+            "\n".join(lines[max(start, following - 3) : following])
+        ):
+            continue
+        text = "\n".join(lines[begin : _end(lines, start, following)]) + "\n"
+        yield text[-_TRACEBACK_LENGTH:]
+        begin = None
+
+
+def _end(lines: list[str], start: int, following: int | None) -> int:
+    """Return the index behind the message of the exception."""
+    last = len(lines) if following is None else following
+    raised = next(
+        (at for at in range(start + 1, last) if lines[at][:1] not in ("", " ")), last
+    )
+    end = min(raised + _MESSAGE_LINES, last)
+    return next((at for at in range(raised, end) if not lines[at].strip()), end)
+
+
+def _messages(found: str) -> str:
+    """Return what the exceptions say, without the frames, which quote any source."""
+    lines = found.splitlines()
+    return "\n".join(line for line in lines if line[:1] not in ("", " "))
+
+
+def _headline(found: str) -> str:
+    message = _messages(found).rpartition(_START)[2].strip()
+    return message.split("\n")[0][:_HEADLINE_LENGTH] or "an exception"
+
+
+def _summary(status: int, otherwise: str, headline: str | None) -> str:
+    if headline is not None and status > 0:
+        return f"raised {headline}"
+    return f"exited with status {status}" if status >= 0 else otherwise
+
+
+def _was_killed(status: int, text: str) -> bool:
+    # A shell or a launcher tells of the signal that ended what it started.
+    return status == 128 + signal.SIGKILL or bool(_KILLED.search(text[-_LAST_WORDS:]))

@@ -1,0 +1,203 @@
+"""Follows what a command reports while it runs, and decides when it has done enough."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+from scalelab.errors import SpecError
+from scalelab.experiment.trial import STALL_TIMEOUT_S, TrialKind
+from scalelab.inputs.outcome import Outcome
+from scalelab.launch.command.attempt import command_of, metrics_file, output_directory
+from scalelab.launch.command.files import FileWatch, FollowedFile
+from scalelab.launch.command.lines import line_reader
+from scalelab.launch.command.results import (
+    refused,
+    result_at_exit,
+    result_while_running,
+)
+from scalelab.launch.command.steps import StepLog
+from scalelab.launch.progress import ProgressBoard
+from scalelab.launch.supervision import Limits, Supervisor
+from scalelab.launch.verdict import last_lines
+from scalelab.records.attempt import AttemptResult, AttemptSpec
+from scalelab.training.stream import StreamWriter
+
+# Lines that come faster are read together: waking up for each would take time from the
+# ranks where they have all cores.
+_READ_INTERVAL_S = 0.01
+
+# A program says less of itself than a rank of ours, which also shows that it loads
+# data, evaluates or saves. So silence is allowed to last longer, unless the user said
+# how long: before its first steps (it imports, loads and compiles), between steps, and
+# between steps where it evaluates in between.
+_START_UP_S = 600.0
+_BETWEEN_STEPS_S = 60.0
+_BETWEEN_EVALUATED_STEPS_S = 300.0
+# Output counts as a sign of life, but only for so many times as long as silence may
+# last while no step is reported.
+_TALK_FACTOR = 3
+# Only node 0 sees the reports; it ends the others through the driver.
+_NEVER_S = 1e6
+
+
+def command_limits(spec: AttemptSpec, node_rank: int, grace_s: float) -> Limits:
+    """Return when the processes of a command are ended although nothing has failed."""
+    is_own = spec.stall_floor_s != STALL_TIMEOUT_S
+    evaluates = spec.trial.kind is not TrialKind.THROUGHPUT
+    usual_s = _BETWEEN_EVALUATED_STEPS_S if evaluates else _BETWEEN_STEPS_S
+    floor_s = spec.stall_floor_s if is_own else usual_s
+    return Limits(
+        timeout_s=spec.trial.measurement.timeout_s,
+        stall_factor=spec.stall_factor,
+        stall_floor_s=floor_s if node_rank == 0 else _NEVER_S,
+        start_up_s=floor_s if is_own else _START_UP_S,
+        grace_s=grace_s,
+    )
+
+
+class CommandWatch:
+    """Reads the reports of rank 0 on its node and ends the command when it is done.
+
+    Parameters
+    ----------
+    spec
+        The attempt; its program is a command.
+    ranks
+        The processes on this node, in the order of the board's rows.
+    board
+        Where signs of life are shown, for all ranks: they keep step.
+    start_up_s
+        How long silence may last before the first steps.
+
+    Raises
+    ------
+    SpecError
+        If the metrics cannot be read as asked.
+    LaunchError
+        If the node allows no further file watch.
+    """
+
+    def __init__(
+        self,
+        spec: AttemptSpec,
+        ranks: Sequence[int],
+        board: ProgressBoard,
+        start_up_s: float,
+    ) -> None:
+        self._spec = spec
+        source = command_of(spec).metrics
+        self._reader = line_reader(source)
+        self._reporters = [board.reporter(row) for row in range(len(ranks))]
+        output_directory(spec).mkdir(exist_ok=True)
+        self._logs = [spec.files.log(rank) for rank in ranks]
+        file = metrics_file(spec) or spec.files.log(0)
+        self._watch = FileWatch([file, *self._logs])
+        self._file = FollowedFile(file)
+        self._log = StepLog(spec.trial, may_repeat=bool(source.regex))
+        self._stream = StreamWriter(spec.files.stream)
+        self._supervisor: Supervisor | None = None
+        self._talks_until_s = time.monotonic() + start_up_s * _TALK_FACTOR
+        self._has_ended = False
+
+    @property
+    def ready_s(self) -> float | None:
+        """When the first step began, by the monotonic clock; None where unknown."""
+        return self._log.ready_s
+
+    def attach(self, supervisor: Supervisor) -> None:
+        """Read from now on what the processes of this supervisor write."""
+        self._supervisor = supervisor
+        supervisor.watch(self._watch.descriptor, self._on_change)
+
+    def conclude(self, rank: int) -> AttemptResult | None:
+        """Return how the attempt ends now that a process has ended well.
+
+        The end of rank 0 is the end of the attempt; None for any other.
+        """
+        if rank != 0:
+            return None
+        return self._read() or self._at_exit()
+
+    def explained(self, result: AttemptResult) -> AttemptResult:
+        """Return the result; one of a command that never reported says so."""
+        unheard = result.outcome in (Outcome.STALLED, Outcome.TIMED_OUT)
+        if not unheard or self._log.last_step is not None:
+            return result
+        return replace(result, reason=f"{result.reason}. {self._nothing_seen()}")
+
+    def close(self) -> None:
+        """Write what is left of the stream and close all files."""
+        with closing(self._watch), closing(self._file), closing(self._stream):
+            for row in self._log.rows(is_over=True):
+                self._stream.append(row)
+
+    def _on_change(self) -> None:
+        woken_s = time.monotonic()
+        changed = self._watch.changed()
+        if self._has_ended:
+            return
+        result = self._read() if self._file.path in changed else None
+        if result is not None and self._supervisor is not None:
+            self._has_ended = True
+            self._supervisor.end(result)
+            return
+        if changed & set(self._logs):
+            self._show_life()
+        time.sleep(max(0.0, woken_s + _READ_INTERVAL_S - time.monotonic()))
+
+    def _read(self) -> AttemptResult | None:
+        """Take in what is new; return how the attempt ends if that decides it."""
+        reports = [
+            report for line in self._file.lines() if (report := self._reader.read(line))
+        ]
+        if not reports:
+            return None
+        now_s = time.monotonic()
+        try:
+            self._log.take(reports, now_s)
+        except SpecError as error:
+            return refused(error)
+        for row in self._log.rows():
+            self._stream.append(row)
+        if self._log.last_step is not None:
+            self._show(self._log.last_step)
+        return result_while_running(self._log, self._spec.trial, now_s)
+
+    def _at_exit(self) -> AttemptResult:
+        result = result_at_exit(self._log, self._spec.trial, self._nothing_seen())
+        if result.outcome is Outcome.FAILED:
+            return replace(result, log=self._logs[0].name)
+        return result
+
+    def _show_life(self) -> None:
+        """Show that there was output."""
+        if self._log.last_step is not None:
+            self._show(self._log.last_step)
+        elif time.monotonic() < self._talks_until_s:
+            self._show(0)
+
+    def _show(self, step: int) -> None:
+        for report in self._reporters:
+            report(step)
+
+    def _nothing_seen(self) -> str:
+        """Say that no step was reported, where it was looked for, and what is there."""
+        log = self._logs[0]
+        said = last_lines(log)
+        return (
+            f"The program reported no step: of {self._file.num_lines} lines in "
+            f"{_shown(self._file.path, self._spec)} none was "
+            f"{self._reader.expectation()}. Check what the program writes against "
+            "'metrics' in the experiment; last lines of "
+            f"{log.name}: {said or '(nothing)'}"
+        )
+
+
+def _shown(path: Path, spec: AttemptSpec) -> str:
+    """Return a path relative to the attempt's directory where it lies in it."""
+    directory = Path(spec.directory)
+    return str(path.relative_to(directory) if path.is_relative_to(directory) else path)

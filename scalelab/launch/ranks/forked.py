@@ -1,0 +1,158 @@
+"""What a process does between its fork from the rank server and its end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from scalelab.launch import rendezvous
+from scalelab.launch.command.command_supervisor import keep
+from scalelab.launch.process_tree import die_with_parent
+from scalelab.launch.protocol import (
+    CommandTask,
+    ProcessRequest,
+    RankTask,
+    StoreTask,
+    send,
+)
+from scalelab.launch.verdict import from_exception
+
+_OOM_SCORE = "500"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FreshInterpreter:
+    """How a rank starts that cannot be a fork of the server.
+
+    Parameters
+    ----------
+    argv
+        Its command line.
+    reason
+        Why it cannot.
+    """
+
+    argv: tuple[str, ...]
+    reason: str
+
+
+def become(
+    process: ProcessRequest,
+    channel: socket.socket,
+    board: int,
+    *,
+    parent_pid: int,
+    fresh: FreshInterpreter | None,
+) -> NoReturn:
+    """Turn a newly forked process into what was asked for; it never returns.
+
+    Parameters
+    ----------
+    process
+        What was asked for.
+    channel
+        The attempt's channel, the server's end.
+    board
+        Descriptor of the attempt's progress board.
+    parent_pid
+        The server's process id.
+    fresh
+        A rank's own interpreter, where it needs one.
+    """
+    status = 1
+    try:
+        os.setpgid(0, 0)
+        die_with_parent(parent_pid)
+        _settle(process, channel)
+        match process.task:
+            case CommandTask(argv=argv):
+                keep(argv, parent_pid)
+            case RankTask() if fresh is not None:
+                os.write(2, f"scalelab: not forked: {fresh.reason}\n".encode())
+                os.execv(fresh.argv[0], fresh.argv)
+            case RankTask() as task:
+                # It imports torch, which a server of commands has not.
+                from scalelab.launch.ranks.rank_process import run_rank
+
+                status = run_rank(process, task, channel, board)
+            case StoreTask(address=address):
+                port = rendezvous.serve_store(address)
+                send(channel, {"kind": "store", "port": port})
+                signal.pause()
+    except BaseException as error:
+        report_failure(process, channel, error)
+    finally:
+        os._exit(status)
+
+
+def _settle(process: ProcessRequest, channel: socket.socket) -> None:
+    """Give the process its environment, log, working directory and cores."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # Where memory runs out, a rank shall go, not its server or the node's agent.
+    Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
+    os.environ.update(process.env)
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+    if process.log is not None:
+        log = os.open(process.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.close(log)
+    if process.directory is not None:
+        os.chdir(process.directory)
+    if process.cores:
+        try:
+            os.sched_setaffinity(0, process.cores)
+        except OSError:
+            send(channel, {"kind": "unpinned", "rank": process.rank})
+
+
+def report_failure(
+    process: ProcessRequest,
+    channel: socket.socket,
+    error: BaseException,
+    device_type: str = "cpu",
+) -> None:
+    """Write an error to the log and tell the agent of it."""
+    failed_at_s = time.monotonic()
+    # The frames of this module tell a reader nothing.
+    if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+        error.__traceback__ = error.__traceback__.tb_next
+    # A full disk may refuse the log: the agent must hear of the failure all the same.
+    with suppress(OSError):
+        traceback.print_exception(error)
+        sys.stderr.flush()
+    failure = from_exception(process.rank, failed_at_s, error, device_type)
+    with suppress(OSError):
+        send(channel, {"kind": "failed", "failure": failure.to_json()})
+
+
+def fresh_interpreter(
+    request: int, channel: int, board: int, *, index: int, reason: str
+) -> FreshInterpreter:
+    """Return how to start a rank in an interpreter of its own.
+
+    Parameters
+    ----------
+    request, channel, board
+        Descriptors the rank inherits.
+    index
+        Which of the processes of the request it is.
+    reason
+        Why it needs one.
+    """
+    for descriptor in (request, channel, board):
+        os.set_inheritable(descriptor, True)
+    descriptors = [str(each) for each in (request, channel, board, index)]
+    return FreshInterpreter(
+        argv=(sys.executable, "-m", "scalelab.launch.ranks.rank_process", *descriptors),
+        reason=reason,
+    )

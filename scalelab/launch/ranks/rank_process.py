@@ -1,0 +1,76 @@
+"""A rank of a built-in or user-written workload, in a process forked for it."""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib
+import os
+import socket
+import sys
+from argparse import ArgumentParser
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+
+from scalelab.launch.process_tree import bind_future_forks
+from scalelab.launch.progress import ProgressBoard
+from scalelab.launch.protocol import (
+    STACK_DUMP_SIGNAL,
+    LaunchRequest,
+    ProcessRequest,
+    RankTask,
+    send,
+)
+from scalelab.launch.ranks.forked import report_failure
+from scalelab.records.attempt import AttemptResult, AttemptSpec
+from scalelab.training.context import RankIdentity
+
+
+def run_rank(
+    process: ProcessRequest, task: RankTask, channel: socket.socket, board: int
+) -> int:
+    """Call the rank's entry and send its verdict; return the exit status."""
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    faulthandler.enable(2)
+    faulthandler.register(STACK_DUMP_SIGNAL, 2)
+    bind_future_forks()
+    torch.set_num_threads(process.threads)
+    sys.path[:0] = process.search_path
+    spec = AttemptSpec.from_json(task.spec)
+    identity = RankIdentity(**task.identity)
+    progress = ProgressBoard(identity.local_world_size, board).reporter(task.row)
+    try:
+        result = resolve(task.entry)(spec, identity, task.rendezvous, progress)
+        sys.stdout.flush()
+        values = None if result is None else result.to_json()
+        send(channel, {"kind": "returned", "rank": process.rank, "result": values})
+    except BaseException as error:
+        report_failure(process, channel, error, spec.device_type)
+        return 1
+    return 0
+
+
+def resolve(name: str) -> Callable[..., AttemptResult | None]:
+    """Return the function that ``module:function`` names."""
+    module, _, function = name.partition(":")
+    entry: Callable[..., AttemptResult | None] = getattr(
+        importlib.import_module(module), function
+    )
+    return entry
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run one rank of a launch request that was inherited with the descriptors."""
+    parser = ArgumentParser(prog="python -m scalelab.launch.ranks.rank_process")
+    for name in ("request", "channel", "board", "index"):
+        parser.add_argument(name, type=int)
+    given: Any = parser.parse_args(arguments)
+    process = LaunchRequest.from_memory(given.request).processes[given.index]
+    assert isinstance(process.task, RankTask)
+    channel = socket.socket(fileno=given.channel)
+    os._exit(run_rank(process, process.task, channel, given.board))
+
+
+if __name__ == "__main__":
+    main()

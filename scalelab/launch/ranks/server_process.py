@@ -1,0 +1,281 @@
+"""The rank servers of a node, as its agent sees them. Imports no torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from scalelab.errors import LaunchError
+from scalelab.launch.progress import ProgressBoard
+from scalelab.launch.protocol import LaunchRequest, receive, send
+from scalelab.launch.verdict import last_lines
+
+# Importing torch from a busy network file system has been seen to take minutes.
+_READY_PATIENCE_S = 600.0
+_EXIT_PATIENCE_S = 10.0
+# They tell programs that they are a task of an MPI, Slurm or torchrun launch, which a
+# rank is not, or bind them to the cores of the batch script.
+_FOREIGN_LAUNCH = (
+    "PMI",
+    "OMPI_",
+    "SBATCH_",
+    "SLURM_CPU_BIND",
+    "SLURM_LOCALID",
+    "SLURM_NODEID",
+    "SLURM_NPROCS",
+    "SLURM_NTASKS",
+    "SLURM_PROCID",
+    "SLURM_STEP",
+    "SLURM_TASKS",
+    "TORCHELASTIC_",
+)
+_FOREIGN_NAMES = (
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
+
+
+def server_environment(
+    inherited: Mapping[str, str], search_path: tuple[str, ...]
+) -> dict[str, str]:
+    """Return the environment of a rank server.
+
+    Parameters
+    ----------
+    inherited
+        The agent's environment.
+    search_path
+        Directories put first on the server's ``sys.path``.
+    """
+    kept = {
+        name: value
+        for name, value in inherited.items()
+        if not name.startswith(_FOREIGN_LAUNCH) and name not in _FOREIGN_NAMES
+    }
+    old = kept.get("PYTHONPATH")
+    return {
+        **kept,
+        "PYTHONPATH": os.pathsep.join((*search_path, *([old] if old else []))),
+        # A pool of OpenBLAS or OpenMP threads would make the server unfit to fork.
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        # Nor may pyarrow's allocator, which scikit-learn imports through pandas.
+        "JE_ARROW_MALLOC_CONF": "background_thread:false",
+        # A module that asks for CUDA while it is imported must not initialise it.
+        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+    }
+
+
+class ServerProcess:
+    """One rank server.
+
+    It dies with the *thread* that makes this object; see :class:`ServerKeeper`.
+
+    Parameters
+    ----------
+    preload
+        Modules it imports before it forks.
+    search_path
+        Directories put first on its ``sys.path``.
+    log
+        File for what it has to say.
+    has_ranks
+        It forks ranks, and imports torch for them, not commands alone.
+    """
+
+    def __init__(
+        self,
+        preload: tuple[str, ...],
+        search_path: tuple[str, ...],
+        log: Path,
+        *,
+        has_ranks: bool,
+    ) -> None:
+        self._log = log
+        self._lock = threading.Lock()
+        self._files: dict[str, int] = {}
+        self._control, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = [sys.executable, "-m", "scalelab.launch.ranks.server"]
+        command += ["--control", str(far.fileno()), "--parent", str(os.getpid())]
+        command += ["--ranks"] if has_ranks else []
+        with far, log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [*command, "--preload", *preload],
+                pass_fds=(far.fileno(),),
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=server_environment(os.environ, search_path),
+            )
+        self.pid = self._process.pid
+        self.descriptor = os.pidfd_open(self.pid)
+
+    def wait_until_ready(self) -> None:
+        """Wait until the server has imported everything.
+
+        Raises
+        ------
+        LaunchError
+            If it ends before that, or takes more than ten minutes.
+        """
+        self._control.settimeout(_READY_PATIENCE_S)
+        try:
+            message, descriptors = receive(self._control)
+        except OSError as error:
+            message, descriptors = {"kind": "late", "error": str(error)}, []
+        self._control.settimeout(None)
+        if not descriptors:
+            raise LaunchError(
+                f"The rank server did not start ({message or 'it ended'}): "
+                f"{last_lines(self._log) or 'it said nothing'}. Run "
+                f"{sys.executable} -c 'import torch.distributed' on that node."
+            )
+        with os.fdopen(descriptors[0], "rb") as file:
+            file.seek(0)
+            self._files = json.load(file)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the server is running."""
+        return self._process.poll() is None
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the files it has imported are still the same."""
+        try:
+            return all(
+                os.stat(path).st_mtime_ns == modified_ns
+                for path, modified_ns in self._files.items()
+            )
+        except OSError:
+            return False
+
+    def launch(self, request: LaunchRequest, board: ProgressBoard) -> socket.socket:
+        """Ask for the processes of one attempt; return the attempt's channel.
+
+        Raises
+        ------
+        LaunchError
+            If the server has gone.
+        """
+        near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        content = request.to_memory()
+        descriptors = [far.fileno(), content, board.descriptor]
+        try:
+            with self._lock:
+                send(self._control, {"kind": "launch"}, descriptors)
+        except OSError as error:
+            near.close()
+            raise LaunchError(
+                f"The rank server (process {self.pid}) has gone: {error}."
+            ) from error
+        finally:
+            far.close()
+            os.close(content)
+        return near
+
+    def explain_death(self) -> str:
+        """Say in a clause how the server ended."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_EXIT_PATIENCE_S)
+        said = last_lines(self._log)
+        return (
+            f"the rank server (process {self.pid}) ended with status "
+            f"{self._process.returncode}" + (f": {said}" if said else "")
+        )
+
+    def retire(self) -> None:
+        """Let the server end once its last process has ended."""
+        with self._lock:
+            self._control.close()
+
+    def close(self) -> None:
+        """End the server and everything that it has started."""
+        self.retire()
+        try:
+            self._process.wait(_EXIT_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        os.close(self.descriptor)
+
+
+class ServerKeeper:
+    """Keeps one up-to-date rank server running.
+
+    Servers are started by a thread that lives as long as the keeper, because the kernel
+    kills them when the thread that started them ends. A server whose preloaded files
+    have changed is replaced, and goes when its last rank has ended.
+
+    Parameters
+    ----------
+    preload, search_path, has_ranks
+        As in :class:`ServerProcess`.
+    directory
+        Where the servers' log lies.
+    """
+
+    def __init__(
+        self,
+        preload: tuple[str, ...],
+        search_path: tuple[str, ...],
+        directory: Path,
+        *,
+        has_ranks: bool = True,
+    ) -> None:
+        self._start = partial(
+            ServerProcess,
+            preload,
+            search_path,
+            directory / "rank-server.log",
+            has_ranks=has_ranks,
+        )
+        self._lock = threading.Lock()
+        self._servers: list[ServerProcess] = []
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="scalelab-servers")
+
+    def current(self) -> ServerProcess:
+        """Return a server that is alive and up to date, starting one where needed.
+
+        Raises
+        ------
+        LaunchError
+            If none can be started.
+        """
+        with self._lock:
+            if self._servers:
+                server = self._servers[-1]
+                if server.is_alive and server.is_current:
+                    return server
+                server.retire()
+            server = self._thread.submit(self._start).result()
+            try:
+                server.wait_until_ready()
+            except LaunchError:
+                server.close()
+                raise
+            self._servers.append(server)
+            return server
+
+    def close(self) -> None:
+        """End all servers."""
+        with self._lock:
+            for server in self._servers:
+                server.close()
+            self._servers.clear()
+            self._thread.shutdown()

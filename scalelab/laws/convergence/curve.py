@@ -1,0 +1,228 @@
+"""One convergence curve: its posterior, and what that answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy.special import ndtri
+
+from scalelab.laws.convergence.fit import (
+    ODD_SCALE,
+    ODD_SHARE,
+    BatchData,
+    Posterior,
+    log_failing,
+    log_growth,
+    log_samples,
+)
+from scalelab.laws.interval import NUM_DRAWS, SEED, central
+from scalelab.laws.support import Support
+
+_SAME = 1e-9  # difference of logs below which two batches are one
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchCurve:
+    """Samples to one target under one rule.
+
+    Parameters
+    ----------
+    draws : ndarray, shape (n_draws, 7)
+        The posterior, see :data:`scalelab.laws.convergence.fit.NAMES`.
+    errors : ndarray, shape (n_draws, n_batches)
+        Error of the form at each measured pair of batch and normalisation batch.
+    data
+        The runs, reduced per pair.
+    log_normalization_reference
+        Log of the normalisation batch that a configuration has which names none; NaN
+        where none was measured.
+    measured : ndarray
+        Distinct global batches tried, sorted.
+    num_reached, num_censored
+        Trials that reached the target, and that stopped before it.
+    """
+
+    draws: np.ndarray
+    errors: np.ndarray
+    data: BatchData
+    log_normalization_reference: float
+    measured: np.ndarray
+    num_reached: int
+    num_censored: int
+
+    @classmethod
+    def fit(cls, frame: pd.DataFrame) -> BatchCurve:
+        """Fit the rows of one curve, see :class:`TargetRows`."""
+        data = BatchData.of(frame)
+        draws, errors = Posterior(data).draw()
+        normalization = np.log(frame["normalization"].to_numpy(float))
+        known = normalization[np.isfinite(normalization)]
+        return cls(
+            draws=draws,
+            errors=errors,
+            data=data,
+            log_normalization_reference=float(known.mean())
+            if len(known)
+            else float("nan"),
+            measured=np.unique(frame["global_batch_size"].to_numpy(float)),
+            num_reached=int(data.count.sum()),
+            num_censored=int(data.bound_count.sum()),
+        )
+
+    @property
+    def spread(self) -> np.ndarray:
+        """Standard deviation of log samples between runs, shape (n_draws, 1)."""
+        return np.asarray(np.exp(self.draws[:, 4:5]))
+
+    def log_median(
+        self, batch: np.ndarray, normalization: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Draw log median samples to target, shape (n_draws, n_batches).
+
+        A batch that was measured is answered by its own runs as well, any other by the
+        formula alone.
+        """
+        log_batch, log_norm = self._logs(batch, normalization)
+        middle = log_samples(self.draws, log_batch, log_norm)
+        middle += self.data.log_sample_unit
+        for column, known in self._measured_at(log_batch, log_norm):
+            middle[:, column] += self.errors[:, known]
+        return np.asarray(middle)
+
+    def log_samples(
+        self, batch: np.ndarray, normalization: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Draw the same with the error the formula makes where it stands alone."""
+        log_batch, log_norm = self._logs(batch, normalization)
+        odd = np.where(_strata(SEED + 6) > ndtri(1 - ODD_SHARE), ODD_SCALE, 1.0)
+        error = np.exp(self.draws[:, 3]) * odd * _strata(SEED + 4)
+        errors = np.repeat(error[:, None], len(log_batch), axis=1)
+        for column, _ in self._measured_at(log_batch, log_norm):
+            errors[:, column] = 0.0
+        return np.asarray(self.log_median(batch, normalization) + errors)
+
+    def _logs(
+        self, batch: np.ndarray, normalization: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        log_batch = np.log(batch) - self.data.log_batch_unit
+        return log_batch, self._relative(batch, normalization)
+
+    def _relative(
+        self, batch: np.ndarray, normalization: np.ndarray | None
+    ) -> np.ndarray:
+        if normalization is None:
+            return np.zeros(len(batch))
+        log_norm = np.log(normalization) - self.log_normalization_reference
+        return np.where(np.isfinite(log_norm), log_norm, 0.0)
+
+    def _measured_at(
+        self, log_batch: np.ndarray, log_norm: np.ndarray
+    ) -> Iterator[tuple[int, int]]:
+        """Yield (column, measured pair) of every configuration that was measured."""
+        for column, (x, norm) in enumerate(zip(log_batch, log_norm, strict=True)):
+            same = np.isclose(self.data.log_batch, x, rtol=0, atol=_SAME)
+            same &= np.isclose(self.data.log_normalization, norm, rtol=0, atol=_SAME)
+            if same.any():
+                yield column, int(same.argmax())
+
+    def log_one_run(self, logs: np.ndarray) -> np.ndarray:
+        """Add what makes one run differ from the next; shape of ``logs``."""
+        return np.asarray(logs + self.spread * _strata(SEED + 2)[:, None])
+
+    def reaching(self, batch: np.ndarray) -> np.ndarray:
+        """Draw the probability of reaching the target at all, like the samples."""
+        log_batch = np.log(batch) - self.data.log_batch_unit
+        return np.asarray(np.exp(-log_failing(self.draws, log_batch)))
+
+    def support(self, batch: np.ndarray) -> np.ndarray:
+        """Return a :class:`Support` value per batch, as text."""
+        low, high = self.measured.min(), self.measured.max()
+        inside = (batch >= low) & (batch <= high)
+        kind = np.where(inside, Support.INTERPOLATED, Support.EXTRAPOLATED).astype(
+            object
+        )
+        if len(self.measured) == 1:
+            kind[:] = Support.UNSUPPORTED
+        kind[np.isin(batch, self.measured)] = Support.MEASURED
+        if not self.num_reached:
+            kind[:] = Support.UNSUPPORTED
+        return np.array([str(value) for value in kind])
+
+    def remedy(self, batch: float) -> str:
+        """Say why a batch is unsupported, and which trial would settle it."""
+        smallest = f"global batch {self.measured.min():.0f}"
+        if self.num_reached:
+            return (
+                f"Only the {smallest} was measured. Run a convergence trial at global "
+                f"batch {batch:.0f}."
+            )
+        runs = (
+            "The one run" if self.num_censored == 1 else f"All {self.num_censored} runs"
+        )
+        return f"{runs} stopped before it. Train longer, first at {smallest}."
+
+
+def _strata(seed: int) -> np.ndarray:
+    """Return the quantiles of a normal distribution in random order, (n_draws,).
+
+    Draws of equal weight that err less in their quantiles than independent ones.
+    """
+    order = np.random.default_rng(seed).permutation(NUM_DRAWS)
+    return np.asarray(ndtri((order + 0.5) / NUM_DRAWS))
+
+
+def parameter_rows(curve: BatchCurve, interval: float) -> list[tuple[object, ...]]:
+    """Return name, value, lo, hi, unit, identified and remedy per parameter."""
+    draws, known = curve.draws, len(curve.measured) > 1 and curve.num_reached > 1
+    repeated = bool((curve.data.count > 1).any())
+    growth = log_growth(draws, np.zeros(1))[:, 0]
+    samples, batches = curve.data.log_sample_unit, curve.data.log_batch_unit
+    another = "Measure another global batch."
+    rows: list[tuple[object, ...]] = []
+    for name, logs, unit, is_known, remedy in (
+        ("min_samples", samples + draws[:, 0] - growth, "samples", known, another),
+        ("critical_batch_size", batches + draws[:, 1], "samples", known, another),
+        (
+            "batch_exponent",
+            draws[:, 2],
+            "1",
+            len(curve.measured) > 3,
+            "Measure four global batches around the critical one.",
+        ),
+        (
+            "form_error",
+            draws[:, 3],
+            "log",
+            len(curve.measured) > 3,
+            "Measure four global batches.",
+        ),
+        (
+            "run_to_run_spread",
+            draws[:, 4],
+            "log",
+            repeated,
+            "Repeat a trial with another seed.",
+        ),
+        (
+            "failing_batch_size",
+            batches + draws[:, 5],
+            "samples",
+            curve.num_censored > 0,
+            "Measure batches so large that some runs stop before the target.",
+        ),
+    ):
+        values = np.exp(logs)
+        lo, hi = central(values, interval)
+        middle = float(np.median(values))
+        text = "" if is_known else remedy
+        rows.append((name, middle, float(lo), float(hi), unit, is_known, text))
+    if len(np.unique(curve.data.log_normalization)) > 1:
+        lo, hi = central(draws[:, 6], interval)
+        middle = float(np.median(draws[:, 6]))
+        rows.append(
+            ("normalization_effect", middle, float(lo), float(hi), "1", True, "")
+        )
+    return rows

@@ -1,0 +1,203 @@
+"""Targets that no trial stopped at, read off the metric curves of those that ran on.
+
+A run stopped at accuracy 0.80 has passed 0.75 on its way. Its evaluations say when; a
+run that never got there is a bound. That is an answer only where the rate of learning
+did not depend on how long the run was planned to be: under a decaying schedule a run
+meant to stop at 0.75 would have been scheduled otherwise. Rows with such a schedule are
+left out and counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from scalelab.errors import FitError
+from scalelab.inputs.target import Target
+from scalelab.laws.rows import numbers
+
+_KINDS = ("convergence", "end_to_end")
+_CONSTANT = "constant"
+_PLAIN = ("attempt", "step", "samples", "t", "loss")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TargetReading:
+    """What the curves say of a target.
+
+    Parameters
+    ----------
+    rows
+        The observations whose curve could be read, their target columns replaced:
+        ``reached_target``, ``samples_to_target`` (missing where not reached),
+        ``num_samples`` (seen in all) and the target itself.
+    left_out
+        Number of trials that cannot say, by reason.
+    """
+
+    rows: pd.DataFrame
+    left_out: Mapping[str, int]
+
+
+def read_target(
+    observations: pd.DataFrame, streams: pd.DataFrame, target: Target
+) -> TargetReading:
+    """Read when each run first reached a target.
+
+    Parameters
+    ----------
+    observations
+        Rows of the observations frame.
+    streams
+        Rows of the attempts' streams: ``trial_id``, ``attempt``, ``samples`` (seen so
+        far) and the metric's column, missing where it was not evaluated.
+    target
+        Need not be the one the trials stopped at.
+
+    Raises
+    ------
+    FitError
+        No convergence or end-to-end trial evaluated the metric.
+    """
+    tried = observations[_is_kind(observations)]
+    curves = _curves(streams, target.metric)
+    if tried.empty or not curves:
+        raise FitError(_not_evaluated(target.metric, _evaluated(observations, streams)))
+    steady = _is_steady(tried)
+    keys = list(zip(tried["trial_id"], tried["attempt"], strict=True))
+    has_curve = np.array([key in curves for key in keys])
+    read = [
+        curves[key] for key, kept in zip(keys, has_curve & steady, strict=True) if kept
+    ]
+    reached = [_first(curve, target) for curve in read]
+    rows = tried[has_curve & steady].assign(
+        outcome=["completed" if at else "target_not_reached" for at in reached],
+        reached_target=[at is not None for at in reached],
+        samples_to_target=pd.array(reached, dtype="Int64"),
+        num_samples=pd.array([int(curve[:, 0].max()) for curve in read], dtype="Int64"),
+        target_metric=target.metric,
+        metric_mode=str(target.mode),
+        target_value=target.value,
+    )
+    reasons = {
+        "schedule planned for another target": int((has_curve & ~steady).sum()),
+        "no metric curve": int((~has_curve).sum()),
+    }
+    return TargetReading(
+        rows=rows, left_out={why: count for why, count in reasons.items() if count}
+    )
+
+
+def _is_kind(observations: pd.DataFrame) -> np.ndarray:
+    if "kind" not in observations.columns:
+        return np.zeros(len(observations), dtype=bool)
+    return observations["kind"].isin(_KINDS).to_numpy(bool)
+
+
+def _is_steady(rows: pd.DataFrame) -> np.ndarray:
+    """Tell whose rate of learning did not depend on the planned length."""
+    if "schedule" not in rows.columns:
+        return np.ones(len(rows), dtype=bool)
+    schedules = rows["schedule"].fillna(_CONSTANT).astype(str)
+    return schedules.str.endswith(_CONSTANT).to_numpy(bool)
+
+
+def _evaluated(observations: pd.DataFrame, streams: pd.DataFrame) -> list[str]:
+    """Return the metrics that any run evaluated, sorted."""
+    named = streams.select_dtypes("number").dropna(axis=1, how="all").columns
+    read = {str(n) for n in named if n not in _PLAIN and not str(n).endswith("_s")}
+    return sorted(read | _tried_for(observations))
+
+
+def _tried_for(observations: pd.DataFrame) -> set[str]:
+    """Return the metrics of the targets that runs had."""
+    if "target_metric" not in observations.columns:
+        return set()
+    return set(observations["target_metric"].dropna().astype(str))
+
+
+def _not_evaluated(metric: str, evaluated: list[str]) -> str:
+    remedy = f"convergence trials that evaluate {metric}"
+    otherwise = "or leave the target out and say how long the job is."
+    if not evaluated:
+        return (
+            f"No run evaluated {metric}, nor any other metric: nothing tells how many "
+            f"samples it takes. Run {remedy}, {otherwise}"
+        )
+    return (
+        f"No convergence trial evaluated {metric}. Evaluated: {', '.join(evaluated)}. "
+        f"Ask for one of these, run {remedy}, {otherwise}"
+    )
+
+
+def _curves(
+    streams: pd.DataFrame, metric: str
+) -> dict[tuple[object, object], np.ndarray]:
+    """Return samples and metric by attempt, shape (n_evaluations, 2), in order."""
+    if metric not in streams.columns:
+        return {}
+    table = streams[["trial_id", "attempt"]].assign(
+        samples=numbers(streams, "samples"), value=numbers(streams, metric)
+    )
+    table = table.dropna().sort_values("samples", kind="stable")
+    return {
+        (trial, attempt): part[["samples", "value"]].to_numpy(float)
+        for (trial, attempt), part in table.groupby(["trial_id", "attempt"])
+    }
+
+
+def _first(curve: np.ndarray, target: Target) -> int | None:
+    """Return the samples seen at the first evaluation that reached the target."""
+    reaching = np.array([target.is_reached_by(value) for value in curve[:, 1]])
+    return int(curve[reaching.argmax(), 0]) if reaching.any() else None
+
+
+def answering(
+    observations: pd.DataFrame, streams: Callable[[], pd.DataFrame], target: Target
+) -> pd.DataFrame:
+    """Return the observations with rows for a target, measured or read off.
+
+    Parameters
+    ----------
+    observations
+        Rows of the observations frame.
+    streams
+        Reads the streams; called only where the target was not stopped at.
+    target
+        Where only throughput trials evaluated its metric, or there is nothing but the
+        rows of runs that had another target of it, they come back as they are.
+
+    Raises
+    ------
+    FitError
+        No run evaluated the metric.
+    """
+    if _is_measured(observations, target):
+        return observations
+    evaluations = streams()
+    try:
+        rows = read_target(observations, evaluations, target).rows
+    except FitError:
+        if _is_evaluated(observations, evaluations, target.metric):
+            return observations
+        raise
+    others = observations.drop(index=rows.index)
+    return pd.concat([others, rows]).sort_index()
+
+
+def _is_evaluated(
+    observations: pd.DataFrame, streams: pd.DataFrame, metric: str
+) -> bool:
+    if metric in _tried_for(observations):
+        return True
+    return metric in streams.columns and bool(streams[metric].notna().any())
+
+
+def _is_measured(observations: pd.DataFrame, target: Target) -> bool:
+    if not {"target_metric", "target_value"} <= set(observations.columns):
+        return False
+    same = (observations["target_metric"] == target.metric).fillna(False)
+    return bool((same & (numbers(observations, "target_value") == target.value)).any())

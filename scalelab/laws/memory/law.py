@@ -1,0 +1,242 @@
+"""The largest local batch that fits, from completed and out-of-memory trials.
+
+Activations grow linearly with the local batch; weights, gradients and optimiser state
+do not, and where they are sharded over ``k`` ranks each holds its share::
+
+    peak = replicated + sharded / k + per_sample * local batch
+
+with no negative term (:mod:`scalelab.laws.memory.peaks`). More ranks never need more of
+one device, so what ran on fewer runs on more, and what failed on more fails on fewer.
+
+References
+----------
+Rajbhandari et al. 2020, *ZeRO*, section 3 (what memory holds, and that only sharding
+makes it depend on the number of ranks).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from scalelab.errors import FitError, SpecError
+from scalelab.laws.asked import positive, positive_if_given
+from scalelab.laws.memory.peaks import Peaks
+from scalelab.laws.rows import CurveKey, curve_columns, group_rows, numbers
+
+_REPLICATED = ("ddp", "local_sgd", "parameter_server")
+_ANSWERS = ("completed", "target_not_reached", "out_of_memory")
+_SAFETY = 0.95  # allocators fragment: do not plan to fill the last 5% of a device
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryCurve:
+    """What is known about one workload on one device at one precision.
+
+    Parameters
+    ----------
+    batches, shards : ndarray, shape (n_trials,)
+        Local batch, and over how many ranks the model's state was spread.
+    failed : ndarray of bool, shape (n_trials,)
+        The trial ran out of memory.
+    peaks
+        The fitted terms; None with fewer than two distinct measured peaks.
+    """
+
+    batches: np.ndarray
+    shards: np.ndarray
+    failed: np.ndarray
+    peaks: Peaks | None
+
+    @classmethod
+    def fit(cls, frame: pd.DataFrame) -> MemoryCurve:
+        """Fit the rows of one curve."""
+        measured = frame[~frame["failed"]].dropna(subset=["peak_bytes"])
+        highest = measured.groupby(["batch", "shards"])["peak_bytes"].max()
+        table = highest.reset_index().to_numpy(float).T
+        return cls(
+            batches=frame["batch"].to_numpy(float),
+            shards=frame["shards"].to_numpy(float),
+            failed=frame["failed"].to_numpy(bool),
+            peaks=Peaks.fit(*table) if len(highest) > 1 else None,
+        )
+
+    def largest_fitting(self, shards: float) -> int:
+        """Return the largest batch that ran on as many ranks or fewer; 0: none did."""
+        ran = self.batches[~self.failed & ~(self.shards > shards)]
+        return int(ran.max()) if len(ran) else 0
+
+    def smallest_failing(self, shards: float) -> int | None:
+        """Return the smallest batch that ran out of memory there or on more ranks."""
+        failing = self.batches[self.failed & ~(self.shards < shards)]
+        return int(failing.min()) if len(failing) else None
+
+    def peak_bytes(self, batch: float, shards: float) -> float:
+        """Return the fitted peak of one device in bytes; NaN where none was."""
+        return float("nan") if self.peaks is None else self.peaks.at(batch, shards)
+
+    def largest_local_batch(self, shards: float, capacity_bytes: float | None) -> int:
+        """Return the largest local batch to plan with; never one that failed."""
+        answer = self.largest_fitting(shards)
+        if capacity_bytes is not None and self.peaks is not None:
+            answer = max(
+                answer, self.peaks.largest_batch(shards, _SAFETY * capacity_bytes)
+            )
+        failing = self.smallest_failing(shards)
+        return answer if failing is None else min(answer, failing - 1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryLaw:
+    """Which local batches fit, per workload, device, precision and sharding."""
+
+    curves: Mapping[CurveKey, MemoryCurve]
+
+    @classmethod
+    def fit(cls, observations: pd.DataFrame) -> MemoryLaw:
+        """Read which local batches ran and which did not.
+
+        Raises
+        ------
+        FitError
+            No row says whether its local batch fitted.
+        """
+        rows = _memory_rows(observations)
+        if rows.empty:
+            raise FitError(
+                "No row completed or ran out of memory with a local_batch_size: run a "
+                "throughput trial."
+            )
+        groups = group_rows(rows, _columns(rows))
+        return cls(curves={key: MemoryCurve.fit(part) for key, part in groups.items()})
+
+    def largest_local_batch(
+        self, configurations: pd.DataFrame, capacity_bytes: float | None = None
+    ) -> pd.DataFrame:
+        """Return the largest local batch that fits.
+
+        Parameters
+        ----------
+        configurations
+            Columns that tell the fitted curves apart; ``world_size`` where parameters
+            are sharded.
+        capacity_bytes
+            Memory of one device; with measured peaks it lets the answer go beyond the
+            batches that ran.
+
+        Returns
+        -------
+        DataFrame
+            The configurations' columns, ``largest_local_batch`` (0: none is known to
+            fit), ``largest_fitting`` and ``smallest_failing`` (missing: none); where
+            several curves agree with a configuration, the least of their answers.
+
+        Raises
+        ------
+        SpecError
+            The capacity or a number of ranks is none that a run could have.
+        """
+        if capacity_bytes is not None and not 0 < capacity_bytes < np.inf:
+            raise SpecError(
+                f"capacity_bytes={capacity_bytes} must be a positive number: the "
+                "memory of one device. Leave it out where it is not known."
+            )
+        pairs = self._asked(configurations)
+        answers = [
+            min((c.largest_local_batch(k, capacity_bytes) for c in curves), default=0)
+            for curves, k in pairs
+        ]
+        fitting = [
+            min((c.largest_fitting(k) for c in curves), default=0)
+            for curves, k in pairs
+        ]
+        failing = [
+            min(filter(None, (c.smallest_failing(k) for c in curves)), default=None)
+            for curves, k in pairs
+        ]
+        return configurations.assign(
+            largest_local_batch=answers,
+            largest_fitting=fitting,
+            smallest_failing=pd.array(failing, dtype="Int64"),
+        )
+
+    def predict(self, configurations: pd.DataFrame) -> pd.DataFrame:
+        """Predict the peak memory of the fullest device.
+
+        Parameters
+        ----------
+        configurations
+            As for :meth:`largest_local_batch`, with ``local_batch_size``.
+
+        Returns
+        -------
+        DataFrame
+            The configurations' columns and ``peak_bytes``, the most that any curve
+            which agrees with them says; NaN where fewer than two peaks were measured.
+
+        Raises
+        ------
+        SpecError
+            A batch or a number of ranks is none that a run could have.
+        """
+        batches = positive(configurations, "local_batch_size")
+        peaks = [
+            max((c.peak_bytes(batch, k) for c in curves), default=float("nan"))
+            for batch, (curves, k) in zip(
+                batches, self._asked(configurations), strict=True
+            )
+        ]
+        return configurations.assign(peak_bytes=peaks)
+
+    def _asked(self, frame: pd.DataFrame) -> list[tuple[list[MemoryCurve], float]]:
+        """Return the curves that agree with each configuration, and its shards."""
+        positive_if_given(frame, "world_size")
+        known = {name for key in self.curves for name, _ in key}
+        rows = frame[[name for name in frame.columns if name in known]]
+        said = [
+            {name: value for name, value in row.items() if not pd.isna(value)}
+            for row in rows.to_dict("records")
+        ]
+        agreeing = [
+            [
+                curve
+                for key, curve in self.curves.items()
+                if all(row.get(name, value) == value for name, value in key)
+            ]
+            for row in said
+        ]
+        return list(zip(agreeing, _shards(frame).tolist(), strict=True))
+
+
+def _columns(frame: pd.DataFrame) -> list[str]:
+    timing_only = {"device_type", "threads_per_rank", "emulated"}
+    return [name for name in curve_columns(frame) if name not in timing_only]
+
+
+def _shards(frame: pd.DataFrame) -> np.ndarray:
+    """Return over how many ranks a model's state is spread; 1 where replicated."""
+    if "parallelism" not in frame.columns:
+        return np.ones(len(frame))
+    replicated = frame["parallelism"].fillna("ddp").isin(_REPLICATED).to_numpy(bool)
+    ranks = numbers(frame, "world_size")
+    return np.where(~replicated & (ranks >= 1) & np.isfinite(ranks), ranks, 1.0)
+
+
+def _memory_rows(observations: pd.DataFrame) -> pd.DataFrame:
+    rows = observations[curve_columns(observations)].copy()
+    rows["shards"] = _shards(observations)
+    rows["batch"] = numbers(observations, "local_batch_size")
+    peaks = numbers(observations, "gpu_memory_peak_bytes")
+    rows["peak_bytes"] = np.where(np.isfinite(peaks) & (peaks > 0), peaks, np.nan)
+    rows = rows.assign(failed=False)
+    batches = rows["batch"].to_numpy(float)
+    answers = np.isfinite(batches) & (batches >= 1)
+    if "outcome" in observations.columns:
+        outcome = observations["outcome"].fillna("completed")
+        rows["failed"] = (outcome == "out_of_memory").to_numpy(bool)
+        answers &= outcome.isin(_ANSWERS).to_numpy(bool)
+    chosen: pd.DataFrame = rows[answers]
+    return chosen

@@ -1,0 +1,206 @@
+"""How well each law would have predicted points that were measured: hold them back.
+
+>>> import pandas as pd
+>>> rows = pd.DataFrame(
+...     {"world_size": [1, 2, 4, 8] * 2, "local_batch_size": [8] * 4 + [32] * 4,
+...      "step_time_s": [.01, .011, .011, .012, .04, .041, .042, .042]}
+... )
+>>> errors = held_back_errors(rows, HoldBack.LARGEST_SCALE, laws=["amdahl", "linear"])
+>>> ranking(errors).index.tolist()
+['amdahl', 'linear']
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+
+import numpy as np
+import pandas as pd
+
+from scalelab.errors import FitError, SpecError
+from scalelab.laws.rivals.laws import LAWS, law_named
+from scalelab.laws.rows import (
+    CONFIGURATION,
+    curve_columns,
+    curve_label,
+    split_curves,
+    step_time_rows,
+)
+from scalelab.laws.step_time.law import StepTimeLaw
+
+_FOLDS = 5
+_SEED = 20240229
+_ANSWER = ("step_time_s", "step_time_lo_s", "step_time_hi_s", "support")
+
+
+class HoldBack(StrEnum):
+    """Which measured points a law must predict from the others."""
+
+    LARGEST_SCALE = "largest_scale"
+    """The largest world size of a curve."""
+    LARGEST_BATCH = "largest_batch"
+    """The largest local batch of a curve."""
+    SCATTERED = "scattered"
+    """A fifth of the configurations at a time, each once."""
+
+
+_LARGEST = {
+    HoldBack.LARGEST_SCALE: "world_size",
+    HoldBack.LARGEST_BATCH: "local_batch_size",
+}
+
+
+def held_back_errors(
+    observations: pd.DataFrame,
+    hold_back: HoldBack = HoldBack.LARGEST_SCALE,
+    *,
+    laws: Sequence[str] = tuple(LAWS),
+    interval: float = 0.8,
+) -> pd.DataFrame:
+    """Predict measured configurations without them, by every law.
+
+    Parameters
+    ----------
+    observations
+        Rows of the observations frame; see :class:`StepTimeLaw` for which are used.
+    hold_back
+        Which points to hold back; repeats of a configuration are held back together.
+    laws
+        Names of :data:`scalelab.laws.rivals.laws.LAWS`.
+    interval
+        Probability mass of the intervals, in (0, 1).
+
+    Returns
+    -------
+    DataFrame
+        One row per law and held-back configuration: ``law``, ``curve``, ``world_size``,
+        ``num_nodes``, ``local_batch_size``, ``gradient_accumulation_steps``,
+        ``measured_s`` (median over repeats), ``predicted_s``, ``lo_s``, ``hi_s``,
+        ``support``, ``error`` (predicted / measured - 1), ``inside`` (the interval
+        holds the measured time) and ``why`` there is no prediction, where there is
+        none: what the points that were kept leave open.
+
+    Raises
+    ------
+    FitError
+        No curve has points enough to hold some of them back.
+    """
+    rows = step_time_rows(observations)
+    left_out = ", ".join(f"{count} {why}" for why, count in rows.left_out.items())
+    aside = f" Rows left out: {left_out}." if left_out else ""
+    if rows.frame.empty:
+        raise FitError(f"No row has a usable step time to be held back.{aside}")
+    curves = split_curves(rows.frame)
+    parts = [
+        _contest(name, kept, held, interval).assign(curve=curve_label(key, curves))
+        for key, frame in curves.items()
+        for kept, held in _splits(frame, hold_back)
+        for name in laws
+    ]
+    if not parts:
+        raise FitError(f"{_nothing_to_spare(rows.frame, hold_back)}{aside}")
+    table = pd.concat(parts, ignore_index=True)
+    places = table[list(CONFIGURATION)].convert_dtypes()
+    rest = table.drop(columns=["law", "curve", *CONFIGURATION])
+    return pd.concat([table[["law", "curve"]], places, rest], axis=1)
+
+
+def _nothing_to_spare(rows: pd.DataFrame, hold_back: HoldBack) -> str:
+    if hold_back is HoldBack.SCATTERED:
+        return (
+            "No curve can spare a point: it takes three configurations, of which two "
+            "are kept. Measure further world sizes or local batches."
+        )
+    column = _LARGEST[hold_back]
+    values = sorted({f"{value:g}" for value in rows[column]}, key=float)
+    return (
+        f"No curve can spare its largest {column}: two configurations must be left. "
+        f"Measured: {column} {', '.join(values)}. Measure others."
+    )
+
+
+def ranking(errors: pd.DataFrame) -> pd.DataFrame:
+    """Rank laws by what they got wrong, best first.
+
+    Parameters
+    ----------
+    errors
+        The result of :func:`held_back_errors`.
+
+    Returns
+    -------
+    DataFrame
+        By law: ``mean_error``, ``median_error``, ``worst_error`` (absolute, relative),
+        ``inside`` (share of measured times in the interval), ``answered`` (share of
+        points the law gave an answer for).
+    """
+    sizes = errors.assign(size=errors["error"].abs())
+    groups = sizes.groupby("law")
+    table = pd.DataFrame(
+        {
+            "mean_error": groups["size"].mean(),
+            "median_error": groups["size"].median(),
+            "worst_error": groups["size"].max(),
+            "inside": sizes.dropna(subset=["size"]).groupby("law")["inside"].mean(),
+            "answered": groups["size"].apply(_share_known),
+        }
+    )
+    return table.sort_values(["mean_error", "median_error"])
+
+
+def _share_known(values: pd.Series) -> float:
+    return float(values.notna().mean())
+
+
+def _splits(
+    frame: pd.DataFrame, hold_back: HoldBack
+) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
+    """Yield (kept, held back) rows of one curve."""
+    place = frame.groupby(list(CONFIGURATION), sort=True).ngroup().to_numpy()
+    if hold_back is HoldBack.SCATTERED:
+        order = np.random.default_rng(_SEED).permutation(place.max() + 1)
+        folds = order[place] % min(_FOLDS, len(order))
+        masks = [folds == fold for fold in np.unique(folds)]
+    else:
+        column = _LARGEST[hold_back]
+        masks = [(frame[column] == frame[column].max()).to_numpy()]
+    for held in masks:
+        if len(np.unique(place[~held])) > 1 and held.any():
+            yield frame[~held], frame[held]
+
+
+def _contest(
+    name: str, kept: pd.DataFrame, held: pd.DataFrame, interval: float
+) -> pd.DataFrame:
+    """Let one law predict the held-back rows of one curve."""
+    medians = held.groupby(list(CONFIGURATION))["step_time_s"].median()
+    points = medians.reset_index()
+    measured = points.pop("step_time_s")
+    answer = _answer(law_named(name), kept, points, interval)
+    return points.assign(
+        law=name,
+        measured_s=measured,
+        predicted_s=answer["step_time_s"],
+        lo_s=answer["step_time_lo_s"],
+        hi_s=answer["step_time_hi_s"],
+        support=answer["support"],
+        error=answer["step_time_s"] / measured - 1,
+        inside=measured.between(answer["step_time_lo_s"], answer["step_time_hi_s"]),
+        why=answer["why"],
+    )
+
+
+def _answer(
+    law: type[StepTimeLaw], kept: pd.DataFrame, points: pd.DataFrame, interval: float
+) -> pd.DataFrame:
+    fixed = {name: kept[name].iloc[0] for name in curve_columns(kept)}
+    asked, why = points.assign(**fixed), ""
+    try:
+        fitted = law.fit(kept)
+        why = "; ".join(gap.why for gap in fitted.blocking(asked))
+        answer = fitted.predict(asked, interval)
+    except (FitError, SpecError) as error:  # a refusal: the points say too little
+        refused = pd.DataFrame(np.nan, index=points.index, columns=list(_ANSWER))
+        return refused.assign(support="unsupported", why=why or str(error))
+    return answer.assign(why=np.where(answer["step_time_s"].isna(), why, ""))

@@ -1,0 +1,176 @@
+"""All shapes of a curve together: predictions that carry the error of the form.
+
+No shape is chosen: a choice by the measured points is wrong most where it matters,
+beyond them. Shapes are weighed by their evidence, tempered because neighbouring points
+share their errors, and what they disagree about widens the answer.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from scalelab.laws.step_time.mixture import Mixture
+from scalelab.laws.step_time.physics import Configurations
+from scalelab.laws.step_time.points import Points, spread_out
+from scalelab.laws.step_time.process import Process
+from scalelab.laws.step_time.shape_fit import Node, ShapeFit, shared_process, starts
+from scalelab.laws.step_time.shape_prior import Belief
+from scalelab.laws.step_time.shapes import Shape, log_time
+
+_MOST_POINTS = 144
+"""Of a curve; more would add little, and every prediction costs their number."""
+_LEAST_WEIGHT = 0.001  # of a part: what is rarer moves no answer
+# configurations predicted at once, and these times points: arrays fit into the cache
+_BLOCK, _BLOCK_CELLS = 4000, 144_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """One normal part of the predictive mixture."""
+
+    shape: Shape
+    node: Node
+    weight: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ensemble:
+    """The shapes fitted to one curve, and the discrepancy they share.
+
+    Parameters
+    ----------
+    process
+        The discrepancy, conditioned on the points.
+    fits
+        By shape.
+    parts_within, parts_across
+        The predictive mixture, for configurations on one node and on several; weights
+        add up to 1.
+    unseen
+        Positions of the points that were too many to condition on.
+    """
+
+    process: Process
+    fits: Mapping[Shape, ShapeFit]
+    parts_within: tuple[Part, ...]
+    parts_across: tuple[Part, ...]
+    unseen: np.ndarray
+
+    @classmethod
+    def fit(cls, points: Points, beliefs: Mapping[Shape, Belief]) -> Ensemble:
+        """Fit every shape to the points of a curve."""
+        chosen = spread_out(len(points), _MOST_POINTS)
+        unseen = np.setdiff1d(np.arange(len(points)), chosen)
+        points = points.take(chosen)
+        leading = Shape.ONE_RING
+        process = shared_process(points, beliefs[leading], leading)
+        fits = {
+            shape: max(
+                (
+                    ShapeFit.fit(process, belief, shape, start)
+                    for start in starts(belief)
+                ),
+                key=lambda fit: fit.log_evidence,
+            )
+            for shape, belief in beliefs.items()
+        }
+        return cls(
+            process=process,
+            fits=fits,
+            parts_within=_parts(fits, len(points), across=False),
+            parts_across=_parts(fits, len(points), across=True),
+            unseen=unseen,
+        )
+
+    def mixture(self, at: Configurations) -> Mixture:
+        """Return what is believed about the log expected time of each (n,)."""
+        parts = self._parts_at(at)
+        every = np.arange(len(at.samples))
+        size = min(_BLOCK, _BLOCK_CELLS // len(self.process.points))
+        blocks = np.array_split(every, -(-len(every) // size) or 1)
+        found = [self._moments(at.take(block), parts) for block in blocks]
+        means, variances = np.concatenate(found, axis=2)
+        weights = np.array([[part.weight] for part in parts])
+        return Mixture(weights=weights, means=means, variances=variances)
+
+    def _parts_at(self, at: Configurations) -> tuple[Part, ...]:
+        across = bool((at.num_nodes > 1).any())
+        return self.parts_across if across else self.parts_within
+
+    def _moments(self, at: Configurations, parts: tuple[Part, ...]) -> np.ndarray:
+        """Return mean and variance by part, shape (2, n_parts, n)."""
+        cross = self.process.cross(at)
+        carried = self.process.solve(cross.T)
+        known = (cross * carried.T).sum(axis=1)
+        left = np.maximum(float(self.process.variances.sum()) - known, 0.0)
+        means, variances = [], []
+        for part in parts:
+            mean, slopes = self._linear(part, at, cross, carried)
+            spread = np.einsum("ij,ij->i", slopes @ part.node.covariance, slopes)
+            means.append(mean)
+            variances.append(spread + left)
+        return np.array([means, variances])
+
+    def draws(self, at: Configurations, normals: np.ndarray) -> np.ndarray:
+        """Draw log expected times that err together, shape (n_draws, n).
+
+        Parameters
+        ----------
+        at
+            Where to predict.
+        normals : ndarray, shape (n_draws, 13 + n)
+            Standard normal draws.
+        """
+        cross = self.process.cross(at)
+        carried = self.process.solve(cross.T)
+        left = _root(self.process.own(at) - cross @ carried)
+        count = normals.shape[1] - left.shape[0]
+        draws = normals[:, count:] @ left.T
+        parts = self._parts_at(at)
+        shares = _shares([part.weight for part in parts], len(normals))
+        for part, share in zip(parts, shares, strict=True):
+            mean, slopes = self._linear(part, at, cross, carried)
+            moved = normals[share, :count] @ _root(part.node.covariance).T
+            draws[share] += mean + moved @ slopes.T
+        return np.asarray(draws)
+
+    def _linear(
+        self, part: Part, at: Configurations, cross: np.ndarray, carried: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the mean of a part and its slopes, discrepancy included."""
+        mean, slopes = log_time(part.node.parameters, at, part.shape)
+        slopes = slopes - carried.T @ part.node.slopes
+        return mean + cross @ part.node.weights, slopes
+
+
+def _shares(weights: list[float], num_draws: int) -> list[slice]:
+    """Return which draws belong to which part, by weight."""
+    ends = np.cumsum([0.0, *weights]) / sum(weights) * num_draws
+    bounds = np.round(ends).astype(int).tolist()
+    return [slice(*pair) for pair in itertools.pairwise(bounds)]
+
+
+def _parts(
+    fits: Mapping[Shape, ShapeFit], num_points: int, *, across: bool
+) -> tuple[Part, ...]:
+    logs = np.array([fit.log_evidence for fit in fits.values()])
+    weights = np.exp((logs - logs.max()) / np.sqrt(num_points))
+    weights /= weights.sum()
+    found = [
+        Part(shape=fit.shape, node=node, weight=float(weight) * node.share)
+        for fit, weight in zip(fits.values(), weights, strict=True)
+        for node in (fit.nodes_across if across else fit.nodes)
+    ]
+    kept = [part for part in found if part.weight > _LEAST_WEIGHT]
+    total = sum(part.weight for part in kept)
+    return tuple(replace(part, weight=part.weight / total) for part in kept)
+
+
+def _root(covariance: np.ndarray) -> np.ndarray:
+    """Return a square root of a covariance that may be singular."""
+    values, vectors = np.linalg.eigh(covariance)
+    return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)))

@@ -1,0 +1,348 @@
+"""Step time against devices, nodes and local batch: the law of a sweep's throughput.
+
+>>> import pandas as pd
+>>> rows = pd.DataFrame(
+...     {"world_size": [1, 1, 2, 4], "local_batch_size": [8, 32, 32, 32],
+...      "step_time_s": [0.012, 0.041, 0.047, 0.050]}
+... )
+>>> law = StepTimeLaw.fit(rows)
+>>> answer = law.predict(pd.DataFrame({"world_size": [4], "local_batch_size": [32]}))
+>>> answer["support"].item()
+'measured'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, Self
+
+import numpy as np
+import pandas as pd
+
+from scalelab.errors import FitError, NotIdentifiableError, SpecError
+from scalelab.laws.asked import asked_configurations
+from scalelab.laws.interval import NUM_DRAWS, SEED, check_mass
+from scalelab.laws.rows import (
+    CurveKey,
+    curve_label,
+    split_curves,
+    step_time_rows,
+)
+from scalelab.laws.step_time.curve import Curve
+from scalelab.laws.step_time.mixture import Mixture
+from scalelab.laws.step_time.physics import Terms
+from scalelab.laws.step_time.prior import StepTimePrior
+from scalelab.laws.support import Gap, Support
+
+_ANSWER_COLUMNS = (
+    "step_time_s",
+    "step_time_lo_s",
+    "step_time_hi_s",
+    "throughput_samples_per_s",
+    "support",
+)
+
+
+class CurveModel(Protocol):
+    """What a law fits to one curve."""
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of log step time between repeats."""
+        ...
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """What the measured configurations cannot determine."""
+        ...
+
+    def blocking(self, frame: pd.DataFrame) -> tuple[Gap, ...]:
+        """Return the gaps that leave some configuration without an answer."""
+        ...
+
+    def support(self, frame: pd.DataFrame) -> np.ndarray:
+        """Return what each prediction rests on, see :class:`Support`."""
+        ...
+
+    def mixture(self, frame: pd.DataFrame) -> Mixture:
+        """Return what is believed about the log expected step times (s)."""
+        ...
+
+    def log_draws(self, frame: pd.DataFrame) -> np.ndarray:
+        """Draw log expected step times (s), shape (n_draws, n_configurations)."""
+        ...
+
+    def terms(self, frame: pd.DataFrame) -> Terms | None:
+        """Split the step time into its parts, where the law has parts."""
+        ...
+
+    def parameters(self, interval: float) -> pd.DataFrame:
+        """Return name, value, lo, hi, unit, identified and remedy per parameter."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepTimeLaw:
+    """Three shapes of growth averaged, with a discrepancy and a belief, per curve.
+
+    A curve is everything held fixed: workload, device, precision, parallelism, options.
+    The formulas stand in :mod:`~scalelab.laws.step_time.shapes`;
+    :mod:`~scalelab.laws.step_time.physics`
+    names the parts of a step.
+
+    Parameters
+    ----------
+    curves
+        The fitted curves by what is fixed along them.
+    num_rows
+        Rows fitted.
+    left_out
+        Number of rows not fitted, by reason.
+    """
+
+    name: ClassVar[str] = "scalelab"
+    reference: ClassVar[str] = (
+        "T = (A-1) C + (C^g + S^g)^(1/g); C = (share + (1-share) b^(qp))^(1/q) "
+        "(1 + imbalance + contention (k-1)); S grows as a ring in the node and links "
+        "between nodes, as one ring, or saturates: averaged, with a Gaussian process "
+        "for the rest (Patarasuk and Yuan 2009; Qiao et al. 2021; Kennedy and "
+        "O'Hagan 2001)"
+    )
+
+    curves: Mapping[CurveKey, CurveModel]
+    num_rows: int
+    left_out: Mapping[str, int]
+
+    @classmethod
+    def fit(
+        cls, observations: pd.DataFrame, prior: StepTimePrior | None = None
+    ) -> Self:
+        """Fit every curve; those on more nodes or devices teach their relatives.
+
+        Parameters
+        ----------
+        observations
+            Rows of the observations frame; rows that ``validity`` marks, that did not
+            complete or that have no step time are left out and counted.
+        prior
+            What other curves teach; None: what is shipped.
+
+        Raises
+        ------
+        FitError
+            No row is fit for a law.
+        """
+        rows = step_time_rows(observations)
+        if rows.frame.empty:
+            why = ", ".join(f"{n} {reason}" for reason, n in rows.left_out.items())
+            raise FitError(
+                f"None of the {len(observations)} rows has a usable step time"
+                f"{f' ({why})' if why else ''}. Run at least one throughput trial."
+            )
+        curves = cls._fit_curves(
+            split_curves(rows.frame), prior or StepTimePrior.shipped()
+        )
+        return cls(curves=curves, num_rows=len(rows.frame), left_out=rows.left_out)
+
+    @classmethod
+    def _fit_curves(
+        cls, frames: Mapping[CurveKey, pd.DataFrame], prior: StepTimePrior
+    ) -> Mapping[CurveKey, CurveModel]:
+        priors = prior.of_each(frames)
+        return {key: Curve.fit(key, frames[key], priors[key]) for key in frames}
+
+    def predict(
+        self,
+        configurations: pd.DataFrame,
+        interval: float = 0.8,
+        *,
+        guess: bool = False,
+    ) -> pd.DataFrame:
+        """Predict the step time of one further run.
+
+        Parameters
+        ----------
+        configurations
+            ``world_size``, ``local_batch_size`` or ``global_batch_size``, and where
+            they are not 1 ``num_nodes`` and ``gradient_accumulation_steps``; with
+            several curves, the columns that tell them apart.
+        interval
+            Probability mass of the interval, in (0, 1).
+        guess
+            Also answer what the rows cannot tell, from what other machines did; such
+            answers stay marked ``unsupported``, and their intervals are wide.
+
+        Returns
+        -------
+        DataFrame
+            The configurations' columns and ``step_time_s`` (of least expected relative
+            error: the median, less where it is unsure), ``step_time_lo_s``,
+            ``step_time_hi_s``, ``throughput_samples_per_s`` and ``support``; NaN where
+            ``unsupported`` unless ``guess``.
+
+        Raises
+        ------
+        NotIdentifiableError
+            Every configuration needs a parameter that the rows leave open.
+        SpecError
+            A configuration is none that a run could have, or does not say which curve
+            it belongs to.
+        """
+        check_mass(interval)
+        parts = [
+            self._predict_curve(key, part, interval, guess)
+            for key, part in self._by_curve(configurations)
+        ]
+        if not parts:
+            return configurations.assign(**{name: [] for name in _ANSWER_COLUMNS})
+        answer = pd.concat([frame for frame, _ in parts]).sort_index()
+        if answer["step_time_s"].isna().all():
+            gap = next(gap for _, gaps in parts for gap in gaps)
+            raise NotIdentifiableError(
+                " and ".join(gap.parameters), f"{gap.why.capitalize()}. {gap.remedy}"
+            )
+        return configurations.assign(
+            **{name: answer[name].to_numpy() for name in _ANSWER_COLUMNS}
+        )
+
+    def _predict_curve(
+        self, key: CurveKey, frame: pd.DataFrame, interval: float, guess: bool
+    ) -> tuple[pd.DataFrame, tuple[Gap, ...]]:
+        curve = self.curves[key]
+        support = curve.support(frame)
+        run = curve.mixture(frame).moved(np.zeros(len(frame)), curve.spread**2)
+        ends = [run.quantile((1 + side * interval) / 2) for side in (-1, 1)]
+        logs = np.array([self._middle(run), *ends])
+        unknown = (support == Support.UNSUPPORTED) & (not guess)
+        mid, lo, hi = np.where(unknown, np.nan, np.exp(logs))
+        values = {
+            "step_time_s": mid,
+            "step_time_lo_s": lo,
+            "step_time_hi_s": hi,
+            "throughput_samples_per_s": frame["global_batch_size"].to_numpy() / mid,
+            "support": support,
+        }
+        return pd.DataFrame(values, index=frame.index), curve.blocking(frame)
+
+    @staticmethod
+    def _middle(run: Mixture) -> np.ndarray:
+        """Return the log step times to answer with."""
+        return run.least_relative_error()
+
+    def sample(
+        self, configurations: pd.DataFrame, *, one_run: bool = False
+    ) -> np.ndarray:
+        """Draw step times of configurations that err together where they must.
+
+        ``one_run`` adds the spread between repeats; without it the draws are of the
+        expected step time.
+
+        Returns
+        -------
+        ndarray, shape (n_draws, n_configurations)
+            Seconds; NaN where unsupported.
+        """
+        draws = np.full((NUM_DRAWS, len(configurations)), np.nan)
+        for key, frame in self._by_curve(configurations):
+            curve = self.curves[key]
+            luck = _luck(curve.spread, len(frame)) if one_run else 0.0
+            times = np.exp(curve.log_draws(frame) + luck)
+            known = curve.support(frame) != Support.UNSUPPORTED
+            draws[:, frame.index] = np.where(known, times, np.nan)
+        return draws
+
+    def blocking(self, configurations: pd.DataFrame) -> tuple[Gap, ...]:
+        """Return what must be measured before all of these can be answered."""
+        found = [
+            gap
+            for key, frame in self._by_curve(configurations)
+            for gap in self.curves[key].blocking(frame)
+        ]
+        return tuple(dict.fromkeys(found))
+
+    def terms(self, configurations: pd.DataFrame) -> Terms | None:
+        """Split step times into parts; None where the law has none.
+
+        Raises
+        ------
+        SpecError
+            There is no configuration, or they lie on several curves.
+        """
+        parts = self._by_curve(configurations)
+        if len(parts) != 1:
+            raise SpecError(
+                f"{len(configurations)} configurations on {len(parts)} curves were "
+                "asked for the parts of a step. Ask for one or more of one curve."
+            )
+        ((key, frame),) = parts
+        return self.curves[key].terms(frame)
+
+    def _by_curve(self, frame: pd.DataFrame) -> list[tuple[CurveKey, pd.DataFrame]]:
+        """Complete the configurations, indexed by position, and sort them by curve."""
+        frame = frame.reset_index(drop=True)
+        completed = asked_configurations(frame)
+        return [
+            (self._curve_of(key), completed.loc[part.index])
+            for key, part in split_curves(frame).items()
+            if len(part)
+        ]
+
+    def _curve_of(self, key: CurveKey) -> CurveKey:
+        """Return the one curve that agrees with what the configuration says."""
+        if key in self.curves:
+            return key
+        asked = dict(key)
+        matches = [
+            curve
+            for curve in self.curves
+            if all(asked.get(name, value) == value for name, value in curve)
+            and asked.keys() <= dict(curve).keys()
+        ]
+        if len(matches) == 1:
+            return matches[0]
+        labels = [curve_label(curve, self.curves) for curve in self.curves]
+        raise SpecError(
+            f"The configuration {asked or '{}'} matches {len(matches)} of "
+            f"{len(self.curves)} fitted curves: {'; '.join(labels[:8])}. Add the "
+            "columns that name one."
+        )
+
+    def parameters(self, interval: float = 0.8) -> pd.DataFrame:
+        """Return the fitted parameters with intervals of this mass.
+
+        Columns ``curve``, ``name``, ``value`` (median), ``lo``, ``hi``, ``unit``,
+        ``identified`` and ``remedy``, the trial that would pin an open one down.
+        """
+        frames = [
+            curve.parameters(interval).assign(curve=curve_label(key, self.curves))
+            for key, curve in self.curves.items()
+        ]
+        table = pd.concat(frames, ignore_index=True)
+        return table[["curve", *table.columns.drop("curve")]]
+
+    @property
+    def identifiable(self) -> pd.DataFrame:
+        """Which parameters the rows pin down, and which trial would pin the others.
+
+        Columns ``curve``, ``parameter``, ``identified``, ``remedy``.
+        """
+        rows = []
+        for key, curve in self.curves.items():
+            label = curve_label(key, self.curves)
+            fitted = curve.parameters(0.8).set_index("name")
+            open_ones = {name: gap for gap in curve.gaps for name in gap.parameters}
+            for name in dict.fromkeys([*fitted.index, *open_ones]):
+                known = name in fitted.index
+                remedy = fitted.loc[name, "remedy"] if known else open_ones[name].remedy
+                identified = known and bool(fitted.loc[name, "identified"])
+                rows.append((label, name, identified, remedy))
+        return pd.DataFrame(
+            rows, columns=["curve", "parameter", "identified", "remedy"]
+        )
+
+
+def _luck(spread: float, columns: int) -> np.ndarray:
+    """Draw what makes one run differ from the next, shape (n_draws, columns)."""
+    rng = np.random.default_rng(SEED + 3)
+    return np.asarray(spread * rng.standard_normal((NUM_DRAWS, columns)))

@@ -1,0 +1,185 @@
+"""The discrepancy of one curve: amplitudes, odd points and the solved system."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+from scipy.optimize import OptimizeResult, minimize
+
+from scalelab.laws.step_time.discrepancy import NUM_PARTS, correlations, covariances
+from scalelab.laws.step_time.physics import Configurations
+from scalelab.laws.step_time.points import Points, spread_out
+from scalelab.laws.step_time.shape_prior import Belief
+
+_FREEDOM = 4.0  # of Student's t: one odd point is outvoted, not averaged
+_LEAST_DOUBT, _MOST_DOUBT = 0.8, 1e4  # factors on the variance of a single point
+_LOG_RANGE = (np.log(0.001), np.log(1.0))
+_NUM_STEPS = 8
+# one curve in ten was measured on machines or under loads that differ between its rows:
+# no shape holds to better than a factor, and none of its rows is the odd one
+_ROUGH_LOG, _ROUGH, _ROUGH_SPREAD = np.log(0.1), np.log(0.5), 0.5
+_MOST_POINTS = 120  # amplitudes are learnt from so many
+_JITTER = 1e-8
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Process:
+    """A Gaussian process over the log errors at a curve's points.
+
+    Parameters
+    ----------
+    points
+        Where it is measured.
+    log_amplitudes : ndarray, shape (4,)
+        Of :data:`scalelab.laws.step_time.discrepancy.PARTS`.
+    doubt : ndarray, shape (n_points,)
+        Factor on the variance of each single point; large where a point is odd.
+    parts : ndarray, shape (4, n_points, n_points)
+        Correlations among the points.
+    inverse : ndarray, shape (n_points, n_points)
+        Of the covariance of the points.
+    """
+
+    points: Points
+    log_amplitudes: np.ndarray
+    doubt: np.ndarray
+    parts: np.ndarray
+    inverse: np.ndarray
+
+    @classmethod
+    def of(
+        cls,
+        points: Points,
+        log_amplitudes: np.ndarray,
+        doubt: np.ndarray | None = None,
+        parts: np.ndarray | None = None,
+    ) -> Process:
+        """Build the process; correlations are computed unless given."""
+        doubt = np.ones(len(points)) if doubt is None else doubt
+        parts = correlations(points.at, points.at) if parts is None else parts
+        covariance = _covariance(points, log_amplitudes, doubt, parts)
+        factor = cho_factor(covariance, lower=True)
+        return cls(
+            points=points,
+            log_amplitudes=log_amplitudes,
+            doubt=doubt,
+            parts=parts,
+            inverse=cho_solve(factor, np.eye(len(points))),
+        )
+
+    def solve(self, values: np.ndarray) -> np.ndarray:
+        """Multiply by the inverse covariance of the points."""
+        return np.asarray(self.inverse @ values)
+
+    @property
+    def variances(self) -> np.ndarray:
+        """Variance of each part, shape (4,)."""
+        return np.asarray(np.exp(2 * self.log_amplitudes))
+
+    def cross(self, at: Configurations) -> np.ndarray:
+        """Return covariances with the points, shape (n_configurations, n_points)."""
+        return covariances(at, self.points.at, self.variances)
+
+    def own(self, at: Configurations) -> np.ndarray:
+        """Return covariances among configurations."""
+        return covariances(at, at, self.variances)
+
+    def doubting(self, residuals: np.ndarray) -> Process:
+        """Return the process that doubts points which lie far from all others."""
+        single = self.variances[-1] + noise(self.points)
+        shares = single * self.doubt * self.solve(residuals)
+        doubt = (_FREEDOM + shares**2 / single) / (_FREEDOM + 1)
+        return Process.of(
+            self.points,
+            self.log_amplitudes,
+            np.clip(doubt, _LEAST_DOUBT, _MOST_DOUBT),
+            self.parts,
+        )
+
+    def tuned(
+        self,
+        errors: np.ndarray,
+        slopes: np.ndarray,
+        belief: Belief,
+        *,
+        may_be_rough: bool = False,
+    ) -> Process:
+        """Return the process whose amplitudes the errors make most probable.
+
+        Parameters
+        ----------
+        errors : ndarray, shape (n_points,)
+            Log measured over predicted at the believed parameters, linearised.
+        slopes : ndarray, shape (n_points, 13)
+            Of the log time: what the parameters may still explain.
+        belief
+            About parameters and amplitudes.
+        may_be_rough
+            Whether no shape may hold. To be asked once odd points are doubted: one
+            of them makes no curve rough.
+        """
+        chosen = spread_out(len(self.points), _MOST_POINTS)
+        points = self.points.take(chosen)
+        doubt, errors = self.doubt[chosen], errors[chosen]
+        parts = self.parts[:, chosen][:, :, chosen]
+        explained = slopes[chosen] @ belief.covariance @ slopes[chosen].T
+        center, spread = belief.amplitude_mean, belief.amplitude_spread
+        sizes = parts.copy()
+        sizes[-1] = np.diag(doubt)
+
+        def surprise(
+            logs: np.ndarray, center: np.ndarray, spread: np.ndarray
+        ) -> tuple[float, np.ndarray]:
+            total = explained + _covariance(points, logs, doubt, parts)
+            factor = cho_factor(total, lower=True)
+            inverse = cho_solve(factor, np.eye(len(errors)))
+            weights = inverse @ errors
+            offset = (logs - center) / spread
+            value = errors @ weights / 2 + np.log(np.diag(factor[0])).sum()
+            value += offset @ offset / 2 + np.log(spread).sum()
+            bends = np.tensordot(sizes, inverse, 2) - (sizes @ weights) @ weights
+            return float(value), np.exp(2 * logs) * bends + offset / spread
+
+        smooth = _settled(surprise, self.log_amplitudes, (center, spread))
+        found = smooth
+        if may_be_rough:
+            rough = _settled(
+                surprise,
+                np.append(self.log_amplitudes[:-1], _ROUGH),
+                (np.append(center[:-1], _ROUGH), np.append(spread[:-1], _ROUGH_SPREAD)),
+            )
+            found = min(smooth, rough, key=lambda x: x.fun - (x is rough) * _ROUGH_LOG)
+        return Process.of(self.points, found.x, self.doubt, self.parts)
+
+
+def noise(points: Points) -> np.ndarray:
+    """Return the variance of each point that repeats average out."""
+    return np.asarray(points.spread**2 / points.num_repeats)
+
+
+def _settled(
+    surprise: Callable[..., tuple[float, np.ndarray]],
+    start: np.ndarray,
+    believed: tuple[np.ndarray, np.ndarray],
+) -> OptimizeResult:
+    return minimize(
+        surprise,
+        start,
+        believed,
+        jac=True,
+        method="L-BFGS-B",
+        bounds=[_LOG_RANGE] * NUM_PARTS,
+        options={"maxiter": _NUM_STEPS},
+    )
+
+
+def _covariance(
+    points: Points, logs: np.ndarray, doubt: np.ndarray, parts: np.ndarray
+) -> np.ndarray:
+    variances = np.exp(2 * logs)
+    total = np.tensordot(variances[:-1], parts[:-1], 1)
+    single = (variances[-1] + noise(points)) * doubt + _JITTER
+    return np.asarray(total + np.diag(single))

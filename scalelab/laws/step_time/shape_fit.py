@@ -1,0 +1,279 @@
+"""One shape fitted to one curve: the most probable parameters and their uncertainty."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from scalelab.laws.step_time.points import Points
+from scalelab.laws.step_time.process import Process
+from scalelab.laws.step_time.shape_prior import Belief, Evidence
+from scalelab.laws.step_time.shapes import (
+    EXCHANGE,
+    FIXED_SHARE,
+    NODE_JUMP,
+    NUM_PARAMETERS,
+    Shape,
+    log_time,
+)
+
+_LONGEST_STEP = 2.0
+_FIRST_STEPS, _NEXT_STEPS = 15, 12
+_ENOUGH = 1e-4
+# A fixed share near one lets the batch matter only beyond the measured range, where
+# its log odds act far from linearly: they are then integrated on a grid.
+_WIDE_ODDS = 0.4
+_ODDS_OFFSETS = np.array([-1.25, 0.0, 1.25, 2.5, 4.5])
+_LEAST_WEIGHT = 0.02
+_MAJORITY = 6  # points; with fewer none can be called the odd one
+# A node jump that nothing was measured of can only slow a step, not speed it up below
+# its computation: it is integrated in four steps, which leave a quarter of its variance
+_JUMP_OFFSETS, _JUMP_SHARES = (-1.5, -0.5, 0.5, 1.5), (0.125, 0.375, 0.375, 0.125)
+_JUMP_LEFT = 0.25
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Node:
+    """Parameters around which predictions are linear, and their share.
+
+    Parameters
+    ----------
+    parameters : ndarray, shape (13,)
+    covariance : ndarray, shape (13, 13)
+    slopes : ndarray, shape (n_points, 13)
+        Of the log time at the points.
+    weights : ndarray, shape (n_points,)
+        Inverse covariance of the points times their residuals.
+    share
+        Posterior probability among the nodes of a fit.
+    """
+
+    parameters: np.ndarray
+    covariance: np.ndarray
+    slopes: np.ndarray
+    weights: np.ndarray
+    share: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShapeFit:
+    """A shape fitted to a curve.
+
+    Parameters
+    ----------
+    shape
+        Which.
+    parameters : ndarray, shape (13,)
+        The most probable ones.
+    information : ndarray, shape (13, 13)
+        Of the points alone, at these parameters.
+    pull : ndarray, shape (13,)
+        Information times the parameters that the points alone would choose.
+    nodes
+        The posterior as a mixture of normal parts.
+    nodes_across
+        The same in more parts, where configurations on several nodes are asked about
+        and none was measured.
+    log_evidence
+        Log probability of the points (Laplace's approximation), up to a constant that
+        all shapes of one process share.
+    """
+
+    shape: Shape
+    parameters: np.ndarray
+    information: np.ndarray
+    pull: np.ndarray
+    nodes: tuple[Node, ...]
+    nodes_across: tuple[Node, ...]
+    log_evidence: float
+
+    @classmethod
+    def fit(
+        cls, process: Process, belief: Belief, shape: Shape, start: np.ndarray
+    ) -> ShapeFit:
+        """Fit the points of a process, from parameters near the optimum."""
+        target = Target.of(process, belief, shape)
+        parameters, _ = target.climb(start, _NEXT_STEPS)
+        state = target.state(parameters)
+        information = state.slopes.T @ process.solve(state.slopes)
+        precision = information + target.precision
+        nodes = _along_share(target, parameters, np.linalg.inv(precision))
+        volume = np.linalg.slogdet(belief.covariance @ precision)[1]
+        return cls(
+            shape=shape,
+            parameters=parameters,
+            information=information,
+            pull=information @ parameters + state.slopes.T @ state.weights,
+            nodes=nodes,
+            nodes_across=_along_jump(target, nodes),
+            log_evidence=-state.cost - float(volume) / 2,
+        )
+
+    def evidence(self, process: Process) -> Evidence:
+        """Return what the points say, for the belief about related curves."""
+        return Evidence(
+            information=self.information,
+            pull=self.pull,
+            amplitudes=process.log_amplitudes,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class State:
+    """The cost of parameters and what a step away from them needs."""
+
+    cost: float
+    slopes: np.ndarray
+    weights: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """The negative log density that a fit minimises."""
+
+    process: Process
+    belief: Belief
+    shape: Shape
+    precision: np.ndarray
+
+    @classmethod
+    def of(cls, process: Process, belief: Belief, shape: Shape) -> Target:
+        """Invert the believed covariance once."""
+        precision = belief.precision
+        return cls(process=process, belief=belief, shape=shape, precision=precision)
+
+    @property
+    def points(self) -> Points:
+        """The measured points."""
+        return self.process.points
+
+    def residuals(self, parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return log measured over predicted, and the slopes of the latter."""
+        predicted, slopes = log_time(parameters, self.points.at, self.shape)
+        return self.points.log_time - predicted, slopes
+
+    def state(self, parameters: np.ndarray) -> State:
+        """Evaluate parameters."""
+        residuals, slopes = self.residuals(parameters)
+        weights = self.process.solve(residuals)
+        offset = parameters - self.belief.mean
+        cost = residuals @ weights + offset @ self.precision @ offset
+        return State(cost=float(cost) / 2, slopes=slopes, weights=weights)
+
+    def climb(
+        self, parameters: np.ndarray, num_steps: int, fixed: int | None = None
+    ) -> tuple[np.ndarray, float]:
+        """Take Levenberg-Marquardt steps; one parameter may be held fixed."""
+        precision, damping = self.precision, 1e-2
+        state = self.state(parameters)
+        for _ in range(num_steps):
+            pull = state.slopes.T @ state.weights
+            pull -= precision @ (parameters - self.belief.mean)
+            curvature = state.slopes.T @ self.process.solve(state.slopes) + precision
+            if fixed is not None:
+                curvature[fixed, :] = curvature[:, fixed] = 0.0
+                curvature[fixed, fixed], pull[fixed] = 1.0, 0.0
+            for _ in range(6):
+                damped = curvature + damping * np.diag(np.diag(curvature))
+                step = np.linalg.solve(damped, pull)
+                tried = parameters + np.clip(step, -_LONGEST_STEP, _LONGEST_STEP)
+                after = self.state(tried)
+                if after.cost < state.cost:
+                    break
+                damping *= 6
+            else:
+                break
+            gain = state.cost - after.cost
+            parameters, state, damping = tried, after, max(damping / 8, 1e-8)
+            if gain < _ENOUGH:
+                break
+        return parameters, state.cost
+
+
+def starts(belief: Belief) -> tuple[np.ndarray, np.ndarray]:
+    """Return where to begin: the belief, and one with little exchange."""
+    quiet = belief.mean.copy()
+    quiet[EXCHANGE] -= 1.5
+    quiet[FIXED_SHARE] += 1.0
+    return belief.mean.copy(), quiet
+
+
+def shared_process(points: Points, belief: Belief, shape: Shape) -> Process:
+    """Learn the discrepancy of a curve from one shape, for all shapes."""
+    process = Process.of(points, belief.amplitude_mean)
+    target = Target.of(process, belief, shape)
+    residuals, slopes = target.residuals(belief.mean)
+    few = len(points) < _MAJORITY
+    process = process.tuned(residuals, slopes, belief, may_be_rough=few)
+    target = Target.of(process, belief, shape)
+    climbs = [target.climb(start, _FIRST_STEPS) for start in starts(belief)]
+    parameters = min(climbs, key=lambda climbed: climbed[1])[0]
+    for again in (False, True):
+        residuals, slopes = target.residuals(parameters)
+        errors = residuals + slopes @ (parameters - belief.mean)
+        process = process.tuned(errors, slopes, belief, may_be_rough=few or again)
+        if not few:
+            process = process.doubting(residuals)
+        target = Target.of(process, belief, shape)
+        parameters, _ = target.climb(parameters, _NEXT_STEPS)
+    return process
+
+
+def _along_jump(target: Target, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    """Split nodes along a node jump that no point tells of."""
+    if (target.points.at.num_nodes > 1).any():
+        return nodes
+    found = []
+    for node in nodes:
+        deviation = float(np.sqrt(node.covariance[NODE_JUMP, NODE_JUMP]))
+        along = node.covariance[NODE_JUMP] / deviation
+        within = node.covariance - (1 - _JUMP_LEFT) * np.outer(along, along)
+        found += [
+            _node(target, node.parameters + offset * along, within, node.share * share)
+            for offset, share in zip(_JUMP_OFFSETS, _JUMP_SHARES, strict=True)
+        ]
+    return tuple(found)
+
+
+def _along_share(
+    target: Target, parameters: np.ndarray, covariance: np.ndarray
+) -> tuple[Node, ...]:
+    if covariance[FIXED_SHARE, FIXED_SHARE] < _WIDE_ODDS**2:
+        return (_node(target, parameters, covariance, 1.0),)
+    free = np.arange(NUM_PARAMETERS) != FIXED_SHARE
+    found, logs = [], []
+    for offset in _ODDS_OFFSETS:
+        moved = parameters.copy()
+        moved[FIXED_SHARE] += offset
+        if offset:
+            moved, _ = target.climb(moved, 5, fixed=FIXED_SHARE)
+        state = target.state(moved)
+        precision = state.slopes.T @ target.process.solve(state.slopes)
+        precision = (precision + target.precision)[np.ix_(free, free)]
+        within = np.zeros_like(covariance)
+        within[np.ix_(free, free)] = np.linalg.inv(precision)
+        found.append((moved, within))
+        logs.append(-state.cost - float(np.linalg.slogdet(precision)[1]) / 2)
+    shares = np.exp(np.array(logs) - max(logs)) * np.gradient(_ODDS_OFFSETS)
+    shares /= shares.sum()
+    shares = np.where(shares < _LEAST_WEIGHT, 0.0, shares)
+    shares /= shares.sum()
+    return tuple(
+        _node(target, moved, within, float(share))
+        for (moved, within), share in zip(found, shares, strict=True)
+        if share > 0
+    )
+
+
+def _node(
+    target: Target, parameters: np.ndarray, covariance: np.ndarray, share: float
+) -> Node:
+    state = target.state(parameters)
+    return Node(
+        parameters=parameters,
+        covariance=covariance,
+        slopes=state.slopes,
+        weights=state.weights,
+        share=share,
+    )

@@ -1,0 +1,116 @@
+"""How long trials hold their devices, learnt from those that ended."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from scalelab.experiment.trial import Trial
+from scalelab.inputs.allocation import Allocation
+from scalelab.inputs.outcome import Outcome
+from scalelab.plan.source import Observation, TrialSource
+
+UNKNOWN_S = 30.0
+"""Until the first trial has ended, all are taken to be equally long."""
+
+_Work = tuple[str, int, int, int, int, str, str, str | None]
+"""Kind, devices, nodes, local batch, accumulation; precision, parallelism, group."""
+
+
+class Durations:
+    """Seconds by what a trial does; seeds and repeats take equally long."""
+
+    def __init__(self, rows: Iterable[Observation] = ()) -> None:
+        self._seconds: dict[_Work, float] = {}
+        for row in rows:
+            self.learn(row)
+
+    def learn(self, row: Observation) -> None:
+        """Remember how long a trial held its devices, if it measured something."""
+        held = row.get("allocated_gpu_s")
+        if held is not None and Outcome(row["outcome"]).is_measurement:
+            self._seconds[_work_of(row)] = held / row["world_size"]
+
+    def estimate(self, trial: Trial) -> float | None:
+        """Return seconds: of an equal trial, else of the most similar one of its kind.
+
+        None where no trial of the kind has ended.
+        """
+        work = _work(trial)
+        if work in self._seconds:
+            return self._seconds[work]
+        alike = [known for known in self._seconds if known[0] == work[0]]
+        if not alike:
+            return None
+        return self._seconds[min(alike, key=lambda known: _distance(known, work))]
+
+    def gpu_hours(self, trials: Iterable[Trial]) -> float | None:
+        """Return the device-hours of trials; None where a kind is unknown."""
+        total_s = 0.0
+        for trial in trials:
+            seconds = self.estimate(trial)
+            if seconds is None:
+                return None
+            total_s += seconds * trial.world_size
+        return total_s / 3600
+
+
+class TimedSource:
+    """A trial source that remembers how long its trials held their devices.
+
+    Parameters
+    ----------
+    source
+        Proposes the trials.
+    """
+
+    def __init__(self, source: TrialSource) -> None:
+        self._source = source
+        self._durations = Durations()
+
+    def ask(self) -> Trial | None:
+        """Return the source's next trial."""
+        return self._source.ask()
+
+    def tell(self, observation: Observation) -> None:
+        """Learn a trial's duration and tell the source its outcome."""
+        self._durations.learn(observation)
+        self._source.tell(observation)
+
+    def estimate(self, trial: Trial, allocation: Allocation) -> float:
+        """Return seconds a trial will hold its devices, for reservations only."""
+        seconds = self._durations.estimate(trial)
+        return UNKNOWN_S if seconds is None else seconds
+
+
+def _work(trial: Trial) -> _Work:
+    return (
+        trial.kind.value,
+        trial.world_size,
+        trial.allocation.num_nodes,
+        trial.local_batch_size,
+        trial.gradient_accumulation_steps,
+        trial.precision,
+        trial.parallelism,
+        trial.node_group,
+    )
+
+
+def _work_of(row: Observation) -> _Work:
+    return (
+        row["kind"],
+        row["world_size"],
+        row["num_nodes"],
+        row["local_batch_size"],
+        row["gradient_accumulation_steps"],
+        row["precision"],
+        row["parallelism"],
+        row.get("node_group"),
+    )
+
+
+def _distance(one: _Work, other: _Work) -> tuple[int, float]:
+    """Say how unlike two trials are: other settings first, then sizes in doublings."""
+    settings = sum(a != b for a, b in zip(one[5:], other[5:], strict=True))
+    sizes = zip(one[1:5], other[1:5], strict=True)
+    return settings, sum(abs(math.log2(a / b)) for a, b in sizes)

@@ -1,0 +1,194 @@
+"""The axes of an experiment other than devices and batch: setups and allocations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING
+
+from scalelab.errors import SpecError
+from scalelab.inputs.allocation import Allocation
+from scalelab.inputs.document import Scalar
+
+if TYPE_CHECKING:
+    from scalelab.experiment.spec import Experiment
+    from scalelab.site.profile import Site
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """How the program runs, whatever the devices and the batch; decides what fits.
+
+    Parameters
+    ----------
+    precision, parallelism
+        As in a trial.
+    axes
+        The further axes, name and value, sorted by name.
+    node_group
+        As in a trial.
+    """
+
+    precision: str
+    parallelism: str
+    axes: tuple[tuple[str, Scalar], ...]
+    node_group: str | None = None
+
+    @property
+    def options(self) -> Mapping[str, Scalar]:
+        """Value of ``Trial.options``."""
+        return dict(self.axes)
+
+    def __str__(self) -> str:
+        axes = (f"{name}={value}" for name, value in self.axes)
+        group = [f"node_group={self.node_group}"] if self.node_group else []
+        return " ".join([self.precision, self.parallelism, *axes, *group])
+
+
+def num_combinations(experiment: Experiment) -> int:
+    """Return how many combinations of listed values there are, cheaply."""
+    local = experiment.local_batch_size
+    axes = [
+        experiment.gpus or (),
+        experiment.nodes or (),
+        experiment.gpus_per_node or (),
+        local if isinstance(local, tuple) else (),
+        experiment.global_batch_size or (),
+        experiment.precision,
+        experiment.parallelism,
+        experiment.node_group or (),
+        *experiment.options.values(),
+    ]
+    return math.prod(max(1, len(axis)) for axis in axes)
+
+
+def node_groups(experiment: Experiment, site: Site) -> tuple[str | None, ...]:
+    """Return the node groups that trials run on: those asked for, else the first.
+
+    Raises
+    ------
+    SpecError
+        If the site has no such group.
+    """
+    asked = experiment.node_group
+    if asked is None:
+        return tuple(site.groups)[:1]
+    for name in asked:
+        site.in_group(name)
+    return asked
+
+
+def setups(experiment: Experiment, site: Site) -> tuple[Setup, ...]:
+    """Return every combination of node group, precision, parallelism and options.
+
+    Raises
+    ------
+    SpecError
+        If the site has no such node group.
+    """
+    names = sorted(experiment.options)
+    axes = product(*(experiment.options[name] for name in names))
+    return tuple(
+        Setup(
+            precision.value, parallelism, tuple(zip(names, values, strict=True)), group
+        )
+        for group, precision, parallelism, values in product(
+            node_groups(experiment, site),
+            experiment.precision,
+            experiment.parallelism,
+            axes,
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The devices that trials get.
+
+    Parameters
+    ----------
+    of_group
+        Allocations by node group, in the order written.
+    left_out
+        Why a group has not all that is asked for, one sentence each.
+    """
+
+    of_group: Mapping[str | None, tuple[Allocation, ...]]
+    left_out: tuple[str, ...]
+
+
+def places(experiment: Experiment, site: Site) -> Places:
+    """Return the devices that trials get in each node group.
+
+    Raises
+    ------
+    SpecError
+        If no group has as much as is asked for, or one has nothing of it.
+    """
+    asked = _asked(experiment)
+    of_group: dict[str | None, tuple[Allocation, ...]] = {}
+    problems: dict[_Asked, list[SpecError]] = {each: [] for each in asked}
+    for name in node_groups(experiment, site):
+        found: list[Allocation] = []
+        for each in asked:
+            try:
+                found.append(_allocation(*each, site.groups[name]))
+            except SpecError as error:
+                problems[each].append(error)
+        if not found:
+            raise problems[asked[0]][-1]
+        of_group[name] = tuple(found)
+    for errors in problems.values():
+        if len(errors) == len(of_group):
+            raise errors[0]
+    said = tuple(str(problem) for errors in problems.values() for problem in errors)
+    return Places(of_group, said)
+
+
+_Asked = tuple[int | None, int]
+"""Nodes, None: as few as do; and devices, of each node or in all."""
+
+
+def _asked(experiment: Experiment) -> list[_Asked]:
+    if experiment.gpus:
+        return [(None, num_devices) for num_devices in experiment.gpus]
+    return list(product(experiment.nodes or (), experiment.gpus_per_node or ()))
+
+
+def _allocation(nodes: int | None, devices: int, site: Site) -> Allocation:
+    if nodes is None:
+        return _packed(devices, site)
+    return _explicit(nodes, devices, site)
+
+
+def _packed(num_devices: int, site: Site) -> Allocation:
+    limit = site.num_devices
+    if limit is not None and num_devices > limit:
+        raise SpecError(
+            f"gpus={num_devices} is more than site {site.name!r} has: "
+            f"{site.num_nodes} x {site.devices_per_node} = {limit} "
+            f"{_device_word(site)}. Use at most "
+            f"{limit}, or say in the site that it has more (nodes, gpus_per_node)."
+        )
+    return Allocation.packed(num_devices, site.devices_per_node)
+
+
+def _explicit(nodes: int, per_node: int, site: Site) -> Allocation:
+    if per_node > site.devices_per_node:
+        raise SpecError(
+            f"gpus_per_node={per_node} is more than a node of site {site.name!r} has: "
+            f"{site.devices_per_node} {_device_word(site)}. Use at most that many, or "
+            "change gpus_per_node in the site."
+        )
+    if site.num_nodes is not None and nodes > site.num_nodes:
+        raise SpecError(
+            f"nodes={nodes} is more than site {site.name!r} has: {site.num_nodes}. Use "
+            "at most that many, or change nodes in the site."
+        )
+    return Allocation(devices_per_node=(per_node,) * nodes)
+
+
+def _device_word(site: Site) -> str:
+    return "GPUs" if site.device_type == "cuda" else "cores"

@@ -1,0 +1,84 @@
+"""The shell lines that start the recommended job, for its batch script."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from scalelab.errors import SpecError
+from scalelab.experiment.sections import Launcher
+from scalelab.inputs.placeholders import fill_placeholders
+from scalelab.recommend.answer.recommendation import Recommendation
+from scalelab.site.profile import Scheduler, Site
+
+if TYPE_CHECKING:
+    from scalelab.experiment.spec import Experiment
+
+_RENDEZVOUS_PORT = 29500
+
+
+def job_lines(experiment: Experiment, site: Site, answer: Recommendation) -> list[str]:
+    """Return the experiment's command with the recommended values filled in.
+
+    Placeholders that only a sweep knows become the job's own: ``{trial_dir}`` is the
+    directory the job is submitted from. A built-in workload has no command; the line is
+    then a comment that says what to start.
+
+    Raises
+    ------
+    SpecError
+        If the nodes hold different numbers of ranks, which no launch line can say.
+    """
+    row = answer.chosen
+    if row.world_size % row.num_nodes:
+        raise SpecError(
+            f"{row.world_size} ranks on {row.num_nodes} nodes are uneven ("
+            f"{row.allocation}); a job script starts as many on each. Pass --gpus with "
+            f"multiples of {row.num_nodes}."
+        )
+    if experiment.command is None:
+        batch = row.batch
+        return [
+            f"# Start your training here: {row.world_size} ranks, "
+            f"local batch {batch.local_batch_size}, "
+            f"{batch.gradient_accumulation_steps} accumulation steps."
+        ]
+    command = fill_placeholders(experiment.command, _values(experiment, answer))
+    if experiment.launcher is Launcher.NONE:
+        return [command]
+    return [_torchrun(command, site, row.num_nodes, row.world_size // row.num_nodes)]
+
+
+def _values(experiment: Experiment, answer: Recommendation) -> dict[str, object]:
+    row, rate, rates = answer.chosen, answer.learning_rate, experiment.learning_rate
+    batch, per_node = row.batch, row.world_size // row.num_nodes
+    return {
+        "local_batch_size": batch.local_batch_size,
+        "global_batch_size": batch.global_batch_size,
+        "batch_size_per_node": batch.local_batch_size * per_node,
+        "gradient_accumulation_steps": batch.gradient_accumulation_steps,
+        **({"learning_rate": f"{rate.value:g}"} if rate else {}),
+        **({"base_learning_rate": f"{rates.base:g}"} if rates else {}),
+        "world_size": row.world_size,
+        "num_nodes": row.num_nodes,
+        "gpus_per_node": per_node,
+        "seed": experiment.seed[0],
+        "trial_dir": ".",
+        **row.settings,
+    }
+
+
+def _torchrun(command: str, site: Site, num_nodes: int, ranks_per_node: int) -> str:
+    """Return the command under torchrun, once per node."""
+    words = shlex.split(command)
+    program = words[1:] if words[0].startswith("python") else ["--no-python", *words]
+    ranks = f"--nproc-per-node={ranks_per_node}"
+    if num_nodes == 1:
+        return shlex.join(["torchrun", "--standalone", ranks, *program])
+    if site.scheduler is Scheduler.SLURM:
+        first = '"$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
+        meet = f'--rdzv-backend=c10d --rdzv-endpoint={first}:{_RENDEZVOUS_PORT}"'
+        rest = shlex.join([ranks, *program])
+        return f"srun torchrun --nnodes={num_nodes} {meet} {rest}"
+    lead = f"torchrun --nnodes={num_nodes} --node-rank=... --master-addr=..."
+    return f"# On each node: {lead} {shlex.join([ranks, *program])}"

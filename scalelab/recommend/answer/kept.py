@@ -1,0 +1,105 @@
+"""Answers kept on disk, so that a question asked again is answered at once.
+
+A sweep, its report and ``recommend`` with another rendering ask the same question of
+the same run. An answer holds for the records and the code it was made from; it is kept
+as JSON and only ever read as such.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from scalelab.experiment.job import Job
+from scalelab.inputs.document import Scalar
+from scalelab.recommend.answer.recommendation import Recommendation
+from scalelab.recommend.question.objective import Constraints
+from scalelab.records.attempt_io import storing, write_atomically
+
+_MOST = 20  # answers of one run
+_CODE = ("inputs", "kinds", "site", "experiment", "plan", "records", "laws", "recommend")
+_SUFFIXES = (".py", ".json")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Question:
+    """What is asked of a run; its ``repr`` tells it from every other question."""
+
+    job: Job | None
+    limits: Constraints
+    price_per_gpu_hour_usd: float | None
+    gpus: tuple[int, ...]
+    select: Mapping[str, Scalar]
+    law: str
+    learn_from: tuple[str, ...]
+
+
+class KeptAnswers:
+    """The latest answers about one state of a run.
+
+    Parameters
+    ----------
+    path
+        The file.
+    source
+        What changes whenever the run's records do.
+    """
+
+    def __init__(self, path: Path, source: Mapping[str, Any]) -> None:
+        self._path = path
+        self._source = {**source, "code": _code()}
+
+    def find(self, question: str) -> Recommendation | None:
+        """Return the answer to a question; None if it is not kept."""
+        from pydantic import TypeAdapter
+
+        found = self._read().get(_key(question))
+        if found is None:
+            return None
+        try:
+            return TypeAdapter(Recommendation).validate_python(found)
+        except ValueError:
+            return None
+
+    def keep(self, question: str, answer: Recommendation) -> None:
+        """Keep an answer beside the latest others.
+
+        Raises
+        ------
+        StoreError
+            If the disk refuses.
+        """
+        answers = {**self._read(), _key(question): asdict(answer)}
+        latest = dict(list(answers.items())[-_MOST:])
+        kept = {"source": self._source, "answers": latest}
+        content = json.dumps(kept, default=lambda scalar: scalar.item())  # of NumPy
+        with storing(self._path):
+            self._path.parent.mkdir(exist_ok=True)
+        write_atomically(self._path, content.encode(), durable=False)
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            kept = json.loads(self._path.read_bytes())
+            return dict(kept["answers"]) if kept["source"] == self._source else {}
+        except (OSError, ValueError, LookupError, TypeError):
+            return {}
+
+
+def _key(question: str) -> str:
+    return sha256(question.encode()).hexdigest()
+
+
+def _code() -> str:
+    """Return what changes whenever the code or the beliefs behind an answer do."""
+    package = Path(__file__).parents[2]
+    sources = sorted(path for room in _CODE for path in (package / room).rglob("*"))
+    stats = [
+        (path.name, path.stat().st_size, path.stat().st_mtime_ns)
+        for path in sources
+        if path.suffix in _SUFFIXES
+    ]
+    return sha256(repr(stats).encode()).hexdigest()

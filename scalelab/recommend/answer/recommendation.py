@@ -1,0 +1,263 @@
+"""The answer as plain values; text, JSON and the report are renderings of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from scalelab.inputs.document import Scalar
+from scalelab.inputs.numerals import Interval
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchPlan:
+    """How the samples of one optimiser step are spread over ranks and passes.
+
+    ``global_batch_size = local_batch_size * data_parallel_size *
+    gradient_accumulation_steps``.
+    """
+
+    local_batch_size: int
+    data_parallel_size: int
+    gradient_accumulation_steps: int
+    global_batch_size: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OutlookRow:
+    """What one allocation would do for the job.
+
+    Parameters
+    ----------
+    allocation
+        Devices per node, e.g. ``4x4`` (nodes x devices) or ``2x4+2``.
+    world_size, num_nodes
+        Devices and nodes.
+    batch
+        The fastest batch arithmetic that is allowed there.
+    settings
+        Values of the swept axes that differ between curves, e.g. ``precision``.
+    step_time_s, throughput_samples_per_s
+        Predicted, per optimiser step and global.
+    samples
+        Training samples the job needs at this global batch size.
+    time_s, gpu_hours
+        For the whole job, with the interval of :attr:`Recommendation.interval`.
+    cost_usd
+        What the devices, or the nodes they are on, are charged; None without a price.
+    scaling_efficiency
+        Device-hours of the baseline over device-hours here; 1.0 is ideal, may exceed 1.
+    next_world_size
+        Devices of the next doubling, or of the next larger row; None for the last.
+    next_time_change, next_gpu_hours_change
+        Relative change there, e.g. -0.45 for 45% less; None for the last.
+    basis
+        ``measured``, ``interpolated`` or ``extrapolated``.
+    probability
+        Probability of meeting every constraint, in [0, 1]; None without constraints.
+    is_pareto
+        No other row is both faster and cheaper in device-hours.
+    is_chosen, is_baseline
+        The recommended row; the row efficiencies refer to.
+    """
+
+    allocation: str
+    world_size: int
+    num_nodes: int
+    batch: BatchPlan
+    settings: Mapping[str, Scalar]
+    step_time_s: Interval
+    throughput_samples_per_s: Interval
+    samples: Interval
+    time_s: Interval
+    gpu_hours: Interval
+    cost_usd: Interval | None
+    scaling_efficiency: float
+    next_world_size: int | None
+    next_time_change: float | None
+    next_gpu_hours_change: float | None
+    basis: str
+    probability: float | None
+    is_pareto: bool
+    is_chosen: bool
+    is_baseline: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Knee:
+    """Where the next doubling returns less than ``marginal_return``.
+
+    Parameters
+    ----------
+    lo, hi
+        World sizes that bound the knee; None: beyond the last row.
+    marginal_return
+        Speed-up gained per device added, in [0, 1], below which returns diminish.
+    term
+        The term of the law that grows most there, in words.
+    probability_in_range
+        Share of the posterior whose knee lies at or below the last row, in [0, 1].
+    """
+
+    lo: int | None
+    hi: int | None
+    marginal_return: float
+    term: str
+    probability_in_range: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NextTrial:
+    """The measurement that would change the answer most.
+
+    Parameters
+    ----------
+    allocation, world_size, batch, steps
+        What to run.
+    gpu_hours
+        Estimated device-hours; None where nothing measured says how long a step takes.
+    why
+        What it would settle, in words.
+    """
+
+    allocation: str
+    world_size: int
+    batch: BatchPlan
+    steps: int
+    gpu_hours: float | None
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LearningRatePlan:
+    """The learning rate to use, and the rule it follows."""
+
+    rule: str
+    value: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ParameterRow:
+    """One fitted parameter of a law."""
+
+    law: str
+    curve: str
+    name: str
+    value: float
+    lo: float
+    hi: float
+    unit: str
+    is_identified: bool
+    remedy: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recommendation:
+    """Which allocation to use, what it costs, and what that rests on.
+
+    Parameters
+    ----------
+    workload, device_name, node_group
+        What was measured, on what; the site's node group, empty where nodes are alike.
+    device_word, device_hour_word
+        What a device is called here: ``GPU``/``GPU-h``, ``CPU slot``/``core-h``,
+        ``emulated GPU``/``emulated GPU-h``.
+    rows
+        One per world size, the fastest placement and batch of each, increasing.
+    meets_constraints
+        False: ``chosen`` is the closest alternative.
+    limits
+        What the chosen row must hold, in words, e.g. ``< 4 h``; empty without limits.
+    objective
+        The rule by which the row was chosen, in words.
+    interval
+        Probability mass of every interval, e.g. 0.8.
+    baseline
+        What efficiencies refer to, e.g. ``one full node``.
+    learning_rate
+        None where no learning rate was measured.
+    knee
+        None with fewer than two rows.
+    next_trial
+        None where no measurement would change the answer.
+    price
+        What is charged per hour and who says so, in a sentence; None: not known.
+    notes
+        Assumptions and limits, one sentence each.
+    unsupported
+        What could not be answered and which measurement would, one sentence each.
+    left_out
+        Number of observations that the law of step time leaves out, by reason.
+    left_out_of_convergence
+        The same of the law of samples to a target; a row may count in both.
+    num_observations
+        Observations given.
+    sweep_gpu_hours
+        Device-hours the observations cost; None where not recorded.
+    is_emulated
+        Times were declared, not measured.
+    law, formula
+        Name of the step-time law, and its formula with its source.
+    elsewhere
+        The row recommended in each other node group, by its name.
+    parameters
+        Fitted parameters of all laws, for ``--explain``.
+    """
+
+    workload: str
+    device_name: str
+    node_group: str
+    device_word: str
+    device_hour_word: str
+    rows: tuple[OutlookRow, ...]
+    meets_constraints: bool
+    limits: tuple[str, ...]
+    objective: str
+    interval: float
+    baseline: str
+    learning_rate: LearningRatePlan | None
+    knee: Knee | None
+    next_trial: NextTrial | None
+    price: str | None
+    notes: tuple[str, ...]
+    unsupported: tuple[str, ...]
+    left_out: Mapping[str, int]
+    left_out_of_convergence: Mapping[str, int]
+    num_observations: int
+    sweep_gpu_hours: float | None
+    is_emulated: bool
+    law: str
+    formula: str
+    elsewhere: Mapping[str, OutlookRow] = field(default_factory=dict)
+    parameters: tuple[ParameterRow, ...] = field(default=())
+
+    @property
+    def chosen(self) -> OutlookRow:
+        """The recommended row."""
+        return next(row for row in self.rows if row.is_chosen)
+
+    @property
+    def pareto(self) -> tuple[OutlookRow, ...]:
+        """Rows that no other row beats in both time and device-hours."""
+        return tuple(row for row in self.rows if row.is_pareto)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values; a number that is not finite becomes None."""
+        values: dict[str, Any] = _plain(asdict(self))
+        return values
+
+
+def _plain(value: Any) -> Any:
+    """Replace what JSON has no word for: infinite ends, NumPy scalars, tuples."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    is_finite = not isinstance(value, float) or math.isfinite(value)
+    return value if is_finite else None

@@ -1,0 +1,133 @@
+"""Where more devices stop paying, as an interval, and which term is to blame."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from scalelab.laws.rows import configurations
+from scalelab.laws.step_time.law import StepTimeLaw
+from scalelab.recommend.answer.recommendation import Knee
+
+_TAIL = 0.1
+_WORDS = {
+    "fixed": "fixed cost per pass",
+    "per_sample": "computation of small local batches",
+    "imbalance": "waiting for the slowest rank",
+    "intra_node": "intra-node all-reduce",
+    "inter_node": "inter-node all-reduce",
+}
+_SAMPLES = "a larger batch needs more samples"
+_UNKNOWN = "step time grows"
+
+
+def marginal_return(time_s: np.ndarray, world_size: np.ndarray) -> np.ndarray:
+    """Return the speed-up gained per device added, between neighbouring sizes.
+
+    Parameters
+    ----------
+    time_s : ndarray, shape (..., n_sizes)
+    world_size : ndarray, shape (n_sizes,)
+        Increasing.
+
+    Returns
+    -------
+    ndarray, shape (..., n_sizes - 1)
+        1 where time falls as devices rise, 0 where it stays; may leave [0, 1].
+    """
+    speed_up = time_s[..., :-1] / time_s[..., 1:]
+    return np.asarray((speed_up - 1) / (world_size[1:] / world_size[:-1] - 1))
+
+
+def last_paying(time_s: np.ndarray, world_size: np.ndarray, least: float) -> np.ndarray:
+    """Return the index of the last size before the first step that does not pay.
+
+    Parameters
+    ----------
+    time_s : ndarray, shape (n_draws, n_sizes)
+    world_size : ndarray, shape (n_sizes,)
+    least
+        Smallest marginal return that pays.
+    """
+    if len(world_size) == 1:
+        return np.zeros(len(time_s), dtype=int)
+    fails = marginal_return(time_s, world_size) < least
+    never = ~fails.any(axis=1)
+    return np.where(never, len(world_size) - 1, fails.argmax(axis=1))
+
+
+def find_knee(
+    time_s: np.ndarray,
+    questions: pd.DataFrame,
+    samples: np.ndarray,
+    law: StepTimeLaw,
+    least: float,
+) -> Knee | None:
+    """Find where returns diminish.
+
+    Parameters
+    ----------
+    time_s : ndarray, shape (n_draws, n_sizes)
+        Expected time of the job.
+    questions
+        One per size, by world size.
+    samples : ndarray, shape (n_sizes,)
+        Samples the job needs.
+    law
+        Names the term that grows.
+    least
+        Smallest marginal return that pays.
+    """
+    sizes = questions["world_size"].to_numpy(float)
+    if len(sizes) < 2:
+        return None
+    index = last_paying(time_s, sizes, least)
+    inside = index < len(sizes) - 1
+    # without a knee in range, the upper end is unknown and sorts last
+    above = np.append(sizes, np.inf)[index + 1]
+    lo = float(
+        np.quantile(np.where(inside, sizes[index], np.inf), _TAIL, method="lower")
+    )
+    hi = float(np.quantile(above, 1 - _TAIL, method="higher"))
+    return Knee(
+        lo=int(lo) if np.isfinite(lo) else None,
+        hi=int(hi) if np.isfinite(hi) else None,
+        marginal_return=least,
+        term=_term(index[inside], questions, samples, law),
+        probability_in_range=float(inside.mean()),
+    )
+
+
+def _term(
+    index: np.ndarray,
+    questions: pd.DataFrame,
+    samples: np.ndarray,
+    law: StepTimeLaw,
+) -> str:
+    """Name what keeps the time from falling as devices rise, at the likeliest knee."""
+    at = int(np.bincount(index).argmax()) if len(index) else len(samples) - 2
+    before, after = (
+        _seconds(questions.iloc[[i]], float(samples[i]), law) for i in (at, at + 1)
+    )
+    if not before or not after:
+        return _UNKNOWN
+    sizes = questions["world_size"].to_numpy(float)
+    shrink = sizes[at] / sizes[at + 1]
+    losses = {_WORDS[name]: after[name] - before[name] * shrink for name in _WORDS}
+    growth = float(samples[at + 1] / samples[at])
+    losses[_SAMPLES] = sum(after.values()) * (1 - 1 / growth)
+    return max(losses, key=lambda words: losses[words])
+
+
+def _seconds(
+    configuration: pd.DataFrame, samples: float, law: StepTimeLaw
+) -> dict[str, float]:
+    """Return the job's seconds by term on one allocation; empty without terms."""
+    parts = law.terms(configuration)
+    if parts is None:
+        return {}
+    batch = configurations(configuration)["global_batch_size"].iloc[0]
+    return {
+        name: float(np.median(getattr(parts, name))) * samples / batch
+        for name in _WORDS
+    }

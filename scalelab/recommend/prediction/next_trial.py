@@ -1,0 +1,166 @@
+"""The measurement whose result would change the answer most.
+
+The value of knowing a row's step time is what the best choice would gain on average if
+it were known (expected value of partial perfect information), estimated from the draws
+by sorting them by that row's time.
+
+References
+----------
+Strong et al. 2014, *Estimating multiparameter partial expected value of perfect
+information from a probabilistic sensitivity analysis sample*, Medical Decision
+Making 34.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from scalelab.inputs.allocation import Allocation
+from scalelab.laws.rows import numbers
+from scalelab.laws.support import Gap, Support
+from scalelab.recommend.answer.recommendation import BatchPlan, NextTrial, OutlookRow
+from scalelab.recommend.prediction.knee import last_paying
+from scalelab.recommend.question.candidates import BatchRule, allocation_label
+from scalelab.recommend.question.objective import Constraints, Spending
+
+_NUM_BINS = 8
+_WORTH = 0.03  # of the loss: a smaller gain is not worth a measurement
+_USUAL_STEPS = 60
+
+
+def loss(spent: Spending, sizes: np.ndarray, limits: Constraints) -> np.ndarray:
+    """Return what choosing each row costs, by draw, shape (n_draws, n_rows).
+
+    With a time limit money or device-hours, with a limit on cost the time, a broken
+    limit costing more than any row that holds it; without limits the doublings away
+    from the knee.
+    """
+    if not limits.any_limit:
+        knee = last_paying(spent.time_s, sizes, limits.min_marginal_return)
+        return np.asarray(np.abs(np.log2(sizes / sizes[knee][:, None])))
+    value = spent.cost if limits.max_time_s is not None else spent.time_s
+    scale = np.median(value, axis=0).min()
+    largest = (value / scale).max(axis=1, keepdims=True)
+    excess = np.minimum(limits.excess(spent), 10.0)
+    broken = largest + excess
+    held = limits.held(spent)
+    return np.asarray(np.where(held, value / scale, broken))
+
+
+def value_of_knowing(losses: np.ndarray, time_s: np.ndarray) -> np.ndarray:
+    """Return the expected gain of knowing each row's time, shape (n_rows,).
+
+    Parameters
+    ----------
+    losses, time_s : ndarray, shape (n_draws, n_rows)
+    """
+    base = losses.mean(axis=0).min()
+    gains = []
+    for column in np.argsort(time_s, axis=0).T:
+        bins = np.array_split(losses[column], _NUM_BINS)
+        informed = [len(part) * part.mean(axis=0).min() for part in bins]
+        gains.append(base - sum(informed) / len(losses))
+    return np.array(gains)
+
+
+def next_trial(
+    rows: tuple[OutlookRow, ...],
+    losses: np.ndarray,
+    time_s: np.ndarray,
+    gaps: tuple[Gap, ...],
+    frame: pd.DataFrame,
+    rule: BatchRule,
+    within: Allocation | None,
+) -> NextTrial | None:
+    """Return the most useful measurement, or None where none would change the answer.
+
+    Parameters
+    ----------
+    rows
+        The outlook.
+    losses, time_s : ndarray, shape (n_draws, n_rows)
+        See :func:`loss`; time of the job.
+    gaps
+        What the law leaves open.
+    frame
+        Observations: how many steps a trial takes, how long it takes to start.
+    rule
+        Batches allowed.
+    within
+        All there is to measure on; None: no limit.
+    """
+    steps = _usual_steps(frame)
+    open_rows = np.array(
+        [row.basis != "measured" and _fits(row, within) for row in rows]
+    )
+    gain = np.where(open_rows, value_of_knowing(losses, time_s), 0.0)
+    best = int(gain.argmax())
+    if gain[best] > _WORTH * max(losses.mean(axis=0).min(), 1.0):
+        why = "its step time decides between the best allocations"
+        return _measuring(rows[best], steps, frame, why)
+    chosen = next(row for row in rows if row.is_chosen)
+    if chosen.basis != Support.MEASURED and _fits(chosen, within):
+        return _measuring(chosen, steps, frame, "the answer was not measured")
+    closable = [gap for gap in gaps if _fits(gap, within)]
+    return _closing(closable[0], rows, steps, frame, rule) if closable else None
+
+
+def _fits(asked: OutlookRow | Gap, within: Allocation | None) -> bool:
+    """Tell whether there are enough devices and nodes."""
+    return within is None or (
+        asked.world_size <= within.world_size and asked.num_nodes <= within.num_nodes
+    )
+
+
+def _measuring(row: OutlookRow, steps: int, frame: pd.DataFrame, why: str) -> NextTrial:
+    return NextTrial(
+        allocation=row.allocation,
+        world_size=row.world_size,
+        batch=row.batch,
+        steps=steps,
+        gpu_hours=_hours(row.world_size, steps, row.step_time_s.value, frame),
+        why=why,
+    )
+
+
+def _closing(
+    gap: Gap,
+    rows: tuple[OutlookRow, ...],
+    steps: int,
+    frame: pd.DataFrame,
+    rule: BatchRule,
+) -> NextTrial:
+    """Plan the trial that closes a gap; as long as the longest step seen."""
+    splits = rule.splits(gap.world_size) if rule.fixed else []
+    local, accumulation = splits[0] if splits else (gap.local_batch_size, 1)
+    longest = max(row.step_time_s.value for row in rows)
+    return NextTrial(
+        allocation=allocation_label(gap.world_size, gap.num_nodes),
+        world_size=gap.world_size,
+        batch=BatchPlan(
+            local_batch_size=local,
+            data_parallel_size=gap.world_size,
+            gradient_accumulation_steps=accumulation,
+            global_batch_size=local * accumulation * gap.world_size,
+        ),
+        steps=steps,
+        gpu_hours=_hours(gap.world_size, steps, longest, frame),
+        why=gap.why,
+    )
+
+
+def _usual_steps(frame: pd.DataFrame) -> int:
+    counts = numbers(frame, "num_steps")
+    if "kind" in frame.columns:
+        is_short = (frame["kind"] == "throughput").fillna(False).to_numpy(bool)
+        counts = counts[is_short]
+    known = counts[np.isfinite(counts)]
+    return round(float(np.median(known))) if len(known) else _USUAL_STEPS
+
+
+def _hours(size: int, steps: int, step_time_s: float, frame: pd.DataFrame) -> float:
+    start_up = numbers(frame, "start_up_s")
+    known = start_up[np.isfinite(start_up)]
+    waiting = float(np.median(known)) if len(known) else 0.0
+    return size * (steps * step_time_s + waiting) / 3600

@@ -1,0 +1,265 @@
+"""How steady the machine was: drift over the sweep, slow nodes, disturbed canaries.
+
+A trial that is run again differs from itself only in when and where it ran. So log step
+times are explained by the configuration, the moment and the node, by least squares over
+all throughput trials that were repeated. The canaries (``experiment.canary``) stand at
+both ends of the sweep and evenly between: they give the moment its leverage.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy.special import stdtrit
+
+from scalelab.experiment.trial import FIRST_CANARY, TrialKind
+from scalelab.inputs.numerals import Interval, counted, number
+from scalelab.laws.rows import CONFIGURATION, curve_columns, numbers, step_time_rows
+
+MATERIAL = 0.02
+"""A smaller change is not worth words: repeats differ as much."""
+UNDECIDED = 0.2
+"""An interval of the drift that is wider than this tells nothing."""
+DISTURBED = 0.1
+"""How much longer than usual a canary takes that something disturbed."""
+_TAIL = 0.1  # on either side of an interval of 80%
+_DOUBT = 0.025  # the same of 95%: in one steady sweep of twenty a drift is named
+_MAX_NODES_NAMED = 3
+_SINGULAR = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SlowNode:
+    """A node on which trials clearly took longer than on the others.
+
+    ``excess`` is the relative difference of step times, with its 80% interval.
+    """
+
+    host: str
+    excess: Interval
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Steadiness:
+    """What canaries and other repeats say about the machine.
+
+    Parameters
+    ----------
+    num_canaries
+        Canaries that were timed.
+    hours
+        From the first to the last start of a repeated trial.
+    drift
+        Relative change of step times over these hours, with its 80% interval; None: too
+        few repeats to tell.
+    is_drifting
+        The drift is 2% or more, and its 95% interval excludes 0.
+    num_hosts
+        Nodes that can be compared: trials of one node were repeated on several.
+    slow_nodes
+        Those slower than the rest, by the same rule, the doubt shared among all nodes
+        compared (Bonferroni); the slowest first.
+    disturbances
+        Canaries that took over 10% longer than usual, drift and node accounted for: by
+        how much, as a share.
+    """
+
+    num_canaries: int
+    hours: float
+    drift: Interval | None
+    is_drifting: bool
+    num_hosts: int
+    slow_nodes: tuple[SlowNode, ...]
+    disturbances: tuple[float, ...]
+
+    @property
+    def drift_per_hour(self) -> Interval | None:
+        """The drift divided by the hours."""
+        if self.drift is None:
+            return None
+        ends = (self.drift.value, self.drift.lo, self.drift.hi)
+        value, lo, hi = (end / self.hours for end in ends)
+        return Interval(value=value, lo=lo, hi=hi)
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """What is worth saying; empty where the machine was steady."""
+        return (*self._of_drift(), *self._of_nodes(), *self._of_disturbances())
+
+    def _of_drift(self) -> Iterator[str]:
+        drift, pace = self.drift, self.drift_per_hour
+        if drift and pace and self.is_drifting:
+            change = "longer" if drift.value > 0 else "less time"
+            hourly = f", {_share(pace.value)} per hour" if self.hours >= 1 else ""
+            yield (
+                f"Drift: the same trial took {_share(drift.value)} {change} at the end "
+                f"of the sweep than at its beginning ({_ends(drift)}){hourly}."
+            )
+        elif drift is None or drift.hi - drift.lo > UNDECIDED:
+            known = f" ({drift.lo:+.0%} to {drift.hi:+.0%})" if drift else ""
+            yield (
+                f"Drift: cannot be told from {_canaries(self.num_canaries)}{known}; a "
+                "smaller measure.canary_every runs more."
+            )
+
+    def _of_nodes(self) -> Iterator[str]:
+        others = counted(self.num_hosts - 1, "other node")
+        for node in self.slow_nodes[:_MAX_NODES_NAMED]:
+            yield (
+                f"Slow node: trials took {_share(node.excess.value)} longer on "
+                f"{node.host} than on the {others} ({_ends(node.excess)})."
+            )
+        if more := self.slow_nodes[_MAX_NODES_NAMED:]:
+            yield f"Slow nodes, besides: {', '.join(node.host for node in more)}."
+
+    def _of_disturbances(self) -> Iterator[str]:
+        if found := self.disturbances:
+            yield (
+                f"Disturbed: {len(found)} of {_canaries(self.num_canaries)} took over "
+                f"{_share(DISTURBED)} longer than usual, the worst "
+                f"{_share(max(found))}; did others use the node?"
+            )
+
+
+def steadiness(observations: pd.DataFrame) -> Steadiness | None:
+    """Say how steady the machine was; None: no canary was timed.
+
+    Parameters
+    ----------
+    observations : DataFrame
+        See ``records.columns``. Rows unfit for a fit are left out here, too.
+    """
+    rows = _repeated(observations)
+    is_canary = numbers(rows, "repeat") >= FIRST_CANARY
+    if not is_canary.any():
+        return None
+    repeats = _Repeats(rows)
+    excess = repeats.excess[is_canary]
+    drift, is_drifting = repeats.drift()
+    return Steadiness(
+        num_canaries=int(is_canary.sum()),
+        hours=repeats.hours,
+        drift=drift,
+        is_drifting=is_drifting,
+        num_hosts=len(repeats.hosts),
+        slow_nodes=repeats.slow_nodes(),
+        disturbances=tuple(excess[excess > DISTURBED].tolist()),
+    )
+
+
+def _repeated(observations: pd.DataFrame) -> pd.DataFrame:
+    """Return the timed throughput rows: when, where, what (``configuration``)."""
+    observations = observations.reset_index(drop=True)
+    rows = step_time_rows(observations).frame
+    what = rows.groupby([*curve_columns(rows), *CONFIGURATION], dropna=False).ngroup()
+    moment = ["kind", "repeat", "started_at", "hosts"]
+    rows = rows.assign(configuration=what)
+    rows = rows.join(observations.reindex(columns=moment))
+    is_throughput = rows["kind"].eq(TrialKind.THROUGHPUT).fillna(False).astype(bool)
+    return rows[is_throughput & rows["started_at"].notna()]
+
+
+class _Repeats:
+    """Log step times explained by configuration, moment and node.
+
+    Trials on several nodes say nothing of any one of them: they have no node's term.
+    """
+
+    def __init__(self, rows: pd.DataFrame) -> None:
+        self._configuration = rows["configuration"].to_numpy()
+        since_first = rows["started_at"] - rows["started_at"].min()
+        moments_h = since_first.dt.total_seconds().to_numpy(float) / 3600
+        self.hours = float(moments_h.max())
+        moments = self._within(moments_h / (self.hours or 1.0))
+        ran_on = [_only(hosts) for hosts in rows["hosts"]]
+        names = sorted({name for name in ran_on if name is not None})
+        nodes = np.array([[host == name for name in names] for host in ran_on], float)
+        nodes = self._within(nodes.reshape(len(rows), len(names)))
+        compared = (nodes**2).sum(axis=0) > _SINGULAR
+        self.hosts = [
+            name for name, is_one in zip(names, compared, strict=True) if is_one
+        ]
+        terms = np.column_stack([moments, nodes[:, compared]])
+        logs = self._within(np.log(rows["step_time_s"].to_numpy(float)))
+        products = terms.T @ terms
+        self._inverse = np.linalg.pinv(products, _SINGULAR, hermitian=True)
+        self._told = self._inverse @ products
+        self._effects = self._inverse @ terms.T @ logs
+        self._residuals = logs - terms @ self._effects
+        rank = round(float(np.trace(self._told)))
+        num_configurations = len(np.unique(self._configuration))
+        self._freedom = len(rows) - num_configurations - rank
+
+    def drift(self) -> tuple[Interval | None, bool]:
+        """Return the change from the first to the last moment, and if it is clear."""
+        contrast = np.eye(len(self._effects))[0]
+        change = self._interval(contrast, _TAIL)
+        return change, _is_clear(self._interval(contrast, _DOUBT))
+
+    def slow_nodes(self) -> tuple[SlowNode, ...]:
+        """Return the nodes clearly slower than the mean of the others."""
+        num_hosts = len(self.hosts)
+        found = []
+        for position, host in enumerate(self.hosts):
+            contrast = np.full(1 + num_hosts, -1 / max(1, num_hosts - 1))
+            contrast[0], contrast[1 + position] = 0.0, 1.0
+            excess = self._interval(contrast, _TAIL)
+            surely = self._interval(contrast, _DOUBT / num_hosts)
+            if excess and excess.value > 0 and _is_clear(surely):
+                found.append(SlowNode(host=host, excess=excess))
+        return tuple(sorted(found, key=lambda node: -node.excess.value))
+
+    @property
+    def excess(self) -> np.ndarray:
+        """How much longer than the median of its configuration each row took."""
+        residuals = pd.Series(self._residuals)
+        usual = residuals.groupby(self._configuration).transform("median")
+        return np.asarray(np.expm1(residuals - usual))
+
+    def _within(self, values: np.ndarray) -> np.ndarray:
+        """Return the differences from the mean of each row's configuration."""
+        frame = pd.DataFrame(values)
+        means = frame.groupby(self._configuration).transform("mean")
+        return (frame - means).to_numpy().reshape(values.shape)
+
+    def _interval(self, contrast: np.ndarray, tail: float) -> Interval | None:
+        """Return a combination of effects as a relative change; None: not told."""
+        if self._freedom < 1 or not np.allclose(contrast @ self._told, contrast):
+            return None
+        variance = self._residuals @ self._residuals / self._freedom
+        error = math.sqrt(variance * (contrast @ self._inverse @ contrast))
+        value = float(contrast @ self._effects)
+        reach = float(stdtrit(self._freedom, 1 - tail)) * error
+        ends = (value, value - reach, value + reach)
+        value, lo, hi = (math.expm1(end) for end in ends)
+        return Interval(value=value, lo=lo, hi=hi)
+
+
+def _only(hosts: object) -> str | None:
+    """Return the host of a trial on one node."""
+    if isinstance(hosts, list | np.ndarray) and len(hosts) == 1:
+        return str(hosts[0])
+    return None
+
+
+def _is_clear(change: Interval | None) -> bool:
+    if change is None or abs(change.value) < MATERIAL:
+        return False
+    return change.lo > 0 or change.hi < 0
+
+
+def _share(share: float) -> str:
+    return f"{number(100 * abs(share))}%"
+
+
+def _ends(change: Interval) -> str:
+    least, most = sorted((abs(change.lo), abs(change.hi)))
+    return f"80% interval: {_share(least)} to {_share(most)}"
+
+
+def _canaries(count: int) -> str:
+    return f"{count:,} {'canary' if count == 1 else 'canaries'}"

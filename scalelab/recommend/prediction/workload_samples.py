@@ -1,0 +1,221 @@
+"""How many training samples the job needs at each global batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+import pandas as pd
+
+from scalelab.errors import FitError, NotIdentifiableError, SpecError
+from scalelab.experiment.job import Job
+from scalelab.inputs.target import Target
+from scalelab.laws.convergence.curve import BatchCurve
+from scalelab.laws.convergence.law import ConvergenceLaw
+from scalelab.laws.convergence.rows import WORKERS
+from scalelab.laws.interval import NUM_DRAWS
+from scalelab.laws.rows import CurveKey, numbers
+from scalelab.laws.support import Support
+
+
+class Normalization(StrEnum):
+    """Which samples a batch-norm statistic sees."""
+
+    NONE = "none"
+    LOCAL = "local"
+    GLOBAL = "global"
+
+    @classmethod
+    def of(cls, frame: pd.DataFrame) -> Normalization:
+        """Read it off the rows; a mixture is no rule."""
+        seen = numbers(frame, "normalization_batch_size")
+        known = np.isfinite(seen)
+        for kind, column in (
+            (cls.LOCAL, "local_batch_size"),
+            (cls.GLOBAL, "global_batch_size"),
+        ):
+            if known.any() and (seen == numbers(frame, column))[known].all():
+                return kind
+        return cls.NONE
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SampleNeed:
+    """Where the job's number of samples comes from.
+
+    Parameters
+    ----------
+    job
+        The job; its amount is a cap where there is a target.
+    target
+        The metric to reach; None: the amount is the job.
+    law, keys
+        The convergence law, None without one, and its curves for the target.
+    num_missed
+        Runs that tried for the target, where none reached it; 0 where one did.
+    normalization
+        What batch norm sees of a batch.
+    """
+
+    job: Job | None
+    target: Target | None
+    law: ConvergenceLaw | None
+    keys: tuple[CurveKey, ...]
+    num_missed: int
+    normalization: Normalization
+
+    @classmethod
+    def of(
+        cls, frame: pd.DataFrame, job: Job | None, target: Target | None
+    ) -> SampleNeed:
+        """Decide between the job's own amount and the measured convergence.
+
+        ``target`` replaces the job's own.
+
+        Raises
+        ------
+        NotIdentifiableError
+            The job is a target that was not measured, and has no amount.
+        """
+        if target is None and job is not None:
+            target = job.target
+        law = _convergence(frame)
+        tried = {} if law is None else _tried(law, target)
+        keys = tuple(key for key, curve in tried.items() if curve.num_reached)
+        missed = 0 if keys else sum(curve.num_censored for curve in tried.values())
+        has_amount = job is not None and job.num_samples(1) is not None
+        if target is not None and not keys and not has_amount:
+            raise NotIdentifiableError(
+                f"the number of samples to {target}", _how_to_measure(law, missed)
+            )
+        return cls(
+            job=job,
+            target=target,
+            law=law,
+            keys=keys,
+            num_missed=missed,
+            normalization=Normalization.of(frame),
+        )
+
+    @property
+    def uses_law(self) -> bool:
+        """Samples follow the measured convergence."""
+        return self.target is not None and bool(self.keys)
+
+    def measured_batches(self) -> tuple[int, ...]:
+        """Return the global batches whose convergence was measured."""
+        if self.law is None:
+            return ()
+        curves = [self.law.curves[key] for key in self.keys or self.law.curves]
+        return tuple(sorted({int(b) for curve in curves for b in curve.measured}))
+
+    def draws(self, asked: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, list[str]]:
+        """Draw what a run needs that reaches the target, and whether one does.
+
+        Parameters
+        ----------
+        asked
+            Configurations: ``global_batch_size``, ``local_batch_size``,
+            ``world_size``.
+
+        Returns
+        -------
+        samples : ndarray, shape (n_draws, n_configurations)
+            NaN where nothing supports a batch. The job's cap is not applied, see
+            :meth:`within_cap`.
+        reached : ndarray of bool, shape (n_draws, n_configurations)
+        rules
+            Names the learning-rate rule that needs least, per configuration.
+        """
+        if not self.uses_law or self.law is None:
+            amounts = [self._amount(int(b)) for b in asked["global_batch_size"]]
+            samples = np.tile(np.array(amounts, dtype=float), (NUM_DRAWS, 1))
+            return samples, np.ones(samples.shape, dtype=bool), [""] * len(asked)
+        batches = asked["global_batch_size"].to_numpy(float)
+        stack = np.array([self._drawn(key, asked) for key in self.keys])
+        medians = np.median(stack, axis=1)
+        best = np.where(np.isnan(medians), np.inf, medians).argmin(axis=0)
+        reached = np.array([self.law.reaches(key, batches) for key in self.keys])
+        each = np.arange(len(batches))
+        rules = [str(dict(self.keys[k]).get("lr_rule", "")) for k in best]
+        return stack[best, :, each].T, reached[best, :, each].T, rules
+
+    def _drawn(self, key: CurveKey, asked: pd.DataFrame) -> np.ndarray:
+        """Draw the samples of one curve, NaN where it does not apply."""
+        assert self.law is not None
+        batches = asked["global_batch_size"].to_numpy(float)
+        seen = None
+        if self.normalization is not Normalization.NONE:
+            seen = asked[f"{self.normalization}_batch_size"].to_numpy(float)
+        known = self.law.curves[key].support(batches) != Support.UNSUPPORTED
+        workers = dict(key).get(WORKERS)
+        if workers is not None:
+            known = known & (asked["world_size"].to_numpy(float) == workers)
+        return np.where(known, self.law.sample(key, batches, seen), np.nan)
+
+    def within_cap(self, samples: np.ndarray, batch: Sequence[int]) -> np.ndarray:
+        """Tell which draws reach the target within the job's amount; same shape."""
+        caps = np.array([self._cap(b) for b in batch]) if self.uses_law else np.inf
+        return np.asarray(samples <= caps)
+
+    def _amount(self, batch: int) -> float:
+        amount = None if self.job is None else self.job.num_samples(batch)
+        if amount is None:
+            raise SpecError(
+                "There is no job to recommend for: nothing says how long it is. Add "
+                "'job: {epochs: 90, samples_per_epoch: 50000}' to the experiment, or "
+                "pass --epochs with --samples-per-epoch, --samples or --steps."
+            )
+        return float(amount)
+
+    def _cap(self, batch: int) -> float:
+        amount = None if self.job is None else self.job.num_samples(batch)
+        return float("inf") if amount is None else float(amount)
+
+
+def _convergence(frame: pd.DataFrame) -> ConvergenceLaw | None:
+    try:
+        return ConvergenceLaw.fit(frame)
+    except FitError:
+        return None
+
+
+def _tried(law: ConvergenceLaw, target: Target | None) -> dict[CurveKey, BatchCurve]:
+    """Return the curves of the runs that had this target."""
+    if target is None:
+        return {}
+    wanted = {
+        "target_metric": target.metric,
+        "metric_mode": str(target.mode),
+        "target_value": target.value,
+    }
+    return {
+        key: curve
+        for key, curve in law.curves.items()
+        if all(dict(key).get(name, value) == value for name, value in wanted.items())
+    }
+
+
+def _how_to_measure(law: ConvergenceLaw | None, num_missed: int) -> str:
+    """Say what would tell the samples to a target that no run has reached."""
+    otherwise = "or say how long the job is (epochs, steps, samples)."
+    if num_missed:
+        runs = "The one run" if num_missed == 1 else f"All {num_missed} runs"
+        return (
+            f"{runs} with this target stopped before it. Let them train longer, ask "
+            f"for a target they came to, {otherwise}"
+        )
+    measured = [] if law is None else sorted({_target_text(k) for k in law.curves})
+    seen = f"Measured targets: {', '.join(measured)}. " if measured else ""
+    return (
+        f"{seen}Run convergence trials with this target over the global batches in "
+        f"question, {otherwise}"
+    )
+
+
+def _target_text(key: CurveKey) -> str:
+    values = dict(key)
+    sign = ">=" if values.get("metric_mode") == "max" else "<="
+    return f"{values.get('target_metric')} {sign} {values.get('target_value')}"

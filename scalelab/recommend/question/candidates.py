@@ -1,0 +1,168 @@
+"""Which configurations are worth asking a law about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from scalelab.inputs.allocation import Allocation
+from scalelab.laws.rows import CONFIGURATION, CurveKey
+
+_FURTHEST = 4  # times the most devices measured
+_MAX_ACCUMULATION = 4096
+
+Place = tuple[int, int]
+"""World size and nodes."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchRule:
+    """Which global batches are allowed.
+
+    Parameters
+    ----------
+    fixed
+        Allowed global batches; empty: the local batch stays and the global one follows.
+    local_batches
+        Local batches measured, sorted.
+    """
+
+    fixed: tuple[int, ...]
+    local_batches: tuple[int, ...]
+
+    @classmethod
+    def of(cls, measured: pd.DataFrame, wanted: Iterable[int] = ()) -> BatchRule:
+        """Read the rule off the sweep.
+
+        Global batches common to all world sizes are strong scaling, unless it is the
+        local batches that are the same everywhere: then that is what was held.
+
+        Parameters
+        ----------
+        measured
+            Completed configurations of the fitted rows.
+        wanted
+            Global batches the job asks for; they come first.
+        """
+        local = sorted({int(b) for b in np.ceil(measured["local_batch_size"])})
+        totals = _sets(measured, "global_batch_size")
+        common = set.intersection(*totals)
+        if _differ(totals) and not _differ(_sets(measured, "local_batch_size")):
+            common = set()
+        return cls(
+            fixed=tuple(sorted(wanted)) or tuple(sorted(common)),
+            local_batches=tuple(local),
+        )
+
+    def splits(self, world_size: int) -> list[tuple[int, int]]:
+        """Return (local batch, accumulation) pairs allowed on this many devices."""
+        if not self.fixed:
+            return [(local, 1) for local in self.local_batches]
+        pairs = []
+        largest = self.local_batches[-1]
+        for total in self.fixed:
+            if total % world_size:
+                continue
+            per_rank = total // world_size
+            fewest = -(-per_rank // largest)
+            wanted = {per_rank / local for local in self.local_batches}
+            steps = {int(s) for s in wanted if s >= 1 and s == int(s)}
+            steps.add(_next_divisor(per_rank, fewest))
+            pairs += [(per_rank // a, a) for a in sorted(steps) if per_rank % a == 0]
+        return pairs
+
+
+def _sets(measured: pd.DataFrame, column: str) -> list[set[int]]:
+    """Return the values of a column by world size."""
+    groups = measured.groupby("world_size")[column]
+    return [{int(value) for value in np.round(group)} for _, group in groups]
+
+
+def _differ(sets: list[set[int]]) -> bool:
+    return any(other != sets[0] for other in sets)
+
+
+def _next_divisor(number: int, least: int) -> int:
+    limit = min(number, _MAX_ACCUMULATION)
+    divisors = (k for k in range(least, limit + 1) if number % k == 0)
+    return next(divisors, number)
+
+
+def places(
+    measured: pd.DataFrame,
+    allocations: Sequence[Allocation] | None,
+    devices_on_node: int | None = None,
+) -> list[Place]:
+    """Return the allocations to consider: measured ones, and further ones.
+
+    Parameters
+    ----------
+    measured
+        Completed configurations of the fitted rows.
+    allocations
+        Further allocations; None: the doublings of the smallest measured world size up
+        to 4 times the largest, packed.
+    devices_on_node
+        Devices that a node holds; None: as many as one was seen with, but for a lone
+        device at least another beside it.
+    """
+    pairs = measured[["world_size", "num_nodes"]].drop_duplicates()
+    known = {(int(n), int(m)) for n, m in pairs.to_numpy()}
+    if allocations is not None:
+        further = {(a.world_size, a.num_nodes) for a in allocations}
+        return sorted(known | further)
+    sizes = {n for n, _ in known}
+    per_node = max(-(-n // m) for n, m in known)
+    per_node = max(per_node, devices_on_node or (2 if sizes == {1} else 1))
+    size, further = min(sizes), set()
+    while size <= _FURTHEST * max(sizes):
+        if size not in sizes:
+            further.add((size, -(-size // per_node)))
+        size *= 2
+    return sorted(known | further)
+
+
+def candidates(
+    measured: dict[CurveKey, pd.DataFrame], where: Sequence[Place], rule: BatchRule
+) -> pd.DataFrame:
+    """Return configurations per curve and allocation.
+
+    At a measured allocation the measured configurations that the rule allows; elsewhere
+    every allowed split of the batch.
+
+    Returns
+    -------
+    DataFrame
+        The curve's columns and ``world_size``, ``num_nodes``, ``local_batch_size``,
+        ``gradient_accumulation_steps``.
+    """
+    frames = []
+    for key, frame in measured.items():
+        rows = []
+        for place in where:
+            own = _measured_at(frame, place, rule)
+            rows += own or [(*place, *split) for split in rule.splits(place[0])]
+        table = pd.DataFrame(rows, columns=list(CONFIGURATION))
+        frames.append(table.assign(**dict(key)))
+    return pd.concat(frames, ignore_index=True)
+
+
+def _measured_at(
+    frame: pd.DataFrame, place: Place, rule: BatchRule
+) -> list[tuple[int, ...]]:
+    at = (frame["world_size"] == place[0]) & (frame["num_nodes"] == place[1])
+    rows = frame[at]
+    if rule.fixed:
+        rows = rows[rows["global_batch_size"].round().isin(rule.fixed)]
+    distinct = rows[list(CONFIGURATION)].drop_duplicates()
+    return [tuple(int(v) for v in row) for row in distinct.to_numpy()]
+
+
+def allocation_label(world_size: int, num_nodes: int) -> str:
+    """Return nodes x devices, e.g. ``4x4``; uneven nodes as ``2x3+2``."""
+    share, rest = divmod(world_size, num_nodes)
+    devices = (share + 1,) * rest + (share,) * (num_nodes - rest)
+    return str(Allocation(devices_per_node=devices))

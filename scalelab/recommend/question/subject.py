@@ -1,0 +1,140 @@
+"""Which of the observations an answer is about, and what a device is called there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pandas as pd
+
+from scalelab.errors import SpecError
+from scalelab.inputs.device_words import device_words
+from scalelab.inputs.document import Scalar
+
+NODE_GROUP = "node_group"
+_ONE_VALUE = (
+    "workload",
+    "dataset",
+    "device_type",
+    NODE_GROUP,
+    "device_name",
+    "emulated",
+    "sequence_length",
+)
+_MAX_LISTED = 6
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Subject:
+    """Observations of one workload on one kind of device.
+
+    Parameters
+    ----------
+    frame
+        Their rows, all outcomes.
+    lessons
+        Rows that say how many samples training needs: ``frame``, and those of the other
+        node groups, since that does not depend on where it was learnt.
+    workload, device_name, node_group
+        Empty where not recorded.
+    device_word, device_hour_word
+        What one device, and one device for an hour, is called.
+    is_emulated
+        Times were declared.
+    """
+
+    frame: pd.DataFrame
+    lessons: pd.DataFrame
+    workload: str
+    device_name: str
+    node_group: str
+    device_word: str
+    device_hour_word: str
+    is_emulated: bool
+
+
+def choose_subject(observations: pd.DataFrame, select: Mapping[str, Scalar]) -> Subject:
+    """Narrow observations to one subject.
+
+    Parameters
+    ----------
+    observations
+        Rows of the observations frame.
+    select
+        Wanted values by column, e.g. ``{"workload": "resnet_cifar"}``.
+
+    Raises
+    ------
+    SpecError
+        A selected value does not occur, or several workloads or devices remain.
+    """
+    lessons = observations
+    for name, value in select.items():
+        if name != NODE_GROUP:
+            lessons = _with_value(lessons, name, value)
+    frame = lessons
+    if NODE_GROUP in select:
+        frame = _with_value(frame, NODE_GROUP, select[NODE_GROUP])
+    for name in _ONE_VALUE:
+        counts = _values(frame, name)
+        if len(counts) > 1:
+            listed = ", ".join(
+                f"{value} ({count} rows)"
+                for value, count in list(counts.items())[:_MAX_LISTED]
+            )
+            more = len(counts) - _MAX_LISTED
+            listed += f" and {more} more" if more > 0 else ""
+            raise SpecError(
+                f"The observations mix {len(counts)} values of {name}: {listed}. One "
+                f"answer is about one of them: --select {name}=VALUE chooses it."
+            )
+    device_type = _only(frame, "device_type")
+    is_emulated = _only(frame, "emulated") == "True"
+    words = device_words(device_type, is_emulated=is_emulated)
+    return Subject(
+        frame=frame,
+        lessons=lessons,
+        workload=_only(frame, "workload"),
+        device_name=_only(frame, "device_name"),
+        node_group=_only(frame, NODE_GROUP),
+        device_word=words.device,
+        device_hour_word=words.hour,
+        is_emulated=is_emulated,
+    )
+
+
+def _with_value(frame: pd.DataFrame, name: str, value: Scalar) -> pd.DataFrame:
+    if name not in frame.columns:
+        raise SpecError(
+            f"{name!r} is no column of the observations, so nothing can be selected by "
+            "it. Select by workload, device_name, precision, world_size, ..."
+        )
+    counts = _counts(frame, name)
+    if str(value) not in counts:
+        listed = ", ".join(list(counts)[:_MAX_LISTED]) or "none"
+        raise SpecError(f"No observation has {name}={value}. Measured: {listed}.")
+    matches = frame[name].astype("string").fillna("") == str(value)
+    return frame[matches.to_numpy(bool)]
+
+
+def _values(frame: pd.DataFrame, name: str) -> dict[str, int]:
+    """Count the rows of each value; a workload without a name is one of its own.
+
+    What failed early may lack any of the others.
+    """
+    counts = _counts(frame, name)
+    unnamed = len(frame) - sum(counts.values())
+    if name == "workload" and counts and unnamed:
+        counts["none"] = unnamed
+    return counts
+
+
+def _counts(frame: pd.DataFrame, name: str) -> dict[str, int]:
+    if name not in frame.columns:
+        return {}
+    counts = frame[name].dropna().astype("string").value_counts()
+    return {str(value): int(count) for value, count in counts.items()}
+
+
+def _only(frame: pd.DataFrame, name: str) -> str:
+    return next(iter(_counts(frame, name)), "")

@@ -1,0 +1,72 @@
+"""The batch job that was submitted last to run a sweep's driver.
+
+::
+
+    NAME/cluster/driver.json      which job
+    NAME/cluster/NAME-driver-1.log, ...   what it said besides the driver's own log
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from scalelab.records.attempt_io import encode_json, write_atomically
+from scalelab.records.control.job_list import CLUSTER_DIRECTORY
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DriverRecord:
+    """One such job.
+
+    Parameters
+    ----------
+    scheduler
+        ``slurm`` or ``pbs``.
+    name, job_id
+        Its name and its id there.
+    number
+        It is the run's so manieth.
+    has_left_queue
+        It waits there no more, and never will again: its driver has begun, it was
+        cancelled, or it ended. Where that is not known, the batch system knows.
+    """
+
+    scheduler: str
+    name: str
+    job_id: str
+    number: int
+    has_left_queue: bool = False
+
+    @classmethod
+    def read(cls, run: Path) -> DriverRecord | None:
+        """Return what the directory of a run holds; None: no such job was submitted."""
+        try:
+            return cls(**json.loads(_path(run).read_bytes()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def write(self, run: Path) -> None:
+        """Replace what the directory of a run holds.
+
+        Raises
+        ------
+        StoreError
+            If the disk refuses.
+        """
+        write_atomically(_path(run), encode_json(asdict(self)))
+
+    def leave_queue(self, run: Path) -> None:
+        """Write down that the job waits no more.
+
+        Raises
+        ------
+        StoreError
+            If the disk refuses.
+        """
+        replace(self, has_left_queue=True).write(run)
+
+
+def _path(run: Path) -> Path:
+    return run / CLUSTER_DIRECTORY / "driver.json"

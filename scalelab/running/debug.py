@@ -1,0 +1,78 @@
+"""One trial of an experiment in this very process, where a debugger can follow it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from scalelab.errors import SpecError
+from scalelab.experiment.spec import Experiment
+from scalelab.experiment.trial import Trial
+from scalelab.plan.planned import PlannedTrials
+from scalelab.records.attempt import AttemptResult, AttemptSpec, NodeShare, Placement
+from scalelab.site.profile import Site
+
+
+def debug(
+    experiment: str | Path, *, site: str | None = None
+) -> tuple[Trial, AttemptResult]:
+    """Run the first trial on one device here: no fork, no supervisor, nothing caught.
+
+    The code runs where it lies, so that breakpoints in it are met. Nothing is recorded.
+
+    Parameters
+    ----------
+    experiment
+        Path of the experiment's YAML.
+    site
+        Name or path of a site profile.
+
+    Returns
+    -------
+    trial : Trial
+    result : AttemptResult
+
+    Raises
+    ------
+    SpecError
+        If the experiment is wrong, runs a command, or plans no trial on one device.
+    Exception
+        Whatever the trial raises.
+    """
+    from scalelab.cluster.devices import local_devices
+    from scalelab.launch.in_process import run_in_process
+
+    asked = Experiment.from_file(experiment)
+    where = asked.resolve_site(site)
+    trial = _first_on_one_device(asked, where)
+    device_type = where.device_type.value
+    share = NodeShare(node="here", device_ids=local_devices(device_type)[:1])
+    with TemporaryDirectory(prefix="scalelab-") as directory:
+        spec = AttemptSpec(
+            run=asked.name,
+            trial=trial,
+            program=asked.program(),
+            number=1,
+            directory=directory,
+            placement=Placement(shares=(share,)),
+            device_type=device_type,
+        )
+        return trial, run_in_process(spec)
+
+
+def _first_on_one_device(asked: Experiment, site: Site) -> Trial:
+    if asked.command is not None:
+        raise SpecError(
+            f"command: {asked.command[:60]!r} is a program of its own; only a workload "
+            "class can run in this process. Start the command under its own debugger."
+        )
+    source = PlannedTrials(asked, site)
+    sizes = set()
+    while trial := source.ask():
+        if trial.world_size == 1:
+            return trial
+        sizes.add(trial.world_size)
+    raise SpecError(
+        f"the trials take {', '.join(map(str, sorted(sizes)))} devices; one process "
+        "can hold 1. Add 1 to gpus, or debug a copy of the experiment with gpus: 1."
+    )

@@ -1,0 +1,318 @@
+"""Drivers that outlive the shell that starts them: a process, or a batch job."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scalelab.errors import ClusterError, LeaseError, ScaleLabError
+from scalelab.plan.planned import PlannedTrials
+from scalelab.records.control.driver_record import DriverRecord
+from scalelab.records.control.lease import LEASE, LOG, Lease, read_holder
+from scalelab.records.log_tail import last_log_lines
+
+if TYPE_CHECKING:
+    from scalelab.cluster.batch.queue import JobView
+    from scalelab.running.sweep import RunningSweep, Sweep
+
+QUEUED_S = 5.0
+"""Seconds that ``--detach`` watches a job that waits in the queue."""
+_LOOK_AGAIN_S, _ASK_QUEUE_S = 0.1, 1.0
+# What says to programs that they are part of the driver's job, or binds them to its
+# cores; jobs submitted from there would inherit it.
+_OF_THE_JOB = ("SLURM_", "SBATCH_", "PMI", "OMPI_")
+_KEPT = ("SLURM_CONF",)
+_TAIL = 40
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Detached:
+    """What came of a sweep that was started apart from this process.
+
+    Parameters
+    ----------
+    text
+        That in words.
+    exit_code
+        Of the sweep, where it has ended already; else 0.
+    """
+
+    text: str
+    exit_code: int = 0
+
+
+def detach(asked: Sweep, arguments: Sequence[str]) -> Detached:
+    """Start a sweep apart from this process and wait until it has begun.
+
+    Parameters
+    ----------
+    asked
+        The sweep.
+    arguments
+        Of ``scalelab``, which make it run.
+
+    Raises
+    ------
+    LeaseError
+        If the run has a driver, or a job waits to be it.
+    ClusterError
+        If the batch system refuses the driver's job, or it ends before it has begun.
+    StoreError
+        If the run cannot be written.
+    """
+    run = asked.open_store().directory
+    refuse_second_driver(run)
+    if asked.site.driver_job is not None:
+        return _detach_job(asked, run, arguments)
+    return _detach_process(run, arguments)
+
+
+def refuse_second_driver(run: Path) -> None:
+    """Refuse to run a sweep that has a driver, or whose driver waits in the queue.
+
+    Raises
+    ------
+    LeaseError
+        Naming the driver or its job.
+    ClusterError
+        If the batch system does not answer.
+    """
+    if not (run / "run.json").exists():
+        return
+    with Lease(run / LEASE):
+        pass  # it says who else holds it
+    from scalelab.cluster.batch.driver_queue import waiting_driver
+
+    if found := waiting_driver(run):
+        record, view = found
+        raise LeaseError(
+            f"{_described(record, view)} and will run the sweep of {run}. Wait for it, "
+            f"or cancel it with `scalelab stop {run}`."
+        )
+
+
+def _described(record: DriverRecord, view: JobView) -> str:
+    parts = [f"job {record.job_id} ({record.name}) waits in the queue"]
+    if view.reason:
+        parts.append(view.reason)
+    if view.estimated_start:
+        parts.append(f"start expected {view.estimated_start}")
+    return ", ".join(parts)
+
+
+def waiting_driver_text(run: Path) -> str | None:
+    """Say which job waits to run a run's driver; None: there is none."""
+    from scalelab.cluster.batch.driver_queue import waiting_driver
+
+    try:
+        found = waiting_driver(run)
+    except ClusterError as error:
+        return f"unknown: {error}"
+    return None if found is None else _described(*found)
+
+
+def _detach_process(run: Path, arguments: Sequence[str]) -> Detached:
+    log = run / LOG
+    start = log.stat().st_size if log.exists() else 0
+    pid = _start([sys.executable, "-m", "scalelab", *arguments], log)
+    status: int | None = None
+    try:
+        while status is None and not _has_begun(run, pid):
+            time.sleep(_LOOK_AGAIN_S)
+            ended, word = os.waitpid(pid, os.WNOHANG)
+            status = os.waitstatus_to_exitcode(word) if ended else None
+    except KeyboardInterrupt:
+        os.kill(pid, signal.SIGTERM)
+        raise
+    if status is not None:
+        said = last_log_lines(log, _TAIL, since=start)
+        return Detached(text=said, exit_code=abs(status))
+    return Detached(
+        text=f"Begun: process {pid} on host {socket.gethostname()} runs the sweep of "
+        f"{run}, whatever becomes of this shell. {_what_next(run)}"
+    )
+
+
+def _start(command: list[str], log: Path) -> int:
+    """Start a program in a session of its own; return its process id."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    return os.posix_spawn(
+        command[0],
+        command,
+        os.environ,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(log), flags, 0o644),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+        setsid=True,
+    )
+
+
+def _has_begun(run: Path, pid: int) -> bool:
+    holder = read_holder(run / LEASE)
+    return holder is not None and holder.pid == pid and holder.has_begun
+
+
+def _detach_job(asked: Sweep, run: Path, arguments: Sequence[str]) -> Detached:
+    from scalelab.cluster.batch.driver_queue import (
+        cancel,
+        job_log,
+        look_at,
+        submit_driver,
+    )
+    from scalelab.cluster.batch.queue import MISSING_LOOKS, JobState
+
+    log = run / LOG
+    start = log.stat().st_size if log.exists() else 0
+    record = submit_driver(asked.site, run, [*arguments, "--as-driver-job"])
+    job = f"job {record.job_id} ({record.name})"
+    deadline_s = time.monotonic() + QUEUED_S
+    num_missing = 0
+    while True:
+        time.sleep(_ASK_QUEUE_S)
+        holder = read_holder(run / LEASE)
+        if holder is not None and holder.has_begun:
+            return Detached(
+                text=f"Begun: {job} runs the sweep of {run} on host {holder.host}. "
+                f"{_what_next(run)}"
+            )
+        view = look_at(record)
+        num_missing = num_missing + 1 if view is None else 0
+        if view is None and num_missing < MISSING_LOOKS:
+            continue
+        if view is None or view.state is JobState.ENDED:
+            record.leave_queue(run)
+            said = last_log_lines(log, _TAIL, since=start) or last_log_lines(
+                job_log(run, record.name), _TAIL
+            )
+            if _is_done(asked):
+                return Detached(text=said)
+            how = "" if view is None else f" ({view.reason})"
+            raise ClusterError(
+                f"{job} ended{how} before the sweep had begun. It said: {said}"
+            )
+        if view.can_never_run:
+            cancel(record)
+            record.leave_queue(run)
+            raise ClusterError(
+                f"{job} can never run: {view.reason}. Correct driver_job in the site."
+            )
+        if view.state is JobState.PENDING and time.monotonic() > deadline_s:
+            return Detached(
+                text=f"Queued: {_described(record, view)}, and then runs the sweep of "
+                f"{run}. {_what_next(run)}"
+            )
+
+
+def _is_done(asked: Sweep) -> bool:
+    """Tell whether nothing is left to run."""
+    store = asked.open_store()
+    source = PlannedTrials(asked.experiment, asked.site)
+    for row in store.finished(store.rows()):
+        source.tell(row)
+    return source.ask() is None
+
+
+def _what_next(run: Path) -> str:
+    return f"Log: {run / LOG}. See: scalelab status {run}, scalelab stop {run}"
+
+
+class DriverJobLife:
+    """The life of the batch job this driver runs in: succeeded before its time is up.
+
+    Well before, the next job is submitted, to start when this one has ended; the
+    driver then starts nothing more, and shortly before ends what still runs.
+
+    Parameters
+    ----------
+    asked
+        The sweep, at a site with a ``driver_job``.
+    arguments
+        Of ``scalelab``, which make it run in a job like this.
+    say
+        Tells the reader of the log.
+    started_s
+        When the job started, on the monotonic clock.
+    """
+
+    def __init__(
+        self,
+        asked: Sweep,
+        arguments: Sequence[str],
+        *,
+        say: Callable[[str], None],
+        started_s: float,
+    ) -> None:
+        job = asked.site.driver_job
+        assert job is not None
+        self._asked = asked
+        self._arguments = [*arguments, "--as-driver-job"]
+        self._say = say
+        self._job_id = leave_job(os.environ)
+        record = DriverRecord.read(asked.directory)
+        if record is not None and record.job_id == self._job_id:
+            record.leave_queue(asked.directory)
+        end_s = started_s + job.walltime
+        self._renew_s = end_s - min(0.25 * job.walltime, 3600.0)
+        self._kill_s = end_s - min(0.1 * job.walltime, 300.0)
+        self._end = threading.Event()
+
+    def control(self, running: RunningSweep) -> None:
+        """Look after a sweep that has begun, in a thread."""
+        thread = threading.Thread(target=self._live, args=(running,), daemon=True)
+        thread.start()
+
+    def _live(self, running: RunningSweep) -> None:
+        time.sleep(max(0.0, self._renew_s - time.monotonic()))
+        while not self._renew(running):
+            time.sleep(max(1.0, (self._kill_s - self._renew_s) / 10))
+        running.driver.drain()
+        time.sleep(max(0.0, self._kill_s - time.monotonic()))
+        running.driver.kill()
+
+    def _renew(self, running: RunningSweep) -> bool:
+        """Submit the next job; tell whether there is one, or shall be none."""
+        from scalelab.cluster.batch.driver_queue import submit_driver
+
+        if running.stop_requests.came:
+            return True
+        try:
+            record = submit_driver(
+                self._asked.site,
+                self._asked.directory,
+                self._arguments,
+                after=self._job_id,
+            )
+        except ScaleLabError as error:
+            self._say(f"This job's time is nearly up, and it has no successor: {error}")
+            return time.monotonic() > self._kill_s
+        self._say(
+            f"This job's time is nearly up: job {record.job_id} ({record.name}) goes "
+            "on after it."
+        )
+        return True
+
+
+def leave_job(environment: os._Environ[str] | dict[str, str]) -> str | None:
+    """Return the id of the job a process is in and drop what says so, for its own jobs.
+
+    >>> inherited = {"SLURM_JOB_ID": "7", "SLURM_CPU_BIND": "mask", "HOME": "/home/me"}
+    >>> leave_job(inherited), inherited
+    ('7', {'HOME': '/home/me'})
+    """
+    job_id = environment.get("SLURM_JOB_ID") or environment.get("PBS_JOBID")
+    for name in list(environment):
+        if name.startswith(_OF_THE_JOB) and name not in _KEPT:
+            with suppress(KeyError):
+                del environment[name]
+    return job_id

@@ -1,0 +1,102 @@
+"""What a run has done, and exactly what is missing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from scalelab.errors import SpecError
+from scalelab.experiment.spec import Experiment
+from scalelab.experiment.trial import FIRST_CANARY
+from scalelab.inputs.device_words import words_of_run
+from scalelab.inputs.outcome import Outcome
+from scalelab.plan.planned import PlannedTrials
+from scalelab.plan.source import Observation
+from scalelab.records.control.job_list import CLUSTER_DIRECTORY, JobList
+from scalelab.records.store import RunStore
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunStatus:
+    """What a run has done and what is missing.
+
+    Parameters
+    ----------
+    outcomes
+        Trials that need not run again, by how the attempt that counts ended.
+    used_gpu_s
+        Device-seconds of all attempts.
+    device_hour_word
+        What one device for an hour is called, e.g. ``GPU-h``.
+    driver
+        Who runs the sweep at the moment, in words; None: nobody.
+    running
+        Attempts (trial id, number) that began and have not ended.
+    num_missing
+        Planned trials that have not ended; None where that is not known: for an
+        imported table, an ``auto`` batch that is still looked for, or a site that this
+        machine is not.
+    reasons
+        Why trials ended without a measurement, one sentence each.
+    jobs
+        Batch jobs that have not ended, one sentence each.
+    waiting
+        Why trials wait for nodes, one sentence each.
+    has_canaries
+        Canaries are among the trials that ended.
+    """
+
+    outcomes: Mapping[str, int]
+    used_gpu_s: float
+    device_hour_word: str
+    driver: str | None
+    running: tuple[tuple[str, int], ...]
+    num_missing: int | None
+    reasons: tuple[str, ...]
+    jobs: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
+    has_canaries: bool = False
+
+
+def status_of(store: RunStore, experiment: Experiment | None) -> RunStatus:
+    """Return the status of a run.
+
+    Parameters
+    ----------
+    store
+        Its records.
+    experiment
+        What was asked; None for an imported table.
+    """
+    rows = store.rows()
+    finished = store.finished(rows)
+    ended = {(row["trial_id"], row["attempt"]) for row in rows}
+    job_list = JobList.read(store.directory / CLUSTER_DIRECTORY)
+    return RunStatus(
+        outcomes=Counter(str(row["outcome"]) for row in finished),
+        used_gpu_s=sum(row.get("allocated_gpu_s") or 0.0 for row in rows),
+        device_hour_word=words_of_run(store.meaning, rows).hour,
+        driver=store.driver,
+        running=tuple(key for key in store.running() if key not in ended),
+        num_missing=_num_missing(experiment, finished) if experiment else None,
+        reasons=tuple(
+            f"{row['trial_id']}: {row['outcome']}. {row['reason'] or ''}".rstrip()
+            for row in finished
+            if not Outcome(row["outcome"]).is_measurement
+        ),
+        jobs=tuple(map(str, job_list.jobs)),
+        waiting=tuple(job_list.waiting),
+        has_canaries=any(row["repeat"] >= FIRST_CANARY for row in finished),
+    )
+
+
+def _num_missing(asked: Experiment, finished: Sequence[Observation]) -> int | None:
+    try:
+        source = PlannedTrials(asked, asked.resolve_site())
+        for row in finished:
+            source.tell(row)
+        source.ask()
+    except SpecError:
+        return None
+    return source.remaining

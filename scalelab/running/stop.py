@@ -1,0 +1,127 @@
+"""Stop the driver of a run, wherever it is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from scalelab.errors import ClusterError
+from scalelab.records.control.lease import LEASE, Holder, read_holder
+from scalelab.records.control.stop_request import request_stop
+from scalelab.records.store import RunStore
+
+HEARD_WITHIN_S = 15.0
+"""Seconds a driver on this host may take to see a request."""
+HEARD_FROM_AFAR_WITHIN_S = 75.0
+"""The same on another host: network file systems show changes up to a minute late."""
+QUICK_S = 3.0
+ENDED_WITHIN_S = 120.0
+"""Seconds a driver may take to end what runs and to give its nodes back."""
+_LOOK_AGAIN_S = 0.1
+
+
+def stop(run: Path, *, at_once: bool = False) -> str:
+    """Stop the driver of a run and say what came of it.
+
+    Parameters
+    ----------
+    run
+        The run's directory.
+    at_once
+        End what runs, instead of finishing it; come back when the driver has ended.
+
+    Raises
+    ------
+    StoreError
+        If this is no run, or the request cannot be written.
+    ClusterError
+        If the driver, or the batch system in whose queue it waits, does not answer.
+    """
+    store = RunStore.open(run)
+    lease = store.directory / LEASE
+    holder = read_holder(lease)
+    if holder is None:
+        return _cancel_waiting(store.directory) or (
+            f"Nobody runs {run}; there is nothing to stop."
+        )
+    request = request_stop(store.directory, at_once=at_once)
+    patience_s = HEARD_WITHIN_S if holder.is_here else HEARD_FROM_AFAR_WITHIN_S
+    if not _becomes(lambda: not request.exists() or _has_ended(lease), patience_s):
+        return _unheard(run, lease, holder, at_once)
+    cancelled = _cancel_waiting(store.directory)
+    driver = f"process {holder.pid} on host {holder.host}"
+    if _becomes(lambda: _has_ended(lease), ENDED_WITHIN_S if at_once else QUICK_S):
+        request.unlink(missing_ok=True)
+        return _joined(
+            f"Stopped: {driver} has ended. The same sweep command goes on.", cancelled
+        )
+    if at_once:
+        raise ClusterError(
+            f"{driver} ends what runs, and has not finished within "
+            f"{ENDED_WITHIN_S:g} s. {_by_force(holder)}"
+        )
+    num_running = len(store.running())
+    trials = "trial that runs" if num_running == 1 else "trials that run"
+    work = f"finishes {num_running} {trials}" if num_running else "gives its nodes back"
+    return _joined(
+        f"Stopping: {driver} starts no more trials and {work}. See: scalelab status "
+        f"{run}. To end at once: scalelab stop {run} --now.",
+        cancelled,
+    )
+
+
+def _joined(*sentences: str | None) -> str:
+    return " ".join(filter(None, sentences))
+
+
+def _cancel_waiting(run: Path) -> str | None:
+    """Cancel the job that waits to run the driver; say so, or None: there is none."""
+    from scalelab.cluster.batch.driver_queue import cancel, waiting_driver
+
+    if (found := waiting_driver(run)) is None:
+        return None
+    record, _ = found
+    cancel(record)
+    record.leave_queue(run)
+    return (
+        f"Cancelled: job {record.job_id} ({record.name}), which waited in the queue to "
+        f"run the sweep of {run}."
+    )
+
+
+def _unheard(run: Path, lease: Path, holder: Holder, at_once: bool) -> str:
+    """Deal with a driver that does not look at requests."""
+    if at_once and holder.is_here and holder.pid is not None:
+        os.kill(holder.pid, signal.SIGTERM)
+        if _becomes(lambda: _has_ended(lease), ENDED_WITHIN_S):
+            return f"Stopped: {holder.text}, was sent SIGTERM and has ended."
+    raise ClusterError(
+        f"{run} is held by {holder.text}, which does not answer. The request stands: "
+        f"it stops as soon as it goes on. {_by_force(holder)}"
+    )
+
+
+def _by_force(holder: Holder) -> str:
+    if holder.is_here:
+        return f"`kill -9 {holder.pid}` ends it; the next sweep puts in order what ran."
+    return (
+        f"If host {holder.host} is down, sweep again: after half a minute without a "
+        "sign of life the run is taken over."
+    )
+
+
+def _has_ended(lease: Path) -> bool:
+    return read_holder(lease) is None
+
+
+def _becomes(condition: Callable[[], bool], within_s: float) -> bool:
+    """Wait for a condition; tell whether it has come true."""
+    deadline_s = time.monotonic() + within_s
+    while not condition():
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(_LOOK_AGAIN_S)
+    return True

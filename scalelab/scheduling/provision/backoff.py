@@ -1,0 +1,77 @@
+"""Jobs that were refused, did not start or were lost: how soon to try again."""
+
+from __future__ import annotations
+
+import re
+import time
+
+from scalelab.cluster.batch.queue import is_out_of_reach
+
+MAX_LOST = 8
+"""Jobs lost in a row, without a trial measured in between, before it is no accident."""
+MAX_FAILED_STARTS = 3
+MAX_BUSY = 20
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
+# The batch system is busy or full for now: worth another try.
+_PASSING = re.compile(
+    r"in time|temporar|try again|MaxSubmit|would exceed|job limit",
+    re.IGNORECASE,
+)
+
+
+def _is_passing(words: str) -> bool:
+    return is_out_of_reach(words) or _PASSING.search(words) is not None
+
+
+class Setbacks:
+    """Counts what went wrong in a row and says whether to go on trying."""
+
+    def __init__(self) -> None:
+        self._num_lost = 0
+        self._num_failed = 0
+        self._num_busy = 0
+        self._next_try_s = 0.0
+        self.words = ""
+        self._final: str | None = None
+
+    @property
+    def verdict(self) -> str | None:
+        """Why there is no use in trying further; None: there is."""
+        return self._final
+
+    def allow(self, now_s: float) -> bool:
+        """Tell whether another job may be submitted, on the monotonic clock."""
+        return self._final is None and now_s >= self._next_try_s
+
+    def forgive(self) -> None:
+        """Start counting anew: things work."""
+        if self._final is None:
+            self._num_lost = self._num_failed = self._num_busy = 0
+            self.words = ""
+
+    def refused(self, words: str, *, is_final: bool = False) -> None:
+        """Count a job that was not taken, or never will start."""
+        self._num_busy += 1
+        is_passing = not is_final and _is_passing(words)
+        said = f"The batch system refused a job: {words.rstrip('.')}."
+        self._count(said, self._num_busy, MAX_BUSY if is_passing else 1)
+
+    def failed_to_start(self, said: str, log: str) -> None:
+        """Count a job whose nodes did not answer, with the end of its log."""
+        self._num_failed += 1
+        shown = f"\nThe end of its log:\n{log}" if log else "\nIts log is empty."
+        self._count(f"{said}.{shown}", self._num_failed, MAX_FAILED_STARTS)
+
+    def lost(self, said: str) -> None:
+        """Count a job that ended while its nodes were in use."""
+        self._num_lost += 1
+        self._count(f"{said}.", self._num_lost, MAX_LOST)
+
+    def _count(self, words: str, number: int, at_most: int) -> None:
+        self.words = words
+        if number >= at_most:
+            times = f" That was so {number} times in a row." if number > 1 else ""
+            self._final = self._final or words + times
+        elif number > 1:
+            pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (number - 2))
+            self._next_try_s = time.monotonic() + pause_s

@@ -1,0 +1,72 @@
+"""How many nodes of one group the trials can use, and how asking for them goes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from scalelab.scheduling.provision.backoff import Setbacks
+from scalelab.scheduling.provision.jobs import Job
+
+if TYPE_CHECKING:
+    from scalelab.scheduling.pool import Pool
+    from scalelab.site.profile import Site
+
+
+@dataclass(frozen=True, slots=True)
+class Supply:
+    """Nodes that are alike, asked for as their part of the site says.
+
+    Parameters
+    ----------
+    site
+        The site, as it is for this group; see
+        :attr:`scalelab.site.profile.Site.groups`.
+    max_nodes
+        Nodes there may be at once.
+    setbacks
+        What went wrong in a row.
+    """
+
+    site: Site
+    max_nodes: int
+    setbacks: Setbacks = field(default_factory=Setbacks)
+
+    def num_wanted(self, pool: Pool, *, is_stopped: bool) -> int:
+        """Return the nodes that the trials of the group can use.
+
+        Parameters
+        ----------
+        pool
+            The nodes that are up, and the trials that wait for them.
+        is_stopped
+            No further trial starts.
+        """
+        group = self.site.group
+        waiting = {} if is_stopped else pool.placer.groups[group].waiting_allocations()
+        num_devices = sum(each.world_size * count for each, count in waiting.items())
+        num_devices += pool.num_held_in(group)
+        at_least = max((each.num_nodes for each in waiting), default=0)
+        if self.site.provision == "one_job":
+            return at_least or min(1, num_devices)
+        useful = math.ceil(num_devices / self.site.devices_per_node)
+        return min(self.max_nodes, max(at_least, useful))
+
+    def spare(self, jobs: Sequence[Job], idle: Sequence[Job], wanted: int) -> list[Job]:
+        """Return those of the idle jobs that are not needed, those that wait first.
+
+        Parameters
+        ----------
+        jobs
+            All of the group.
+        idle
+            Those whose nodes no trial holds.
+        wanted
+            Nodes that trials can use.
+        """
+        if self.site.provision == "one_job":
+            return [job for job in idle if job.num_nodes < wanted or not wanted]
+        num_spare = max(0, len(jobs) - wanted)
+        return sorted(idle, key=lambda job: not job.is_pending)[:num_spare]

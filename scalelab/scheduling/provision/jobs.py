@@ -1,0 +1,133 @@
+"""A batch job as the driver knows it, and who submits it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from scalelab.cluster.batch.queue import JobState, JobView
+from scalelab.cluster.nodes import Node
+from scalelab.records.control.job_list import JobLine
+
+if TYPE_CHECKING:
+    from scalelab.site.profile import Site
+
+LEAVING_S = 15.0
+"""How long a job may take to say how it ended."""
+NEARLY_S = 5.0
+"""Seconds that a job may end before its time, as far as that is known."""
+
+
+class Batch(Protocol):
+    """Who submits jobs; see :class:`scalelab.cluster.batch.nodes.BatchNodes`."""
+
+    site: Site
+
+    def request(self, num_nodes: int, group: str | None = None) -> str:
+        """Submit a job for nodes of a group and return its name."""
+        ...
+
+    def give_back(self, name: str, addresses: Iterable[str] = ()) -> None:
+        """End a job."""
+        ...
+
+    def look(self) -> None:
+        """Ask about all jobs."""
+        ...
+
+    def log_tail(self, name: str) -> str:
+        """Return the last lines that a job has said."""
+        ...
+
+    def write_list(self, jobs: Iterable[JobLine], waiting: Iterable[str]) -> None:
+        """Write down how the jobs stand."""
+        ...
+
+
+@dataclass(slots=True)
+class Job:
+    """A job that has not ended; times are on the monotonic clock."""
+
+    name: str
+    num_nodes: int
+    requested_s: float
+    group: str | None = None
+    job_id: str | None = None
+    started_s: float | None = None
+    view: JobView | None = None
+    num_missing: int = 0
+    incomplete_since_s: float | None = None
+    end_s: float | None = None
+    leaving_since_s: float | None = None
+    nodes: list[Node] = field(default_factory=list)
+    addresses: set[str] = field(default_factory=set)
+
+    @property
+    def is_up(self) -> bool:
+        """All of its nodes have answered."""
+        return len(self.nodes) == self.num_nodes
+
+    @property
+    def has_answered(self) -> bool:
+        """All of its nodes have answered once."""
+        return len(self.addresses) >= self.num_nodes
+
+    @property
+    def is_over(self) -> bool:
+        """Its walltime is up."""
+        return self.end_s is not None and time.monotonic() > self.end_s - NEARLY_S
+
+    @property
+    def is_pending(self) -> bool:
+        """It waits for its nodes, as far as is known."""
+        return self.view is None or self.view.state is JobState.PENDING
+
+    @property
+    def queue_wait_s(self) -> float | None:
+        """How long it waited for its nodes, as far as was seen; None: it still does."""
+        return None if self.started_s is None else self.started_s - self.requested_s
+
+    def see(self, view: JobView, now_s: float) -> None:
+        """Take in what the batch system shows of it."""
+        self.view, self.num_missing = view, 0
+        if view.remaining_s is not None:
+            self.end_s = now_s + view.remaining_s
+        if view.is_leaving:
+            self.leaving_since_s = self.leaving_since_s or now_s
+        self._begin(now_s)
+
+    def is_leaving_for_long(self, now_s: float) -> bool:
+        """Tell whether it has been about to end for longer than that takes."""
+        since_s = self.leaving_since_s
+        return since_s is not None and now_s > since_s + LEAVING_S
+
+    def meet(self, nodes: list[Node], now_s: float) -> None:
+        """Take in which of its nodes answer."""
+        self.nodes = nodes
+        self.addresses.update(node.address for node in nodes)
+        if self.is_up or self.is_pending:
+            self.incomplete_since_s = None
+        elif self.incomplete_since_s is None:
+            self.incomplete_since_s = now_s
+        self._begin(now_s)
+
+    def _begin(self, now_s: float) -> None:
+        # A node may answer before the queue is looked at again.
+        if self.started_s is None and (self.nodes or not self.is_pending):
+            self.started_s = now_s
+
+    def line(self) -> JobLine:
+        """Return what is said of it."""
+        state = "up" if self.is_up else "pending" if self.is_pending else "running"
+        view = self.view
+        return JobLine(
+            name=self.name,
+            job_id=self.job_id,
+            num_nodes=self.num_nodes,
+            state=state,
+            reason=view.reason if view and state != "up" else "",
+            estimated_start=view.estimated_start if view and self.is_pending else None,
+            node_group=self.group,
+        )

@@ -1,0 +1,77 @@
+"""Nodes that vanish under a batch system: why, if it says so soon enough.
+
+Dask notices a loss at once, and the batch system knows the reason a moment later.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from scalelab.cluster.watch import NodeLeft
+from scalelab.inputs.outcome import Outcome
+from scalelab.records.attempt import AttemptResult
+from scalelab.scheduling.gangs import LOST, PartEnded, Verdict
+
+HOLD_S = 20.0
+"""How long the batch system may take to say why a node was lost."""
+_TAKEN_AWAY = re.compile(r"PREEMPT|SUSPEND|TIMEOUT|DEADLINE", re.IGNORECASE)
+
+Loss = NodeLeft | PartEnded
+
+
+class Losses:
+    """Holds back the news of losses, and explains them.
+
+    Parameters
+    ----------
+    deliver
+        Called with news that were held back long enough.
+
+    Attributes
+    ----------
+    endings
+        How jobs ended that should not have, by name.
+    """
+
+    def __init__(self, deliver: Callable[[Loss], None]) -> None:
+        self._deliver = deliver
+        self._held: list[tuple[float, Loss]] = []
+        self._released: set[int] = set()
+        self.endings: dict[str, str] = {}
+
+    @property
+    def are_held(self) -> bool:
+        """News are held back at the moment."""
+        return bool(self._held)
+
+    def hold(self, message: Loss) -> bool:
+        """Keep a message if it is news of a loss that was not held before."""
+        if isinstance(message, PartEnded) and not isinstance(message.value, LOST):
+            return False
+        if id(message) in self._released:
+            self._released.discard(id(message))
+            return False
+        self._held.append((time.monotonic(), message))
+        return True
+
+    def release(self, before_s: float) -> None:
+        """Deliver what is held since before a moment; what is settled is ignored."""
+        due = [message for since_s, message in self._held if since_s < before_s]
+        self._held = self._held[len(due) :]
+        for message in due:
+            self._released.add(id(message))
+            self._deliver(message)
+
+    def explain(self, verdict: Verdict) -> AttemptResult:
+        """Return an attempt's result, with what the batch system said of its loss."""
+        result = verdict.result
+        jobs = [share.node.partition("/")[2] for share in verdict.spec.placement.shares]
+        endings = [self.endings[job] for job in jobs if job in self.endings]
+        if result.outcome is not Outcome.NODE_FAIL or not endings:
+            return result
+        is_taken = bool(_TAKEN_AWAY.search(endings[0]))
+        outcome = Outcome.PREEMPTED if is_taken else Outcome.NODE_FAIL
+        return replace(result, outcome=outcome, reason=f"{endings[0]}.")

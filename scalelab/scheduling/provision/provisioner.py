@@ -1,0 +1,397 @@
+"""Keep as many nodes as the waiting trials need, and no more.
+
+Three views are brought together at every tick: what the batch system shows of the jobs,
+which nodes have answered over Dask, and what the plan still needs.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from scalelab.cluster.batch.nodes import BatchNodes
+from scalelab.cluster.batch.queue import (
+    MISSING_LOOKS,
+    JobRefused,
+    JobState,
+    JobSubmitted,
+    QueueEvent,
+    QueueSeen,
+)
+from scalelab.cluster.nodes import Cluster
+from scalelab.cluster.watch import NodeLeft
+from scalelab.errors import ClusterError
+from scalelab.records.control.job_list import JobLine
+from scalelab.scheduling.events import OnEvent, Waiting
+from scalelab.scheduling.gangs import PartEnded
+from scalelab.scheduling.provision.backoff import Setbacks
+from scalelab.scheduling.provision.demand import Supply
+from scalelab.scheduling.provision.jobs import Batch, Job
+from scalelab.scheduling.provision.node_losses import HOLD_S, Losses
+from scalelab.scheduling.provision.null_provisioner import FixedNodes
+from scalelab.scheduling.provision.waiting import QueueNews, why_waiting
+
+if TYPE_CHECKING:
+    from scalelab.cluster.nodes import Node
+    from scalelab.records.attempt import Placement
+    from scalelab.scheduling.pool import Pool
+
+TICK_S = 0.5
+FRESH = 0.9
+"""Part of its walltime that a job has left while it counts as new."""
+FIRST_LOOK_S = 0.5
+
+
+def provision_of(
+    cluster: Cluster,
+    pool: Pool,
+    leave: Callable[[str], None],
+    on_event: OnEvent,
+    deliver: Callable[[QueueEvent | NodeLeft | PartEnded], None],
+) -> Provision | FixedNodes:
+    """Return what keeps the nodes of a cluster in line with its trials.
+
+    Parameters
+    ----------
+    cluster
+        Where nodes come from.
+    pool, leave, on_event
+        See :class:`Provision`.
+    deliver
+        Called with what a batch system says, from any thread, and with losses that were
+        held back.
+    """
+    if not isinstance(cluster, BatchNodes):
+        return FixedNodes()
+    cluster.attend(deliver)
+    return Provision(cluster, pool, leave=leave, on_event=on_event, deliver=deliver)
+
+
+class Provision:
+    """Submits jobs, replaces those that are lost, and gives back what is not needed.
+
+    All methods belong to the driver's thread.
+
+    Parameters
+    ----------
+    batch
+        Submits jobs.
+    pool
+        The nodes that are up, and the trials that wait for them.
+    leave
+        Called with the address of a node whose job has ended.
+    on_event
+        Told why trials wait.
+    deliver
+        Called with the losses that were held back.
+    """
+
+    def __init__(
+        self,
+        batch: Batch,
+        pool: Pool,
+        *,
+        leave: Callable[[str], None],
+        on_event: OnEvent,
+        deliver: Callable[[NodeLeft | PartEnded], None],
+    ) -> None:
+        self._batch = batch
+        self._site = batch.site
+        self._pool = pool
+        self._leave = leave
+        self._on_event = on_event
+        self._jobs: dict[str, Job] = {}
+        self._supplies = {
+            group: Supply(site, pool.max_nodes[group])
+            for group, site in batch.site.groups.items()
+        }
+        self._next_tick_s = 0.0
+        self._next_look_s = 0.0
+        self._look_every_s = FIRST_LOOK_S
+        self._is_looking = False
+        self._look_started_s = 0.0
+        self._last_submission_s = -math.inf
+        self._idle_since_s: float | None = None
+        self._silence = ""
+        self._losses = Losses(deliver)
+        self.explain = self._losses.explain
+        self._written: tuple[list[JobLine], list[str]] | None = None
+        self._news = QueueNews(on_event)
+
+    @property
+    def deadline_s(self) -> float:
+        """When :meth:`tick` has something to do, on the monotonic clock."""
+        return self._next_tick_s
+
+    def queue_wait_s(self, placement: Placement) -> float | None:
+        """Return how long the batch system kept nodes waiting; None: not known."""
+        names = {share.node.partition("/")[2] for share in placement.shares}
+        waits = [job.queue_wait_s for name, job in self._jobs.items() if name in names]
+        return max((wait for wait in waits if wait is not None), default=None)
+
+    def is_exclusive(self, group: str | None) -> bool:
+        """Tell whether nobody else can use the nodes of a group."""
+        return self._site.groups[group].exclusive
+
+    def worked(self, group: str | None) -> None:
+        """Say that an attempt got somewhere: nodes of a group that can run one work."""
+        self._supplies[group].setbacks.forgive()
+
+    def holds_back(self, message: NodeLeft | PartEnded) -> bool:
+        """Keep the news of a loss until the batch system says why, for a while.
+
+        Nothing is placed on the node meanwhile.
+        """
+        if not self._losses.hold(message):
+            return False
+        if isinstance(message, NodeLeft):
+            self._pool.leave(message.address)
+        self._next_look_s = self._next_tick_s = 0.0
+        return True
+
+    def take(self, event: QueueEvent) -> None:
+        """Take in what the batch system said."""
+        match event:
+            case JobSubmitted(name, job_id):
+                if job := self._jobs.get(name):
+                    job.job_id = job_id
+            case JobRefused(name, words):
+                if job := self._jobs.pop(name, None):
+                    self._setbacks_of(job).refused(words)
+            case QueueSeen():
+                self._is_looking = False
+                self._see(event)
+        self._next_tick_s = 0.0
+
+    def tick(self, *, is_stopped: bool) -> None:
+        """Bring the jobs in line with what the trials need.
+
+        Parameters
+        ----------
+        is_stopped
+            No further trial starts.
+
+        Raises
+        ------
+        ClusterError
+            If the trials that wait will not get what they need.
+        """
+        now_s = time.monotonic()
+        if now_s < self._next_tick_s:
+            return
+        self._next_tick_s = now_s + TICK_S
+        self._losses.release(now_s - HOLD_S)
+        self.meet_nodes()
+        wanted = {
+            group: supply.num_wanted(self._pool, is_stopped=is_stopped)
+            for group, supply in self._supplies.items()
+        }
+        if not self._losses.are_held:
+            # What ran there is about to wait again.
+            for group, number in wanted.items():
+                self._give_back(group, number)
+        self._submit(wanted, now_s)
+        self._look(now_s)
+        self._report(is_stopped=is_stopped)
+        self._check(wanted, now_s)
+
+    def _see(self, seen: QueueSeen) -> None:
+        """Compare the jobs with what the batch system shows."""
+        if seen.error and seen.error != self._silence:
+            self._on_event(Waiting(reason=seen.error))
+        self._silence = seen.error
+        if seen.error:
+            return
+        now_s = time.monotonic()
+        for name in seen.asked & self._jobs.keys():
+            job, view = self._jobs[name], seen.views.get(name)
+            if view is None:
+                job.num_missing += 1
+                if job.num_missing >= MISSING_LOOKS:
+                    self._ended(job, "the batch system does not know it any more")
+                continue
+            if job.view is None or job.view.state is not view.state:
+                self._hurry()
+            job.see(view, now_s)
+            if view.state is JobState.ENDED or job.is_leaving_for_long(now_s):
+                self._ended(job, view.reason)
+            elif view.is_suspended:
+                # What it was measuring is spoilt, and nobody knows when it goes on.
+                self._ended(job, f"{view.reason}, so it was given up")
+                self._batch.give_back(name)
+            elif view.can_never_run:
+                self._drop(job)
+                self._setbacks_of(job).refused(
+                    f"job {job.job_id} can never run: {view.reason}", is_final=True
+                )
+
+        if not any(job.leaving_since_s for job in self._jobs.values()):
+            self._losses.release(self._look_started_s)
+
+    def _ended(self, job: Job, words: str) -> None:
+        """Forget a job that ended although its nodes are needed."""
+        del self._jobs[job.name]
+        said = f"job {job.job_id} ({job.name}) ended: {words}"
+        if not job.has_answered:
+            self._setbacks_of(job).failed_to_start(said, self._batch.log_tail(job.name))
+        elif not job.is_over:
+            self._setbacks_of(job).lost(said)
+        self._losses.endings[job.name] = said
+        for address in job.addresses:
+            self._leave(address)
+        self._on_event(Waiting(reason=f"{said}."))
+
+    def _drop(self, job: Job) -> None:
+        del self._jobs[job.name]
+        for node in job.nodes:
+            self._pool.give_back(node.address)
+        self._batch.give_back(job.name, [node.address for node in job.nodes])
+
+    def meet_nodes(self) -> None:
+        """Find out which jobs' nodes have answered, and say how long they last."""
+        now_s = time.monotonic()
+        nodes: dict[str, list[Node]] = {}
+        for node in self._pool.nodes:
+            nodes.setdefault(node.job, []).append(node)
+        for name in nodes.keys() - self._jobs.keys():
+            # Of a job that was given up: submitted although no answer came, say.
+            for node in nodes[name]:
+                self._pool.give_back(node.address)
+            self._batch.give_back(name, [node.address for node in nodes[name]])
+        for job in self._jobs.values():
+            found = nodes.get(job.name, [])
+            if len(found) != len(job.nodes):
+                self._hurry()
+            job.meet(found, now_s)
+            self._limit(job, now_s)
+
+    def _limit(self, job: Job, now_s: float) -> None:
+        walltime_s, end_s = self._supplies[job.group].site.walltime, job.end_s
+        if end_s is None and walltime_s and job.is_pending:
+            # Seen to wait when it was last looked for, it has begun since.
+            end_s = (self._look_started_s or now_s) + walltime_s
+            walltime_s = end_s - now_s
+        if end_s is not None:
+            longest_s = FRESH * (walltime_s or end_s - now_s)
+            for node in job.nodes:
+                self._pool.placer.limit(node.name, end_s, longest_s)
+
+    def _jobs_of(self, group: str | None) -> list[Job]:
+        return [job for job in self._jobs.values() if job.group == group]
+
+    def _setbacks_of(self, job: Job) -> Setbacks:
+        return self._supplies[job.group].setbacks
+
+    def _give_back(self, group: str | None, wanted: int) -> None:
+        """End jobs that are not needed, those that wait first, or end too soon."""
+        jobs = self._jobs_of(group)
+        idle = [
+            job
+            for job in jobs
+            if job.job_id is not None and not any(map(self._pool.is_busy, job.nodes))
+        ]
+        spare = self._supplies[group].spare(jobs, idle, wanted)
+        for job in idle:
+            is_late = wanted and any(map(self._pool.is_too_late, job.nodes))
+            if is_late or job in spare:
+                self._drop(job)
+
+    def _submit(self, wanted: Mapping[str | None, int], now_s: float) -> None:
+        """Ask for what is lacking, each group in its turn."""
+        while lacking := [
+            group
+            for group, number in wanted.items()
+            if sum(job.num_nodes for job in self._jobs_of(group)) < number
+            and self._may_submit(group, now_s)
+        ]:
+            group = min(lacking, key=lambda each: len(self._jobs_of(each)))
+            size = wanted[group] if self._site.provision == "one_job" else 1
+            name = self._batch.request(size, group)
+            self._jobs[name] = Job(name, size, now_s, group)
+            self._last_submission_s = now_s
+            self._hurry()
+
+    def _may_submit(self, group: str | None, now_s: float) -> bool:
+        site = self._site
+        if site.provision == "one_job" and self._jobs_of(group):
+            return False
+        if site.max_jobs is not None and len(self._jobs) >= site.max_jobs:
+            return False
+        pause_s = site.submit_interval or 0.0
+        if pause_s and now_s < self._last_submission_s + pause_s:
+            return False
+        return self._supplies[group].setbacks.allow(now_s)
+
+    def _hurry(self) -> None:
+        """Look at the queue soon, and then less and less often."""
+        self._look_every_s = FIRST_LOOK_S
+        self._next_look_s = min(self._next_look_s, time.monotonic() + FIRST_LOOK_S)
+
+    def _look(self, now_s: float) -> None:
+        if self._jobs and not self._is_looking and now_s >= self._next_look_s:
+            self._is_looking = True
+            self._look_started_s = now_s
+            self._batch.look()
+            self._next_look_s = now_s + self._look_every_s
+            longer_s = self._look_every_s * 2
+            self._look_every_s = min(longer_s, self._site.poll_interval)
+
+    def _report(self, *, is_stopped: bool) -> None:
+        """Write down what is waited for when that changes, and say it."""
+        lines = [job.line() for job in self._jobs.values()]
+        troubles = [each.setbacks.words for each in self._supplies.values()]
+        waiting = [words for words in (self._silence, *troubles) if words]
+        if not is_stopped:
+            waiting += why_waiting(self._pool, lines)
+        if (lines, waiting) == self._written:
+            return
+        self._written = (lines, waiting)
+        self._batch.write_list(lines, waiting)
+        self._news.tell(lines)
+
+    def _check(self, wanted: Mapping[str | None, int], now_s: float) -> None:
+        """Give up what does not come up, and end a sweep that cannot go on."""
+        for job in list(self._jobs.values()):
+            since_s = job.incomplete_since_s
+            if since_s is not None and now_s - since_s > self._site.start_timeout:
+                self._drop(job)
+                self._setbacks_of(job).failed_to_start(
+                    f"job {job.job_id} ({job.name}) runs, but {len(job.nodes)} of its "
+                    f"{job.num_nodes} nodes answered within "
+                    f"{self._site.start_timeout:g} s",
+                    self._batch.log_tail(job.name),
+                )
+        # What runs goes on; what waits may fit on what it leaves.
+        if self._pool.num_held_devices or not any(wanted.values()):
+            self._idle_since_s = None
+            return
+        verdicts = [self._verdict(group) for group in wanted if wanted[group]]
+        if all(verdicts):
+            raise ClusterError(
+                f"{verdicts[0]}\nWaiting trials: {self._pool.placer.num_waiting}. "
+                "What has ended is recorded; correct the site, or try later: "
+                "the same command goes on."
+            )
+        self._check_idle(now_s)
+
+    def _verdict(self, group: str | None) -> str | None:
+        """Say why a group gets no further nodes; None: it may."""
+        if any(not job.is_up for job in self._jobs_of(group)):
+            return None
+        return self._supplies[group].setbacks.verdict
+
+    def _check_idle(self, now_s: float) -> None:
+        """End a sweep whose nodes wait in vain for others."""
+        if not self._pool.num_devices:
+            self._idle_since_s = None
+        elif self._idle_since_s is None:
+            self._idle_since_s = now_s
+        elif now_s - self._idle_since_s > self._site.max_idle:
+            up = sum(len(job.nodes) for job in self._jobs.values())
+            raise ClusterError(
+                f"{up} nodes have waited idle for {self._site.max_idle:g} s for others "
+                "that a trial needs besides them. Write provision: one_job in the "
+                "site, so that all are granted together, or a longer max_idle."
+            )

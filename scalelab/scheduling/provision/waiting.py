@@ -1,0 +1,76 @@
+"""Why trials wait, for those who ask for the status of a run or follow it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from scalelab.records.control.job_list import JobLine
+from scalelab.scheduling.events import OnEvent, Waiting, counted
+from scalelab.scheduling.pool import Pool
+
+
+class QueueNews:
+    """Tells why jobs wait, each reason of a job once.
+
+    That the queue changes its mind about the expected start is no news.
+
+    Parameters
+    ----------
+    on_event
+        Told of it.
+    """
+
+    def __init__(self, on_event: OnEvent) -> None:
+        self._on_event = on_event
+        self._told: set[tuple[str, str, bool]] = set()
+
+    def tell(self, jobs: Iterable[JobLine]) -> None:
+        """Tell what is new of the batch jobs that have not ended."""
+        for job in jobs:
+            news = (job.name, job.reason, job.estimated_start is None)
+            is_waiting = job.state == "pending" and job.reason
+            if is_waiting and news not in self._told:
+                self._told.add(news)
+                self._on_event(Waiting(reason=str(job)))
+
+
+def why_waiting(pool: Pool, jobs: Sequence[JobLine]) -> list[str]:
+    """Return one sentence per allocation that lacks nodes, and one for the others.
+
+    Parameters
+    ----------
+    pool
+        The nodes that are up, and the trials that wait.
+    jobs
+        The batch jobs that have not ended.
+    """
+    sentences = []
+    has_others = False
+    for group, placer in pool.placer.groups.items():
+        waiting = placer.waiting_allocations()
+        lacking = [each for each in waiting if not placer.has_room(each)]
+        has_others |= len(lacking) < len(waiting)
+        for each in sorted(lacking, key=lambda each: (each.world_size, each.num_nodes)):
+            nodes = counted(each.num_nodes, f"{group} node" if group else "node")
+            sentences.append(
+                f"{counted(waiting[each], 'trial')} for {nodes} x "
+                f"{counted(each.devices_per_node[0], 'device')}: "
+                f"{_what_there_is(pool, jobs, group)}."
+            )
+    if has_others:
+        # Without their number, which changes all the time.
+        others = "the other trials" if sentences else "trials"
+        sentences.append(f"{others} for devices that are in use.")
+    return sentences
+
+
+def _what_there_is(pool: Pool, jobs: Sequence[JobLine], group: str | None) -> str:
+    nodes = [node for node in pool.nodes if node.group == group]
+    parts = [f"{counted(len(nodes), 'node')} up"]
+    for state, words in (("running", "starting"), ("pending", "in the queue")):
+        those = [job for job in jobs if job.state == state and job.node_group == group]
+        if those:
+            reasons = dict.fromkeys(job.reason for job in those if job.reason)
+            why = f" ({', '.join(reasons)})" if reasons else ""
+            parts.append(f"{sum(job.num_nodes for job in those)} {words}{why}")
+    return ", ".join(parts)

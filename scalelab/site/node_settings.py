@@ -1,0 +1,105 @@
+"""What a site says of its nodes, or of one of its node groups: how to ask for them."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, StringConstraints
+
+from scalelab.errors import SpecError
+from scalelab.inputs.fields import (
+    Count,
+    DeviceCount,
+    Duration,
+    Flag,
+    Price,
+    Section,
+    Size,
+    Text,
+    Word,
+)
+
+_GROUP_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$"
+
+
+def _group_name(value: Any) -> Any:
+    if isinstance(value, str) and not re.fullmatch(_GROUP_NAME, value):
+        raise SpecError(
+            "is no name of a node group. Use at most 32 of A-Z, a-z, 0-9, _ and -, and "
+            "begin with a letter or a digit."
+        )
+    return value
+
+
+GroupName = Annotated[
+    str,
+    StringConstraints(strict=True, pattern=_GROUP_NAME),
+    BeforeValidator(_group_name),
+]
+
+
+class NodeSettings(Section):
+    """Nodes that are alike: what they have, how they are asked for, what they cost."""
+
+    nodes: DeviceCount | None = Field(
+        default=None, description="Nodes a trial may span; on a local site, 1."
+    )
+    gpus_per_node: DeviceCount | None = Field(
+        default=None,
+        description="Devices of a node; found out on a local site: GPUs, or cores.",
+    )
+    exclusive: Flag = Field(
+        default=False, description="Ask for nodes nobody else may use."
+    )
+    partition: Word | None = Field(default=None, description="SLURM partition.")
+    queue: Word | None = Field(default=None, description="PBS queue.")
+    account: Word | None = Field(
+        default=None, description="Account or project to charge."
+    )
+    qos: Word | None = Field(default=None, description="SLURM quality of service.")
+    constraint: Word | None = Field(default=None, description="SLURM node constraint.")
+    walltime: Duration | None = Field(
+        default=None, description="Time limit of a job, such as 4h or 04:00:00."
+    )
+    cores_per_node: Count | None = Field(
+        default=None, description="Cores to ask for on each node."
+    )
+    memory_per_node: Size | None = Field(
+        default=None, description="Memory to ask for on each node, such as 64GB."
+    )
+    memory_per_gpu: Size | None = Field(
+        default=None, description="SLURM: memory per GPU, instead of memory_per_node."
+    )
+    gpu_request: Literal["gres", "gpus_per_node", "select", "torque"] | None = Field(
+        default=None,
+        description=(
+            "How GPUs are asked for: gres or gpus_per_node (SLURM), select or torque "
+            "(PBS)."
+        ),
+    )
+    gpu_type: Word | None = Field(
+        default=None, description="GPU model in the request, such as a100."
+    )
+    price_per_gpu_hour: Price | None = Field(
+        default=None,
+        description=(
+            "What a device is charged per hour, such as 2.5, in usd or whatever the "
+            "site charges in; an exclusive node is charged for all it has."
+        ),
+    )
+    price_per_node_hour: Price | None = Field(
+        default=None,
+        description="What a node is charged per hour, however much of it is used.",
+    )
+    directives: tuple[Text, ...] = Field(
+        default=(),
+        description="Further directives, one per line, without #SBATCH or #PBS.",
+    )
+    prologue: tuple[Text, ...] = Field(
+        default=(),
+        description="Shell lines before anything starts, such as module load.",
+    )
+    python: Word | None = Field(
+        default=None, description="Interpreter on the nodes that has ScaleLab."
+    )

@@ -1,0 +1,82 @@
+"""Synchronous data parallelism: every rank holds the model, gradients are averaged."""
+
+# No postponed annotations here: torch checks those of a communication hook by identity.
+
+import inspect
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import GradBucket  # type: ignore[attr-defined]
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from scalelab.training.engines.spread import Observers
+
+# Only evaluation reads the buffers, and takes those of rank 0 then. torch 2.13 renamed
+# the argument that saves the broadcast in every forward pass.
+BUFFER_ARGUMENT = (
+    "forward_sync_buffers"
+    if "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
+    else "broadcast_buffers"
+)
+
+
+class Ddp:
+    """``DistributedDataParallel``; on one rank the plain module without exchange.
+
+    Parameters
+    ----------
+    model
+        On the rank's device already.
+    device
+        The rank's device.
+    observers
+        Told about the rank's gradients from inside the exchange.
+    """
+
+    def __init__(
+        self, model: nn.Module, device: torch.device, observers: Observers
+    ) -> None:
+        self._observers = observers
+        self.model = model
+        if dist.get_world_size() > 1:
+            self.model = DistributedDataParallel(
+                model,
+                device_ids=[device.index] if device.type == "cuda" else None,
+                gradient_as_bucket_view=True,
+                **{BUFFER_ARGUMENT: False},  # type: ignore[arg-type]
+            )
+            if observers.on_own_gradients is not None:
+                self.model.register_comm_hook(dist.group.WORLD, self._exchange)
+
+    def watch(self, loss: torch.Tensor) -> None:
+        """Have the observers told of the backward pass that begins at this loss."""
+        if (
+            isinstance(self.model, DistributedDataParallel)
+            and self.model.require_backward_grad_sync
+        ):
+            loss.register_hook(self._queue_ready)  # type: ignore[no-untyped-call]
+
+    def _queue_ready(self, gradient: torch.Tensor) -> None:
+        # Such callbacks run in turn once all gradients are computed. This one is queued
+        # as the pass begins, so it runs before DDP's, which waits for the exchange.
+        torch.autograd.Variable._execution_engine.queue_callback(
+            self._observers.on_own_gradients_ready
+        )
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Let gradients accumulate on the rank, without an exchange, in this block."""
+        if isinstance(self.model, DistributedDataParallel):
+            return self.model.no_sync()
+        return nullcontext()
+
+    def _exchange(
+        self, group: dist.ProcessGroup, bucket: GradBucket
+    ) -> torch.futures.Future[torch.Tensor]:
+        assert self._observers.on_own_gradients is not None
+        self._observers.on_own_gradients(bucket.buffer())
+        future: Any = allreduce_hook(group, bucket)
+        return future  # type: ignore[no-any-return]

@@ -1,0 +1,295 @@
+"""Trains a model step by step: feed, forward, backward, exchange, optimiser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from scalelab.errors import SpecError
+from scalelab.experiment.lr_rules import learning_rate_at
+from scalelab.experiment.trial import Trial, TrialKind
+from scalelab.training import evaluation, feed
+from scalelab.training.context import RankContext
+from scalelab.training.description import describe
+from scalelab.training.engines.registry import spread
+from scalelab.training.engines.spread import Observers
+from scalelab.training.order import SampleOrder, Share
+from scalelab.training.probes.meter import Phase, StepClock
+from scalelab.training.probes.noise_probe import NoiseProbe
+from scalelab.training.seeds import MODEL_STREAM, rank_stream, seed_everything
+from scalelab.training.step_plan import TrainingPlan
+
+if TYPE_CHECKING:
+    from scalelab.training.workloads.base import Workload
+
+AUTOCAST_DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+MIN_EVALUATION_BATCH = 32
+"""Evaluation keeps no activations, so it never needs batches as small as training."""
+
+
+class TrainingEngine:
+    """Trains a workload's model.
+
+    Parameters
+    ----------
+    workload
+        Model, data, loss and optimiser.
+    trial
+        Batch sizes, learning rate, precision, parallelism and seed.
+    context
+        The rank.
+    clock
+        Gets the phases of every step.
+    loader_workers
+        Processes that read the training data where they are not in memory.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        trial: Trial,
+        context: RankContext,
+        clock: StepClock,
+        loader_workers: int = 0,
+    ) -> None:
+        self._workload = workload
+        self._trial = trial
+        self._context = context
+        self._clock = clock
+        self._loader_workers = loader_workers
+        self._num_planned_steps = TrainingPlan.of(trial).num_steps
+        self._autocast_dtype = _autocast_dtype(trial.precision)
+        seed_everything(trial.seed, MODEL_STREAM)
+        self._load_data()
+        self._build_model()
+        self._losses: list[torch.Tensor] = []
+        seed_everything(trial.seed, rank_stream(context.rank))
+        self._start_feed(0)
+
+    def _load_data(self) -> None:
+        trial = self._trial
+        self._context.progress(0)
+        self._training_data = self._workload.training_data()
+        self._held_out_data = (
+            self._workload.held_out_data()
+            if trial.kind is not TrialKind.THROUGHPUT
+            else None
+        )
+        num_samples = feed.num_samples_of(self._training_data)
+        if (
+            trial.kind is not TrialKind.THROUGHPUT
+            and trial.global_batch_size > num_samples
+        ):
+            raise SpecError(
+                f"global_batch_size={trial.global_batch_size} is larger than the "
+                f"{num_samples} training samples of {trial.workload}. Use at most "
+                f"{num_samples} in a {trial.kind} trial."
+            )
+        self._order = SampleOrder(
+            num_samples=num_samples,
+            global_batch_size=trial.global_batch_size,
+            seed=trial.seed,
+        )
+        self._share = Share(
+            rank=self._context.rank,
+            data_parallel_size=trial.data_parallel_size,
+            local_batch_size=trial.local_batch_size,
+            gradient_accumulation_steps=trial.gradient_accumulation_steps,
+        )
+
+    def _build_model(self) -> None:
+        trial, device = self._trial, self._context.device
+        self._context.progress(0)
+        self._model = self._workload.build_model().to(device)
+        self._probe = NoiseProbe(
+            self._share, enabled=trial.kind is not TrialKind.THROUGHPUT
+        )
+        observers = Observers(
+            on_own_gradients=(
+                self._probe.observe_bucket if self._probe.takes_buckets else None
+            ),
+            on_own_gradients_ready=self._begin_exchange,
+        )
+        self._spread = spread(trial.parallelism, self._model, device, observers)
+        self._exchanging = False
+        rate = trial.learning_rate
+        self._rate = rate.value if rate else self._workload.default_learning_rate
+        self._optimizer = self._workload.build_optimizer(self._model, self._rate)
+        # Groups keep their relation to the trial's rate whatever that becomes.
+        self._rate_ratios = [
+            group["lr"] / self._rate for group in self._optimizer.param_groups
+        ]
+        self._scaler = torch.amp.GradScaler(
+            device.type, enabled=trial.precision == "fp16"
+        )
+
+    def _start_feed(self, step: int) -> None:
+        self._batches: Iterator[feed.Batch] = feed.training_batches(
+            self._training_data,
+            self._order,
+            self._share,
+            first_step=step,
+            device=self._context.device,
+            augment=self._workload.augment,
+            num_random=self._workload.num_random,
+            loader_workers=self._loader_workers,
+        )
+
+    def begin(self, step: int) -> None:
+        """Get ready for a series of steps; all ranks are here, no clock runs."""
+        self._model.train()
+
+    def step(self, step: int) -> None:
+        """Take one optimiser step, marking its phases on the clock."""
+        num_micro_steps = self._trial.gradient_accumulation_steps
+        loss = torch.zeros((), device=self._context.device)
+        self._probe.begin_step(step)
+        for micro_step in range(num_micro_steps):
+            batch = next(self._batches)
+            self._clock.mark(Phase.DATA_WAIT)
+            is_last = micro_step == num_micro_steps - 1
+            with nullcontext() if is_last else self._spread.no_sync():
+                loss += self._backward(batch)
+            if self._exchanging:
+                self._clock.mark(Phase.EXPOSED_SYNC)
+                self._exchanging = False
+            else:
+                self._clock.mark(Phase.COMPUTE)
+                self._probe.observe_micro_step(self._model)
+        self._update(step)
+        self._losses.append(loss)
+        self._clock.mark(Phase.OPTIMIZER)
+        self._clock.end_step()
+
+    def _backward(self, batch: feed.Batch) -> torch.Tensor:
+        with self._autocast():
+            loss = self._workload.loss(self._spread.model, batch)
+        loss = loss / self._trial.gradient_accumulation_steps
+        self._spread.watch(loss)
+        self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    def _begin_exchange(self) -> None:
+        self._clock.mark(Phase.COMPUTE)
+        self._exchanging = True
+
+    def _update(self, step: int) -> None:
+        if self._probe.is_watching:
+            self._probe.end_step(self._model, self._scaler.get_scale())
+        rate = self._rate_at(step)
+        for group, ratio in zip(
+            self._optimizer.param_groups, self._rate_ratios, strict=True
+        ):
+            group["lr"] = rate * ratio
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
+        self._optimizer.zero_grad(set_to_none=True)
+
+    def _rate_at(self, step: int) -> float:
+        factor = self._workload.learning_rate_factor(step / self._num_planned_steps)
+        if self._trial.learning_rate is None:
+            return self._rate * factor
+        samples = (step + 1) * self._trial.global_batch_size
+        return learning_rate_at(self._trial.learning_rate, samples) * factor
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        if self._autocast_dtype is None:
+            return nullcontext()
+        return torch.autocast(self._context.device.type, self._autocast_dtype)
+
+    def drain_losses(self) -> list[float]:
+        """Return this rank's training losses since the last call, one per step."""
+        if not self._losses:
+            return []
+        losses: list[float] = torch.stack(self._losses).tolist()
+        self._losses.clear()
+        return losses
+
+    def evaluate(self, step: int) -> dict[str, float]:
+        """Return held-out metrics on rank 0, {} elsewhere; all ranks take part."""
+        if self._held_out_data is None:
+            raise SpecError(
+                f"Workload {self._trial.workload} has no held-out data, so a "
+                f"{self._trial.kind} trial cannot evaluate it. Return a data set from "
+                "held_out_data() or measure throughput."
+            )
+        evaluation.share_buffers(self._model)
+        self._model.eval()
+        batches = feed.held_out_batches(
+            self._held_out_data,
+            rank=self._context.rank,
+            world_size=self._context.world_size,
+            batch_size=max(self._trial.local_batch_size, MIN_EVALUATION_BATCH),
+            device=self._context.device,
+        )
+        with self._autocast():
+            return evaluation.evaluate(
+                self._context,
+                step,
+                batches,
+                lambda batch: self._workload.evaluate(self._model, batch),
+            )
+
+    def state(self) -> tuple[dict[str, Any], Any]:
+        """Return what all ranks share and what is this rank's own, for a checkpoint."""
+        shared = {
+            "model": self._model.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "scaler": self._scaler.state_dict(),
+        }
+        return shared, self._probe.average().state
+
+    def restore(self, step: int, state: dict[str, Any], rank_state: Any) -> None:
+        """Go on from a state, at a step."""
+        self._model.load_state_dict(state["model"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._scaler.load_state_dict(state["scaler"])
+        self._probe.average().state = tuple(rank_state)
+        self._start_feed(step)
+
+    def description(self) -> dict[str, Any]:
+        """Return the columns that are known without measuring."""
+        return describe(
+            self._workload,
+            self._trial,
+            self._model,
+            self._optimizer,
+            self._training_data,
+        ) | {"planned_steps": self._num_planned_steps}
+
+    def validity(self) -> tuple[str, ...]:
+        """Return what makes this rank's times unfit for a fit: nothing is known."""
+        return ()
+
+    def gradient_noise_scale(self) -> float | None:
+        """Return the gradient noise scale on rank 0; all ranks take part."""
+        return self._probe.value(self._context)
+
+    def peak_memory_bytes(self) -> int | None:
+        """Return the most memory torch held on the device, None on CPU."""
+        if self._context.device.type == "cpu":
+            return None
+        return torch.cuda.max_memory_allocated(self._context.device)
+
+    def device_memory_bytes(self) -> int | None:
+        """Return what torch holds on the device and what is free, None on CPU.
+
+        That is less than the device has: CUDA and NCCL take their own.
+        """
+        device = self._context.device
+        if device.type == "cpu":
+            return None
+        free_bytes, _ = torch.cuda.mem_get_info(device)
+        return int(free_bytes) + torch.cuda.memory_reserved(device)
+
+
+def _autocast_dtype(precision: str) -> torch.dtype | None:
+    if precision not in AUTOCAST_DTYPES:
+        raise SpecError(
+            f"precision={precision!r} does not exist. Choose from: "
+            f"{', '.join(sorted(AUTOCAST_DTYPES))}."
+        )
+    return AUTOCAST_DTYPES[precision]

@@ -1,0 +1,122 @@
+"""What a workload takes and measures, found out before any node starts.
+
+A class of the user's own is asked in a process of its own: its module imports torch,
+and may do anything else. What that process cannot tell, the trials will.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from scalelab.errors import SpecError
+from scalelab.experiment.program import BUILT_IN_WORKLOADS
+from scalelab.experiment.trial import TrialKind
+from scalelab.experiment.workload_names import RANK_PARAMETERS, WorkloadNames
+from scalelab.training.workloads.registry import find_workload, names_of
+
+if TYPE_CHECKING:
+    from scalelab.experiment.spec import Experiment
+    from scalelab.site.profile import Site
+
+PATIENCE_S = 60.0
+_MODULE = "scalelab.training.workloads.introspection"
+
+
+def check_workload(asked: Experiment, site: Site) -> None:
+    """Refuse a parameter or a target that the workload does not know.
+
+    Parameters
+    ----------
+    asked
+        Of a command nothing is known, and nothing refused.
+    site
+        Whose interpreter runs the workload: another than this one may know more.
+
+    Raises
+    ------
+    SpecError
+        With the message that a trial would end with.
+    """
+    if asked.workload is None:
+        return
+    name = asked.workload.name
+    built_in = BUILT_IN_WORKLOADS.get(name)
+    names = built_in.names if built_in else _names_of_own(asked, site)
+    if names is None:
+        return
+    axes = {axis: values[0] for axis, values in asked.options.items()}
+    given = {**asked.workload.parameters, **axes}
+    names.check_parameters(
+        name, {key: given[key] for key in given if key not in RANK_PARAMETERS}
+    )
+    evaluates = set(asked.measure.kind) != {TrialKind.THROUGHPUT}
+    if evaluates and asked.job and asked.job.target:
+        names.check_metric(name, asked.job.target.metric)
+
+
+def _names_of_own(asked: Experiment, site: Site) -> WorkloadNames | None:
+    is_run_by_this = not any(
+        group.python or group.prologue for group in site.groups.values()
+    )
+    if not is_run_by_this or find_spec("torch") is None:
+        return None
+    answer = _ask(asked.workload_name, str(asked.code_root))
+    if "refused" in answer:
+        raise SpecError(answer["refused"])
+    if "names" not in answer:
+        return None
+    names: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in answer["names"].items()
+    }
+    return WorkloadNames(**names)
+
+
+def _ask(name: str, code_directory: str) -> dict[str, Any]:
+    # -B: planning writes nothing, and no __pycache__ beside the user's code.
+    words = [sys.executable, "-B", "-m", _MODULE, name, code_directory]
+    text = b""
+    with subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as asked:
+        try:
+            text, _ = asked.communicate(timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            with suppress(ProcessLookupError):  # and what the module has started
+                os.killpg(asked.pid, signal.SIGKILL)
+    return dict(json.loads(text)) if text else {}
+
+
+def _answer(name: str, code_directory: str) -> dict[str, Any]:
+    try:
+        return {"names": asdict(names_of(find_workload(name, code_directory)))}
+    except SpecError as error:
+        return {"refused": str(error)}
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Print what a workload's class takes and measures, as JSON and nothing else."""
+    reply = os.dup(1)  # not inherited by programs that the module starts
+    os.dup2(2, 1)
+    text = json.dumps(_answer(*arguments))
+    os.write(reply, text.encode())
+    os._exit(0)  # no thread that the module left running is waited for
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

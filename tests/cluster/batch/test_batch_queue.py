@@ -1,0 +1,231 @@
+"""What is made of the answers of SLURM and PBS, by programs that repeat them."""
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+
+import pytest
+from fake_programs import FakePrograms
+
+from scalelab.cluster.batch import queue as batch_queue
+from scalelab.cluster.batch.nodes import batch_system
+from scalelab.cluster.batch.queue import (
+    JobState,
+    JobView,
+    cancelled,
+    scheduler_words,
+    submitted,
+)
+from scalelab.errors import ClusterError
+from scalelab.site.profile import Scheduler
+
+Program = Callable[..., Path]
+
+
+@pytest.fixture
+def program(fake_programs: FakePrograms) -> Program:
+    """Put a program on the path that says and returns the same whatever it is asked."""
+    return fake_programs.says
+
+
+def look(scheduler: Scheduler, **jobs: str) -> dict[str, JobView]:
+    return asyncio.run(batch_system(scheduler).look(jobs))
+
+
+SLURM_LINES = """\
+11|PENDING|Priority|2026-11-21T03:00:00|10:00
+12|PENDING|PartitionTimeLimit|N/A|1:00:00
+13|RUNNING|None|2026-11-20T08:00:00|9:58
+14|SUSPENDED|None|2026-11-20T08:00:00|UNLIMITED
+15|CANCELLED|None|2026-11-20T08:00:00|9:00
+16|TIMEOUT|TimeLimit|2026-11-20T08:00:00|0:00
+17|COMPLETING|None|2026-11-20T08:00:00|0:10
+18|PENDING|QOSMaxGRESPerJob|N/A|10:00
+19|PENDING|AssocGrpGRES|N/A|10:00
+"""
+
+
+def test_slurm_shows_jobs(program: Program) -> None:
+    asked = program("squeue", SLURM_LINES)
+    ids = {f"job{number}": str(number) for number in range(11, 21)}
+    views = look(Scheduler.SLURM, **ids)
+    assert "--jobs=11,12,13,14,15,16,17,18,19,20" in asked.read_text().split()
+    pending, running, ended = JobState.PENDING, JobState.RUNNING, JobState.ENDED
+    assert views == {
+        "job11": JobView(
+            state=pending, reason="Priority", estimated_start="2026-11-21T03:00:00"
+        ),
+        "job12": JobView(
+            state=pending, reason="PartitionTimeLimit", can_never_run=True
+        ),
+        "job13": JobView(
+            state=running, remaining_s=598, estimated_start="2026-11-20T08:00:00"
+        ),
+        "job14": JobView(
+            state=running,
+            reason="SUSPENDED",
+            estimated_start="2026-11-20T08:00:00",
+            is_suspended=True,
+        ),
+        "job15": JobView(
+            state=ended, reason="CANCELLED", estimated_start="2026-11-20T08:00:00"
+        ),
+        "job16": JobView(
+            state=ended,
+            reason="TIMEOUT (TimeLimit)",
+            estimated_start="2026-11-20T08:00:00",
+        ),
+        "job17": JobView(
+            state=running,
+            reason="COMPLETING",
+            estimated_start="2026-11-20T08:00:00",
+            is_leaving=True,
+        ),
+        "job18": JobView(state=pending, reason="QOSMaxGRESPerJob", can_never_run=True),
+        "job19": JobView(state=pending, reason="AssocGrpGRES"),
+    }
+
+
+def test_slurm_has_forgotten_a_job(program: Program) -> None:
+    error = "slurm_load_jobs error: Invalid job id specified"
+    program("squeue", errors=error, status=1)
+    assert look(Scheduler.SLURM, a="1") == {}
+
+
+def test_a_batch_system_that_does_not_answer_is_an_error_in_its_words(
+    program: Program,
+) -> None:
+    error = "slurm_load_jobs error: Unable to contact slurm controller"
+    program("squeue", errors=error, status=1)
+    with pytest.raises(ClusterError, match=f"squeue: {error}"):
+        look(Scheduler.SLURM, a="1")
+    program("qstat", errors="Connection refused\nqstat: cannot connect", status=111)
+    with pytest.raises(ClusterError, match="qstat: Connection refused"):
+        look(Scheduler.PBS, a="1")
+    program("qstat", output="{")
+    with pytest.raises(ClusterError, match="qstat said no JSON"):
+        look(Scheduler.PBS, a="1")
+
+
+def test_a_program_that_is_not_there_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ClusterError, match="qstat cannot be run here: No such file"):
+        look(Scheduler.PBS, a="1")
+
+
+PBS_JOBS = {
+    "1.head": {"job_state": "Q", "comment": "Not Running: Insufficient ngpus"},
+    "2.head": {"job_state": "Q", "comment": "Can Never Run: Insufficient ngpus (A: 6)"},
+    "3.head": {"job_state": "H", "comment": "held by a user"},
+    "4.head": {
+        "job_state": "R",
+        "comment": "Job run at Fri Nov 20",
+        "Resource_List": {"walltime": "00:10:00"},
+        "resources_used": {"walltime": "00:00:20"},
+    },
+    "5.head": {"job_state": "R", "Resource_List": {"walltime": "01:00:00"}},
+    "6.head": {"job_state": "S", "Job_Name": 7},
+    "7.head": {"job_state": "F", "Exit_status": -29},
+    "8.head": {"job_state": "E"},
+    "9.head": {"job_state": "Q", "estimated": {"start_time": "Sat Nov 21 03:00:00"}},
+}
+
+
+def test_pbs_shows_jobs(program: Program) -> None:
+    said = json.dumps({"timestamp": 1, "Jobs": PBS_JOBS})
+    errors = "qstat: Unknown Job Id 10.head"
+    asked = program("qstat", output=said, errors=errors, status=153)
+    views = look(Scheduler.PBS, **{f"job{n}": f"{n}.head" for n in range(1, 11)})
+    words = asked.read_text().split()
+    assert words[:4] == ["-f", "-F", "json", "1.head"]
+    pending, running, ended = JobState.PENDING, JobState.RUNNING, JobState.ENDED
+    assert views == {
+        "job1": JobView(state=pending, reason="Not Running: Insufficient ngpus"),
+        "job2": JobView(
+            state=pending,
+            reason="Can Never Run: Insufficient ngpus (A: 6)",
+            can_never_run=True,
+        ),
+        "job3": JobView(
+            state=pending, reason="held. held by a user", can_never_run=True
+        ),
+        "job4": JobView(state=running, remaining_s=580),
+        "job5": JobView(state=running, remaining_s=3600),
+        "job6": JobView(state=running, reason="suspended", is_suspended=True),
+        "job7": JobView(state=ended, reason="ended with status -29"),
+        "job8": JobView(state=ended, reason="ended"),
+        "job9": JobView(state=pending, estimated_start="Sat Nov 21 03:00:00"),
+    }
+
+
+def test_pbs_knows_only_jobs_that_have_not_ended(program: Program) -> None:
+    program("qstat", output='{"timestamp": 1}', status=35)
+    assert look(Scheduler.PBS, a="1.head") == {}
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "submit", "answer", "cancel", "job_id"),
+    [
+        (Scheduler.SLURM, "sbatch", "Submitted batch job 17", "scancel", "17"),
+        (Scheduler.PBS, "qsub", "17.head\n", "qdel", "17.head"),
+    ],
+)
+def test_jobs_are_submitted_as_they_are_and_cancelled(
+    program: Program,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    scheduler: Scheduler,
+    submit: str,
+    answer: str,
+    cancel: str,
+    job_id: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked, cancelled = program(submit, answer), program(cancel)
+    job = batch_system(scheduler).job("vit-1", "#!/bin/sh\ntrue\n")
+
+    async def live() -> None:
+        await job.start()
+        await job.close()
+
+    asyncio.run(live())
+    assert job.job_id == job_id
+    assert len(asked.read_text().split()) == 1, "the script, and no option"
+    assert cancelled.read_text().split()[-1] == job_id
+
+
+def test_a_refusal_is_told_in_the_schedulers_words(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    errors = "sbatch: error: invalid partition specified: x\nsbatch: error: no"
+    program("sbatch", errors=errors, status=1)
+    job = batch_system(Scheduler.SLURM).job("vit-1", "#!/bin/sh\n")
+    with pytest.raises(ClusterError) as caught:
+        asyncio.run(submitted(job))
+    assert str(caught.value) == errors.replace("\n", " ")
+
+
+class StuckJob:
+    job_id = None
+
+    async def start(self) -> None:
+        await asyncio.sleep(60)
+
+    close = start
+
+
+@pytest.mark.parametrize("call", [submitted, cancelled])
+def test_a_batch_system_that_stands_still_is_said_to(
+    monkeypatch: pytest.MonkeyPatch, call: Callable[..., Coroutine[None, None, None]]
+) -> None:
+    monkeypatch.setattr(batch_queue, "CALL_TIMEOUT_S", 0.05)
+    with pytest.raises(ClusterError, match=r"it did not answer within 0\.05 s"):
+        asyncio.run(call(StuckJob()))
+
+
+def test_other_errors_speak_for_themselves() -> None:
+    assert scheduler_words(ValueError("no job id")) == "no job id"

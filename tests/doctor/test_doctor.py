@@ -1,0 +1,144 @@
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scalelab.cli import main
+from scalelab.doctor import machine as doctor
+from scalelab.doctor.machine import Finding, Health, examine
+from scalelab.errors import LaunchError
+from scalelab.inputs.outcome import Outcome
+from scalelab.launch.gang_agent import NodeAgent
+from scalelab.records.attempt import AttemptResult
+
+
+@pytest.mark.slow
+def test_this_machine_can_run_sweeps(tmp_path: Path) -> None:
+    findings = {finding.subject: finding for finding in examine(tmp_path / "runs")}
+    assert list(findings) == [
+        "Python",
+        "devices",
+        "torch",
+        "distributed",
+        "run directory",
+        "multi-rank trial",
+        "batch system",
+    ]
+    broken = [f for f in findings.values() if f.health is Health.BROKEN]
+    assert broken == []
+    assert "2 ranks met, stepped and ended" in findings["multi-rank trial"].text
+    assert findings["run directory"].text.startswith(f"{tmp_path} can be written")
+    assert sys.executable in findings["Python"].text
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def no_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_two_ranks", lambda: "2 ranks met")
+
+
+def found(runs: Path, subject: str) -> Finding:
+    return next(each for each in examine(runs) if each.subject == subject)
+
+
+@pytest.mark.usefixtures("no_ranks")
+class TestWhatIsMissing:
+    @pytest.mark.parametrize("package", ["torch", "distributed"])
+    def test_a_package(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str
+    ) -> None:
+        def refuse(name: str) -> None:
+            raise ModuleNotFoundError(f"No module named {name!r}")
+
+        monkeypatch.setattr(doctor, "import_module", refuse)
+        finding = found(tmp_path, package)
+        assert finding.health is Health.BROKEN
+        assert "pip install 'scalelab[train]'" in finding.text
+
+    def test_the_right_to_write(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(**_: object) -> None:
+            raise PermissionError(13, "Permission denied")
+
+        monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+        finding = found(tmp_path, "run directory")
+        assert finding.health is Health.BROKEN
+        assert "cannot be written: Permission denied. Sweep from" in finding.text
+
+    def test_room(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(doctor, "MIN_FREE_BYTES", 2**70)
+        assert found(tmp_path, "run directory").health is Health.NOTE
+
+    def test_a_gpu(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(doctor, "num_visible_gpus", lambda: 0)
+        assert "trials run on cores" in found(tmp_path, "devices").text
+        monkeypatch.setattr(doctor, "num_visible_gpus", lambda: 4)
+        assert found(tmp_path, "devices").text.startswith("4 GPUs, ")
+        assert "trials run on cores" not in found(tmp_path, "devices").text
+
+    @pytest.mark.parametrize(
+        ("present", "text"),
+        [
+            ((), "neither sbatch nor qsub found"),
+            (("qsub",), "qsub found"),
+            (("sbatch", "qsub"), "sbatch, qsub found"),
+        ],
+    )
+    def test_a_batch_system(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, present, text: str
+    ) -> None:
+        monkeypatch.setattr(
+            "shutil.which", lambda name: f"/bin/{name}" if name in present else None
+        )
+        finding = found(tmp_path, "batch system")
+        assert (finding.health, finding.text) == (Health.NOTE, text)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (LaunchError("no rank met"), "no rank met"),
+        (OSError("no process left"), "no process left"),
+        (ImportError("No module named 'torch'"), "not tried: No module named 'torch'"),
+    ],
+)
+def test_ranks_that_do_not_meet_are_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, text: str
+) -> None:
+    def refuse() -> str:
+        raise error
+
+    monkeypatch.setattr(doctor, "_two_ranks", refuse)
+    finding = found(tmp_path, "multi-rank trial")
+    assert (finding.health, finding.text) == (Health.BROKEN, text)
+
+
+def test_a_trial_that_ends_badly_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = AttemptResult(outcome=Outcome.STALLED, reason="No step for 30 s.")
+    monkeypatch.setattr(NodeAgent, "__enter__", lambda self: self)
+    monkeypatch.setattr(NodeAgent, "__exit__", lambda self, *error: None)
+    monkeypatch.setattr(NodeAgent, "run", lambda self, *arguments: result)
+    with pytest.raises(LaunchError, match=r"^stalled: No step for 30 s\.$"):
+        doctor._two_ranks()
+
+
+@pytest.mark.parametrize(
+    ("health", "code", "last"),
+    [
+        (Health.OK, 0, "Sweeps can run here: scalelab sweep EXPERIMENT.yaml"),
+        (Health.NOTE, 0, "Sweeps can run here: scalelab sweep EXPERIMENT.yaml"),
+        (Health.BROKEN, 1, "Sweeps cannot run here until what is broken is mended."),
+    ],
+)
+def test_the_command_says_whether_sweeps_can_run(
+    monkeypatch: pytest.MonkeyPatch, capsys, health: Health, code: int, last: str
+) -> None:
+    def findings(runs: Path) -> Iterator[Finding]:
+        yield Finding(subject="torch", health=health, text="it is there")
+
+    monkeypatch.setattr(doctor, "examine", findings)
+    assert main.run(["doctor"]) == code
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [f"{health:<7} torch             it is there", last]

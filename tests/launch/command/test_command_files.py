@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+from pathlib import Path
+
+import pytest
+
+from scalelab.errors import LaunchError
+from scalelab.launch.command import files as command_files
+from scalelab.launch.command.files import FileWatch, FollowedFile
+
+
+def lines(file: FollowedFile) -> list[bytes]:
+    return list(file.lines())
+
+
+def append(path: Path, content: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(content)
+
+
+def test_lines_come_once_and_whole(tmp_path):
+    path = tmp_path / "metrics"
+    followed = FollowedFile(path)
+    assert lines(followed) == []
+    append(path, b"one\ntwo\nthr")
+    assert lines(followed) == [b"one", b"two"]
+    append(path, b"ee")
+    assert lines(followed) == []
+    append(path, b"\n\n\r\nfour\rfive\r")
+    assert lines(followed) == [b"three", b"four", b"five"]
+    assert followed.num_lines == 5
+    followed.close()
+    followed.close()
+
+
+def test_what_was_there_before_is_left_out(tmp_path):
+    path = tmp_path / "metrics"
+    append(path, b"old\n")
+    followed = FollowedFile(path)
+    append(path, b"new\n")
+    assert lines(followed) == [b"new"]
+    followed.close()
+
+
+@pytest.mark.parametrize("way", ["truncated", "replaced"])
+def test_file_that_starts_again_is_read_from_its_beginning(tmp_path, way):
+    path = tmp_path / "metrics"
+    append(path, b"")
+    followed = FollowedFile(path)
+    append(path, b"a long first line\nand a torn o")
+    assert lines(followed) == [b"a long first line"]
+    if way == "truncated":
+        path.write_bytes(b"new\n")
+    else:
+        (tmp_path / "other").write_bytes(b"new\n")
+        (tmp_path / "other").rename(path)
+    assert lines(followed) == [b"new"]
+    followed.close()
+
+
+def test_file_that_was_removed_is_read_to_its_end(tmp_path):
+    path = tmp_path / "metrics"
+    append(path, b"")
+    followed = FollowedFile(path)
+    append(path, b"last words\n")
+    followed.lines()
+    path.unlink()
+    assert lines(followed) == [b"last words"]
+    followed.close()
+
+
+def test_huge_line_is_passed_over(tmp_path):
+    path = tmp_path / "metrics"
+    followed = FollowedFile(path)
+    append(path, b"x" * 5_000_000)
+    assert lines(followed) == []
+    append(path, b"x" * 5_000_000 + b"\nshort\n")
+    assert lines(followed) == [b"short"]
+    followed.close()
+
+
+def test_pipe_without_a_writer_holds_nobody_up(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="Illegal seek"):
+        FollowedFile(tmp_path / "pipe")
+
+
+def wait_for(watch: FileWatch) -> set[Path]:
+    assert select.select([watch.descriptor], [], [], 30)[0], "nothing happened"
+    return watch.changed()
+
+
+def test_change_of_a_file_wakes_the_watcher(tmp_path):
+    path, other = tmp_path / "a ä.log", tmp_path / "b.log"
+    watch = FileWatch([path, other])
+    assert watch.changed() == set()
+    append(tmp_path / "unwatched", b"x")
+    assert wait_for(watch) == set()
+    append(path, b"x")
+    assert wait_for(watch) == {path}
+    append(other, b"x")
+    assert wait_for(watch) == {other}
+    watch.close()
+
+
+def test_folders_made_later_are_watched(tmp_path):
+    path = tmp_path / "runs" / "1" / "metrics"
+    watch = FileWatch([path])
+    path.parent.mkdir(parents=True)
+    append(path, b"x")
+    assert wait_for(watch) == {path}
+    while select.select([watch.descriptor], [], [], 0)[0]:
+        watch.changed()
+    append(path, b"y")
+    assert wait_for(watch) == {path}
+    watch.close()
+
+
+def test_file_moved_into_place_is_seen(tmp_path):
+    watch = FileWatch([tmp_path / "metrics"])
+    append(tmp_path / "draft", b"x")
+    (tmp_path / "draft").rename(tmp_path / "metrics")
+    assert wait_for(watch) == {tmp_path / "metrics"}
+    watch.close()
+
+
+def test_refusal_of_the_kernel_names_the_limit(tmp_path, monkeypatch):
+    class Refusing:
+        def inotify_init1(self, flags: int) -> int:
+            ctypes.set_errno(24)
+            return -1
+
+        def inotify_add_watch(self, *arguments: object) -> int:
+            ctypes.set_errno(28)
+            return -1
+
+    message = (
+        r"^inotify_init1: Too many open files\. Raise fs\.inotify\.max_user_instances "
+        r"and fs\.inotify\.max_user_watches of the node, or end what uses them up\.$"
+    )
+    monkeypatch.setattr(command_files, "_libc", Refusing())
+    with pytest.raises(LaunchError, match=message):
+        FileWatch([tmp_path / "metrics"])
+    monkeypatch.setattr(
+        Refusing, "inotify_init1", lambda self, flags: os.open(os.devnull, os.O_RDONLY)
+    )
+    with pytest.raises(LaunchError, match=r"^inotify_add_watch: No space left"):
+        FileWatch([tmp_path / "metrics"])
+
+
+def test_closing_gives_descriptors_back(tmp_path):
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        watch, followed = FileWatch([tmp_path / "a"]), FollowedFile(tmp_path / "a")
+        append(tmp_path / "a", b"x")
+        lines(followed)
+        watch.close()
+        followed.close()
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from scalelab.experiment.program import MetricsSource
+from scalelab.launch.command.lines import JsonLines, RegexLines, Report, line_reader
+
+
+def read_json(values: object) -> Report | None:
+    return JsonLines().read(json.dumps(values).encode())
+
+
+def test_json_line_is_a_report():
+    assert read_json({"step": 3, "samples": 96, "t": 1.5, "loss": 2}) == Report(
+        step=3, samples=96, t=1.5, metrics={"loss": 2}
+    )
+
+
+def test_only_finite_numbers_are_metrics():
+    line = (
+        b'{"step": 1, "a": NaN, "b": Infinity, "c": true, "d": "x", "e": [1], "f": 2}'
+    )
+    assert JsonLines().read(line) == Report(step=1, metrics={"f": 2})
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b'{"step": 1, "sam',
+        b"\xff\xfe\x00 garbage",
+        b"[1, 2]",
+        b"12",
+        b"{}",
+        b'{"note": "only text"}',
+        b'{"step": 1.5}',
+        b'{"step": -1}',
+        b'{"step": NaN}',
+        b'{"step": 1e300}',
+        b'{"step": true}',
+        b'{"step": ' + b"9" * 5000 + b"}",
+        b'{"a": ' * 200_000,
+    ],
+)
+def test_line_that_reports_nothing_is_passed_over(line):
+    assert JsonLines().read(line) is None
+
+
+def test_whole_numbers_may_be_written_as_fractions():
+    assert read_json({"step": 4.0, "samples": 1e3}) == Report(step=4, samples=1000)
+
+
+def test_samples_that_are_no_count_are_not_said():
+    report = read_json({"step": 4, "samples": 10.5, "t": float("nan")})
+    assert report == Report(step=4)
+
+
+def test_metrics_without_a_step_belong_to_the_last_one():
+    assert read_json({"val_acc": 0.5}) == Report(step=None, metrics={"val_acc": 0.5})
+
+
+def test_all_patterns_make_one_report():
+    lines = RegexLines(
+        (r"step\s+(?P<step>[\d,]+)", r"loss (?P<loss>\S+)", r"(?P<t>\S+) s$")
+    )
+    assert lines.read(b"epoch 1 | step 12,345 | loss 1e-3 | 7.25 s") == Report(
+        step=12345, t=7.25, metrics={"loss": 0.001}
+    )
+    assert lines.read(b"nothing here \xff") is None
+    assert lines.read(b"loss nan") is None
+
+
+def test_group_that_took_no_part_is_not_said():
+    lines = RegexLines((r"step (?P<step>\d+)(?: of (?P<total>\d+))?",))
+    assert lines.read(b"step 3") == Report(step=3)
+
+
+def test_group_that_is_no_number_is_not_said():
+    lines = RegexLines((r"step (?P<step>\d+) loss (?P<loss>\S+)",))
+    assert lines.read(b"step 3 loss n/a") == Report(step=3)
+
+
+def test_decimal_comma_is_not_taken_for_thousands():
+    lines = RegexLines((r"step (?P<step>\d+) loss (?P<loss>\S+)",))
+    assert lines.read(b"step 3 loss 0,95") == Report(step=3)
+
+
+def test_readers_say_what_they_expect():
+    assert line_reader(MetricsSource(jsonl="x")).expectation() == (
+        'a JSON object such as {"step": 10, "samples": 640}'
+    )
+    source = MetricsSource(regex=("(?P<step>.)",))
+    assert line_reader(source).expectation() == "matched by metrics.regex '(?P<step>.)'"

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import pytest
+
+from scalelab.errors import LaunchError
+from scalelab.launch.progress import ProgressBoard
+from scalelab.launch.protocol import LaunchRequest
+from scalelab.launch.ranks import server_process
+from scalelab.launch.ranks.server_process import ServerKeeper, server_environment
+
+
+def test_environment_keeps_the_users_and_drops_the_launchers():
+    inherited = {
+        "HOME": "/home/me",
+        "SLURM_JOB_ID": "7",
+        "SLURM_CPU_BIND": "mask_cpu:0x1",
+        "SLURM_PROCID": "0",
+        "PMIX_RANK": "0",
+        "OMPI_COMM_WORLD_RANK": "0",
+        "RANK": "0",
+        "MASTER_ADDR": "login",
+        "PYTHONPATH": "/old",
+    }
+    environment = server_environment(inherited, ("/new",))
+    assert environment["HOME"] == "/home/me"
+    assert environment["SLURM_JOB_ID"] == "7"
+    assert environment["PYTHONPATH"] == f"/new{os.pathsep}/old"
+    dropped = {"SLURM_CPU_BIND", "SLURM_PROCID", "PMIX_RANK", "RANK", "MASTER_ADDR"}
+    assert not dropped & set(environment)
+    assert environment["OMP_NUM_THREADS"] == "1"
+    assert server_environment({}, ())["PYTHONPATH"] == ""
+
+
+def test_server_that_cannot_start_is_an_error(tmp_path):
+    (tmp_path / "torch.py").write_text("raise ImportError('a broken torch')")
+    keeper = ServerKeeper((), (str(tmp_path),), tmp_path)
+    with pytest.raises(
+        LaunchError,
+        match=r"The rank server did not start \(it ended\): .*ImportError: a broken "
+        rf"torch\. Run {sys.executable} -c 'import torch.distributed' on that node\.",
+    ):
+        keeper.current()
+    keeper.close()
+
+
+def test_server_that_is_not_ready_in_time_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(server_process, "_READY_PATIENCE_S", 0.01)
+    monkeypatch.setattr(server_process, "_EXIT_PATIENCE_S", 0.01)
+    keeper = ServerKeeper((), (), tmp_path)
+    with pytest.raises(LaunchError, match=r"timed out.*it said nothing"):
+        keeper.current()
+    keeper.close()
+
+
+@pytest.mark.slow
+def test_request_to_a_dead_server_is_an_error(tmp_path):
+    keeper = ServerKeeper((), (), tmp_path)
+    server = keeper.current()
+    os.kill(server.pid, signal.SIGKILL)
+    assert "ended with status -9" in server.explain_death()
+    board = ProgressBoard(1)
+    with pytest.raises(
+        LaunchError, match=rf"The rank server \(process {server.pid}\) has gone: "
+    ):
+        server.launch(LaunchRequest(processes=()), board)
+    board.close()
+    keeper.close()

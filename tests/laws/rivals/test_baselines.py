@@ -1,0 +1,118 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from scalelab.errors import SpecError
+from scalelab.laws.rivals.laws import LAWS, law_named
+from scalelab.laws.step_time.law import StepTimeLaw
+from scalelab.laws.support import Support
+
+RIVALS = [name for name in LAWS if name != "scalelab"]
+
+
+def table(time):
+    rows = [
+        {"world_size": n, "local_batch_size": b, "step_time_s": time(n, b)}
+        for n in (1, 2, 4, 8, 16)
+        for b in (8, 32)
+    ]
+    return pd.DataFrame(rows)
+
+
+ASKED = pd.DataFrame({"world_size": [4, 64], "local_batch_size": 32})
+
+
+@pytest.mark.parametrize("name", RIVALS)
+def test_rivals_answer_with_the_same_interface(name, rows):
+    law = law_named(name).fit(rows)
+    answer = law.predict(ASKED.assign(num_nodes=[1, 16]))
+    assert list(answer["support"]) == [Support.MEASURED, Support.EXTRAPOLATED]
+    assert (answer["step_time_lo_s"] < answer["step_time_s"]).all()
+    assert (answer["step_time_s"] < answer["step_time_hi_s"]).all()
+    assert np.isfinite(law.sample(ASKED)).all()
+    assert law.identifiable["identified"].all()
+    assert (law.parameters()["unit"] == "relative").all()
+    assert law.terms(ASKED) is None
+
+
+def test_the_default_comes_first():
+    assert next(iter(LAWS.values())) is StepTimeLaw
+
+
+def test_an_unknown_law_lists_the_known_ones():
+    with pytest.raises(SpecError, match=r"law='gustafson' is unknown\. .*amdahl, usl"):
+        law_named("gustafson")
+
+
+@pytest.mark.parametrize(
+    ("name", "time"),
+    [
+        ("amdahl", lambda n, b: (0.01 + 0.002 * b) * (1 + 0.03 * (n - 1))),
+        (
+            "usl",
+            lambda n, b: (0.01 + 0.002 * b) * (1 + 0.03 * (n - 1) + 5e-4 * n * (n - 1)),
+        ),
+        ("ernest", lambda n, b: 0.01 + 0.002 * b + 0.004 * np.log(n) + 0.001 * (n - 1)),
+        ("last_efficiency", lambda n, b: 0.01 + 0.002 * b),
+        ("linear", lambda n, b: 0.01 + 0.002 * b),
+        ("power", lambda n, b: (0.01 + 0.002 * b) * n**0.2),
+        ("paleo", lambda n, b: 0.01 + 0.002 * b + 0.02 * 2 * (n - 1) / n),
+        ("ernest_nodes", lambda n, b: 0.01 + 0.002 * b + 0.004 * np.log(n)),
+    ],
+)
+def test_each_recovers_the_curve_it_describes(name, time):
+    answer = law_named(name).fit(table(time)).predict(ASKED)
+    expected = [time(4, 32), time(64, 32)]
+    assert answer["step_time_s"].to_numpy() == pytest.approx(expected, rel=0.03)
+
+
+def test_pollux_knows_the_node_boundary():
+    def time(n, b):
+        compute = 0.01 + 0.002 * b
+        sync = 0.0 if n == 1 else (0.02 if n <= 4 else 0.1) + 0.001 * max(n - 2, 0)
+        return (compute**2 + sync**2) ** 0.5
+
+    frame = table(time)
+    frame["num_nodes"] = -(-frame["world_size"] // 4)
+    law = law_named("pollux").fit(frame)
+    asked = ASKED.assign(num_nodes=[1, 16])
+    expected = [time(4, 32), time(64, 32)]
+    answer = law.predict(asked)["step_time_s"].to_numpy()
+    assert answer == pytest.approx(expected, rel=0.1)
+
+
+@pytest.mark.parametrize(("name", "worst"), [("xgboost", 0.05), ("forest", 0.2)])
+def test_learners_are_flat_beyond_the_data_and_near_it_within(name, worst, rows, truth):
+    law = law_named(name).fit(rows)
+    answer = law.predict(ASKED.assign(world_size=[64, 1024], num_nodes=[16, 256]))
+    near, far = answer["step_time_s"]
+    assert far == pytest.approx(near, rel=0.02)
+    columns = ["world_size", "num_nodes", "local_batch_size"]
+    measured = rows[columns].drop_duplicates()
+    expected = [truth(n, b) for n, _, b in measured.itertuples(index=False)]
+    within = law.predict(measured)["step_time_s"].to_numpy()
+    assert within == pytest.approx(expected, rel=worst)
+
+
+def test_the_median_is_that_of_its_members():
+    frame = table(lambda n, b: (0.01 + 0.002 * b) * (1 + 0.03 * (n - 1)))
+
+    def answer(name):
+        return law_named(name).fit(frame).predict(ASKED)["step_time_s"].to_numpy()
+
+    names = ("ernest_nodes", "paleo", "pollux", "power", "last_efficiency")
+    members = np.array([answer(name) for name in names])
+    assert answer("median") == pytest.approx(np.median(members, axis=0))
+    assert len(set(members[:, 1].round(4))) == len(members), "it is a choice"
+
+
+def test_a_gaussian_process_reads_no_more_rows_than_it_can_bear(rng):
+    frame = pd.DataFrame(
+        {
+            "world_size": rng.integers(1, 64, 400),
+            "local_batch_size": rng.integers(1, 64, 400),
+            "step_time_s": 0.01,
+        }
+    )
+    answer = law_named("gp").fit(frame).predict(ASKED)
+    assert answer["step_time_s"].to_numpy() == pytest.approx(0.01, rel=0.01)

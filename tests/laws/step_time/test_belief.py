@@ -1,0 +1,55 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from scalelab.laws.step_time.shape_prior import Belief, Evidence, informed
+from scalelab.laws.step_time.shapes import NUM_PARAMETERS
+
+JUMP = 6
+BELIEF = Belief(
+    mean=np.zeros(NUM_PARAMETERS),
+    covariance=np.eye(NUM_PARAMETERS),
+    amplitude_mean=np.full(4, -3.0),
+    amplitude_spread=np.ones(4),
+)
+SHARED = np.append(np.zeros(1), np.full(NUM_PARAMETERS - 1, 0.5))
+
+
+def evidence(value, precision):
+    information = np.zeros((NUM_PARAMETERS, NUM_PARAMETERS))
+    information[JUMP, JUMP] = precision
+    pull = information @ np.full(NUM_PARAMETERS, value)
+    return Evidence(information=information, pull=pull, amplitudes=np.full(4, -2.0))
+
+
+def test_without_relatives_nothing_changes():
+    assert informed(BELIEF, [], SHARED) is BELIEF
+
+
+def test_a_relative_moves_the_belief_by_what_the_family_shares():
+    told = informed(BELIEF, [evidence(2.0, 1e6)], SHARED)
+    # family variance 1/2, own deviation 1/2: half of what one relative shows
+    assert told.mean[JUMP] == pytest.approx(1.0, rel=1e-3)
+    assert told.covariance[JUMP, JUMP] == pytest.approx(0.75, rel=1e-3)
+    assert np.delete(told.mean, JUMP) == pytest.approx(0.0, abs=1e-6)
+
+
+def test_many_relatives_teach_the_family_but_never_the_own_deviation():
+    told = informed(BELIEF, [evidence(2.0, 1e6)] * 200, SHARED)
+    assert told.mean[JUMP] == pytest.approx(2.0, rel=0.02)
+    assert told.covariance[JUMP, JUMP] == pytest.approx(0.5, rel=0.02)
+
+
+def test_a_relative_that_measured_nothing_teaches_nothing():
+    told = informed(BELIEF, [evidence(2.0, 0.0)], SHARED)
+    assert told.mean == pytest.approx(BELIEF.mean, abs=1e-6)
+    assert np.diag(told.covariance)[1:] == pytest.approx(1.0, rel=1e-3)
+
+
+def test_units_of_time_are_not_shared():
+    heavy = evidence(2.0, 1e6)
+    heavy = replace(heavy, information=1e6 * np.eye(NUM_PARAMETERS))
+    told = informed(BELIEF, [heavy], SHARED)
+    assert told.mean[0] == 0.0
+    assert told.covariance[0, 0] == pytest.approx(9.0)

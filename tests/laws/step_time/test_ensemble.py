@@ -1,0 +1,176 @@
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from declared_machines import random_machine, sweep_rows
+
+from scalelab.laws.rows import step_time_rows
+from scalelab.laws.step_time.ensemble import Ensemble
+from scalelab.laws.step_time.physics import Configurations
+from scalelab.laws.step_time.points import Points
+from scalelab.laws.step_time.prior import StepTimePrior
+from scalelab.laws.step_time.process import Process
+from scalelab.laws.step_time.shape_fit import ShapeFit
+from scalelab.laws.step_time.shapes import NUM_PARAMETERS, PARAMETERS, Shape, log_time
+
+BELIEFS = StepTimePrior.shipped().beliefs
+
+
+def at(sizes, batch=1.0, per_node=4):
+    sizes = np.array(sizes, dtype=float)
+    return Configurations(
+        world_size=sizes,
+        num_nodes=np.ceil(sizes / per_node),
+        samples=np.full(len(sizes), batch),
+        accumulation=np.ones(len(sizes)),
+    )
+
+
+@pytest.fixture(scope="module")
+def points(rows):
+    return Points.of(step_time_rows(rows).frame)
+
+
+@pytest.fixture(scope="module")
+def ensemble(points):
+    return Ensemble.fit(points, BELIEFS)
+
+
+def test_weights_add_up_and_every_shape_is_fitted(ensemble):
+    for parts in (ensemble.parts_within, ensemble.parts_across):
+        assert sum(part.weight for part in parts) == pytest.approx(1.0)
+    assert set(ensemble.fits) == set(Shape)
+
+
+def test_draws_have_the_moments_of_the_mixture(ensemble, rng):
+    where = at([2, 12, 64, 256], 0.5)
+    mixture = ensemble.mixture(where)
+    mean, variance = mixture.mean, mixture.variance
+    normals = rng.standard_normal((4000, NUM_PARAMETERS + 4))
+    draws = ensemble.draws(where, normals)
+    assert draws.mean(axis=0) == pytest.approx(mean, abs=0.02)
+    assert draws.std(axis=0) == pytest.approx(np.sqrt(variance), rel=0.1)
+
+
+def test_neighbouring_configurations_err_together(ensemble, rng):
+    draws = ensemble.draws(
+        at([128, 256]), rng.standard_normal((2000, NUM_PARAMETERS + 2))
+    )
+    assert np.corrcoef(draws.T)[0, 1] > 0.5
+
+
+def test_many_configurations_are_answered_as_few_are(ensemble):
+    sizes = np.arange(1, 2500)
+    many, few = ensemble.mixture(at(sizes)), ensemble.mixture(at([3, 2400]))
+    assert many.mean[[2, 2399]] == pytest.approx(few.mean)
+    assert many.variance[[2, 2399]] == pytest.approx(few.variance)
+
+
+def test_the_discrepancy_fades_far_from_every_point(ensemble):
+    """Far away the answer is that of the shapes, whatever the points left over."""
+    far = at([4096], 500.0)
+    fit = ensemble.fits[Shape.ONE_RING]
+    carried = ensemble.process.cross(far) @ fit.nodes[0].weights
+    assert abs(carried.item()) < 0.1 * np.sqrt(ensemble.process.variances[0])
+
+
+def test_the_discrepancy_never_makes_an_extrapolation_worse_than_the_shapes():
+    """On declared machines, beyond all that is fitted."""
+    with_it, without = [], []
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        machine = random_machine(rng)
+        every = sweep_rows(machine, rng, repeats=1, noise=0.03)
+        seen = Points.of(step_time_rows(every[every["world_size"] <= 8]).frame)
+        asked = every[every["world_size"] > 8].assign(gradient_accumulation_steps=1)
+        where = Configurations.of(asked, seen.batch_unit)
+        truth = np.log(asked["step_time_s"].to_numpy() / seen.time_unit_s)
+        ensemble = Ensemble.fit(seen, BELIEFS)
+        shapes = sum(
+            part.weight * log_time(part.node.parameters, where, part.shape)[0]
+            for part in ensemble.parts_across
+        )
+        with_it.append(np.abs(ensemble.mixture(where).mean - truth).mean())
+        without.append(np.abs(shapes - truth).mean())
+    assert np.mean(with_it) <= np.mean(without) * 1.02
+
+
+def test_an_odd_point_is_doubted_and_the_others_are_not(rows):
+    odd = rows.groupby(["world_size", "local_batch_size"], as_index=False).first()
+    odd.loc[7, "step_time_s"] *= 3
+    process = Ensemble.fit(Points.of(step_time_rows(odd).frame), BELIEFS).process
+    assert process.doubt[7] > 5
+    assert np.delete(process.doubt, 7).max() < 2
+
+
+def test_amplitudes_follow_what_is_left_over(points, rng):
+    rough = replace(
+        points, log_time=points.log_time + 0.1 * rng.standard_normal(len(points))
+    )
+    single = [
+        Ensemble.fit(given, BELIEFS).process.log_amplitudes[-1]
+        for given in (points, rough)
+    ]
+    assert np.exp(single[1]) == pytest.approx(0.1, rel=0.5)
+    assert single[0] < single[1]
+
+
+def test_parameters_of_a_shape_are_recovered(rng):
+    """Points drawn from a shape give its parameters back inside two deviations."""
+    truth = BELIEFS[Shape.ONE_RING].mean.copy()
+    truth[PARAMETERS.index("node_jump")] = 1.0
+    truth[PARAMETERS.index("exchange")] = 0.3
+    grid = [at(sizes, b) for b in (0.3, 1.0, 3.0) for sizes in [[1, 2, 4, 8, 16, 32]]]
+    where = Configurations(
+        **{
+            name: np.concatenate([getattr(part, name) for part in grid])
+            for name in ("world_size", "num_nodes", "samples", "accumulation")
+        }
+    )
+    exact = log_time(truth, where, Shape.ONE_RING)[0]
+    measured = Points(
+        at=where,
+        log_time=exact + 0.01 * rng.standard_normal(len(exact)),
+        num_repeats=np.ones(len(exact)),
+        spread=0.01,
+        time_unit_s=1.0,
+        batch_unit=1.0,
+    )
+    process = Process.of(measured, np.log([0.01, 0.005, 0.005, 0.005]))
+    belief = BELIEFS[Shape.ONE_RING]
+    fit = ShapeFit.fit(process, belief, Shape.ONE_RING, belief.mean)
+    deviation = np.sqrt(np.diag(np.linalg.inv(fit.information + belief.precision)))
+    assert (np.abs(fit.parameters - truth) < 2.5 * deviation).all()
+    jump = PARAMETERS.index("node_jump")
+    assert deviation[jump] < 0.7 * np.sqrt(belief.covariance[jump, jump])
+
+
+def test_rows_that_no_shape_explains_widen_the_answer_and_are_not_extrapolated():
+    """Three device counts measured on unlike machines: the rise is not believed."""
+    wide = {}
+    for name, times in {"steady": [1.0, 1.1, 1.2], "wild": [1.0, 1.0, 2.7]}.items():
+        rows = pd.DataFrame(
+            {"world_size": [1, 2, 4], "local_batch_size": 8, "step_time_s": times}
+        )
+        points = Points.of(step_time_rows(rows).frame)
+        mixture = Ensemble.fit(points, BELIEFS).mixture(at([8], per_node=8))
+        wide[name] = np.sqrt(mixture.variance.item())
+        answer = np.exp(mixture.mean.item()) * points.time_unit_s
+    assert answer < 2.7
+    assert wide["wild"] > 3 * wide["steady"]
+
+
+def test_a_node_jump_that_nothing_tells_of_skews_the_answer():
+    """Unmeasured, the second node may cost a lot and cannot gain much."""
+    rows = pd.DataFrame(
+        {
+            "world_size": [1, 2, 3, 4] * 2,
+            "local_batch_size": [8] * 4 + [32] * 4,
+            "step_time_s": [1.0, 1.3, 1.35, 1.4, 3.5, 3.8, 3.85, 3.9],
+        }
+    )
+    points = Points.of(step_time_rows(rows).frame)
+    mixture = Ensemble.fit(points, BELIEFS).mixture(at([16]))
+    low, middle, high = (mixture.quantile(level).item() for level in (0.1, 0.5, 0.9))
+    assert high - middle > 1.2 * (middle - low)

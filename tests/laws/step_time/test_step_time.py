@@ -1,0 +1,365 @@
+import numpy as np
+import pandas as pd
+import pytest
+from declared_machines import declared_step_time, random_machine, sweep_rows
+
+from scalelab.errors import FitError, NotIdentifiableError, SpecError
+from scalelab.laws.step_time.law import StepTimeLaw
+from scalelab.laws.step_time.prior import StepTimePrior
+from scalelab.laws.support import Support
+
+ANSWER = ["step_time_s", "step_time_lo_s", "step_time_hi_s"]
+
+
+def configurations(sizes, batch=32, per_node=4, **more):
+    return pd.DataFrame(
+        {
+            "world_size": sizes,
+            "num_nodes": [-(-n // per_node) for n in sizes],
+            "local_batch_size": batch,
+            **more,
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def law(rows):
+    return StepTimeLaw.fit(rows)
+
+
+def test_it_follows_the_measurements(law, truth):
+    sizes = [1, 2, 4, 8, 16, 32]
+    answer = law.predict(configurations(sizes))
+    assert (answer["support"] == Support.MEASURED).all()
+    expected = [truth(n, 32) for n in sizes]
+    assert answer["step_time_s"].to_numpy() == pytest.approx(expected, rel=0.03)
+
+
+def test_it_extrapolates_world_sizes_and_says_so(law, truth):
+    answer = law.predict(configurations([64, 128]))
+    assert (answer["support"] == Support.EXTRAPOLATED).all()
+    expected = [truth(n, 32) for n in (64, 128)]
+    assert answer["step_time_s"].to_numpy() == pytest.approx(expected, rel=0.1)
+    assert (answer["step_time_lo_s"] < expected).all()
+    assert (answer["step_time_hi_s"] > expected).all()
+
+
+def test_intervals_widen_with_distance(law):
+    answer = law.predict(configurations([32, 64, 128, 256]))
+    widths = np.log(answer["step_time_hi_s"] / answer["step_time_lo_s"])
+    assert (np.diff(widths) > 0).all()
+
+
+def test_a_larger_mass_gives_a_wider_interval(law):
+    asked = configurations([12, 64])
+    narrow, wide = law.predict(asked, 0.5), law.predict(asked, 0.95)
+    assert (wide["step_time_lo_s"] < narrow["step_time_lo_s"]).all()
+    assert (wide["step_time_hi_s"] > narrow["step_time_hi_s"]).all()
+
+
+def test_time_rises_with_the_local_batch(law):
+    batches = [4, 8, 12, 16, 24, 32, 64]
+    asked = pd.DataFrame({"world_size": 1, "local_batch_size": batches})
+    assert (np.diff(law.predict(asked)["step_time_s"]) > 0).all()
+
+
+def test_time_does_not_fall_with_devices_at_a_fixed_local_batch(law):
+    drawn = law.sample(configurations([1, 2, 4, 8, 16, 32, 64]))
+    assert (np.diff(np.median(drawn, axis=0)) > -1e-3).all()
+
+
+def test_throughput_stays_below_ideal_scaling(law):
+    answer = law.predict(configurations([1, 4, 16, 64]))
+    per_device = answer["throughput_samples_per_s"] / answer["world_size"]
+    assert (per_device <= per_device.iloc[0] * 1.02).all()
+
+
+def test_accumulated_passes_cost_computation_but_one_exchange(law, truth):
+    asked = configurations([8], gradient_accumulation_steps=4)
+    answer = law.predict(asked)
+    assert answer["step_time_s"].item() == pytest.approx(truth(8, 32, 4), rel=0.05)
+    expected = 32 * 8 * 4 / answer["step_time_s"].item()
+    assert answer["throughput_samples_per_s"].item() == pytest.approx(expected)
+
+
+def test_a_change_of_units_changes_nothing_else(rows, law):
+    asked = configurations([3, 16, 64])
+    scaled = rows.assign(step_time_s=rows["step_time_s"] * 1000)
+    answer = StepTimeLaw.fit(scaled).predict(asked)
+    for name in ANSWER:
+        expected = law.predict(asked)[name].to_numpy() * 1000
+        assert answer[name].to_numpy() == pytest.approx(expected, rel=1e-3)
+
+
+def test_the_order_of_rows_does_not_matter(rows, law):
+    asked = configurations([3, 16, 64])
+    shuffled = StepTimeLaw.fit(rows.sample(frac=1, random_state=3)).predict(asked)
+    pd.testing.assert_frame_equal(shuffled, law.predict(asked))
+
+
+def test_a_row_given_twice_counts_once(rows, law):
+    asked = configurations([3, 16, 64])
+    doubled = StepTimeLaw.fit(pd.concat([rows, rows])).predict(asked)
+    pd.testing.assert_frame_equal(doubled, law.predict(asked))
+
+
+def test_one_odd_measurement_is_outvoted(rows, truth):
+    odd = rows.copy()
+    odd.loc[odd.index[20], "step_time_s"] *= 5
+    answer = StepTimeLaw.fit(odd).predict(configurations([2, 16, 64]))
+    expected = [truth(n, 32) for n in (2, 16, 64)]
+    assert answer["step_time_s"].to_numpy() == pytest.approx(expected, rel=0.1)
+
+
+def test_throughput_stands_in_for_a_missing_step_time(rows, law):
+    total = rows["local_batch_size"] * rows["world_size"]
+    table = rows.assign(throughput_samples_per_s=total / rows["step_time_s"])
+    asked = configurations([16])
+    answer = StepTimeLaw.fit(table.drop(columns="step_time_s")).predict(asked)
+    expected = law.predict(asked)["step_time_s"].item()
+    assert answer["step_time_s"].item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_index_of_the_configurations_is_kept(law):
+    asked = configurations([16, 1, 64]).set_axis([7, 7, "x"])
+    answer = law.predict(asked)
+    assert list(answer.index) == [7, 7, "x"]
+    expected = law.predict(configurations([16, 1, 64]))["step_time_s"].to_numpy()
+    assert answer["step_time_s"].to_numpy() == pytest.approx(expected)
+
+
+def test_no_configurations_give_no_answers(law):
+    answer = law.predict(configurations([]))
+    assert answer.empty
+    assert set(ANSWER) <= set(answer.columns)
+
+
+def test_a_missing_column_is_named(law):
+    with pytest.raises(SpecError, match="needs world_size and one of local_batch_size"):
+        law.predict(pd.DataFrame({"gpus": [1]}))
+
+
+def test_an_interval_outside_0_and_1_is_refused(law):
+    with pytest.raises(SpecError, match=r"interval=80 must lie between 0 and 1"):
+        law.predict(configurations([1]), interval=80)
+
+
+def test_no_usable_row_is_an_error_that_counts_reasons(rows):
+    marked = rows.assign(validity=[["shared_node"]] * len(rows))
+    with pytest.raises(FitError, match=r"None of the 54 rows .* \(54 shared_node\)"):
+        StepTimeLaw.fit(marked)
+    with pytest.raises(FitError, match="None of the 0 rows has a usable step time"):
+        StepTimeLaw.fit(rows.iloc[:0])
+
+
+def test_marked_rows_are_left_out_and_counted(rows, law):
+    spoilt = rows.assign(
+        step_time_s=rows["step_time_s"] * 9, validity=[["loopback_nodes"]] * len(rows)
+    )
+    both = StepTimeLaw.fit(pd.concat([rows.assign(validity=None), spoilt]))
+    assert both.left_out == {"loopback_nodes": len(rows)}
+    assert both.num_rows == len(rows)
+    asked = configurations([16])
+    expected = law.predict(asked)["step_time_s"].item()
+    assert both.predict(asked)["step_time_s"].item() == pytest.approx(expected)
+
+
+def test_curves_are_fitted_apart_and_asked_for_by_name(rows):
+    slow = rows.assign(precision="fp32", step_time_s=rows["step_time_s"] * 3)
+    law = StepTimeLaw.fit(pd.concat([rows.assign(precision="bf16"), slow]))
+    answer = law.predict(configurations([16, 16], precision=["fp32", "bf16"]))
+    ratio = answer["step_time_s"].iloc[0] / answer["step_time_s"].iloc[1]
+    assert ratio == pytest.approx(3, rel=0.02)
+    assert set(law.parameters()["curve"]) == {"precision=bf16", "precision=fp32"}
+    with pytest.raises(SpecError, match="matches 2 of 2 fitted curves: precision=bf16"):
+        law.predict(configurations([16]))
+    with pytest.raises(SpecError, match="matches 0 of 2 fitted curves"):
+        law.predict(configurations([16], precision="fp16"))
+
+
+def test_rows_without_a_value_of_a_column_are_a_curve_of_their_own(rows):
+    slow = rows.assign(precision=None, step_time_s=rows["step_time_s"] * 3)
+    law = StepTimeLaw.fit(pd.concat([rows.assign(precision="bf16"), slow]))
+    answer = law.predict(configurations([16, 16], precision=[None, "bf16"]))
+    ratio = answer["step_time_s"].iloc[0] / answer["step_time_s"].iloc[1]
+    assert ratio == pytest.approx(3, rel=0.02)
+
+
+def test_every_term_of_a_clean_sweep_is_recovered(rows, machine, law):
+    table = law.parameters(0.95).set_index("name")
+    declared = {
+        "compute_fixed": "fixed",
+        "compute_per_sample": "per_sample",
+        "intra_node_transfer": "intra_transfer",
+        "inter_node_latency": "inter_latency",
+        "inter_node_transfer": "inter_transfer",
+        "overlap": "overlap",
+        "imbalance": "imbalance",
+    }
+    for name, key in declared.items():
+        row = table.loc[name]
+        assert row["lo"] - 1e-9 <= machine[key] <= row["hi"] * 1.02, name
+    assert table.loc["inter_node_transfer", "identified"]
+
+
+def test_bandwidth_follows_from_the_gradient(rows):
+    law = StepTimeLaw.fit(rows.assign(gradient_bytes=1e8))
+    table = law.parameters().set_index("name")
+    assert table.loc["inter_node_bandwidth", "unit"] == "bytes/s"
+    expected = 1e8 / table.loc["inter_node_transfer", "value"]
+    assert table.loc["inter_node_bandwidth", "value"] == pytest.approx(
+        expected, rel=0.01
+    )
+
+
+@pytest.mark.slow
+def test_random_machines_are_recovered_inside_their_intervals():
+    inside: dict[str, list[bool]] = {"terms": [], "measured": [], "extrapolated": []}
+    for seed in range(16):
+        rng = np.random.default_rng(100 + seed)
+        machine, noise = random_machine(rng), rng.uniform(0.003, 0.02)
+        law = StepTimeLaw.fit(sweep_rows(machine, rng, noise=noise))
+        table = law.parameters(0.9).set_index("name")
+        for name, key in (
+            ("compute_fixed", "fixed"),
+            ("compute_per_sample", "per_sample"),
+            ("inter_node_latency", "inter_latency"),
+            ("inter_node_transfer", "inter_transfer"),
+            ("imbalance", "imbalance"),
+        ):
+            row = table.loc[name]
+            inside["terms"].append(row["lo"] <= machine[key] <= row["hi"])
+        per_node = machine["gpus_per_node"]
+        asked = configurations([1, 4, 16, 64, 128], 16, per_node)
+        for _, row in law.predict(asked).iterrows():
+            declared = declared_step_time(machine, row["world_size"], 16)
+            holds = row["step_time_lo_s"] <= declared <= row["step_time_hi_s"]
+            inside[row["support"]].append(holds)
+    shares = {name: np.mean(values) for name, values in inside.items()}
+    assert shares["terms"] > 0.8
+    assert shares["measured"] > 0.8
+    assert shares["extrapolated"] > 0.8
+
+
+def test_one_world_size_answers_only_itself(rows):
+    law = StepTimeLaw.fit(rows[rows["world_size"] == 1])
+    assert law.predict(configurations([1]))["support"].item() == Support.MEASURED
+    mixed = law.predict(configurations([1, 2]))
+    assert list(mixed["support"]) == [Support.MEASURED, Support.UNSUPPORTED]
+    assert np.isnan(mixed["step_time_s"].iloc[1])
+    with pytest.raises(
+        NotIdentifiableError,
+        match=r"intra_node_latency and intra_node_transfer are not identifiable\. "
+        r"Within a node no more than one device was measured\. Measure 1 node x 2\.",
+    ) as caught:
+        law.predict(configurations([2]))
+    assert "Measure 1 node x 2." in caught.value.remedy
+
+
+def test_one_multi_node_size_cannot_predict_another(rows):
+    law = StepTimeLaw.fit(rows[rows["world_size"] <= 8])
+    answer = law.predict(configurations([8, 16]))
+    assert list(answer["support"]) == [Support.MEASURED, Support.UNSUPPORTED]
+    table = law.identifiable.set_index("parameter")
+    assert not table.loc["inter_node_transfer", "identified"]
+    assert table.loc["inter_node_transfer", "remedy"] == "Measure 4 nodes x 4."
+    assert table.loc["compute_per_sample", "identified"]
+
+
+def test_a_single_batch_cannot_predict_another(rows):
+    law = StepTimeLaw.fit(rows[rows["local_batch_size"] == 16])
+    answer = law.predict(configurations([8, 8], batch=[16, 32]))
+    assert list(answer["support"]) == [Support.MEASURED, Support.UNSUPPORTED]
+    table = law.identifiable.set_index("parameter")
+    assert table.loc["compute_fixed", "remedy"] == (
+        "Measure local batch 8 on 1 device(s)."
+    )
+
+
+def test_one_row_is_enough_for_that_configuration(rows):
+    law = StepTimeLaw.fit(rows.iloc[[0]])
+    answer = law.predict(rows.iloc[[0]].drop(columns="step_time_s"))
+    expected = rows["step_time_s"].iloc[0]
+    assert answer["step_time_s"].item() == pytest.approx(expected, rel=0.05)
+
+
+def test_a_prior_from_other_curves_answers_what_the_rows_cannot(rows, truth):
+    others = [
+        rows.assign(workload=name, step_time_s=rows["step_time_s"] * factor)
+        for name, factor in (("a", 0.5), ("b", 1.0), ("c", 2.0))
+    ]
+    prior = StepTimePrior.learn(pd.concat(others))
+    assert "inter_node_transfer" in prior.told_about(())
+    law = StepTimeLaw.fit(rows[rows["world_size"] <= 4], prior=prior)
+    answer = law.predict(configurations([8]))
+    assert answer["support"].item() == Support.EXTRAPOLATED
+    lo, hi = answer["step_time_lo_s"].item(), answer["step_time_hi_s"].item()
+    assert lo < truth(8, 32) < hi
+    assert hi / lo < 3
+
+
+def test_draws_of_one_run_spread_more_than_the_expectation(law):
+    asked = configurations([16])
+    expected, one_run = law.sample(asked), law.sample(asked, one_run=True)
+    assert np.log(one_run).std() > np.log(expected).std()
+    assert expected.shape == (400, 1)
+
+
+def test_unsupported_draws_are_missing(rows):
+    law = StepTimeLaw.fit(rows[rows["world_size"] == 1])
+    drawn = law.sample(configurations([1, 2]))
+    assert np.isfinite(drawn[:, 0]).all()
+    assert np.isnan(drawn[:, 1]).all()
+
+
+def test_terms_add_up_to_the_physics(law):
+    parts = law.terms(configurations([16]))
+    total = np.median(parts.step_time_s)
+    assert total == pytest.approx(
+        law.predict(configurations([16]))["step_time_s"].item(), rel=0.05
+    )
+    assert np.median(parts.inter_node) > np.median(parts.intra_node)
+    single = law.terms(configurations([1]))
+    assert np.all(single.inter_node + single.intra_node + single.imbalance == 0)
+
+
+def test_terms_are_those_of_one_curve(law, rows):
+    with pytest.raises(SpecError, match=r"^0 configurations on 0 curves were asked"):
+        law.terms(configurations([16]).iloc[:0])
+    both = pd.concat([rows.assign(workload="a"), rows.assign(workload="b")])
+    asked = pd.concat([configurations([4]).assign(workload=name) for name in "ab"])
+    with pytest.raises(SpecError, match=r"^2 configurations on 2 curves were asked"):
+        StepTimeLaw.fit(both).terms(asked)
+
+
+def test_many_points_are_fitted_with_fewer_steps(machine):
+    rng = np.random.default_rng(1)
+    rows = sweep_rows(machine, rng, batches=tuple(range(4, 44)), repeats=1)
+    law = StepTimeLaw.fit(rows)
+    table = law.parameters().set_index("name")
+    assert table.loc["compute_exponent", "lo"] < 1.02
+    assert table.loc["compute_exponent", "hi"] > 0.98
+
+
+def test_a_guess_answers_what_the_rows_cannot_and_says_so(rows, truth):
+    law = StepTimeLaw.fit(rows[rows["num_nodes"] == 1])
+    answer = law.predict(configurations([4, 16]), guess=True)
+    assert list(answer["support"]) == [Support.MEASURED, Support.UNSUPPORTED]
+    widths = np.log(answer["step_time_hi_s"] / answer["step_time_lo_s"])
+    assert widths.iloc[1] > 3 * widths.iloc[0]
+    assert answer["step_time_lo_s"].iloc[1] < truth(16, 32)
+
+
+def test_the_answer_lies_inside_its_interval_below_the_median(law):
+    answer = law.predict(configurations([1, 16, 64, 1024]))
+    middle = np.sqrt(answer["step_time_lo_s"] * answer["step_time_hi_s"])
+    assert (answer["step_time_s"] <= middle).all()
+    assert (answer["step_time_s"] > answer["step_time_lo_s"]).all()
+
+
+def test_predictions_and_draws_agree(law):
+    asked = configurations([2, 16, 64])
+    drawn = np.quantile(law.sample(asked, one_run=True), [0.1, 0.9], axis=0)
+    answer = law.predict(asked)
+    assert answer["step_time_lo_s"].to_numpy() == pytest.approx(drawn[0], rel=0.05)
+    assert answer["step_time_hi_s"].to_numpy() == pytest.approx(drawn[1], rel=0.05)

@@ -1,0 +1,103 @@
+from dataclasses import replace
+
+import pytest
+
+from scalelab.experiment.trial import Trial, TrialKind
+from scalelab.inputs.allocation import Allocation
+from scalelab.plan.durations import UNKNOWN_S, Durations, TimedSource
+
+
+def trial(local: int = 8, *devices: int, **fields: object) -> Trial:
+    return Trial(
+        kind=TrialKind.THROUGHPUT,
+        workload="emulated",
+        allocation=Allocation(devices_per_node=devices or (1,)),
+        local_batch_size=local,
+        **fields,  # type: ignore[arg-type]
+    )
+
+
+def row(of: Trial, seconds: float | None, outcome: str = "completed") -> dict:
+    return {
+        "trial_id": of.trial_id,
+        "outcome": outcome,
+        "kind": of.kind.value,
+        "world_size": of.world_size,
+        "num_nodes": of.allocation.num_nodes,
+        "local_batch_size": of.local_batch_size,
+        "gradient_accumulation_steps": of.gradient_accumulation_steps,
+        "precision": of.precision,
+        "parallelism": of.parallelism,
+        "allocated_gpu_s": None if seconds is None else seconds * of.world_size,
+    }
+
+
+def test_nothing_is_known_before_a_trial_of_the_kind_has_ended() -> None:
+    durations = Durations()
+    assert durations.estimate(trial()) is None
+    assert durations.gpu_hours([trial()]) is None
+    assert durations.gpu_hours([]) == 0
+    convergence = replace(trial(), kind=TrialKind.CONVERGENCE)
+    durations.learn(row(convergence, 60))
+    assert durations.estimate(trial()) is None
+    assert durations.gpu_hours([convergence, trial()]) is None
+
+
+def test_equal_trials_take_equally_long_whatever_their_seed() -> None:
+    durations = Durations([row(trial(8), 10), row(trial(16), 20)])
+    assert durations.estimate(trial(16, seed=7, repeat=2)) == 20
+    assert durations.gpu_hours([trial(8), trial(16)]) == pytest.approx(30 / 3600)
+
+
+@pytest.mark.parametrize(
+    ("asked", "seconds"),
+    [
+        (trial(32), 2.0),  # one doubling from the batch of 16
+        (trial(8, 4), 3.0),  # one doubling from 2 devices
+        (trial(8, 1, 1), 3.0),  # as many devices on more nodes
+        (trial(8, gradient_accumulation_steps=2), 1.0),
+        (trial(256, precision="bf16"), 4.0),  # precision matters more than sizes
+    ],
+)
+def test_the_most_similar_trial_stands_for_one_that_never_ran(
+    asked: Trial, seconds: float
+) -> None:
+    durations = Durations(
+        [
+            row(trial(8), 1.0),
+            row(trial(16), 2.0),
+            row(trial(8, 2), 3.0),
+            row(trial(8, precision="bf16"), 4.0),
+        ]
+    )
+    assert durations.estimate(asked) == seconds
+
+
+def test_trials_that_measured_nothing_teach_nothing() -> None:
+    durations = Durations(
+        [row(trial(), 99, "failed"), row(trial(), None), row(trial(), 99, "node_fail")]
+    )
+    assert durations.estimate(trial()) is None
+    durations.learn(row(trial(), 3, "out_of_memory"))
+    assert durations.estimate(trial()) == 3
+
+
+class Source:
+    def __init__(self) -> None:
+        self.told: list[object] = []
+
+    def ask(self) -> Trial | None:
+        return trial()
+
+    def tell(self, observation: object) -> None:
+        self.told.append(observation)
+
+
+def test_a_timed_source_learns_while_it_is_told() -> None:
+    inner = Source()
+    source = TimedSource(inner)
+    assert source.ask() == trial()
+    assert source.estimate(trial(), trial().allocation) == UNKNOWN_S
+    source.tell(row(trial(), 5))
+    assert source.estimate(trial(), trial().allocation) == 5
+    assert len(inner.told) == 1

@@ -1,0 +1,146 @@
+import dataclasses
+
+import pandas as pd
+import pytest
+from made_up_sweeps import convergence, sweep
+
+from scalelab.experiment.job import Job
+from scalelab.recommend.advice import recommend
+from scalelab.recommend.answer.text import answer_text, explain_text
+from scalelab.recommend.question.objective import Constraints
+from scalelab.recommend.question.prices import Price
+
+JOB = Job(epochs=10, samples_per_epoch=1_000_000)
+
+
+@pytest.fixture(scope="module")
+def measured():
+    frame = sweep(lr_rule="sqrt", learning_rate=0.2, precision="bf16")
+    frame["validity"] = [["shared_node"]] * 2 + [[]] * (len(frame) - 2)
+    limits = Constraints(max_time_s=20 * 3600, price=Price(usd=2.0), max_cost_usd=900)
+    return recommend(frame, JOB, constraints=limits)
+
+
+def test_the_answer_reads_as_a_user_expects(measured):
+    text = answer_text(measured)
+    lines = text.splitlines()
+    chosen = measured.chosen
+    assert lines[0].startswith(f"Use {chosen.world_size} A100 ({chosen.num_nodes} node")
+    assert "global batch 256 = " in lines[0]
+    assert "learning rate 0.2 (rule: sqrt)" in text
+    assert "GPU-h, " in text
+    assert "P(< 20 h, < 900 usd) > 99%" in text
+    assert "* against one full node" in text
+    assert "Returns diminish at " in text
+    assert "inter-node all-reduce." in text
+    assert "Price: 2 usd per GPU-h, as given." in text
+    assert "Not measured: accuracy at batch 256; assumes 10 epochs suffice." in text
+    assert "Left out: 2 of 27 attempts (2 node was shared).  Sweep cost" in text
+
+
+def test_the_table_has_a_row_per_size_and_marks_the_chosen(measured):
+    lines = answer_text(measured, 100).splitlines()
+    header = next(i for i, line in enumerate(lines) if line.startswith("GPUs"))
+    table = lines[header + 1 : header + 1 + len(measured.rows)]
+    marked = [line for line in table if line.startswith(">") or " >" in line[:5]]
+    assert len(marked) == 1
+    assert f">{measured.chosen.world_size} " in marked[0]
+    assert sum("measured" in line for line in table) == 5
+    assert lines[header].split("  ")[-1].strip() == "basis"
+
+
+def test_the_table_prices_each_size_where_there_is_a_price(measured):
+    header = next(
+        line for line in answer_text(measured, 120).splitlines() if line[:4] == "GPUs"
+    )
+    assert "usd" in header.split()
+    unpriced = answer_text(recommend(sweep((2, 4)), JOB), 120)
+    assert "usd" not in unpriced
+
+
+def test_a_job_of_seconds_is_not_told_in_hours():
+    short = Job(epochs=1, samples_per_epoch=2000)
+    text = answer_text(recommend(sweep((2, 4)), short), 120)
+    assert "GPU-s" in text
+    assert "GPU-h" not in text.split("Would change")[0]
+
+
+def test_a_step_up_that_is_no_doubling_says_where_it_leads():
+    text = answer_text(recommend(sweep((2, 3, 4), global_batch=None), JOB), 120)
+    rows = {line.split()[0].lstrip(">"): line for line in text.splitlines() if line}
+    assert "  -50% time" in rows["2"]
+    assert "  at 4: -" in rows["3"]
+
+
+@pytest.mark.parametrize("width", [30, 40, 60, 80, 120])
+def test_the_text_is_ascii_and_fits_the_width(measured, width):
+    text = answer_text(measured, width)
+    assert text.isascii()
+    assert max(map(len, text.splitlines())) <= max(width, 32)
+    assert not any(line != line.rstrip() for line in text.splitlines())
+
+
+def test_narrow_terminals_lose_columns_in_order(measured):
+    wide, narrow = answer_text(measured, 100), answer_text(measured, 30)
+    for column in ("next doubling", "efficiency", "basis"):
+        assert column in wide
+        assert column not in narrow
+
+
+def test_nothing_meets_shows_the_closest_and_the_ends():
+    limits = Constraints(max_time_s=60.0)
+    text = answer_text(recommend(sweep(noise=0.001), JOB, constraints=limits))
+    assert text.startswith("Nothing meets < 60 s.\nClosest: ")
+    assert "Fastest: " in text
+    assert "cheapest: 1 GPU" in text
+
+
+def test_emulated_answers_say_so():
+    text = answer_text(recommend(sweep(emulated=True), JOB))
+    assert "emulated GPUs (" in text.splitlines()[0]
+    assert "Emulated: times are declared, nothing here was measured." in text
+
+
+def test_cores_are_called_slots():
+    frame = sweep((1, 2), device_type="cpu", device_name="EPYC")
+    text = answer_text(recommend(frame, JOB))
+    assert "CPU slots (1 node x 2)" in text or "1 CPU slot (1 node x 1)" in text
+    assert "core-h" in text
+    assert "GPU" not in text
+    assert "Would change the answer: 4 CPU slots" in text
+
+
+def test_an_end_of_scaling_out_of_range_is_said(measured):
+    none = dataclasses.replace(measured.knee, lo=None, hi=None)
+    text = answer_text(dataclasses.replace(measured, knee=none))
+    assert "No diminishing returns up to 64 GPUs." in text
+    later = dataclasses.replace(measured.knee, lo=16, hi=None)
+    text = answer_text(dataclasses.replace(measured, knee=later))
+    assert "Returns diminish from 16 GPUs on, or later: inter-node" in text
+
+
+def test_the_explanation_lists_parameters_formulas_and_gaps():
+    frame = pd.concat(
+        [sweep((1, 2, 4), global_batch=None), convergence()], ignore_index=True
+    )
+    found = recommend(frame, Job(target="val_acc >= 0.9"))
+    text = explain_text(found, 200)
+    assert "Qiao et al. 2021" in text
+    assert "McCandlish et al. 2018" in text
+    assert "compute_per_sample" in text
+    assert "critical_batch_size" in text
+    assert "Not identifiable: inter_node_latency and inter_node_transfer" in text
+    assert text.isascii()
+
+
+def test_rivals_without_intervals_are_explained_too():
+    text = explain_text(recommend(sweep(), JOB, law="amdahl"))
+    assert "serial_fraction" in text
+    assert "nan" not in text
+
+
+def test_a_single_size_is_explained():
+    found = recommend(sweep((1,)), JOB)
+    text = explain_text(found)
+    assert "Returns diminish" not in text
+    assert answer_text(found).startswith("Use 1 A100 (1 node x 1)")

@@ -1,0 +1,52 @@
+import numpy as np
+import pytest
+from made_up_sweeps import sweep
+
+from scalelab.experiment.job import Job
+from scalelab.recommend.advice import recommend
+from scalelab.recommend.prediction.next_trial import loss, value_of_knowing
+from scalelab.recommend.question.objective import Constraints, Spending
+
+JOB = Job(samples=10_000_000)
+
+
+def test_knowing_what_does_not_matter_is_worth_nothing(rng):
+    times = np.column_stack([np.full(400, 1.0), 10 + rng.random(400)])
+    losses = times.copy()
+    assert value_of_knowing(losses, times) == pytest.approx([0, 0], abs=1e-9)
+
+
+def test_knowing_the_uncertain_rival_is_worth_most(rng):
+    rival = np.exp(0.3 * rng.standard_normal(400))
+    times = np.column_stack([np.full(400, 1.0), rival, np.full(400, 3.0)])
+    gains = value_of_knowing(times, times)
+    assert gains.argmax() == 1
+    perfect = 1 - np.minimum(rival, 1.0).mean()
+    assert 0.7 * perfect < gains[1] <= perfect * 1.01
+
+
+def test_a_broken_limit_costs_more_than_any_that_holds():
+    times = np.array([[10.0, 100.0], [10.0, 50.0]])
+    hours = np.array([[4.0, 1.0], [4.0, 1.0]])
+    spent = Spending(time_s=times, gpu_hours=hours)
+    costs = loss(spent, np.array([2.0, 1.0]), Constraints(max_time_s=60))
+    assert costs[0, 1] > costs[0, 0]
+    assert costs[1, 1] < costs[1, 0]
+
+
+def test_the_unmeasured_answer_is_measured_next():
+    tight = Constraints(max_time_s=3600.0)
+    found = recommend(sweep((1, 2, 4, 8, 16), seed=3), JOB, constraints=tight)
+    trial = found.next_trial
+    assert trial is not None
+    chosen = next(r for r in found.rows if r.world_size == trial.world_size)
+    assert chosen.basis != "measured"
+    expected = trial.world_size * (50 * chosen.step_time_s.value + 2.0) / 3600
+    assert trial.gpu_hours == pytest.approx(expected)
+    assert trial.steps == 50
+    assert trial.batch == chosen.batch
+
+
+def test_steps_are_the_usual_ones_where_none_are_recorded():
+    frame = sweep((1, 2)).drop(columns=["num_steps", "start_up_s", "kind"])
+    assert recommend(frame, JOB).next_trial.steps == 60

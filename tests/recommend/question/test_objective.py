@@ -1,0 +1,85 @@
+import numpy as np
+import pytest
+
+from scalelab.errors import SpecError
+from scalelab.recommend.question.objective import Constraints, Spending, choose, pareto
+from scalelab.recommend.question.prices import Price
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"max_time_s": 0}, "max_time_s=0 must be a positive number"),
+        ({"max_gpu_hours": -1.0}, r"max_gpu_hours=-1\.0 must be a positive number"),
+        ({"max_time_s": float("inf")}, "max_time_s=inf must be a positive number"),
+        ({"confidence": 1}, "confidence=1 must lie between 0 and 1"),
+    ],
+)
+def test_wrong_limits_are_refused(limits, message):
+    with pytest.raises(SpecError, match=message):
+        Constraints(**limits)
+
+
+def test_a_limit_on_money_needs_a_price():
+    ones = np.ones(2)
+    with pytest.raises(
+        SpecError, match=r"max_cost_usd=20 needs a price\. .*\(--price on"
+    ):
+        Constraints(max_cost_usd=20).spending(ones, ones, ones)
+
+
+def test_every_limit_must_hold():
+    limits = Constraints(max_gpu_hours=8, max_cost_usd=20, price=Price(usd=4))
+    spent = Spending(
+        time_s=np.array([1.0, 1.0, 1.0]),
+        gpu_hours=np.array([5.0, 6.0, 10.0]),
+        cost_usd=np.array([20.0, 24.0, 40.0]),
+    )
+    assert limits.held(spent).tolist() == [True, False, False]
+    assert limits.excess(spent) == pytest.approx([1.0, 1.2, 2.0])
+    assert limits.in_words("GPU-h") == ("< 8 GPU-h", "< 20 usd")
+    assert Constraints(max_gpu_hours=1e-3).in_words("core-h") == ("< 3.6 core-s",)
+
+
+def test_pareto_keeps_ties_and_drops_the_beaten():
+    time = np.array([4.0, 2.0, 2.0, 3.0])
+    hours = np.array([1.0, 2.0, 2.0, 2.5])
+    assert pareto(time, hours).tolist() == [True, True, True, False]
+
+
+TIME = np.array([100.0, 60.0, 40.0])
+HOURS = np.array([1.0, 1.2, 1.6])
+PAYING = np.array([True, True, False])
+
+
+def pick(probability, **limits):
+    chances = np.array(probability)
+    return choose(
+        Spending(time_s=TIME, gpu_hours=HOURS), chances, PAYING, Constraints(**limits)
+    )
+
+
+def test_a_deadline_prefers_the_cheapest_that_holds_it():
+    choice = pick([0.1, 0.95, 1.0], max_time_s=70)
+    assert (choice.index, choice.meets) == (1, True)
+
+
+def test_a_budget_prefers_the_fastest_that_holds_it():
+    choice = pick([1.0, 0.95, 0.3], max_gpu_hours=1.4)
+    assert (choice.index, choice.meets) == (1, True)
+
+
+def test_confidence_is_what_was_asked_for():
+    assert pick([0.0, 0.8, 1.0], max_time_s=70, confidence=0.7).index == 1
+    assert pick([0.0, 0.8, 1.0], max_time_s=70, confidence=0.9).index == 2
+
+
+def test_the_closest_is_the_likeliest_then_the_least_over():
+    choice = pick([0.0, 0.1, 0.4], max_time_s=30)
+    assert (choice.index, choice.meets) == (2, False)
+    assert pick([0.0, 0.0, 0.0], max_gpu_hours=0.1).index == 0
+
+
+def test_without_limits_the_last_paying_row_is_chosen():
+    assert pick([1.0, 1.0, 1.0]).index == 1
+    assert pick([1.0, 0.2, 1.0]).meets is False

@@ -1,0 +1,52 @@
+import numpy as np
+import pytest
+
+from scalelab.errors import SpecError
+from scalelab.recommend.question.prices import Price
+from scalelab.site.profile import Site
+
+SIZES, NODES = np.array([1, 4, 6]), np.array([1, 1, 2])
+
+
+def site(**settings: object) -> Site:
+    return Site(name="alpine", device_type="cpu", gpus_per_node=4, **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "given", "per_hour"),
+    [
+        ({"price_per_gpu_hour": 2}, None, [2, 8, 12]),
+        ({"price_per_gpu_hour": 2, "exclusive": True}, None, [8, 8, 16]),
+        ({"price_per_node_hour": 9}, None, [9, 9, 18]),
+        ({"price_per_node_hour": 9}, 3.0, [3, 12, 18]),
+        ({"exclusive": True}, 3.0, [12, 12, 24]),
+    ],
+)
+def test_what_is_charged_per_hour(settings, given, per_hour):
+    price = Price.of(site(**settings), given)
+    assert price is not None
+    assert price.per_hour(SIZES, NODES).tolist() == per_hour
+    whose = "as given" if given else "by the profile of site alpine"
+    assert price.said_by == whose
+
+
+def test_nobody_says_a_price():
+    assert Price.of(None) is None
+    assert Price.of(site()) is None
+    assert Price.of(None, 2.0) == Price(usd=2.0)
+
+
+@pytest.mark.parametrize("usd", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_price_is_positive(usd):
+    with pytest.raises(SpecError, match="must be a positive number"):
+        Price(usd=usd)
+
+
+def test_it_says_what_is_charged_and_who_says_so():
+    price = Price.of(site(price_per_gpu_hour=2, exclusive=True))
+    assert price is not None
+    assert price.in_words("core-h") == (
+        "Price: 2 usd per core-h of whole nodes, 4 each, by the profile of site alpine."
+    )
+    node = Price(usd=9, per_node=True)
+    assert node.in_words("GPU-h") == "Price: 9 usd per node-hour, as given."

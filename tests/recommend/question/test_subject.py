@@ -1,0 +1,35 @@
+import pandas as pd
+import pytest
+
+from scalelab.errors import SpecError
+from scalelab.recommend.question.subject import choose_subject
+
+
+def test_many_values_are_listed_up_to_six():
+    frame = pd.DataFrame({"workload": [f"w{i}" for i in range(9)]})
+    with pytest.raises(SpecError, match=r"mix 9 values of workload: .* and 3 more\."):
+        choose_subject(frame, {})
+
+
+def test_rows_without_a_workload_are_none_of_the_named_one():
+    frame = pd.DataFrame(
+        {"workload": ["a", None, "a"], "device_name": ["d", "d", None]}
+    )
+    with pytest.raises(SpecError, match=r"workload: a \(2 rows\), none \(1 rows\)\."):
+        choose_subject(frame, {})
+    chosen = choose_subject(frame, {"workload": "a"})
+    assert chosen.frame.index.tolist() == [0, 2]
+    assert choose_subject(frame.assign(workload=None), {}).workload == ""
+
+
+def test_selection_goes_by_text_and_keeps_all_outcomes():
+    frame = pd.DataFrame(
+        {"sequence_length": [128, 128, 256], "outcome": ["completed", "failed", "x"]}
+    )
+    chosen = choose_subject(frame, {"sequence_length": 128})
+    assert chosen.frame["outcome"].tolist() == ["completed", "failed"]
+
+
+def test_a_missing_column_cannot_be_selected():
+    with pytest.raises(SpecError, match="'precision' is no column of the observations"):
+        choose_subject(pd.DataFrame({"workload": ["a"]}), {"precision": "bf16"})

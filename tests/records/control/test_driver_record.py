@@ -1,0 +1,21 @@
+from pathlib import Path
+
+import pytest
+
+from scalelab.records.control.driver_record import DriverRecord
+
+RECORD = DriverRecord(scheduler="pbs", name="vit-driver-1", job_id="7.pbs", number=1)
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    assert DriverRecord.read(tmp_path) is None
+    (tmp_path / "cluster").mkdir()
+    RECORD.write(tmp_path)
+    assert DriverRecord.read(tmp_path) == RECORD
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"job_id": "7"}', "3"])
+def test_what_cannot_be_read_is_no_job(tmp_path: Path, content: str) -> None:
+    (tmp_path / "cluster").mkdir()
+    (tmp_path / "cluster" / "driver.json").write_text(content)
+    assert DriverRecord.read(tmp_path) is None

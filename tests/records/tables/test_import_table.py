@@ -1,0 +1,307 @@
+import json
+import os
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from scalelab.errors import SpecError, StoreError
+from scalelab.records.columns import COLUMNS_BY_NAME
+from scalelab.records.store import RunStore
+from scalelab.records.tables.importing import import_table
+
+GOOD = """\
+curve_id,model,GPU Type,nodes,gpus,local_batch,accum_steps,step_time_s,rep_cv,feed
+a,bert,A100,1,2,32,1,0.5,,ram
+a,bert,A100,2,8,32,2,0.8,0.02,ram
+b,bert,A100,2,8,32,2,0.8,nan,none
+"""
+
+
+@pytest.fixture
+def write(tmp_path: Path):
+    def write(text: str, name: str = "table.csv") -> Path:
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def table(**columns: object) -> str:
+    """Return a one-row table: two devices, eight samples in half a second."""
+    base = {"gpus": 2, "nodes": 1, "local_batch": 4, "step_time_s": 0.5}
+    cells = {
+        name: value for name, value in (base | columns).items() if value is not None
+    }
+    return ",".join(cells) + "\n" + ",".join(map(str, cells.values())) + "\n"
+
+
+def test_a_table_becomes_a_run(write, tmp_path: Path) -> None:
+    store = import_table(write(GOOD), tmp_path / "theirs")
+    observations = RunStore.open(tmp_path / "theirs").observations()
+    assert store.name == "theirs"
+    assert observations["kind"].eq("imported").all()
+    assert observations["outcome"].eq("completed").all()
+    assert observations["run"].eq("theirs").all()
+    assert observations["trial_id"].is_unique
+    expected = {
+        "workload": ["bert"] * 3,
+        "device_name": ["A100"] * 3,
+        "world_size": [2, 8, 8],
+        "gpus_per_node": [2.0, 4.0, 4.0],
+        "data_parallel_size": [2, 8, 8],
+        "global_batch_size": [64, 512, 512],
+        "throughput_samples_per_s": [128.0, 640.0, 640.0],
+        "options.curve_id": ["a", "a", "b"],
+        "options.rep_cv": [pd.NA, 0.02, pd.NA],
+        "options.feed": ["ram", "ram", "none"],
+        "emulated": [False] * 3,
+        "device_type": [pd.NA] * 3,
+        "validity": [[]] * 3,
+    }
+    assert {name: observations[name].tolist() for name in expected} == expected
+    pd.testing.assert_frame_equal(store.observations(), observations)
+
+
+def test_an_imported_run_says_where_it_comes_from(write, tmp_path: Path) -> None:
+    store = import_table(write(GOOD), tmp_path / "run", constants={"precision": "bf16"})
+    source = store.meaning["imported"]
+    assert source["table"] == "table.csv"
+    assert source["columns"]["world_size"] == "gpus"
+    assert source["constants"] == {"precision": "bf16"}
+    assert len(source["sha256"]) == 64
+    assert json.loads(store.experiment_text) == {"imported": source}
+
+
+def test_recovering_an_imported_run_keeps_its_rows(write, tmp_path: Path) -> None:
+    store = import_table(write(GOOD), tmp_path / "run")
+    assert store.recover() == []
+    assert len(store.observations()) == len(store.rows()) == 3
+
+
+def test_parquet_and_csv_give_the_same_rows(write, tmp_path: Path) -> None:
+    path = write(GOOD)
+    pd.read_csv(path, keep_default_na=False, na_values=[""]).to_parquet(
+        tmp_path / "table.parquet"
+    )
+    first = import_table(path, tmp_path / "1" / "run").rows()
+    second = import_table(tmp_path / "table.parquet", tmp_path / "2" / "run").rows()
+    assert first == second
+
+
+def test_a_spreadsheets_habits_are_accepted(write, tmp_path: Path) -> None:
+    text = GOOD.replace("\n", "\r\n").replace("A100", '" A100, 80 GB "')
+    path = write("\ufeff" + text + ",,,,,,,,,\r\n\r\n")
+    rows = import_table(path, tmp_path / "run").rows()
+    assert [row["device_name"] for row in rows] == ["A100, 80 GB"] * 3
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ({}, {"global_batch_size": 8, "throughput_samples_per_s": 16.0}),
+        ({"throughput": 16.1}, {"throughput_samples_per_s": 16.1, "step_time_s": 0.5}),
+        ({"step_time_s": None, "throughput": 20}, {"step_time_s": 0.4}),
+        ({"nodes": None, "gpus_per_node": 1}, {"num_nodes": 2}),
+        ({"gpus": None, "gpus_per_node": 3}, {"world_size": 3}),
+        ({"gpus": 3, "nodes": 2}, {"gpus_per_node": 1.5}),
+        ({"gpus": 7, "nodes": 6, "gpus_per_node": 1.1667}, {"world_size": 7}),
+        ({"global_batch": 24}, {"gradient_accumulation_steps": 3}),
+        ({"local_batch": None, "gbs": 8}, {"local_batch_size": 4}),
+        ({"local_batch": None, "gbs": 8, "accum_steps": 2}, {"local_batch_size": 2}),
+        ({"gpus": "2.0"}, {"world_size": 2}),
+        ({"data_parallel_size": 1}, {"global_batch_size": 4}),
+        ({"seed": 3, "repeat": 5}, {"seed": 3, "repeat": 5}),
+        ({"outcome": "out_of_memory", "step_time_s": ""}, {"step_time_s": None}),
+        ({"exclusive_node": "True"}, {"exclusive_node": True}),
+        ({"hosts": '"[""a"", ""b""]"'}, {"hosts": ["a", "b"]}),
+        (
+            {"started_at": "2026-01-01T00:00:00Z"},
+            {"started_at": "2026-01-01T00:00:00Z"},
+        ),
+        ({"final_metric": "-1.5"}, {"final_metric": -1.5}),
+        ({"lr_rule": "none"}, {"lr_rule": "none"}),
+        ({"compile": "true"}, {"options.compile": True}),
+        ({"options.width": "3"}, {"options.width": 3}),
+        ({"n_rep": "1e3"}, {"options.n_rep": 1000}),
+        ({"notes": ""}, {"options.notes": None}),
+    ],
+)
+def test_what_follows_is_filled_in(write, tmp_path: Path, columns, expected) -> None:
+    (row,) = import_table(write(table(**columns)), tmp_path / "run").rows()
+    assert {name: row.get(name) for name in expected} == expected
+
+
+def test_rows_of_one_configuration_are_repeats(write, tmp_path: Path) -> None:
+    text = table() + "2,1,4,0.6\n2,1,8,0.9\n2,1,4,0.7\n"
+    rows = import_table(write(text), tmp_path / "run").rows()
+    assert [row["repeat"] for row in rows] == [0, 1, 0, 2]
+    assert len({row["trial_id"] for row in rows}) == 4
+
+
+def test_the_name_of_the_file_stands_in_for_the_workload(write, tmp_path: Path) -> None:
+    (row,) = import_table(write(table(), "vit.csv"), tmp_path / "run").rows()
+    assert row["workload"] == "vit"
+
+
+def test_columns_are_mapped_and_constants_set(write, tmp_path: Path) -> None:
+    path = write(table(step_time_s=None, nodes=None, t_iter=0.5, net="vit"))
+    (row,) = import_table(
+        path,
+        tmp_path / "run",
+        mapping={"step_time_s": "t_iter", "workload": "net", "options.axis": "net"},
+        constants={"num_nodes": "2", "options.site": "here", "options.depth": "3"},
+    ).rows()
+    expected = {
+        "step_time_s": 0.5,
+        "workload": "vit",
+        "options.axis": "vit",
+        "num_nodes": 2,
+        "options.site": "here",
+        "options.depth": 3,
+    }
+    assert {name: row[name] for name in expected} == expected
+
+
+def test_a_mapping_wins_over_an_alias(write, tmp_path: Path) -> None:
+    path = write(table(throughput=1.0, samples_rate=16.0))
+    mapping = {"throughput_samples_per_s": "samples_rate"}
+    (row,) = import_table(path, tmp_path / "run", mapping).rows()
+    assert row["throughput_samples_per_s"] == 16.0
+    assert row["options.throughput"] == 1
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (
+            {"nodes": 3},
+            r"table\.csv, line 2: world_size=2 does not fit num_nodes=3 and gpus_per_",
+        ),
+        ({"gpus": ""}, r"line 2: gpus_per_node is empty\. Fill it in"),
+        (
+            {"global_batch": 9},
+            r"global_batch_size=9 is not local_batch_size=4 \* data_parallel_size=2 \* "
+            r"gradient_accumulation_steps=1 \(=8\)\. Correct one of them",
+        ),
+        (
+            {"local_batch": None, "gbs": 7},
+            r"global_batch_size=7 is not local_batch_size",
+        ),
+        ({"throughput": 8}, "looks like that of one device"),
+        ({"step_time_s": 500, "throughput": 16}, "looks like milliseconds"),
+        ({"step_time_s": 0.5 / 60, "throughput": 16}, "looks like minutes"),
+        (
+            {"accum_steps": 3, "throughput": 16},
+            r"factor of 0\.3333: .* looks like that of one forward pass",
+        ),
+        ({"step_time_s": "", "throughput": ""}, "throughput_samples_per_s is empty"),
+        (
+            {"step_time_s": "-1"},
+            r"line 2, column 'step_time_s': '-1' must be more than 0",
+        ),
+        ({"device_type": "tpu"}, "'tpu' must be one of cpu, cuda"),
+        ({"outcome": "won"}, "'won' must be one of completed, target_not_reached"),
+        ({"gpu_utilization": 80}, "must be a share between 0 and 1"),
+        ({"energy_j": -1}, "must not be negative"),
+        ({"exclusive_node": "yes"}, "must be true or false"),
+        ({"started_at": "2026-01-01"}, "must be a time with its offset"),
+        ({"started_at": "noon"}, "must be a time with its offset"),
+        ({"hosts": "a"}, "must be a JSON list of text"),
+        ({"hosts": "[1]"}, "must be a JSON list of text"),
+        (
+            {"step_time_s": None, "stepp_time_s": 1},
+            r"lacks columns .*: step_time_s or throughput_samples_per_s\. "
+            r"'stepp_time_s' looks like step_time_s\. Map a column "
+            r"\(--column step_time_s=THEIRS\), or give .* \(--constant step_time_s=",
+        ),
+    ],
+)
+def test_what_cannot_be_true_is_refused(
+    write, tmp_path: Path, columns, message
+) -> None:
+    path = write(table(**columns))
+    with pytest.raises(SpecError, match=message):
+        import_table(path, tmp_path / "run")
+    assert os.listdir(tmp_path) == ["table.csv"]
+
+
+@pytest.mark.parametrize(
+    ("mapping", "constants", "message"),
+    [
+        (
+            {"step_time_s": "step_tims"},
+            {},
+            r"no column 'step_tims', .* mean 'step_time_s'",
+        ),
+        ({"steptime_s": "gpus"}, {}, "'steptime_s' is no column that .* 'step_time_s'"),
+        ({"kind": "gpus"}, {}, "'kind' is no column that a table can fill"),
+        (
+            {},
+            {"num_nodes": "1"},
+            "num_nodes is given by the column 'nodes' and by a value",
+        ),
+        (
+            {},
+            {"precision": ""},
+            r"precision='' is empty\. Give a value or leave it out",
+        ),
+        ({}, {"seed": "x"}, "seed='x' must be a whole number"),
+        ({}, {"kindness": "1"}, "'kindness' is no column"),
+    ],
+)
+def test_wrong_names_are_refused(write, tmp_path, mapping, constants, message) -> None:
+    with pytest.raises(SpecError, match=message):
+        import_table(write(table()), tmp_path / "run", mapping, constants)
+
+
+def test_repeats_numbered_alike_are_refused(write, tmp_path: Path) -> None:
+    text = table(repeat=0) + "2,1,4,0.6,0\n"
+    with pytest.raises(
+        SpecError, match=r"line 3: .* repeat=0 stand in line 2\. Number"
+    ):
+        import_table(write(text), tmp_path / "run")
+
+
+def test_a_run_in_the_way_is_kept(write, tmp_path: Path) -> None:
+    import_table(write(table()), tmp_path / "run")
+    with pytest.raises(StoreError, match="run exists already"):
+        import_table(write(GOOD), tmp_path / "run")
+    assert len(RunStore.open(tmp_path / "run").rows()) == 1
+
+
+@pytest.mark.parametrize("name", ["gone.csv", "."])
+def test_what_is_no_file_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(
+        SpecError, match=r"cannot be read: .* Give a CSV or Parquet file"
+    ):
+        import_table(tmp_path / name, tmp_path / "run")
+
+
+def test_a_giant_is_refused_before_it_is_read(
+    write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scalelab.records.tables.file.MAX_BYTES", 2**20)
+    path = write(table())
+    with path.open("ab") as stream:
+        stream.truncate(3 * 2**20)
+    with pytest.raises(
+        SpecError, match=r"has 3 MiB; a table of measurements may have 1"
+    ):
+        import_table(path, tmp_path / "run")
+
+
+def test_every_alias_names_a_column() -> None:
+    from scalelab.records.tables.columns import ALIASES, SETTABLE
+
+    assert set(ALIASES) <= set(SETTABLE) <= set(COLUMNS_BY_NAME)
+    names = [name for names in ALIASES.values() for name in names]
+    assert len(names) == len(set(names))
+    assert not set(names) & set(COLUMNS_BY_NAME)
+
+
+def test_long_lists_of_columns_are_cut_short(write, tmp_path: Path) -> None:
+    names = ",".join(f"column_{index}" for index in range(500))
+    with pytest.raises(SpecError, match=r"column_29, \.\.\. \(470 more\)\.$"):
+        import_table(write(f"{names}\n{names}\n"), tmp_path / "run")

@@ -1,0 +1,210 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from scalelab.errors import SpecError
+from scalelab.inputs.document import parse_document
+from scalelab.inputs.problems import validated
+from scalelab.site.local_devices import num_cores, num_visible_gpus
+from scalelab.site.profile import Scheduler, Site, available_sites, lasting_name
+
+SLURM = """
+scheduler: slurm
+device_type: cuda
+gpus_per_node: 4
+nodes: 16
+partition: gpu
+walltime: 4h
+memory_per_node: 64GB
+directives: [--mail-type=END, --gres-flags=enforce-binding]
+prologue: [module load cuda]
+"""
+
+PBS = """
+scheduler: pbs
+device_type: cuda
+gpus_per_node: 4
+queue: gpu
+directives: ["-m abe"]
+"""
+
+
+@pytest.fixture
+def sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "scalelab" / "sites"
+    folder.mkdir(parents=True)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    return folder
+
+
+def site(text: str) -> Site:
+    return validated(Site, parse_document(text, source="site"), source="site")
+
+
+def test_the_local_site_is_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    local = Site.local()
+
+    assert local.scheduler is Scheduler.LOCAL
+    assert local.device_type == "cpu"
+    assert local.num_nodes == 1
+    assert local.devices_per_node == local.num_devices == num_cores()
+    assert num_cores() == len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize(
+    ("visible", "num_gpus"),
+    [("", 0), ("-1", 0), ("0", 1), ("0,1", 2), ("GPU-a,GPU-b", 2), ("0,-1,1", 1)],
+)
+def test_visible_gpus_are_counted_as_cuda_does(
+    monkeypatch: pytest.MonkeyPatch, visible: str, num_gpus: int
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    devices = [Path("/dev/nvidia0"), Path("/dev/nvidia1"), Path("/dev/nvidiactl")]
+    monkeypatch.setattr(Path, "glob", lambda *_: iter(devices))
+
+    assert num_visible_gpus() == num_gpus
+
+
+def test_a_gpu_is_used_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(Path, "glob", lambda *_: iter([Path("/dev/nvidia0")]))
+
+    assert Site.local().device_type == "cuda"
+    assert Site.local().devices_per_node == 1
+
+
+def test_cuda_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    elsewhere = Site(device_type="cuda")
+
+    with pytest.raises(SpecError, match="device_type=cuda, but no GPU is visible here"):
+        _ = elsewhere.devices_per_node
+
+
+def test_nodes_of_a_local_site_share_the_machine() -> None:
+    two = Site(device_type="cpu", nodes=2, gpus_per_node=2)
+
+    assert two.num_devices == 4
+
+
+def test_a_profile_is_found_by_name(sites: Path) -> None:
+    (sites / "big.yaml").write_text(SLURM)
+    found = Site.find("big")
+
+    assert found.name == "big"
+    assert found.walltime == 4 * 3600
+    assert found.memory_per_node == 64 * 10**9
+    assert found.num_devices == 64
+    assert found.scheduler.is_batch_system
+    assert list(available_sites()) == ["big"]
+
+
+def test_a_profile_is_found_by_path(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("name: other\ngpus_per_node: 2\ndevice_type: cpu")
+
+    assert Site.find(str(path)).name == "other"
+
+
+def test_an_unknown_name_lists_the_known_ones(sites: Path) -> None:
+    (sites / "big.yaml").write_text(SLURM)
+
+    with pytest.raises(
+        SpecError,
+        match=r"no site is called 'bigg'\. Did you mean 'big'\? Valid: big, local\.",
+    ):
+        Site.find("bigg")
+
+
+def test_local_needs_no_profile_but_may_have_one(sites: Path) -> None:
+    assert Site.find("local") == Site.local()
+
+    (sites / "local.yaml").write_text("device_type: cpu\ngpus_per_node: 7")
+    assert Site.find("local").gpus_per_node == 7
+
+
+@pytest.mark.parametrize("text", ["2.5", "2.5usd", "'$2.50'"])
+def test_prices_are_numbers_or_money(text: str) -> None:
+    assert site(f"price_per_gpu_hour: {text}").price_per_gpu_hour == 2.5
+
+
+def test_a_path_names_the_same_site_from_any_directory(tmp_path: Path) -> None:
+    assert lasting_name("alpine") == "alpine"
+    assert lasting_name("here.yaml") == str(Path.cwd() / "here.yaml")
+    assert lasting_name(str(tmp_path / "x.yaml")) == str(tmp_path / "x.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nodes: 0", r"site: nodes=0 must be at least 1\."),
+        ("partition: gpu", "partition belongs to scheduler slurm, but this site has"),
+        (
+            "scheduler: pbs\ndevice_type: cpu\ngpus_per_node: 1\npartition: gpu",
+            "partition belongs to scheduler slurm, but this site has scheduler=pbs",
+        ),
+        (
+            SLURM.replace("partition", "queue"),
+            "queue belongs to scheduler pbs, but this site has scheduler=slurm",
+        ),
+        (SLURM + "gpu_request: torque", "gpu_request=torque is not a form of slurm"),
+        (SLURM + "memory_per_gpu: 8GB", "memory_per_node and memory_per_gpu exclude"),
+        (
+            "scheduler: address\ndevice_type: cpu\ngpus_per_node: 1",
+            "scheduler='address' is not known. Valid: local,",
+        ),
+        ("scheduler: slurm\ngpus_per_node: 1", "scheduler=slurm needs device_type"),
+        ("scheduler: slurm\ndevice_type: cpu", "scheduler=slurm needs gpus_per_node"),
+        (SLURM.replace("--mail-type=END", "'#SBATCH -x'"), "starts with '#'"),
+        (SLURM.replace("--mail-type=END", '"-a\\n-b"'), "has several lines"),
+        (
+            SLURM.replace("--mail-type=END", "--nodes=3"),
+            "'--nodes' is written by Scale",
+        ),
+        (SLURM.replace("--mail-type=END", "-N 3"), "'-N' is written by ScaleLab"),
+        (SLURM.replace("--mail-type=END", "'--gres=gpu:4'"), "'--gres=gpu' is written"),
+        (SLURM.replace("--mail-type=END", "--output=x"), "'--output' is written"),
+        (SLURM.replace("--mail-type=END", "--array=0-3"), "'--array' is written by"),
+        (
+            SLURM.replace("--mail-type=END", "--mem-per-cpu=4G"),
+            "'--mem-per-cpu' and memory_per_node exclude each other",
+        ),
+        (
+            PBS.replace("-m abe", "-l ngpus=1"),
+            "'-l ngpus' is written by ScaleLab",
+        ),
+        (PBS.replace("-m abe", "-J 0-2"), "'-J' is written by ScaleLab"),
+        (SLURM + "request_gpus: false", "request_gpus=false with device_type=cuda"),
+        (
+            SLURM.replace("cuda\n", "cpu\ngpu_type: a100\n", 1),
+            "gpu_type says something about GPUs, but with device_type=cpu none",
+        ),
+        (
+            "price_per_gpu_hour: 2\nprice_per_node_hour: 9",
+            "price_per_gpu_hour and price_per_node_hour exclude each other",
+        ),
+        (
+            "price_per_gpu_hour: 1.0e+15",
+            r"1000000000000000\.0 is not a price: it must be greater than 0 and less "
+            r"than 1e\+15\.",
+        ),
+        ("price_per_gpu_hour: 0", r"price_per_gpu_hour: 0 is not a price"),
+        (
+            SLURM + "node_groups: {a b: {}}",
+            r"node_groups\.a b\.\[key\]: is no name of a node group\. Use at most 32",
+        ),
+        ("price_per_gpu_hour: true", "price_per_gpu_hour: True is not a price"),
+        ("price_per_node_hour: 2eur", "price_per_node_hour: '2eur' is not a price"),
+        ("max_jobs: 3", "max_jobs belongs to scheduler slurm or pbs, but this site"),
+        ("interface: ib0", "interface belongs to scheduler slurm or pbs or allocation"),
+        (SLURM.replace("4h", "4"), "walltime: 4 has no unit"),
+        (SLURM.replace("64GB", "64"), "memory_per_node: 64 has no unit"),
+        (SLURM.replace("partition: gpu", "partition: a b"), "partition='a b' has the"),
+        ("scheduler: slrum", "scheduler='slrum' is not known. Did you mean 'slurm'"),
+    ],
+)
+def test_settings_that_conflict_are_refused(text: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        site(text)

@@ -1,0 +1,95 @@
+"""What stands where nodes and the driver do, for tests of what is above them."""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from scalelab.experiment.trial import Trial
+from scalelab.inputs.outcome import Outcome
+from scalelab.scheduling.events import Progress, TrialEnded
+from scalelab.scheduling.summary import Failure, SweepSummary, Tally, Unfinished
+
+
+class Nodes:
+    """Nodes that never start."""
+
+    dashboard_link = "http://127.0.0.1:1/status"
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self.arguments, self.options = arguments, options
+
+    def __enter__(self) -> "Nodes":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+
+class Conductor:
+    """Stands where the driver does and ends the first trial as it is told.
+
+    Attributes
+    ----------
+    made
+        All that were made.
+    tracebacks
+        One failed attempt of the first trial is reported for each.
+    meanwhile
+        Called while the sweep runs.
+    num_failed, stopped
+        What the summary says.
+    """
+
+    made: ClassVar[list["Conductor"]] = []
+    tracebacks: ClassVar[tuple[str, ...]] = ()
+    meanwhile: ClassVar[Callable[[], None]] = staticmethod(lambda: None)
+    num_failed: ClassVar[int] = 0
+    stopped: ClassVar[str | None] = None
+
+    def __init__(
+        self, source: Any, cluster: Any, store: Any, program: Any, **options: Any
+    ) -> None:
+        self.source, self.cluster, self.program = source, cluster, program
+        self.on_event = options.pop("on_event")
+        self.options = options
+        self.num_drained = self.num_killed = 0
+        Conductor.made.append(self)
+
+    def drain(self) -> None:
+        self.num_drained += 1
+
+    def kill(self) -> None:
+        self.num_killed += 1
+
+    def run(self) -> SweepSummary:
+        trial = self.source.ask()
+        for traceback in self.tracebacks:
+            self.on_event(_failed(trial, traceback))
+        type(self).meanwhile()
+        tally = Tally()
+        for index in range(self.num_failed):
+            tally.outcomes[Outcome.FAILED] += 1
+            log = "rank-0.log" if index == 0 else None
+            tally.failures.append(
+                Failure(trial=trial, outcome=Outcome.FAILED, reason="No.", log=log)
+            )
+        if self.stopped:
+            tally.unfinished.append(Unfinished(trial, self.stopped))
+        return tally.summary(self.stopped)
+
+
+def _failed(trial: Trial, traceback: str) -> TrialEnded:
+    return TrialEnded(
+        trial=trial,
+        observation={"outcome": "failed", "reason": "It raised."},
+        runs_again=False,
+        traceback=traceback,
+        log=None,
+        progress=Progress(
+            num_done=0,
+            num_failed=1,
+            num_running=0,
+            num_waiting=7,
+            used_gpu_s=3.6,
+            num_devices=2,
+        ),
+    )

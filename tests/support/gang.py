@@ -1,0 +1,189 @@
+"""Runs functions and trials in real ranks, forked from one warm process."""
+
+import json
+import multiprocessing
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from scalelab.experiment.program import WorkloadProgram
+from scalelab.experiment.trial import Measurement, Trial, TrialKind
+from scalelab.inputs.allocation import Allocation
+from scalelab.records.attempt import (
+    AttemptResult,
+    AttemptSpec,
+    NodeShare,
+    Placement,
+)
+from scalelab.training.context import RankContext, RankIdentity, process_group
+from scalelab.training.rank import run_rank
+from scalelab.training.stream import StreamWriter
+
+DEADLINE_S = 100.0
+HERE = str(Path(__file__).parent)
+
+_forkserver = multiprocessing.get_context("forkserver")
+_forkserver.set_forkserver_preload(["gang", "sklearn.datasets", "torch._dynamo"])
+
+
+class RankFailure(Exception):
+    """A rank raised; carries the type's name and the message."""
+
+
+def run_in_gang(
+    world_size: int, function: Callable[..., Any], *args: Any, directory: Path
+) -> list[Any]:
+    """Call ``function(identity, rendezvous, *args)`` in every rank; return by rank."""
+    pipes, processes = [], []
+    rendezvous = f"file://{directory / 'rendezvous'}"
+    for rank in range(world_size):
+        here, there = _forkserver.Pipe(duplex=False)
+        process = _forkserver.Process(
+            target=_rank_main,
+            args=(there, identity(rank, world_size), rendezvous, function, args),
+        )
+        process.start()
+        there.close()
+        pipes.append(here)
+        processes.append(process)
+    results: dict[int, Any] = {}
+    try:
+        while len(results) < world_size:
+            open_pipes = [p for r, p in enumerate(pipes) if r not in results]
+            ready = wait(open_pipes, timeout=DEADLINE_S)
+            assert ready, "the ranks hang"
+            for pipe in ready:
+                outcome, value = pipe.recv()
+                if outcome == "failed":
+                    raise RankFailure(value)
+                results[pipes.index(pipe)] = value
+    finally:
+        for process in processes:
+            if len(results) < world_size:
+                process.kill()
+            process.join()
+    return [results[rank] for rank in range(world_size)]
+
+
+def identity(rank: int, world_size: int) -> RankIdentity:
+    return RankIdentity(
+        rank=rank,
+        local_rank=rank,
+        world_size=world_size,
+        local_world_size=world_size,
+        node_rank=0,
+        num_nodes=1,
+        device_id=str(rank),
+    )
+
+
+def _rank_main(pipe, who, rendezvous, function, args):
+    torch.set_num_threads(1)
+    try:
+        pipe.send(("ended", function(who, rendezvous, *args)))
+    except BaseException as error:
+        traceback.print_exc()
+        pipe.send(("failed", f"{type(error).__name__}: {error}"))
+    pipe.close()
+
+
+def with_context(who, rendezvous, directory, function, *args):
+    """Call ``function(context, *args)`` inside the process group."""
+    device = torch.device("cpu")
+    with process_group(who, rendezvous, device, "test"):
+        context = RankContext(
+            identity=who,
+            device=device,
+            directory=directory,
+            stream=StreamWriter(None),
+            progress=lambda step: None,
+        )
+        return function(context, *args)
+
+
+def run_in_contexts(world_size, function, *args, directory):
+    """Call ``function(context, *args)`` in every rank; return by rank."""
+    return run_in_gang(
+        world_size, with_context, directory, function, *args, directory=directory
+    )
+
+
+def throughput_trial(workload: str, **changes: Any) -> Trial:
+    fields: dict[str, Any] = {
+        "kind": TrialKind.THROUGHPUT,
+        "workload": workload,
+        "allocation": Allocation(devices_per_node=(1,)),
+        "local_batch_size": 16,
+        "measurement": Measurement(warmup_steps=2, steps=20, relative_precision=1e-9),
+    }
+    return Trial(**(fields | changes))
+
+
+def attempt(
+    directory: Path, trial: Trial, *, code_directory: str | None = None, **parameters
+) -> AttemptSpec:
+    nodes = enumerate(trial.allocation.devices_per_node)
+    shares = tuple(
+        NodeShare(node=f"node-{n}", device_ids=tuple(map(str, range(devices))))
+        for n, devices in nodes
+    )
+    number = int(directory.name) if directory.name.isdigit() else 1
+    directory.mkdir(parents=True, exist_ok=True)
+    return AttemptSpec(
+        run="test",
+        trial=trial,
+        program=WorkloadProgram(
+            name=trial.workload, parameters=parameters, code_directory=code_directory
+        ),
+        number=number,
+        directory=str(directory),
+        placement=Placement(shares=shares),
+        device_type="cpu",
+    )
+
+
+def run_attempt(spec: AttemptSpec, stop_at_step: int | None = None) -> AttemptResult:
+    """Run an attempt; ask it to stop once rank 0 has done so many steps."""
+    directory = Path(spec.directory)
+    results = run_in_gang(
+        spec.trial.world_size, _run_rank, spec, stop_at_step, directory=directory
+    )
+    assert results[1:] == [None] * (len(results) - 1)
+    return AttemptResult.from_json(results[0])
+
+
+def _run_rank(who, rendezvous, spec, stop_at_step):
+    def progress(step):
+        if who.rank == 0 and step == stop_at_step:
+            (Path(spec.directory) / "stop").touch()
+
+    result = run_rank(spec, who, rendezvous, progress)
+    return result and json.loads(json.dumps(result.to_json()))
+
+
+def run_trial(
+    directory: Path, trial: Trial, *, code_directory=None, **parameters
+) -> dict[str, Any]:
+    """Run a trial that completes; return its measurements."""
+    spec = attempt(directory, trial, code_directory=code_directory, **parameters)
+    result = run_attempt(spec)
+    assert result.outcome == "completed", result.reason
+    return dict(result.measurements)
+
+
+def stream(directory: Path, event: str) -> list[dict[str, Any]]:
+    """Return the rows of one kind of event."""
+    lines = (directory / "stream.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    return [row for row in rows if row["event"] == event]
+
+
+def on(trial: Trial, num_devices: int, **changes: Any) -> Trial:
+    """Return the trial on another number of devices of one node."""
+    allocation = Allocation(devices_per_node=(num_devices,))
+    return replace(trial, allocation=allocation, **changes)

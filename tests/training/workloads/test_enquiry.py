@@ -1,0 +1,146 @@
+from dataclasses import replace
+from pathlib import Path
+
+import own_workloads
+import pytest
+from waiting import wait_until
+
+from scalelab.errors import SpecError
+from scalelab.experiment.program import BUILT_IN_WORKLOADS
+from scalelab.experiment.spec import Experiment
+from scalelab.experiment.workload_names import RANK_PARAMETERS
+from scalelab.site.profile import Site
+from scalelab.training.rank_options import RankOptions
+from scalelab.training.workloads import introspection as enquiry
+from scalelab.training.workloads.introspection import check_workload
+from scalelab.training.workloads.registry import find_workload, names_of
+
+SUPPORT = Path(own_workloads.__file__).parent
+HEAD = """
+name: asked
+gpus: 1
+local_batch_size: 8
+"""
+LOUD = """
+import atexit, os, pathlib, subprocess, threading, time
+from scalelab import Workload
+print("{}")
+os.system("echo {}")
+atexit.register(print, "{}")
+threading.Thread(target=time.sleep, args=(99,)).start()
+started = subprocess.Popen(["sleep", "99"])
+pathlib.Path(__file__).with_name("started").write_text(str(started.pid))
+
+class Job(Workload):
+    def __init__(self, width=3):
+        pass
+"""
+CONVERGENCE = """
+measure: {kind: convergence}
+job: {target: 'val_f1 >= 0.9', epochs: 9, samples_per_epoch: 1000}
+"""
+
+
+def check(text: str, **site: object) -> None:
+    asked = Experiment.from_text(HEAD + text, directory=SUPPORT)
+    check_workload(asked, Site(device_type="cpu", **site))
+
+
+@pytest.mark.parametrize("name", BUILT_IN_WORKLOADS)
+def test_what_is_known_of_a_built_in_workload_is_what_its_class_says(name) -> None:
+    said, is_ = BUILT_IN_WORKLOADS[name].names, names_of(find_workload(name))
+    assert said.metrics is not None
+    assert replace(said, metrics=None) == replace(is_, metrics=None)
+    assert is_.metrics in (None, said.metrics)
+
+
+def test_what_every_workload_takes_is_what_a_rank_reads() -> None:
+    assert RANK_PARAMETERS == RankOptions.__slots__
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "workload: {name: digits_mlp, hidden: 3, loader_workers: 2}",
+            r"^hidden=3 is no parameter of workload 'digits_mlp'\. It takes: hidden_s",
+        ),
+        (
+            "workload: resnet_cifar\noptions: {deep: [20, 44]}",
+            r"^deep=20 is no parameter of workload 'resnet_cifar'",
+        ),
+        (
+            "workload: digits_mlp" + CONVERGENCE,
+            r"^target metric 'val_f1' is not measured by digits_mlp\. It measures: "
+            r"val_acc, val_loss\.$",
+        ),
+        (
+            "workload: {name: emulated, min_samples: 9, critical_batch_size: 9}"
+            + CONVERGENCE,
+            r"by emulated\. It measures: val_acc\.$",
+        ),
+        (
+            "workload: {name: 'own_workloads:MapStyle', width: 3}",
+            r"^width=3 is no parameter of workload 'own_workloads:MapStyle'\. It takes",
+        ),
+        ("workload: nowhere:Job", r"there is no module 'nowhere' in "),
+    ],
+)
+def test_what_the_workload_does_not_know_is_refused(text: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        check(text)
+
+
+def test_a_target_of_trials_that_evaluate_nothing_is_not_asked_for() -> None:
+    check(
+        "workload: digits_mlp"
+        + CONVERGENCE.replace("kind: convergence", "kind: throughput")
+    )
+
+
+@pytest.mark.parametrize(
+    "setting", [{"python": "/opt/python"}, {"prologue": ("module load x",)}]
+)
+def test_what_another_interpreter_may_know_is_not_refused(setting) -> None:
+    check("workload: nowhere:Job", **setting)
+
+
+def test_nothing_is_asked_of_a_command_or_without_torch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    check("command: python train.py {local_batch_size}")
+    monkeypatch.setattr(enquiry, "find_spec", lambda name: None)
+    check("workload: nowhere:Job")
+
+
+def test_whatever_a_module_says_and_starts_its_class_is_asked(tmp_path: Path) -> None:
+    (tmp_path / "loud.py").write_text(LOUD)
+    text = HEAD + "workload: {name: 'loud:Job', depth: 3}"
+    asked = Experiment.from_text(text, directory=tmp_path)
+    with pytest.raises(SpecError, match=r"^depth=3 .* It takes: width; every"):
+        check_workload(asked, Site(device_type="cpu"))
+    started = Path("/proc", (tmp_path / "started").read_text(), "stat")
+    wait_until(
+        lambda: not started.exists() or " Z " in started.read_text(),
+        "what the module started has ended",
+    )
+
+
+@pytest.mark.parametrize(
+    ("module", "patience_s"),
+    [
+        ("print('{}')\nraise RuntimeError('not here')\n", 60.0),
+        ("import sys\nsys.exit()\n", 60.0),
+        ("import time\ntime.sleep(99)\n", 0.1),
+    ],
+    ids=["broken", "ended", "slow"],
+)
+def test_a_module_that_cannot_say_is_left_to_the_trials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, patience_s: float
+) -> None:
+    (tmp_path / "own.py").write_text(module)
+    monkeypatch.setattr(enquiry, "PATIENCE_S", patience_s)
+    text = HEAD + "workload: {name: 'own:Job', depth: 3}"
+    asked = Experiment.from_text(text, directory=tmp_path)
+    check_workload(asked, Site(device_type="cpu"))
+    assert [path.name for path in tmp_path.iterdir()] == ["own.py"]
