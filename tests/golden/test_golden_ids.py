@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from scalelab.experiment.expand import expand
 from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import Trial
+from scalelab.plan.expand import expand
 
 DATA = Path(__file__).parent / "data"
 TRIALS: list[dict[str, Any]] = json.loads((DATA / "trials.json").read_text())

@@ -21,7 +21,16 @@ from scalelab.recommend.question.objective import Constraints
 from scalelab.records.attempt_io import storing, write_atomically
 
 _MOST = 20  # answers of one run
-_CODE = ("inputs", "kinds", "site", "experiment", "plan", "records", "laws", "recommend")
+_CODE = (
+    "inputs",
+    "kinds",
+    "site",
+    "experiment",
+    "plan",
+    "records",
+    "laws",
+    "recommend",
+)
 _SUFFIXES = (".py", ".json")
 
 
