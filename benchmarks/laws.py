@@ -33,10 +33,10 @@ from scalelab.laws.step_time.ensemble import Part
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.step_time.physics import Configurations
 from scalelab.laws.step_time.prior import StepTimePrior
-from scalelab.laws.step_time.shape_prior import Belief
+from scalelab.laws.step_time.shape_prior import ShapePrior
 from scalelab.laws.step_time.shapes import Shape
 
-Beliefs = Mapping[Shape, Belief]
+Beliefs = Mapping[Shape, ShapePrior]
 Answer = Callable[[Case], pd.DataFrame]
 
 

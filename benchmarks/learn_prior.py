@@ -24,7 +24,7 @@ from scalelab.laws.rows import split_curves, step_time_rows
 from scalelab.laws.step_time.ensemble import Ensemble
 from scalelab.laws.step_time.points import Points
 from scalelab.laws.step_time.prior import SHARE_OF_MACHINE
-from scalelab.laws.step_time.shape_prior import Belief, free_scale
+from scalelab.laws.step_time.shape_prior import ShapePrior, free_scale
 from scalelab.laws.step_time.shapes import NUM_PARAMETERS, PARAMETERS, Shape
 
 OF_MACHINE = np.array([SHARE_OF_MACHINE.get(name, 0.0) for name in PARAMETERS])
@@ -101,13 +101,13 @@ class Curve:
         return np.asarray(self.weight * np.minimum(same, self.beside**-0.5))
 
 
-def physical_guess() -> dict[Shape, Belief]:
+def physical_guess() -> dict[Shape, ShapePrior]:
     """Return the belief before any curve is seen."""
     beliefs = {}
     for shape in Shape:
         values = [(GUESS | SPECIAL[shape])[name] for name in PARAMETERS]
         mean, spread = np.array(values).T
-        beliefs[shape] = Belief(
+        beliefs[shape] = ShapePrior(
             mean=mean,
             covariance=np.diag(spread**2),
             amplitude_mean=AMPLITUDES[0],
@@ -135,7 +135,7 @@ def machine_of(table: pd.DataFrame) -> pd.Series:
     return table["source"].where(~large, table["source"] + " " + table["gpu_type"])
 
 
-def learn(curves: Sequence[Curve]) -> dict[Shape, Belief]:
+def learn(curves: Sequence[Curve]) -> dict[Shape, ShapePrior]:
     """Alternate between fitting the curves and updating the beliefs."""
     guess = physical_guess()
     beliefs = guess
@@ -148,8 +148,8 @@ def learn(curves: Sequence[Curve]) -> dict[Shape, Belief]:
 
 
 def _updated(
-    shape: Shape, guess: Belief, curves: Sequence[Curve], fits: Sequence[Ensemble]
-) -> Belief:
+    shape: Shape, guess: ShapePrior, curves: Sequence[Curve], fits: Sequence[Ensemble]
+) -> ShapePrior:
     weights = np.array([curve.weights for curve in curves])
     means, covariances = [], []
     for fit in fits:
@@ -179,7 +179,7 @@ def _updated(
         covariance[position, :] = covariance[:, position] = 0.0
         covariance[position, position] = guess.covariance[position, position]
     amplitude_mean, amplitude_spread = _amplitudes(guess, curves, fits)
-    return Belief(
+    return ShapePrior(
         mean=mean,
         covariance=free_scale(covariance),
         amplitude_mean=amplitude_mean,
@@ -188,7 +188,7 @@ def _updated(
 
 
 def _amplitudes(
-    guess: Belief, curves: Sequence[Curve], fits: Sequence[Ensemble]
+    guess: ShapePrior, curves: Sequence[Curve], fits: Sequence[Ensemble]
 ) -> tuple[np.ndarray, np.ndarray]:
     weights = np.array(
         [
@@ -203,7 +203,7 @@ def _amplitudes(
     return mean, np.sqrt(squares / (total + 4))
 
 
-def table_of(beliefs: dict[Shape, Belief]) -> dict[str, object]:
+def table_of(beliefs: dict[Shape, ShapePrior]) -> dict[str, object]:
     """Return beliefs as plain numbers."""
     table = {}
     for shape, belief in beliefs.items():

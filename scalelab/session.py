@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from scalelab.recommend.answer.kept import Question
     from scalelab.recommend.answer.recommendation import Recommendation
     from scalelab.recommend.question.history import History
-    from scalelab.recommend.question.run_site import Home
+    from scalelab.recommend.question.run_site import RunSite
     from scalelab.report.figures import Figures
 
 
@@ -181,10 +181,12 @@ class Run:
             Other runs to learn from, as in :meth:`recommend`.
         """
         from scalelab.laws.rivals.laws import law_named
-        from scalelab.recommend.question.history import Taught
+        from scalelab.recommend.question.history import LawWithTransfer
 
         history = self._history(learn_from)
-        return Taught.fit(law_named(law), self.observations, history=history).law
+        return LawWithTransfer.fit(
+            law_named(law), self.observations, history=history
+        ).law
 
     def recommend(
         self,
@@ -296,11 +298,11 @@ class Run:
         return answering(self.observations, self._store.streams, target)
 
     @cached_property
-    def _homes(self) -> Mapping[str | None, Home]:
+    def _homes(self) -> Mapping[str | None, RunSite]:
         """Where the sweep ran, by node group; empty: imported, or not known here."""
-        from scalelab.recommend.question.run_site import Home
+        from scalelab.recommend.question.run_site import RunSite
 
-        return Home.by_group(self.experiment)
+        return RunSite.by_group(self.experiment)
 
     def status(self) -> RunStatus:
         """Return what has been done and what is missing."""

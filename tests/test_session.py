@@ -22,7 +22,7 @@ from scalelab.inputs.outcome import Outcome
 from scalelab.plan.expand import expand
 from scalelab.recommend.advice import recommend
 from scalelab.recommend.answer.recommendation import Recommendation
-from scalelab.recommend.question.run_site import Home
+from scalelab.recommend.question.run_site import RunSite
 from scalelab.records.attempt import AttemptResult
 from scalelab.session import import_table, load
 from scalelab.site.profile import sites_directory
@@ -222,7 +222,7 @@ class TestWhereMeasurementsCanBeMade:
     def machine(self, here: Path, text: str) -> object:
         (here / "train.py").write_text("")
         run = load(measured_run(here / "run", text).directory)
-        home = Home.by_group(run.experiment)[None]
+        home = RunSite.by_group(run.experiment)[None]
         return home.machine(run.observations["world_size"].to_numpy(float))
 
     def test_a_local_site(self, here: Path) -> None:
@@ -246,7 +246,7 @@ class TestWhereMeasurementsCanBeMade:
         path = store.directory / "experiments" / "0001.yaml"
         path.write_text(EMULATED.replace("gpus_per_node: 2", "gpus_per_node: 1"))
         run = load(store.directory)
-        home = Home.by_group(run.experiment)[None]
+        home = RunSite.by_group(run.experiment)[None]
         sizes = run.observations["world_size"].to_numpy(float)
         assert home.machine(sizes) is None
 
@@ -258,7 +258,7 @@ class TestWhereMeasurementsCanBeMade:
         store = measured_run(here / "run")
         text = EMULATED.replace("site: {device_type: cpu, gpus_per_node: 2}", site)
         (store.directory / "experiments" / "0001.yaml").write_text(text)
-        assert Home.by_group(load(store.directory).experiment) == {}
+        assert RunSite.by_group(load(store.directory).experiment) == {}
 
 
 def test_further_devices_are_packed_on_the_nodes_the_site_declares(here: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scalelab.cluster.hub import Hub
+from scalelab.cluster.hub import HubCluster
 from scalelab.errors import ClusterError
 from scalelab.records.attempt_io import storing
 from scalelab.records.log_tail import last_log_lines
@@ -22,7 +22,7 @@ _LOOK_AGAIN_S = 0.2
 _LEAVE_S = 10.0
 
 
-class AllocationNodes(Hub):
+class AllocationNodes(HubCluster):
     """The nodes of the SLURM or PBS job that the driver itself runs in.
 
     Parameters

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Hub(DaskNodes):
+class HubCluster(DaskNodes):
     """Dask's scheduler and client, and the files with which nodes join them.
 
     Parameters

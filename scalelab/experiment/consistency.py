@@ -14,7 +14,7 @@ from scalelab.inputs.placeholders import PLACEHOLDERS, placeholders_in
 from scalelab.inputs.problems import one_of, shown
 
 if TYPE_CHECKING:
-    from scalelab.experiment.sections import Metrics, Workload
+    from scalelab.experiment.sections import Metrics, WorkloadChoice
     from scalelab.experiment.spec import Experiment
 
 PARALLELISM = ("ddp",)
@@ -49,7 +49,7 @@ def _check_program(experiment: Experiment) -> None:
         )
 
 
-def _check_workload(experiment: Experiment, workload: Workload) -> None:
+def _check_workload(experiment: Experiment, workload: WorkloadChoice) -> None:
     name = workload.name
     for key in ("env", "metrics"):
         if getattr(experiment, key):

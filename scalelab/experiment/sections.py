@@ -38,7 +38,7 @@ class Precision(StrEnum):
     FP16 = "fp16"
 
 
-class Workload(Section):
+class WorkloadChoice(Section):
     """A workload class and the arguments of its constructor."""
 
     model_config = ConfigDict(extra="allow")

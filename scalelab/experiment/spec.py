@@ -32,7 +32,7 @@ from scalelab.experiment.sections import (
     Launcher,
     Metrics,
     Precision,
-    Workload,
+    WorkloadChoice,
 )
 from scalelab.experiment.trial import TrialKind
 from scalelab.inputs.document import parse_document, read_document
@@ -85,7 +85,7 @@ class Experiment(Section):
             "with a letter or digit."
         )
     )
-    workload: Workload | None = Field(
+    workload: WorkloadChoice | None = Field(
         default=None, description="Built-in name, module:Class, or {name: ..., ...}."
     )
     command: Text | None = Field(

@@ -22,7 +22,7 @@ from scalelab.launch.protocol import receive
 from scalelab.launch.stall import Member, StallWatch, has_ended
 from scalelab.launch.verdict import (
     NO_RESULT,
-    Failure,
+    RankFailure,
     after_oom_kills,
     first_cause,
     from_exit,
@@ -34,7 +34,7 @@ _SETTLE_S = 1.0
 # A process stuck in the kernel (a dead network file system) outlives SIGKILL.
 _KILL_PATIENCE_S = 30.0
 
-ExplainExit = Callable[[int, float, int, str, Path, int], Failure]
+ExplainExit = Callable[[int, float, int, str, Path, int], RankFailure]
 Conclude = Callable[[int], AttemptResult | None]
 
 
@@ -154,7 +154,7 @@ class Supervisor:
         self._expected = set(ranks)
         self._members: dict[int, Member] = {}
         self._returned: dict[int, AttemptResult | None] = {}
-        self._failures: list[Failure] = []
+        self._failures: list[RankFailure] = []
         self._cause: AttemptResult | None = None
         self._settle_at: float | None = None
         self._ending_s: float | None = None
@@ -239,7 +239,7 @@ class Supervisor:
                     None if values is None else AttemptResult.from_json(values)
                 )
             case "failed":
-                self._failed(Failure.from_json(message["failure"]))
+                self._failed(RankFailure.from_json(message["failure"]))
             case "exited":
                 self._exited(message["rank"], message["status"])
             case "unpinned":
@@ -276,7 +276,7 @@ class Supervisor:
             )
         )
 
-    def _failed(self, failure: Failure) -> None:
+    def _failed(self, failure: RankFailure) -> None:
         if self._ending_s is not None and failure.at_s > self._ending_s:
             return
         self._failures.append(failure)

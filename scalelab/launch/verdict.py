@@ -44,7 +44,7 @@ _ECHO = re.compile(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Failure:
+class RankFailure:
     """How one rank failed.
 
     Parameters
@@ -77,7 +77,7 @@ class Failure:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Failure:
+    def from_json(cls, values: dict[str, Any]) -> RankFailure:
         """Rebuild a failure from :meth:`to_json`."""
         return cls(**{**values, "outcome": Outcome(values["outcome"])})
 
@@ -110,9 +110,9 @@ def _is_echo(text: str | None) -> bool:
 
 def from_exception(
     rank: int, at_s: float, error: BaseException, device_type: str
-) -> Failure:
+) -> RankFailure:
     """Describe an exception that ended a rank."""
-    return Failure(
+    return RankFailure(
         rank=rank,
         at_s=at_s,
         outcome=_meaning(error, device_type),
@@ -123,7 +123,7 @@ def from_exception(
 
 def from_exit(
     rank: int, at_s: float, status: int, device_type: str, log: Path, oom_kills: int
-) -> Failure:
+) -> RankFailure:
     """Describe the end of a rank that said nothing.
 
     Parameters
@@ -141,7 +141,7 @@ def from_exit(
     """
     if status >= 0:
         summary = f"exited with status {status} before it returned a result"
-        return Failure(
+        return RankFailure(
             rank=rank,
             at_s=at_s,
             outcome=Outcome.FAILED,
@@ -159,12 +159,12 @@ def from_exit(
     elif -status == signal.SIGABRT and _HOST_MEMORY.search(_tail(log)):
         outcome = _host_memory_outcome(device_type)
         summary = f"ran out of memory and aborted ({name})"
-    return Failure(
+    return RankFailure(
         rank=rank, at_s=at_s, outcome=outcome, summary=summary, traceback=name
     )
 
 
-def first_cause(failures: Sequence[Failure]) -> Failure:
+def first_cause(failures: Sequence[RankFailure]) -> RankFailure:
     """Return the earliest failure that is not the echo of another, if there is one."""
     causes = [failure for failure in failures if not failure.is_echo]
     return min(causes or failures, key=lambda failure: failure.at_s)
@@ -274,7 +274,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def after_oom_kills(failure: Failure, oom_kills: int) -> Failure:
+def after_oom_kills(failure: RankFailure, oom_kills: int) -> RankFailure:
     """Correct the meaning of a rank whose loader worker the kernel has killed."""
     if oom_kills > 0 and _LOADER_KILLED.search(failure.traceback or ""):
         return replace(failure, outcome=Outcome.HOST_OUT_OF_MEMORY)

@@ -104,7 +104,7 @@ def setups(experiment: Experiment, site: Site) -> tuple[Setup, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class GroupAllocations:
     """The devices that trials get.
 
     Parameters
@@ -119,7 +119,7 @@ class Places:
     left_out: tuple[str, ...]
 
 
-def places(experiment: Experiment, site: Site) -> Places:
+def places(experiment: Experiment, site: Site) -> GroupAllocations:
     """Return the devices that trials get in each node group.
 
     Raises
@@ -144,7 +144,7 @@ def places(experiment: Experiment, site: Site) -> Places:
         if len(errors) == len(of_group):
             raise errors[0]
     said = tuple(str(problem) for errors in problems.values() for problem in errors)
-    return Places(of_group, said)
+    return GroupAllocations(of_group, said)
 
 
 _Asked = tuple[int | None, int]

@@ -42,10 +42,10 @@ from scalelab.recommend.prediction.outlook import (
 )
 from scalelab.recommend.prediction.workload_samples import SampleNeed
 from scalelab.recommend.question.candidates import BatchRule, candidates, places
-from scalelab.recommend.question.history import History, Taught
+from scalelab.recommend.question.history import History, LawWithTransfer
 from scalelab.recommend.question.memory_room import MemoryRoom
 from scalelab.recommend.question.objective import Choice, Constraints, choose
-from scalelab.recommend.question.subject import Subject, choose_subject
+from scalelab.recommend.question.subject import AskedCurves, choose_subject
 
 # world sizes below which the answer stays among the measured ones, unless others tell
 _MIN_SIZES = 3
@@ -105,7 +105,9 @@ def recommend(
     limits = constraints or Constraints()
     subject = choose_subject(observations, select or {})
     rest = observations[~observations.index.isin(subject.frame.index)]
-    taught = Taught.fit(law_named(law), subject.frame, rest=rest, history=history)
+    taught = LawWithTransfer.fit(
+        law_named(law), subject.frame, rest=rest, history=history
+    )
     rows = step_time_rows(subject.frame).frame
     need = SampleNeed.of(subject.lessons, job, limits.target)
     evidence = _Evidence(
@@ -135,8 +137,8 @@ def recommend(
 class _Evidence:
     """What was measured, and the laws fitted to it."""
 
-    subject: Subject
-    taught: Taught
+    subject: AskedCurves
+    taught: LawWithTransfer
     need: SampleNeed
     factorisation: Factorisation | None
     rows: pd.DataFrame

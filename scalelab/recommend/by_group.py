@@ -18,14 +18,14 @@ from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
 from scalelab.recommend.question.history import History
 from scalelab.recommend.question.objective import Constraints, Spending
 from scalelab.recommend.question.prices import Price
-from scalelab.recommend.question.run_site import Home
+from scalelab.recommend.question.run_site import RunSite
 from scalelab.recommend.question.subject import NODE_GROUP
 
 
 def answer(
     question: Question,
     observations: pd.DataFrame,
-    homes: Mapping[str | None, Home],
+    homes: Mapping[str | None, RunSite],
     history: History | None = None,
 ) -> Recommendation:
     """Answer for each node group that was measured, and return the best answer.
@@ -37,7 +37,7 @@ def answer(
     observations
         Rows of the observations frame.
     homes
-        Where the sweep ran, by node group; see :meth:`Home.by_group`.
+        Where the sweep ran, by node group; see :meth:`RunSite.by_group`.
     history
         Other runs to learn step times from; it need not be related to every group.
 
@@ -109,7 +109,7 @@ def _in_group(
     question: Question,
     observations: pd.DataFrame,
     group: str | None,
-    home: Home | None,
+    home: RunSite | None,
     history: History | None,
 ) -> Recommendation:
     own, select = _rows_of(group, observations), question.select

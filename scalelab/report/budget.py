@@ -21,7 +21,7 @@ from scalelab.report.style import (
     base_figure,
     ring_chosen,
 )
-from scalelab.report.subject import Subject
+from scalelab.report.subject import ReportSubject
 
 _COLUMNS = [
     "allocation",
@@ -45,7 +45,7 @@ _PANELS = {
 }
 
 
-def budget_table(subject: Subject) -> pd.DataFrame:
+def budget_table(subject: ReportSubject) -> pd.DataFrame:
     """Return what the whole job takes at every allocation of the plan.
 
     Returns

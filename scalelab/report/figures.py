@@ -13,7 +13,7 @@ from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.report import budget, phases, samples, scaling, scaling_figures
 from scalelab.report.labels import Labels
 from scalelab.report.style import empty_figure
-from scalelab.report.subject import Subject
+from scalelab.report.subject import ReportSubject
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,7 +35,7 @@ class Plot:
     """
 
     title: str
-    table: Callable[[Subject], pd.DataFrame]
+    table: Callable[[ReportSubject], pd.DataFrame]
     figure: Callable[[pd.DataFrame, Labels], go.Figure]
     sentence: Callable[[pd.DataFrame, Labels], str]
     missing: str
@@ -114,7 +114,7 @@ class Figures:
     def __init__(
         self, observations: pd.DataFrame, recommendation: Recommendation | None = None
     ) -> None:
-        self._subject = Subject.of(observations, recommendation)
+        self._subject = ReportSubject.of(observations, recommendation)
 
     @property
     def throughput(self) -> go.Figure:

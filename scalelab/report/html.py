@@ -27,8 +27,8 @@ from scalelab.recommend.prediction.steadiness import steadiness
 from scalelab.records.attempt_io import write_atomically
 from scalelab.report import sentences, trials
 from scalelab.report.figures import PLOTS
-from scalelab.report.subject import Subject
-from scalelab.report.tables import Table
+from scalelab.report.subject import ReportSubject
+from scalelab.report.tables import TextTable
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "What it takes": ("time_and_gpu_hours", "trade_off"),
@@ -45,7 +45,7 @@ class DrawnPlot:
     title: str
     json: Markup
     sentence: str
-    table: Table
+    table: TextTable
 
 
 def render(
@@ -81,7 +81,7 @@ def render(
     provenance
         Further facts about where the run was made, by name.
     """
-    subject = Subject.of(observations, recommendation)
+    subject = ReportSubject.of(observations, recommendation)
     plots = {plot.name: plot for plot in _drawn(subject)}
     environment = Environment(
         loader=PackageLoader("scalelab.report"),
@@ -131,7 +131,7 @@ def write_report(
     write_atomically(path, text.encode())
 
 
-def _drawn(subject: Subject) -> Iterator[DrawnPlot]:
+def _drawn(subject: ReportSubject) -> Iterator[DrawnPlot]:
     for name, plot in PLOTS.items():
         table = plot.table(subject)
         if not table.empty:
@@ -140,7 +140,7 @@ def _drawn(subject: Subject) -> Iterator[DrawnPlot]:
                 title=plot.title,
                 json=script_json(plot.figure(table, subject.labels).to_json()),
                 sentence=plot.sentence(table, subject.labels),
-                table=Table.of(table),
+                table=TextTable.of(table),
             )
 
 
@@ -172,7 +172,7 @@ def _missing(plots: Mapping[str, DrawnPlot]) -> list[tuple[str, list[str]]]:
     return list(titles.items())
 
 
-def _why_unanswered(subject: Subject) -> str:
+def _why_unanswered(subject: ReportSubject) -> str:
     if len(subject.rows):
         return "The figures show what was measured."
     return f"Nothing to recommend from. {_what_happened(subject.observations)}"
@@ -225,7 +225,7 @@ def _what_happened(observations: pd.DataFrame) -> str:
     return f"{what}: {ends}."
 
 
-def _left_out(recommendation: Recommendation) -> list[tuple[str, int, Table]]:
+def _left_out(recommendation: Recommendation) -> list[tuple[str, int, TextTable]]:
     """Return the laws that leave observations out, how many, and why."""
     laws = {
         "step time": recommendation.left_out,
@@ -238,7 +238,9 @@ def _left_out(recommendation: Recommendation) -> list[tuple[str, int, Table]]:
     ]
 
 
-def _limits(subject: Subject, recommendation: Recommendation | None) -> dict[str, Any]:
+def _limits(
+    subject: ReportSubject, recommendation: Recommendation | None
+) -> dict[str, Any]:
     check = trials.product_check_table(subject)
     many = subject.num_curves > 1
     steady = steadiness(subject.observations)
@@ -246,6 +248,6 @@ def _limits(subject: Subject, recommendation: Recommendation | None) -> dict[str
         "left_out": _left_out(recommendation) if recommendation else [],
         "memory": trials.memory_table(subject.observations),
         "steadiness": steady.sentences if steady else (),
-        "product_check": Table.of(check) if len(check) else None,
+        "product_check": TextTable.of(check) if len(check) else None,
         "curves": trials.curve_table(subject.observations) if many else None,
     }

@@ -115,7 +115,7 @@ def label(
     observations : DataFrame
         Everything that was observed, see ``records.columns``.
     rows : DataFrame
-        The curve's rows, see ``Subject.rows``.
+        The curve's rows, see ``ReportSubject.rows``.
     recommendation
         None where there is none: the words then come from the rows.
     """

@@ -16,7 +16,7 @@ from scalelab.report.style import (
     PATTERNS,
     base_figure,
 )
-from scalelab.report.subject import Subject
+from scalelab.report.subject import ReportSubject
 
 PHASES = {
     "data_wait_s": ("waiting for data", GOLD),
@@ -28,7 +28,7 @@ PHASES = {
 _MEASURED = [name for name in PHASES if name != "other_s"]
 
 
-def phase_table(subject: Subject) -> pd.DataFrame:
+def phase_table(subject: ReportSubject) -> pd.DataFrame:
     """Return the parts of a step at the plan's batch, median over repeats.
 
     Returns

@@ -20,7 +20,7 @@ from scalelab.report.style import (
     base_figure,
     plain,
 )
-from scalelab.report.subject import Subject
+from scalelab.report.subject import ReportSubject
 
 _TARGET = ["target_metric", "metric_mode", "target_value"]
 _COLUMNS = [
@@ -34,7 +34,7 @@ _COLUMNS = [
 ]
 
 
-def samples_table(subject: Subject) -> pd.DataFrame:
+def samples_table(subject: ReportSubject) -> pd.DataFrame:
     """Return training samples to the target that most trials had.
 
     Returns
@@ -58,7 +58,7 @@ def samples_table(subject: Subject) -> pd.DataFrame:
     return _of_commonest_target(rows, subject).reset_index(drop=True)
 
 
-def _of_workload(subject: Subject) -> pd.DataFrame:
+def _of_workload(subject: ReportSubject) -> pd.DataFrame:
     observations = subject.observations
     workloads = set(subject.rows["workload"].dropna())
     if not workloads:
@@ -66,7 +66,7 @@ def _of_workload(subject: Subject) -> pd.DataFrame:
     return observations[observations["workload"].isin(workloads).fillna(False)]
 
 
-def _of_commonest_target(rows: pd.DataFrame, subject: Subject) -> pd.DataFrame:
+def _of_commonest_target(rows: pd.DataFrame, subject: ReportSubject) -> pd.DataFrame:
     metric, mode, value = rows[_TARGET].value_counts().index[0]
     is_same = (rows[_TARGET] == [metric, mode, value]).all(axis=1)
     target = Target(metric=metric, mode=MetricMode(mode), value=float(value))

@@ -10,7 +10,7 @@ import pandas as pd
 from scalelab.inputs.numerals import counted, number, percent
 from scalelab.recommend.answer.recommendation import OutlookRow
 from scalelab.report.labels import ALLOCATION, Labels
-from scalelab.report.subject import Subject
+from scalelab.report.subject import ReportSubject
 
 _POINT = (
     *ALLOCATION,
@@ -26,7 +26,7 @@ def measured_points(rows: pd.DataFrame) -> pd.DataFrame:
     Parameters
     ----------
     rows : DataFrame
-        ``Subject.rows`` or a part of it.
+        ``ReportSubject.rows`` or a part of it.
 
     Returns
     -------
@@ -52,7 +52,7 @@ def _middle_and_ends(group: pd.DataFrame) -> tuple[float, float, float]:
     return throughput.iloc[0], ends.iloc[0], ends.iloc[1]
 
 
-def throughput_table(subject: Subject) -> pd.DataFrame:
+def throughput_table(subject: ReportSubject) -> pd.DataFrame:
     """Return throughput by count: the law, what was measured, the ideal.
 
     Returns
@@ -138,7 +138,7 @@ def _with_job_time(
     )
 
 
-def _ideal_rows(table: pd.DataFrame, subject: Subject) -> pd.DataFrame:
+def _ideal_rows(table: pd.DataFrame, subject: ReportSubject) -> pd.DataFrame:
     start = _baseline_point(table, subject)
     if start is None:
         return pd.DataFrame()
@@ -154,7 +154,7 @@ def _ideal_rows(table: pd.DataFrame, subject: Subject) -> pd.DataFrame:
     )
 
 
-def _baseline_point(table: pd.DataFrame, subject: Subject) -> pd.Series | None:
+def _baseline_point(table: pd.DataFrame, subject: ReportSubject) -> pd.Series | None:
     """Return the row of the table that speedups refer to."""
     if row := subject.baseline:
         return pd.Series(
@@ -170,7 +170,7 @@ def _baseline_point(table: pd.DataFrame, subject: Subject) -> pd.Series | None:
     return measured.sort_values(["world_size", "num_nodes"]).iloc[0]
 
 
-def speedup_table(subject: Subject) -> pd.DataFrame:
+def speedup_table(subject: ReportSubject) -> pd.DataFrame:
     """Return how many times faster the job is than at the baseline.
 
     Returns
@@ -205,7 +205,7 @@ _SPEEDUP_COLUMNS = [
 ]
 
 
-def efficiency_table(subject: Subject) -> pd.DataFrame:
+def efficiency_table(subject: ReportSubject) -> pd.DataFrame:
     """Return the speedup as a share of the ideal one.
 
     Returns

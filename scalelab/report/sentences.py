@@ -23,7 +23,7 @@ from scalelab.recommend.answer.recommendation import (
 )
 from scalelab.recommend.answer.text import elsewhere
 from scalelab.records.columns import OPTION_PREFIX
-from scalelab.report.tables import Table
+from scalelab.report.tables import TextTable
 
 
 def headline(recommendation: Recommendation) -> str:
@@ -118,7 +118,7 @@ def next_trial_sentence(trial: NextTrial, recommendation: Recommendation) -> str
     )
 
 
-def allocation_table(recommendation: Recommendation) -> Table:
+def allocation_table(recommendation: Recommendation) -> TextTable:
     """Return one row per allocation, as the terminal answer has them."""
     has_cost = any(row.cost_usd for row in recommendation.rows)
     has_probability = any(row.probability is not None for row in recommendation.rows)
@@ -158,7 +158,7 @@ def allocation_table(recommendation: Recommendation) -> Table:
         )
         for row in recommendation.rows
     )
-    return Table(columns=columns, rows=rows)
+    return TextTable(columns=columns, rows=rows)
 
 
 def _value(interval: Interval | None) -> str:
@@ -173,7 +173,7 @@ def _change(share: float | None) -> str:
     return "" if share is None else change(share)
 
 
-def parameter_table(recommendation: Recommendation) -> Table:
+def parameter_table(recommendation: Recommendation) -> TextTable:
     """Return the fitted parameters, those that the data leave open included."""
     rows = tuple(
         (
@@ -187,4 +187,4 @@ def parameter_table(recommendation: Recommendation) -> Table:
         for row in recommendation.parameters
     )
     columns = ("law", "curve", "parameter", "value", "interval", "not pinned down")
-    return Table(columns=columns, rows=rows)
+    return TextTable(columns=columns, rows=rows)

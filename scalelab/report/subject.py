@@ -24,7 +24,7 @@ _EXTRA_COLUMNS = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Subject:
+class ReportSubject:
     """The curve a report shows.
 
     Parameters
@@ -52,7 +52,7 @@ class Subject:
     @classmethod
     def of(
         cls, observations: pd.DataFrame, recommendation: Recommendation | None = None
-    ) -> Subject:
+    ) -> ReportSubject:
         """Choose the recommended curve, else the one measured at most counts.
 
         Parameters

@@ -14,7 +14,7 @@ _MAX_ROWS = 200
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Table:
+class TextTable:
     """A table of text.
 
     Parameters
@@ -32,7 +32,7 @@ class Table:
     num_omitted: int = 0
 
     @classmethod
-    def of(cls, frame: pd.DataFrame, max_rows: int = _MAX_ROWS) -> Table:
+    def of(cls, frame: pd.DataFrame, max_rows: int = _MAX_ROWS) -> TextTable:
         """Write a frame as text; columns without any value are dropped.
 
         Parameters

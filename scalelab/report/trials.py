@@ -22,8 +22,8 @@ from scalelab.laws.rows import (
     split_curves,
 )
 from scalelab.records.attempt import AttemptResult
-from scalelab.report.subject import Subject, usable_rows
-from scalelab.report.tables import Table
+from scalelab.report.subject import ReportSubject, usable_rows
+from scalelab.report.tables import TextTable
 
 Results = Mapping[tuple[str, int], AttemptResult]
 """How attempts ended, by trial id and attempt number."""
@@ -47,7 +47,7 @@ _MIB = 2**20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Failure:
+class FailedAttempt:
     """An attempt that did not complete, and where to read more.
 
     ``files`` is its log, else its directory, as seen from the report, and ``link`` the
@@ -64,7 +64,7 @@ class Failure:
     link: str
 
 
-def outcome_table(observations: pd.DataFrame) -> Table:
+def outcome_table(observations: pd.DataFrame) -> TextTable:
     """Return how many attempts ended in each way."""
     counts = observations["outcome"].value_counts()
     rows = tuple(
@@ -72,12 +72,12 @@ def outcome_table(observations: pd.DataFrame) -> Table:
         for outcome, meaning in _MEANINGS.items()
         if outcome in counts.index
     )
-    return Table(columns=("outcome", "attempts", "meaning"), rows=rows)
+    return TextTable(columns=("outcome", "attempts", "meaning"), rows=rows)
 
 
 def failures(
     observations: pd.DataFrame, results: Results, trials_directory: str
-) -> tuple[Failure, ...]:
+) -> tuple[FailedAttempt, ...]:
     """Return the attempts that did not complete, those that measured nothing first.
 
     Parameters
@@ -91,7 +91,7 @@ def failures(
 
     Returns
     -------
-    tuple of Failure
+    tuple of FailedAttempt
         At most 100.
     """
     ended = observations["outcome"]
@@ -105,14 +105,14 @@ def failures(
 
 def _failure(
     row: Mapping[Any, Any], results: Results, trials_directory: str
-) -> Failure:
+) -> FailedAttempt:
     attempt = 1 if pd.isna(row["attempt"]) else int(row["attempt"])
     result = results.get((str(row["trial_id"]), attempt))
     files = ""
     if row["kind"] != "imported":
         files = f"{trials_directory}/{row['trial_id']}/{attempt:03d}/"
         files += (result and result.log) or ""
-    return Failure(
+    return FailedAttempt(
         attempt=f"{row['trial_id']}-{attempt}",
         configuration=_configuration(row),
         outcome=_in_words(row["outcome"]),
@@ -163,7 +163,7 @@ _TRIAL_COLUMNS = {
 }
 
 
-def trial_table(observations: pd.DataFrame) -> Table:
+def trial_table(observations: pd.DataFrame) -> TextTable:
     """Return one row per attempt; columns without any value are dropped."""
     shown = observations[list(_TRIAL_COLUMNS)].rename(columns=_TRIAL_COLUMNS)
     shown["step time"] = [
@@ -173,23 +173,23 @@ def trial_table(observations: pd.DataFrame) -> Table:
     shown["left out because"] = [
         ", ".join(invalid_reasons(value)) or None for value in observations["validity"]
     ]
-    return Table.of(shown)
+    return TextTable.of(shown)
 
 
-def left_out_table(reasons: Mapping[str, int]) -> Table:
+def left_out_table(reasons: Mapping[str, int]) -> TextTable:
     """Return why observations were left out of the fits, commonest first."""
     rows = tuple(
         (_in_words(reason), f"{count:,}")
         for reason, count in Counter(reasons).most_common()
     )
-    return Table(columns=("reason", "observations"), rows=rows)
+    return TextTable(columns=("reason", "observations"), rows=rows)
 
 
 def _in_words(reason: str) -> str:
     return reason.replace("_", " ")
 
 
-def memory_table(observations: pd.DataFrame) -> Table:
+def memory_table(observations: pd.DataFrame) -> TextTable:
     """Return the largest local batch that fitted and the smallest that did not.
 
     Empty where nothing ran out of memory.
@@ -205,7 +205,7 @@ def memory_table(observations: pd.DataFrame) -> Table:
             largest = _largest(part[fits[part.index]])
             rows.append((*_texts(key), *largest, number(too_large.min())))
     columns = ("workload", "device", "precision", "largest that fitted")
-    return Table(
+    return TextTable(
         columns=(*columns, "its memory", "smallest that did not"), rows=tuple(rows)
     )
 
@@ -223,7 +223,7 @@ def _texts(values: Iterable[Any]) -> tuple[str, ...]:
     return tuple("" if pd.isna(value) else str(value) for value in values)
 
 
-def product_check_table(subject: Subject) -> pd.DataFrame:
+def product_check_table(subject: ReportSubject) -> pd.DataFrame:
     """Compare end-to-end trials with the product of the two laws.
 
     Returns
@@ -241,7 +241,7 @@ def product_check_table(subject: Subject) -> pd.DataFrame:
     return found.assign(relative_error=found["predicted_s"] / found["measured_s"] - 1)
 
 
-def curve_table(observations: pd.DataFrame) -> Table:
+def curve_table(observations: pd.DataFrame) -> TextTable:
     """Return the curves of a run of many, widest first, at most 60."""
     curves = split_curves(usable_rows(observations))
     keys = list(curves)
@@ -257,14 +257,14 @@ def curve_table(observations: pd.DataFrame) -> Table:
         for key in ranked[:_MAX_CURVES]
     )
     columns = ("curve", "observations", "devices", "most samples per s")
-    return Table(
+    return TextTable(
         columns=columns, rows=rows, num_omitted=max(0, len(keys) - _MAX_CURVES)
     )
 
 
 def provenance_table(
     observations: pd.DataFrame, provenance: Mapping[str, Any]
-) -> Table:
+) -> TextTable:
     """Return when, where and with what the observations were made."""
     rows = [
         ("runs", _distinct(observations["run"])),
@@ -278,7 +278,7 @@ def provenance_table(
         *((name, _written(value)) for name, value in provenance.items()),
     ]
     known = tuple((name, value) for name, value in rows if value)
-    return Table(columns=("what", "value"), rows=known)
+    return TextTable(columns=("what", "value"), rows=known)
 
 
 def _distinct(values: Iterable[Any]) -> str:

@@ -29,7 +29,7 @@ from scalelab.records.code import code_hash, code_paths, snapshot_code
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY
 from scalelab.records.control.stop_request import StopRequests
 from scalelab.records.store import RunStore
-from scalelab.scheduling.summary import SweepSummary, Tally
+from scalelab.scheduling.summary import SweepSummary, SweepTally
 from scalelab.site.node_script import refuse_log_directory
 from scalelab.site.profile import Site, lasting_name
 from scalelab.training.workloads.introspection import check_workload
@@ -288,7 +288,7 @@ class Sweep:
         """Return what earlier sweeps came to, if they left nothing to run."""
         if self.num_remaining and not self.plan.assumes_local_batch:
             return None
-        source, tally = PlannedTrials(self.experiment, self.site), Tally()
+        source, tally = PlannedTrials(self.experiment, self.site), SweepTally()
         for row in store.recover(retry_failed=self.retry_failed):
             if row["outcome"] == Outcome.REFUSED:
                 return None  # what did not fit the nodes of that sweep may fit these

@@ -8,7 +8,7 @@ from scalelab.inputs.device_words import words_of_run
 
 if TYPE_CHECKING:
     from scalelab.records.store import RunStore
-    from scalelab.scheduling.summary import Tally
+    from scalelab.scheduling.summary import SweepTally
 
 
 class Budget:
@@ -32,7 +32,7 @@ class Budget:
             self._earlier_gpu_s = sum(row.get("allocated_gpu_s") or 0.0 for row in rows)
             self._hour_word = words_of_run(store.meaning, rows).hour
 
-    def spent(self, tally: Tally) -> str | None:
+    def spent(self, tally: SweepTally) -> str | None:
         """Say that nothing is left, or return None."""
         used_gpu_s = self._earlier_gpu_s + tally.used_gpu_s
         if self._limit_gpu_s is None or used_gpu_s < self._limit_gpu_s:

@@ -34,7 +34,7 @@ from scalelab.scheduling.gangs import Gangs, PartEnded, RunAttempt, Verdict
 from scalelab.scheduling.placement import Request
 from scalelab.scheduling.pool import Pool
 from scalelab.scheduling.provision.provisioner import provision_of
-from scalelab.scheduling.summary import SweepSummary, Tally, Unfinished
+from scalelab.scheduling.summary import SweepSummary, SweepTally, Unfinished
 
 if TYPE_CHECKING:
     from scalelab.records.store import RunStore
@@ -121,7 +121,7 @@ class Driver:
         self._retries: Counter[tuple[int, bool]] = Counter()
         self._finished: set[str] = set()
         self._refused_earlier: dict[str, Observation] = {}
-        self._tally = Tally()
+        self._tally = SweepTally()
         self._num_asked = 0
         self._stopped: str | None = None
 
@@ -217,7 +217,7 @@ class Driver:
 
     def _handle(self, message: _Message) -> None:
         match message:
-            case PartEnded() | NodeLeft() if self._provision.holds_back(message):
+            case PartEnded() | NodeLeft() if self._provision.defer(message):
                 pass  # it comes again
             case PartEnded():
                 if verdict := self._gangs.take(message):
@@ -326,7 +326,7 @@ class Driver:
         outcome = Outcome(observation["outcome"])
         got_on = outcome.is_retried and verdict.spec.files.checkpoint.is_dir()
         if got_on or not outcome.is_retried:
-            self._provision.worked(request.trial.node_group)
+            self._provision.record_success(request.trial.node_group)
         for address in verdict.unresponsive:
             self._leave(address)
         if self._runs_again(request, outcome, got_on=got_on):

@@ -12,7 +12,7 @@ from scalelab.plan.source import Observation
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Failure:
+class FailedTrial:
     """A trial that ended without a measurement and will not run again by itself."""
 
     trial: Trial
@@ -51,7 +51,7 @@ class SweepSummary:
 
     outcomes: Mapping[Outcome, int]
     num_resumed: int
-    failures: tuple[Failure, ...]
+    failures: tuple[FailedTrial, ...]
     unfinished: tuple[Unfinished, ...]
     used_gpu_s: float
     stopped: str | None
@@ -73,12 +73,12 @@ class SweepSummary:
 
 
 @dataclass(slots=True)
-class Tally:
+class SweepTally:
     """Counts what ends while the sweep runs."""
 
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     num_resumed: int = 0
-    failures: list[Failure] = field(default_factory=list)
+    failures: list[FailedTrial] = field(default_factory=list)
     unfinished: list[Unfinished] = field(default_factory=list)
     used_gpu_s: float = 0.0
 
@@ -104,7 +104,7 @@ class Tally:
         if not outcome.is_measurement:
             reason = observation.get("reason") or ""
             self.failures.append(
-                Failure(trial=trial, outcome=outcome, reason=reason, log=log)
+                FailedTrial(trial=trial, outcome=outcome, reason=reason, log=log)
             )
 
     def summary(self, stopped: str | None) -> SweepSummary:

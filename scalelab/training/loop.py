@@ -40,7 +40,7 @@ class Ending(StrEnum):
 
 
 @dataclass(kw_only=True, slots=True)
-class Tally:
+class StepTally:
     """What has happened so far in a trial; complete on rank 0.
 
     Parameters
@@ -115,11 +115,11 @@ class Loop:
         self._engine = engine
         self._clock = clock
         self._monitor = monitor
-        self._tally = Tally()
+        self._tally = StepTally()
         self._last_step_s: float | None = None
         self._saved_at = time.monotonic()
 
-    def run(self) -> Tally:
+    def run(self) -> StepTally:
         """Run to the end; the tally is complete on rank 0 only.
 
         Raises
@@ -265,5 +265,5 @@ class Loop:
         name = f"{number:03d}"
         directory = self._context.directory.parent / name / "checkpoint"
         saved, rank_state = checkpoint.read(self._context, directory)
-        self._tally = Tally(**saved["position"])
+        self._tally = StepTally(**saved["position"])
         self._engine.restore(self._tally.step, saved["engine"], rank_state)

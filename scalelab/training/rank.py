@@ -20,7 +20,7 @@ from scalelab.training.context import (
 )
 from scalelab.training.description import device_name, versions
 from scalelab.training.engines.base import Engine
-from scalelab.training.loop import Loop, Tally
+from scalelab.training.loop import Loop, StepTally
 from scalelab.training.memory_limit import (
     memory_limit,
     peak_resident_bytes,
@@ -133,7 +133,7 @@ def _measurements(
     context: RankContext,
     workload: Workload,
     engine: Engine,
-    tally: Tally,
+    tally: StepTally,
     ranks: list[RankReadings],
 ) -> dict[str, Any]:
     global_batch_size = spec.trial.global_batch_size

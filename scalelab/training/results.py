@@ -9,7 +9,7 @@ from typing import Any
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.inputs.outcome import Outcome
 from scalelab.records.attempt import AttemptResult
-from scalelab.training.loop import Ending, Tally
+from scalelab.training.loop import Ending, StepTally
 from scalelab.training.probes.meter import Phase, Seconds
 from scalelab.training.probes.steady import mean_interval
 
@@ -100,7 +100,9 @@ def device_columns(ranks: Sequence[RankReadings]) -> dict[str, Any]:
     return columns
 
 
-def target_columns(tally: Tally, trial: Trial, default_metric: str) -> dict[str, Any]:
+def target_columns(
+    tally: StepTally, trial: Trial, default_metric: str
+) -> dict[str, Any]:
     """Return what the evaluations showed, by column; nothing without evaluations."""
     if trial.kind is TrialKind.THROUGHPUT:
         return {}
@@ -120,7 +122,7 @@ def target_columns(tally: Tally, trial: Trial, default_metric: str) -> dict[str,
 
 
 def conclude(
-    tally: Tally, trial: Trial, measurements: Mapping[str, Any]
+    tally: StepTally, trial: Trial, measurements: Mapping[str, Any]
 ) -> AttemptResult:
     """Return the result of an attempt whose ranks ended well."""
     outcome, reason = Outcome.COMPLETED, ""

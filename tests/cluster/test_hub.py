@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scalelab.cluster.allocation import held_allocation
-from scalelab.cluster.hub import Hub
+from scalelab.cluster.hub import HubCluster
 from scalelab.cluster.node_options import NodeOptions, write_private
 from scalelab.errors import ClusterError, StoreError
 from scalelab.site.node_script import node_command, options_file, script_file
@@ -25,14 +25,14 @@ SITE = Site(
 
 
 @pytest.fixture
-def hub(tmp_path: Path) -> Iterator[Hub]:
-    with Hub(SITE, tmp_path / "cluster", preload=("json",)) as hub:
+def hub(tmp_path: Path) -> Iterator[HubCluster]:
+    with HubCluster(SITE, tmp_path / "cluster", preload=("json",)) as hub:
         yield hub
 
 
 @pytest.mark.slow
 def test_a_node_joins_offers_its_devices_and_ends_when_it_is_told(
-    hub: Hub, tmp_path: Path
+    hub: HubCluster, tmp_path: Path
 ) -> None:
     directory = tmp_path / "cluster"
     command = node_command(SITE, directory, "vit-1")
@@ -55,7 +55,7 @@ def test_files_that_give_access_are_private_and_go_with_the_driver(
     tmp_path: Path,
 ) -> None:
     directory = tmp_path / "cluster"
-    with Hub(SITE, directory) as hub:
+    with HubCluster(SITE, directory) as hub:
         options = NodeOptions.read(directory / OPTIONS)
         assert options.scheduler == hub.address
         assert options.num_devices == 3
@@ -73,7 +73,7 @@ def test_each_node_group_has_files_of_its_own(tmp_path: Path) -> None:
     site = Site.model_validate(
         {**SITE.model_dump(exclude_unset=True), "node_groups": groups}
     )
-    with Hub(site, tmp_path):
+    with HubCluster(site, tmp_path):
         big, small = (
             NodeOptions.read(tmp_path / f"nodes-{name}.json") for name in groups
         )
@@ -85,7 +85,7 @@ def test_each_node_group_has_files_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_node_that_cannot_join_says_why(tmp_path: Path) -> None:
-    with Hub(SITE, tmp_path) as hub:
+    with HubCluster(SITE, tmp_path) as hub:
         values = json.loads((tmp_path / OPTIONS).read_text())
         values["interface"] = "ib7"
         (tmp_path / OPTIONS).write_text(json.dumps(values))
@@ -101,7 +101,7 @@ def test_an_interface_that_is_not_there_starts_nothing(tmp_path: Path) -> None:
     site = SITE.model_copy(update={"driver_interface": "ib7"})
     with (
         pytest.raises(ClusterError, match="no network interface 'ib7'"),
-        Hub(site, tmp_path),
+        HubCluster(site, tmp_path),
     ):
         pass
     assert list(tmp_path.iterdir()) == []
@@ -111,7 +111,7 @@ def test_a_directory_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("a file")
     with (
         pytest.raises(StoreError, match=r"cluster cannot be written: .*irector"),
-        Hub(SITE, tmp_path / "run" / "cluster"),
+        HubCluster(SITE, tmp_path / "run" / "cluster"),
     ):
         pass
     (tmp_path / OPTIONS).mkdir()

@@ -6,7 +6,7 @@ import pytest
 
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.verdict import (
-    Failure,
+    RankFailure,
     after_oom_kills,
     first_cause,
     from_exception,
@@ -72,7 +72,7 @@ def test_headline_is_one_line_and_not_endless():
 
 def test_failure_travels_as_json():
     failure = raised(MemoryError("no"))
-    assert Failure.from_json(failure.to_json()) == failure
+    assert RankFailure.from_json(failure.to_json()) == failure
 
 
 def exited(status, tmp_path, *, oom_kills=0, device_type="cpu", said=""):

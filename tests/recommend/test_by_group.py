@@ -11,7 +11,7 @@ from scalelab.recommend.answer.text import answer_text
 from scalelab.recommend.by_group import answer
 from scalelab.recommend.question.history import History
 from scalelab.recommend.question.objective import Constraints
-from scalelab.recommend.question.run_site import Home
+from scalelab.recommend.question.run_site import RunSite
 from scalelab.report.sentences import details
 from scalelab.site.profile import Site
 
@@ -31,7 +31,7 @@ def both(**columns: object) -> pd.DataFrame:
     return pd.concat([old, new], ignore_index=True)
 
 
-def homes(old: float | None, new: float | None) -> dict[str | None, Home]:
+def homes(old: float | None, new: float | None) -> dict[str | None, RunSite]:
     """Return the groups of a site with the prices of their GPUs."""
     groups = {"a100": old, "h100": new}
     site = Site.model_validate(
@@ -47,7 +47,7 @@ def homes(old: float | None, new: float | None) -> dict[str | None, Home]:
         }
     )
     return {
-        name: Home(site=group, devices_on_node=4, is_emulated=False)
+        name: RunSite(site=group, devices_on_node=4, is_emulated=False)
         for name, group in site.groups.items()
     }
 

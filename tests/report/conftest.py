@@ -7,7 +7,7 @@ from made_up_runs import convergence_rows, planned, recommendation, strong_scali
 
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.records.observations import frame
-from scalelab.report.subject import Subject
+from scalelab.report.subject import ReportSubject
 
 
 @pytest.fixture
@@ -23,5 +23,5 @@ def answered() -> Recommendation:
 
 
 @pytest.fixture
-def subject(observations: pd.DataFrame, answered: Recommendation) -> Subject:
-    return Subject.of(observations, answered)
+def subject(observations: pd.DataFrame, answered: Recommendation) -> ReportSubject:
+    return ReportSubject.of(observations, answered)

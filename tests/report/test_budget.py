@@ -9,10 +9,10 @@ from scalelab.report.budget import (
     trade_off_figure,
     trade_off_sentence,
 )
-from scalelab.report.subject import Subject
+from scalelab.report.subject import ReportSubject
 
 
-def test_every_allocation_has_its_time_and_device_hours(subject: Subject) -> None:
+def test_every_allocation_has_its_time_and_device_hours(subject: ReportSubject) -> None:
     table = budget_table(subject)
     assert table["world_size"].tolist() == [1, 2, 4, 8, 16, 32]
     assert table["gpu_hours"].tolist() == pytest.approx(
@@ -23,11 +23,11 @@ def test_every_allocation_has_its_time_and_device_hours(subject: Subject) -> Non
 
 
 def test_without_a_recommendation_there_is_no_budget() -> None:
-    assert budget_table(Subject.of(frame([]))).empty
+    assert budget_table(ReportSubject.of(frame([]))).empty
 
 
 def test_the_budget_figure_has_a_panel_for_time_and_one_for_hours(
-    subject: Subject,
+    subject: ReportSubject,
 ) -> None:
     figure = budget_figure(budget_table(subject), subject.labels)
     assert figure.layout.yaxis.title.text == "time"
@@ -42,7 +42,7 @@ def test_the_budget_figure_has_a_panel_for_time_and_one_for_hours(
 
 def test_the_trade_off_joins_only_what_nothing_beats() -> None:
     answer = recommendation(planned((1, 8, 64, 512), chosen=8, measured_up_to=64))
-    subject = Subject.of(frame([]), answer)
+    subject = ReportSubject.of(frame([]), answer)
     table = budget_table(subject)
     assert table["is_pareto"].tolist() == [True, True, True, False]
     figure = trade_off_figure(table, subject.labels)
@@ -54,7 +54,7 @@ def test_the_trade_off_joins_only_what_nothing_beats() -> None:
     )
 
 
-def test_sentences_name_the_ends_of_the_trade(subject: Subject) -> None:
+def test_sentences_name_the_ends_of_the_trade(subject: ReportSubject) -> None:
     table = budget_table(subject)
     assert budget_sentence(table, subject.labels) == (
         "From the cheapest choice (1 GPU) to the fastest (32 GPUs): -95% time, "
@@ -65,7 +65,7 @@ def test_sentences_name_the_ends_of_the_trade(subject: Subject) -> None:
 
 def test_one_choice_is_both_fastest_and_cheapest() -> None:
     answer = recommendation([outlook_row(1, 64, is_chosen=True)])
-    subject = Subject.of(frame([]), answer)
+    subject = ReportSubject.of(frame([]), answer)
     assert budget_sentence(budget_table(subject), subject.labels) == (
         "The choice of 1 GPU is both the fastest and the cheapest."
     )
@@ -74,7 +74,7 @@ def test_one_choice_is_both_fastest_and_cheapest() -> None:
 def test_of_many_points_only_the_ends_and_the_chosen_are_named() -> None:
     counts = range(1, 21)
     answer = recommendation(planned(counts, chosen=8, measured_up_to=20))
-    subject = Subject.of(frame([]), answer)
+    subject = ReportSubject.of(frame([]), answer)
     figure = trade_off_figure(budget_table(subject), subject.labels)
     named = [text for trace in figure.data[:2] for text in trace.text or () if text]
     assert "8" in named

@@ -4,10 +4,10 @@ from made_up_runs import trial_row
 
 from scalelab.records.observations import frame
 from scalelab.report.phases import PHASES, phase_figure, phase_sentence, phase_table
-from scalelab.report.subject import Subject
+from scalelab.report.subject import ReportSubject
 
 
-def test_the_parts_add_up_to_the_step(subject: Subject) -> None:
+def test_the_parts_add_up_to_the_step(subject: ReportSubject) -> None:
     table = phase_table(subject)
     assert table["world_size"].tolist() == [1, 2, 4, 8, 16]
     parts = table[list(PHASES)].sum(axis=1)
@@ -15,7 +15,7 @@ def test_the_parts_add_up_to_the_step(subject: Subject) -> None:
     assert (table["other_s"] >= 0).all()
 
 
-def test_shares_fill_the_bar(subject: Subject) -> None:
+def test_shares_fill_the_bar(subject: ReportSubject) -> None:
     figure = phase_figure(phase_table(subject), subject.labels)
     shares = np.sum([np.asarray(trace.y, dtype=float) for trace in figure.data], axis=0)
     np.testing.assert_allclose(shares, 100)
@@ -26,23 +26,23 @@ def test_shares_fill_the_bar(subject: Subject) -> None:
 
 def test_a_phase_that_was_not_recorded_is_missing_not_zero() -> None:
     rows = [trial_row(1, 8, data_wait_s=None)]
-    table = phase_table(Subject.of(frame(rows)))
+    table = phase_table(ReportSubject.of(frame(rows)))
     assert table["data_wait_s"].isna().all()
     assert table["compute_s"].notna().all()
 
 
 def test_trials_without_phases_have_no_bar() -> None:
     rows = [trial_row(1, 8, compute_s=None)]
-    assert phase_table(Subject.of(frame(rows))).empty
+    assert phase_table(ReportSubject.of(frame(rows))).empty
 
 
-def test_the_sentence_tells_how_the_exchange_grows(subject: Subject) -> None:
+def test_the_sentence_tells_how_the_exchange_grows(subject: ReportSubject) -> None:
     sentence = phase_sentence(phase_table(subject), subject.labels)
     assert sentence == (
         "Gradient exchange that computation does not hide takes 0% of a step at 1 and "
         "13% at 16 GPUs."
     )
-    one = phase_table(Subject.of(frame([trial_row(1, 8)])))
+    one = phase_table(ReportSubject.of(frame([trial_row(1, 8)])))
     assert phase_sentence(one, subject.labels) == (
         "The parts of one optimiser step, as measured inside the ranks."
     )
@@ -52,5 +52,5 @@ def test_repeats_count_by_their_median() -> None:
     rows = [
         trial_row(1, 8, repeat=n, noise=noise) for n, noise in enumerate((1, 1.1, 5))
     ]
-    table = phase_table(Subject.of(frame(rows)))
+    table = phase_table(ReportSubject.of(frame(rows)))
     assert table["step_time_s"].iloc[0] == pytest.approx(1.1 * rows[0]["step_time_s"])

@@ -14,17 +14,17 @@ from made_up_runs import (
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.records.observations import frame
 from scalelab.report.labels import scaling_mode
-from scalelab.report.subject import Subject
+from scalelab.report.subject import ReportSubject
 
 
-def test_the_recommended_batch_is_the_plan(subject: Subject) -> None:
+def test_the_recommended_batch_is_the_plan(subject: ReportSubject) -> None:
     assert set(subject.planned["global_batch_size"]) == {512}
     assert set(subject.planned["world_size"]) == {1, 2, 4, 8, 16}
     assert subject.baseline
     assert subject.baseline.world_size == 1
 
 
-def test_labels_name_mode_baseline_repeats_and_interval(subject: Subject) -> None:
+def test_labels_name_mode_baseline_repeats_and_interval(subject: ReportSubject) -> None:
     labels = subject.labels
     assert labels.curve == "resnet_cifar on A100"
     assert labels.mode == "strong scaling: global batch 512 at every count"
@@ -42,11 +42,14 @@ def test_a_baseline_that_is_no_count_names_its_size(
     rows = planned((4, 8), chosen=8, measured_up_to=8)
     rows = tuple(replace(row, is_baseline=row.world_size == 4) for row in rows)
     answer = recommendation(rows, baseline="one full node")
-    assert Subject.of(observations, answer).labels.baseline == "one full node (4 GPUs)"
+    assert (
+        ReportSubject.of(observations, answer).labels.baseline
+        == "one full node (4 GPUs)"
+    )
     nowhere = recommendation(
         [replace(row, is_baseline=False) for row in rows], baseline="one full node"
     )
-    assert Subject.of(observations, nowhere).labels.baseline == "one full node"
+    assert ReportSubject.of(observations, nowhere).labels.baseline == "one full node"
 
 
 def test_only_the_curve_with_the_chosen_settings_is_shown(
@@ -57,7 +60,7 @@ def test_only_the_curve_with_the_chosen_settings_is_shown(
     other = strong_scaling((1, 2), rng, workload="digits_mlp")
     fed = strong_scaling((1, 2), rng, **{"options.feed": "dali"})
     rows = planned((1, 2), 2, 2, settings={"precision": "bf16", "feed": "dali"})
-    subject = Subject.of(frame(fast + slow + other + fed), recommendation(rows))
+    subject = ReportSubject.of(frame(fast + slow + other + fed), recommendation(rows))
     assert set(subject.rows["options.feed"]) == {"dali"}
     assert set(subject.rows["precision"]) == {"bf16"}
     assert set(subject.rows["workload"]) == {"resnet_cifar"}
@@ -69,16 +72,16 @@ def test_a_device_the_table_does_not_name_hides_nothing(
     observations: pd.DataFrame, answered: Recommendation
 ) -> None:
     unnamed = observations.assign(device_name=pd.NA)
-    assert len(Subject.of(unnamed, answered).planned)
+    assert len(ReportSubject.of(unnamed, answered).planned)
     without = observations.drop(columns="device_name")
-    assert len(Subject.of(without, answered).planned)
+    assert len(ReportSubject.of(without, answered).planned)
 
 
 def test_without_an_answer_the_batch_measured_at_most_counts_is_shown(
     rng: np.random.Generator,
 ) -> None:
     rows = strong_scaling((1, 2, 4), rng) + [trial_row(n, 64) for n in (1, 2)]
-    subject = Subject.of(frame(rows))
+    subject = ReportSubject.of(frame(rows))
     assert subject.labels.mode == "strong scaling: global batch 512 at every count"
     assert subject.labels.baseline == "1 GPU, as measured"
     assert subject.labels.interval == ""
@@ -88,7 +91,7 @@ def test_without_an_answer_the_batch_measured_at_most_counts_is_shown(
 
 def test_weak_scaling_is_recognised() -> None:
     rows = [trial_row(count, 64) for count in (1, 2, 4)] + [trial_row(1, 256)]
-    subject = Subject.of(frame(rows))
+    subject = ReportSubject.of(frame(rows))
     assert subject.labels.mode == (
         "weak scaling: 64 samples per GPU and step at every count"
     )
@@ -97,7 +100,7 @@ def test_weak_scaling_is_recognised() -> None:
 
 def test_of_equal_batches_the_fastest_arithmetic_is_the_plan() -> None:
     slow = trial_row(2, 32, gradient_accumulation_steps=2, global_batch_size=128)
-    subject = Subject.of(
+    subject = ReportSubject.of(
         frame(
             [
                 trial_row(1, 128),
@@ -128,15 +131,15 @@ def test_other_modes_are_named(rows: list[tuple[int, int, int]], mode: str) -> N
 
 
 def test_words_for_devices_without_an_answer() -> None:
-    cpu = Subject.of(frame([trial_row(1, 8, device_type="cpu")])).labels
+    cpu = ReportSubject.of(frame([trial_row(1, 8, device_type="cpu")])).labels
     assert (cpu.device_word, cpu.device_hour_word) == ("CPU slot", "core-h")
-    emulated = Subject.of(frame([trial_row(1, 8, emulated=True)])).labels
+    emulated = ReportSubject.of(frame([trial_row(1, 8, emulated=True)])).labels
     assert emulated.device_word == "emulated GPU"
     assert emulated.is_emulated
 
 
 def test_an_empty_run_has_a_subject() -> None:
-    subject = Subject.of(frame([]))
+    subject = ReportSubject.of(frame([]))
     assert subject.rows.empty
     assert subject.labels.scaling_facts == ("", "", "", "", "")
     assert subject.num_curves == 0
@@ -144,13 +147,13 @@ def test_an_empty_run_has_a_subject() -> None:
 
 def test_rows_unfit_for_a_fit_are_not_shown() -> None:
     rows = [trial_row(1, 8), trial_row(2, 4, validity=["shared_node"])]
-    assert set(Subject.of(frame(rows)).rows["world_size"]) == {1}
+    assert set(ReportSubject.of(frame(rows)).rows["world_size"]) == {1}
 
 
 def test_another_placement_of_a_count_is_not_the_planned_one() -> None:
     rows = [outlook_row(1, 64), outlook_row(2, 64, num_nodes=1, is_chosen=True)]
     seen = frame([trial_row(2, 32, num_nodes=1), trial_row(2, 32, num_nodes=2)])
-    subject = Subject.of(seen, recommendation(rows))
+    subject = ReportSubject.of(seen, recommendation(rows))
     assert subject.planned["num_nodes"].tolist() == [1]
     assert len(subject.rows) == 2
 
@@ -162,7 +165,7 @@ def test_a_curve_without_the_option_is_told_from_those_with_it(
     fed = strong_scaling((1, 2), rng, **{"options.feed": "dali"})
     plan = planned((1, 2), 2, 2)
     rows = (replace(plan[0], settings={"feed": "dali"}), plan[1])
-    subject = Subject.of(frame(bare + fed), recommendation(rows))
+    subject = ReportSubject.of(frame(bare + fed), recommendation(rows))
     feeds = subject.planned.groupby("world_size")["options.feed"].unique()
     assert list(feeds[1]) == ["dali"]
     assert feeds[2].isna().all()
@@ -170,6 +173,6 @@ def test_a_curve_without_the_option_is_told_from_those_with_it(
 
 def test_names_leave_out_what_is_not_known(observations: pd.DataFrame) -> None:
     answer = recommendation(planned((1, 2), 2, 2), device_name="", workload="")
-    assert Subject.of(observations, answer).labels.curve == "all rows"
+    assert ReportSubject.of(observations, answer).labels.curve == "all rows"
     bare = observations.assign(device_name=pd.NA, precision=pd.NA)
-    assert Subject.of(bare).labels.curve == "resnet_cifar"
+    assert ReportSubject.of(bare).labels.curve == "resnet_cifar"

@@ -5,10 +5,10 @@ from made_up_runs import convergence_rows, trial_row
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.records.observations import frame
 from scalelab.report.samples import samples_figure, samples_sentence, samples_table
-from scalelab.report.subject import Subject
+from scalelab.report.subject import ReportSubject
 
 
-def test_runs_that_never_arrived_are_lower_bounds(subject: Subject) -> None:
+def test_runs_that_never_arrived_are_lower_bounds(subject: ReportSubject) -> None:
     table = samples_table(subject)
     bounds = table[table["is_lower_bound"]]
     assert set(bounds["global_batch_size"]) == {4096}
@@ -17,7 +17,7 @@ def test_runs_that_never_arrived_are_lower_bounds(subject: Subject) -> None:
     assert set(table.loc[table["is_planned_batch"], "global_batch_size"]) == {512}
 
 
-def test_the_line_joins_medians_of_those_that_arrived(subject: Subject) -> None:
+def test_the_line_joins_medians_of_those_that_arrived(subject: ReportSubject) -> None:
     table = samples_table(subject)
     figure = samples_figure(table, subject.labels)
     line = figure.data[0]
@@ -36,7 +36,7 @@ def test_only_the_commonest_target_of_the_workload_is_shown(
     others = [row | {"target_value": 0.99} for row in convergence_rows(rng)[:2]]
     foreign = convergence_rows(rng, workload="digits_mlp")
     rows = [*convergence_rows(rng), *others, *foreign]
-    table = samples_table(Subject.of(frame(rows), answered))
+    table = samples_table(ReportSubject.of(frame(rows), answered))
     assert len(table) == 18
 
 
@@ -53,7 +53,7 @@ def test_failed_trials_and_trials_without_target_say_nothing() -> None:
         step_time_s=None,
         throughput_samples_per_s=None,
     )
-    assert samples_table(Subject.of(frame([failed, trial_row(1, 8)]))).empty
+    assert samples_table(ReportSubject.of(frame([failed, trial_row(1, 8)]))).empty
 
 
 def test_trials_without_a_step_time_still_count(rng: np.random.Generator) -> None:
@@ -61,20 +61,20 @@ def test_trials_without_a_step_time_still_count(rng: np.random.Generator) -> Non
         row | {"step_time_s": None, "throughput_samples_per_s": None}
         for row in convergence_rows(rng)
     ]
-    assert len(samples_table(Subject.of(frame(rows)))) == 18
+    assert len(samples_table(ReportSubject.of(frame(rows)))) == 18
 
 
 def test_learning_rate_rules_are_told_apart(rng: np.random.Generator) -> None:
     rows = convergence_rows(rng)
     rows += [row | {"lr_rule": None} for row in convergence_rows(rng)]
-    subject = Subject.of(frame(rows))
+    subject = ReportSubject.of(frame(rows))
     figure = samples_figure(samples_table(subject), subject.labels)
     lines = [trace for trace in figure.data if trace.mode == "lines"]
     assert [line.name for line in lines] == ["linear LR rule", "none LR rule"]
     assert lines[0].line.dash != lines[1].line.dash
 
 
-def test_sentences(subject: Subject) -> None:
+def test_sentences(subject: ReportSubject) -> None:
     table = samples_table(subject)
     assert "3 runs did not reach the target" in samples_sentence(table, subject.labels)
     never = table[table["is_lower_bound"]]
@@ -85,5 +85,5 @@ def test_sentences(subject: Subject) -> None:
     assert f"global batch {medians.idxmin():.0f}: {medians.min():,.0f}." in sentence
 
 
-def test_samples_keep_their_type(subject: Subject) -> None:
+def test_samples_keep_their_type(subject: ReportSubject) -> None:
     assert pd.api.types.is_float_dtype(samples_table(subject)["samples"])

@@ -17,14 +17,14 @@ from scalelab.report.scaling import (
     throughput_sentence,
     throughput_table,
 )
-from scalelab.report.subject import Subject
+from scalelab.report.subject import ReportSubject
 
 
 def series(table: pd.DataFrame, name: str) -> pd.DataFrame:
     return table[table["series"] == name].set_index("world_size")
 
 
-def test_throughput_has_law_measurements_and_ideal(subject: Subject) -> None:
+def test_throughput_has_law_measurements_and_ideal(subject: ReportSubject) -> None:
     table = throughput_table(subject)
     law, ideal = series(table, "law"), series(table, "ideal")
     assert law.index.tolist() == [1, 2, 4, 8, 16, 32]
@@ -47,7 +47,7 @@ def test_a_point_is_the_median_of_its_repeats_with_their_extremes() -> None:
         trial_row(2, 32, repeat=n, noise=noise)
         for n, noise in enumerate((1.0, 1.25, 0.8))
     ]
-    point = measured_points(Subject.of(frame(rows)).rows).iloc[0]
+    point = measured_points(ReportSubject.of(frame(rows)).rows).iloc[0]
     middle = 64 / step_time_s(2, 1, 32)
     assert point["throughput_samples_per_s"] == pytest.approx(middle)
     assert point["lo"] == pytest.approx(middle / 1.25)
@@ -55,13 +55,13 @@ def test_a_point_is_the_median_of_its_repeats_with_their_extremes() -> None:
 
 
 def test_a_single_repeat_has_the_interval_within_it() -> None:
-    point = measured_points(Subject.of(frame([trial_row(2, 32)])).rows).iloc[0]
+    point = measured_points(ReportSubject.of(frame([trial_row(2, 32)])).rows).iloc[0]
     middle = point["throughput_samples_per_s"]
     assert point["lo"] == pytest.approx(middle / 1.01)
     assert point["hi"] == pytest.approx(middle / 0.99)
 
 
-def test_speedup_is_one_at_the_baseline_and_below_ideal(subject: Subject) -> None:
+def test_speedup_is_one_at_the_baseline_and_below_ideal(subject: ReportSubject) -> None:
     table = speedup_table(subject)
     law, ideal = series(table, "law"), series(table, "ideal")
     assert law.loc[1, "speedup"] == pytest.approx(1)
@@ -74,7 +74,7 @@ def test_speedup_is_one_at_the_baseline_and_below_ideal(subject: Subject) -> Non
 
 
 def test_efficiency_agrees_with_the_recommendation(
-    subject: Subject, answered: Recommendation
+    subject: ReportSubject, answered: Recommendation
 ) -> None:
     law = series(efficiency_table(subject), "law")
     expected = [row.scaling_efficiency for row in answered.rows]
@@ -95,14 +95,14 @@ def test_a_batch_that_needs_more_samples_slows_the_job() -> None:
         samples=samples,
         time_s=base.time_s,
     )
-    table = speedup_table(Subject.of(frame([]), recommendation([base, wide])))
+    table = speedup_table(ReportSubject.of(frame([]), recommendation([base, wide])))
     assert series(table, "law").loc[2, "speedup"] == pytest.approx(1)
 
 
 def test_other_batches_are_reduced_to_their_extremes(
     observations: pd.DataFrame, answered: Recommendation
 ) -> None:
-    table = throughput_table(Subject.of(observations, answered))
+    table = throughput_table(ReportSubject.of(observations, answered))
     others = series(table, "other configuration")
     assert others.index.tolist() == [1, 1]
     assert others["global_batch_size"].tolist() == [64, 4096]
@@ -111,23 +111,23 @@ def test_other_batches_are_reduced_to_their_extremes(
 
 def test_without_an_answer_the_smallest_measured_count_is_the_baseline() -> None:
     rows = [trial_row(count, 512 // count) for count in (2, 4)]
-    table = speedup_table(Subject.of(frame(rows)))
+    table = speedup_table(ReportSubject.of(frame(rows)))
     measured = series(table, "measured")
     assert measured.loc[2, "speedup"] == pytest.approx(1)
     expected = step_time_s(2, 1, 256) / step_time_s(4, 1, 128)
     assert measured.loc[4, "speedup"] == pytest.approx(expected)
     assert set(table["baseline_world_size"]) == {2}
-    efficiency = series(efficiency_table(Subject.of(frame(rows))), "measured")
+    efficiency = series(efficiency_table(ReportSubject.of(frame(rows))), "measured")
     assert efficiency.loc[4, "scaling_efficiency"] == pytest.approx(expected / 2)
 
 
 def test_an_empty_run_gives_empty_tables() -> None:
-    subject = Subject.of(frame([]))
+    subject = ReportSubject.of(frame([]))
     for table in (throughput_table, speedup_table, efficiency_table):
         assert table(subject).empty
 
 
-def test_sentences_speak_of_the_recommended_count(subject: Subject) -> None:
+def test_sentences_speak_of_the_recommended_count(subject: ReportSubject) -> None:
     labels = subject.labels
     assert speedup_sentence(speedup_table(subject), labels) == (
         "With 16 GPUs the job runs 13.1 times as fast as on the baseline; 16 times "
@@ -144,12 +144,14 @@ def test_sentences_speak_of_the_recommended_count(subject: Subject) -> None:
 
 
 def test_without_a_law_the_sentence_says_so(observations: pd.DataFrame) -> None:
-    subject = Subject.of(observations)
+    subject = ReportSubject.of(observations)
     sentence = throughput_sentence(throughput_table(subject), subject.labels)
     assert sentence.endswith("No law could be drawn.")
 
 
-def test_sentences_about_the_baseline_say_that_it_is_one(subject: Subject) -> None:
+def test_sentences_about_the_baseline_say_that_it_is_one(
+    subject: ReportSubject,
+) -> None:
     labels = subject.labels
     for table_of, sentence_of in (
         (speedup_table, speedup_sentence),

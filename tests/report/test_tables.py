@@ -1,6 +1,6 @@
 import pandas as pd
 
-from scalelab.report.tables import Table
+from scalelab.report.tables import TextTable
 
 
 def test_a_frame_becomes_text() -> None:
@@ -15,7 +15,7 @@ def test_a_frame_becomes_text() -> None:
             "when": [pd.Timestamp("2026-11-20"), pd.NaT],
         }
     )
-    table = Table.of(frame)
+    table = TextTable.of(frame)
     assert table.columns == (
         "world size",
         "step time (s)",
@@ -30,6 +30,6 @@ def test_a_frame_becomes_text() -> None:
 
 
 def test_long_tables_are_cut_and_say_so() -> None:
-    table = Table.of(pd.DataFrame({"x": range(10)}), max_rows=3)
+    table = TextTable.of(pd.DataFrame({"x": range(10)}), max_rows=3)
     assert len(table.rows) == 3
     assert table.num_omitted == 7

@@ -5,7 +5,7 @@ from made_up_runs import trial_row
 from scalelab.inputs.outcome import Outcome
 from scalelab.records.attempt import AttemptResult
 from scalelab.records.observations import frame
-from scalelab.report.subject import Subject
+from scalelab.report.subject import ReportSubject
 from scalelab.report.trials import (
     curve_table,
     failures,
@@ -105,14 +105,14 @@ def test_whole_runs_are_compared_with_the_product() -> None:
     whole = trial_row(
         2, 32, kind="end_to_end", repeat=1, time_to_target_s=50_000 / rate * 1.25
     )
-    table = product_check_table(Subject.of(frame([steady, learned, whole])))
+    table = product_check_table(ReportSubject.of(frame([steady, learned, whole])))
     assert len(table) == 1
     assert table["predicted_s"].iloc[0] == pytest.approx(50_000 / rate, rel=0.05)
     assert table["relative_error"].iloc[0] == pytest.approx(-0.2, abs=0.04)
 
 
 def test_without_whole_runs_nothing_is_compared() -> None:
-    assert product_check_table(Subject.of(frame([trial_row(1, 8)]))).empty
+    assert product_check_table(ReportSubject.of(frame([trial_row(1, 8)]))).empty
 
 
 def test_curves_are_ranked_by_their_width() -> None:

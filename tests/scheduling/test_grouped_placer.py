@@ -138,7 +138,7 @@ def test_a_group_that_is_refused_ends_the_sweep_once_the_other_is_done(
     scene.tick()
     scene.up(second, "big-2")
     scene.pool.placer.release(1)
-    scene.provision.worked("a100")
+    scene.provision.record_success("a100")
     scene.tick()
     assert scene.place() == [2]
     scene.tick()

@@ -6,7 +6,12 @@ from typing import Any, ClassVar
 from scalelab.experiment.trial import Trial
 from scalelab.inputs.outcome import Outcome
 from scalelab.scheduling.events import Progress, TrialEnded
-from scalelab.scheduling.summary import Failure, SweepSummary, Tally, Unfinished
+from scalelab.scheduling.summary import (
+    FailedTrial,
+    SweepSummary,
+    SweepTally,
+    Unfinished,
+)
 
 
 class Nodes:
@@ -65,12 +70,12 @@ class Conductor:
         for traceback in self.tracebacks:
             self.on_event(_failed(trial, traceback))
         type(self).meanwhile()
-        tally = Tally()
+        tally = SweepTally()
         for index in range(self.num_failed):
             tally.outcomes[Outcome.FAILED] += 1
             log = "rank-0.log" if index == 0 else None
             tally.failures.append(
-                Failure(trial=trial, outcome=Outcome.FAILED, reason="No.", log=log)
+                FailedTrial(trial=trial, outcome=Outcome.FAILED, reason="No.", log=log)
             )
         if self.stopped:
             tally.unfinished.append(Unfinished(trial, self.stopped))

@@ -7,7 +7,7 @@ from gang import throughput_trial
 from scalelab.experiment.trial import Measurement, TrialKind
 from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.target import MetricMode, Target
-from scalelab.training.loop import Ending, Tally
+from scalelab.training.loop import Ending, StepTally
 from scalelab.training.results import (
     RankReadings,
     conclude,
@@ -86,7 +86,7 @@ def test_energy_of_some_devices_is_not_that_of_all():
 
 
 def test_target_columns_of_a_reached_target():
-    tally = Tally(
+    tally = StepTally(
         step=9,
         metrics={"val_loss": 0.4},
         target_step=7,
@@ -105,31 +105,31 @@ def test_target_columns_of_a_reached_target():
 
 def test_trial_without_target_reports_the_workloads_metric():
     trial = replace(TRIAL, measurement=Measurement())
-    columns = target_columns(Tally(metrics={"val_acc": 0.9}), trial, "val_acc")
+    columns = target_columns(StepTally(metrics={"val_acc": 0.9}), trial, "val_acc")
     assert columns == {"evaluation_s": 0.0, "final_metric": 0.9}
 
 
 @pytest.mark.parametrize(
     ("tally", "outcome", "reason"),
     [
-        (Tally(step=4, target_step=4, ending=Ending.TARGET), Outcome.COMPLETED, ""),
+        (StepTally(step=4, target_step=4, ending=Ending.TARGET), Outcome.COMPLETED, ""),
         (
-            Tally(step=4, metrics={"val_loss": 0.75}, ending=Ending.DONE),
+            StepTally(step=4, metrics={"val_loss": 0.75}, ending=Ending.DONE),
             Outcome.TARGET_NOT_REACHED,
             "val_loss <= 0.5 was not reached after 64 samples; the last value is 0.75.",
         ),
         (
-            Tally(step=4, ending=Ending.DIVERGED),
+            StepTally(step=4, ending=Ending.DIVERGED),
             Outcome.TARGET_NOT_REACHED,
             "Diverged: the training loss was no longer finite after 64 samples.",
         ),
         (
-            Tally(step=4, ending=Ending.STOPPED),
+            StepTally(step=4, ending=Ending.STOPPED),
             Outcome.CANCELLED,
             "Asked to stop at step 4.",
         ),
         (
-            Tally(step=4, ending=Ending.OUT_OF_TIME),
+            StepTally(step=4, ending=Ending.OUT_OF_TIME),
             Outcome.PREEMPTED,
             "Ended at step 4: the walltime of its nodes is nearly up.",
         ),

@@ -22,7 +22,7 @@ from scalelab.cluster.batch.queue import (
     cancelled,
     submitted,
 )
-from scalelab.cluster.hub import Hub
+from scalelab.cluster.hub import HubCluster
 from scalelab.errors import ClusterError
 from scalelab.records.control.job_list import JobLine, JobList
 from scalelab.records.log_tail import last_log_lines
@@ -37,7 +37,7 @@ LEAVE_S = 15.0
 _LOOK_AGAIN_S = 0.5
 
 
-class BatchNodes(Hub):
+class BatchNodes(HubCluster):
     """Nodes of SLURM or PBS.
 
     It does as it is told, job by job; how many nodes there should be is the driver's

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from scalelab.inputs.outcome import Outcome
-from scalelab.launch.verdict import Failure, from_exit, meaning_of_text
+from scalelab.launch.verdict import RankFailure, from_exit, meaning_of_text
 from scalelab.records.log_tail import log_tail
 
 _TAIL_BYTES = 1 << 17
@@ -31,7 +31,7 @@ _TRACEBACK_LENGTH = 20_000
 
 def from_command_exit(
     rank: int, at_s: float, status: int, device_type: str, log: Path, oom_kills: int
-) -> Failure:
+) -> RankFailure:
     """Describe the end of a command's process; see `from_exit` for the parameters.
 
     A port that somebody else holds is nothing the trial is to blame for: it counts as a

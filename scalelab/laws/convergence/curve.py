@@ -13,7 +13,7 @@ from scalelab.laws.convergence.fit import (
     ODD_SCALE,
     ODD_SHARE,
     BatchData,
-    Posterior,
+    CurvePosterior,
     log_failing,
     log_growth,
     log_samples,
@@ -57,7 +57,7 @@ class BatchCurve:
     def fit(cls, frame: pd.DataFrame) -> BatchCurve:
         """Fit the rows of one curve, see :class:`TargetRows`."""
         data = BatchData.of(frame)
-        draws, errors = Posterior(data).draw()
+        draws, errors = CurvePosterior(data).draw()
         normalization = np.log(frame["normalization"].to_numpy(float))
         known = normalization[np.isfinite(normalization)]
         return cls(

@@ -47,7 +47,7 @@ class EndToEndLaw:
     Parameters
     ----------
     weights, fixed, growth, log_step : ndarray, shape (n_grid,)
-        Posterior over the grid, and the reference step it implies (log seconds).
+        CurvePosterior over the grid, and the reference step it implies (log seconds).
     devices, samples_per_device
         Of the reference run.
     convergence

@@ -178,7 +178,7 @@ def log_failing(positions: np.ndarray, log_batch: np.ndarray) -> np.ndarray:
     return np.asarray(np.exp(np.minimum(2 * (log_batch - positions[:, 5:6]), 50)))
 
 
-class Posterior:
+class CurvePosterior:
     """The log density of one curve's parameters, and draws from it."""
 
     def __init__(self, data: BatchData) -> None:

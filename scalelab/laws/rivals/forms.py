@@ -37,7 +37,7 @@ class Fitted(Protocol):
         ...
 
 
-class Form(ABC):
+class RivalForm(ABC):
     """How the time of one micro-step is learnt from measured ones."""
 
     @abstractmethod
@@ -62,7 +62,7 @@ class Evaluated:
         return self.form.time(self.values, at)
 
 
-class Formula(Form):
+class Formula(RivalForm):
     """A formula in named coefficients."""
 
     names: ClassVar[tuple[str, ...]]
@@ -281,7 +281,7 @@ class Pollux(LogForm):
         return np.asarray(larger * sums ** (1 / gamma))
 
 
-class Median(Form):
+class Median(RivalForm):
     """The median, in log time, of five differently wrong formulas."""
 
     formulas: ClassVar[tuple[type[Formula], ...]] = (

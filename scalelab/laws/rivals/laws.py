@@ -19,7 +19,7 @@ from scalelab.errors import SpecError
 from scalelab.laws.interval import NUM_DRAWS, SEED
 from scalelab.laws.rivals import forms as rival_forms
 from scalelab.laws.rivals import learners as rival_learners
-from scalelab.laws.rivals.forms import Fitted, Form
+from scalelab.laws.rivals.forms import Fitted, RivalForm
 from scalelab.laws.rows import CurveKey
 from scalelab.laws.step_time.law import CurveModel, StepTimeLaw
 from scalelab.laws.step_time.mixture import Mixture
@@ -41,7 +41,7 @@ class RivalCurve:
     coverage: Coverage
 
     @classmethod
-    def fit(cls, form: Form, frame: pd.DataFrame) -> RivalCurve:
+    def fit(cls, form: RivalForm, frame: pd.DataFrame) -> RivalCurve:
         """Fit a form to the rows of one curve."""
         points = Points.of(frame)
         micro = np.exp(points.log_time) / points.at.accumulation
@@ -111,7 +111,7 @@ class RivalCurve:
 class RivalLaw(StepTimeLaw):
     """One published form per curve."""
 
-    form: ClassVar[type[Form]]
+    form: ClassVar[type[RivalForm]]
 
     @classmethod
     def _fit_curves(
@@ -226,7 +226,7 @@ class ProcessLaw(RivalLaw):
     """A Gaussian process on its own."""
 
     name = "gp"
-    form = rival_learners.Process
+    form = rival_learners.GaussianProcess
     reference = "Gaussian process on log devices, nodes and batches"
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from scalelab.laws.rivals.forms import Fitted, Form
+from scalelab.laws.rivals.forms import Fitted, RivalForm
 from scalelab.laws.step_time.physics import Configurations
 
 _MOST_ROWS = 250  # of a Gaussian process, whose cost grows with their cube
@@ -35,7 +35,7 @@ class Regression:
         return np.asarray(np.exp(self.regressor.predict(_features(at)).astype(float)))
 
 
-class Learner(Form):
+class Learner(RivalForm):
     """A regressor of log time."""
 
     def learn(self, time: np.ndarray, at: Configurations) -> Fitted:
@@ -84,7 +84,7 @@ class Forest(Learner):
         return RandomForestRegressor(100, random_state=0)
 
 
-class Process(Learner):
+class GaussianProcess(Learner):
     """A Gaussian process: a plane, and a smooth departure from it."""
 
     def regressor(self) -> Any:

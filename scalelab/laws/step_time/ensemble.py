@@ -16,9 +16,14 @@ import numpy as np
 from scalelab.laws.step_time.mixture import Mixture
 from scalelab.laws.step_time.physics import Configurations
 from scalelab.laws.step_time.points import Points, spread_out
-from scalelab.laws.step_time.process import Process
-from scalelab.laws.step_time.shape_fit import Node, ShapeFit, shared_process, starts
-from scalelab.laws.step_time.shape_prior import Belief
+from scalelab.laws.step_time.process import DiscrepancyProcess
+from scalelab.laws.step_time.shape_fit import (
+    LinearisedNode,
+    ShapeFit,
+    shared_process,
+    starts,
+)
+from scalelab.laws.step_time.shape_prior import ShapePrior
 from scalelab.laws.step_time.shapes import Shape, log_time
 
 _MOST_POINTS = 144
@@ -33,7 +38,7 @@ class Part:
     """One normal part of the predictive mixture."""
 
     shape: Shape
-    node: Node
+    node: LinearisedNode
     weight: float
 
 
@@ -54,14 +59,14 @@ class Ensemble:
         Positions of the points that were too many to condition on.
     """
 
-    process: Process
+    process: DiscrepancyProcess
     fits: Mapping[Shape, ShapeFit]
     parts_within: tuple[Part, ...]
     parts_across: tuple[Part, ...]
     unseen: np.ndarray
 
     @classmethod
-    def fit(cls, points: Points, beliefs: Mapping[Shape, Belief]) -> Ensemble:
+    def fit(cls, points: Points, beliefs: Mapping[Shape, ShapePrior]) -> Ensemble:
         """Fit every shape to the points of a curve."""
         chosen = spread_out(len(points), _MOST_POINTS)
         unseen = np.setdiff1d(np.arange(len(points)), chosen)

@@ -53,7 +53,7 @@ NEUTRAL = np.array([0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.3, 1.0, 0.0])
 _TINY = 1e-30
 
 
-class Form(StrEnum):
+class ExchangeForm(StrEnum):
     """How links join into an exchange, and how it overlaps with computation."""
 
     TIERED = "tiered"
@@ -91,12 +91,12 @@ class Configurations:
             }
         )
 
-    def features(self, form: Form) -> np.ndarray:
+    def features(self, form: ExchangeForm) -> np.ndarray:
         """Return what each time parameter is multiplied by, shape (n, 6).
 
         The law without overlap, imbalance and exponent is linear in these.
         """
-        if form is Form.TIERED:
+        if form is ExchangeForm.TIERED:
             inner = np.ceil(self.world_size / self.num_nodes)
             outer = self.num_nodes
         else:
@@ -141,7 +141,7 @@ def joined(parts: Sequence[Terms]) -> Terms:
     )
 
 
-def terms(parameters: np.ndarray, at: Configurations, form: Form) -> Terms:
+def terms(parameters: np.ndarray, at: Configurations, form: ExchangeForm) -> Terms:
     """Split the step time into its parts; the exposed exchange is shared by tier.
 
     Parameters
@@ -172,15 +172,17 @@ def terms(parameters: np.ndarray, at: Configurations, form: Form) -> Terms:
     )
 
 
-def step_time_s(parameters: np.ndarray, at: Configurations, form: Form) -> np.ndarray:
+def step_time_s(
+    parameters: np.ndarray, at: Configurations, form: ExchangeForm
+) -> np.ndarray:
     """Return the step time in seconds, shape (n_draws, n_configurations)."""
     return np.asarray(np.maximum(terms(parameters, at, form).step_time_s, _TINY))
 
 
 def _exposed(
-    exchange: np.ndarray, compute: np.ndarray, overlap: np.ndarray, form: Form
+    exchange: np.ndarray, compute: np.ndarray, overlap: np.ndarray, form: ExchangeForm
 ) -> np.ndarray:
-    if form is Form.TIERED:
+    if form is ExchangeForm.TIERED:
         return np.asarray(exchange - np.minimum(overlap * exchange, compute))
     power = 1 / (1 - overlap)
     larger = np.maximum(compute, exchange)

@@ -15,7 +15,7 @@ from scalelab.laws.step_time.physics import (
     NEUTRAL,
     NUM_TIMES,
     UPPER,
-    Form,
+    ExchangeForm,
     step_time_s,
 )
 from scalelab.laws.step_time.points import Points
@@ -33,7 +33,7 @@ _NUM_STEPS, _NUM_STEPS_MANY_POINTS, _MANY_POINTS = 300, 150, 200
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Posterior:
+class RingPosterior:
     """Draws of a curve's parameters, in the units of its points.
 
     Parameters
@@ -49,14 +49,14 @@ class Posterior:
         Names of the parameters the points bear on; the others hold their prior.
     """
 
-    form: Form
+    form: ExchangeForm
     parameters: np.ndarray
     log_likelihood: float
     form_error: float
     active: frozenset[str]
 
 
-def fit(points: Points, form: Form) -> Posterior:
+def fit(points: Points, form: ExchangeForm) -> RingPosterior:
     """Draw the parameters of a curve.
 
     Every measured point weighs by its number of repeats, errors are relative, and a
@@ -78,7 +78,7 @@ def fit(points: Points, form: Form) -> Posterior:
     draws = sample(log_density, start, _NUM_STEPS_MANY_POINTS if many else _NUM_STEPS)
     parameters = _full(draws[:, :-1], free)
     likelihood = _log_likelihood(parameters, draws[:, -1], points, form)
-    return Posterior(
+    return RingPosterior(
         form=form,
         parameters=parameters,
         log_likelihood=float(likelihood.mean()),
@@ -114,7 +114,7 @@ def _full(free_values: np.ndarray, free: np.ndarray) -> np.ndarray:
     return np.asarray(np.maximum(parameters, 0.0))
 
 
-def _least_squares(points: Points, free: np.ndarray, form: Form) -> np.ndarray:
+def _least_squares(points: Points, free: np.ndarray, form: ExchangeForm) -> np.ndarray:
     """Return the free parameters with the smallest robust log error."""
     time = np.exp(points.log_time)
     features = points.at.features(form) * free[:NUM_TIMES]
@@ -151,7 +151,7 @@ def _least_squares(points: Points, free: np.ndarray, form: Form) -> np.ndarray:
 
 
 def _log_slopes(
-    values: np.ndarray, points: Points, free: np.ndarray, form: Form
+    values: np.ndarray, points: Points, free: np.ndarray, form: ExchangeForm
 ) -> np.ndarray:
     """Return d log time / d free parameter, shape (n_free, n_points)."""
     step = 1e-4 * np.maximum(np.abs(values), 1e-2)
@@ -163,7 +163,7 @@ def _log_slopes(
 
 
 def _population(
-    points: Points, free: np.ndarray, best: np.ndarray, form: Form
+    points: Points, free: np.ndarray, best: np.ndarray, form: ExchangeForm
 ) -> np.ndarray:
     """Spread walkers around the least-squares optimum by its curvature and misfit.
 
@@ -183,7 +183,9 @@ def _population(
     return np.column_stack([positions, np.minimum(form_error, -0.1)])
 
 
-def _misfit(points: Points, free: np.ndarray, best: np.ndarray, form: Form) -> float:
+def _misfit(
+    points: Points, free: np.ndarray, best: np.ndarray, form: ExchangeForm
+) -> float:
     """Return the deviation of log step time about a fit; the usual one if too few."""
     num_spare = len(points) - len(best)
     if num_spare < 1:
@@ -203,7 +205,10 @@ def _legal(positions: np.ndarray, free: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def _log_likelihood(
-    parameters: np.ndarray, log_form_error: np.ndarray, points: Points, form: Form
+    parameters: np.ndarray,
+    log_form_error: np.ndarray,
+    points: Points,
+    form: ExchangeForm,
 ) -> np.ndarray:
     misfit = np.log(step_time_s(parameters, points.at, form)) - points.log_time
     variance = np.exp(2 * np.clip(log_form_error, -20, 0))[:, None]

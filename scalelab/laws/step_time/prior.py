@@ -15,7 +15,12 @@ from scalelab.laws.rows import CurveKey, split_curves, step_time_rows
 from scalelab.laws.step_time.ensemble import Ensemble
 from scalelab.laws.step_time.physics import Configurations
 from scalelab.laws.step_time.points import Points
-from scalelab.laws.step_time.shape_prior import Belief, Evidence, free_scale, informed
+from scalelab.laws.step_time.shape_prior import (
+    Evidence,
+    ShapePrior,
+    free_scale,
+    informed,
+)
 from scalelab.laws.step_time.shapes import PARAMETERS, Shape, in_batch_unit
 from scalelab.laws.support import Coverage
 
@@ -47,7 +52,7 @@ _OF_WORKLOAD = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Told:
+class FittedShape:
     """The parameters of a fitted shape, and what the points say about them."""
 
     parameters: np.ndarray
@@ -66,22 +71,24 @@ class Relative:
         Samples in which its parameters count local batches.
     fits
         By shape.
-    tells_of
+    informs
         Parameters, as :class:`scalelab.laws.support.Gap` names them, that its own
         configurations determine.
     """
 
     key: CurveKey
     batch_unit: float
-    fits: Mapping[Shape, Told]
-    tells_of: frozenset[str]
+    fits: Mapping[Shape, FittedShape]
+    informs: frozenset[str]
 
     def evidence_in(self, shape: Shape, batch_unit: float) -> Evidence:
         """Return what it says about its workload's parameters in another unit."""
         told = self.fits[shape]
         moved = in_batch_unit(told.parameters, batch_unit / self.batch_unit)
         change = told.evidence.information @ (moved - told.parameters)
-        return replace(told.evidence, pull=told.evidence.pull + change)
+        return replace(
+            told.evidence, information_vector=told.evidence.information_vector + change
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,7 +104,7 @@ class StepTimePrior:
         relative narrows a belief, no more than curves differ.
     """
 
-    beliefs: Mapping[Shape, Belief]
+    beliefs: Mapping[Shape, ShapePrior]
     relatives: tuple[Relative, ...] = field(default=())
 
     @classmethod
@@ -183,7 +190,7 @@ class StepTimePrior:
             for key in largest[:_MOST_RELATIVES]
         }
 
-    def about(self, key: CurveKey, batch_unit: float) -> Mapping[Shape, Belief]:
+    def about(self, key: CurveKey, batch_unit: float) -> Mapping[Shape, ShapePrior]:
         """Return the beliefs about one curve, by shape.
 
         Parameters
@@ -205,7 +212,7 @@ class StepTimePrior:
 
     def told_about(self, key: CurveKey) -> frozenset[str]:
         """Return parameters that other curves of the same machine determine."""
-        told = (r.tells_of for r in self.relatives if _is_beside(r.key, key))
+        told = (r.informs for r in self.relatives if _is_beside(r.key, key))
         return frozenset().union(*told)
 
 
@@ -236,7 +243,7 @@ def are_related(one: CurveKey, other: CurveKey) -> bool:
 
 
 def _relative(
-    key: CurveKey, frame: pd.DataFrame, beliefs: Mapping[Shape, Belief]
+    key: CurveKey, frame: pd.DataFrame, beliefs: Mapping[Shape, ShapePrior]
 ) -> Relative:
     points = Points.of(frame)
     ensemble = Ensemble.fit(points, beliefs)
@@ -245,12 +252,12 @@ def _relative(
         key=key,
         batch_unit=points.batch_unit,
         fits={
-            shape: Told(
+            shape: FittedShape(
                 parameters=fit.parameters, evidence=fit.evidence(ensemble.process)
             )
             for shape, fit in ensemble.fits.items()
         },
-        tells_of=coverage.determined(),
+        informs=coverage.determined(),
     )
 
 
@@ -266,13 +273,13 @@ def _shipped() -> StepTimePrior:
     return StepTimePrior(beliefs=beliefs_from(json.loads(text)["beliefs"]))
 
 
-def beliefs_from(table: Mapping[str, Mapping[str, object]]) -> dict[Shape, Belief]:
+def beliefs_from(table: Mapping[str, Mapping[str, object]]) -> dict[Shape, ShapePrior]:
     """Read beliefs as ``benchmarks/learn_prior.py`` writes them."""
     beliefs = {}
     for name, values in table.items():
         arrays = {key: np.array(value, dtype=float) for key, value in values.items()}
         spread = arrays["spread"]
-        beliefs[Shape(name)] = Belief(
+        beliefs[Shape(name)] = ShapePrior(
             mean=arrays["mean"],
             covariance=free_scale(arrays["correlation"] * np.outer(spread, spread)),
             amplitude_mean=arrays["amplitude_mean"],

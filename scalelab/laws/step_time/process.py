@@ -12,7 +12,7 @@ from scipy.optimize import OptimizeResult, minimize
 from scalelab.laws.step_time.discrepancy import NUM_PARTS, correlations, covariances
 from scalelab.laws.step_time.physics import Configurations
 from scalelab.laws.step_time.points import Points, spread_out
-from scalelab.laws.step_time.shape_prior import Belief
+from scalelab.laws.step_time.shape_prior import ShapePrior
 
 _FREEDOM = 4.0  # of Student's t: one odd point is outvoted, not averaged
 _LEAST_DOUBT, _MOST_DOUBT = 0.8, 1e4  # factors on the variance of a single point
@@ -26,7 +26,7 @@ _JITTER = 1e-8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Process:
+class DiscrepancyProcess:
     """A Gaussian process over the log errors at a curve's points.
 
     Parameters
@@ -56,7 +56,7 @@ class Process:
         log_amplitudes: np.ndarray,
         doubt: np.ndarray | None = None,
         parts: np.ndarray | None = None,
-    ) -> Process:
+    ) -> DiscrepancyProcess:
         """Build the process; correlations are computed unless given."""
         doubt = np.ones(len(points)) if doubt is None else doubt
         parts = correlations(points.at, points.at) if parts is None else parts
@@ -87,12 +87,12 @@ class Process:
         """Return covariances among configurations."""
         return covariances(at, at, self.variances)
 
-    def doubting(self, residuals: np.ndarray) -> Process:
+    def reweighted(self, residuals: np.ndarray) -> DiscrepancyProcess:
         """Return the process that doubts points which lie far from all others."""
         single = self.variances[-1] + noise(self.points)
         shares = single * self.doubt * self.solve(residuals)
         doubt = (_FREEDOM + shares**2 / single) / (_FREEDOM + 1)
-        return Process.of(
+        return DiscrepancyProcess.of(
             self.points,
             self.log_amplitudes,
             np.clip(doubt, _LEAST_DOUBT, _MOST_DOUBT),
@@ -103,10 +103,10 @@ class Process:
         self,
         errors: np.ndarray,
         slopes: np.ndarray,
-        belief: Belief,
+        belief: ShapePrior,
         *,
         may_be_rough: bool = False,
-    ) -> Process:
+    ) -> DiscrepancyProcess:
         """Return the process whose amplitudes the errors make most probable.
 
         Parameters
@@ -130,7 +130,7 @@ class Process:
         sizes = parts.copy()
         sizes[-1] = np.diag(doubt)
 
-        def surprise(
+        def negative_log_marginal_likelihood(
             logs: np.ndarray, center: np.ndarray, spread: np.ndarray
         ) -> tuple[float, np.ndarray]:
             total = explained + _covariance(points, logs, doubt, parts)
@@ -143,16 +143,18 @@ class Process:
             bends = np.tensordot(sizes, inverse, 2) - (sizes @ weights) @ weights
             return float(value), np.exp(2 * logs) * bends + offset / spread
 
-        smooth = _settled(surprise, self.log_amplitudes, (center, spread))
+        smooth = _settled(
+            negative_log_marginal_likelihood, self.log_amplitudes, (center, spread)
+        )
         found = smooth
         if may_be_rough:
             rough = _settled(
-                surprise,
+                negative_log_marginal_likelihood,
                 np.append(self.log_amplitudes[:-1], _ROUGH),
                 (np.append(center[:-1], _ROUGH), np.append(spread[:-1], _ROUGH_SPREAD)),
             )
             found = min(smooth, rough, key=lambda x: x.fun - (x is rough) * _ROUGH_LOG)
-        return Process.of(self.points, found.x, self.doubt, self.parts)
+        return DiscrepancyProcess.of(self.points, found.x, self.doubt, self.parts)
 
 
 def noise(points: Points) -> np.ndarray:
@@ -161,12 +163,12 @@ def noise(points: Points) -> np.ndarray:
 
 
 def _settled(
-    surprise: Callable[..., tuple[float, np.ndarray]],
+    negative_log_marginal_likelihood: Callable[..., tuple[float, np.ndarray]],
     start: np.ndarray,
     believed: tuple[np.ndarray, np.ndarray],
 ) -> OptimizeResult:
     return minimize(
-        surprise,
+        negative_log_marginal_likelihood,
         start,
         believed,
         jac=True,

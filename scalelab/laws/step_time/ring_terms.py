@@ -22,11 +22,11 @@ from scalelab.laws.step_time.physics import (
     NUM_TIMES,
     UNITS,
     Configurations,
-    Form,
+    ExchangeForm,
     Terms,
 )
 from scalelab.laws.step_time.points import Points
-from scalelab.laws.step_time.posterior import Posterior
+from scalelab.laws.step_time.posterior import RingPosterior
 from scalelab.laws.support import Gap
 
 _WIDE = 4.0  # hi / lo beyond which a time parameter counts as open
@@ -49,7 +49,7 @@ class RingTerms:
     """
 
     points: Points
-    posteriors: tuple[Posterior, ...]
+    posteriors: tuple[RingPosterior, ...]
     weights: tuple[float, ...]
 
     @classmethod
@@ -58,7 +58,7 @@ class RingTerms:
 
         The weights are tempered: neighbouring points share their errors.
         """
-        fits = [posterior.fit(points, form) for form in Form]
+        fits = [posterior.fit(points, form) for form in ExchangeForm]
         ranked = sorted(fits, key=lambda fit: -fit.log_likelihood)
         evidence = np.array([fit.log_likelihood for fit in ranked])
         weights = np.exp((evidence - evidence.max()) / np.sqrt(len(points)))
@@ -68,7 +68,7 @@ class RingTerms:
         )
 
     @property
-    def best(self) -> Posterior:
+    def best(self) -> RingPosterior:
         """The ring that fits better."""
         return self.posteriors[0]
 
@@ -105,7 +105,7 @@ class RingTerms:
             )
         return pd.DataFrame(rows)
 
-    def _shares(self) -> list[tuple[Posterior, slice]]:
+    def _shares(self) -> list[tuple[RingPosterior, slice]]:
         """Return which of the draws belong to which ring, by weight."""
         ends = np.cumsum([0.0, *self.weights]) * NUM_DRAWS
         bounds = np.round(ends).astype(int).tolist()

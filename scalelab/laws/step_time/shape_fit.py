@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from scalelab.laws.step_time.points import Points
-from scalelab.laws.step_time.process import Process
-from scalelab.laws.step_time.shape_prior import Belief, Evidence
+from scalelab.laws.step_time.process import DiscrepancyProcess
+from scalelab.laws.step_time.shape_prior import Evidence, ShapePrior
 from scalelab.laws.step_time.shapes import (
     EXCHANGE,
     FIXED_SHARE,
@@ -34,7 +34,7 @@ _JUMP_LEFT = 0.25
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Node:
+class LinearisedNode:
     """Parameters around which predictions are linear, and their share.
 
     Parameters
@@ -46,7 +46,7 @@ class Node:
     weights : ndarray, shape (n_points,)
         Inverse covariance of the points times their residuals.
     share
-        Posterior probability among the nodes of a fit.
+        RingPosterior probability among the nodes of a fit.
     """
 
     parameters: np.ndarray
@@ -68,7 +68,7 @@ class ShapeFit:
         The most probable ones.
     information : ndarray, shape (13, 13)
         Of the points alone, at these parameters.
-    pull : ndarray, shape (13,)
+    information_vector : ndarray, shape (13,)
         Information times the parameters that the points alone would choose.
     nodes
         The posterior as a mixture of normal parts.
@@ -83,18 +83,22 @@ class ShapeFit:
     shape: Shape
     parameters: np.ndarray
     information: np.ndarray
-    pull: np.ndarray
-    nodes: tuple[Node, ...]
-    nodes_across: tuple[Node, ...]
+    information_vector: np.ndarray
+    nodes: tuple[LinearisedNode, ...]
+    nodes_across: tuple[LinearisedNode, ...]
     log_evidence: float
 
     @classmethod
     def fit(
-        cls, process: Process, belief: Belief, shape: Shape, start: np.ndarray
+        cls,
+        process: DiscrepancyProcess,
+        belief: ShapePrior,
+        shape: Shape,
+        start: np.ndarray,
     ) -> ShapeFit:
         """Fit the points of a process, from parameters near the optimum."""
-        target = Target.of(process, belief, shape)
-        parameters, _ = target.climb(start, _NEXT_STEPS)
+        target = LogPosterior.of(process, belief, shape)
+        parameters, _ = target.levenberg_marquardt(start, _NEXT_STEPS)
         state = target.state(parameters)
         information = state.slopes.T @ process.solve(state.slopes)
         precision = information + target.precision
@@ -104,17 +108,18 @@ class ShapeFit:
             shape=shape,
             parameters=parameters,
             information=information,
-            pull=information @ parameters + state.slopes.T @ state.weights,
+            information_vector=information @ parameters
+            + state.slopes.T @ state.weights,
             nodes=nodes,
             nodes_across=_along_jump(target, nodes),
             log_evidence=-state.cost - float(volume) / 2,
         )
 
-    def evidence(self, process: Process) -> Evidence:
+    def evidence(self, process: DiscrepancyProcess) -> Evidence:
         """Return what the points say, for the belief about related curves."""
         return Evidence(
             information=self.information,
-            pull=self.pull,
+            information_vector=self.information_vector,
             amplitudes=process.log_amplitudes,
         )
 
@@ -129,16 +134,18 @@ class State:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Target:
+class LogPosterior:
     """The negative log density that a fit minimises."""
 
-    process: Process
-    belief: Belief
+    process: DiscrepancyProcess
+    belief: ShapePrior
     shape: Shape
     precision: np.ndarray
 
     @classmethod
-    def of(cls, process: Process, belief: Belief, shape: Shape) -> Target:
+    def of(
+        cls, process: DiscrepancyProcess, belief: ShapePrior, shape: Shape
+    ) -> LogPosterior:
         """Invert the believed covariance once."""
         precision = belief.precision
         return cls(process=process, belief=belief, shape=shape, precision=precision)
@@ -161,22 +168,22 @@ class Target:
         cost = residuals @ weights + offset @ self.precision @ offset
         return State(cost=float(cost) / 2, slopes=slopes, weights=weights)
 
-    def climb(
+    def levenberg_marquardt(
         self, parameters: np.ndarray, num_steps: int, fixed: int | None = None
     ) -> tuple[np.ndarray, float]:
         """Take Levenberg-Marquardt steps; one parameter may be held fixed."""
         precision, damping = self.precision, 1e-2
         state = self.state(parameters)
         for _ in range(num_steps):
-            pull = state.slopes.T @ state.weights
-            pull -= precision @ (parameters - self.belief.mean)
+            information_vector = state.slopes.T @ state.weights
+            information_vector -= precision @ (parameters - self.belief.mean)
             curvature = state.slopes.T @ self.process.solve(state.slopes) + precision
             if fixed is not None:
                 curvature[fixed, :] = curvature[:, fixed] = 0.0
-                curvature[fixed, fixed], pull[fixed] = 1.0, 0.0
+                curvature[fixed, fixed], information_vector[fixed] = 1.0, 0.0
             for _ in range(6):
                 damped = curvature + damping * np.diag(np.diag(curvature))
-                step = np.linalg.solve(damped, pull)
+                step = np.linalg.solve(damped, information_vector)
                 tried = parameters + np.clip(step, -_LONGEST_STEP, _LONGEST_STEP)
                 after = self.state(tried)
                 if after.cost < state.cost:
@@ -191,7 +198,7 @@ class Target:
         return parameters, state.cost
 
 
-def starts(belief: Belief) -> tuple[np.ndarray, np.ndarray]:
+def starts(belief: ShapePrior) -> tuple[np.ndarray, np.ndarray]:
     """Return where to begin: the belief, and one with little exchange."""
     quiet = belief.mean.copy()
     quiet[EXCHANGE] -= 1.5
@@ -199,28 +206,34 @@ def starts(belief: Belief) -> tuple[np.ndarray, np.ndarray]:
     return belief.mean.copy(), quiet
 
 
-def shared_process(points: Points, belief: Belief, shape: Shape) -> Process:
+def shared_process(
+    points: Points, belief: ShapePrior, shape: Shape
+) -> DiscrepancyProcess:
     """Learn the discrepancy of a curve from one shape, for all shapes."""
-    process = Process.of(points, belief.amplitude_mean)
-    target = Target.of(process, belief, shape)
+    process = DiscrepancyProcess.of(points, belief.amplitude_mean)
+    target = LogPosterior.of(process, belief, shape)
     residuals, slopes = target.residuals(belief.mean)
     few = len(points) < _MAJORITY
     process = process.tuned(residuals, slopes, belief, may_be_rough=few)
-    target = Target.of(process, belief, shape)
-    climbs = [target.climb(start, _FIRST_STEPS) for start in starts(belief)]
+    target = LogPosterior.of(process, belief, shape)
+    climbs = [
+        target.levenberg_marquardt(start, _FIRST_STEPS) for start in starts(belief)
+    ]
     parameters = min(climbs, key=lambda climbed: climbed[1])[0]
     for again in (False, True):
         residuals, slopes = target.residuals(parameters)
         errors = residuals + slopes @ (parameters - belief.mean)
         process = process.tuned(errors, slopes, belief, may_be_rough=few or again)
         if not few:
-            process = process.doubting(residuals)
-        target = Target.of(process, belief, shape)
-        parameters, _ = target.climb(parameters, _NEXT_STEPS)
+            process = process.reweighted(residuals)
+        target = LogPosterior.of(process, belief, shape)
+        parameters, _ = target.levenberg_marquardt(parameters, _NEXT_STEPS)
     return process
 
 
-def _along_jump(target: Target, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+def _along_jump(
+    target: LogPosterior, nodes: tuple[LinearisedNode, ...]
+) -> tuple[LinearisedNode, ...]:
     """Split nodes along a node jump that no point tells of."""
     if (target.points.at.num_nodes > 1).any():
         return nodes
@@ -237,8 +250,8 @@ def _along_jump(target: Target, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
 
 
 def _along_share(
-    target: Target, parameters: np.ndarray, covariance: np.ndarray
-) -> tuple[Node, ...]:
+    target: LogPosterior, parameters: np.ndarray, covariance: np.ndarray
+) -> tuple[LinearisedNode, ...]:
     if covariance[FIXED_SHARE, FIXED_SHARE] < _WIDE_ODDS**2:
         return (_node(target, parameters, covariance, 1.0),)
     free = np.arange(NUM_PARAMETERS) != FIXED_SHARE
@@ -247,7 +260,7 @@ def _along_share(
         moved = parameters.copy()
         moved[FIXED_SHARE] += offset
         if offset:
-            moved, _ = target.climb(moved, 5, fixed=FIXED_SHARE)
+            moved, _ = target.levenberg_marquardt(moved, 5, fixed=FIXED_SHARE)
         state = target.state(moved)
         precision = state.slopes.T @ target.process.solve(state.slopes)
         precision = (precision + target.precision)[np.ix_(free, free)]
@@ -267,10 +280,10 @@ def _along_share(
 
 
 def _node(
-    target: Target, parameters: np.ndarray, covariance: np.ndarray, share: float
-) -> Node:
+    target: LogPosterior, parameters: np.ndarray, covariance: np.ndarray, share: float
+) -> LinearisedNode:
     state = target.state(parameters)
-    return Node(
+    return LinearisedNode(
         parameters=parameters,
         covariance=covariance,
         slopes=state.slopes,

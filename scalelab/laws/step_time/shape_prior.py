@@ -14,7 +14,7 @@ _OWN_AMPLITUDES = 2.0  # how many relatives the belief about amplitudes is worth
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Belief:
+class ShapePrior:
     """What is believed about a curve of one shape before it is measured.
 
     Parameters
@@ -46,20 +46,20 @@ class Evidence:
     information : ndarray, shape (13, 13)
         Precision of the parameters given the curve's points alone; singular where the
         points do not bear on a parameter.
-    pull : ndarray, shape (13,)
+    information_vector : ndarray, shape (13,)
         Information times the best parameters.
     amplitudes : ndarray, shape (4,)
         Fitted log standard deviations of the discrepancy.
     """
 
     information: np.ndarray
-    pull: np.ndarray
+    information_vector: np.ndarray
     amplitudes: np.ndarray
 
 
 def informed(
-    belief: Belief, relatives: Sequence[Evidence], shared: np.ndarray
-) -> Belief:
+    belief: ShapePrior, relatives: Sequence[Evidence], shared: np.ndarray
+) -> ShapePrior:
     """Return the belief about one more curve of a family.
 
     A curve's parameters are those of its family plus its own deviation; of the variance
@@ -86,16 +86,16 @@ def informed(
     family = np.linalg.inv(belief.covariance * np.outer(common, common) + ridge)
     own_covariance = belief.covariance * np.outer(own, own) + ridge
     deviation = np.linalg.inv(own_covariance)
-    precision, pull = family.copy(), family @ belief.mean
+    precision, information_vector = family.copy(), family @ belief.mean
     for relative in relatives:
         gain = deviation @ np.linalg.inv(relative.information + deviation)
         precision += deviation - gain @ deviation
-        pull += gain @ relative.pull
+        information_vector += gain @ relative.information_vector
     known = np.linalg.inv(precision)
     amplitudes = np.mean([relative.amplitudes for relative in relatives], axis=0)
     weight = len(relatives) / (len(relatives) + _OWN_AMPLITUDES)
-    return Belief(
-        mean=_without_scale(known @ pull),
+    return ShapePrior(
+        mean=_without_scale(known @ information_vector),
         covariance=free_scale(known + own_covariance),
         amplitude_mean=weight * amplitudes + (1 - weight) * belief.amplitude_mean,
         amplitude_spread=belief.amplitude_spread,

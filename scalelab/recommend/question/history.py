@@ -74,7 +74,7 @@ class History:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Taught:
+class LawWithTransfer:
     """A law fitted with what other curves teach.
 
     Parameters
@@ -99,7 +99,7 @@ class Taught:
         *,
         rest: pd.DataFrame | None = None,
         history: History | None = None,
-    ) -> Taught:
+    ) -> LawWithTransfer:
         """Fit a law.
 
         Parameters

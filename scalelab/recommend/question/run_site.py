@@ -13,7 +13,7 @@ from scalelab.site.profile import Scheduler, Site
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Home:
+class RunSite:
     """The nodes of the site, or of the node group, that a sweep ran on.
 
     Parameters
@@ -31,7 +31,7 @@ class Home:
     is_emulated: bool
 
     @classmethod
-    def by_group(cls, experiment: Experiment | None) -> dict[str | None, Home]:
+    def by_group(cls, experiment: Experiment | None) -> dict[str | None, RunSite]:
         """Find a sweep's homes, one for each node group of its site.
 
         Returns

@@ -25,7 +25,7 @@ _MAX_LISTED = 6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Subject:
+class AskedCurves:
     """Observations of one workload on one kind of device.
 
     Parameters
@@ -53,7 +53,9 @@ class Subject:
     is_emulated: bool
 
 
-def choose_subject(observations: pd.DataFrame, select: Mapping[str, Scalar]) -> Subject:
+def choose_subject(
+    observations: pd.DataFrame, select: Mapping[str, Scalar]
+) -> AskedCurves:
     """Narrow observations to one subject.
 
     Parameters
@@ -91,7 +93,7 @@ def choose_subject(observations: pd.DataFrame, select: Mapping[str, Scalar]) -> 
     device_type = _only(frame, "device_type")
     is_emulated = _only(frame, "emulated") == "True"
     words = device_words(device_type, is_emulated=is_emulated)
-    return Subject(
+    return AskedCurves(
         frame=frame,
         lessons=lessons,
         workload=_only(frame, "workload"),

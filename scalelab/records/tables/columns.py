@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from scalelab.errors import SpecError
 from scalelab.records.columns import COLUMNS, OPTION_PREFIX
-from scalelab.records.tables.file import Table, listed, shown
+from scalelab.records.tables.file import ForeignTable, listed, shown
 
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "workload": ("model", "benchmark", "network"),
@@ -102,7 +102,7 @@ class Matching:
 
 
 def match_columns(
-    table: Table, mapping: Mapping[str, str], constants: Iterable[str]
+    table: ForeignTable, mapping: Mapping[str, str], constants: Iterable[str]
 ) -> Matching:
     """Find the columns by ``mapping``, by their own names and by well-known aliases.
 
@@ -145,7 +145,11 @@ def match_columns(
 
 
 def _claim(
-    table: Table, name: str, theirs: str, claimed: dict[str, str], constants: set[str]
+    table: ForeignTable,
+    name: str,
+    theirs: str,
+    claimed: dict[str, str],
+    constants: set[str],
 ) -> None:
     if name in claimed or name in constants:
         other = claimed.get(name)
@@ -166,7 +170,7 @@ def _check_settable(name: str) -> None:
         )
 
 
-def _check_unit(table: Table, name: str, theirs: str) -> None:
+def _check_unit(table: ForeignTable, name: str, theirs: str) -> None:
     unit = re.search(r"_(ms|us|ns|min|msec|millis|minutes|hours|h)$", _plain(theirs))
     if name.endswith("_s") and unit:
         raise SpecError(
@@ -189,7 +193,9 @@ def _known(theirs: str) -> str | None:
     return _KNOWN.get(_plain(theirs))
 
 
-def _check_required(table: Table, given: set[str], others: Iterable[str]) -> None:
+def _check_required(
+    table: ForeignTable, given: set[str], others: Iterable[str]
+) -> None:
     missing = [
         alternatives
         for alternatives in _REQUIRED

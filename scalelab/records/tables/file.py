@@ -25,7 +25,7 @@ class TableRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ForeignTable:
     """A foreign table, nothing yet understood of it."""
 
     path: Path
@@ -34,7 +34,7 @@ class Table:
     rows: tuple[TableRow, ...]
 
 
-def read_table(path: Path) -> Table:
+def read_table(path: Path) -> ForeignTable:
     """Read a CSV file (comma-separated, UTF-8, with a header) or a Parquet file.
 
     Raises
@@ -55,7 +55,7 @@ def read_table(path: Path) -> Table:
         ) from error
     read = _read_parquet if content.startswith(b"PAR1") else _read_csv
     names, rows = read(path, content)
-    return Table(path, hashlib.sha256(content).hexdigest(), names, tuple(rows))
+    return ForeignTable(path, hashlib.sha256(content).hexdigest(), names, tuple(rows))
 
 
 def _read_csv(path: Path, content: bytes) -> tuple[tuple[str, ...], list[TableRow]]:

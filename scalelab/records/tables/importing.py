@@ -15,7 +15,7 @@ from scalelab.plan.source import Observation
 from scalelab.records.columns import COLUMNS_BY_NAME, OPTION_PREFIX, SCHEMA_VERSION
 from scalelab.records.store import RunStore
 from scalelab.records.tables.columns import Matching, match_columns
-from scalelab.records.tables.file import Table, read_table, shown
+from scalelab.records.tables.file import ForeignTable, read_table, shown
 from scalelab.records.tables.values import complete, parse, parse_option
 
 _CONFIGURATION = (
@@ -114,7 +114,7 @@ def _constant(name: str, text: str) -> Any:
 
 
 def _rows(
-    table: Table, matching: Matching, fixed: Mapping[str, Any], run: str
+    table: ForeignTable, matching: Matching, fixed: Mapping[str, Any], run: str
 ) -> Iterator[Observation]:
     options = {
         name: parse_option([each.cells[theirs] for each in table.rows])
@@ -151,7 +151,7 @@ def _rows(
         yield values
 
 
-def _cell(table: Table, line: int, name: str, theirs: str, text: str) -> Any:
+def _cell(table: ForeignTable, line: int, name: str, theirs: str, text: str) -> Any:
     try:
         return parse(name, text)
     except ValueError as error:
@@ -175,7 +175,7 @@ def _hash(configuration: str, repeat: int) -> str:
 
 
 def _check_unique(
-    table: Table, lines: dict[str, int], values: Mapping[str, Any], line: int
+    table: ForeignTable, lines: dict[str, int], values: Mapping[str, Any], line: int
 ) -> None:
     first = lines.setdefault(values["trial_id"], line)
     if first != line:

@@ -23,7 +23,7 @@ def _is_passing(words: str) -> bool:
     return is_out_of_reach(words) or _PASSING.search(words) is not None
 
 
-class Setbacks:
+class SubmissionBackoff:
     """Counts what went wrong in a row and says whether to go on trying."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Setbacks:
         """Tell whether another job may be submitted, on the monotonic clock."""
         return self._final is None and now_s >= self._next_try_s
 
-    def forgive(self) -> None:
+    def reset(self) -> None:
         """Start counting anew: things work."""
         if self._final is None:
             self._num_lost = self._num_failed = self._num_busy = 0

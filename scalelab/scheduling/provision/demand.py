@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from scalelab.scheduling.provision.backoff import Setbacks
-from scalelab.scheduling.provision.jobs import Job
+from scalelab.scheduling.provision.backoff import SubmissionBackoff
+from scalelab.scheduling.provision.jobs import BatchJob
 
 if TYPE_CHECKING:
     from scalelab.scheduling.pool import Pool
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Supply:
+class GroupDemand:
     """Nodes that are alike, asked for as their part of the site says.
 
     Parameters
@@ -32,7 +32,7 @@ class Supply:
 
     site: Site
     max_nodes: int
-    setbacks: Setbacks = field(default_factory=Setbacks)
+    setbacks: SubmissionBackoff = field(default_factory=SubmissionBackoff)
 
     def num_wanted(self, pool: Pool, *, is_stopped: bool) -> int:
         """Return the nodes that the trials of the group can use.
@@ -54,7 +54,9 @@ class Supply:
         useful = math.ceil(num_devices / self.site.devices_per_node)
         return min(self.max_nodes, max(at_least, useful))
 
-    def spare(self, jobs: Sequence[Job], idle: Sequence[Job], wanted: int) -> list[Job]:
+    def spare(
+        self, jobs: Sequence[BatchJob], idle: Sequence[BatchJob], wanted: int
+    ) -> list[BatchJob]:
         """Return those of the idle jobs that are not needed, those that wait first.
 
         Parameters

@@ -47,7 +47,7 @@ class Batch(Protocol):
 
 
 @dataclass(slots=True)
-class Job:
+class BatchJob:
     """A job that has not ended; times are on the monotonic clock."""
 
     name: str

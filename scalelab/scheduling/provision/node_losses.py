@@ -22,7 +22,7 @@ _TAKEN_AWAY = re.compile(r"PREEMPT|SUSPEND|TIMEOUT|DEADLINE", re.IGNORECASE)
 Loss = NodeLeft | PartEnded
 
 
-class Losses:
+class DelayedNodeLosses:
     """Holds back the news of losses, and explains them.
 
     Parameters

@@ -8,7 +8,7 @@ from scalelab.records.attempt import AttemptResult, Placement
 from scalelab.scheduling.gangs import PartEnded, Verdict
 
 
-class FixedNodes:
+class NullProvisioner:
     """Stands where nodes are all there from the start."""
 
     deadline_s: float | None = None
@@ -22,7 +22,7 @@ class FixedNodes:
     def is_exclusive(self, group: str | None) -> None:
         """Know nothing of neighbours."""
 
-    def worked(self, group: str | None) -> None:
+    def record_success(self, group: str | None) -> None:
         """Take no notice."""
 
     def take(self, event: QueueEvent) -> None:
@@ -31,7 +31,7 @@ class FixedNodes:
     def tick(self, *, is_stopped: bool) -> None:
         """Do nothing."""
 
-    def holds_back(self, message: NodeLeft | PartEnded) -> bool:
+    def defer(self, message: NodeLeft | PartEnded) -> bool:
         """Hold back nothing."""
         return False
 

@@ -26,11 +26,11 @@ from scalelab.errors import ClusterError
 from scalelab.records.control.job_list import JobLine
 from scalelab.scheduling.events import OnEvent, Waiting
 from scalelab.scheduling.gangs import PartEnded
-from scalelab.scheduling.provision.backoff import Setbacks
-from scalelab.scheduling.provision.demand import Supply
-from scalelab.scheduling.provision.jobs import Batch, Job
-from scalelab.scheduling.provision.node_losses import HOLD_S, Losses
-from scalelab.scheduling.provision.null_provisioner import FixedNodes
+from scalelab.scheduling.provision.backoff import SubmissionBackoff
+from scalelab.scheduling.provision.demand import GroupDemand
+from scalelab.scheduling.provision.jobs import Batch, BatchJob
+from scalelab.scheduling.provision.node_losses import HOLD_S, DelayedNodeLosses
+from scalelab.scheduling.provision.null_provisioner import NullProvisioner
 from scalelab.scheduling.provision.waiting import QueueNews, why_waiting
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def provision_of(
     leave: Callable[[str], None],
     on_event: OnEvent,
     deliver: Callable[[QueueEvent | NodeLeft | PartEnded], None],
-) -> Provision | FixedNodes:
+) -> Provision | NullProvisioner:
     """Return what keeps the nodes of a cluster in line with its trials.
 
     Parameters
@@ -64,7 +64,7 @@ def provision_of(
         held back.
     """
     if not isinstance(cluster, BatchNodes):
-        return FixedNodes()
+        return NullProvisioner()
     cluster.attend(deliver)
     return Provision(cluster, pool, leave=leave, on_event=on_event, deliver=deliver)
 
@@ -102,9 +102,9 @@ class Provision:
         self._pool = pool
         self._leave = leave
         self._on_event = on_event
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[str, BatchJob] = {}
         self._supplies = {
-            group: Supply(site, pool.max_nodes[group])
+            group: GroupDemand(site, pool.max_nodes[group])
             for group, site in batch.site.groups.items()
         }
         self._next_tick_s = 0.0
@@ -115,7 +115,7 @@ class Provision:
         self._last_submission_s = -math.inf
         self._idle_since_s: float | None = None
         self._silence = ""
-        self._losses = Losses(deliver)
+        self._losses = DelayedNodeLosses(deliver)
         self.explain = self._losses.explain
         self._written: tuple[list[JobLine], list[str]] | None = None
         self._news = QueueNews(on_event)
@@ -135,11 +135,11 @@ class Provision:
         """Tell whether nobody else can use the nodes of a group."""
         return self._site.groups[group].exclusive
 
-    def worked(self, group: str | None) -> None:
+    def record_success(self, group: str | None) -> None:
         """Say that an attempt got somewhere: nodes of a group that can run one work."""
-        self._supplies[group].setbacks.forgive()
+        self._supplies[group].setbacks.reset()
 
-    def holds_back(self, message: NodeLeft | PartEnded) -> bool:
+    def defer(self, message: NodeLeft | PartEnded) -> bool:
         """Keep the news of a loss until the batch system says why, for a while.
 
         Nothing is placed on the node meanwhile.
@@ -230,7 +230,7 @@ class Provision:
         if not any(job.leaving_since_s for job in self._jobs.values()):
             self._losses.release(self._look_started_s)
 
-    def _ended(self, job: Job, words: str) -> None:
+    def _ended(self, job: BatchJob, words: str) -> None:
         """Forget a job that ended although its nodes are needed."""
         del self._jobs[job.name]
         said = f"job {job.job_id} ({job.name}) ended: {words}"
@@ -243,7 +243,7 @@ class Provision:
             self._leave(address)
         self._on_event(Waiting(reason=f"{said}."))
 
-    def _drop(self, job: Job) -> None:
+    def _drop(self, job: BatchJob) -> None:
         del self._jobs[job.name]
         for node in job.nodes:
             self._pool.give_back(node.address)
@@ -267,7 +267,7 @@ class Provision:
             job.meet(found, now_s)
             self._limit(job, now_s)
 
-    def _limit(self, job: Job, now_s: float) -> None:
+    def _limit(self, job: BatchJob, now_s: float) -> None:
         walltime_s, end_s = self._supplies[job.group].site.walltime, job.end_s
         if end_s is None and walltime_s and job.is_pending:
             # Seen to wait when it was last looked for, it has begun since.
@@ -278,10 +278,10 @@ class Provision:
             for node in job.nodes:
                 self._pool.placer.limit(node.name, end_s, longest_s)
 
-    def _jobs_of(self, group: str | None) -> list[Job]:
+    def _jobs_of(self, group: str | None) -> list[BatchJob]:
         return [job for job in self._jobs.values() if job.group == group]
 
-    def _setbacks_of(self, job: Job) -> Setbacks:
+    def _setbacks_of(self, job: BatchJob) -> SubmissionBackoff:
         return self._supplies[job.group].setbacks
 
     def _give_back(self, group: str | None, wanted: int) -> None:
@@ -309,7 +309,7 @@ class Provision:
             group = min(lacking, key=lambda each: len(self._jobs_of(each)))
             size = wanted[group] if self._site.provision == "one_job" else 1
             name = self._batch.request(size, group)
-            self._jobs[name] = Job(name, size, now_s, group)
+            self._jobs[name] = BatchJob(name, size, now_s, group)
             self._last_submission_s = now_s
             self._hurry()
 

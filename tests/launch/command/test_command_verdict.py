@@ -10,7 +10,7 @@ import pytest
 
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.verdict import from_command_exit, last_traceback
-from scalelab.launch.verdict import Failure
+from scalelab.launch.verdict import RankFailure
 
 
 def explain(
@@ -20,7 +20,7 @@ def explain(
     *,
     device_type: str = "cpu",
     oom_kills: int = 0,
-) -> Failure:
+) -> RankFailure:
     log = tmp_path / "rank-3.log"
     log.write_text(said)
     return from_command_exit(3, 5.0, status, device_type, log, oom_kills)

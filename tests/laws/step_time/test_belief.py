@@ -3,11 +3,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from scalelab.laws.step_time.shape_prior import Belief, Evidence, informed
+from scalelab.laws.step_time.shape_prior import Evidence, ShapePrior, informed
 from scalelab.laws.step_time.shapes import NUM_PARAMETERS
 
 JUMP = 6
-BELIEF = Belief(
+BELIEF = ShapePrior(
     mean=np.zeros(NUM_PARAMETERS),
     covariance=np.eye(NUM_PARAMETERS),
     amplitude_mean=np.full(4, -3.0),
@@ -19,8 +19,12 @@ SHARED = np.append(np.zeros(1), np.full(NUM_PARAMETERS - 1, 0.5))
 def evidence(value, precision):
     information = np.zeros((NUM_PARAMETERS, NUM_PARAMETERS))
     information[JUMP, JUMP] = precision
-    pull = information @ np.full(NUM_PARAMETERS, value)
-    return Evidence(information=information, pull=pull, amplitudes=np.full(4, -2.0))
+    information_vector = information @ np.full(NUM_PARAMETERS, value)
+    return Evidence(
+        information=information,
+        information_vector=information_vector,
+        amplitudes=np.full(4, -2.0),
+    )
 
 
 def test_without_relatives_nothing_changes():

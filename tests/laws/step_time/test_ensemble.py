@@ -10,7 +10,7 @@ from scalelab.laws.step_time.ensemble import Ensemble
 from scalelab.laws.step_time.physics import Configurations
 from scalelab.laws.step_time.points import Points
 from scalelab.laws.step_time.prior import StepTimePrior
-from scalelab.laws.step_time.process import Process
+from scalelab.laws.step_time.process import DiscrepancyProcess
 from scalelab.laws.step_time.shape_fit import ShapeFit
 from scalelab.laws.step_time.shapes import NUM_PARAMETERS, PARAMETERS, Shape, log_time
 
@@ -137,7 +137,7 @@ def test_parameters_of_a_shape_are_recovered(rng):
         time_unit_s=1.0,
         batch_unit=1.0,
     )
-    process = Process.of(measured, np.log([0.01, 0.005, 0.005, 0.005]))
+    process = DiscrepancyProcess.of(measured, np.log([0.01, 0.005, 0.005, 0.005]))
     belief = BELIEFS[Shape.ONE_RING]
     fit = ShapeFit.fit(process, belief, Shape.ONE_RING, belief.mean)
     deviation = np.sqrt(np.diag(np.linalg.inv(fit.information + belief.precision)))

@@ -4,7 +4,7 @@ import pytest
 from scalelab.laws.step_time.physics import (
     NEUTRAL,
     Configurations,
-    Form,
+    ExchangeForm,
     step_time_s,
     terms,
 )
@@ -30,7 +30,7 @@ def parameters(rng, count=100):
 def test_one_device_only_computes(rng):
     values = parameters(rng)
     expected = 3 * (values[:, 0] + values[:, 1] * 4.0 ** values[:, 7])
-    for form in Form:
+    for form in ExchangeForm:
         measured = step_time_s(values, at([1], [1], accumulation=3), form)[:, 0]
         assert measured == pytest.approx(expected)
 
@@ -38,16 +38,16 @@ def test_one_device_only_computes(rng):
 def test_a_hand_worked_ring():
     values = np.array([[1.0, 0.5, 0.1, 2.0, 0.3, 4.0, 0.0, 1.0, 0.0]])
     # compute 1 + 4 * 0.5 = 3; four devices of one node: 6 * 0.1 + 6 / 4 * 2 = 3.6
-    for form in Form:
+    for form in ExchangeForm:
         assert step_time_s(values, at([4], [1]), form).item() == pytest.approx(6.6)
     # two nodes of two: tiered 2 * 0.1 + 2 + 2 * 0.3 + 4, flat 6 * 0.3 + 6 / 4 * 4
-    tiered = step_time_s(values, at([4], [2]), Form.TIERED).item()
+    tiered = step_time_s(values, at([4], [2]), ExchangeForm.TIERED).item()
     assert tiered == pytest.approx(3 + 0.2 + 2 + 0.6 + 4)
-    flat = step_time_s(values, at([4], [2]), Form.FLAT).item()
+    flat = step_time_s(values, at([4], [2]), ExchangeForm.FLAT).item()
     assert flat == pytest.approx(3 + 1.8 + 6)
 
 
-@pytest.mark.parametrize("form", Form)
+@pytest.mark.parametrize("form", ExchangeForm)
 def test_overlap_hides_at_most_one_pass_and_at_most_the_exchange(rng, form):
     values = parameters(rng)
     where = at([8, 8], [1, 2], accumulation=2)
@@ -61,7 +61,7 @@ def test_overlap_hides_at_most_one_pass_and_at_most_the_exchange(rng, form):
     assert (exposed >= exchange - one_pass - 1e-9).all()
 
 
-@pytest.mark.parametrize("form", Form)
+@pytest.mark.parametrize("form", ExchangeForm)
 def test_time_grows_with_batch_devices_and_passes(rng, form):
     values = parameters(rng)
     for small, large in (
@@ -78,11 +78,13 @@ def test_the_bandwidth_term_saturates_and_the_latency_term_does_not():
     transfer = np.array([[0, 0, 0, 0, 0, 1.0, 0, 1, 0]])
     latency = np.array([[0, 0, 0, 0, 1.0, 0, 0, 1, 0]])
     many = at([1024], [1024])
-    assert step_time_s(transfer, many, Form.FLAT).item() < 2
-    assert step_time_s(latency, many, Form.FLAT).item() == pytest.approx(2 * 1023)
+    assert step_time_s(transfer, many, ExchangeForm.FLAT).item() < 2
+    assert step_time_s(latency, many, ExchangeForm.FLAT).item() == pytest.approx(
+        2 * 1023
+    )
 
 
 def test_imbalance_counts_from_two_devices_on():
     values = np.array([[1.0, 0.0, 0, 0, 0, 0, 0, 1, 0.1]])
-    times = step_time_s(values, at([1, 2], [1, 1]), Form.TIERED)
+    times = step_time_s(values, at([1, 2], [1, 1]), ExchangeForm.TIERED)
     assert times.ravel() == pytest.approx([1.0, 1.1])

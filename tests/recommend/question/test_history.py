@@ -5,7 +5,7 @@ from made_up_sweeps import sweep
 from scalelab.errors import FitError, SpecError
 from scalelab.laws.rivals.laws import law_named
 from scalelab.laws.step_time.law import StepTimeLaw
-from scalelab.recommend.question.history import History, Taught
+from scalelab.recommend.question.history import History, LawWithTransfer
 
 ONE_NODE = sweep((1, 2, 4))
 FAR = {"world_size": 16, "num_nodes": 4, "local_batch_size": 16}
@@ -17,7 +17,7 @@ def history(**runs: pd.DataFrame) -> History:
     return found
 
 
-def support(taught: Taught, frame: pd.DataFrame) -> str:
+def support(taught: LawWithTransfer, frame: pd.DataFrame) -> str:
     asked = frame.head(1).assign(**FAR)
     return taught.law.predict(asked, guess=True)["support"].item()
 
@@ -28,10 +28,12 @@ def test_no_runs_are_no_history():
 
 def test_the_note_counts_the_curves_and_names_the_runs():
     other, third = (sweep(workload=name) for name in ("other", "third"))
-    taught = Taught.fit(StepTimeLaw, ONE_NODE, history=history(a=other, b=third))
+    taught = LawWithTransfer.fit(
+        StepTimeLaw, ONE_NODE, history=history(a=other, b=third)
+    )
     assert taught.note == "Step times were also learned from 2 curves of a, b."
     assert support(taught, ONE_NODE) == "extrapolated"
-    alone = Taught.fit(StepTimeLaw, ONE_NODE)
+    alone = LawWithTransfer.fit(StepTimeLaw, ONE_NODE)
     assert alone.note == ""
     assert support(alone, ONE_NODE) == "unsupported"
 
@@ -52,7 +54,7 @@ def test_a_history_of_nothing_related_is_refused(columns):
     with pytest.raises(
         SpecError, match=r"^Nothing can be learned from a: no curve .* Name runs that"
     ):
-        Taught.fit(StepTimeLaw, ONE_NODE, history=history(a=other))
+        LawWithTransfer.fit(StepTimeLaw, ONE_NODE, history=history(a=other))
 
 
 def test_devices_without_a_name_are_those_of_their_run_alone():
@@ -61,25 +63,25 @@ def test_devices_without_a_name_are_those_of_their_run_alone():
         for frame in (ONE_NODE, sweep(workload="other"))
     )
     assert not history(a=other).teaches(unnamed)
-    taught = Taught.fit(StepTimeLaw, unnamed, rest=other)
+    taught = LawWithTransfer.fit(StepTimeLaw, unnamed, rest=other)
     assert support(taught, unnamed) == "extrapolated"
     same_work = unnamed.assign(device_name="H100")
     assert history(a=same_work).teaches(unnamed)
 
 
 def test_rows_of_the_asked_curve_that_were_not_chosen_teach_nothing():
-    taught = Taught.fit(StepTimeLaw, ONE_NODE, rest=sweep(seed=1))
+    taught = LawWithTransfer.fit(StepTimeLaw, ONE_NODE, rest=sweep(seed=1))
     assert support(taught, ONE_NODE) == "unsupported"
 
 
 def test_without_a_step_time_there_is_nothing_to_teach():
     failed = ONE_NODE.assign(outcome="failed")
     with pytest.raises(FitError, match="has a usable step time"):
-        Taught.fit(StepTimeLaw, failed, history=history(a=sweep()))
+        LawWithTransfer.fit(StepTimeLaw, failed, history=history(a=sweep()))
 
 
 def test_a_rival_learns_from_nothing_else():
     usl = law_named("usl")
     with pytest.raises(SpecError, match="'usl' learns from the asked rows alone"):
-        Taught.fit(usl, ONE_NODE, history=history(a=sweep()))
-    assert isinstance(Taught.fit(usl, sweep(), rest=sweep()).law, usl)
+        LawWithTransfer.fit(usl, ONE_NODE, history=history(a=sweep()))
+    assert isinstance(LawWithTransfer.fit(usl, sweep(), rest=sweep()).law, usl)

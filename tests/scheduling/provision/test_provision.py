@@ -183,7 +183,7 @@ def verdict_on(node: str, trial: Trial, outcome: Outcome) -> Verdict:
 def test_the_loss_of_a_node_is_told_as_the_batch_system_tells_it(
     lossy: Scene, words: str, outcome: Outcome
 ) -> None:
-    assert lossy.provision.holds_back(NodeLeft("tls://a:run-1"))
+    assert lossy.provision.defer(NodeLeft("tls://a:run-1"))
     assert lossy.pool.num_devices == 0, "nothing more is placed there"
     lossy.tick(0.1)
     assert lossy.delivered == []
@@ -209,20 +209,20 @@ def test_a_loss_that_nobody_explains_is_news_a_little_later(
         NodeLeft("tls://a:run-1"),
         PartEnded("trial-1", 0, KilledWorker("task", "worker", 0)),
     ]
-    assert all(map(lossy.provision.holds_back, news))
-    assert not lossy.provision.holds_back(PartEnded("trial-2", 0, "{}"))
+    assert all(map(lossy.provision.defer, news))
+    assert not lossy.provision.defer(PartEnded("trial-2", 0, "{}"))
     lossy.tick(1)
     assert lossy.delivered == []
     lossy.tick(20)
     assert lossy.delivered == news
-    assert not any(map(lossy.provision.holds_back, news))
+    assert not any(map(lossy.provision.defer, news))
 
 
 def test_a_loss_is_news_once_the_batch_system_shows_that_the_job_runs_on(
     scene: Callable[..., Scene], lossy: Scene
 ) -> None:
     news = NodeLeft("tls://a:run-1")
-    assert lossy.provision.holds_back(news)
+    assert lossy.provision.defer(news)
     leaving = JobView(state=JobState.RUNNING, reason="COMPLETING", is_leaving=True)
     lossy.tick()
     lossy.see(run_1=leaving)
@@ -230,7 +230,7 @@ def test_a_loss_is_news_once_the_batch_system_shows_that_the_job_runs_on(
     assert lossy.delivered == [], "it may still say how it ended"
     assert lossy.batch.ended == []
     other = scene()
-    assert other.provision.holds_back(news)
+    assert other.provision.defer(news)
     other.begin((2,))
     other.see()
     other.tick()
@@ -290,7 +290,7 @@ def test_losses_in_a_row_come_to_an_end_unless_trials_are_measured_in_between(
     for _ in range(12):
         lose(lucky)
         if len(lucky.batch.requested) % 7 == 0:
-            lucky.provision.worked(None)
+            lucky.provision.record_success(None)
     lucky.tick(200)
     assert len(lucky.batch.requested) == 13
 
