@@ -1,0 +1,136 @@
+"""A registry: the rows of one kind by name, built in or from installed distributions.
+
+A distribution adds a row with an entry point of the group ``scalelab.<kind>``::
+
+    [project.entry-points."scalelab.strategies"]
+    my_strategy = "my_package.rows:MY_STRATEGY"
+
+Distributions are looked through only when a name is not built in, or all names are
+asked for: that takes longer than everything else a command does before it begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Generic, Protocol, TypeVar
+
+from scalelab.errors import SpecError
+from scalelab.inputs.problems import one_of, shown
+
+
+class Row(Protocol):
+    """One of a kind: a small frozen object that rooms ask, and its name in files."""
+
+    @property
+    def name(self) -> str:
+        """What experiments, sites and records call it."""
+        ...
+
+
+R = TypeVar("R", bound=Row)
+
+
+class Registry(Generic[R]):
+    """The rows of one kind, in the order in which they are listed to users.
+
+    Parameters
+    ----------
+    group
+        Group of the entry points that add rows, e.g. ``scalelab.strategies``.
+    row_type
+        Class of the rows.
+    key
+        What users write the name for, e.g. ``parallelism``.
+    built_in
+        The rows that are part of ScaleLab; none from outside replaces one.
+
+    Examples
+    --------
+    >>> from scalelab.kinds.strategies import STRATEGIES
+    >>> STRATEGIES["ddp"].is_synchronous
+    True
+    """
+
+    def __init__(
+        self, group: str, row_type: type[R], *, key: str, built_in: Iterable[R]
+    ) -> None:
+        self.group = group
+        self.key = key
+        self._row_type = row_type
+        self._built_in = {row.name: row for row in built_in}
+        self._loaded: dict[str, R] = {}
+
+    def __getitem__(self, name: str) -> R:
+        """Return the row of this name.
+
+        Raises
+        ------
+        SpecError
+            If there is none, listing those there are; or if what a distribution calls
+            so cannot be loaded, is no row, or is offered twice.
+        """
+        if name in self._built_in:
+            return self._built_in[name]
+        if name not in self._loaded:
+            self._loaded[name] = self._load(name)
+        return self._loaded[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._built_in or name in self._outside
+
+    def __iter__(self) -> Iterator[R]:
+        """Yield every row; those from outside are loaded for it."""
+        return (self[name] for name in self.names)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name there is, the built-in ones first."""
+        outside = sorted(name for name in self._outside if name not in self._built_in)
+        return (*self._built_in, *outside)
+
+    @cached_property
+    def _outside(self) -> Mapping[str, list[EntryPoint]]:
+        found: dict[str, list[EntryPoint]] = {}
+        for entry in entry_points(group=self.group):
+            found.setdefault(entry.name, []).append(entry)
+        return found
+
+    def _load(self, name: str) -> R:
+        offers = self._outside.get(name, [])
+        if not offers:
+            raise SpecError(
+                f"{self.key}={shown(name)} is not known. {one_of(self.names, name)}"
+            )
+        if len({entry.value for entry in offers}) > 1:
+            offered = ", ".join(sorted(entry.value for entry in offers))
+            raise SpecError(
+                f"{self.key}={name} is offered {len(offers)} times: {offered}. "
+                "Uninstall all but one of these distributions."
+            )
+        (entry, *_) = offers
+        try:
+            row = entry.load()
+        except Exception as error:
+            raise SpecError(
+                f"{self.key}={name} cannot be loaded from {entry.value}: "
+                f"{type(error).__name__}: {error}. Mend or uninstall the distribution."
+            ) from error
+        if not isinstance(row, self._row_type) or row.name != name:
+            raise SpecError(
+                f"{self.key}={name}: {entry.value} is no {self._row_type.__name__} of "
+                f"that name but {shown(row)}. Mend or uninstall the distribution."
+            )
+        return row
+
+
+def imported(path: str) -> Any:
+    """Return what a row names by path, ``module:attribute``, importing its module.
+
+    Rows are plain data: what they name may need torch or Dask, which the rooms that ask
+    the row for anything else do not load.
+    """
+    module, _, attribute = path.partition(":")
+    return getattr(import_module(module), attribute)
