@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from scalelab.errors import SpecError
 from scalelab.experiment.batch_sizes import ScalingMode
+from scalelab.experiment.keys import ExperimentKeys
 from scalelab.experiment.program import BUILT_IN_WORKLOADS
+from scalelab.experiment.sections import Metrics, WorkloadChoice
 from scalelab.experiment.trial import TrialKind
 from scalelab.inputs.placeholders import PLACEHOLDERS, placeholders_in
 from scalelab.inputs.problems import one_of, shown
-
-if TYPE_CHECKING:
-    from scalelab.experiment.sections import Metrics, WorkloadChoice
-    from scalelab.experiment.spec import Experiment
 
 PARALLELISM = ("ddp",)
 """Strategies of built-in workloads; a command may call its own what it likes."""
 
 
-def check_experiment(experiment: Experiment) -> None:
+def check_experiment(experiment: ExperimentKeys) -> None:
     """Refuse keys that contradict each other.
 
     Raises
@@ -40,7 +37,7 @@ def check_experiment(experiment: Experiment) -> None:
     _check_warmup(experiment)
 
 
-def _check_program(experiment: Experiment) -> None:
+def _check_program(experiment: ExperimentKeys) -> None:
     if bool(experiment.workload) == bool(experiment.command):
         given = "both given" if experiment.command else "both missing"
         raise SpecError(
@@ -49,7 +46,7 @@ def _check_program(experiment: Experiment) -> None:
         )
 
 
-def _check_workload(experiment: Experiment, workload: WorkloadChoice) -> None:
+def _check_workload(experiment: ExperimentKeys, workload: WorkloadChoice) -> None:
     name = workload.name
     for key in ("env", "metrics"):
         if getattr(experiment, key):
@@ -82,7 +79,7 @@ def _check_workload(experiment: Experiment, workload: WorkloadChoice) -> None:
         )
 
 
-def _check_command(experiment: Experiment) -> None:
+def _check_command(experiment: ExperimentKeys) -> None:
     if experiment.metrics:
         _check_metrics(experiment.metrics)
     valid = {**PLACEHOLDERS, **experiment.options}
@@ -113,7 +110,7 @@ def _check_command(experiment: Experiment) -> None:
         )
 
 
-def _templates(experiment: Experiment) -> Iterator[tuple[str, str]]:
+def _templates(experiment: ExperimentKeys) -> Iterator[tuple[str, str]]:
     yield "command", experiment.command or ""
     for name, value in experiment.env.items():
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name, re.ASCII):
@@ -142,7 +139,7 @@ def _check_metrics(metrics: Metrics) -> None:
         )
 
 
-def _check_devices(experiment: Experiment) -> None:
+def _check_devices(experiment: ExperimentKeys) -> None:
     gpus, nodes, per_node = experiment.gpus, experiment.nodes, experiment.gpus_per_node
     if gpus and (nodes or per_node):
         raise SpecError(
@@ -160,7 +157,7 @@ def _check_devices(experiment: Experiment) -> None:
         )
 
 
-def _check_batches(experiment: Experiment) -> None:
+def _check_batches(experiment: ExperimentKeys) -> None:
     total, local = experiment.global_batch_size, experiment.local_batch_size
     if total is None and local is None:
         raise SpecError(
@@ -184,7 +181,7 @@ def _check_batches(experiment: Experiment) -> None:
         )
 
 
-def _check_warmup(experiment: Experiment) -> None:
+def _check_warmup(experiment: ExperimentKeys) -> None:
     warmup = experiment.learning_rate and experiment.learning_rate.warmup
     if warmup and warmup.epochs:
         if not (experiment.job and experiment.job.samples_per_epoch):

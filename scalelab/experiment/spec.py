@@ -4,152 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
-from pydantic import (
-    Discriminator,
-    Field,
-    PrivateAttr,
-    Tag,
-    model_validator,
-)
+from pydantic import PrivateAttr, model_validator
 
 from scalelab.experiment.batch_sizes import ScalingMode
 from scalelab.experiment.consistency import check_experiment
-from scalelab.experiment.job import Job
-from scalelab.experiment.measure import Measure
+from scalelab.experiment.keys import ExperimentKeys
 from scalelab.experiment.program import (
     BUILT_IN_WORKLOADS,
     CommandProgram,
     Program,
     WorkloadProgram,
 )
-from scalelab.experiment.rates import Rates
-from scalelab.experiment.sections import (
-    AutoBatch,
-    Code,
-    ConfirmAbove,
-    Launcher,
-    Metrics,
-    Precision,
-    WorkloadChoice,
-)
+from scalelab.experiment.sections import Metrics
 from scalelab.experiment.trial import TrialKind
 from scalelab.inputs.document import parse_document, read_document
-from scalelab.inputs.fields import (
-    Count,
-    DeviceCount,
-    EnvironmentValue,
-    Flag,
-    OneOrMany,
-    OptionValue,
-    Section,
-    Seed,
-    Text,
-    Word,
-)
 from scalelab.inputs.problems import validated
 from scalelab.site.profile import Site
 
-Name = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
-AxisName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
 
-
-def _kind_of_batch(value: Any) -> str:
-    return "<auto>" if isinstance(value, str | dict | AutoBatch) else "<sizes>"
-
-
-def _kind_of_site(value: Any) -> str:
-    return "<name>" if isinstance(value, str) else "<inline>"
-
-
-LocalBatch = Annotated[
-    Annotated[AutoBatch, Tag("<auto>")] | Annotated[OneOrMany[Count], Tag("<sizes>")],
-    Discriminator(_kind_of_batch),
-]
-SiteChoice = Annotated[
-    Annotated[Text, Tag("<name>")] | Annotated[Site, Tag("<inline>")],
-    Discriminator(_kind_of_site),
-]
-
-
-class Experiment(Section):
+class Experiment(ExperimentKeys):
     """One question put to the machine: what runs, over which axes, for which job.
 
     Read it with :meth:`from_file`; the fields are the keys of the YAML.
     """
 
-    name: Name = Field(
-        description=(
-            "Name of the run: letters, digits, '_', '.' and '-', at most 64, starting "
-            "with a letter or digit."
-        )
-    )
-    workload: WorkloadChoice | None = Field(
-        default=None, description="Built-in name, module:Class, or {name: ..., ...}."
-    )
-    command: Text | None = Field(
-        default=None, description="Command line with {placeholders}."
-    )
-    launcher: Launcher = Field(
-        default=Launcher.TORCHRUN,
-        description="torchrun: one process per rank; none: one process per trial.",
-    )
-    code: Code | None = Field(default=None, description="Files to take a snapshot of.")
-    env: dict[Text, EnvironmentValue] = Field(
-        default={}, description="Environment variables of a command."
-    )
-    metrics: Metrics | None = Field(
-        default=None, description="Where a command reports its steps."
-    )
-    measure: Measure = Field(default=Measure(), description="What is measured.")
-    job: Job | None = Field(default=None, description="The job to recommend for.")
-    gpus: OneOrMany[DeviceCount] | None = Field(
-        default=None, description="Devices per trial, packed on nodes."
-    )
-    nodes: OneOrMany[DeviceCount] | None = Field(
-        default=None, description="Nodes per trial, with gpus_per_node."
-    )
-    gpus_per_node: OneOrMany[DeviceCount] | None = Field(
-        default=None, description="Devices per node of a trial, with nodes."
-    )
-    node_group: OneOrMany[Word] | None = Field(
-        default=None,
-        description="Node groups of the site to run on; default: its first.",
-    )
-    global_batch_size: OneOrMany[Count] | None = Field(
-        default=None, description="Samples per optimiser step over all ranks."
-    )
-    local_batch_size: LocalBatch | None = Field(
-        default=None, description="Samples per rank per forward pass, or auto."
-    )
-    gradient_accumulation_steps: Count | None = Field(
-        default=None, description="Derived where both batch sizes are given."
-    )
-    learning_rate: Rates | None = Field(
-        default=None, description="A number, or {base, at_batch, rule, warmup}."
-    )
-    parallelism: OneOrMany[Text] = Field(default=("ddp",), description="ddp.")
-    precision: OneOrMany[Precision] = Field(
-        default=(Precision.FP32,), description="fp32, bf16 or fp16."
-    )
-    seed: OneOrMany[Seed] = Field(default=(0,), description="Seeds, 0 to 2**32 - 1.")
-    options: dict[AxisName, OneOrMany[OptionValue]] = Field(
-        default={}, description="Further axes: {argument: [values]}."
-    )
-    scaling: ScalingMode | None = Field(
-        default=None,
-        description="strong: global batch fixed; weak: local batch fixed.",
-    )
-    product: Flag = Field(
-        default=False, description="Run the full grid, not the factorised plan."
-    )
-    site: SiteChoice | None = Field(
-        default=None, description="Name or path of a site profile, or its settings."
-    )
-    confirm_above: ConfirmAbove = Field(
-        default=ConfirmAbove(), description="Cost above which a sweep asks first."
-    )
     _directory: Path = PrivateAttr(default=Path())
 
     @model_validator(mode="after")
