@@ -14,8 +14,8 @@ import argparse
 
 import numpy as np
 import pandas as pd
+from rival_laws import LAWS
 
-from scalelab.laws.rivals.laws import LAWS
 from scalelab.training.workloads.declared_machine import (
     DeclaredMachine,
     declared_step_time,

@@ -24,10 +24,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from learn_prior import learn, machine_of, physical_guess, read_curves
+from rival_laws import LAWS
 from scaling_tasks import Case, cases
 from score_adapter import observations
 
-from scalelab.laws.rivals.laws import LAWS
 from scalelab.laws.rows import configurations
 from scalelab.laws.step_time.ensemble import Part
 from scalelab.laws.step_time.law import StepTimeLaw

@@ -5,7 +5,7 @@ import pytest
 from scalelab.laws.rivals.held_back import HoldBack, held_back_errors
 from scalelab.report.contest import Contest
 
-FEW = ("scalelab", "amdahl", "linear")
+FEW = ("scalelab", "amdahl", "power")
 
 
 @pytest.fixture

@@ -1,13 +1,15 @@
-"""How well each law would have predicted points that were measured: hold them back.
+"""Hold measured points back, and let each law predict them from the other points.
+
+The errors say how far each law can be trusted on these measurements.
 
 >>> import pandas as pd
 >>> rows = pd.DataFrame(
 ...     {"world_size": [1, 2, 4, 8] * 2, "local_batch_size": [8] * 4 + [32] * 4,
 ...      "step_time_s": [.01, .011, .011, .012, .04, .041, .042, .042]}
 ... )
->>> errors = held_back_errors(rows, HoldBack.LARGEST_SCALE, laws=["amdahl", "linear"])
+>>> errors = held_back_errors(rows, HoldBack.LARGEST_SCALE, laws=["amdahl", "pollux"])
 >>> ranking(errors).index.tolist()
-['amdahl', 'linear']
+['pollux', 'amdahl']
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ _ANSWER = ("step_time_s", "step_time_lo_s", "step_time_hi_s", "support")
 
 
 class HoldBack(StrEnum):
-    """Which measured points a law must predict from the others."""
+    """Which measured points are held back, so that a law must predict them."""
 
     LARGEST_SCALE = "largest_scale"
     """The largest world size of a curve."""
@@ -58,7 +60,7 @@ def held_back_errors(
     laws: Sequence[str] = tuple(LAWS),
     interval: float = 0.8,
 ) -> pd.DataFrame:
-    """Predict measured configurations without them, by every law.
+    """Predict the held-back points of every curve by every law.
 
     Parameters
     ----------
@@ -67,7 +69,7 @@ def held_back_errors(
     hold_back
         Which points to hold back; repeats of a configuration are held back together.
     laws
-        Names of :data:`scalelab.laws.rivals.laws.LAWS`.
+        Names of step-time laws, see :data:`scalelab.laws.rivals.laws.LAWS`.
     interval
         Probability mass of the intervals, in (0, 1).
 
@@ -78,13 +80,13 @@ def held_back_errors(
         ``num_nodes``, ``local_batch_size``, ``gradient_accumulation_steps``,
         ``measured_s`` (median over repeats), ``predicted_s``, ``lo_s``, ``hi_s``,
         ``support``, ``error`` (predicted / measured - 1), ``inside`` (the interval
-        holds the measured time) and ``why`` there is no prediction, where there is
-        none: what the points that were kept leave open.
+        holds the measured time) and ``why``, the reason for which the law refused to
+        predict; empty where it did predict.
 
     Raises
     ------
     FitError
-        No curve has points enough to hold some of them back.
+        No curve has enough points to hold some of them back.
     """
     rows = step_time_rows(observations)
     left_out = ", ".join(f"{count} {why}" for why, count in rows.left_out.items())
@@ -121,7 +123,7 @@ def _nothing_to_spare(rows: pd.DataFrame, hold_back: HoldBack) -> str:
 
 
 def ranking(errors: pd.DataFrame) -> pd.DataFrame:
-    """Rank laws by what they got wrong, best first.
+    """Rank laws by the mean size of their errors, smallest first.
 
     Parameters
     ----------
@@ -133,7 +135,7 @@ def ranking(errors: pd.DataFrame) -> pd.DataFrame:
     DataFrame
         By law: ``mean_error``, ``median_error``, ``worst_error`` (absolute, relative),
         ``inside`` (share of measured times in the interval), ``answered`` (share of
-        points the law gave an answer for).
+        held-back points that the law predicted).
     """
     sizes = errors.assign(size=errors["error"].abs())
     groups = sizes.groupby("law")
@@ -173,7 +175,7 @@ def _splits(
 def _contest(
     name: str, kept: pd.DataFrame, held: pd.DataFrame, interval: float
 ) -> pd.DataFrame:
-    """Let one law predict the held-back rows of one curve."""
+    """Fit one law to the kept rows of a curve and predict the held-back ones."""
     medians = held.groupby(list(CONFIGURATION))["step_time_s"].median()
     points = medians.reset_index()
     measured = points.pop("step_time_s")

@@ -1,8 +1,9 @@
-"""Published step-time laws behind the interface of :class:`StepTimeLaw`.
+"""Rival laws: published step-time laws with the interface of :class:`StepTimeLaw`.
 
-They answer wherever they are asked, as their authors' tools do; their intervals are
-those of the scatter around the fit, and say nothing about the error of the form. The
-formulas stand in :mod:`scalelab.laws.rivals.forms`.
+A rival law predicts every configuration it is asked about, as its authors' own tool
+does. Its interval is the scatter of the measured points around the fit, and does not
+cover the error of the formula. The formulas stand in
+:mod:`scalelab.laws.rivals.forms`.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ import pandas as pd
 
 from scalelab.errors import SpecError
 from scalelab.laws.interval import NUM_DRAWS, SEED
-from scalelab.laws.rivals import forms as rival_forms
-from scalelab.laws.rivals import learners as rival_learners
+from scalelab.laws.rivals import forms
+from scalelab.laws.rivals.boosted_trees import BoostedTrees
 from scalelab.laws.rivals.forms import Fitted, RivalForm
 from scalelab.laws.rows import CurveKey
 from scalelab.laws.step_time.law import CurveModel, StepTimeLaw
@@ -33,7 +34,17 @@ _TINY = 1e-9
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RivalCurve:
-    """A form fitted to one curve; implements :class:`CurveModel`."""
+    """A rival law fitted to one curve; implements :class:`CurveModel`.
+
+    Parameters
+    ----------
+    fitted
+        The fitted formula or regressor, in the units of ``points``.
+    scatter
+        Standard deviation of the log step times around it.
+    points, coverage
+        The measured points, and the range of configurations they cover.
+    """
 
     fitted: Fitted
     scatter: float
@@ -42,11 +53,11 @@ class RivalCurve:
 
     @classmethod
     def fit(cls, form: RivalForm, frame: pd.DataFrame) -> RivalCurve:
-        """Fit a form to the rows of one curve."""
+        """Fit a formula or a regressor to the rows of one curve."""
         points = Points.of(frame)
-        micro = np.exp(points.log_time) / points.at.accumulation
-        fitted = form.learn(micro, points.at)
-        residuals = np.log(micro) - np.log(np.maximum(fitted(points.at), _TINY))
+        passes = np.exp(points.log_time) / points.at.accumulation
+        fitted = form.learn(passes, points.at)
+        residuals = np.log(passes) - np.log(np.maximum(fitted(points.at), _TINY))
         used = sum(value > _TINY for value in fitted.coefficients.values())
         freedom = max(len(residuals) - used, 1)
         return cls(
@@ -65,11 +76,11 @@ class RivalCurve:
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
-        """None: these laws never refuse."""
+        """Return no gaps: rival laws never refuse to answer."""
         return ()
 
     def blocking(self, frame: pd.DataFrame) -> tuple[Gap, ...]:
-        """None, likewise."""
+        """Return no gaps: rival laws never refuse to answer."""
         return ()
 
     def support(self, frame: pd.DataFrame) -> np.ndarray:
@@ -77,10 +88,10 @@ class RivalCurve:
         return self.coverage.support(Configurations.of(frame))
 
     def mixture(self, frame: pd.DataFrame) -> Mixture:
-        """Return one normal around the fitted log step times (s)."""
+        """Return one normal distribution around each fitted log step time (s)."""
         at = Configurations.of(frame, self.points.batch_unit)
-        micro = np.maximum(self.fitted(at), _TINY)
-        middle = np.log(micro * at.accumulation * self.points.time_unit_s)
+        passes = np.maximum(self.fitted(at), _TINY)
+        middle = np.log(passes * at.accumulation * self.points.time_unit_s)
         return Mixture(
             weights=np.ones((1, 1)),
             means=middle[None],
@@ -94,11 +105,11 @@ class RivalCurve:
         return np.asarray(middle + self.scatter * noise)
 
     def terms(self, frame: pd.DataFrame) -> Terms | None:
-        """None: these laws name no physical parts."""
+        """Return None: rival laws do not split a step into physical parts."""
         return None
 
     def parameters(self, interval: float) -> pd.DataFrame:
-        """Return the coefficients in units of the typical micro-step and batch."""
+        """Return the coefficients, in units of the curve's typical pass and batch."""
         unknown = float("nan")
         rows = [
             (name, value, unknown, unknown, "relative", True, "")
@@ -109,7 +120,7 @@ class RivalCurve:
 
 
 class RivalLaw(StepTimeLaw):
-    """One published form per curve."""
+    """A law that fits the same formula, or regressor, to each curve."""
 
     form: ClassVar[type[RivalForm]]
 
@@ -125,132 +136,54 @@ class RivalLaw(StepTimeLaw):
 
 
 class AmdahlLaw(RivalLaw):
-    """Amdahl's law with a local batch."""
+    """Amdahl's law, times a straight line in the local batch."""
 
     name = "amdahl"
-    form = rival_forms.Amdahl
+    form = forms.Amdahl
     reference = "t = (a + b1 b) (1 + sigma (n-1)) (Amdahl 1967)"
 
 
 class UslLaw(RivalLaw):
-    """Gunther's universal scalability law with a local batch."""
+    """Gunther's universal scalability law, times a straight line in the local batch."""
 
     name = "usl"
-    form = rival_forms.Usl
+    form = forms.Usl
     reference = "t = (a + b1 b) (1 + sigma (n-1) + kappa n (n-1)) (Gunther 2007)"
 
 
 class PowerLaw(RivalLaw):
-    """A power of the number of devices."""
+    """A power of the number of devices, times a straight line in the local batch."""
 
     name = "power"
-    form = rival_forms.Power
+    form = forms.Power
     reference = "t = (a + b1 b) n^c"
 
 
-class ErnestLaw(RivalLaw):
-    """Ernest's four features."""
-
-    name = "ernest"
-    form = rival_forms.Ernest
-    reference = "t = a + b1 b + b2 log n + b3 (n-1) (Venkataraman et al. 2016)"
-
-
-class ErnestNodesLaw(RivalLaw):
-    """Ernest's features for devices and again for nodes."""
-
-    name = "ernest_nodes"
-    form = rival_forms.ErnestNodes
-    reference = "Ernest, and b4 [m>1] + b5 log m + b6 (m-1) for m nodes"
-
-
-class PaleoLaw(RivalLaw):
-    """Compute and a ring of the slowest link."""
-
-    name = "paleo"
-    form = rival_forms.Paleo
-    reference = "t = a + b1 b + 2 (n-1)/n S per tier (Qi et al. 2017)"
-
-
 class PolluxLaw(RivalLaw):
-    """The throughput half of Pollux' goodput."""
+    """The throughput model of Pollux; its goodput also has a statistical part."""
 
     name = "pollux"
-    form = rival_forms.Pollux
+    form = forms.Pollux
     reference = (
         "t = (C^g + S^g)^(1/g), S = alpha + beta (n-2) per tier (Qiao et al. 2021)"
     )
 
 
-class MedianLaw(RivalLaw):
-    """Five formulas and no choice between them."""
-
-    name = "median"
-    form = rival_forms.Median
-    reference = "median of ernest_nodes, paleo, pollux, power, last_efficiency"
-
-
-class LinearScalingLaw(RivalLaw):
-    """The hope: every device adds as much as the first."""
-
-    name = "linear"
-    form = rival_forms.LinearScaling
-    reference = "t(n) = t of the fewest devices measured"
-
-
-class LastEfficiencyLaw(RivalLaw):
-    """The naive rule: the last measured efficiency stays."""
-
-    name = "last_efficiency"
-    form = rival_forms.LastEfficiency
-    reference = "t(n) = t of the most devices measured"
-
-
-class TreesLaw(RivalLaw):
-    """XGBoost on its own."""
+class XgboostLaw(RivalLaw):
+    """Gradient-boosted trees, without any formula."""
 
     name = "xgboost"
-    form = rival_learners.Trees
+    form = BoostedTrees
     reference = "gradient-boosted trees on log devices, nodes and batches"
-
-
-class ForestLaw(RivalLaw):
-    """A random forest on its own."""
-
-    name = "forest"
-    form = rival_learners.Forest
-    reference = "random forest on log devices, nodes and batches"
-
-
-class ProcessLaw(RivalLaw):
-    """A Gaussian process on its own."""
-
-    name = "gp"
-    form = rival_learners.GaussianProcess
-    reference = "Gaussian process on log devices, nodes and batches"
 
 
 LAWS: Mapping[str, type[StepTimeLaw]] = MappingProxyType(
     {
         law.name: law
-        for law in (
-            StepTimeLaw,
-            AmdahlLaw,
-            UslLaw,
-            PowerLaw,
-            ErnestLaw,
-            ErnestNodesLaw,
-            PaleoLaw,
-            PolluxLaw,
-            MedianLaw,
-            LinearScalingLaw,
-            LastEfficiencyLaw,
-            TreesLaw,
-            ForestLaw,
-            ProcessLaw,
-        )
+        for law in (StepTimeLaw, AmdahlLaw, UslLaw, PowerLaw, PolluxLaw, XgboostLaw)
     }
 )
+"""Step-time laws by the name that ``--law`` takes; the default comes first."""
 
 
 def law_named(name: str) -> type[StepTimeLaw]:

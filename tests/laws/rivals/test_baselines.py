@@ -35,8 +35,9 @@ def test_rivals_answer_with_the_same_interface(name, rows):
     assert law.terms(ASKED) is None
 
 
-def test_the_default_comes_first():
+def test_the_default_comes_first_and_five_rivals_follow():
     assert next(iter(LAWS.values())) is StepTimeLaw
+    assert RIVALS == ["amdahl", "usl", "power", "pollux", "xgboost"]
 
 
 def test_an_unknown_law_lists_the_known_ones():
@@ -52,12 +53,7 @@ def test_an_unknown_law_lists_the_known_ones():
             "usl",
             lambda n, b: (0.01 + 0.002 * b) * (1 + 0.03 * (n - 1) + 5e-4 * n * (n - 1)),
         ),
-        ("ernest", lambda n, b: 0.01 + 0.002 * b + 0.004 * np.log(n) + 0.001 * (n - 1)),
-        ("last_efficiency", lambda n, b: 0.01 + 0.002 * b),
-        ("linear", lambda n, b: 0.01 + 0.002 * b),
         ("power", lambda n, b: (0.01 + 0.002 * b) * n**0.2),
-        ("paleo", lambda n, b: 0.01 + 0.002 * b + 0.02 * 2 * (n - 1) / n),
-        ("ernest_nodes", lambda n, b: 0.01 + 0.002 * b + 0.004 * np.log(n)),
     ],
 )
 def test_each_recovers_the_curve_it_describes(name, time):
@@ -81,9 +77,8 @@ def test_pollux_knows_the_node_boundary():
     assert answer == pytest.approx(expected, rel=0.1)
 
 
-@pytest.mark.parametrize(("name", "worst"), [("xgboost", 0.05), ("forest", 0.2)])
-def test_learners_are_flat_beyond_the_data_and_near_it_within(name, worst, rows, truth):
-    law = law_named(name).fit(rows)
+def test_boosted_trees_are_constant_beyond_the_data_and_near_it_within(rows, truth):
+    law = law_named("xgboost").fit(rows)
     answer = law.predict(ASKED.assign(world_size=[64, 1024], num_nodes=[16, 256]))
     near, far = answer["step_time_s"]
     assert far == pytest.approx(near, rel=0.02)
@@ -91,22 +86,10 @@ def test_learners_are_flat_beyond_the_data_and_near_it_within(name, worst, rows,
     measured = rows[columns].drop_duplicates()
     expected = [truth(n, b) for n, _, b in measured.itertuples(index=False)]
     within = law.predict(measured)["step_time_s"].to_numpy()
-    assert within == pytest.approx(expected, rel=worst)
+    assert within == pytest.approx(expected, rel=0.05)
 
 
-def test_the_median_is_that_of_its_members():
-    frame = table(lambda n, b: (0.01 + 0.002 * b) * (1 + 0.03 * (n - 1)))
-
-    def answer(name):
-        return law_named(name).fit(frame).predict(ASKED)["step_time_s"].to_numpy()
-
-    names = ("ernest_nodes", "paleo", "pollux", "power", "last_efficiency")
-    members = np.array([answer(name) for name in names])
-    assert answer("median") == pytest.approx(np.median(members, axis=0))
-    assert len(set(members[:, 1].round(4))) == len(members), "it is a choice"
-
-
-def test_a_gaussian_process_reads_no_more_rows_than_it_can_bear(rng):
+def test_a_regressor_is_fitted_to_part_of_a_long_table(rng):
     frame = pd.DataFrame(
         {
             "world_size": rng.integers(1, 64, 400),
@@ -114,5 +97,5 @@ def test_a_gaussian_process_reads_no_more_rows_than_it_can_bear(rng):
             "step_time_s": 0.01,
         }
     )
-    answer = law_named("gp").fit(frame).predict(ASKED)
+    answer = law_named("xgboost").fit(frame).predict(ASKED)
     assert answer["step_time_s"].to_numpy() == pytest.approx(0.01, rel=0.01)
