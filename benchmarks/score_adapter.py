@@ -12,8 +12,8 @@ import warnings
 import numpy as np
 import pandas as pd
 from scipy.special import ndtri
+from whole_run_law import WholeRunLaw
 
-from scalelab.laws.convergence.end_to_end import EndToEndLaw
 from scalelab.laws.convergence.law import ConvergenceLaw
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.step_time.prior import StepTimePrior
@@ -82,7 +82,7 @@ def predict_time(
         "time_to_target_s": "time_to_target_s",
     }
     has_reference = reference["global_batch"].nunique() > 1
-    law = EndToEndLaw.fit(
+    law = WholeRunLaw.fit(
         train[list(names)].rename(columns=names),
         runs(reference) if has_reference else None,
     )

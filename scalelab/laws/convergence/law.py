@@ -24,9 +24,9 @@ import pandas as pd
 from scipy.special import ndtr
 
 from scalelab.errors import FitError, NotIdentifiableError, SpecError
-from scalelab.laws.asked import positive, positive_if_given
 from scalelab.laws.convergence.curve import BatchCurve, parameter_rows
 from scalelab.laws.convergence.rows import split_targets, target_rows, with_workers
+from scalelab.laws.input_checks import positive, positive_if_given
 from scalelab.laws.interval import SEED, central, check_mass
 from scalelab.laws.rows import CurveKey, curve_label
 from scalelab.laws.support import Support

@@ -26,9 +26,9 @@ import pandas as pd
 from scipy.special import ndtri
 
 from scalelab.errors import FitError, SpecError
-from scalelab.laws.asked import asked_configurations
 from scalelab.laws.convergence.law import ConvergenceLaw
 from scalelab.laws.convergence.rows import STALE, split_targets, with_workers
+from scalelab.laws.input_checks import checked_configurations
 from scalelab.laws.interval import NUM_DRAWS, SEED, central, check_mass
 from scalelab.laws.rows import (
     cells,
@@ -294,7 +294,7 @@ def _is_fit(validity: object, outcome: object) -> bool:
 
 
 def _with_batch(frame: pd.DataFrame) -> pd.DataFrame:
-    total = asked_configurations(frame)["global_batch_size"]
+    total = checked_configurations(frame)["global_batch_size"]
     return frame.assign(global_batch_size=total)
 
 

@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 
 from scalelab.errors import FitError, SpecError
-from scalelab.laws.asked import positive, positive_if_given
+from scalelab.laws.input_checks import positive, positive_if_given
 from scalelab.laws.memory.peaks import Peaks
 from scalelab.laws.rows import CurveKey, curve_columns, group_rows, numbers
 

@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 from scalelab.errors import FitError, NotIdentifiableError, SpecError
-from scalelab.laws.asked import asked_configurations
+from scalelab.laws.input_checks import checked_configurations
 from scalelab.laws.interval import NUM_DRAWS, SEED, check_mass
 from scalelab.laws.rows import (
     CurveKey,
@@ -281,7 +281,7 @@ class StepTimeLaw:
     def _by_curve(self, frame: pd.DataFrame) -> list[tuple[CurveKey, pd.DataFrame]]:
         """Complete the configurations, indexed by position, and sort them by curve."""
         frame = frame.reset_index(drop=True)
-        completed = asked_configurations(frame)
+        completed = checked_configurations(frame)
         return [
             (self._curve_of(key), completed.loc[part.index])
             for key, part in split_curves(frame).items()

@@ -1,11 +1,9 @@
-"""What laws of the time to a target must obey: the product, and series of runs."""
+"""What the product of both laws must obey, whatever was measured."""
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from scalelab.errors import SpecError
-from scalelab.laws.convergence.end_to_end import EndToEndLaw
 from scalelab.laws.convergence.time_to_target import (
     Factorisation,
     TimeToTargetLaw,
@@ -187,77 +185,3 @@ def test_a_missing_column_says_as_much_as_an_empty_one(column):
     without = TimeToTargetLaw.fit(rows.drop(columns=column), LAW)
     empty = TimeToTargetLaw.fit(rows.assign(**{column: np.nan}), LAW)
     pd.testing.assert_frame_equal(without.predict(AT), empty.predict(AT))
-
-
-FIXED, GROWTH = 0.3, 0.05
-
-
-def series(seed, sizes=(8, 16, 32, 64, 64), batches=(512, 1024, 1024, 2048, 1024)):
-    rng = np.random.default_rng(seed)
-    n, total = np.array(sizes), np.array(batches)
-    step = 0.1 * ((1 - FIXED) * total / n / 32 + FIXED * (n / 64) ** GROWTH)
-    samples = need(total) * np.exp(0.02 * rng.standard_normal(len(n)))
-    time = samples / total * step * np.exp(0.02 * rng.standard_normal(len(n)))
-    columns = {"world_size": n, "global_batch_size": total}
-    return pd.DataFrame(
-        columns | {"samples_to_target": samples, "time_to_target_s": time}
-    )
-
-
-def test_the_shares_of_a_series_lie_inside_their_posterior():
-    inside = []
-    for seed in range(15):
-        law = EndToEndLaw.fit(series(seed))
-        order = np.argsort(law.fixed, kind="stable")
-        mass = np.cumsum(law.weights[order])
-        lo, hi = law.fixed[order][np.searchsorted(mass, [0.05, 0.95])]
-        inside.append(lo <= FIXED <= hi)
-    assert np.mean(inside) > 0.8
-
-
-def test_a_step_of_a_series_rises_with_the_work_and_keeps_its_fixed_share():
-    law = EndToEndLaw.fit(series(0))
-    sizes = [64, 128, 256, 1024, 2**14]
-    steps = law.predict(asked(*((n, 2048) for n in sizes)))["step_time_s"].to_numpy()
-    share = float(law.weights @ law.fixed)
-    assert (np.diff(steps[:4]) < 0).all()
-    assert (steps > 0.5 * share * steps[0]).all()
-    more = law.predict(asked(*((64, b) for b in (512, 1024, 2048, 8192))))
-    assert (np.diff(more["step_time_s"]) > 0).all()
-
-
-def test_a_series_given_twice_counts_once():
-    once, twice = (
-        EndToEndLaw.fit(runs).predict(asked((128, 2048)))
-        for runs in (series(1), pd.concat([series(1), series(1)]))
-    )
-    pd.testing.assert_frame_equal(once, twice)
-
-
-def test_a_row_without_a_number_is_left_out():
-    whole = series(2)
-    holed = pd.concat([whole, whole.iloc[[0]].assign(world_size=np.nan)])
-    at = asked((128, 2048))
-    pd.testing.assert_frame_equal(
-        EndToEndLaw.fit(holed).predict(at), EndToEndLaw.fit(whole).predict(at)
-    )
-
-
-@pytest.mark.parametrize("factor", [0.3, 3.0])
-def test_an_odd_run_counts_the_less_the_further_it_is_from_the_largest(factor):
-    at = asked((128, 2048))
-    plain = EndToEndLaw.fit(series(3)).predict(at)["time_to_target_s"].item()
-    moved = []
-    for place in (0, 2):
-        odd = series(3)
-        odd.loc[place, "time_to_target_s"] *= factor
-        answer = EndToEndLaw.fit(odd).predict(at)["time_to_target_s"].item()
-        moved.append(abs(np.log(answer / plain)))
-    assert moved[0] < 0.6 * moved[1]
-    assert moved[0] < 0.1
-
-
-def test_a_reference_of_two_rules_is_refused():
-    both = pd.concat([series(0).assign(lr_rule=rule) for rule in ("none", "sqrt")])
-    with pytest.raises(SpecError, match="The reference holds 2 convergence curves"):
-        EndToEndLaw.fit(series(0), both)

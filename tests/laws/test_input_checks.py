@@ -3,10 +3,13 @@ import pandas as pd
 import pytest
 
 from scalelab.errors import SpecError
-from scalelab.laws.asked import asked_configurations, positive, positive_if_given
-from scalelab.laws.convergence.end_to_end import EndToEndLaw
 from scalelab.laws.convergence.law import ConvergenceLaw
 from scalelab.laws.convergence.time_to_target import TimeToTargetLaw
+from scalelab.laws.input_checks import (
+    checked_configurations,
+    positive,
+    positive_if_given,
+)
 from scalelab.laws.memory.law import MemoryLaw
 from scalelab.laws.rivals.laws import law_named
 from scalelab.laws.step_time.law import StepTimeLaw
@@ -24,14 +27,12 @@ RUNS = pd.DataFrame(
 )
 LAWS = {
     "convergence": ConvergenceLaw.fit(RUNS),
-    "end_to_end": EndToEndLaw.fit(RUNS),
     "memory": MemoryLaw.fit(RUNS),
     "step_time": StepTimeLaw.fit(RUNS),
     "time_to_target": TimeToTargetLaw.fit(RUNS, law_named("amdahl")),
 }
 NEEDS = {
     "convergence": ["global_batch_size"],
-    "end_to_end": ["world_size", "global_batch_size"],
     "memory": ["local_batch_size"],
     "step_time": ["world_size", "local_batch_size"],
     "time_to_target": ["world_size", "global_batch_size"],
@@ -73,9 +74,7 @@ def test_a_question_beyond_all_machines_is_answered_with_a_number(law):
     assert (numbers >= 0).all()
 
 
-@pytest.mark.parametrize(
-    "law", ["convergence", "end_to_end", "step_time", "time_to_target"]
-)
+@pytest.mark.parametrize("law", ["convergence", "step_time", "time_to_target"])
 @pytest.mark.parametrize("interval", [0, 1, -0.5, 80, np.nan])
 def test_an_interval_is_a_share(law, interval):
     with pytest.raises(SpecError, match=f"interval={interval} must lie between 0"):
@@ -86,9 +85,9 @@ def test_more_nodes_than_devices_are_refused():
     asked = pd.DataFrame(
         {"world_size": [8, 4], "num_nodes": [8, 5], "local_batch_size": 1}
     )
-    assert asked_configurations(asked.iloc[:1])["num_nodes"].item() == 8
+    assert checked_configurations(asked.iloc[:1])["num_nodes"].item() == 8
     with pytest.raises(SpecError, match=r"num_nodes=5.0 \(row 2 of 2\) must be world_"):
-        asked_configurations(asked)
+        checked_configurations(asked)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +96,7 @@ def test_more_nodes_than_devices_are_refused():
 def test_half_a_device_node_or_pass_is_refused(column):
     asked = GOOD.assign(**{column: 0.5})
     with pytest.raises(SpecError, match=f"{column}=0.5 .* must be 1 or more"):
-        asked_configurations(asked)
+        checked_configurations(asked)
 
 
 def test_numbers_are_read_whatever_they_are_written_as():

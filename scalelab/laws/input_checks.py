@@ -1,4 +1,4 @@
-"""Read the numbers of a question; refuse those that no run could have."""
+"""Checks of what a law is asked to predict: configurations that a run could have."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from scalelab.errors import SpecError
 from scalelab.laws.rows import CONFIGURATION, configurations, numbers
 
 
-def asked_configurations(frame: pd.DataFrame) -> pd.DataFrame:
-    """Complete the configurations of a question, see :func:`configurations`.
+def checked_configurations(frame: pd.DataFrame) -> pd.DataFrame:
+    """Complete configurations as :func:`configurations` does, and check each value.
 
     Raises
     ------
     SpecError
-        A column is absent, a value is no positive number, or there are more nodes than
-        devices.
+        A column is missing, a value is not a positive number, or there are more nodes
+        than devices.
     """
     completed = configurations(frame)
     for name in CONFIGURATION:
@@ -27,28 +27,31 @@ def asked_configurations(frame: pd.DataFrame) -> pd.DataFrame:
             known, rule = values >= 1, "1 or more"
         _refuse(completed, name, ~(np.isfinite(values) & known), rule)
     idle = completed["num_nodes"].to_numpy() > completed["world_size"].to_numpy()
-    _refuse(completed, "num_nodes", idle, "world_size at most: a node has a device")
+    _refuse(completed, "num_nodes", idle, "world_size at most: every node has a device")
     return completed
 
 
 def positive(frame: pd.DataFrame, name: str) -> np.ndarray:
-    """Return a column of a question as positive, finite floats, shape (n_rows,).
+    """Return a column as positive, finite floats, shape (n_rows,).
 
     Raises
     ------
     SpecError
-        The column is absent, or a value is something else.
+        The column is missing, or a value is not a positive number.
     """
     if name not in frame.columns and len(frame):
         known = sorted(map(str, frame.columns))[:12]
-        raise SpecError(f"The question has the columns {known}; it needs {name}.")
+        raise SpecError(
+            f"The configurations have the columns {known}, but the law needs {name}. "
+            "Add that column."
+        )
     values = numbers(frame, name)
     _refuse(frame, name, ~(np.isfinite(values) & (values > 0)), "a positive number")
     return values
 
 
 def positive_if_given(frame: pd.DataFrame, name: str) -> np.ndarray:
-    """Return the same of a column that may be absent or have gaps, there NaN."""
+    """Return a column as :func:`positive` does, NaN where a value is missing."""
     if name not in frame.columns:
         return np.full(len(frame), np.nan)
     values = numbers(frame, name)
@@ -62,5 +65,5 @@ def _refuse(frame: pd.DataFrame, name: str, wrong: np.ndarray, rule: str) -> Non
         row = int(wrong.argmax())
         raise SpecError(
             f"{name}={frame[name].iloc[row]} (row {row + 1} of {len(frame)}) must be "
-            f"{rule}. Ask about what a run could have."
+            f"{rule}. Correct the value."
         )

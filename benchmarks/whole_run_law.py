@@ -1,4 +1,4 @@
-r"""Time to target along a series of whole runs, where everything changes with scale.
+r"""A law for the time to target along a series of whole runs; only benchmarks ask it.
 
 Published series, and sweeps that measured nothing but whole runs, hold a few points at
 which devices, batch, parallelism and software changed together: too little for the
@@ -25,8 +25,8 @@ import numpy as np
 import pandas as pd
 
 from scalelab.errors import FitError, SpecError
-from scalelab.laws.asked import positive
 from scalelab.laws.convergence.law import ConvergenceLaw
+from scalelab.laws.input_checks import positive
 from scalelab.laws.interval import NUM_DRAWS, SEED, central, check_mass
 from scalelab.laws.rows import numbers
 
@@ -41,13 +41,13 @@ _LEVEL_BELIEF, _LEVEL_SPREAD = 0.04, 0.1  # of one's own samples against a refer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class EndToEndLaw:
+class WholeRunLaw:
     """Whole runs of one job along a series of scales.
 
     Parameters
     ----------
     weights, fixed, growth, log_step : ndarray, shape (n_grid,)
-        CurvePosterior over the grid, and the reference step it implies (log seconds).
+        Posterior weights over the grid, and the reference step it implies (log seconds).
     devices, samples_per_device
         Of the reference run.
     convergence
@@ -69,7 +69,7 @@ class EndToEndLaw:
     @classmethod
     def fit(
         cls, runs: pd.DataFrame, reference: pd.DataFrame | None = None
-    ) -> EndToEndLaw:
+    ) -> WholeRunLaw:
         """Fit a series.
 
         Parameters
