@@ -28,7 +28,7 @@ from rival_laws import LAWS
 from scaling_tasks import Case, cases
 from score_adapter import observations
 
-from scalelab.laws.rows import configurations
+from scalelab.laws.rows import configurations, step_time_rows
 from scalelab.laws.step_time.ensemble import Part
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.step_time.physics import Configurations
@@ -60,7 +60,7 @@ def ours(
     def answer(case: Case) -> pd.DataFrame:
         prior = StepTimePrior(beliefs=beliefs(case))
         if relatives and case.others is not None:
-            prior = prior.taught_by(observations(case.others))
+            prior = prior.updated(step_time_rows(observations(case.others)).curves)
         law = StepTimeLaw.fit(observations(case.train), prior=prior)
         query = observations(case.query)
         return predict(law, query) if predict else law.predict(query, guess=True)

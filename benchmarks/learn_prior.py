@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 from score_adapter import observations
 
-from scalelab.laws.rows import split_curves, step_time_rows
+from scalelab.laws.rows import step_time_rows
 from scalelab.laws.step_time.ensemble import Ensemble
 from scalelab.laws.step_time.points import Points
 from scalelab.laws.step_time.prior import SHARE_OF_MACHINE
@@ -120,7 +120,7 @@ def read_curves(table: pd.DataFrame) -> list[Curve]:
     """Return the curves of a published table, weighed by machine."""
     found = []
     for _, part in table.groupby(machine_of(table)):
-        curves = split_curves(step_time_rows(observations(part)).frame)
+        curves = step_time_rows(observations(part)).curves
         for frame in curves.values():
             points = Points.of(frame)
             weight = WEIGHT_OF_MANY if len(points) >= MANY_POINTS else 1.0

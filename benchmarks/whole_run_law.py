@@ -47,7 +47,7 @@ class WholeRunLaw:
     Parameters
     ----------
     weights, fixed, growth, log_step : ndarray, shape (n_grid,)
-        Posterior weights over the grid, and the reference step it implies (log seconds).
+        Posterior weights over the grid, and the reference step (log seconds) there.
     devices, samples_per_device
         Of the reference run.
     convergence

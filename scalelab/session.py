@@ -30,6 +30,7 @@ from scalelab.running.sweep import Sweep
 if TYPE_CHECKING:
     import pandas as pd
 
+    from scalelab.laws.rows import FitRows
     from scalelab.laws.step_time.law import StepTimeLaw
     from scalelab.recommend.answer.kept import Question
     from scalelab.recommend.answer.recommendation import Recommendation
@@ -164,6 +165,13 @@ class Run:
         return self._store.observations()
 
     @cached_property
+    def _fit_rows(self) -> FitRows:
+        """The observations, prepared once for the laws and the report."""
+        from scalelab.laws.rows import step_time_rows
+
+        return step_time_rows(self.observations)
+
+    @cached_property
     def _state(self) -> Mapping[str, Any]:
         """What the records were like when they were first looked at."""
         return self._store.state
@@ -184,9 +192,7 @@ class Run:
         from scalelab.recommend.question.history import LawWithTransfer
 
         history = self._history(learn_from)
-        return LawWithTransfer.fit(
-            law_named(law), self.observations, history=history
-        ).law
+        return LawWithTransfer.fit(law_named(law), self._fit_rows, history=history).law
 
     def recommend(
         self,
@@ -279,7 +285,8 @@ class Run:
         from scalelab.recommend.by_group import answer
 
         frame = self._answering(question.limits.target)
-        return answer(question, frame, self._homes, self._history(question.learn_from))
+        rows = self._fit_rows if frame is self.observations else frame
+        return answer(question, rows, self._homes, self._history(question.learn_from))
 
     def _history(self, learn_from: Sequence[str | Path]) -> History | None:
         from scalelab.recommend.question.history import History
@@ -359,7 +366,7 @@ class Run:
 
         found = self.answer()
         answer = None if isinstance(found, Exception) else found
-        return Figures(self.observations, answer)
+        return Figures(self._fit_rows, answer)
 
     def write_report(self, path: Path | None = None) -> Path:
         """Write the report and return its path.
@@ -382,7 +389,7 @@ class Run:
         write_report(
             target,
             answer,
-            self.observations,
+            self._fit_rows,
             title=self.name,
             experiment_text=self.experiment_text,
             without_answer="" if answer else str(found),

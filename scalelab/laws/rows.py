@@ -1,10 +1,11 @@
-"""Choose and tidy the observations a law is fitted to; count what is left out."""
+"""Prepare observations for a law: which rows are fit for it, on which curves."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -39,16 +40,64 @@ _USABLE_OUTCOMES = ("completed", "target_not_reached")
 CurveKey = tuple[tuple[str, Scalar], ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class FitRows:
-    """Rows fit for a law, and how many were left out for which reason."""
+    """Observations prepared for step-time laws, once for everyone who reads them.
 
-    frame: pd.DataFrame
-    left_out: Mapping[str, int]
+    Parameters
+    ----------
+    observations
+        The observations as they were measured, with an index of distinct numbers.
+    completed
+        By the same index, what a law reads of each observation: the curve columns, the
+        configuration columns, ``step_time_s`` and ``gradient_bytes``.
+    reasons
+        By the same index, why an observation is unfit for a law; empty where it is fit.
+    """
+
+    observations: pd.DataFrame
+    completed: pd.DataFrame
+    reasons: pd.Series
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """The rows of ``completed`` that are fit for a law, each measurement once."""
+        fit = self.completed[self.reasons == ""]
+        identity = [*curve_columns(fit), *CONFIGURATION, "step_time_s"]
+        return fit.drop_duplicates(identity)
+
+    @cached_property
+    def curves(self) -> Mapping[CurveKey, pd.DataFrame]:
+        """The fit rows of each curve."""
+        return split_curves(self.frame) if len(self.frame) else {}
+
+    @property
+    def left_out(self) -> Mapping[str, int]:
+        """Number of observations that are unfit, by reason."""
+        return dict(Counter(reason for reason in self.reasons if reason))
+
+    def take(self, index: pd.Index) -> FitRows:
+        """Return some of the observations, named by their index."""
+        return FitRows(
+            observations=self.observations.loc[index],
+            completed=self.completed.loc[index],
+            reasons=self.reasons.loc[index],
+        )
+
+
+Observed = pd.DataFrame | FitRows
+"""Rows of the observations frame, as measured or already prepared."""
+
+
+def prepared(observations: Observed) -> FitRows:
+    """Return observations prepared for step-time laws; prepared ones unchanged."""
+    if isinstance(observations, FitRows):
+        return observations
+    return step_time_rows(observations)
 
 
 def curve_columns(observations: pd.DataFrame) -> list[str]:
-    """Return the columns that separate curves: everything held fixed along one."""
+    """Return the columns that separate curves: what is held fixed along a curve."""
     options = [
         str(name)
         for name in observations.columns
@@ -59,14 +108,14 @@ def curve_columns(observations: pd.DataFrame) -> list[str]:
 
 
 def split_curves(frame: pd.DataFrame) -> dict[CurveKey, pd.DataFrame]:
-    """Split rows into curves; a key names only the columns that have a value."""
+    """Split rows into curves; the key of a curve leaves out missing values."""
     return group_rows(frame, curve_columns(frame))
 
 
 def group_rows(
     frame: pd.DataFrame, columns: Sequence[str]
 ) -> dict[CurveKey, pd.DataFrame]:
-    """Group rows by columns, missing values left out of the keys; keys sorted."""
+    """Group rows by columns, sorted by key; keys leave out missing values."""
     if not columns:
         return {(): frame}
     curves: dict[CurveKey, list[int]] = {}
@@ -88,7 +137,7 @@ def _is_missing(value: object) -> bool:
 
 
 def curve_label(key: CurveKey, keys: Iterable[CurveKey]) -> str:
-    """Name a curve by the columns in which it differs from the others."""
+    """Return a label: the columns in which a curve differs from other curves."""
     others = [dict(other) for other in keys]
     differing = [
         f"{name.removeprefix(OPTION_PREFIX)}={value}"
@@ -99,7 +148,7 @@ def curve_label(key: CurveKey, keys: Iterable[CurveKey]) -> str:
 
 
 def invalid_reasons(value: object) -> tuple[str, ...]:
-    """Read a ``validity`` cell: a list of reasons, a text, or missing."""
+    """Return the reasons in a ``validity`` cell: a list, a text, or missing."""
     if isinstance(value, str):
         return tuple(part for part in value.replace(",", " ").split() if part)
     if isinstance(value, (list, tuple, np.ndarray)):
@@ -121,9 +170,10 @@ def configurations(frame: pd.DataFrame) -> pd.DataFrame:
     Parameters
     ----------
     frame
-        At least ``world_size`` and one of ``local_batch_size`` and
-        ``global_batch_size``. Missing ``num_nodes`` follow from ``gpus_per_node``, else
-        1; missing ``gradient_accumulation_steps`` are 1.
+        Has at least ``world_size`` and one of ``local_batch_size`` and
+        ``global_batch_size``. Where ``num_nodes`` is missing, it follows from
+        ``gpus_per_node``, else it is 1; where ``gradient_accumulation_steps`` is
+        missing, it is 1.
 
     Returns
     -------
@@ -134,7 +184,7 @@ def configurations(frame: pd.DataFrame) -> pd.DataFrame:
     Raises
     ------
     SpecError
-        A required column is absent.
+        A required column is missing.
     """
     batches = ("local_batch_size", "global_batch_size")
     if "world_size" not in frame.columns or not set(batches) & set(frame.columns):
@@ -168,14 +218,14 @@ def configurations(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def step_time_rows(observations: pd.DataFrame) -> FitRows:
-    """Choose the rows whose step time may be fitted.
+    """Complete the observations and find out which step times may be fitted.
 
-    Returns
-    -------
-    FitRows
-        The curve columns, the configuration columns, ``step_time_s`` and, where
-        recorded, ``gradient_bytes``. A row given twice counts once.
+    Parameters
+    ----------
+    observations
+        Rows of the observations frame, in any order and with any index.
     """
+    observations = observations.reset_index(drop=True)
     completed = configurations(observations)
     world = completed["world_size"].to_numpy()
     step_time = numbers(observations, "step_time_s")
@@ -201,15 +251,15 @@ def step_time_rows(observations: pd.DataFrame) -> FitRows:
     frame = pd.concat([observations[columns], completed], axis=1)
     frame["step_time_s"] = step_time
     frame["gradient_bytes"] = numbers(observations, "gradient_bytes")
-    kept = frame[np.array([not reason for reason in reasons], dtype=bool)]
     return FitRows(
-        frame=kept.drop_duplicates([*columns, *CONFIGURATION, "step_time_s"]),
-        left_out=dict(Counter(reason for reason in reasons if reason)),
+        observations=observations,
+        completed=frame,
+        reasons=pd.Series(reasons, index=frame.index, dtype=object),
     )
 
 
 def cells(frame: pd.DataFrame, name: str) -> Sequence[object]:
-    """Return a column's values; None for each row where there is no such column."""
+    """Return the values of a column; None for each row if the column is missing."""
     return frame[name].tolist() if name in frame.columns else [None] * len(frame)
 
 

@@ -17,13 +17,7 @@ from scalelab.laws.convergence.time_to_target import (
     measured_factorisation,
 )
 from scalelab.laws.rivals.laws import law_named
-from scalelab.laws.rows import (
-    CONFIGURATION,
-    CurveKey,
-    numbers,
-    split_curves,
-    step_time_rows,
-)
+from scalelab.laws.rows import CONFIGURATION, FitRows, Observed, numbers, prepared
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.support import Gap, Support
 from scalelab.recommend.answer.recommendation import (
@@ -47,12 +41,13 @@ from scalelab.recommend.question.memory_room import MemoryRoom
 from scalelab.recommend.question.objective import Choice, Constraints, choose
 from scalelab.recommend.question.subject import AskedCurves, choose_subject
 
-# world sizes below which the answer stays among the measured ones, unless others tell
+# with fewer world sizes, and no other curve that says how the machine scales, only
+# measured allocations are recommended
 _MIN_SIZES = 3
 
 
 def recommend(
-    observations: pd.DataFrame,
+    observations: Observed,
     job: Job | None,
     *,
     constraints: Constraints | None = None,
@@ -86,7 +81,7 @@ def recommend(
     devices_on_node
         Devices that a node holds; None: as many as one was measured with.
     history
-        Other runs to learn step times from.
+        Other runs that inform the step-time law; None: there are none.
 
     Returns
     -------
@@ -99,30 +94,31 @@ def recommend(
     FitError
         No row has a usable step time, or the target was not measured.
     SpecError
-        The observations mix workloads or devices, the law is unknown, or nothing can be
-        learned from the history.
+        The observations mix workloads or devices, the law is unknown, or no curve in
+        the history is related to an asked one.
     """
     limits = constraints or Constraints()
-    subject = choose_subject(observations, select or {})
-    rest = observations[~observations.index.isin(subject.frame.index)]
-    taught = LawWithTransfer.fit(
-        law_named(law), subject.frame, rest=rest, history=history
-    )
-    rows = step_time_rows(subject.frame).frame
-    need = SampleNeed.of(subject.lessons, job, limits.target)
+    every = prepared(observations)
+    subject = choose_subject(every.observations, select or {})
+    rows = every.take(subject.frame.index)
+    index = every.observations.index
+    rest = every.take(index[~index.isin(subject.frame.index)])
+    fitted = LawWithTransfer.fit(law_named(law), rows, rest=rest, history=history)
+    need = SampleNeed.of(subject.every_group, job, limits.target)
+    whole = every.take(subject.every_group.index)
     evidence = _Evidence(
         subject=subject,
-        taught=taught,
+        fitted=fitted,
         need=need,
-        factorisation=measured_factorisation(subject.lessons, law_named(law))
+        factorisation=measured_factorisation(whole, law_named(law))
         if need.uses_law
         else None,
         rows=rows,
-        rule=BatchRule.of(rows),
+        rule=BatchRule.of(rows.frame),
         memory=MemoryRoom.of(subject.frame),
     )
-    where = places(rows, allocations, devices_on_node)
-    asked = _fitting(candidates(evidence.curves, where, evidence.rule), evidence)
+    where = places(rows.frame, allocations, devices_on_node)
+    asked = _fitting(candidates(rows.curves, where, evidence.rule), evidence)
     gaps = evidence.law.blocking(_in_reach(asked, within) if evidence.is_few else asked)
     if evidence.is_few:
         asked = asked[_is_measured(asked, rows)].reset_index(drop=True)
@@ -135,43 +131,39 @@ def recommend(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Evidence:
-    """What was measured, and the laws fitted to it."""
+    """The measurements that an answer rests on, and the laws fitted to them."""
 
     subject: AskedCurves
-    taught: LawWithTransfer
+    fitted: LawWithTransfer
     need: SampleNeed
     factorisation: Factorisation | None
-    rows: pd.DataFrame
+    rows: FitRows
     rule: BatchRule
     memory: MemoryRoom
 
     @property
     def law(self) -> StepTimeLaw:
-        return self.taught.law
+        return self.fitted.law
 
     @property
     def correction(self) -> np.ndarray:
-        """What a product of both laws is multiplied by, shape (n_draws, 1)."""
+        """Factors that correct the product of both laws, shape (n_draws, 1)."""
         if self.factorisation is None:
             return np.ones((1, 1))
         return np.asarray(np.exp(self.factorisation.draws()))
 
     @property
-    def curves(self) -> dict[CurveKey, pd.DataFrame]:
-        return split_curves(self.rows)
-
-    @property
     def num_sizes(self) -> int:
-        return int(self.rows["world_size"].nunique())
+        return int(self.rows.frame["world_size"].nunique())
 
     @property
     def is_few(self) -> bool:
-        return self.num_sizes < _MIN_SIZES and not self.taught.knows_scale
+        return self.num_sizes < _MIN_SIZES and not self.fitted.determines_scaling
 
     @property
     def swept(self) -> list[str]:
         """Columns in which the curves differ."""
-        curves = [dict(key) for key in self.curves]
+        curves = [dict(key) for key in self.rows.curves]
         names = list(dict.fromkeys(name for curve in curves for name in curve))
         return [n for n in names if len({str(c.get(n)) for c in curves}) > 1]
 
@@ -242,7 +234,7 @@ def _answer(
         left_out=law.left_out,
         left_out_of_convergence=need.law.left_out if need.law else {},
         num_observations=len(subject.frame),
-        sweep_gpu_hours=_sweep_cost(subject.lessons),
+        sweep_gpu_hours=_sweep_cost(subject.every_group),
         is_emulated=subject.is_emulated,
         law=law.name,
         formula=law.reference,
@@ -258,8 +250,8 @@ def _fitting(asked: pd.DataFrame, evidence: _Evidence) -> pd.DataFrame:
     return chosen
 
 
-def _is_measured(asked: pd.DataFrame, rows: pd.DataFrame) -> np.ndarray:
-    known = rows[list(CONFIGURATION)].drop_duplicates().astype(int)
+def _is_measured(asked: pd.DataFrame, rows: FitRows) -> np.ndarray:
+    known = rows.frame[list(CONFIGURATION)].drop_duplicates().astype(int)
     found = asked.merge(known, how="left", indicator=True)["_merge"]
     return (found == "both").to_numpy(bool)
 
@@ -296,8 +288,8 @@ def _notes(evidence: _Evidence, chosen: OutlookRow) -> tuple[str, ...]:
             f"Only {evidence.num_sizes} {were} measured: the answer is among the "
             "measured allocations."
         )
-    if evidence.taught.note:
-        notes.append(evidence.taught.note)
+    if evidence.fitted.note:
+        notes.append(evidence.fitted.note)
     if evidence.factorisation is not None:
         notes.append(evidence.factorisation.describe())
     batch = chosen.batch.global_batch_size

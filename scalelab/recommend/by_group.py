@@ -11,7 +11,7 @@ import pandas as pd
 from scalelab.errors import FitError, SpecError
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
-from scalelab.laws.rows import numbers
+from scalelab.laws.rows import FitRows, Observed, numbers, prepared
 from scalelab.recommend.advice import recommend
 from scalelab.recommend.answer.kept import Question
 from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
@@ -24,8 +24,8 @@ from scalelab.recommend.question.subject import NODE_GROUP
 
 def answer(
     question: Question,
-    observations: pd.DataFrame,
-    homes: Mapping[str | None, RunSite],
+    observations: Observed,
+    sites: Mapping[str | None, RunSite],
     history: History | None = None,
 ) -> Recommendation:
     """Answer for each node group that was measured, and return the best answer.
@@ -36,10 +36,10 @@ def answer(
         What is asked.
     observations
         Rows of the observations frame.
-    homes
-        Where the sweep ran, by node group; see :meth:`RunSite.by_group`.
+    sites
+        The site of the sweep by node group, see :meth:`RunSite.by_group`.
     history
-        Other runs to learn step times from; it need not be related to every group.
+        Other runs that inform the step-time law of the node groups related to them.
 
     Raises
     ------
@@ -48,12 +48,13 @@ def answer(
     """
     answers: dict[str | None, Recommendation] = {}
     problems: dict[str | None, FitError | SpecError] = {}
-    groups = _groups(observations, question.select)
-    told = _histories(history, observations, groups)
+    rows = prepared(observations)
+    groups = _groups(rows.observations, question.select)
+    histories = _histories(history, rows, groups)
     for group in groups:
         try:
             answers[group] = _in_group(
-                question, observations, group, homes.get(group), told[group]
+                question, rows, group, sites.get(group), histories[group]
             )
         except (FitError, SpecError) as error:
             problems[group] = error
@@ -85,41 +86,46 @@ def _groups(
 
 
 def _histories(
-    history: History | None, observations: pd.DataFrame, groups: Sequence[str | None]
+    history: History | None, rows: FitRows, groups: Sequence[str | None]
 ) -> Mapping[str | None, History | None]:
-    """Return what each group can learn from; where none can, each refuses it."""
-    told = [
+    """Return the history for each group that it informs.
+
+    If it informs none, every group gets it and refuses it with its own message.
+    """
+    informed = [
         group
         for group in groups
-        if history is not None and history.teaches(_rows_of(group, observations))
+        if history is not None and history.informs(_rows_of(group, rows))
     ]
-    return {each: history if each in told or not told else None for each in groups}
+    return {
+        each: history if each in informed or not informed else None for each in groups
+    }
 
 
-def _rows_of(group: str | None, observations: pd.DataFrame) -> pd.DataFrame:
+def _rows_of(group: str | None, rows: FitRows) -> FitRows:
     if group is None:
-        return observations
-    chosen: pd.DataFrame = observations[
-        (observations[NODE_GROUP] == group).fillna(False)
-    ]
-    return chosen
+        return rows
+    frame = rows.observations
+    return rows.take(frame.index[(frame[NODE_GROUP] == group).fillna(False)])
 
 
 def _in_group(
     question: Question,
-    observations: pd.DataFrame,
+    rows: FitRows,
     group: str | None,
-    home: RunSite | None,
+    run_site: RunSite | None,
     history: History | None,
 ) -> Recommendation:
-    own, select = _rows_of(group, observations), question.select
+    own, select = _rows_of(group, rows).observations, question.select
     if group is not None:
         select = {**select, NODE_GROUP: group}
-    gpus, site = question.gpus, home.site if home else None
+    gpus, site = question.gpus, run_site.site if run_site else None
     on_node = site.gpus_per_node if site else None
-    within = home.machine(numbers(own, "world_size")) if home and not gpus else None
+    within = None
+    if run_site and not gpus:
+        within = run_site.machine(numbers(own, "world_size"))
     return recommend(
-        observations,
+        rows,
         question.job,
         constraints=replace(
             question.limits, price=Price.of(site, question.price_per_gpu_hour_usd)

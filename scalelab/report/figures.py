@@ -9,6 +9,7 @@ from types import MappingProxyType
 import pandas as pd
 import plotly.graph_objects as go
 
+from scalelab.laws.rows import Observed
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.report import budget, phases, samples, scaling, scaling_figures
 from scalelab.report.labels import Labels
@@ -104,7 +105,7 @@ class Figures:
 
     Parameters
     ----------
-    observations : DataFrame
+    observations
         See ``records.columns``.
     recommendation
         Adds the law, its bands and the whole job's time; without it the figures show
@@ -112,7 +113,7 @@ class Figures:
     """
 
     def __init__(
-        self, observations: pd.DataFrame, recommendation: Recommendation | None = None
+        self, observations: Observed, recommendation: Recommendation | None = None
     ) -> None:
         self._subject = ReportSubject.of(observations, recommendation)
 

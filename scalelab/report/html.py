@@ -22,6 +22,7 @@ from scalelab.inputs.numerals import (
     probability,
 )
 from scalelab.inputs.outcome import Outcome
+from scalelab.laws.rows import Observed
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.prediction.steadiness import steadiness
 from scalelab.records.attempt_io import write_atomically
@@ -50,7 +51,7 @@ class DrawnPlot:
 
 def render(
     recommendation: Recommendation | None,
-    observations: pd.DataFrame,
+    measured: Observed,
     *,
     title: str,
     experiment_text: str | None = None,
@@ -65,7 +66,7 @@ def render(
     ----------
     recommendation
         The answer; None where there is none.
-    observations : DataFrame
+    measured
         One row per attempt, see ``records.columns``.
     title
         The run's name.
@@ -81,7 +82,8 @@ def render(
     provenance
         Further facts about where the run was made, by name.
     """
-    subject = ReportSubject.of(observations, recommendation)
+    subject = ReportSubject.of(measured, recommendation)
+    observations = subject.observations
     plots = {plot.name: plot for plot in _drawn(subject)}
     environment = Environment(
         loader=PackageLoader("scalelab.report"),
@@ -117,7 +119,7 @@ def render(
 def write_report(
     path: Path,
     recommendation: Recommendation | None,
-    observations: pd.DataFrame,
+    measured: Observed,
     **options: Any,
 ) -> None:
     """Write the report whole or not at all; ``options`` go to :func:`render`.
@@ -127,7 +129,7 @@ def write_report(
     StoreError
         If the file cannot be written.
     """
-    text = render(recommendation, observations, **options)
+    text = render(recommendation, measured, **options)
     write_atomically(path, text.encode())
 
 
@@ -243,11 +245,11 @@ def _limits(
 ) -> dict[str, Any]:
     check = trials.product_check_table(subject)
     many = subject.num_curves > 1
-    steady = steadiness(subject.observations)
+    steady = steadiness(subject.fit_rows)
     return {
         "left_out": _left_out(recommendation) if recommendation else [],
         "memory": trials.memory_table(subject.observations),
         "steadiness": steady.sentences if steady else (),
         "product_check": TextTable.of(check) if len(check) else None,
-        "curves": trials.curve_table(subject.observations) if many else None,
+        "curves": trials.curve_table(subject) if many else None,
     }

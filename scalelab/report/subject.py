@@ -1,4 +1,4 @@
-"""What a report is about: one curve among the observations, and the plan along it."""
+"""The curve that a report shows, and the recommended plan along it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from scalelab.inputs.document import Scalar
-from scalelab.laws.rows import split_curves, step_time_rows
+from scalelab.laws.rows import CurveKey, FitRows, Observed, prepared, split_curves
 from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
 from scalelab.records.columns import OPTION_PREFIX
 from scalelab.report.labels import ALLOCATION, BATCH, Labels, label
@@ -32,49 +32,61 @@ class ReportSubject:
     labels
         Words that go with its numbers.
     rows : DataFrame
-        Usable observations of the curve: the columns of ``laws.rows.step_time_rows``,
+        Usable observations of the curve: the columns of ``laws.rows.FitRows.frame``,
         the interval and the phases of the step, ``throughput_samples_per_s``, and
         ``is_planned``: the batch arithmetic is that of the plan at this allocation.
     plan
         The recommendation's rows by world size; empty without a recommendation.
-    observations : DataFrame
-        Everything that was observed, see ``records.columns``.
-    num_curves
-        Curves among the usable observations; only one of them is shown.
+    fit_rows
+        All observations, prepared for the laws.
+    curves
+        Usable observations by curve; only one of the curves is shown.
     """
 
     labels: Labels
     rows: pd.DataFrame
     plan: tuple[OutlookRow, ...]
-    observations: pd.DataFrame
-    num_curves: int
+    fit_rows: FitRows
+    curves: Mapping[CurveKey, pd.DataFrame]
 
     @classmethod
     def of(
-        cls, observations: pd.DataFrame, recommendation: Recommendation | None = None
+        cls, observations: Observed, recommendation: Recommendation | None = None
     ) -> ReportSubject:
         """Choose the recommended curve, else the one measured at most counts.
 
         Parameters
         ----------
-        observations : DataFrame
-            See ``records.columns``.
+        observations
+            All observations, see ``records.columns``; best those that were prepared for
+            the recommendation.
         recommendation
-            None where there is none.
+            The answer to report; None where there is none.
         """
-        usable = usable_rows(observations)
+        fit_rows = prepared(observations)
+        usable = _usable_rows(fit_rows)
         curves = split_curves(usable)
         if recommendation is None:
             rows = _planned_by_coverage(_widest(curves, usable))
         else:
             rows = _planned_by(recommendation, usable)
         return cls(
-            labels=label(observations, rows, recommendation),
+            labels=label(fit_rows.observations, rows, recommendation),
             rows=rows,
             plan=() if recommendation is None else recommendation.rows,
-            observations=observations,
-            num_curves=len(curves),
+            fit_rows=fit_rows,
+            curves=curves,
         )
+
+    @property
+    def observations(self) -> pd.DataFrame:
+        """Everything that was observed, see ``records.columns``."""
+        return self.fit_rows.observations
+
+    @property
+    def num_curves(self) -> int:
+        """Number of curves among the usable observations."""
+        return len(self.curves)
 
     @property
     def baseline(self) -> OutlookRow | None:
@@ -87,17 +99,16 @@ class ReportSubject:
         return self.rows[self.rows["is_planned"]]
 
 
-def usable_rows(observations: pd.DataFrame) -> pd.DataFrame:
+def _usable_rows(fit_rows: FitRows) -> pd.DataFrame:
     """Return the observations whose step time may be used, and their phases."""
-    rows = step_time_rows(observations.reset_index(drop=True)).frame
-    extra = observations.reset_index(drop=True).reindex(columns=list(_EXTRA_COLUMNS))
-    rows = rows.join(extra.astype("Float64").astype(float))
+    extra = fit_rows.observations.reindex(columns=list(_EXTRA_COLUMNS))
+    rows = fit_rows.frame.join(extra.astype("Float64").astype(float))
     rows["throughput_samples_per_s"] = rows["global_batch_size"] / rows["step_time_s"]
     return rows
 
 
 def _widest(
-    curves: Mapping[tuple[tuple[str, Scalar], ...], pd.DataFrame], usable: pd.DataFrame
+    curves: Mapping[CurveKey, pd.DataFrame], usable: pd.DataFrame
 ) -> pd.DataFrame:
     candidates = list(curves.values()) or [usable]
     return max(candidates, key=lambda rows: (rows["world_size"].nunique(), len(rows)))

@@ -15,14 +15,9 @@ import pandas as pd
 from scalelab.inputs.numerals import counted, duration, number
 from scalelab.inputs.outcome import Outcome
 from scalelab.laws.convergence.time_to_target import measured_factorisation
-from scalelab.laws.rows import (
-    curve_label,
-    invalid_reasons,
-    numbers,
-    split_curves,
-)
+from scalelab.laws.rows import curve_label, invalid_reasons, numbers
 from scalelab.records.attempt import AttemptResult
-from scalelab.report.subject import ReportSubject, usable_rows
+from scalelab.report.subject import ReportSubject
 from scalelab.report.tables import TextTable
 
 Results = Mapping[tuple[str, int], AttemptResult]
@@ -234,16 +229,16 @@ def product_check_table(subject: ReportSubject) -> pd.DataFrame:
         ``predicted_s`` and ``relative_error``.
     """
     columns = ["world_size", "global_batch_size", "measured_s", "predicted_s"]
-    factorisation = measured_factorisation(subject.observations)
+    factorisation = measured_factorisation(subject.fit_rows)
     if factorisation is None:
         return pd.DataFrame(columns=[*columns, "relative_error"])
     found = factorisation.trials[columns].astype(float)
     return found.assign(relative_error=found["predicted_s"] / found["measured_s"] - 1)
 
 
-def curve_table(observations: pd.DataFrame) -> TextTable:
-    """Return the curves of a run of many, widest first, at most 60."""
-    curves = split_curves(usable_rows(observations))
+def curve_table(subject: ReportSubject) -> TextTable:
+    """Return the curves of a run, those with most device counts first, at most 60."""
+    curves = subject.curves
     keys = list(curves)
     ranked = sorted(keys, key=lambda key: -curves[key]["world_size"].nunique())
     rows = tuple(

@@ -118,7 +118,7 @@ def test_without_whole_runs_nothing_is_compared() -> None:
 def test_curves_are_ranked_by_their_width() -> None:
     rows = [trial_row(count, 8, workload="wide") for count in (1, 2, 4)]
     rows += [trial_row(1, 8, workload=f"narrow {index}") for index in range(70)]
-    table = curve_table(frame(rows))
+    table = curve_table(ReportSubject.of(frame(rows)))
     assert table.rows[0][0] == "workload=wide"
     assert table.rows[0][1:3] == ("3", "1 to 4")
     assert len(table.rows) == 60

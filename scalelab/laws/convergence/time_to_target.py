@@ -31,11 +31,13 @@ from scalelab.laws.convergence.rows import STALE, split_targets, with_workers
 from scalelab.laws.input_checks import checked_configurations
 from scalelab.laws.interval import NUM_DRAWS, SEED, central, check_mass
 from scalelab.laws.rows import (
+    Observed,
     cells,
     configurations,
     curve_columns,
     invalid_reasons,
     numbers,
+    prepared,
 )
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.support import Support
@@ -46,6 +48,7 @@ _ROUNDS = 40
 _FREEDOM = 4.0  # of the t that log errors scatter with: one odd trial is outvoted
 _USUAL_SPREAD, _USUAL_WEIGHT = 0.05, 3.0  # and how many trials that spread is worth
 Law = TypeVar("Law")
+Rows = TypeVar("Rows")
 _ORDER = (Support.MEASURED, Support.INTERPOLATED, Support.EXTRAPOLATED)
 
 
@@ -140,7 +143,7 @@ class TimeToTargetLaw:
 
     @classmethod
     def fit(
-        cls, observations: pd.DataFrame, step_time_law: type[StepTimeLaw] = StepTimeLaw
+        cls, observations: Observed, step_time_law: type[StepTimeLaw] = StepTimeLaw
     ) -> TimeToTargetLaw:
         """Fit both laws, and judge their product where it was measured.
 
@@ -159,15 +162,17 @@ class TimeToTargetLaw:
         FitError
             A law cannot be fitted, or convergence depends on the number of workers.
         """
-        _refuse_stale(observations)
-        whole = _end_to_end(observations)
-        factors = observations[~whole]
+        rows = prepared(observations)
+        every = rows.observations
+        _refuse_stale(every)
+        whole = _end_to_end(every)
+        factors = every[~whole]
         law = cls(
-            step_time=_fit_without(step_time_law.fit, factors, observations),
-            convergence=_fit_without(ConvergenceLaw.fit, factors, observations),
+            step_time=_fit_without(step_time_law.fit, rows.take(factors.index), rows),
+            convergence=_fit_without(ConvergenceLaw.fit, factors, every),
             factorisation=Factorisation.of(_no_trials(), np.empty(0)),
         )
-        judging = _judging(observations[whole])
+        judging = _judging(every[whole])
         if judging.empty:
             return law
         return cls(
@@ -251,7 +256,7 @@ class TimeToTargetLaw:
 
 
 def measured_factorisation(
-    observations: pd.DataFrame, step_time_law: type[StepTimeLaw] = StepTimeLaw
+    observations: Observed, step_time_law: type[StepTimeLaw] = StepTimeLaw
 ) -> Factorisation | None:
     """Return how far off the product was; None where no trial says or can be judged.
 
@@ -263,11 +268,12 @@ def measured_factorisation(
     step_time_law
         As for :meth:`TimeToTargetLaw.fit`.
     """
-    times = numbers(observations, "time_to_target_s")
-    if not (_end_to_end(observations) & (times > 0)).any():
+    rows = prepared(observations)
+    times = numbers(rows.observations, "time_to_target_s")
+    if not (_end_to_end(rows.observations) & (times > 0)).any():
         return None
     try:
-        found = TimeToTargetLaw.fit(observations, step_time_law).factorisation
+        found = TimeToTargetLaw.fit(rows, step_time_law).factorisation
     except (FitError, SpecError):  # stale weights, or nothing left to judge by
         return None
     return None if found.trials.empty else found
@@ -311,9 +317,7 @@ def _weaker(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return np.array(weaker, dtype=object)
 
 
-def _fit_without(
-    fit: Callable[[pd.DataFrame], Law], factors: pd.DataFrame, everything: pd.DataFrame
-) -> Law:
+def _fit_without(fit: Callable[[Rows], Law], factors: Rows, everything: Rows) -> Law:
     """Fit without the trials that judge the product, or with them where need be."""
     try:
         return fit(factors)

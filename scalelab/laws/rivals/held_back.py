@@ -24,10 +24,10 @@ from scalelab.errors import FitError, SpecError
 from scalelab.laws.rivals.laws import LAWS, law_named
 from scalelab.laws.rows import (
     CONFIGURATION,
+    Observed,
     curve_columns,
     curve_label,
-    split_curves,
-    step_time_rows,
+    prepared,
 )
 from scalelab.laws.step_time.law import StepTimeLaw
 
@@ -54,7 +54,7 @@ _LARGEST = {
 
 
 def held_back_errors(
-    observations: pd.DataFrame,
+    observations: Observed,
     hold_back: HoldBack = HoldBack.LARGEST_SCALE,
     *,
     laws: Sequence[str] = tuple(LAWS),
@@ -88,12 +88,12 @@ def held_back_errors(
     FitError
         No curve has enough points to hold some of them back.
     """
-    rows = step_time_rows(observations)
+    rows = prepared(observations)
     left_out = ", ".join(f"{count} {why}" for why, count in rows.left_out.items())
     aside = f" Rows left out: {left_out}." if left_out else ""
     if rows.frame.empty:
         raise FitError(f"No row has a usable step time to be held back.{aside}")
-    curves = split_curves(rows.frame)
+    curves = rows.curves
     parts = [
         _contest(name, kept, held, interval).assign(curve=curve_label(key, curves))
         for key, frame in curves.items()

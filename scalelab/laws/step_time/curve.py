@@ -57,7 +57,7 @@ class Curve:
         return cls(
             points=points,
             coverage=Coverage(
-                at=Configurations.of(frame), informed=prior.told_about(key)
+                at=Configurations.of(frame), informed=prior.determined_for(key)
             ),
             ensemble=ensemble,
             residual=_residual(points, ensemble),

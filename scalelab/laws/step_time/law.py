@@ -25,9 +25,10 @@ from scalelab.laws.input_checks import checked_configurations
 from scalelab.laws.interval import NUM_DRAWS, SEED, check_mass
 from scalelab.laws.rows import (
     CurveKey,
+    Observed,
     curve_label,
+    prepared,
     split_curves,
-    step_time_rows,
 )
 from scalelab.laws.step_time.curve import Curve
 from scalelab.laws.step_time.mixture import Mixture
@@ -115,9 +116,7 @@ class StepTimeLaw:
     left_out: Mapping[str, int]
 
     @classmethod
-    def fit(
-        cls, observations: pd.DataFrame, prior: StepTimePrior | None = None
-    ) -> Self:
+    def fit(cls, observations: Observed, prior: StepTimePrior | None = None) -> Self:
         """Fit every curve; those on more nodes or devices teach their relatives.
 
         Parameters
@@ -133,23 +132,21 @@ class StepTimeLaw:
         FitError
             No row is fit for a law.
         """
-        rows = step_time_rows(observations)
+        rows = prepared(observations)
         if rows.frame.empty:
             why = ", ".join(f"{n} {reason}" for reason, n in rows.left_out.items())
             raise FitError(
-                f"None of the {len(observations)} rows has a usable step time"
+                f"None of the {len(rows.observations)} rows has a usable step time"
                 f"{f' ({why})' if why else ''}. Run at least one throughput trial."
             )
-        curves = cls._fit_curves(
-            split_curves(rows.frame), prior or StepTimePrior.shipped()
-        )
+        curves = cls._fit_curves(rows.curves, prior or StepTimePrior.shipped())
         return cls(curves=curves, num_rows=len(rows.frame), left_out=rows.left_out)
 
     @classmethod
     def _fit_curves(
         cls, frames: Mapping[CurveKey, pd.DataFrame], prior: StepTimePrior
     ) -> Mapping[CurveKey, CurveModel]:
-        priors = prior.of_each(frames)
+        priors = prior.for_each(frames)
         return {key: Curve.fit(key, frames[key], priors[key]) for key in frames}
 
     def predict(

@@ -11,7 +11,7 @@ from importlib.resources import files
 import numpy as np
 import pandas as pd
 
-from scalelab.laws.rows import CurveKey, split_curves, step_time_rows
+from scalelab.laws.rows import CurveKey, Observed, prepared
 from scalelab.laws.step_time.ensemble import Ensemble
 from scalelab.laws.step_time.physics import Configurations
 from scalelab.laws.step_time.points import Points
@@ -116,7 +116,7 @@ class StepTimePrior:
         return _shipped()
 
     @classmethod
-    def learn(cls, observations: pd.DataFrame) -> StepTimePrior:
+    def learn(cls, observations: Observed) -> StepTimePrior:
         """Learn from other curves, on top of what is shipped.
 
         Parameters
@@ -125,34 +125,35 @@ class StepTimePrior:
             Rows of the observations frame, of other workloads on the same machine, of
             the same workload elsewhere, or both.
         """
-        return cls.shipped().taught_by(observations)
+        return cls.shipped().updated(prepared(observations).curves)
 
-    def taught_by(
-        self, observations: pd.DataFrame, about: Collection[CurveKey] | None = None
+    def updated(
+        self,
+        curves: Mapping[CurveKey, pd.DataFrame],
+        about: Collection[CurveKey] | None = None,
     ) -> StepTimePrior:
         """Return the prior with further curves as relatives, see :meth:`learn`.
 
         Parameters
         ----------
-        observations
-            Their rows.
+        curves
+            Their rows, see :attr:`~scalelab.laws.rows.FitRows.curves`.
         about
-            The curves that will be asked about: what is related to none of them is not
-            fitted. None: any.
+            Keys of the curves that will be predicted: a curve that is related to none
+            of them is not fitted. None: every curve is fitted.
         """
-        curves = {
+        related = {
             key: frame
-            for key, frame in split_curves(step_time_rows(observations).frame).items()
-            if len(frame)
-            and (about is None or any(are_related(key, other) for other in about))
+            for key, frame in curves.items()
+            if about is None or any(are_related(key, other) for other in about)
         }
-        return self.beside(self._relatives(curves).values())
+        return self.with_relatives(self._relatives(related).values())
 
-    def beside(self, relatives: Iterable[Relative]) -> StepTimePrior:
+    def with_relatives(self, relatives: Iterable[Relative]) -> StepTimePrior:
         """Return the prior with further relatives."""
         return replace(self, relatives=(*self.relatives, *relatives))
 
-    def of_each(
+    def for_each(
         self, curves: Mapping[CurveKey, pd.DataFrame]
     ) -> dict[CurveKey, StepTimePrior]:
         """Return the prior of each of several curves that teach one another.
@@ -163,7 +164,7 @@ class StepTimePrior:
         Parameters
         ----------
         curves
-            Their rows, see :func:`~scalelab.laws.rows.step_time_rows`.
+            Their rows, see :attr:`~scalelab.laws.rows.FitRows.curves`.
         """
         reach = {
             key: tuple(frame[["num_nodes", "world_size"]].max())
@@ -176,7 +177,7 @@ class StepTimePrior:
         needed = {name for names in teachers.values() for name in names}
         known = self._relatives({key: curves[key] for key in curves if key in needed})
         return {
-            key: self.beside(known[name] for name in names if name in known)
+            key: self.with_relatives(known[name] for name in names if name in known)
             for key, names in teachers.items()
         }
 
@@ -201,7 +202,7 @@ class StepTimePrior:
             Samples in which its parameters count local batches.
         """
         same_work = [r for r in self.relatives if _is_same_work(r.key, key)]
-        beside = [r for r in self.relatives if _is_beside(r.key, key)]
+        beside = [r for r in self.relatives if _on_same_machine(r.key, key)]
         beliefs = {}
         for shape, belief in self.beliefs.items():
             told = [r.evidence_in(shape, batch_unit) for r in same_work]
@@ -210,13 +211,13 @@ class StepTimePrior:
             beliefs[shape] = informed(belief, told, _shares(SHARE_OF_MACHINE))
         return beliefs
 
-    def told_about(self, key: CurveKey) -> frozenset[str]:
+    def determined_for(self, key: CurveKey) -> frozenset[str]:
         """Return parameters that other curves of the same machine determine."""
-        told = (r.informs for r in self.relatives if _is_beside(r.key, key))
+        told = (r.informs for r in self.relatives if _on_same_machine(r.key, key))
         return frozenset().union(*told)
 
 
-def _is_beside(one: CurveKey, other: CurveKey) -> bool:
+def _on_same_machine(one: CurveKey, other: CurveKey) -> bool:
     """Say whether two curves exchange in one way on one machine."""
     mine, yours = dict(one), dict(other)
     same = (*_MACHINE, "parallelism")
@@ -239,7 +240,7 @@ def _is_real(*keys: CurveKey) -> bool:
 
 def are_related(one: CurveKey, other: CurveKey) -> bool:
     """Say whether two curves teach about each other."""
-    return _is_beside(one, other) or _is_same_work(one, other)
+    return _on_same_machine(one, other) or _is_same_work(one, other)
 
 
 def _relative(

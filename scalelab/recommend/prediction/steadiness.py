@@ -18,7 +18,13 @@ from scipy.special import stdtrit
 
 from scalelab.experiment.trial import FIRST_CANARY, TrialKind
 from scalelab.inputs.numerals import Interval, counted, number
-from scalelab.laws.rows import CONFIGURATION, curve_columns, numbers, step_time_rows
+from scalelab.laws.rows import (
+    CONFIGURATION,
+    Observed,
+    curve_columns,
+    numbers,
+    prepared,
+)
 
 MATERIAL = 0.02
 """A smaller change is not worth words: repeats differ as much."""
@@ -125,7 +131,7 @@ class Steadiness:
             )
 
 
-def steadiness(observations: pd.DataFrame) -> Steadiness | None:
+def steadiness(observations: Observed) -> Steadiness | None:
     """Say how steady the machine was; None: no canary was timed.
 
     Parameters
@@ -151,14 +157,14 @@ def steadiness(observations: pd.DataFrame) -> Steadiness | None:
     )
 
 
-def _repeated(observations: pd.DataFrame) -> pd.DataFrame:
-    """Return the timed throughput rows: when, where, what (``configuration``)."""
-    observations = observations.reset_index(drop=True)
-    rows = step_time_rows(observations).frame
+def _repeated(observations: Observed) -> pd.DataFrame:
+    """Return the timed throughput trials with their moment, hosts and configuration."""
+    given = prepared(observations)
+    rows = given.frame
     what = rows.groupby([*curve_columns(rows), *CONFIGURATION], dropna=False).ngroup()
     moment = ["kind", "repeat", "started_at", "hosts"]
     rows = rows.assign(configuration=what)
-    rows = rows.join(observations.reindex(columns=moment))
+    rows = rows.join(given.observations.reindex(columns=moment))
     is_throughput = rows["kind"].eq(TrialKind.THROUGHPUT).fillna(False).astype(bool)
     return rows[is_throughput & rows["started_at"].notna()]
 

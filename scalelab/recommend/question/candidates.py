@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -126,7 +126,7 @@ def places(
 
 
 def candidates(
-    measured: dict[CurveKey, pd.DataFrame], where: Sequence[Place], rule: BatchRule
+    measured: Mapping[CurveKey, pd.DataFrame], where: Sequence[Place], rule: BatchRule
 ) -> pd.DataFrame:
     """Return configurations per curve and allocation.
 

@@ -1,4 +1,4 @@
-"""What else was measured that a run's step times can be learned from."""
+"""Related measurements that inform the step-time law of a run."""
 
 from __future__ import annotations
 
@@ -9,58 +9,62 @@ import pandas as pd
 
 from scalelab.errors import SpecError
 from scalelab.inputs.numerals import counted
-from scalelab.laws.rows import CurveKey, cells, split_curves, step_time_rows
+from scalelab.laws.rows import (
+    CurveKey,
+    FitRows,
+    Observed,
+    cells,
+    prepared,
+    step_time_rows,
+)
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.step_time.prior import StepTimePrior, are_related
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class History:
-    """Other runs that may teach.
+    """Other runs whose step times inform the prior of a run's curves.
 
     Parameters
     ----------
-    observations
-        Rows of their observations frames.
+    rows
+        Their observations, prepared for a step-time law.
     names
-        What to call them.
+        The names of the runs, for messages.
     """
 
-    observations: pd.DataFrame
+    rows: FitRows
     names: tuple[str, ...]
 
     @classmethod
     def of(cls, runs: Sequence[tuple[str, pd.DataFrame]]) -> History | None:
-        """Put runs together, each a name and its rows; None where there are none."""
+        """Join runs, each given by its name and its rows; None without any run."""
         if not runs:
             return None
         frames = [_with_named_devices(name, frame) for name, frame in runs]
         return cls(
-            observations=pd.concat(frames, ignore_index=True),
+            rows=step_time_rows(pd.concat(frames, ignore_index=True)),
             names=tuple(name for name, _ in runs),
         )
 
-    def teaches(self, observations: pd.DataFrame) -> bool:
-        """Tell whether a curve of these runs is related to one of the observations."""
-        own = _curves(observations)
+    def informs(self, rows: FitRows) -> bool:
+        """Tell whether a curve of these runs is related to a curve of the rows."""
         return any(
-            are_related(other, key)
-            for other in _curves(self.observations)
-            for key in own
+            are_related(other, key) for other in self.rows.curves for key in rows.curves
         )
 
     def added_to(
         self, prior: StepTimePrior, asked: Sequence[CurveKey]
     ) -> tuple[StepTimePrior, str]:
-        """Return the prior about some curves that these runs teach, and say so.
+        """Return the prior with the related curves of these runs, and a note on them.
 
         Raises
         ------
         SpecError
-            Nothing here is related to them.
+            No curve of these runs is related to an asked curve.
         """
-        known = prior.taught_by(self.observations, asked)
-        count = len(known.relatives) - len(prior.relatives)
+        updated = prior.updated(self.rows.curves, asked)
+        count = len(updated.relatives) - len(prior.relatives)
         names = ", ".join(self.names)
         if not count:
             raise SpecError(
@@ -70,91 +74,82 @@ class History:
                 "share one."
             )
         curves = counted(count, "curve")
-        return known, f"Step times were also learned from {curves} of {names}."
+        return updated, f"Step times were also learned from {curves} of {names}."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LawWithTransfer:
-    """A law fitted with what other curves teach.
+    """A step-time law fitted under a prior that related curves have informed.
 
     Parameters
     ----------
     law
-        The law.
+        The fitted law.
     note
-        What it was taught by other runs, in words; empty where by none.
-    knows_scale
-        Other curves of the machine determine what more devices, or nodes, cost.
+        A sentence that says which other runs informed the prior; empty if none did.
+    determines_scaling
+        Other curves of the same machine determine the cost of more devices or nodes.
     """
 
     law: StepTimeLaw
     note: str
-    knows_scale: bool
+    determines_scaling: bool
 
     @classmethod
     def fit(
         cls,
         law: type[StepTimeLaw],
-        frame: pd.DataFrame,
+        observations: Observed,
         *,
-        rest: pd.DataFrame | None = None,
+        rest: Observed | None = None,
         history: History | None = None,
     ) -> LawWithTransfer:
-        """Fit a law.
+        """Fit a law; only the default law takes a prior.
 
         Parameters
         ----------
         law
-            Its class.
-        frame
-            Rows that are asked about.
+            The class of the law.
+        observations
+            Rows of the asked curves.
         rest
-            The other rows of the same run; None: none. Those on an asked curve were
-            left out on purpose, and teach nothing.
+            The other rows of the same run; None: there are none. Rows of an asked curve
+            among them were left out on purpose and do not inform the prior.
         history
-            Other runs; None: none.
+            Other runs; None: there are none.
 
         Raises
         ------
         FitError
-            No row that is asked about has a usable step time.
+            No row of an asked curve has a usable step time.
         SpecError
-            The law learns from the asked rows alone, or nothing in the history is
-            related to them.
+            The law takes no prior, or no curve in the history is related to an asked
+            one.
         """
+        rows = prepared(observations)
         if law is not StepTimeLaw:
             if history is not None:
                 raise SpecError(
                     f"The law {law.name!r} learns from the asked rows alone. Leave out "
                     "--law, or the runs to learn from."
                 )
-            return cls(law=law.fit(frame), note="", knows_scale=False)
-        asked = _curves(frame)
+            return cls(law=law.fit(rows), note="", determines_scaling=False)
+        asked = tuple(rows.curves)
         prior, note = StepTimePrior.shipped(), ""
         if rest is not None:
-            prior = prior.taught_by(_without(rest, asked), asked)
+            others = prepared(rest).curves.items()
+            prior = prior.updated({k: v for k, v in others if k not in asked}, asked)
         if history is not None and asked:
             prior, note = history.added_to(prior, asked)
-        told = frozenset().union(*(prior.told_about(key) for key in asked))
-        knows_scale = any(name.startswith(("intra_", "inter_")) for name in told)
-        return cls(law=law.fit(frame, prior), note=note, knows_scale=knows_scale)
-
-
-def _curves(observations: pd.DataFrame) -> tuple[CurveKey, ...]:
-    """Return the curves that have a step time."""
-    rows = step_time_rows(observations).frame
-    return tuple(split_curves(rows)) if len(rows) else ()
-
-
-def _without(observations: pd.DataFrame, keys: Sequence[CurveKey]) -> pd.DataFrame:
-    others = [
-        frame for key, frame in split_curves(observations).items() if key not in keys
-    ]
-    return pd.concat(others) if others else observations.iloc[:0]
+        known = frozenset().union(*(prior.determined_for(key) for key in asked))
+        determines_scaling = any(n.startswith(("intra_", "inter_")) for n in known)
+        return cls(
+            law=law.fit(rows, prior), note=note, determines_scaling=determines_scaling
+        )
 
 
 def _with_named_devices(name: str, observations: pd.DataFrame) -> pd.DataFrame:
-    """Name devices that have no name: nothing says that two runs had the same."""
+    """Name devices without a name after their run: two runs may have had others."""
     devices = [
         device if isinstance(device, str) else f"that of {name}"
         for device in cells(observations, "device_name")

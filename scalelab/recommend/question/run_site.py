@@ -1,4 +1,4 @@
-"""Where a run's sweep is at home: what nodes there are to measure and to train on."""
+"""The site that a sweep ran on: the nodes there are to measure and to train on."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ class RunSite:
     Parameters
     ----------
     site
-        As the experiment names it, resolved on this machine.
+        The site that the experiment names, resolved on this machine.
     devices_on_node
-        Declared or found out here.
+        Devices per node, as the site declares them or as this machine has them.
     is_emulated
-        The network between nodes is declared: one machine may stand for several.
+        The network between nodes is declared by the user: one machine may stand for
+        several nodes.
     """
 
     site: Site
@@ -32,13 +33,13 @@ class RunSite:
 
     @classmethod
     def by_group(cls, experiment: Experiment | None) -> dict[str | None, RunSite]:
-        """Find a sweep's homes, one for each node group of its site.
+        """Return the site of a sweep for each of its node groups.
 
         Returns
         -------
         dict
-            By name of the group, None where nodes are alike; empty where the site is
-            not known on this machine.
+            By name of the node group; the name is None where all nodes are alike. Empty
+            where the site is not known on this machine.
         """
         if experiment is None:
             return {}
@@ -56,17 +57,18 @@ class RunSite:
             return {}
 
     def machine(self, measured: np.ndarray) -> Allocation | None:
-        """Return all the devices there are, where the home is this machine.
+        """Return all devices of this machine, if the sweep ran on this machine.
 
         Parameters
         ----------
         measured : ndarray, shape (n_trials,)
-            World sizes of the run. A larger one was measured on another machine.
+            World sizes of the run. One that is larger than this machine shows that the
+            sweep ran on another machine.
 
         Returns
         -------
         Allocation or None
-            None where the site has a batch system, or this is another machine.
+            None where the site has a batch system, or is another machine.
         """
         # Nodes on one machine have no network between them, unless it is declared.
         nodes = (self.site.num_nodes or 1) if self.is_emulated else 1

@@ -1,4 +1,4 @@
-"""Which of the observations an answer is about, and what a device is called there."""
+"""The observations that an answer is about, and the words for a device there."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ class AskedCurves:
     Parameters
     ----------
     frame
-        Their rows, all outcomes.
-    lessons
-        Rows that say how many samples training needs: ``frame``, and those of the other
-        node groups, since that does not depend on where it was learnt.
+        The observations, whatever their outcome.
+    every_group
+        ``frame`` and the observations of the other node groups: how many samples
+        training needs does not depend on the node group.
     workload, device_name, node_group
         Empty where not recorded.
     device_word, device_hour_word
         What one device, and one device for an hour, is called.
     is_emulated
-        Times were declared.
+        Step times were declared by the user, not measured.
     """
 
     frame: pd.DataFrame
-    lessons: pd.DataFrame
+    every_group: pd.DataFrame
     workload: str
     device_name: str
     node_group: str
@@ -56,7 +56,7 @@ class AskedCurves:
 def choose_subject(
     observations: pd.DataFrame, select: Mapping[str, Scalar]
 ) -> AskedCurves:
-    """Narrow observations to one subject.
+    """Choose the observations of one workload on one kind of device.
 
     Parameters
     ----------
@@ -70,11 +70,11 @@ def choose_subject(
     SpecError
         A selected value does not occur, or several workloads or devices remain.
     """
-    lessons = observations
+    every_group = observations
     for name, value in select.items():
         if name != NODE_GROUP:
-            lessons = _with_value(lessons, name, value)
-    frame = lessons
+            every_group = _with_value(every_group, name, value)
+    frame = every_group
     if NODE_GROUP in select:
         frame = _with_value(frame, NODE_GROUP, select[NODE_GROUP])
     for name in _ONE_VALUE:
@@ -95,7 +95,7 @@ def choose_subject(
     words = device_words(device_type, is_emulated=is_emulated)
     return AskedCurves(
         frame=frame,
-        lessons=lessons,
+        every_group=every_group,
         workload=_only(frame, "workload"),
         device_name=_only(frame, "device_name"),
         node_group=_only(frame, NODE_GROUP),
@@ -120,9 +120,10 @@ def _with_value(frame: pd.DataFrame, name: str, value: Scalar) -> pd.DataFrame:
 
 
 def _values(frame: pd.DataFrame, name: str) -> dict[str, int]:
-    """Count the rows of each value; a workload without a name is one of its own.
+    """Count the rows of each value of a column.
 
-    What failed early may lack any of the others.
+    Rows without a workload count as a workload of their own. Any other column may be
+    missing in trials that failed early.
     """
     counts = _counts(frame, name)
     unnamed = len(frame) - sum(counts.values())

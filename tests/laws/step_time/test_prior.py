@@ -55,14 +55,14 @@ def test_the_same_machine_is_believed_more_than_the_same_workload_elsewhere(othe
 def test_what_the_machine_shows_is_told_and_elsewhere_is_not(others):
     prior = StepTimePrior.learn(others)
     here = tuple({"workload": "c", **MACHINE}.items())
-    assert "inter_node_transfer" in prior.told_about(here)
-    assert prior.told_about((("workload", "a"),)) == frozenset()
+    assert "inter_node_transfer" in prior.determined_for(here)
+    assert prior.determined_for((("workload", "a"),)) == frozenset()
     for other in (
         {"parallelism": "parameter_server"},
         {"node_group": "slow"},
         {"emulated": True},
     ):
-        assert prior.told_about((*here, *other.items())) == frozenset(), other
+        assert prior.determined_for((*here, *other.items())) == frozenset(), other
 
 
 def test_other_workloads_of_the_machine_sharpen_what_one_node_cannot_tell(

@@ -289,7 +289,7 @@ def test_a_prior_from_other_curves_answers_what_the_rows_cannot(rows, truth):
         for name, factor in (("a", 0.5), ("b", 1.0), ("c", 2.0))
     ]
     prior = StepTimePrior.learn(pd.concat(others))
-    assert "inter_node_transfer" in prior.told_about(())
+    assert "inter_node_transfer" in prior.determined_for(())
     law = StepTimeLaw.fit(rows[rows["world_size"] <= 4], prior=prior)
     answer = law.predict(configurations([8]))
     assert answer["support"].item() == Support.EXTRAPOLATED

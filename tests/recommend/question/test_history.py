@@ -4,6 +4,7 @@ from made_up_sweeps import sweep
 
 from scalelab.errors import FitError, SpecError
 from scalelab.laws.rivals.laws import law_named
+from scalelab.laws.rows import step_time_rows
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.recommend.question.history import History, LawWithTransfer
 
@@ -17,9 +18,9 @@ def history(**runs: pd.DataFrame) -> History:
     return found
 
 
-def support(taught: LawWithTransfer, frame: pd.DataFrame) -> str:
+def support(fitted: LawWithTransfer, frame: pd.DataFrame) -> str:
     asked = frame.head(1).assign(**FAR)
-    return taught.law.predict(asked, guess=True)["support"].item()
+    return fitted.law.predict(asked, guess=True)["support"].item()
 
 
 def test_no_runs_are_no_history():
@@ -28,11 +29,11 @@ def test_no_runs_are_no_history():
 
 def test_the_note_counts_the_curves_and_names_the_runs():
     other, third = (sweep(workload=name) for name in ("other", "third"))
-    taught = LawWithTransfer.fit(
+    fitted = LawWithTransfer.fit(
         StepTimeLaw, ONE_NODE, history=history(a=other, b=third)
     )
-    assert taught.note == "Step times were also learned from 2 curves of a, b."
-    assert support(taught, ONE_NODE) == "extrapolated"
+    assert fitted.note == "Step times were also learned from 2 curves of a, b."
+    assert support(fitted, ONE_NODE) == "extrapolated"
     alone = LawWithTransfer.fit(StepTimeLaw, ONE_NODE)
     assert alone.note == ""
     assert support(alone, ONE_NODE) == "unsupported"
@@ -62,16 +63,16 @@ def test_devices_without_a_name_are_those_of_their_run_alone():
         frame.drop(columns="device_name")
         for frame in (ONE_NODE, sweep(workload="other"))
     )
-    assert not history(a=other).teaches(unnamed)
-    taught = LawWithTransfer.fit(StepTimeLaw, unnamed, rest=other)
-    assert support(taught, unnamed) == "extrapolated"
+    assert not history(a=other).informs(step_time_rows(unnamed))
+    fitted = LawWithTransfer.fit(StepTimeLaw, unnamed, rest=other)
+    assert support(fitted, unnamed) == "extrapolated"
     same_work = unnamed.assign(device_name="H100")
-    assert history(a=same_work).teaches(unnamed)
+    assert history(a=same_work).informs(step_time_rows(unnamed))
 
 
 def test_rows_of_the_asked_curve_that_were_not_chosen_teach_nothing():
-    taught = LawWithTransfer.fit(StepTimeLaw, ONE_NODE, rest=sweep(seed=1))
-    assert support(taught, ONE_NODE) == "unsupported"
+    fitted = LawWithTransfer.fit(StepTimeLaw, ONE_NODE, rest=sweep(seed=1))
+    assert support(fitted, ONE_NODE) == "unsupported"
 
 
 def test_without_a_step_time_there_is_nothing_to_teach():
