@@ -13,7 +13,7 @@ over further ones 10% more per doubling.
 flat: one ring, to which the node boundary does not matter.
 pair: as jump, but exactly two nodes cost a third more.
 
-The law has the shipped belief; the tasks are those of ``scaling_tasks.py``.
+The law has the shipped prior; the tasks are those of ``scaling_tasks.py``.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def main() -> None:
     found = [c for c in cases(published) if c.task in arguments.tasks.split(",")]
     machine = dict(zip(published["curve_id"], published["gpu_type"], strict=True))
     laws = {name: rival(name) for name in filter(None, arguments.rivals.split(","))}
-    laws["scalelab"] = ours(lambda case: StepTimePrior.shipped().beliefs)
+    laws["scalelab"] = ours(lambda case: StepTimePrior.shipped().priors)
     rows = table(found, laws, machine)
     rows["kind"] = rows["machine"].map(kind)
     for value in ("error", "cover"):

@@ -5,8 +5,8 @@
 
 DIR holds a ``throughput.csv`` with ``source, curve_id, gpu_type, nodes, gpus,
 local_batch, accum_steps, step_time_s``. Our law is judged twice: with the shipped
-belief, and (``left out``) with one learned without the machine it is asked about, which
-is the honest figure where DIR is what the shipped belief was learned from. ``ratio`` is
+prior, and (``left out``) with one learned without the machine it is asked about, which
+is the honest figure where DIR is what the shipped prior was learned from. ``ratio`` is
 the geometric mean over curves of our error over the rival's, ``cover`` the share inside
 the 80% interval.
 """
@@ -36,7 +36,7 @@ from scalelab.laws.step_time.prior import StepTimePrior
 from scalelab.laws.step_time.shape_prior import ShapePrior
 from scalelab.laws.step_time.shapes import Shape
 
-Beliefs = Mapping[Shape, ShapePrior]
+Priors = Mapping[Shape, ShapePrior]
 Answer = Callable[[Case], pd.DataFrame]
 
 
@@ -51,14 +51,14 @@ def rival(name: str) -> Answer:
 
 
 def ours(
-    beliefs: Callable[[Case], Beliefs],
+    priors: Callable[[Case], Priors],
     relatives: bool = True,
     predict: Callable[[StepTimeLaw, pd.DataFrame], pd.DataFrame] | None = None,
 ) -> Answer:
-    """Return our law under some beliefs; ``predict`` replaces its last step."""
+    """Return our law under some priors; ``predict`` replaces its last step."""
 
     def answer(case: Case) -> pd.DataFrame:
-        prior = StepTimePrior(beliefs=beliefs(case))
+        prior = StepTimePrior(priors=priors(case))
         if relatives and case.others is not None:
             prior = prior.updated(step_time_rows(observations(case.others)).curves)
         law = StepTimeLaw.fit(observations(case.train), prior=prior)
@@ -79,19 +79,19 @@ def uncalibrated(law: StepTimeLaw, query: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({f"step_time_{k}s": np.exp(v) for k, v in logs.items()})
 
 
-def without_residual(beliefs: Beliefs) -> Beliefs:
-    """Return beliefs under which only single configurations deviate from a shape."""
+def without_residual(priors: Priors) -> Priors:
+    """Return priors under which only single configurations deviate from a shape."""
     return {
         shape: replace(
-            belief,
-            amplitude_mean=np.append(np.full(3, -6.5), belief.amplitude_mean[3]),
-            amplitude_spread=np.append(np.full(3, 0.01), belief.amplitude_spread[3]),
+            prior,
+            amplitude_mean=np.append(np.full(3, -6.5), prior.amplitude_mean[3]),
+            amplitude_spread=np.append(np.full(3, 0.01), prior.amplitude_spread[3]),
         )
-        for shape, belief in beliefs.items()
+        for shape, prior in priors.items()
     }
 
 
-def ablation(left_out: Callable[[Case], Beliefs]) -> dict[str, Answer]:
+def ablation(left_out: Callable[[Case], Priors]) -> dict[str, Answer]:
     """Return the law built up step by step; calibration is the last one."""
     guess = physical_guess()
     plain = without_residual(guess)
@@ -191,10 +191,10 @@ def main() -> None:
     machine = dict(zip(published["curve_id"], machines, strict=True))
 
     @cache
-    def without(left_out: str) -> Beliefs:
+    def without(left_out: str) -> Priors:
         return learn(read_curves(published[machines != left_out]))
 
-    def left_out(case: Case) -> Beliefs:
+    def left_out(case: Case) -> Priors:
         return without(machine[case.curve_id])
 
     wanted = set(filter(None, arguments.tasks.split(",")))
@@ -207,7 +207,7 @@ def main() -> None:
             s.value: ours(left_out, predict=partial(alone, shape=s)) for s in Shape
         }
     laws["scalelab left out"] = ours(left_out)
-    laws["scalelab"] = ours(lambda case: StepTimePrior.shipped().beliefs)
+    laws["scalelab"] = ours(lambda case: StepTimePrior.shipped().priors)
     show(table(found, laws, machine), "scalelab left out")
 
 

@@ -1,8 +1,8 @@
-"""Learn the shipped belief about step-time curves from published measurements.
+"""Learn the shipped prior about step-time curves from published measurements.
 
     python benchmarks/learn_prior.py --data DIR [--out FILE] [--leave-out MACHINE]
 
-Expectation and maximisation: every curve is fitted under the present belief; the next
+Expectation and maximisation: every curve is fitted under the present prior; the next
 one has the mean and covariance of the fitted parameters, their uncertainty included,
 shrunk to the physical guess below. What belongs to a machine is learned from machines,
 however many curves each has; a source with many tables does not decide alone.
@@ -102,18 +102,18 @@ class Curve:
 
 
 def physical_guess() -> dict[Shape, ShapePrior]:
-    """Return the belief before any curve is seen."""
-    beliefs = {}
+    """Return the prior before any curve is seen."""
+    priors = {}
     for shape in Shape:
         values = [(GUESS | SPECIAL[shape])[name] for name in PARAMETERS]
         mean, spread = np.array(values).T
-        beliefs[shape] = ShapePrior(
+        priors[shape] = ShapePrior(
             mean=mean,
             covariance=np.diag(spread**2),
             amplitude_mean=AMPLITUDES[0],
             amplitude_spread=AMPLITUDES[1],
         )
-    return beliefs
+    return priors
 
 
 def read_curves(table: pd.DataFrame) -> list[Curve]:
@@ -136,15 +136,13 @@ def machine_of(table: pd.DataFrame) -> pd.Series:
 
 
 def learn(curves: Sequence[Curve]) -> dict[Shape, ShapePrior]:
-    """Alternate between fitting the curves and updating the beliefs."""
+    """Alternate between fitting the curves and updating the priors."""
     guess = physical_guess()
-    beliefs = guess
+    priors = guess
     for _ in range(NUM_ROUNDS):
-        fits = [Ensemble.fit(curve.points, beliefs) for curve in curves]
-        beliefs = {
-            shape: _updated(shape, guess[shape], curves, fits) for shape in Shape
-        }
-    return beliefs
+        fits = [Ensemble.fit(curve.points, priors) for curve in curves]
+        priors = {shape: _updated(shape, guess[shape], curves, fits) for shape in Shape}
+    return priors
 
 
 def _updated(
@@ -203,19 +201,19 @@ def _amplitudes(
     return mean, np.sqrt(squares / (total + 4))
 
 
-def table_of(beliefs: dict[Shape, ShapePrior]) -> dict[str, object]:
-    """Return beliefs as plain numbers."""
+def table_of(priors: dict[Shape, ShapePrior]) -> dict[str, object]:
+    """Return priors as plain numbers."""
     table = {}
-    for shape, belief in beliefs.items():
-        spread = np.sqrt(np.diag(belief.covariance))
+    for shape, prior in priors.items():
+        spread = np.sqrt(np.diag(prior.covariance))
         table[shape.value] = {
-            "mean": belief.mean.round(3).tolist(),
+            "mean": prior.mean.round(3).tolist(),
             "spread": spread.round(3).tolist(),
-            "correlation": (belief.covariance / np.outer(spread, spread))
+            "correlation": (prior.covariance / np.outer(spread, spread))
             .round(3)
             .tolist(),
-            "amplitude_mean": belief.amplitude_mean.round(3).tolist(),
-            "amplitude_spread": belief.amplitude_spread.round(3).tolist(),
+            "amplitude_mean": prior.amplitude_mean.round(3).tolist(),
+            "amplitude_spread": prior.amplitude_spread.round(3).tolist(),
         }
     return table
 
@@ -229,9 +227,9 @@ def main() -> None:
     arguments = parser.parse_args()
     table = pd.read_csv(arguments.data / "throughput.csv")
     table = table[machine_of(table) != arguments.leave_out]
-    beliefs = learn(read_curves(table))
-    assert beliefs[Shape.TIERS].mean.shape == (NUM_PARAMETERS,)
-    text = {"parameters": PARAMETERS, "beliefs": table_of(beliefs)}
+    priors = learn(read_curves(table))
+    assert priors[Shape.TIERS].mean.shape == (NUM_PARAMETERS,)
+    text = {"parameters": PARAMETERS, "priors": table_of(priors)}
     arguments.out.parent.mkdir(exist_ok=True)
     arguments.out.write_text(json.dumps(text, indent=1) + "\n", encoding="utf-8")
 

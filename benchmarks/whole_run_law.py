@@ -9,7 +9,7 @@ samples per device, and the largest run ``(n_0, b_0)`` as the reference::
     step = step_0 ((1 - fixed) b / b_0 + fixed (n / n_0)^growth)
     time = samples to target(global batch) / global batch * step
 
-Both shares are integrated over a grid under a belief, never fitted: two points pin down
+Both shares are integrated over a grid under a prior, never fitted: two points pin down
 neither. Runs far from the reference count less, as more differs between them.
 
 References
@@ -33,11 +33,11 @@ from scalelab.laws.rows import numbers
 _COLUMNS = ("world_size", "global_batch_size", "samples_to_target", "time_to_target_s")
 _FIXED = np.linspace(0.02, 0.98, 33)
 _GROWTH = np.log2(1 + np.linspace(-0.06, 0.5, 29))
-_FIXED_BELIEF = 1.5  # both shapes of a beta distribution: neither 0 nor 1
-_GROWTH_BELIEF, _SHRINK_BELIEF = 0.04, 0.02  # per doubling, mean, upwards and downwards
+_FIXED_PRIOR = 1.5  # both shapes of a beta distribution: neither 0 nor 1
+_GROWTH_PRIOR, _SHRINK_PRIOR = 0.04, 0.02  # per doubling, mean, upwards and downwards
 _NOISE, _NOISE_PER_DOUBLING = 0.04, 0.06
 _FREEDOM = 4.0  # of the t that runs scatter with: one odd run may be odd
-_LEVEL_BELIEF, _LEVEL_SPREAD = 0.04, 0.1  # of one's own samples against a reference
+_LEVEL_PRIOR, _LEVEL_SPREAD = 0.04, 0.1  # of one's own samples against a reference
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -215,10 +215,10 @@ def _posterior(
     level = (log_step - shape) @ precision / precision.sum()
     score = (log_step - shape - level[:, None]) / noise
     logs = -(_FREEDOM + 1) / 2 * np.log1p(score**2 / _FREEDOM).sum(axis=1)
-    logs += (_FIXED_BELIEF - 1) * np.log(fixed * (1 - fixed))
+    logs += (_FIXED_PRIOR - 1) * np.log(fixed * (1 - fixed))
     per_doubling = np.exp2(growth) - 1
     logs -= np.where(
-        per_doubling > 0, per_doubling / _GROWTH_BELIEF, -per_doubling / _SHRINK_BELIEF
+        per_doubling > 0, per_doubling / _GROWTH_PRIOR, -per_doubling / _SHRINK_PRIOR
     )
     weights = np.exp(logs - logs.max())
     return level, weights / weights.sum()
@@ -229,6 +229,6 @@ def _level(law: ConvergenceLaw, runs: pd.DataFrame) -> tuple[float, float]:
     (key,) = law.curves
     logs = law.curves[key].log_median(numbers(runs, "global_batch_size"))
     error = np.log(numbers(runs, "samples_to_target")) - np.median(logs, axis=0)
-    precision = len(error) / _LEVEL_SPREAD**2 + 1 / _LEVEL_BELIEF**2
+    precision = len(error) / _LEVEL_SPREAD**2 + 1 / _LEVEL_PRIOR**2
     middle = float(np.median(error)) * len(error) / _LEVEL_SPREAD**2 / precision
     return middle, float(precision**-0.5)

@@ -1,1 +1,1 @@
-"""What the measurements say: pure functions of arrays and frames, in and out."""
+"""Laws: statistical models of the measurements, as pure functions of frames."""

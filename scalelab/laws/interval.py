@@ -1,8 +1,8 @@
-"""Intervals from draws, and the draws themselves.
+"""A Markov chain that draws the parameters of a law, and intervals of such draws.
 
-Draws come from a differential-evolution Markov chain, whose proposals follow the shape
-of the population: a law's parameters trade off along ridges that no diagonal proposal
-crosses. Everything is seeded: equal rows give equal answers.
+The chain is a differential-evolution chain: its proposals follow the shape of a
+population of draws, because the parameters of a law are strongly correlated. Every
+random generator is seeded, so that equal rows give equal answers.
 
 References
 ----------
@@ -29,19 +29,19 @@ LogDensity = Callable[[np.ndarray], np.ndarray]
 
 
 def check_mass(interval: float) -> None:
-    """Refuse what is no probability mass of an interval.
+    """Check the probability mass of an interval.
 
     Raises
     ------
     SpecError
-        If it does not lie between 0 and 1.
+        The mass does not lie between 0 and 1.
     """
     if not 0 < interval < 1:
         raise SpecError(f"interval={interval} must lie between 0 and 1, e.g. 0.8.")
 
 
 def central(draws: np.ndarray, mass: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ends of the central interval over the first axis of draws.
+    """Return the central interval of draws along their first axis.
 
     Parameters
     ----------
@@ -54,10 +54,10 @@ def central(draws: np.ndarray, mass: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def shortest_positive(draws: np.ndarray, mass: float) -> tuple[float, float]:
-    """Return the shortest interval of a non-negative quantity.
+    """Return the shortest interval that holds a mass of non-negative draws.
 
-    Where draws pile up at zero it starts at exactly zero: rows that cannot tell a term
-    from nothing must not claim a positive lower end.
+    Where many draws are near zero the interval starts at exactly zero: rows that cannot
+    tell a term from zero must not claim a positive lower end.
 
     Parameters
     ----------
@@ -77,16 +77,17 @@ def shortest_positive(draws: np.ndarray, mass: float) -> tuple[float, float]:
 
 
 def sample(log_density: LogDensity, start: np.ndarray, num_steps: int) -> np.ndarray:
-    """Draw from a density.
+    """Draw from a density by a differential-evolution Markov chain.
 
     Parameters
     ----------
     log_density
-        Maps positions of shape (n, d) to log densities of shape (n,); -inf outside.
+        Maps positions of shape (n, d) to log densities of shape (n,); -inf outside of
+        the support.
     start : ndarray, shape (n_walkers, d)
-        Initial population, inside the support; an even number of walkers.
+        Initial population inside the support; the number of walkers is even.
     num_steps
-        Sweeps over the population; the first half is discarded.
+        Number of updates of the whole population; the first half is discarded.
 
     Returns
     -------
@@ -118,7 +119,7 @@ def _propose(
     size, dimension = active.shape
     first = rng.integers(0, len(other), size)
     second = (first + rng.integers(1, len(other), size)) % len(other)
-    # a full difference now and then lets walkers change between separate modes
+    # a full difference every eighth step lets walkers move between separate modes
     stretch = 1.0 if step % _JUMP_EVERY == 0 else _STRETCH / np.sqrt(2 * dimension)
     jitter = 1e-4 * np.abs(other).mean(axis=0) * rng.standard_normal(active.shape)
     return np.asarray(active + stretch * (other[first] - other[second]) + jitter)

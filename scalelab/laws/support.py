@@ -1,4 +1,4 @@
-"""How far a configuration lies from the measured ones, and what could pin it down."""
+"""The measured range of a curve: what a prediction rests on, and what is unknown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MIN_SIZES = 2  # of one tier: latency and transfer are two unknowns
 
 
 class Support(StrEnum):
-    """What a prediction rests on."""
+    """Whether a prediction is measured, interpolated, extrapolated or unsupported."""
 
     MEASURED = "measured"
     INTERPOLATED = "interpolated"
@@ -23,7 +23,7 @@ class Support(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gap:
-    """Parameters the rows leave open, and the trial that would pin them down."""
+    """Parameters that the rows do not determine, and the trial that would do it."""
 
     parameters: tuple[str, ...]
     why: str
@@ -40,21 +40,22 @@ class Coverage:
     Parameters
     ----------
     at
-        The measured configurations, samples in their own unit.
+        The measured configurations; local batches in samples.
     informed
-        Parameters a prior tells about: these leave no gap.
+        Parameters that other curves of the same machine determine: no gap is reported
+        for these.
     """
 
     at: Configurations
     informed: frozenset[str]
 
     def sizes(self, *, across_nodes: bool) -> np.ndarray:
-        """Return the distinct world sizes above 1 measured in a tier, sorted."""
+        """Return measured world sizes above 1, on one node or on several, sorted."""
         tier = (self.at.num_nodes > 1) == across_nodes
         return np.unique(self.at.world_size[tier & (self.at.world_size > 1)])
 
     def gaps(self) -> tuple[Gap, ...]:
-        """Return what the measured configurations cannot determine, by counting."""
+        """Return the parameters for which too few configurations were measured."""
         found = (self._intra_gap(), self._inter_gap(), self._compute_gap())
         return tuple(
             gap
@@ -63,14 +64,14 @@ class Coverage:
         )
 
     def determined(self) -> frozenset[str]:
-        """Return the parameters that some gap may leave open and none does."""
+        """Return the parameters that the measured configurations determine."""
         every = {"intra_node_latency", "intra_node_transfer"}
         every |= {"inter_node_latency", "inter_node_transfer"}
         every |= {"compute_fixed", "compute_per_sample"}
         return frozenset(every.difference(*(gap.parameters for gap in self.gaps())))
 
     def blocking(self, query: Configurations) -> tuple[Gap, ...]:
-        """Return the gaps that leave some configuration without an answer."""
+        """Return the gaps because of which some configuration cannot be predicted."""
         open_at = self._open_at(query)
         return tuple(gap for gap in self.gaps() if open_at[gap.parameters[0]].any())
 
@@ -141,7 +142,7 @@ class Coverage:
         return np.where(measured, Support.MEASURED.value, kind)
 
     def distance(self, query: Configurations) -> np.ndarray:
-        """Return doublings beyond the measured range, shape (n, 2): scale, batch."""
+        """Return doublings of scale and batch beyond the measured range, (n, 2)."""
         across = query.num_nodes > 1
         scale = np.where(
             across,
@@ -153,10 +154,10 @@ class Coverage:
         return np.column_stack([np.maximum(scale, nodes), batch])
 
     def surrounds(self, query: Configurations) -> np.ndarray:
-        """Tell which configurations lie inside the measured range of everything.
+        """Tell which configurations lie inside the measured range of every axis.
 
-        Physics says what further passes cost, so these count as interpolated; what was
-        learned without physics holds for as many passes as were measured.
+        The number of accumulated passes is such an axis here. For :meth:`support` it is
+        none, because the formulas say what further passes cost; a regressor does not.
         """
         passes = _outside(query.accumulation, self.at.accumulation)
         return np.asarray(~(self._is_beyond(query) | passes))
@@ -178,7 +179,7 @@ class Coverage:
         return np.array([label in known for label in _labels(query)], dtype=bool)
 
     def _open_at(self, query: Configurations) -> dict[str, np.ndarray]:
-        """Return, per gap, which configurations need what it leaves open."""
+        """Return, by gap, which configurations need one of its parameters."""
         across = query.num_nodes > 1
         inner = np.append(1.0, self.sizes(across_nodes=False))
         outer = self.sizes(across_nodes=True)

@@ -334,7 +334,7 @@ def _not_considered(
             f"Not considered: {devices}; global batch {listed} cannot be shared evenly."
         )
     else:
-        yield f"Not considered: {devices}; no step time there can be told yet."
+        yield f"Not considered: {devices}; no step time can be predicted there yet."
 
 
 def _unanswered(gap: Gap, is_emulated: bool) -> str:

@@ -324,7 +324,7 @@ def test_a_table_somebody_else_measured_is_enough():
     assert found.learning_rate is None
 
 
-@pytest.mark.parametrize("law", ["amdahl", "usl", "ernest", "pollux"])
+@pytest.mark.parametrize("law", ["amdahl", "usl", "power", "pollux"])
 def test_rival_laws_can_be_asked(law):
     found = recommend(sweep(), JOB, law=law)
     assert found.law == law
@@ -467,7 +467,11 @@ def test_a_target_no_run_reached_is_doubted_aloud(both_families):
     [
         ({}, (12, 24), "12, 24 GPUs; global batch 256 cannot be shared evenly."),
         ({}, (32,), None),
-        ({"sizes": (1, 2, 4)}, (8,), "8 GPUs; no step time there can be told yet."),
+        (
+            {"sizes": (1, 2, 4)},
+            (8,),
+            "8 GPUs; no step time can be predicted there yet.",
+        ),
     ],
 )
 def test_what_was_asked_about_and_has_no_row_is_named(measured, wanted, note):

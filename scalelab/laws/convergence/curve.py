@@ -1,4 +1,4 @@
-"""One convergence curve: its posterior, and what that answers."""
+"""The convergence law on one curve: posterior draws and predictions from them."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ _SAME = 1e-9  # difference of logs below which two batches are one
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchCurve:
-    """Samples to one target under one rule.
+    """The convergence law fitted to one target under one learning-rate rule.
 
     Parameters
     ----------
     draws : ndarray, shape (n_draws, 7)
         The posterior, see :data:`scalelab.laws.convergence.fit.NAMES`.
     errors : ndarray, shape (n_draws, n_batches)
-        Error of the form at each measured pair of batch and normalisation batch.
+        Error of the formula at each measured pair of batch and normalisation batch.
     data
-        The runs, reduced per pair.
+        The runs, reduced to one entry for each pair.
     log_normalization_reference
-        Log of the normalisation batch that a configuration has which names none; NaN
-        where none was measured.
+        Log of the normalisation batch of a configuration that names none; NaN where
+        none was measured.
     measured : ndarray
-        Distinct global batches tried, sorted.
+        The measured global batches, sorted.
     num_reached, num_censored
-        Trials that reached the target, and that stopped before it.
+        Number of trials that reached the target, and that stopped before it.
     """
 
     draws: np.ndarray
@@ -82,8 +82,8 @@ class BatchCurve:
     ) -> np.ndarray:
         """Draw log median samples to target, shape (n_draws, n_batches).
 
-        A batch that was measured is answered by its own runs as well, any other by the
-        formula alone.
+        The prediction for a measured batch rests on its own runs and on the formula,
+        that for any other batch on the formula alone.
         """
         log_batch, log_norm = self._logs(batch, normalization)
         middle = log_samples(self.draws, log_batch, log_norm)
@@ -95,7 +95,7 @@ class BatchCurve:
     def log_samples(
         self, batch: np.ndarray, normalization: np.ndarray | None = None
     ) -> np.ndarray:
-        """Draw the same with the error the formula makes where it stands alone."""
+        """Draw log samples with the error of the formula at batches not measured."""
         log_batch, log_norm = self._logs(batch, normalization)
         odd = np.where(_strata(SEED + 6) > ndtri(1 - ODD_SHARE), ODD_SCALE, 1.0)
         error = np.exp(self.draws[:, 3]) * odd * _strata(SEED + 4)
@@ -129,11 +129,11 @@ class BatchCurve:
                 yield column, int(same.argmax())
 
     def log_one_run(self, logs: np.ndarray) -> np.ndarray:
-        """Add what makes one run differ from the next; shape of ``logs``."""
+        """Add the spread between repeated runs to log samples; shape of ``logs``."""
         return np.asarray(logs + self.spread * _strata(SEED + 2)[:, None])
 
     def reaching(self, batch: np.ndarray) -> np.ndarray:
-        """Draw the probability of reaching the target at all, like the samples."""
+        """Draw the probability that a run reaches the target, however long it is."""
         log_batch = np.log(batch) - self.data.log_batch_unit
         return np.asarray(np.exp(-log_failing(self.draws, log_batch)))
 
@@ -152,7 +152,7 @@ class BatchCurve:
         return np.array([str(value) for value in kind])
 
     def remedy(self, batch: float) -> str:
-        """Say why a batch is unsupported, and which trial would settle it."""
+        """Say why a batch is unsupported, and which trial would support it."""
         smallest = f"global batch {self.measured.min():.0f}"
         if self.num_reached:
             return (
@@ -162,13 +162,13 @@ class BatchCurve:
         runs = (
             "The one run" if self.num_censored == 1 else f"All {self.num_censored} runs"
         )
-        return f"{runs} stopped before it. Train longer, first at {smallest}."
+        return f"{runs} stopped before the target. Train longer, first at {smallest}."
 
 
 def _strata(seed: int) -> np.ndarray:
-    """Return the quantiles of a normal distribution in random order, (n_draws,).
+    """Return stratified draws of a normal distribution in random order, (n_draws,).
 
-    Draws of equal weight that err less in their quantiles than independent ones.
+    Their quantiles are more exact than those of independent draws.
     """
     order = np.random.default_rng(seed).permutation(NUM_DRAWS)
     return np.asarray(ndtri((order + 0.5) / NUM_DRAWS))

@@ -1,4 +1,4 @@
-r"""The posterior of one convergence curve, as pure functions of arrays.
+r"""The posterior of one convergence curve: its density, and draws from it.
 
 With ``x = log(B)`` and ``f(x) = log(1 + exp(a (x - log B_crit)))``, run ``j`` at batch
 ``i`` needs ``S_ij`` samples::
@@ -7,10 +7,10 @@ With ``x = log(B)`` and ``f(x) = log(1 + exp(a (x - log B_crit)))``, run ``j`` a
     e_i ~ 0.9 Normal(0, form^2) + 0.1 Normal(0, (4 form)^2),      z_ij ~ Normal(0, 1)
     P(the run reaches the target at all) = exp(-(B_i / B_fail)^2)
 
-``e_i`` is the error of the form: how well the learning rate of this batch was tuned,
-and whatever else the formula misses; its heavy tail lets one odd batch be odd. It is
-integrated out: in closed form where every run of a batch reached the target, by
-Gauss-Hermite quadrature where some stopped before.
+``e_i`` is the error of the formula at a batch: how well its learning rate was tuned,
+and whatever else the formula leaves out. Its heavy tail allows for an outlier among the
+batches. The error is integrated out: in closed form where every run of a batch reached
+the target, by Gauss-Hermite quadrature where some stopped before.
 
 References
 ----------
@@ -41,15 +41,15 @@ NAMES = (
 )
 """Columns of a position: log samples at the batch unit, then as in the formula."""
 ODD_SHARE, ODD_SCALE = 0.1, 4.0
-_EXPONENT_BELIEF = 0.25  # standard deviation of log a
-_FORM, _FORM_BELIEF = 0.04, 0.7
-_SPREAD, _SPREAD_BELIEF = 0.08, 0.8
-_CRITICAL_OVER_LARGEST, _CRITICAL_BELIEF = 0.0, 2.0  # logs, nothing measured
-_NOISE_SCALE_BELIEF = 1.0  # and where a gradient noise scale is
-_FAIL_OVER_LARGEST, _FAIL_BELIEF = np.log(30.0), 1.5
-_EFFECT_BELIEF = 0.15
-_DIGITS = 12  # so that units, and the order of rows, do not show in the last bits
-_NUM_BELIEVED = 2000
+_EXPONENT_PRIOR = 0.25  # standard deviation of log a
+_FORM, _FORM_PRIOR = 0.04, 0.7
+_SPREAD, _SPREAD_PRIOR = 0.08, 0.8
+_CRITICAL_OVER_LARGEST, _CRITICAL_PRIOR = 0.0, 2.0  # logs, without a noise scale
+_NOISE_SCALE_PRIOR = 1.0  # log, where a gradient noise scale was measured
+_FAIL_OVER_LARGEST, _FAIL_PRIOR = np.log(30.0), 1.5
+_EFFECT_PRIOR = 0.15
+_DIGITS = 12  # so that units and the order of rows change nothing in the last bits
+_NUM_PRIOR_DRAWS = 2000
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
 _SCALES = np.repeat([1.0, ODD_SCALE], len(_NODES))
 _Z = np.tile(_NODES, 2) * _SCALES
@@ -60,10 +60,10 @@ _LOG_WEIGHTS = np.log(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchData:
-    """Runs of one curve, reduced per distinct (batch, normalisation batch).
+    """The runs of one curve, reduced for each pair of batch and normalisation batch.
 
-    All logs are relative to ``log_batch_unit`` and ``log_sample_unit``, so a change of
-    the user's units changes no answer.
+    All logs are relative to ``log_batch_unit`` and ``log_sample_unit``, so that a
+    change of the user's units changes no prediction.
 
     Parameters
     ----------
@@ -73,9 +73,9 @@ class BatchData:
         Of log samples over the runs that reached the target: number, mean, sum of
         squared deviations.
     bounds, bound_count : ndarray, shape (n_bounds,)
-        Log samples at which the others stopped, and how many did there.
+        Log samples at which the other runs stopped, and how many stopped there.
     bound_at : ndarray of int, shape (n_bounds,)
-        The pair each bound belongs to, sorted.
+        The pair that each bound belongs to, sorted.
     log_noise_scale
         Log gradient noise scale in samples; NaN where not measured.
     log_batch_unit, log_sample_unit
@@ -151,11 +151,11 @@ class BatchData:
         return np.bincount(self.bound_at, minlength=len(self.count)) > 0
 
     @property
-    def critical_belief(self) -> tuple[float, float]:
-        """Mean and standard deviation of log B_crit before the runs are seen."""
+    def critical_prior(self) -> tuple[float, float]:
+        """Mean and standard deviation of the prior of log B_crit."""
         if np.isfinite(self.log_noise_scale):
-            return self.log_noise_scale, _NOISE_SCALE_BELIEF
-        return self.largest + _CRITICAL_OVER_LARGEST, _CRITICAL_BELIEF
+            return self.log_noise_scale, _NOISE_SCALE_PRIOR
+        return self.largest + _CRITICAL_OVER_LARGEST, _CRITICAL_PRIOR
 
 
 def log_growth(positions: np.ndarray, log_batch: np.ndarray) -> np.ndarray:
@@ -167,7 +167,7 @@ def log_growth(positions: np.ndarray, log_batch: np.ndarray) -> np.ndarray:
 def log_samples(
     positions: np.ndarray, log_batch: np.ndarray, log_normalization: np.ndarray
 ) -> np.ndarray:
-    """Return log samples without the error of the form, same shape."""
+    """Return log samples without the error of the formula, same shape."""
     anchor = positions[:, :1] - log_growth(positions, np.zeros(1))
     effect = positions[:, 6:7] * log_normalization
     return np.asarray(anchor + log_growth(positions, log_batch) + effect)
@@ -202,7 +202,7 @@ class CurvePosterior:
         form, spread = np.exp(positions[:, 3:4]), np.exp(positions[:, 4:5])
         seen = -failing * data.count - data.count * positions[:, 4:5]
         seen -= data.scatter / (2 * spread**2)
-        terms = seen.sum(axis=1) + self._log_belief(positions)
+        terms = seen.sum(axis=1) + self._log_prior(positions)
         if len(self._reached):
             terms += _closed_form(self.data, self._reached, middle, form, spread)
         if len(self._stopped):
@@ -212,24 +212,24 @@ class CurvePosterior:
         return np.asarray(terms)
 
     @property
-    def _belief(self) -> tuple[np.ndarray, np.ndarray]:
-        """Means and standard deviations before the runs are seen, shape (7,)."""
-        center, belief = self.data.critical_belief
+    def _prior(self) -> tuple[np.ndarray, np.ndarray]:
+        """Means and standard deviations of the prior, shape (7,)."""
+        center, prior = self.data.critical_prior
         largest = self.data.largest
         rows = (
-            (self._level, 3.0),  # keeps it finite where nothing reached the target
-            (center, belief),
-            (0.0, _EXPONENT_BELIEF),
-            (np.log(_FORM), _FORM_BELIEF),
-            (np.log(_SPREAD), _SPREAD_BELIEF),
-            (largest + _FAIL_OVER_LARGEST, _FAIL_BELIEF),
-            (0.0, _EFFECT_BELIEF),
+            (self._level, 3.0),  # proper, so that it is finite if no run arrived
+            (center, prior),
+            (0.0, _EXPONENT_PRIOR),
+            (np.log(_FORM), _FORM_PRIOR),
+            (np.log(_SPREAD), _SPREAD_PRIOR),
+            (largest + _FAIL_OVER_LARGEST, _FAIL_PRIOR),
+            (0.0, _EFFECT_PRIOR),
         )
         means, widths = np.array(rows, dtype=float).T
         return means, widths
 
-    def _log_belief(self, positions: np.ndarray) -> np.ndarray:
-        means, widths = self._belief
+    def _log_prior(self, positions: np.ndarray) -> np.ndarray:
+        means, widths = self._prior
         return np.asarray(-0.5 * (((positions - means) / widths) ** 2).sum(axis=1))
 
     def _node_logs(
@@ -239,7 +239,10 @@ class CurvePosterior:
         form: np.ndarray,
         spread: np.ndarray,
     ) -> np.ndarray:
-        """Log integrand at each node of e, shape (n, n_stopped, n_nodes)."""
+        """Return the log integrand at each quadrature node of the error.
+
+        Its shape is (n_positions, n_stopped, n_nodes).
+        """
         data, stopped = self.data, self._stopped
         at = middle[:, stopped, None] + form[:, :, None] * _Z
         wide = spread[:, :, None]
@@ -258,7 +261,7 @@ class CurvePosterior:
         )
 
     def draw(self) -> tuple[np.ndarray, np.ndarray]:
-        """Draw positions, and the error of the form at each measured pair.
+        """Draw parameters, and the error of the formula at each measured pair.
 
         Returns
         -------
@@ -266,16 +269,16 @@ class CurvePosterior:
         errors : ndarray, shape (n_draws, n_batches)
         """
         rng = np.random.default_rng(SEED)
-        believed, log_believed = self._draw_belief(rng)
-        positions = draw(self.log_density, believed, log_believed, rng)
-        # nothing that is paired with the draws by place may see them sorted
+        first, log_first = self._draw_prior(rng)
+        positions = draw(self.log_density, first, log_first, rng)
+        # sorted draws would be correlated with other draws of the same position
         positions = rng.permutation(positions)
         return positions, self._errors(positions, rng)
 
-    def _draw_belief(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Draw from the belief, each draw near the level that fits it best."""
-        means, widths = self._belief
-        score = rng.standard_normal((_NUM_BELIEVED, len(NAMES)))
+    def _draw_prior(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Draw from the prior, but with the level of samples that fits each draw."""
+        means, widths = self._prior
+        score = rng.standard_normal((_NUM_PRIOR_DRAWS, len(NAMES)))
         draws = means + widths * score
         data, known = self.data, self.data.count > 0
         if known.any():
@@ -318,7 +321,7 @@ def _components(
     form: np.ndarray,
     spread: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Log density of a batch's mean under either error, and the mean's variance."""
+    """Return log densities of each batch's mean under both errors, and its variance."""
     noise = spread**2 / data.count[at]
     square = (data.mean[at] - middle[:, at]) ** 2
     logs = []

@@ -1,8 +1,8 @@
-"""Draws from a density of a few dimensions by adaptive importance sampling.
+"""Adaptive importance sampling: draws from a density of a few dimensions.
 
-Steadier than a Markov chain of the same cost: nothing has to be forgotten, and every
-draw counts. The proposal is a multivariate t fitted to the weighted draws of the round
-before, mixed with a wider one so that no region is forgotten.
+For the same cost its draws are more accurate than those of a Markov chain, which has to
+discard its beginning. The proposal of each round is a multivariate t that is fitted to
+the weighted draws of the previous round, mixed with a wider one.
 
 References
 ----------
@@ -35,18 +35,18 @@ def draw(
     log_first: np.ndarray,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """Draw from a density.
+    """Draw from a density by adaptive importance sampling.
 
     Parameters
     ----------
     log_density
         Maps positions of shape (n, d) to log densities of shape (n,).
     first : ndarray, shape (n_first, d)
-        Draws that reach wherever the density does.
+        First draws; they must cover the region of the density.
     log_first : ndarray, shape (n_first,)
-        Log density they were drawn from.
+        Log of the density from which they were drawn.
     rng
-        Source of randomness; its state decides the draws.
+        Generator of random numbers.
 
     Returns
     -------
@@ -72,9 +72,9 @@ def draw(
 def _moments(
     positions: np.ndarray, log_weights: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return mean, Cholesky root and tempering of the weighted draws.
+    """Return mean, Cholesky root and tempering power of the weighted draws.
 
-    Weights that a handful of draws would hold are raised to a power below 1.
+    If a few draws have nearly all the weight, weights are raised to a power below 1.
     """
     logs, power = log_weights - log_weights.max(), 1.0
     while True:
@@ -97,7 +97,7 @@ def _propose(
     scale = np.sqrt(_FREEDOM / rng.chisquare(_FREEDOM, count // 2))
     wide = rng.random(count // 2) < _WIDE_SHARE
     half *= (scale * np.where(wide, _WIDE_SCALE, 1.0))[:, None]
-    # pairs on either side of the mean: their errors cancel
+    # pairs of opposite draws around the mean, whose errors cancel
     return np.asarray(mean + np.concatenate([half, -half]) @ root.T)
 
 

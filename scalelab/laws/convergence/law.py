@@ -1,4 +1,4 @@
-"""Samples to a target against the global batch, per learning-rate rule.
+"""The convergence law: samples to a target against the global batch.
 
 The formula stands in :mod:`scalelab.laws.convergence.fit`, its derivation and its known
 failures in ``docs/laws.md``.
@@ -43,13 +43,13 @@ _ANSWER_COLUMNS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConvergenceLaw:
-    """Samples to target against global batch, per learning-rate rule and target.
+    """The convergence law: samples to target against global batch.
 
     Parameters
     ----------
     curves
-        Fitted curves by workload, rule, target and whatever else is held fixed; where
-        ranks learn from stale weights also by their number.
+        Fitted curves by workload, learning-rate rule, target and whatever else is held
+        fixed; where ranks learn from stale weights also by the number of ranks.
     left_out
         Number of rows with a target that were not fitted, by reason.
     """
@@ -102,8 +102,8 @@ class ConvergenceLaw:
         DataFrame
             The configurations' columns, ``samples_to_target``, ``samples_lo``,
             ``samples_hi`` of a run that reaches the target, ``probability_of_reaching``
-            (within ``budget_samples``; at all where none is given) and ``support``; NaN
-            where ``unsupported``.
+            (within ``budget_samples``; at all if no budget is given) and ``support``;
+            NaN where ``unsupported``.
 
         Raises
         ------
@@ -134,7 +134,7 @@ class ConvergenceLaw:
         return found
 
     def _by_curve(self, frame: pd.DataFrame) -> list[tuple[BatchCurve, pd.DataFrame]]:
-        """Sort configurations, indexed by position, by the curve that answers."""
+        """Group configurations, indexed by position, by the curve they belong to."""
         frame = with_workers(frame.reset_index(drop=True))
         return [
             (self.curves[self.curve_of(key)], part)
@@ -153,9 +153,9 @@ class ConvergenceLaw:
         Parameters
         ----------
         key
-            Names the curve.
+            The key of the curve.
         batch, normalization : ndarray, shape (n_batches,)
-            Global batches, and what one batch-norm statistic sees.
+            Global batches, and the samples that one batch-norm statistic is taken over.
 
         Returns
         -------
@@ -172,12 +172,12 @@ class ConvergenceLaw:
         return np.asarray(rng.random((len(chance), 1)) < chance)
 
     def curve_of(self, key: CurveKey) -> CurveKey:
-        """Return the one curve that agrees with these columns, in most of them.
+        """Return the only curve that agrees with a key, in as many columns as possible.
 
         Raises
         ------
         SpecError
-            None or several do; lists them.
+            No curve agrees, or several do; the message lists them.
         """
         if key in self.curves:
             return key
@@ -219,13 +219,13 @@ class ConvergenceLaw:
 
     @property
     def identifiable(self) -> pd.DataFrame:
-        """Which parameters the rows pin down: curve, parameter, identified, remedy."""
+        """Which parameters the rows determine: curve, parameter, identified, remedy."""
         table = self.parameters().rename(columns={"name": "parameter"})
         return table[["curve", "parameter", "identified", "remedy"]]
 
 
 def _middle(draws: np.ndarray) -> np.ndarray:
-    """Return the mean of the central draws: steadier than their median."""
+    """Return the mean of the central 80% of draws, which varies less than a median."""
     cut = int(_TRIMMED * len(draws))
     return np.asarray(np.sort(draws, axis=0)[cut : len(draws) - cut].mean(axis=0))
 

@@ -1,10 +1,10 @@
-"""Targets that no trial stopped at, read off the metric curves of those that ran on.
+"""Samples to a target that no trial stopped at, read from metric curves.
 
-A run stopped at accuracy 0.80 has passed 0.75 on its way. Its evaluations say when; a
-run that never got there is a bound. That is an answer only where the rate of learning
-did not depend on how long the run was planned to be: under a decaying schedule a run
-meant to stop at 0.75 would have been scheduled otherwise. Rows with such a schedule are
-left out and counted.
+A run that was stopped at accuracy 0.80 reached 0.75 before, and its evaluations say
+when; a run that never reached the target gives a lower bound. This is valid only where
+the learning rate did not depend on the planned length of the run: under a decaying
+schedule, a run that was planned for 0.75 would have had other learning rates. Rows with
+such a schedule are left out and counted.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _PLAIN = ("attempt", "step", "samples", "t", "loss")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TargetReading:
-    """What the curves say of a target.
+    """Observations whose target columns were read from their metric curves.
 
     Parameters
     ----------
     rows
-        The observations whose curve could be read, their target columns replaced:
+        The observations whose curve could be read, with new target columns:
         ``reached_target``, ``samples_to_target`` (missing where not reached),
-        ``num_samples`` (seen in all) and the target itself.
+        ``num_samples`` (of the whole run) and the columns of the target.
     left_out
-        Number of trials that cannot say, by reason.
+        Number of trials whose curve could not be read, by reason.
     """
 
     rows: pd.DataFrame
@@ -45,17 +45,17 @@ class TargetReading:
 def read_target(
     observations: pd.DataFrame, streams: pd.DataFrame, target: Target
 ) -> TargetReading:
-    """Read when each run first reached a target.
+    """Read from metric curves when each run first reached a target.
 
     Parameters
     ----------
     observations
         Rows of the observations frame.
     streams
-        Rows of the attempts' streams: ``trial_id``, ``attempt``, ``samples`` (seen so
-        far) and the metric's column, missing where it was not evaluated.
+        Rows of the attempts' streams: ``trial_id``, ``attempt``, ``samples`` (trained
+        so far) and the metric's column, missing where it was not evaluated.
     target
-        Need not be the one the trials stopped at.
+        The asked target; the trials may have stopped at another one.
 
     Raises
     ------
@@ -98,7 +98,7 @@ def _is_kind(observations: pd.DataFrame) -> np.ndarray:
 
 
 def _is_steady(rows: pd.DataFrame) -> np.ndarray:
-    """Tell whose rate of learning did not depend on the planned length."""
+    """Tell which learning rates did not depend on the planned length of the run."""
     if "schedule" not in rows.columns:
         return np.ones(len(rows), dtype=bool)
     schedules = rows["schedule"].fillna(_CONSTANT).astype(str)
@@ -158,17 +158,18 @@ def _first(curve: np.ndarray, target: Target) -> int | None:
 def answering(
     observations: pd.DataFrame, streams: Callable[[], pd.DataFrame], target: Target
 ) -> pd.DataFrame:
-    """Return the observations with rows for a target, measured or read off.
+    """Return observations of a target, measured or read from metric curves.
 
     Parameters
     ----------
     observations
         Rows of the observations frame.
     streams
-        Reads the streams; called only where the target was not stopped at.
+        Reads the streams; called only if no trial stopped at the target.
     target
-        Where only throughput trials evaluated its metric, or there is nothing but the
-        rows of runs that had another target of it, they come back as they are.
+        The asked target. Where only throughput trials evaluated its metric, or the
+        streams of the other trials are not known, the observations are returned
+        unchanged.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Choose and tidy the rows a convergence law is fitted to; count what is left out."""
+"""Prepare observations for a convergence law: which rows tried to reach a target."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _COLUMNS = (
     "metric_mode",
     "target_value",
 )
-# times are spoilt by these, the samples a run needs are not
+# reasons that make step times unfit, but not the number of samples a run needs
 _HARMLESS = frozenset(
     {
         "oversubscribed_cores",
@@ -42,16 +42,16 @@ _IDENTITY = ("run", "trial_id", "attempt", "repeat", "seed")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TargetRows:
-    """Rows that tried to reach a target.
+    """The rows that tried to reach a target, and how many were left out.
 
     Parameters
     ----------
     frame
-        The columns that tell curves apart, ``global_batch_size``, ``normalization``,
-        ``noise_scale`` (samples), ``samples`` (to the target, or seen when the trial
-        stopped) and ``censored``.
+        Has the columns that tell curves apart, ``global_batch_size``,
+        ``normalization``, ``noise_scale`` (samples), ``samples`` (to the target, or
+        trained when the trial stopped) and ``censored``.
     left_out
-        Rows that tried and were not taken, by reason.
+        Number of rows that tried but are unfit for the law, by reason.
     """
 
     frame: pd.DataFrame
@@ -77,10 +77,10 @@ def with_workers(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def target_rows(observations: pd.DataFrame) -> TargetRows:
-    """Choose the rows that tried to reach a target.
+    """Choose the rows of trials that tried to reach a target.
 
-    A trial that stopped before its target is a bound on the samples it needs, not a
-    missing value; a row that is given twice, by run, trial and attempt, counts once.
+    A trial that stopped before its target gives a lower bound on the samples it needs.
+    A row that is given twice (same run, trial and attempt) counts once.
     """
     observations = with_workers(_once(observations))
     known = [n for n in (*_COLUMNS, WORKERS) if n in observations.columns]

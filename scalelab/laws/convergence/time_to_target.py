@@ -1,13 +1,13 @@
-"""Time to target: both laws multiplied, and how far the product was off.
+"""Time to target: the product of the two laws, and the error of that product.
 
 ::
 
     time = samples to target(global batch, rule) / global batch * step time(allocation)
 
-Trials of kind ``end_to_end`` measure the left side itself. What their logs differ by
-from the product is the error of the factorisation: its mean is a correction, its spread
-an uncertainty that every prediction carries. Before any end-to-end trial is seen the
-product is believed to within about 10%.
+Trials of kind ``end_to_end`` measure the left side. The difference between the logs of
+their times and of the product is the error of the factorisation: its mean corrects
+every prediction, and its spread is part of the interval. The prior of the correction is
+zero, with a standard deviation of 10%.
 
 References
 ----------
@@ -43,10 +43,10 @@ from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.support import Support
 
 _KIND = "end_to_end"
-_BIAS_BELIEF = 0.1  # standard deviation of the log correction before a trial is seen
+_BIAS_PRIOR = 0.1  # standard deviation of the prior of the log correction
 _ROUNDS = 40
-_FREEDOM = 4.0  # of the t that log errors scatter with: one odd trial is outvoted
-_USUAL_SPREAD, _USUAL_WEIGHT = 0.05, 3.0  # and how many trials that spread is worth
+_FREEDOM = 4.0  # degrees of freedom of Student's t: an outlier counts for little
+_USUAL_SPREAD, _USUAL_WEIGHT = 0.05, 3.0  # prior of the spread; its weight in trials
 Law = TypeVar("Law")
 Rows = TypeVar("Rows")
 _ORDER = (Support.MEASURED, Support.INTERPOLATED, Support.EXTRAPOLATED)
@@ -54,17 +54,18 @@ _ORDER = (Support.MEASURED, Support.INTERPOLATED, Support.EXTRAPOLATED)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Factorisation:
-    """How far end-to-end trials lay from the product of the two laws.
+    """The error of the product of the two laws, measured by end-to-end trials.
 
     Parameters
     ----------
     trials
-        One row per end-to-end trial that could be judged: its configuration,
+        One row per end-to-end trial that was compared: its configuration,
         ``measured_s``, ``predicted_s`` and ``log_error`` (measured over predicted).
     log_bias, log_bias_deviation
-        The correction, and how well it is known.
+        The log correction of the product, and its standard deviation.
     log_spread
-        Standard deviation of a single log error around it, beyond what the laws say.
+        Standard deviation of a single log error around the correction, beyond the
+        uncertainty of the two laws.
     """
 
     trials: pd.DataFrame
@@ -74,14 +75,14 @@ class Factorisation:
 
     @classmethod
     def of(cls, trials: pd.DataFrame, log_variance: np.ndarray) -> Factorisation:
-        """Judge the product.
+        """Estimate correction and spread from compared trials.
 
         Parameters
         ----------
         trials
-            As the attribute.
+            The compared trials, see the attribute.
         log_variance : ndarray, shape (n_trials,)
-            Variance of the log product that the laws themselves admit.
+            Variance of the log product according to the two laws.
         """
         error = trials["log_error"].to_numpy(float)
         usual = _USUAL_WEIGHT * _USUAL_SPREAD**2
@@ -90,11 +91,11 @@ class Factorisation:
             square = (error - bias) ** 2
             scores = square / (spread**2 + log_variance)
             trust = (_FREEDOM + 1) / (_FREEDOM + scores)
-            # what the laws admit explains its share of the scatter, the rest is spread
+            # the spread is the scatter beyond the uncertainty of the two laws
             excess = np.maximum(trust * square - log_variance, 0).sum()
             spread = np.sqrt((excess + usual) / (len(error) + _USUAL_WEIGHT))
             weight = trust / (spread**2 + log_variance)
-            precision = weight.sum() + 1 / _BIAS_BELIEF**2
+            precision = weight.sum() + 1 / _BIAS_PRIOR**2
             bias = float((weight * error).sum() / precision)
         return cls(
             trials=trials,
@@ -112,7 +113,7 @@ class Factorisation:
         )
 
     def describe(self) -> str:
-        """Say in a sentence how far off the product was."""
+        """Return a sentence on the error of the product."""
         if self.trials.empty:
             return "No end-to-end trial checked the product of the two laws."
         count, bias = len(self.trials), 100 * np.expm1(self.trials["log_error"].mean())
@@ -127,14 +128,14 @@ class Factorisation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TimeToTargetLaw:
-    """Step time and convergence, and the error of their product.
+    """The step-time law times the convergence law, and the error of their product.
 
     Parameters
     ----------
     step_time, convergence
-        The two laws, fitted without the end-to-end trials where these can be spared.
+        The two laws, fitted without the end-to-end trials if the other rows suffice.
     factorisation
-        What the end-to-end trials say of their product.
+        The error of their product.
     """
 
     step_time: StepTimeLaw
@@ -145,15 +146,15 @@ class TimeToTargetLaw:
     def fit(
         cls, observations: Observed, step_time_law: type[StepTimeLaw] = StepTimeLaw
     ) -> TimeToTargetLaw:
-        """Fit both laws, and judge their product where it was measured.
+        """Fit both laws, and compare their product with end-to-end trials.
 
         Parameters
         ----------
         observations
             Rows of the observations frame: throughput and convergence trials, and
             end-to-end trials (``kind`` and ``time_to_target_s``) where there are any.
-            Of these such that ``validity`` marks or that did not complete judge
-            nothing, and one that is given twice counts once.
+            End-to-end trials that ``validity`` marks, or that did not complete, are
+            not compared; one that is given twice counts once.
         step_time_law
             :class:`StepTimeLaw` or one of :data:`scalelab.laws.rivals.laws.LAWS`.
 
@@ -172,16 +173,16 @@ class TimeToTargetLaw:
             convergence=_fit_without(ConvergenceLaw.fit, factors, every),
             factorisation=Factorisation.of(_no_trials(), np.empty(0)),
         )
-        judging = _judging(every[whole])
-        if judging.empty:
+        compared = _compared(every[whole])
+        if compared.empty:
             return law
         return cls(
             step_time=law.step_time,
             convergence=law.convergence,
-            factorisation=law._judge(judging),
+            factorisation=law._compare(compared),
         )
 
-    def _judge(self, trials: pd.DataFrame) -> Factorisation:
+    def _compare(self, trials: pd.DataFrame) -> Factorisation:
         product, support = self._log_product(trials)
         known = support != Support.UNSUPPORTED
         logs = product[:, known]
@@ -217,10 +218,10 @@ class TimeToTargetLaw:
         Raises
         ------
         NotIdentifiableError
-            Every configuration needs what the throughput trials leave open, or what
-            the convergence trials do.
+            Every configuration needs a parameter that the throughput trials, or the
+            convergence trials, do not determine.
         SpecError
-            A configuration is none that a run could have, or may belong to several
+            No run could have one of the configurations, or it may belong to several
             curves.
         """
         check_mass(interval)
@@ -241,9 +242,9 @@ class TimeToTargetLaw:
         )
 
     def _log_product(self, frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-        """Draw log times without the factorisation's error, and say what supports."""
+        """Draw log times without the error of the product; return them and support."""
         frame = _with_batch(frame)
-        asked = _asked_of(self.step_time, frame)
+        asked = _key_columns(self.step_time, frame)
         steps = self.step_time.predict(asked)["support"].to_numpy(str)
         draws = np.log(self.step_time.sample(asked, one_run=True))
         needs = self.convergence.support(frame)
@@ -258,7 +259,7 @@ class TimeToTargetLaw:
 def measured_factorisation(
     observations: Observed, step_time_law: type[StepTimeLaw] = StepTimeLaw
 ) -> Factorisation | None:
-    """Return how far off the product was; None where no trial says or can be judged.
+    """Return the error of the product; None where no trial measured it.
 
     Parameters
     ----------
@@ -274,13 +275,13 @@ def measured_factorisation(
         return None
     try:
         found = TimeToTargetLaw.fit(rows, step_time_law).factorisation
-    except (FitError, SpecError):  # stale weights, or nothing left to judge by
+    except (FitError, SpecError):  # stale weights, or too few other trials
         return None
     return None if found.trials.empty else found
 
 
-def _judging(trials: pd.DataFrame) -> pd.DataFrame:
-    """Return the trials whose time is fit to judge by, each once, in one order."""
+def _compared(trials: pd.DataFrame) -> pd.DataFrame:
+    """Return the trials to compare with the product, each once, in a fixed order."""
     values = configurations(trials)
     values["time_to_target_s"] = numbers(trials, "time_to_target_s")
     numeric = values.to_numpy(float)
@@ -304,8 +305,8 @@ def _with_batch(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(global_batch_size=total)
 
 
-def _asked_of(law: StepTimeLaw, frame: pd.DataFrame) -> pd.DataFrame:
-    """Drop the columns that the law's curves do not tell apart."""
+def _key_columns(law: StepTimeLaw, frame: pd.DataFrame) -> pd.DataFrame:
+    """Drop the curve columns that no curve of the law has in its key."""
     known = {name for key in law.curves for name, _ in key}
     return frame.drop(columns=[n for n in curve_columns(frame) if n not in known])
 
@@ -318,7 +319,7 @@ def _weaker(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def _fit_without(fit: Callable[[Rows], Law], factors: Rows, everything: Rows) -> Law:
-    """Fit without the trials that judge the product, or with them where need be."""
+    """Fit without the end-to-end trials, or with them if the others do not suffice."""
     try:
         return fit(factors)
     except FitError:

@@ -1,4 +1,4 @@
-"""The largest local batch that fits, from completed and out-of-memory trials.
+"""The memory law: the largest local batch that fits on a device.
 
 Activations grow linearly with the local batch; weights, gradients and optimiser state
 do not, and where they are sharded over ``k`` ranks each holds its share::
@@ -6,7 +6,8 @@ do not, and where they are sharded over ``k`` ranks each holds its share::
     peak = replicated + sharded / k + per_sample * local batch
 
 with no negative term (:mod:`scalelab.laws.memory.peaks`). More ranks never need more of
-one device, so what ran on fewer runs on more, and what failed on more fails on fewer.
+one device: a batch that ran on fewer ranks also runs on more, and a batch that failed
+on more ranks also fails on fewer.
 
 References
 ----------
@@ -29,21 +30,21 @@ from scalelab.laws.rows import CurveKey, curve_columns, group_rows, numbers
 
 _REPLICATED = ("ddp", "local_sgd", "parameter_server")
 _ANSWERS = ("completed", "target_not_reached", "out_of_memory")
-_SAFETY = 0.95  # allocators fragment: do not plan to fill the last 5% of a device
+_SAFETY = 0.95  # of a device is planned with: allocators fragment memory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryCurve:
-    """What is known about one workload on one device at one precision.
+    """The memory law of one workload on one device at one precision.
 
     Parameters
     ----------
     batches, shards : ndarray, shape (n_trials,)
-        Local batch, and over how many ranks the model's state was spread.
+        Local batch, and number of ranks over which the model's state was sharded.
     failed : ndarray of bool, shape (n_trials,)
         The trial ran out of memory.
     peaks
-        The fitted terms; None with fewer than two distinct measured peaks.
+        The fitted peak memory; None with fewer than two different measured peaks.
     """
 
     batches: np.ndarray
@@ -75,11 +76,11 @@ class MemoryCurve:
         return int(failing.min()) if len(failing) else None
 
     def peak_bytes(self, batch: float, shards: float) -> float:
-        """Return the fitted peak of one device in bytes; NaN where none was."""
+        """Return the fitted peak of one device in bytes; NaN if none was fitted."""
         return float("nan") if self.peaks is None else self.peaks.at(batch, shards)
 
     def largest_local_batch(self, shards: float, capacity_bytes: float | None) -> int:
-        """Return the largest local batch to plan with; never one that failed."""
+        """Return the largest local batch that is expected to fit, below any failure."""
         answer = self.largest_fitting(shards)
         if capacity_bytes is not None and self.peaks is not None:
             answer = max(
@@ -91,23 +92,23 @@ class MemoryCurve:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryLaw:
-    """Which local batches fit, per workload, device, precision and sharding."""
+    """The memory law: which local batches fit, by workload, device and precision."""
 
     curves: Mapping[CurveKey, MemoryCurve]
 
     @classmethod
     def fit(cls, observations: pd.DataFrame) -> MemoryLaw:
-        """Read which local batches ran and which did not.
+        """Fit the law to the trials that completed or ran out of memory.
 
         Raises
         ------
         FitError
-            No row says whether its local batch fitted.
+            There is no such trial with a ``local_batch_size``.
         """
         rows = _memory_rows(observations)
         if rows.empty:
             raise FitError(
-                "No row completed or ran out of memory with a local_batch_size: run a "
+                "No row with a local_batch_size completed or ran out of memory. Run a "
                 "throughput trial."
             )
         groups = group_rows(rows, _columns(rows))
@@ -124,8 +125,8 @@ class MemoryLaw:
             Columns that tell the fitted curves apart; ``world_size`` where parameters
             are sharded.
         capacity_bytes
-            Memory of one device; with measured peaks it lets the answer go beyond the
-            batches that ran.
+            Memory of one device; with it and measured peaks, the answer may be larger
+            than the batches that ran.
 
         Returns
         -------
@@ -137,14 +138,14 @@ class MemoryLaw:
         Raises
         ------
         SpecError
-            The capacity or a number of ranks is none that a run could have.
+            The capacity, or a number of ranks, is not a positive number.
         """
         if capacity_bytes is not None and not 0 < capacity_bytes < np.inf:
             raise SpecError(
                 f"capacity_bytes={capacity_bytes} must be a positive number: the "
                 "memory of one device. Leave it out where it is not known."
             )
-        pairs = self._asked(configurations)
+        pairs = self._agreeing(configurations)
         answers = [
             min((c.largest_local_batch(k, capacity_bytes) for c in curves), default=0)
             for curves, k in pairs
@@ -180,18 +181,18 @@ class MemoryLaw:
         Raises
         ------
         SpecError
-            A batch or a number of ranks is none that a run could have.
+            A batch, or a number of ranks, is not a positive number.
         """
         batches = positive(configurations, "local_batch_size")
         peaks = [
             max((c.peak_bytes(batch, k) for c in curves), default=float("nan"))
             for batch, (curves, k) in zip(
-                batches, self._asked(configurations), strict=True
+                batches, self._agreeing(configurations), strict=True
             )
         ]
         return configurations.assign(peak_bytes=peaks)
 
-    def _asked(self, frame: pd.DataFrame) -> list[tuple[list[MemoryCurve], float]]:
+    def _agreeing(self, frame: pd.DataFrame) -> list[tuple[list[MemoryCurve], float]]:
         """Return the curves that agree with each configuration, and its shards."""
         positive_if_given(frame, "world_size")
         known = {name for key in self.curves for name, _ in key}
@@ -217,7 +218,7 @@ def _columns(frame: pd.DataFrame) -> list[str]:
 
 
 def _shards(frame: pd.DataFrame) -> np.ndarray:
-    """Return over how many ranks a model's state is spread; 1 where replicated."""
+    """Return the number of ranks that shard a model's state; 1 if it is replicated."""
     if "parallelism" not in frame.columns:
         return np.ones(len(frame))
     replicated = frame["parallelism"].fillna("ddp").isin(_REPLICATED).to_numpy(bool)

@@ -1,11 +1,11 @@
-"""Peak memory of one device against local batch and shards, fitted to measured ones.
+"""Peak memory of one device against local batch and shards: a robust linear fit.
 
 ::
 
     peak = replicated + sharded / k + per_sample * local batch
 
-with no negative term, in logs, so that errors are relative; a peak far from all others
-is left out.
+with no negative term. Errors are relative, because logs are fitted; an outlier is left
+out.
 
 References
 ----------
@@ -22,13 +22,13 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import nnls
 
-_MARGIN = 2.0  # standard errors of a prediction that a planned peak stays below it
-_FREEDOM = 4.0  # of the t that peaks scatter with while it is open which are odd
-_FAR = 4.0  # deviations from all others that make a peak odd
+_MARGIN = 2.0  # standard errors by which a planned peak exceeds the prediction
+_FREEDOM = 4.0  # degrees of freedom of Student's t, until outliers are known
+_FAR = 4.0  # standard deviations beyond which a peak is an outlier
 _NORMAL_MEDIAN = 1.48  # standard deviations per median absolute deviation
-_MAJORITY = 3  # peaks beyond the number of terms; with fewer none can be the odd one
-_FEW = 12  # of these; with more, no single peak pulls much
-_USUAL_SCATTER = 0.03  # where each peak has a term of its own, and none shows any
+_MAJORITY = 3  # peaks beyond the number of terms; with fewer there is no outlier
+_FEW = 12  # peaks beyond the number of terms; with more, each has little influence
+_USUAL_SCATTER = 0.03  # where there are no more peaks than terms
 _ROUNDS = 30
 _LEAST_SCATTER = 1e-3
 
@@ -46,11 +46,12 @@ class Peaks:
     scatter
         Standard deviation of measured over fitted peaks, relative.
     least_shards
-        With fewer no batch is planned: where all peaks were shared alike, sharded state
-        passes for replicated, and fewer ranks would hold more of it.
+        With fewer shards no batch is planned. Where all peaks had the same number of
+        shards, sharded state cannot be distinguished from replicated state, and fewer
+        ranks would each hold more of it.
     least_batch
-        Smaller ones count as this: where all peaks were of one batch, what does not
-        grow passes for what does, and smaller batches would hold all of it.
+        Smaller batches count as this one. Where all peaks had the same batch, memory
+        that does not grow with the batch cannot be distinguished from memory that does.
     """
 
     terms: np.ndarray
@@ -63,13 +64,13 @@ class Peaks:
     def fit(cls, batch: np.ndarray, shards: np.ndarray, peak: np.ndarray) -> Peaks:
         """Fit the peaks of distinct batches and shards, shape (n_peaks,)."""
         features = _features(batch, shards)
-        # equal shards everywhere tell nothing of sharding: take it as replicated;
-        # equal batches nothing of what is replicated: take it as per sample
+        # with one number of shards, sharded memory counts as replicated; with one
+        # batch, replicated memory counts as memory per sample
         tells_shards, tells_batch = (len(np.unique(x)) > 1 for x in (shards, batch))
         used = np.array([tells_batch, tells_shards, True])
         everyone, middle = np.ones(len(peak)), np.full(len(peak), np.median(peak))
-        # where an odd peak lies high, relative errors start well, and the other way;
-        # among few peaks, and at their end, it pulls so much that it must start without
+        # the first start suits an outlier that is too high, the second one that is too
+        # low; among few peaks an outlier has much influence, so each is also left out
         starts = [(peak, everyone), (middle, everyone)]
         if _MAJORITY <= len(peak) - used.sum() <= _FEW:
             starts += [(peak, each) for each in 1 - np.eye(len(peak))]
@@ -100,13 +101,13 @@ class Peaks:
         return float((self._feature(batch, shards) @ self.terms).item())
 
     def planned(self, batch: float, shards: float) -> float:
-        """Return the peak in bytes that a further run hardly exceeds."""
+        """Return a peak in bytes that a further run is unlikely to exceed."""
         feature, peak = self._feature(batch, shards), self.at(batch, shards)
         variance = feature @ self.covariance @ feature + (self.scatter * peak) ** 2
         return peak + _MARGIN * float(np.sqrt(variance))
 
     def largest_batch(self, shards: float, limit_bytes: float) -> int:
-        """Return the largest batch whose planned peak meets a limit; 0: none does."""
+        """Return the largest batch with a planned peak within a limit; 0 if none."""
         room, slope = limit_bytes - self.at(0, shards), self.terms[2]
         if room <= 0 or slope <= 0 or shards < self.least_shards:
             return 0
@@ -134,14 +135,20 @@ def _settled(
     around: np.ndarray,
     trust: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return terms and the trust in each peak: log errors, linearised again and again.
+    """Fit terms by iteratively reweighted least squares of log errors.
 
     Parameters
     ----------
     around : ndarray, shape (n_peaks,)
-        The peaks around which logs are linear at first.
+        The peaks around which logs are linearised at first.
     trust : ndarray, shape (n_peaks,)
         The weights at first, in [0, 1].
+
+    Returns
+    -------
+    terms : ndarray, shape (3,)
+    trust : ndarray, shape (n_peaks,)
+        The final weights; 0 for an outlier.
     """
     terms, freedom = np.zeros(3), len(peak) - used.sum()
     target = peak / around
@@ -151,14 +158,14 @@ def _settled(
         before = terms.copy()
         terms[used] = nnls(rows, weight * target)[0]
         if step and (features @ terms < around / 2).any():
-            terms = (before + terms) / 2  # logs are far from linear, and none of zero
+            terms = (before + terms) / 2  # too far for a linear approximation
         around = features @ terms
         errors = np.log(peak / around)
         target = 1 + errors
         if freedom >= _MAJORITY:
             spread = _NORMAL_MEDIAN * (1 + 5 / freedom) * np.median(np.abs(errors))
             scores = np.abs(errors) / max(spread, _LEAST_SCATTER)
-            # first outvote the odd ones gently, then leave out what has stayed odd
+            # first reduce the weight of outliers, then leave them out
             soft = (_FREEDOM + 1) / (_FREEDOM + scores**2)
             trust = soft if step < _ROUNDS // 2 else (scores < _FAR).astype(float)
     return terms, trust

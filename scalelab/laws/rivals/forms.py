@@ -92,7 +92,7 @@ class Formula(RivalForm):
 
 
 class Amdahl(Formula):
-    """t = (a + b_1 b) (1 + sigma (n - 1))."""
+    """Amdahl's law: t = (a + b_1 b) (1 + sigma (n - 1))."""
 
     names = ("fixed", "per_sample", "serial_fraction")
     start = (0.1, 0.9, 0.05)
@@ -105,7 +105,10 @@ class Amdahl(Formula):
 
 
 class Usl(Formula):
-    """t = (a + b_1 b) (1 + sigma (n - 1) + kappa n (n - 1))."""
+    """The universal scalability law.
+
+    t = (a + b_1 b) (1 + sigma (n - 1) + kappa n (n - 1)).
+    """
 
     names = ("fixed", "per_sample", "contention", "coherency")
     start = (0.1, 0.9, 0.05, 1e-4)
@@ -119,7 +122,7 @@ class Usl(Formula):
 
 
 class Power(Formula):
-    """t = (a + b_1 b) n^c: throughput follows a power of the devices."""
+    """A power law: t = (a + b_1 b) n^c."""
 
     names = ("fixed", "per_sample", "exponent")
     start = (0.1, 0.9, 0.1)
@@ -131,7 +134,10 @@ class Power(Formula):
 
 
 class Pollux(Formula):
-    """t = (C^g + S^g)^(1/g), C = a + b_1 b, S = alpha + beta (n - 2) per tier."""
+    """The throughput model of Pollux.
+
+    t = (C^g + S^g)^(1/g), C = a + b_1 b, S = alpha + beta (n - 2) per tier.
+    """
 
     names = (
         "fixed",

@@ -1,4 +1,4 @@
-"""One fitted curve: predictions of the ensemble, parts of the rings."""
+"""The default law on one curve: predictions, and the physical parts of a step."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from scalelab.laws.step_time.ring_terms import RingTerms
 from scalelab.laws.step_time.shapes import NUM_PARAMETERS
 from scalelab.laws.support import Coverage, Gap
 
-# log error per doubling beyond the measured range, of world size and of local batch,
-# that published curves of left-out machines show on top of what the ensemble expects
+# further log error per doubling of world size and of local batch beyond the measured
+# range, calibrated on published curves of machines that were left out of the prior
 _DRIFT = np.array([0.06, 0.04])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """The law fitted to one curve.
+    """The default law fitted to one curve; implements ``law.CurveModel``.
 
     Parameters
     ----------
     points, coverage
-        What it was fitted to.
+        The measured points, and the range of configurations they cover.
     ensemble
-        What predicts.
+        The fitted shapes, which predict.
     residual
-        What a long history adds inside the measured range.
+        A correction inside the measured range; None where few points were measured.
     gradient_bytes
-        Bytes per gradient exchange where every row agrees, else NaN.
+        Bytes per gradient exchange if all rows have the same value, else NaN.
     """
 
     points: Points
@@ -50,7 +50,7 @@ class Curve:
 
     @classmethod
     def fit(cls, key: CurveKey, frame: pd.DataFrame, prior: StepTimePrior) -> Curve:
-        """Fit the rows of one curve, see :func:`step_time_rows`."""
+        """Fit the rows of one curve, see :attr:`~scalelab.laws.rows.FitRows.curves`."""
         points = Points.of(frame)
         sizes = frame["gradient_bytes"].dropna().unique()
         ensemble = Ensemble.fit(points, prior.about(key, points.batch_unit))
@@ -66,7 +66,7 @@ class Curve:
 
     @cached_property
     def rings(self) -> RingTerms:
-        """The physical terms; drawn when first asked for, predictions need none."""
+        """The physical parts of a step; drawn at first use, predictions need none."""
         return RingTerms.fit(self.points)
 
     def support(self, frame: pd.DataFrame) -> np.ndarray:
@@ -74,13 +74,13 @@ class Curve:
         return self.coverage.support(Configurations.of(frame))
 
     def mixture(self, frame: pd.DataFrame) -> Mixture:
-        """Return what is believed about the log expected step times (s)."""
+        """Return the predictive distribution of log expected step times (s)."""
         at = Configurations.of(frame, self.points.batch_unit)
         drift = (self._drift(frame) ** 2).sum(axis=1)
         return self.ensemble.mixture(at).moved(self._offset(frame, at), drift)
 
     def log_draws(self, frame: pd.DataFrame) -> np.ndarray:
-        """Draw log expected step times (s) together, (n_draws, n_configurations)."""
+        """Draw log expected step times (s) jointly, (n_draws, n_configurations)."""
         at = Configurations.of(frame, self.points.batch_unit)
         normals = _normals(len(frame) + NUM_PARAMETERS + 2)
         draws = normals[:, :2] @ self._drift(frame).T
@@ -109,11 +109,11 @@ class Curve:
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
-        """What the measured configurations cannot determine."""
+        """Parameters that the measured configurations do not determine."""
         return self.coverage.gaps()
 
     def blocking(self, frame: pd.DataFrame) -> tuple[Gap, ...]:
-        """Return the gaps that leave some configuration without an answer."""
+        """Return the gaps because of which some configuration cannot be predicted."""
         return self.coverage.blocking(Configurations.of(frame))
 
     def parameters(self, interval: float) -> pd.DataFrame:

@@ -1,12 +1,12 @@
-"""What no shape explains: how its errors at two configurations are related.
+"""The discrepancy between a shape and the truth: its covariance between configurations.
 
-The log error of a curve is the sum of four normal parts: one smooth in devices, nodes
-and batch, so that neighbours share it; one of the local batch alone (an algorithm that
-a library chooses at this size); one of the placement alone (these nodes, this
-topology); one of the single configuration. Together with the run-to-run spread and a
-normal belief about the parameters of the shape, a curve is a Gaussian process. Far
-from every measurement the first part is back at zero with all its variance: it moves
-interpolations and widens extrapolations.
+The log error of a shape is the sum of four normal parts: one that is smooth in devices,
+nodes and batch, so that neighbours share it; one that depends on the local batch alone
+(a library chooses another algorithm at this size); one that depends on the placement
+alone (these nodes, this topology); one of the single configuration. Together with the
+spread between repeats and a normal prior of the shape's parameters, a curve is a
+Gaussian process. Far from every measurement the first part has mean zero and its full
+variance: it changes interpolations and makes extrapolations uncertain.
 
 References
 ----------
@@ -25,7 +25,7 @@ PARTS = ("smooth", "batch", "placement", "configuration")
 NUM_PARTS = len(PARTS)
 _LENGTH = 1.5  # doublings of devices, nodes, devices per node or batch
 _BOUNDARY = 2.0  # lengths between one node and three
-_PARALLEL = 1.0  # and between one device and two
+_PARALLEL = 1.0  # lengths between one device and two
 
 
 def correlations(rows: Configurations, columns: Configurations) -> np.ndarray:
@@ -43,9 +43,10 @@ def correlations(rows: Configurations, columns: Configurations) -> np.ndarray:
 def covariances(
     rows: Configurations, columns: Configurations, variances: np.ndarray
 ) -> np.ndarray:
-    """Return the sum of the parts with these variances, (n_rows, n_columns).
+    """Return the sum of the parts with some variances, shape (n_rows, n_columns).
 
-    Written for many rows: it makes no array per part, and single precision is enough.
+    It allocates no array for each part and computes in single precision, because it is
+    called for many rows.
     """
     total = _smooth(rows, columns, np.float32)
     total *= np.float32(variances[0])

@@ -1,8 +1,8 @@
-"""All shapes of a curve together: predictions that carry the error of the form.
+"""Model averaging: the shapes fitted to one curve, weighed by their evidence.
 
-No shape is chosen: a choice by the measured points is wrong most where it matters,
-beyond them. Shapes are weighed by their evidence, tempered because neighbouring points
-share their errors, and what they disagree about widens the answer.
+No single shape is chosen, because the best shape on the measured points is often not
+the best one beyond them. The evidence is tempered, because neighbouring points share
+their errors. Where the shapes disagree, the prediction is uncertain.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from scalelab.laws.step_time.shape_prior import ShapePrior
 from scalelab.laws.step_time.shapes import Shape, log_time
 
 _MOST_POINTS = 144
-"""Of a curve; more would add little, and every prediction costs their number."""
-_LEAST_WEIGHT = 0.001  # of a part: what is rarer moves no answer
-# configurations predicted at once, and these times points: arrays fit into the cache
+"""Points of a curve that are fitted; the time of a prediction grows with them."""
+_LEAST_WEIGHT = 0.001  # of a part; rarer parts change no prediction
+# most configurations predicted at once, and most configurations times points: the
+# arrays then fit into the cache of the processor
 _BLOCK, _BLOCK_CELLS = 4000, 144_000
 
 
@@ -51,12 +52,12 @@ class Ensemble:
     process
         The discrepancy, conditioned on the points.
     fits
-        By shape.
+        The fit of each shape.
     parts_within, parts_across
-        The predictive mixture, for configurations on one node and on several; weights
-        add up to 1.
+        The parts of the predictive mixture, for configurations on one node and on
+        several; their weights add up to 1.
     unseen
-        Positions of the points that were too many to condition on.
+        Positions of the points that were not fitted, because there are too many.
     """
 
     process: DiscrepancyProcess
@@ -66,22 +67,19 @@ class Ensemble:
     unseen: np.ndarray
 
     @classmethod
-    def fit(cls, points: Points, beliefs: Mapping[Shape, ShapePrior]) -> Ensemble:
+    def fit(cls, points: Points, priors: Mapping[Shape, ShapePrior]) -> Ensemble:
         """Fit every shape to the points of a curve."""
         chosen = spread_out(len(points), _MOST_POINTS)
         unseen = np.setdiff1d(np.arange(len(points)), chosen)
         points = points.take(chosen)
         leading = Shape.ONE_RING
-        process = shared_process(points, beliefs[leading], leading)
+        process = shared_process(points, priors[leading], leading)
         fits = {
             shape: max(
-                (
-                    ShapeFit.fit(process, belief, shape, start)
-                    for start in starts(belief)
-                ),
+                (ShapeFit.fit(process, prior, shape, start) for start in starts(prior)),
                 key=lambda fit: fit.log_evidence,
             )
-            for shape, belief in beliefs.items()
+            for shape, prior in priors.items()
         }
         return cls(
             process=process,
@@ -92,7 +90,7 @@ class Ensemble:
         )
 
     def mixture(self, at: Configurations) -> Mixture:
-        """Return what is believed about the log expected time of each (n,)."""
+        """Return the predictive distribution of log expected times, shape (n,)."""
         parts = self._parts_at(at)
         every = np.arange(len(at.samples))
         size = min(_BLOCK, _BLOCK_CELLS // len(self.process.points))
@@ -121,12 +119,12 @@ class Ensemble:
         return np.array([means, variances])
 
     def draws(self, at: Configurations, normals: np.ndarray) -> np.ndarray:
-        """Draw log expected times that err together, shape (n_draws, n).
+        """Draw log expected times from their joint distribution, shape (n_draws, n).
 
         Parameters
         ----------
         at
-            Where to predict.
+            The configurations to predict.
         normals : ndarray, shape (n_draws, 13 + n)
             Standard normal draws.
         """
@@ -146,14 +144,14 @@ class Ensemble:
     def _linear(
         self, part: Part, at: Configurations, cross: np.ndarray, carried: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the mean of a part and its slopes, discrepancy included."""
+        """Return mean and slopes of the log time of a part with its discrepancy."""
         mean, slopes = log_time(part.node.parameters, at, part.shape)
         slopes = slopes - carried.T @ part.node.slopes
         return mean + cross @ part.node.weights, slopes
 
 
 def _shares(weights: list[float], num_draws: int) -> list[slice]:
-    """Return which draws belong to which part, by weight."""
+    """Return the slice of draws that belongs to each part, by its weight."""
     ends = np.cumsum([0.0, *weights]) / sum(weights) * num_draws
     bounds = np.round(ends).astype(int).tolist()
     return [slice(*pair) for pair in itertools.pairwise(bounds)]

@@ -1,4 +1,4 @@
-"""Step time against devices, nodes and local batch: the law of a sweep's throughput.
+"""The step-time law: step time against devices, nodes and local batch.
 
 >>> import pandas as pd
 >>> rows = pd.DataFrame(
@@ -46,7 +46,7 @@ _ANSWER_COLUMNS = (
 
 
 class CurveModel(Protocol):
-    """What a law fits to one curve."""
+    """A model of the step time along one curve, as a law fits it."""
 
     @property
     def spread(self) -> float:
@@ -55,11 +55,11 @@ class CurveModel(Protocol):
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
-        """What the measured configurations cannot determine."""
+        """Parameters that the measured configurations do not determine."""
         ...
 
     def blocking(self, frame: pd.DataFrame) -> tuple[Gap, ...]:
-        """Return the gaps that leave some configuration without an answer."""
+        """Return the gaps because of which some configuration cannot be predicted."""
         ...
 
     def support(self, frame: pd.DataFrame) -> np.ndarray:
@@ -67,7 +67,7 @@ class CurveModel(Protocol):
         ...
 
     def mixture(self, frame: pd.DataFrame) -> Mixture:
-        """Return what is believed about the log expected step times (s)."""
+        """Return the predictive distribution of log expected step times (s)."""
         ...
 
     def log_draws(self, frame: pd.DataFrame) -> np.ndarray:
@@ -75,7 +75,7 @@ class CurveModel(Protocol):
         ...
 
     def terms(self, frame: pd.DataFrame) -> Terms | None:
-        """Split the step time into its parts, where the law has parts."""
+        """Split the step time into its physical parts; None if the law has none."""
         ...
 
     def parameters(self, interval: float) -> pd.DataFrame:
@@ -85,21 +85,23 @@ class CurveModel(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepTimeLaw:
-    """Three shapes of growth averaged, with a discrepancy and a belief, per curve.
+    """The default step-time law: for each curve, an average over three shapes.
 
-    A curve is everything held fixed: workload, device, precision, parallelism, options.
-    The formulas stand in :mod:`~scalelab.laws.step_time.shapes`;
-    :mod:`~scalelab.laws.step_time.physics`
-    names the parts of a step.
+    Along a curve, workload, device, precision, parallelism and options are fixed; the
+    number of devices and nodes and the batch vary. The shapes are three formulas for
+    the growth of the step time (:mod:`~scalelab.laws.step_time.shapes`). They share a
+    discrepancy, a Gaussian process for what no formula explains, and each has a prior.
+    The physical parts of a step are defined in
+    :mod:`~scalelab.laws.step_time.physics`.
 
     Parameters
     ----------
     curves
-        The fitted curves by what is fixed along them.
+        The fitted curves, by the columns that are fixed along them.
     num_rows
-        Rows fitted.
+        Number of rows that were fitted.
     left_out
-        Number of rows not fitted, by reason.
+        Number of rows that were not fitted, by reason.
     """
 
     name: ClassVar[str] = "scalelab"
@@ -117,7 +119,7 @@ class StepTimeLaw:
 
     @classmethod
     def fit(cls, observations: Observed, prior: StepTimePrior | None = None) -> Self:
-        """Fit every curve; those on more nodes or devices teach their relatives.
+        """Fit every curve; curves on more nodes or devices inform related ones.
 
         Parameters
         ----------
@@ -125,12 +127,12 @@ class StepTimeLaw:
             Rows of the observations frame; rows that ``validity`` marks, that did not
             complete or that have no step time are left out and counted.
         prior
-            What other curves teach; None: what is shipped.
+            The prior of every curve; None: the shipped one.
 
         Raises
         ------
         FitError
-            No row is fit for a law.
+            No row has a usable step time.
         """
         rows = prepared(observations)
         if rows.frame.empty:
@@ -167,24 +169,24 @@ class StepTimeLaw:
         interval
             Probability mass of the interval, in (0, 1).
         guess
-            Also answer what the rows cannot tell, from what other machines did; such
-            answers stay marked ``unsupported``, and their intervals are wide.
+            Also predict what the rows do not determine, from the prior alone; such
+            predictions are still marked ``unsupported``, and their intervals are wide.
 
         Returns
         -------
         DataFrame
-            The configurations' columns and ``step_time_s`` (of least expected relative
-            error: the median, less where it is unsure), ``step_time_lo_s``,
-            ``step_time_hi_s``, ``throughput_samples_per_s`` and ``support``; NaN where
-            ``unsupported`` unless ``guess``.
+            The configurations' columns and ``step_time_s`` (the value with the least
+            expected relative error, which is somewhat below the median),
+            ``step_time_lo_s``, ``step_time_hi_s``, ``throughput_samples_per_s`` and
+            ``support``; NaN where ``unsupported`` unless ``guess``.
 
         Raises
         ------
         NotIdentifiableError
-            Every configuration needs a parameter that the rows leave open.
+            Every configuration needs a parameter that the rows do not determine.
         SpecError
-            A configuration is none that a run could have, or does not say which curve
-            it belongs to.
+            No run could have one of the configurations, or a configuration does not say
+            to which curve it belongs.
         """
         check_mass(interval)
         parts = [
@@ -224,16 +226,16 @@ class StepTimeLaw:
 
     @staticmethod
     def _middle(run: Mixture) -> np.ndarray:
-        """Return the log step times to answer with."""
+        """Return the log step times that are given as the prediction."""
         return run.least_relative_error()
 
     def sample(
         self, configurations: pd.DataFrame, *, one_run: bool = False
     ) -> np.ndarray:
-        """Draw step times of configurations that err together where they must.
+        """Draw step times from the joint distribution of several configurations.
 
-        ``one_run`` adds the spread between repeats; without it the draws are of the
-        expected step time.
+        With ``one_run`` the draws include the spread between repeats; without it they
+        are draws of the expected step time.
 
         Returns
         -------
@@ -243,14 +245,14 @@ class StepTimeLaw:
         draws = np.full((NUM_DRAWS, len(configurations)), np.nan)
         for key, frame in self._by_curve(configurations):
             curve = self.curves[key]
-            luck = _luck(curve.spread, len(frame)) if one_run else 0.0
+            luck = _repeat_noise(curve.spread, len(frame)) if one_run else 0.0
             times = np.exp(curve.log_draws(frame) + luck)
             known = curve.support(frame) != Support.UNSUPPORTED
             draws[:, frame.index] = np.where(known, times, np.nan)
         return draws
 
     def blocking(self, configurations: pd.DataFrame) -> tuple[Gap, ...]:
-        """Return what must be measured before all of these can be answered."""
+        """Return the gaps because of which some configuration cannot be predicted."""
         found = [
             gap
             for key, frame in self._by_curve(configurations)
@@ -259,12 +261,12 @@ class StepTimeLaw:
         return tuple(dict.fromkeys(found))
 
     def terms(self, configurations: pd.DataFrame) -> Terms | None:
-        """Split step times into parts; None where the law has none.
+        """Split step times into their physical parts; None if the law has none.
 
         Raises
         ------
         SpecError
-            There is no configuration, or they lie on several curves.
+            No configuration is given, or they belong to several curves.
         """
         parts = self._by_curve(configurations)
         if len(parts) != 1:
@@ -276,7 +278,7 @@ class StepTimeLaw:
         return self.curves[key].terms(frame)
 
     def _by_curve(self, frame: pd.DataFrame) -> list[tuple[CurveKey, pd.DataFrame]]:
-        """Complete the configurations, indexed by position, and sort them by curve."""
+        """Complete the configurations and group them by curve, indexed by position."""
         frame = frame.reset_index(drop=True)
         completed = checked_configurations(frame)
         return [
@@ -286,7 +288,7 @@ class StepTimeLaw:
         ]
 
     def _curve_of(self, key: CurveKey) -> CurveKey:
-        """Return the one curve that agrees with what the configuration says."""
+        """Return the only fitted curve that agrees with the columns of a key."""
         if key in self.curves:
             return key
         asked = dict(key)
@@ -309,7 +311,8 @@ class StepTimeLaw:
         """Return the fitted parameters with intervals of this mass.
 
         Columns ``curve``, ``name``, ``value`` (median), ``lo``, ``hi``, ``unit``,
-        ``identified`` and ``remedy``, the trial that would pin an open one down.
+        ``identified`` and ``remedy``, the trial that would determine a parameter that
+        is not identified.
         """
         frames = [
             curve.parameters(interval).assign(curve=curve_label(key, self.curves))
@@ -320,7 +323,7 @@ class StepTimeLaw:
 
     @property
     def identifiable(self) -> pd.DataFrame:
-        """Which parameters the rows pin down, and which trial would pin the others.
+        """Which parameters the rows determine, and which trial would determine others.
 
         Columns ``curve``, ``parameter``, ``identified``, ``remedy``.
         """
@@ -339,7 +342,7 @@ class StepTimeLaw:
         )
 
 
-def _luck(spread: float, columns: int) -> np.ndarray:
-    """Draw what makes one run differ from the next, shape (n_draws, columns)."""
+def _repeat_noise(spread: float, columns: int) -> np.ndarray:
+    """Draw log differences between repeated runs, shape (n_draws, columns)."""
     rng = np.random.default_rng(SEED + 3)
     return np.asarray(spread * rng.standard_normal((NUM_DRAWS, columns)))

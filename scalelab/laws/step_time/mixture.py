@@ -1,4 +1,4 @@
-"""Mixtures of normal parts over log times: quantiles and the answer of least error."""
+"""Mixtures of normal distributions of log time: quantiles and point predictions."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-# parts that share this little of the variance between them are one normal
+# below this share of the variance between the parts, a mixture counts as one normal
 _ONE_NORMAL = 0.05
-_LARGEST_DEVIATION = 0.8  # normal tails are not believed to act further than this
+_LARGEST_DEVIATION = 0.8  # a wider part does not move the prediction further
 _NUM_STEPS = 30
 _FAR = 6.0
 _ENOUGH = 1e-3
@@ -17,12 +17,12 @@ _ENOUGH = 1e-3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mixture:
-    """Normal parts over the log time of each of n configurations.
+    """A mixture of normal parts for the log time of each of n configurations.
 
     Parameters
     ----------
     weights : ndarray, shape (n_parts, 1) or (n_parts, n)
-        Add up to 1 over the parts.
+        They add up to 1 over the parts.
     means, variances : ndarray, shape (n_parts, n)
     """
 
@@ -42,7 +42,7 @@ class Mixture:
         return np.asarray(within + self._between())
 
     def moved(self, offset: np.ndarray, variance: np.ndarray | float) -> Mixture:
-        """Return every part moved by an offset (n,) and widened by a variance."""
+        """Return the mixture with an offset (n,) and a variance added to each part."""
         return replace(
             self, means=self.means + offset, variances=self.variances + variance
         )
@@ -57,10 +57,10 @@ class Mixture:
         return np.asarray(answer)
 
     def least_relative_error(self) -> np.ndarray:
-        """Return the log answer with the least expected absolute relative error.
+        """Return the log time with the least expected absolute relative error.
 
-        That is the median after weighing every time by its inverse, which moves a
-        normal part down by its variance and makes slow parts count less.
+        This is the median after each time is weighed by its inverse. The weighing
+        lowers the mean of a normal part by its variance, and slow parts count less.
         """
         lead = np.minimum(self.variances, _LARGEST_DEVIATION**2)
         logs = lead / 2 - self.means
@@ -85,9 +85,9 @@ class Mixture:
         )
 
     def _solve(self, level: float, start: np.ndarray) -> np.ndarray:
-        """Return the quantile by Newton's steps inside a shrinking bracket.
+        """Return a quantile by Newton's steps inside a shrinking bracket.
 
-        Columns leave when they have settled: a few slow ones do not cost all.
+        A column is dropped once it has converged, so that slow columns cost little.
         """
         deviations = np.sqrt(self.variances)
         low = (self.means - _FAR * deviations).min(axis=0)

@@ -1,4 +1,4 @@
-"""The parts of a synchronous data-parallel step, as pure functions of arrays.
+"""Ring all-reduce formulas for the physical parts of a data-parallel step.
 
 A step of ``A`` accumulated passes on ``n`` devices of ``m`` nodes, ``b`` samples each::
 
@@ -6,11 +6,12 @@ A step of ``A`` accumulated passes on ``n`` devices of ``m`` nodes, ``b`` sample
     S = sum over tiers of 2 (k - 1) * latency + 2 (k - 1) / k * transfer
     T = A C + exposed(S, C)
 
-``imbalance``, the lead of the slowest rank, counts once ``n > 1``. Only the last of the
-``A`` passes exchanges gradients and can hide the exchange. How the tiers of links join
-and how exchange and computation overlap differs between communication libraries, so
-there are two forms, and the parts of a step are those of both, weighed by how well they
-fit (what a step takes is asked of :mod:`scalelab.laws.step_time.shapes`):
+``imbalance``, the additional time of the slowest rank, is zero if ``n = 1``. Only the
+last of the ``A`` passes exchanges gradients and can hide the exchange. How links within
+and between nodes are combined, and how exchange and computation overlap, differs
+between communication libraries. So there are two forms, and the parts of a step are
+averaged over both, weighed by how well they fit. Step times are predicted by
+:mod:`scalelab.laws.step_time.shapes` instead. The forms:
 
 ``TIERED``: a ring of ``k = n / m`` devices in each node, then one of ``k = m`` nodes;
 up to a share ``overlap`` of the exchange hides behind the last pass.
@@ -49,7 +50,7 @@ NAMES = tuple(UNITS)
 NUM_TIMES = 6
 UPPER = np.array([np.inf] * NUM_TIMES + [0.95, 1.15, 1.0])
 NEUTRAL = np.array([0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.3, 1.0, 0.0])
-"""What a parameter is where the rows do not bear on it."""
+"""Values of parameters that the rows say nothing about."""
 _TINY = 1e-30
 
 
@@ -92,9 +93,9 @@ class Configurations:
         )
 
     def features(self, form: ExchangeForm) -> np.ndarray:
-        """Return what each time parameter is multiplied by, shape (n, 6).
+        """Return the factor of each time parameter, shape (n, 6).
 
-        The law without overlap, imbalance and exponent is linear in these.
+        Without overlap, imbalance and exponent the step time is linear in these.
         """
         if form is ExchangeForm.TIERED:
             inner = np.ceil(self.world_size / self.num_nodes)
@@ -142,16 +143,16 @@ def joined(parts: Sequence[Terms]) -> Terms:
 
 
 def terms(parameters: np.ndarray, at: Configurations, form: ExchangeForm) -> Terms:
-    """Split the step time into its parts; the exposed exchange is shared by tier.
+    """Split the step time into its parts; the exposed exchange is divided by tier.
 
     Parameters
     ----------
     parameters : ndarray, shape (n_draws, 9)
         Columns in the order of :data:`NAMES`.
     at
-        Where to evaluate.
+        The configurations.
     form
-        Which of the two forms.
+        One of the two forms.
     """
     fixed, slope = parameters[:, :1], parameters[:, 1:2]
     overlap, exponent, imbalance = (parameters[:, k, None] for k in (6, 7, 8))

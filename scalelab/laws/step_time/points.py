@@ -1,4 +1,4 @@
-"""The measured points of one curve: repeats reduced, spread between them kept."""
+"""The measured points of one curve: medians over repeats, and their spread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scalelab.laws.step_time.physics import Configurations
 _SPREAD_FLOOR = 0.003
 # the median absolute difference of two normal draws, in standard deviations
 _MEDIAN_DIFFERENCE = 0.6745 * np.sqrt(2)
-# expected spread before any repeat is seen, and how many repeats that belief is worth
+# prior of the spread between repeats, and its weight in repeats
 _USUAL_SPREAD, _USUAL_WEIGHT = 0.02, 2.0
 _MOST_PAIRS = 10  # of one configuration
 
@@ -32,8 +32,9 @@ class Points:
     spread
         Standard deviation of log step time between repeats.
     time_unit_s, batch_unit
-        Typical micro-step (s) and local batch (samples) of the curve: all fitting is in
-        these units, so a change of the user's units changes no answer.
+        Typical time of a pass (s) and local batch (samples) of the curve. Laws are
+        fitted in these units, so that a change of the user's units changes no
+        prediction.
     """
 
     at: Configurations
@@ -45,7 +46,7 @@ class Points:
 
     @classmethod
     def of(cls, frame: pd.DataFrame) -> Points:
-        """Reduce the rows of one curve, see :func:`step_time_rows`."""
+        """Reduce the rows of one curve to its points."""
         logs = frame.assign(log_time=np.log(frame["step_time_s"]))
         groups = logs.groupby(list(CONFIGURATION), sort=True)["log_time"]
         points = groups.agg(["median", "size"]).reset_index()
@@ -75,7 +76,7 @@ class Points:
 
 
 def spread_out(num_points: int, most: int) -> np.ndarray:
-    """Return positions of at most so many points, evenly drawn and sorted."""
+    """Return sorted positions of at most ``most`` points, drawn at random."""
     if num_points <= most:
         return np.arange(num_points)
     order = np.random.default_rng(0).permutation(num_points)
@@ -83,9 +84,9 @@ def spread_out(num_points: int, most: int) -> np.ndarray:
 
 
 def _spread(repeats: list[np.ndarray]) -> float:
-    """Estimate the spread from pairs of repeats; one odd pair does not move it.
+    """Estimate the spread from pairs of repeats; an outlier does not change it.
 
-    A configuration that is repeated all the time speaks no louder than some others.
+    A configuration with very many repeats counts no more than one with ten pairs.
     """
     differences = [
         np.abs(np.subtract.outer(values, values)[np.triu_indices(len(values), 1)])

@@ -1,4 +1,4 @@
-"""Parameters of one curve given its points: least squares, then draws around it."""
+"""Posterior of the physical parameters of one curve, by a Markov chain."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from scalelab.laws.step_time.physics import (
 )
 from scalelab.laws.step_time.points import Points
 
-# overlap and imbalance may be exactly none: positions below zero stand for zero
+# overlap and imbalance may be exactly zero: values below zero stand for zero
 _LOWER = np.array([0.0] * NUM_TIMES + [-0.15, 0.3, -0.03])
 _MIN_BATCHES_FOR_EXPONENT = 4
 _MIN_BATCH_RANGE_FOR_EXPONENT = 4.0
-_FREEDOM = 4.0  # of Student's t: one odd point is outvoted, not averaged
+_FREEDOM = 4.0  # degrees of freedom of Student's t: an outlier counts for little
 _NORMAL_EQUIVALENT = 1.2  # normal deviation whose 80% interval is that of t's scale 1
 _USUAL_FORM_ERROR, _FORM_ERROR_SPREAD = 0.02, 1.0
 _LARGEST_FORM_ERROR = 1.0
-_SMALLEST_MISFIT = 0.002  # less is luck: so few points are fitted by so many parameters
+_SMALLEST_MISFIT = 0.002  # a smaller one is chance: few points, many parameters
 _NUM_STEPS, _NUM_STEPS_MANY_POINTS, _MANY_POINTS = 300, 150, 200
 
 
@@ -39,14 +39,15 @@ class RingPosterior:
     Parameters
     ----------
     form
-        The form of the law.
+        How links join into an exchange.
     parameters : ndarray, shape (n_draws, 9)
     log_likelihood
-        Of the points, mean over the draws.
+        Log likelihood of the points, mean over the draws.
     form_error
         Standard deviation of log step time that the physics does not explain.
     active
-        Names of the parameters the points bear on; the others hold their prior.
+        Names of the parameters that the points determine in part; the others have a
+        neutral value.
     """
 
     form: ExchangeForm
@@ -57,10 +58,10 @@ class RingPosterior:
 
 
 def fit(points: Points, form: ExchangeForm) -> RingPosterior:
-    """Draw the parameters of a curve.
+    """Draw the parameters of a curve from their posterior.
 
-    Every measured point weighs by its number of repeats, errors are relative, and a
-    point far from the rest is outvoted (Student's t with 4 degrees of freedom).
+    Errors are relative and follow Student's t with 4 degrees of freedom, so that an
+    outlier counts for little; a point weighs by its number of repeats.
     """
     active = active_parameters(points)
     free = np.array([name in active for name in NAMES])
@@ -70,8 +71,8 @@ def fit(points: Points, form: ExchangeForm) -> RingPosterior:
     def log_density(positions: np.ndarray) -> np.ndarray:
         outside, legal = _legal(positions, free)
         likelihood = _log_likelihood(legal, positions[:, -1], points, form)
-        belief = (positions[:, -1] - np.log(_USUAL_FORM_ERROR)) / _FORM_ERROR_SPREAD
-        density = likelihood + ring_prior.log_density(legal) - 0.5 * belief**2
+        prior = (positions[:, -1] - np.log(_USUAL_FORM_ERROR)) / _FORM_ERROR_SPREAD
+        density = likelihood + ring_prior.log_density(legal) - 0.5 * prior**2
         return np.where(outside, -np.inf, density)
 
     many = len(points) > _MANY_POINTS
@@ -88,7 +89,7 @@ def fit(points: Points, form: ExchangeForm) -> RingPosterior:
 
 
 def active_parameters(points: Points) -> frozenset[str]:
-    """Return the parameters that the points bear on."""
+    """Return the parameters on which the step times of the points depend."""
     at = points.at
     batches = np.unique(at.samples)
     active = {"compute_per_sample"}
@@ -115,7 +116,7 @@ def _full(free_values: np.ndarray, free: np.ndarray) -> np.ndarray:
 
 
 def _least_squares(points: Points, free: np.ndarray, form: ExchangeForm) -> np.ndarray:
-    """Return the free parameters with the smallest robust log error."""
+    """Return the free parameters with the least robust error of log time."""
     time = np.exp(points.log_time)
     features = points.at.features(form) * free[:NUM_TIMES]
     ridge = 1e-3 * np.eye(NUM_TIMES)
@@ -165,10 +166,11 @@ def _log_slopes(
 def _population(
     points: Points, free: np.ndarray, best: np.ndarray, form: ExchangeForm
 ) -> np.ndarray:
-    """Spread walkers around the least-squares optimum by its curvature and misfit.
+    """Draw the initial population around the least-squares optimum.
 
-    A population wider than the posterior takes far longer to settle than the chain has
-    steps, and would pass for uncertainty.
+    Its spread follows from the curvature and the misfit there. A population wider than
+    the posterior would not converge within the steps of the chain, and its width would
+    be taken for uncertainty.
     """
     lower, upper = _LOWER[free], UPPER[free]
     slopes = _log_slopes(best, points, free, form)
@@ -186,7 +188,10 @@ def _population(
 def _misfit(
     points: Points, free: np.ndarray, best: np.ndarray, form: ExchangeForm
 ) -> float:
-    """Return the deviation of log step time about a fit; the usual one if too few."""
+    """Return the standard deviation of log step time around a fit.
+
+    With no more points than parameters it is the usual one.
+    """
     num_spare = len(points) - len(best)
     if num_spare < 1:
         return _USUAL_FORM_ERROR

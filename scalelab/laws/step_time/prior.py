@@ -1,4 +1,4 @@
-"""What is believed about a curve before its own rows are seen."""
+"""The prior of a curve: the shipped one, informed by related curves."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from scalelab.laws.support import Coverage
 
 _SHIPPED = "data/step_time_prior.json"
 _MACHINE = ("device_type", "device_name", "node_group")
-_MOST_RELATIVES = 24  # a longer history would cost more time than it can still teach
-# of the variance of a parameter between curves, what belongs to the machine
+_MOST_RELATIVES = 24  # further ones would cost time and hardly change the prior
+# share of a parameter's variance between curves that belongs to the machine
 SHARE_OF_MACHINE = {
     "batch_exponent": 0.2,
     "batch_sharpness": 0.2,
@@ -41,7 +41,7 @@ SHARE_OF_MACHINE = {
     "imbalance": 0.5,
     "contention": 0.6,
 }
-# ... and to the workload wherever it runs
+# ... and share that belongs to the workload, on whichever machine it runs
 _OF_WORKLOAD = {
     "fixed_share": 0.6,
     "batch_exponent": 0.7,
@@ -53,7 +53,7 @@ _OF_WORKLOAD = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FittedShape:
-    """The parameters of a fitted shape, and what the points say about them."""
+    """The parameters of a shape fitted to a curve, and the evidence of its points."""
 
     parameters: np.ndarray
     evidence: Evidence
@@ -61,19 +61,19 @@ class FittedShape:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Relative:
-    """A fitted curve that teaches about others.
+    """A fitted curve of the same machine or the same workload, which informs a prior.
 
     Parameters
     ----------
     key
-        What is fixed along it.
+        The columns that are fixed along the curve.
     batch_unit
-        Samples in which its parameters count local batches.
+        Unit of local batches in its parameters, in samples.
     fits
-        By shape.
+        The fitted shapes.
     informs
-        Parameters, as :class:`scalelab.laws.support.Gap` names them, that its own
-        configurations determine.
+        Parameters that its own configurations determine, named as in
+        :class:`scalelab.laws.support.Gap`.
     """
 
     key: CurveKey
@@ -82,42 +82,42 @@ class Relative:
     informs: frozenset[str]
 
     def evidence_in(self, shape: Shape, batch_unit: float) -> Evidence:
-        """Return what it says about its workload's parameters in another unit."""
-        told = self.fits[shape]
-        moved = in_batch_unit(told.parameters, batch_unit / self.batch_unit)
-        change = told.evidence.information @ (moved - told.parameters)
+        """Return the evidence about a shape's parameters, in another batch unit."""
+        fit = self.fits[shape]
+        moved = in_batch_unit(fit.parameters, batch_unit / self.batch_unit)
+        change = fit.evidence.information @ (moved - fit.parameters)
         return replace(
-            told.evidence, information_vector=told.evidence.information_vector + change
+            fit.evidence, information_vector=fit.evidence.information_vector + change
         )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepTimePrior:
-    """Beliefs about any curve, and the related curves that sharpen them.
+    """The prior of the step-time law, and the related curves that inform it.
 
     Parameters
     ----------
-    beliefs
-        About any curve, by shape.
+    priors
+        For each shape, the prior of its parameters on any curve.
     relatives
-        Curves of the same machines or workloads. A curve's own rows override them: a
-        relative narrows a belief, no more than curves differ.
+        Fitted curves of the same machines or workloads. A relative narrows the prior of
+        a curve only as far as curves of one machine or workload are alike.
     """
 
-    beliefs: Mapping[Shape, ShapePrior]
+    priors: Mapping[Shape, ShapePrior]
     relatives: tuple[Relative, ...] = field(default=())
 
     @classmethod
     def shipped(cls) -> StepTimePrior:
-        """Know what published measurements have in common.
+        """Return the prior that was learned from published measurements.
 
-        ``benchmarks/learn_prior.py`` wrote the coefficients.
+        ``benchmarks/learn_prior.py`` wrote its coefficients.
         """
         return _shipped()
 
     @classmethod
     def learn(cls, observations: Observed) -> StepTimePrior:
-        """Learn from other curves, on top of what is shipped.
+        """Return the shipped prior with other curves as relatives.
 
         Parameters
         ----------
@@ -156,10 +156,10 @@ class StepTimePrior:
     def for_each(
         self, curves: Mapping[CurveKey, pd.DataFrame]
     ) -> dict[CurveKey, StepTimePrior]:
-        """Return the prior of each of several curves that teach one another.
+        """Return the prior of each of several curves that inform one another.
 
-        A curve learns from those that were measured on more nodes or devices than it
-        was; those that share its gaps would repeat what it knows.
+        A curve is informed by related curves that were measured on more nodes or
+        devices; curves with the same gaps would only repeat what it knows.
 
         Parameters
         ----------
@@ -170,84 +170,84 @@ class StepTimePrior:
             key: tuple(frame[["num_nodes", "world_size"]].max())
             for key, frame in curves.items()
         }
-        teachers = {
+        sources = {
             key: [k for k in curves if reach[k] > reach[key] and are_related(k, key)]
             for key in curves
         }
-        needed = {name for names in teachers.values() for name in names}
+        needed = {name for names in sources.values() for name in names}
         known = self._relatives({key: curves[key] for key in curves if key in needed})
         return {
             key: self.with_relatives(known[name] for name in names if name in known)
-            for key, names in teachers.items()
+            for key, names in sources.items()
         }
 
     def _relatives(
         self, curves: Mapping[CurveKey, pd.DataFrame]
     ) -> dict[CurveKey, Relative]:
-        """Fit the largest of some curves."""
+        """Fit the curves with most rows, at most 24 of them."""
         largest = sorted(curves, key=lambda key: -len(curves[key]))
         return {
-            key: _relative(key, curves[key], self.beliefs)
+            key: _relative(key, curves[key], self.priors)
             for key in largest[:_MOST_RELATIVES]
         }
 
     def about(self, key: CurveKey, batch_unit: float) -> Mapping[Shape, ShapePrior]:
-        """Return the beliefs about one curve, by shape.
+        """Return the prior of each shape for one curve.
 
         Parameters
         ----------
         key
-            What is fixed along it.
+            The columns that are fixed along the curve.
         batch_unit
-            Samples in which its parameters count local batches.
+            Unit of local batches in its parameters, in samples.
         """
         same_work = [r for r in self.relatives if _is_same_work(r.key, key)]
-        beside = [r for r in self.relatives if _on_same_machine(r.key, key)]
-        beliefs = {}
-        for shape, belief in self.beliefs.items():
-            told = [r.evidence_in(shape, batch_unit) for r in same_work]
-            belief = informed(belief, told, _shares(_OF_WORKLOAD))
-            told = [r.fits[shape].evidence for r in beside]
-            beliefs[shape] = informed(belief, told, _shares(SHARE_OF_MACHINE))
-        return beliefs
+        same_machine = [r for r in self.relatives if _on_same_machine(r.key, key)]
+        priors = {}
+        for shape, prior in self.priors.items():
+            evidence = [r.evidence_in(shape, batch_unit) for r in same_work]
+            prior = informed(prior, evidence, _shares(_OF_WORKLOAD))
+            evidence = [r.fits[shape].evidence for r in same_machine]
+            priors[shape] = informed(prior, evidence, _shares(SHARE_OF_MACHINE))
+        return priors
 
     def determined_for(self, key: CurveKey) -> frozenset[str]:
-        """Return parameters that other curves of the same machine determine."""
-        told = (r.informs for r in self.relatives if _on_same_machine(r.key, key))
-        return frozenset().union(*told)
+        """Return the parameters that other curves of the same machine determine."""
+        known = (r.informs for r in self.relatives if _on_same_machine(r.key, key))
+        return frozenset().union(*known)
 
 
 def _on_same_machine(one: CurveKey, other: CurveKey) -> bool:
-    """Say whether two curves exchange in one way on one machine."""
+    """Tell whether two curves use the same parallelism on the same kind of machine."""
     mine, yours = dict(one), dict(other)
     same = (*_MACHINE, "parallelism")
-    return _is_real(one, other) and all(mine.get(k) == yours.get(k) for k in same)
+    return _are_measured(one, other) and all(mine.get(k) == yours.get(k) for k in same)
 
 
 def _is_same_work(one: CurveKey, other: CurveKey) -> bool:
-    """Say whether two curves are one workload, be it on two machines."""
+    """Tell whether two curves are of the same workload, on any machines."""
     mine, yours = (
         {name: value for name, value in key if name not in _MACHINE}
         for key in (one, other)
     )
-    return _is_real(one, other) and "workload" in mine and mine == yours
+    return _are_measured(one, other) and "workload" in mine and mine == yours
 
 
-def _is_real(*keys: CurveKey) -> bool:
-    """Say whether all were measured; an emulated curve declares its own machine."""
+def _are_measured(*keys: CurveKey) -> bool:
+    """Tell whether curves were measured; an emulated one declares its own machine."""
     return not any(dict(key).get("emulated") for key in keys)
 
 
 def are_related(one: CurveKey, other: CurveKey) -> bool:
-    """Say whether two curves teach about each other."""
+    """Tell whether a curve may inform the prior of another one."""
     return _on_same_machine(one, other) or _is_same_work(one, other)
 
 
 def _relative(
-    key: CurveKey, frame: pd.DataFrame, beliefs: Mapping[Shape, ShapePrior]
+    key: CurveKey, frame: pd.DataFrame, priors: Mapping[Shape, ShapePrior]
 ) -> Relative:
     points = Points.of(frame)
-    ensemble = Ensemble.fit(points, beliefs)
+    ensemble = Ensemble.fit(points, priors)
     coverage = Coverage(at=Configurations.of(frame), informed=frozenset())
     return Relative(
         key=key,
@@ -271,19 +271,19 @@ def _shipped() -> StepTimePrior:
     text = (
         files("scalelab.laws.step_time").joinpath(_SHIPPED).read_text(encoding="utf-8")
     )
-    return StepTimePrior(beliefs=beliefs_from(json.loads(text)["beliefs"]))
+    return StepTimePrior(priors=priors_from(json.loads(text)["priors"]))
 
 
-def beliefs_from(table: Mapping[str, Mapping[str, object]]) -> dict[Shape, ShapePrior]:
-    """Read beliefs as ``benchmarks/learn_prior.py`` writes them."""
-    beliefs = {}
+def priors_from(table: Mapping[str, Mapping[str, object]]) -> dict[Shape, ShapePrior]:
+    """Return the prior of each shape from the table that was learned and stored."""
+    priors = {}
     for name, values in table.items():
         arrays = {key: np.array(value, dtype=float) for key, value in values.items()}
         spread = arrays["spread"]
-        beliefs[Shape(name)] = ShapePrior(
+        priors[Shape(name)] = ShapePrior(
             mean=arrays["mean"],
             covariance=free_scale(arrays["correlation"] * np.outer(spread, spread)),
             amplitude_mean=arrays["amplitude_mean"],
             amplitude_spread=arrays["amplitude_spread"],
         )
-    return beliefs
+    return priors

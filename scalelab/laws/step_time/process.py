@@ -1,4 +1,4 @@
-"""The discrepancy of one curve: amplitudes, odd points and the solved system."""
+"""The discrepancy process of one curve: a Gaussian process with outliers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from scalelab.laws.step_time.physics import Configurations
 from scalelab.laws.step_time.points import Points, spread_out
 from scalelab.laws.step_time.shape_prior import ShapePrior
 
-_FREEDOM = 4.0  # of Student's t: one odd point is outvoted, not averaged
+_FREEDOM = 4.0  # degrees of freedom of Student's t: an outlier counts for little
 _LEAST_DOUBT, _MOST_DOUBT = 0.8, 1e4  # factors on the variance of a single point
 _LOG_RANGE = (np.log(0.001), np.log(1.0))
 _NUM_STEPS = 8
-# one curve in ten was measured on machines or under loads that differ between its rows:
-# no shape holds to better than a factor, and none of its rows is the odd one
+# One curve in ten is rough: its rows were measured on machines or under loads that
+# differ, so that no shape holds to better than a factor and no single row is an
+# outlier. The log probability of such a curve; mean and spread of its log amplitude:
 _ROUGH_LOG, _ROUGH, _ROUGH_SPREAD = np.log(0.1), np.log(0.5), 0.5
-_MOST_POINTS = 120  # amplitudes are learnt from so many
+_MOST_POINTS = 120  # to which amplitudes are fitted
 _JITTER = 1e-8
 
 
@@ -32,11 +33,11 @@ class DiscrepancyProcess:
     Parameters
     ----------
     points
-        Where it is measured.
+        The measured points.
     log_amplitudes : ndarray, shape (4,)
-        Of :data:`scalelab.laws.step_time.discrepancy.PARTS`.
+        Log standard deviations of :data:`scalelab.laws.step_time.discrepancy.PARTS`.
     doubt : ndarray, shape (n_points,)
-        Factor on the variance of each single point; large where a point is odd.
+        Factor on the variance of each single point; large for an outlier.
     parts : ndarray, shape (4, n_points, n_points)
         Correlations among the points.
     inverse : ndarray, shape (n_points, n_points)
@@ -57,7 +58,7 @@ class DiscrepancyProcess:
         doubt: np.ndarray | None = None,
         parts: np.ndarray | None = None,
     ) -> DiscrepancyProcess:
-        """Build the process; correlations are computed unless given."""
+        """Build the process; correlations (``parts``) are computed if not given."""
         doubt = np.ones(len(points)) if doubt is None else doubt
         parts = correlations(points.at, points.at) if parts is None else parts
         covariance = _covariance(points, log_amplitudes, doubt, parts)
@@ -88,7 +89,7 @@ class DiscrepancyProcess:
         return covariances(at, at, self.variances)
 
     def reweighted(self, residuals: np.ndarray) -> DiscrepancyProcess:
-        """Return the process that doubts points which lie far from all others."""
+        """Return the process with larger variances of points far from all others."""
         single = self.variances[-1] + noise(self.points)
         shares = single * self.doubt * self.solve(residuals)
         doubt = (_FREEDOM + shares**2 / single) / (_FREEDOM + 1)
@@ -103,30 +104,30 @@ class DiscrepancyProcess:
         self,
         errors: np.ndarray,
         slopes: np.ndarray,
-        belief: ShapePrior,
+        prior: ShapePrior,
         *,
         may_be_rough: bool = False,
     ) -> DiscrepancyProcess:
-        """Return the process whose amplitudes the errors make most probable.
+        """Return the process with the most probable amplitudes, given the errors.
 
         Parameters
         ----------
         errors : ndarray, shape (n_points,)
-            Log measured over predicted at the believed parameters, linearised.
+            Log measured over predicted at the prior mean, linearised.
         slopes : ndarray, shape (n_points, 13)
-            Of the log time: what the parameters may still explain.
-        belief
-            About parameters and amplitudes.
+            Slopes of the log time: what other parameters could still explain.
+        prior
+            The prior of parameters and amplitudes.
         may_be_rough
-            Whether no shape may hold. To be asked once odd points are doubted: one
-            of them makes no curve rough.
+            Whether the curve may be one that no shape describes. Allow it only once
+            outliers have been found: a single one does not make a curve rough.
         """
         chosen = spread_out(len(self.points), _MOST_POINTS)
         points = self.points.take(chosen)
         doubt, errors = self.doubt[chosen], errors[chosen]
         parts = self.parts[:, chosen][:, :, chosen]
-        explained = slopes[chosen] @ belief.covariance @ slopes[chosen].T
-        center, spread = belief.amplitude_mean, belief.amplitude_spread
+        explained = slopes[chosen] @ prior.covariance @ slopes[chosen].T
+        center, spread = prior.amplitude_mean, prior.amplitude_spread
         sizes = parts.copy()
         sizes[-1] = np.diag(doubt)
 
@@ -158,19 +159,19 @@ class DiscrepancyProcess:
 
 
 def noise(points: Points) -> np.ndarray:
-    """Return the variance of each point that repeats average out."""
+    """Return the variance of each point due to the spread between its repeats."""
     return np.asarray(points.spread**2 / points.num_repeats)
 
 
 def _settled(
     negative_log_marginal_likelihood: Callable[..., tuple[float, np.ndarray]],
     start: np.ndarray,
-    believed: tuple[np.ndarray, np.ndarray],
+    prior: tuple[np.ndarray, np.ndarray],
 ) -> OptimizeResult:
     return minimize(
         negative_log_marginal_likelihood,
         start,
-        believed,
+        prior,
         jac=True,
         method="L-BFGS-B",
         bounds=[_LOG_RANGE] * NUM_PARTS,

@@ -1,11 +1,10 @@
-"""What XGBoost learns from a long history, inside the measured range only.
+"""A residual correction by XGBoost, for curves with very many points.
 
-The ensemble is conditioned on a limited number of a curve's points. Where many more
-were measured, boosted trees learn what it leaves over at the others, which it has not
-seen. How much of that carries over to new configurations is measured by
-cross-validation and shrinks the correction; beyond the measured range trees are
-constant and know nothing, so there is no correction there: an extrapolation is that of
-the ensemble, exactly.
+The ensemble is fitted to a limited number of a curve's points. Where many more were
+measured, boosted trees are fitted to its errors at the other points. Cross-validation
+measures how much of this correction holds at new configurations, and shrinks it
+accordingly. Beyond the measured range trees are constant, so no correction is applied
+there: an extrapolation is exactly that of the ensemble.
 
 References
 ----------
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
     from xgboost import XGBRegressor
 
 ENOUGH_POINTS = 1000
-"""Points beyond those of the ensemble; with fewer, loading XGBoost costs
-more time than the whole law and its trees follow the noise."""
+"""Least number of points beyond those of the ensemble. With fewer, the trees would fit
+noise, and loading XGBoost would take longer than everything else."""
 _NUM_FOLDS = 5
 
 
@@ -37,9 +36,9 @@ class Residual:
     Parameters
     ----------
     trees
-        Fitted to the points the ensemble has not seen.
+        Fitted to the points that the ensemble was not fitted to.
     share
-        Of the correction that carries over to new configurations, in [0, 1].
+        Share of the correction that holds at new configurations, in [0, 1].
     """
 
     trees: XGBRegressor
@@ -47,7 +46,7 @@ class Residual:
 
     @classmethod
     def fit(cls, at: Configurations, errors: np.ndarray) -> Residual | None:
-        """Learn log measured over predicted; None where too little carries over."""
+        """Fit log measured over predicted; None if cross-validation gains nothing."""
         if len(errors) < ENOUGH_POINTS:
             return None
         features = _features(at)
@@ -72,7 +71,7 @@ class Residual:
 
 
 def _trees() -> XGBRegressor:
-    # the analysis of short sweeps must not pay for loading it
+    # imported here: short sweeps do not need it, and it loads slowly
     from xgboost import XGBRegressor
 
     return XGBRegressor(

@@ -1,4 +1,4 @@
-"""What is believed about the physical terms of a curve before its rows are seen."""
+"""The prior of the physical parameters of a curve, as a log density."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from scalelab.laws.step_time.physics import NUM_TIMES
 
-# typical sizes in units of the curve's own micro-step; the tails are those of a Cauchy
+# scales of Cauchy distributions, in units of the typical pass of the curve
 _SCALES = np.array([0.3, 1.0, 0.002, 0.2, 0.002, 0.5])
 _IMBALANCE_SCALE = 0.03
 _EXPONENT_SPREAD = 0.1
@@ -24,6 +24,6 @@ def log_density(parameters: np.ndarray) -> np.ndarray:
     density = -np.log1p((times / _SCALES) ** 2).sum(axis=1)
     exponent = (parameters[:, 7] - 1) / _EXPONENT_SPREAD
     imbalance = np.log1p((parameters[:, 8] / _IMBALANCE_SCALE) ** 2)
-    # where only (1 - overlap) * transfer shows, this keeps no overlap credible
+    # rows that tell only (1 - overlap) * transfer leave an overlap of zero plausible
     overlap = 2 * np.log1p(-parameters[:, 6])
     return np.asarray(density - 0.5 * exponent**2 - imbalance + overlap)

@@ -1,9 +1,9 @@
-"""The physical terms of one curve: what a ring all-reduce on its links would need.
+"""The physical parts of a step on one curve, from ring all-reduce formulas.
 
-Predictions come from :mod:`~scalelab.laws.step_time.ensemble`: its parameters describe
-growth.
-What the parts of a step are, in seconds and bytes per second, is asked of the two rings
-of :mod:`scalelab.laws.step_time.physics`, weighed by how well each fits.
+Predictions do not come from here but from :mod:`~scalelab.laws.step_time.ensemble`,
+whose parameters have no physical units. The parts of a step, in seconds, and bandwidths
+come from the two ring formulas of :mod:`scalelab.laws.step_time.physics`, weighed by
+how well each fits.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from scalelab.laws.step_time.points import Points
 from scalelab.laws.step_time.posterior import RingPosterior
 from scalelab.laws.support import Gap
 
-_WIDE = 4.0  # hi / lo beyond which a time parameter counts as open
-_WIDE_SHARE = 0.25  # hi - lo, likewise, of a parameter in [0, 1]
-_NEGLIGIBLE = 0.02  # of the step time: a term below it everywhere is known to be small
+_WIDE = 4.0  # hi / lo beyond which a time parameter is not identified
+_WIDE_SHARE = 0.25  # hi - lo beyond which a parameter in [0, 1] is not identified
+_NEGLIGIBLE = 0.02  # of the step time; a term that is smaller everywhere is identified
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RingTerms:
-    """Draws of the parameters of both rings.
+    """Draws of the parameters of both ring formulas.
 
     Parameters
     ----------
     points
-        What they were fitted to.
+        The points to which they were fitted.
     posteriors
-        The better fitting ring first.
+        The posterior of each ring, the better fitting one first.
     weights
-        Of the rings; add up to 1.
+        Weights of the rings; they add up to 1.
     """
 
     points: Points
@@ -54,9 +54,9 @@ class RingTerms:
 
     @classmethod
     def fit(cls, points: Points) -> RingTerms:
-        """Draw both rings and weigh them by likelihood.
+        """Draw the parameters of both rings and weigh the rings by likelihood.
 
-        The weights are tempered: neighbouring points share their errors.
+        The weights are tempered, because neighbouring points share their errors.
         """
         fits = [posterior.fit(points, form) for form in ExchangeForm]
         ranked = sorted(fits, key=lambda fit: -fit.log_likelihood)
@@ -106,7 +106,7 @@ class RingTerms:
         return pd.DataFrame(rows)
 
     def _shares(self) -> list[tuple[RingPosterior, slice]]:
-        """Return which of the draws belong to which ring, by weight."""
+        """Return each ring with the slice of draws that its weight gives it."""
         ends = np.cumsum([0.0, *self.weights]) * NUM_DRAWS
         bounds = np.round(ends).astype(int).tolist()
         slices = [slice(*ends) for ends in itertools.pairwise(bounds)]
@@ -137,7 +137,7 @@ class RingTerms:
         return fitted
 
     def _resolved(self) -> dict[str, bool]:
-        """Tell for each parameter whether the points pin it down or bound it small."""
+        """Tell whether the points determine each parameter, or that it is small."""
         per_step = self.points.at.features(self.best.form)
         largest = (per_step / np.exp(self.points.log_time)[:, None]).max(axis=0)
         resolved = {"compute_exponent": True}

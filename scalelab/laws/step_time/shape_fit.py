@@ -1,4 +1,4 @@
-"""One shape fitted to one curve: the most probable parameters and their uncertainty."""
+"""The fit of one shape to one curve: its most probable parameters and uncertainty."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from scalelab.laws.step_time.shapes import (
 _LONGEST_STEP = 2.0
 _FIRST_STEPS, _NEXT_STEPS = 15, 12
 _ENOUGH = 1e-4
-# A fixed share near one lets the batch matter only beyond the measured range, where
-# its log odds act far from linearly: they are then integrated on a grid.
+# If the fixed share is near one, the batch matters only beyond the measured range, and
+# the step time is far from linear in its log odds: they are integrated on a grid.
 _WIDE_ODDS = 0.4
 _ODDS_OFFSETS = np.array([-1.25, 0.0, 1.25, 2.5, 4.5])
 _LEAST_WEIGHT = 0.02
-_MAJORITY = 6  # points; with fewer none can be called the odd one
-# A node jump that nothing was measured of can only slow a step, not speed it up below
-# its computation: it is integrated in four steps, which leave a quarter of its variance
+_MAJORITY = 6  # points; among fewer, no point can be called an outlier
+# An unmeasured cost of the second node can make a step slower, but never faster than
+# its computation: it is integrated in four steps, each with a quarter of its variance
 _JUMP_OFFSETS, _JUMP_SHARES = (-1.5, -0.5, 0.5, 1.5), (0.125, 0.375, 0.375, 0.125)
 _JUMP_LEFT = 0.25
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinearisedNode:
-    """Parameters around which predictions are linear, and their share.
+    """One normal part of a posterior: the log time is linear around its parameters.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class LinearisedNode:
     weights : ndarray, shape (n_points,)
         Inverse covariance of the points times their residuals.
     share
-        RingPosterior probability among the nodes of a fit.
+        Posterior probability of this part among those of the fit.
     """
 
     parameters: np.ndarray
@@ -63,21 +63,21 @@ class ShapeFit:
     Parameters
     ----------
     shape
-        Which.
+        The fitted shape.
     parameters : ndarray, shape (13,)
-        The most probable ones.
+        The most probable parameters.
     information : ndarray, shape (13, 13)
-        Of the points alone, at these parameters.
+        Fisher information of the points alone, at these parameters.
     information_vector : ndarray, shape (13,)
         Information times the parameters that the points alone would choose.
     nodes
         The posterior as a mixture of normal parts.
     nodes_across
-        The same in more parts, where configurations on several nodes are asked about
-        and none was measured.
+        The same with more parts, for configurations on several nodes where no such
+        configuration was measured.
     log_evidence
         Log probability of the points (Laplace's approximation), up to a constant that
-        all shapes of one process share.
+        is the same for all shapes of one process.
     """
 
     shape: Shape
@@ -92,18 +92,18 @@ class ShapeFit:
     def fit(
         cls,
         process: DiscrepancyProcess,
-        belief: ShapePrior,
+        prior: ShapePrior,
         shape: Shape,
         start: np.ndarray,
     ) -> ShapeFit:
-        """Fit the points of a process, from parameters near the optimum."""
-        target = LogPosterior.of(process, belief, shape)
+        """Fit a shape to the points of a process, starting from some parameters."""
+        target = LogPosterior.of(process, prior, shape)
         parameters, _ = target.levenberg_marquardt(start, _NEXT_STEPS)
         state = target.state(parameters)
         information = state.slopes.T @ process.solve(state.slopes)
         precision = information + target.precision
         nodes = _along_share(target, parameters, np.linalg.inv(precision))
-        volume = np.linalg.slogdet(belief.covariance @ precision)[1]
+        volume = np.linalg.slogdet(prior.covariance @ precision)[1]
         return cls(
             shape=shape,
             parameters=parameters,
@@ -116,7 +116,7 @@ class ShapeFit:
         )
 
     def evidence(self, process: DiscrepancyProcess) -> Evidence:
-        """Return what the points say, for the belief about related curves."""
+        """Return the evidence of the points, for the prior of related curves."""
         return Evidence(
             information=self.information,
             information_vector=self.information_vector,
@@ -126,7 +126,7 @@ class ShapeFit:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class State:
-    """The cost of parameters and what a step away from them needs."""
+    """Cost and derivatives of a log posterior at some parameters."""
 
     cost: float
     slopes: np.ndarray
@@ -135,20 +135,20 @@ class State:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogPosterior:
-    """The negative log density that a fit minimises."""
+    """The posterior of a shape's parameters; a fit minimises its negative log."""
 
     process: DiscrepancyProcess
-    belief: ShapePrior
+    prior: ShapePrior
     shape: Shape
     precision: np.ndarray
 
     @classmethod
     def of(
-        cls, process: DiscrepancyProcess, belief: ShapePrior, shape: Shape
+        cls, process: DiscrepancyProcess, prior: ShapePrior, shape: Shape
     ) -> LogPosterior:
-        """Invert the believed covariance once."""
-        precision = belief.precision
-        return cls(process=process, belief=belief, shape=shape, precision=precision)
+        """Build the posterior; the prior covariance is inverted once."""
+        precision = prior.precision
+        return cls(process=process, prior=prior, shape=shape, precision=precision)
 
     @property
     def points(self) -> Points:
@@ -156,27 +156,33 @@ class LogPosterior:
         return self.process.points
 
     def residuals(self, parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return log measured over predicted, and the slopes of the latter."""
+        """Return log measured over predicted, and the slopes of the log prediction."""
         predicted, slopes = log_time(parameters, self.points.at, self.shape)
         return self.points.log_time - predicted, slopes
 
     def state(self, parameters: np.ndarray) -> State:
-        """Evaluate parameters."""
+        """Return cost, slopes and weights at some parameters."""
         residuals, slopes = self.residuals(parameters)
         weights = self.process.solve(residuals)
-        offset = parameters - self.belief.mean
+        offset = parameters - self.prior.mean
         cost = residuals @ weights + offset @ self.precision @ offset
         return State(cost=float(cost) / 2, slopes=slopes, weights=weights)
 
     def levenberg_marquardt(
         self, parameters: np.ndarray, num_steps: int, fixed: int | None = None
     ) -> tuple[np.ndarray, float]:
-        """Take Levenberg-Marquardt steps; one parameter may be held fixed."""
+        """Minimise the cost by Levenberg-Marquardt steps; one parameter may be fixed.
+
+        Returns
+        -------
+        parameters : ndarray, shape (13,)
+        cost : float
+        """
         precision, damping = self.precision, 1e-2
         state = self.state(parameters)
         for _ in range(num_steps):
             information_vector = state.slopes.T @ state.weights
-            information_vector -= precision @ (parameters - self.belief.mean)
+            information_vector -= precision @ (parameters - self.prior.mean)
             curvature = state.slopes.T @ self.process.solve(state.slopes) + precision
             if fixed is not None:
                 curvature[fixed, :] = curvature[:, fixed] = 0.0
@@ -198,35 +204,33 @@ class LogPosterior:
         return parameters, state.cost
 
 
-def starts(belief: ShapePrior) -> tuple[np.ndarray, np.ndarray]:
-    """Return where to begin: the belief, and one with little exchange."""
-    quiet = belief.mean.copy()
+def starts(prior: ShapePrior) -> tuple[np.ndarray, np.ndarray]:
+    """Return two starting points: the prior mean, and one with little exchange."""
+    quiet = prior.mean.copy()
     quiet[EXCHANGE] -= 1.5
     quiet[FIXED_SHARE] += 1.0
-    return belief.mean.copy(), quiet
+    return prior.mean.copy(), quiet
 
 
 def shared_process(
-    points: Points, belief: ShapePrior, shape: Shape
+    points: Points, prior: ShapePrior, shape: Shape
 ) -> DiscrepancyProcess:
-    """Learn the discrepancy of a curve from one shape, for all shapes."""
-    process = DiscrepancyProcess.of(points, belief.amplitude_mean)
-    target = LogPosterior.of(process, belief, shape)
-    residuals, slopes = target.residuals(belief.mean)
+    """Fit the discrepancy of a curve with one shape; all shapes then share it."""
+    process = DiscrepancyProcess.of(points, prior.amplitude_mean)
+    target = LogPosterior.of(process, prior, shape)
+    residuals, slopes = target.residuals(prior.mean)
     few = len(points) < _MAJORITY
-    process = process.tuned(residuals, slopes, belief, may_be_rough=few)
-    target = LogPosterior.of(process, belief, shape)
-    climbs = [
-        target.levenberg_marquardt(start, _FIRST_STEPS) for start in starts(belief)
-    ]
-    parameters = min(climbs, key=lambda climbed: climbed[1])[0]
+    process = process.tuned(residuals, slopes, prior, may_be_rough=few)
+    target = LogPosterior.of(process, prior, shape)
+    fits = [target.levenberg_marquardt(start, _FIRST_STEPS) for start in starts(prior)]
+    parameters = min(fits, key=lambda fit: fit[1])[0]
     for again in (False, True):
         residuals, slopes = target.residuals(parameters)
-        errors = residuals + slopes @ (parameters - belief.mean)
-        process = process.tuned(errors, slopes, belief, may_be_rough=few or again)
+        errors = residuals + slopes @ (parameters - prior.mean)
+        process = process.tuned(errors, slopes, prior, may_be_rough=few or again)
         if not few:
             process = process.reweighted(residuals)
-        target = LogPosterior.of(process, belief, shape)
+        target = LogPosterior.of(process, prior, shape)
         parameters, _ = target.levenberg_marquardt(parameters, _NEXT_STEPS)
     return process
 
@@ -234,7 +238,7 @@ def shared_process(
 def _along_jump(
     target: LogPosterior, nodes: tuple[LinearisedNode, ...]
 ) -> tuple[LinearisedNode, ...]:
-    """Split nodes along a node jump that no point tells of."""
+    """Split parts along the cost of the second node, if no point measured it."""
     if (target.points.at.num_nodes > 1).any():
         return nodes
     found = []

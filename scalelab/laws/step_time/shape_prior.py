@@ -1,4 +1,4 @@
-"""Normal beliefs about the parameters of a shape, and how relatives change them."""
+"""Normal priors of the parameters of a shape, and their update by related curves."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 
 from scalelab.laws.step_time.shapes import NUM_PARAMETERS
 
-_FREE_SCALE = 3.0  # of the log scale: other curves tell nothing about it
-_OWN_AMPLITUDES = 2.0  # how many relatives the belief about amplitudes is worth
+_FREE_SCALE = 3.0  # spread of the log scale, about which other curves say nothing
+_OWN_AMPLITUDES = 2.0  # weight of the prior amplitudes, in relatives
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShapePrior:
-    """What is believed about a curve of one shape before it is measured.
+    """The normal prior of the parameters of one shape on a curve.
 
     Parameters
     ----------
@@ -23,7 +23,7 @@ class ShapePrior:
         In the order of :data:`scalelab.laws.step_time.shapes.PARAMETERS`.
     covariance : ndarray, shape (13, 13)
     amplitude_mean, amplitude_spread : ndarray, shape (4,)
-        Of the log standard deviations of ``discrepancy.PARTS``.
+        Mean and spread of the log standard deviations of ``discrepancy.PARTS``.
     """
 
     mean: np.ndarray
@@ -39,15 +39,15 @@ class ShapePrior:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
-    """What one fitted curve says about its parameters apart from the belief.
+    """The evidence of one curve about the parameters of a shape, without the prior.
 
     Parameters
     ----------
     information : ndarray, shape (13, 13)
         Precision of the parameters given the curve's points alone; singular where the
-        points do not bear on a parameter.
+        step times of the points do not depend on a parameter.
     information_vector : ndarray, shape (13,)
-        Information times the best parameters.
+        Information times the parameters that fit the points best.
     amplitudes : ndarray, shape (4,)
         Fitted log standard deviations of the discrepancy.
     """
@@ -58,35 +58,36 @@ class Evidence:
 
 
 def informed(
-    belief: ShapePrior, relatives: Sequence[Evidence], shared: np.ndarray
+    prior: ShapePrior, relatives: Sequence[Evidence], shared: np.ndarray
 ) -> ShapePrior:
-    """Return the belief about one more curve of a family.
+    """Return the prior of one more curve of a family, in a hierarchical normal model.
 
-    A curve's parameters are those of its family plus its own deviation; of the variance
-    of a parameter the fraction ``shared`` belongs to the family. The relatives are
-    weighed by what they know: one that never left the node says nothing about nodes.
+    The parameters of a curve are those of its family plus a deviation of its own; of
+    the variance of a parameter, the fraction ``shared`` belongs to the family. Each
+    relative counts by its evidence: one that was measured on a single node says nothing
+    about the parameters of several nodes.
 
     Parameters
     ----------
-    belief
-        About any curve.
+    prior
+        The prior of any curve.
     relatives
-        Fitted curves of the family.
+        The evidence of fitted curves of the family.
     shared : ndarray, shape (13,)
-        In [0, 1).
+        Fractions in [0, 1).
 
     References
     ----------
     Gelman et al. 2013, *Bayesian Data Analysis*, section 5.4 (hierarchical normal).
     """
     if not relatives:
-        return belief
+        return prior
     ridge = 1e-6 * np.eye(NUM_PARAMETERS)
     common, own = np.sqrt(shared), np.sqrt(1 - shared)
-    family = np.linalg.inv(belief.covariance * np.outer(common, common) + ridge)
-    own_covariance = belief.covariance * np.outer(own, own) + ridge
+    family = np.linalg.inv(prior.covariance * np.outer(common, common) + ridge)
+    own_covariance = prior.covariance * np.outer(own, own) + ridge
     deviation = np.linalg.inv(own_covariance)
-    precision, information_vector = family.copy(), family @ belief.mean
+    precision, information_vector = family.copy(), family @ prior.mean
     for relative in relatives:
         gain = deviation @ np.linalg.inv(relative.information + deviation)
         precision += deviation - gain @ deviation
@@ -97,13 +98,13 @@ def informed(
     return ShapePrior(
         mean=_without_scale(known @ information_vector),
         covariance=free_scale(known + own_covariance),
-        amplitude_mean=weight * amplitudes + (1 - weight) * belief.amplitude_mean,
-        amplitude_spread=belief.amplitude_spread,
+        amplitude_mean=weight * amplitudes + (1 - weight) * prior.amplitude_mean,
+        amplitude_spread=prior.amplitude_spread,
     )
 
 
 def free_scale(covariance: np.ndarray) -> np.ndarray:
-    """Return the covariance with a log scale that nothing is known about."""
+    """Return a covariance with a wide, independent log scale."""
     freed = covariance.copy()
     freed[0, :] = freed[:, 0] = 0.0
     freed[0, 0] = _FREE_SCALE**2
@@ -111,5 +112,5 @@ def free_scale(covariance: np.ndarray) -> np.ndarray:
 
 
 def _without_scale(mean: np.ndarray) -> np.ndarray:
-    """Units of time are each curve's own."""
+    """Return a mean with log scale zero: each curve has its own unit of time."""
     return np.asarray(np.append(0.0, mean[1:]))

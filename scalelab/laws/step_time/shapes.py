@@ -1,4 +1,4 @@
-"""The shapes a step-time curve may have, and their slopes; pure functions of arrays.
+"""Three formulas for the step time, called shapes, with their derivatives.
 
 With ``n`` devices on ``m`` nodes, ``k = n / m`` on each, ``b`` samples per pass in
 units of the curve's typical local batch and ``A`` passes per step::
@@ -6,8 +6,8 @@ units of the curve's typical local batch and ``A`` passes per step::
     C = scale (share + (1 - share) b^(q p))^(1/q) (1 + imbalance + contention (k - 1))
     T = (A - 1) C + (C^g + S^g)^(1/g)
 
-``imbalance`` and ``S`` count from two devices on. What the exchange ``S`` grows with
-differs between machines, so there are three shapes:
+``imbalance`` and ``S`` are zero on one device. How the exchange ``S`` grows differs
+between machines, so there are three shapes:
 
 ``TIERS``: a ring in the node and an exchange between nodes, added up;
 ``S = scale exchange (ring(k) (k/2)^growth + jump k^per_node (m/2)^nodes)``.
@@ -16,11 +16,12 @@ differs between machines, so there are three shapes:
 boundary; ``S = scale exchange ring(n) (n/2)^growth`` within a node, times
 ``jump k^per_node (m/2)^nodes`` across nodes.
 
-``SATURATED``: the same formula under a belief that it neither overlaps nor grows.
+``SATURATED``: the formula of ``ONE_RING`` under a prior with hardly any growth and no
+overlap.
 
 ``ring(k) = 2 (k - 1) / k``. Exactly two nodes may differ from more by a factor
-``second_node``. All parameters are logarithms, exponents or log odds, so that beliefs
-about them are normal.
+``second_node``. All parameters are logarithms, exponents or log odds, so that their
+prior can be normal.
 
 References
 ----------
@@ -57,12 +58,12 @@ NUM_PARAMETERS = len(PARAMETERS)
 FIXED_SHARE = PARAMETERS.index("fixed_share")
 EXCHANGE = PARAMETERS.index("exchange")
 NODE_JUMP = PARAMETERS.index("node_jump")
-_FAR = 50.0  # exponents beyond this change nothing that a float can hold
+_FAR = 50.0  # larger exponents would change no float
 _NEVER = -60.0
 
 
 class Shape(StrEnum):
-    """How the exchange grows with devices and nodes."""
+    """A shape of the step-time curve: how its exchange grows with devices and nodes."""
 
     TIERS = "tiers"
     ONE_RING = "one_ring"
@@ -72,16 +73,16 @@ class Shape(StrEnum):
 def log_time(
     parameters: np.ndarray, at: Configurations, shape: Shape
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the log step time and its slopes.
+    """Return the log step time and its slopes along the parameters.
 
     Parameters
     ----------
     parameters : ndarray, shape (13,)
         In the order of :data:`PARAMETERS`.
     at
-        Where to evaluate; samples in units of the curve's typical local batch.
+        The configurations; samples in units of the curve's typical local batch.
     shape
-        Which of the three shapes.
+        One of the three shapes.
 
     Returns
     -------
@@ -95,7 +96,7 @@ def log_time(
 
 
 def in_batch_unit(parameters: np.ndarray, factor: float) -> np.ndarray:
-    """Return the parameters that tell the same times in a batch unit so much larger.
+    """Convert parameters to another unit of local batches, with the same step times.
 
     Parameters
     ----------
@@ -179,7 +180,7 @@ def _one_ring(parameters: np.ndarray, at: Configurations) -> Terms:
 
 
 def _crossing(parameters: np.ndarray, at: Configurations) -> Terms:
-    """Return how an exchange between nodes differs from one of 2 x 1, in logs."""
+    """Return the log cost of an exchange between nodes, relative to 2 nodes x 1."""
     slopes = np.column_stack(
         [
             np.log(at.world_size / at.num_nodes),
@@ -193,7 +194,7 @@ def _crossing(parameters: np.ndarray, at: Configurations) -> Terms:
 def _join(
     parameters: np.ndarray, at: Configurations, compute: Terms, sync: Terms
 ) -> Terms:
-    """Overlap the exchange with the last pass and add the passes before it."""
+    """Return the log step time: overlapped exchange, plus the passes before it."""
     power = 1 + np.exp(parameters[10])
     several = at.world_size > 1
     top = np.maximum(compute[0], np.where(several, sync[0], _NEVER))

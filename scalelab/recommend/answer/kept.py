@@ -103,7 +103,7 @@ def _key(question: str) -> str:
 
 
 def _code() -> str:
-    """Return what changes whenever the code or the beliefs behind an answer do."""
+    """Return what changes whenever the code or the priors behind an answer do."""
     package = Path(__file__).parents[2]
     sources = sorted(path for room in _CODE for path in (package / room).rglob("*"))
     stats = [

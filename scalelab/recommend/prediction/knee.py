@@ -1,4 +1,4 @@
-"""Where more devices stop paying, as an interval, and which term is to blame."""
+"""The knee: the device count beyond which further devices stop paying, and why."""
 
 from __future__ import annotations
 
@@ -33,14 +33,15 @@ def marginal_return(time_s: np.ndarray, world_size: np.ndarray) -> np.ndarray:
     Returns
     -------
     ndarray, shape (..., n_sizes - 1)
-        1 where time falls as devices rise, 0 where it stays; may leave [0, 1].
+        1 where the time is halved by twice the devices, 0 where it does not change; it
+        may be outside of [0, 1].
     """
     speed_up = time_s[..., :-1] / time_s[..., 1:]
     return np.asarray((speed_up - 1) / (world_size[1:] / world_size[:-1] - 1))
 
 
 def last_paying(time_s: np.ndarray, world_size: np.ndarray, least: float) -> np.ndarray:
-    """Return the index of the last size before the first step that does not pay.
+    """Return the index of the last world size before the first that does not pay.
 
     Parameters
     ----------
@@ -63,18 +64,18 @@ def find_knee(
     law: StepTimeLaw,
     least: float,
 ) -> Knee | None:
-    """Find where returns diminish.
+    """Find the knee, as an interval of world sizes, and the term that causes it.
 
     Parameters
     ----------
     time_s : ndarray, shape (n_draws, n_sizes)
         Expected time of the job.
     questions
-        One per size, by world size.
+        One configuration per world size, sorted by world size.
     samples : ndarray, shape (n_sizes,)
         Samples the job needs.
     law
-        Names the term that grows.
+        The step-time law, whose terms name the cause.
     least
         Smallest marginal return that pays.
     """
@@ -83,7 +84,7 @@ def find_knee(
         return None
     index = last_paying(time_s, sizes, least)
     inside = index < len(sizes) - 1
-    # without a knee in range, the upper end is unknown and sorts last
+    # draws without a knee in the range of sizes have an infinite upper end
     above = np.append(sizes, np.inf)[index + 1]
     lo = float(
         np.quantile(np.where(inside, sizes[index], np.inf), _TAIL, method="lower")
@@ -104,7 +105,7 @@ def _term(
     samples: np.ndarray,
     law: StepTimeLaw,
 ) -> str:
-    """Name what keeps the time from falling as devices rise, at the likeliest knee."""
+    """Name the cause of the most probable knee: the term that grows most there."""
     at = int(np.bincount(index).argmax()) if len(index) else len(samples) - 2
     before, after = (
         _seconds(questions.iloc[[i]], float(samples[i]), law) for i in (at, at + 1)

@@ -13,7 +13,9 @@ from scalelab.recommend.answer.recommendation import LearningRatePlan
 def learning_rate(
     frame: pd.DataFrame, global_batch_size: int, rule: str = ""
 ) -> LearningRatePlan | None:
-    """Return the rate measured at a batch, or what its rule makes of the nearest one.
+    """Return the learning rate at a batch: measured, or scaled by its rule.
+
+    It is scaled from the measured rate at the nearest batch.
 
     Parameters
     ----------
@@ -22,13 +24,13 @@ def learning_rate(
     global_batch_size
         The batch to train with.
     rule
-        The rule to follow; empty: the commonest one.
+        The learning-rate rule; empty: the rule of most observations.
 
     Returns
     -------
     LearningRatePlan or None
-        None where no rate was measured under the rule, or where the rule is none of
-        :class:`LearningRateRule`: what it makes of another batch is not known here.
+        None where no rate was measured under the rule, or where another batch would
+        need a rule that is not in :class:`LearningRateRule`.
     """
     rate, batch = numbers(frame, "learning_rate"), numbers(frame, "global_batch_size")
     known = np.isfinite(rate) & (batch > 0)

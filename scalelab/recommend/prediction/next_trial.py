@@ -1,8 +1,8 @@
-"""The measurement whose result would change the answer most.
+"""The next trial: the measurement with the largest expected value of information.
 
-The value of knowing a row's step time is what the best choice would gain on average if
-it were known (expected value of partial perfect information), estimated from the draws
-by sorting them by that row's time.
+The value of knowing a row's step time is the average gain of the best choice if that
+time were known (expected value of partial perfect information). It is estimated from
+the draws, sorted by that row's time.
 
 References
 ----------
@@ -25,16 +25,16 @@ from scalelab.recommend.question.candidates import BatchRule, allocation_label
 from scalelab.recommend.question.objective import Constraints, Spending
 
 _NUM_BINS = 8
-_WORTH = 0.03  # of the loss: a smaller gain is not worth a measurement
+_WORTH = 0.03  # of the loss; a smaller gain does not justify a measurement
 _USUAL_STEPS = 60
 
 
 def loss(spent: Spending, sizes: np.ndarray, limits: Constraints) -> np.ndarray:
-    """Return what choosing each row costs, by draw, shape (n_draws, n_rows).
+    """Return the loss of choosing each row, by draw, shape (n_draws, n_rows).
 
-    With a time limit money or device-hours, with a limit on cost the time, a broken
-    limit costing more than any row that holds it; without limits the doublings away
-    from the knee.
+    With a time limit the loss is the cost in money or device-hours, with a limit on
+    cost it is the time; a row that breaks a limit has a larger loss than every row that
+    holds it. Without limits the loss is the number of doublings away from the knee.
     """
     if not limits.any_limit:
         knee = last_paying(spent.time_s, sizes, limits.min_marginal_return)
@@ -73,22 +73,22 @@ def next_trial(
     rule: BatchRule,
     within: Allocation | None,
 ) -> NextTrial | None:
-    """Return the most useful measurement, or None where none would change the answer.
+    """Return the most useful measurement; None if none would change the answer.
 
     Parameters
     ----------
     rows
-        The outlook.
+        The rows of the answer.
     losses, time_s : ndarray, shape (n_draws, n_rows)
-        See :func:`loss`; time of the job.
+        The loss of each row, see :func:`loss`, and the time of the job.
     gaps
-        What the law leaves open.
+        Parameters that the law cannot determine.
     frame
-        Observations: how many steps a trial takes, how long it takes to start.
+        Observations, from which the usual steps and start-up time of a trial follow.
     rule
-        Batches allowed.
+        The allowed batches.
     within
-        All there is to measure on; None: no limit.
+        The devices there are; None: no limit.
     """
     steps = _usual_steps(frame)
     open_rows = np.array(
@@ -107,7 +107,7 @@ def next_trial(
 
 
 def _fits(asked: OutlookRow | Gap, within: Allocation | None) -> bool:
-    """Tell whether there are enough devices and nodes."""
+    """Tell whether there are enough devices and nodes for a measurement."""
     return within is None or (
         asked.world_size <= within.world_size and asked.num_nodes <= within.num_nodes
     )
@@ -131,7 +131,7 @@ def _closing(
     frame: pd.DataFrame,
     rule: BatchRule,
 ) -> NextTrial:
-    """Plan the trial that closes a gap; as long as the longest step seen."""
+    """Return the trial that closes a gap; it is assumed to be the slowest one."""
     splits = rule.splits(gap.world_size) if rule.fixed else []
     local, accumulation = splits[0] if splits else (gap.local_batch_size, 1)
     longest = max(row.step_time_s.value for row in rows)

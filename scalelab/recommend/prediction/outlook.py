@@ -1,4 +1,4 @@
-"""What each allocation would do for the job, and what that rests on."""
+"""The outlook: predicted time and cost of the job on each allocation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from scalelab.records.columns import OPTION_PREFIX
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outlook:
-    """The best configuration of each world size, by world size.
+    """The fastest configuration of each world size, and draws of its time and cost.
 
     Parameters
     ----------
@@ -34,15 +34,15 @@ class Outlook:
         convergence curve used, ``support``, ``step_time_s``, ``step_time_lo_s``,
         ``step_time_hi_s``, ``throughput_samples_per_s``.
     questions
-        The configurations alone, as asked of the law.
+        The configurations alone, in the columns that the law predicts from.
     samples : ndarray, shape (n_draws, n_rows)
         Samples the job needs.
     expected_s : ndarray, shape (n_draws, n_rows)
         Time of the job at the median number of samples.
     spent
-        What one run takes, shape (n_draws, n_rows).
+        Time, device-hours and money of one run, each of shape (n_draws, n_rows).
     held : ndarray of bool, shape (n_draws, n_rows)
-        Every limit holds.
+        Whether every limit holds.
     """
 
     frame: pd.DataFrame
@@ -70,15 +70,15 @@ def look_ahead(
     limits: Constraints,
     correction: np.ndarray,
 ) -> Outlook:
-    """Answer every candidate and keep the fastest of each world size.
+    """Predict every candidate and keep the fastest of each world size.
 
-    ``correction`` is what the time is multiplied by, shape (n_draws, 1): the error of
-    the product of both laws, 1 where it is not in question.
+    ``correction``, of shape (n_draws, 1), multiplies the time: it is the error of the
+    product of both laws, and 1 where the job's samples do not come from a law.
 
     Raises
     ------
     NotIdentifiableError
-        No candidate can be answered.
+        No candidate can be predicted.
     """
     answered = law.predict(candidates, limits.interval)
     completed = configurations(candidates)
@@ -122,7 +122,10 @@ def look_ahead(
 
 
 def baseline_index(frame: pd.DataFrame, device_word: str) -> tuple[int, str]:
-    """Return the row efficiencies refer to: one full node where several were used."""
+    """Return the row that efficiencies refer to, and its name.
+
+    It is one full node if there are rows on several nodes, else the smallest row.
+    """
     nodes, sizes = frame["num_nodes"], frame["world_size"]
     if nodes.max() > 1:
         per_node = np.ceil(sizes / nodes).max()
@@ -141,20 +144,20 @@ def outlook_rows(
     limits: Constraints,
     swept: list[str],
 ) -> tuple[OutlookRow, ...]:
-    """Return the outlook as plain values.
+    """Return the rows of the answer: medians and intervals of the outlook.
 
     Parameters
     ----------
     outlook
         The draws.
     chosen, baseline
-        Indices of rows.
+        Indices of the recommended row and of the row that efficiencies refer to.
     has_limits
-        Something can fail: a limit, or a target with a cap.
+        Whether a run can miss something: a limit, or a target within a given length.
     limits
-        The mass of intervals.
+        Gives the probability mass of intervals.
     swept
-        Columns in which curves differ; they name a row's settings.
+        Columns in which curves differ; they are the settings of a row.
     """
     spent, time = outlook.spent, outlook.time_s
     middle = np.median(spent.gpu_hours, axis=0)

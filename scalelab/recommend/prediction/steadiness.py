@@ -1,9 +1,9 @@
-"""How steady the machine was: drift over the sweep, slow nodes, disturbed canaries.
+"""Steadiness of the machine: drift over the sweep, slow nodes, disturbed canaries.
 
-A trial that is run again differs from itself only in when and where it ran. So log step
-times are explained by the configuration, the moment and the node, by least squares over
-all throughput trials that were repeated. The canaries (``experiment.canary``) stand at
-both ends of the sweep and evenly between: they give the moment its leverage.
+Repeats of a trial differ only in when and where they ran. So log step times are
+explained by the configuration, the moment and the node, by least squares over all
+repeated throughput trials. The canaries (``experiment.canary``) are control trials at
+both ends of the sweep and evenly between, which make a drift visible.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from scalelab.laws.rows import (
 )
 
 MATERIAL = 0.02
-"""A smaller change is not worth words: repeats differ as much."""
+"""The least relative change that is reported; smaller ones are usual noise."""
 UNDECIDED = 0.2
-"""An interval of the drift that is wider than this tells nothing."""
+"""The widest interval of a drift that is still informative."""
 DISTURBED = 0.1
-"""How much longer than usual a canary takes that something disturbed."""
-_TAIL = 0.1  # on either side of an interval of 80%
-_DOUBT = 0.025  # the same of 95%: in one steady sweep of twenty a drift is named
+"""The share by which a disturbed canary takes longer than usual."""
+_TAIL = 0.1  # probability on either side of an interval of 80%
+_DOUBT = 0.025  # ... of 95%: one steady sweep in twenty is said to drift
 _MAX_NODES_NAMED = 3
 _SINGULAR = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlowNode:
-    """A node on which trials clearly took longer than on the others.
+    """A node that was significantly slower than the other nodes.
 
     ``excess`` is the relative difference of step times, with its 80% interval.
     """
@@ -51,27 +51,27 @@ class SlowNode:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Steadiness:
-    """What canaries and other repeats say about the machine.
+    """Drift, slow nodes and disturbances, estimated from repeated trials.
 
     Parameters
     ----------
     num_canaries
-        Canaries that were timed.
+        Number of canaries with a step time.
     hours
-        From the first to the last start of a repeated trial.
+        Hours from the first to the last start of a repeated trial.
     drift
-        Relative change of step times over these hours, with its 80% interval; None: too
-        few repeats to tell.
+        Relative change of step times over these hours, with its 80% interval; None if
+        there are too few repeats.
     is_drifting
         The drift is 2% or more, and its 95% interval excludes 0.
     num_hosts
-        Nodes that can be compared: trials of one node were repeated on several.
+        Number of nodes that can be compared, because the same trial ran on several.
     slow_nodes
-        Those slower than the rest, by the same rule, the doubt shared among all nodes
-        compared (Bonferroni); the slowest first.
+        Nodes that are slower than the rest by the same rule, with Bonferroni's
+        correction for the number of nodes; the slowest first.
     disturbances
-        Canaries that took over 10% longer than usual, drift and node accounted for: by
-        how much, as a share.
+        For each canary that took over 10% longer than usual, corrected for drift and
+        node: by which share it took longer.
     """
 
     num_canaries: int
@@ -93,7 +93,7 @@ class Steadiness:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What is worth saying; empty where the machine was steady."""
+        """Sentences for the user; empty where the machine was steady."""
         return (*self._of_drift(), *self._of_nodes(), *self._of_disturbances())
 
     def _of_drift(self) -> Iterator[str]:
@@ -106,10 +106,12 @@ class Steadiness:
                 f"of the sweep than at its beginning ({_ends(drift)}){hourly}."
             )
         elif drift is None or drift.hi - drift.lo > UNDECIDED:
-            known = f" ({drift.lo:+.0%} to {drift.hi:+.0%})" if drift else ""
+            known = ""
+            if drift:
+                known = f": its change is {drift.lo:+.0%} to {drift.hi:+.0%}"
             yield (
-                f"Drift: cannot be told from {_canaries(self.num_canaries)}{known}; a "
-                "smaller measure.canary_every runs more."
+                f"Too few control trials ({self.num_canaries}) to tell whether the "
+                f"machine slowed down{known}. A smaller measure.canary_every runs more."
             )
 
     def _of_nodes(self) -> Iterator[str]:
@@ -120,24 +122,25 @@ class Steadiness:
                 f"{node.host} than on the {others} ({_ends(node.excess)})."
             )
         if more := self.slow_nodes[_MAX_NODES_NAMED:]:
-            yield f"Slow nodes, besides: {', '.join(node.host for node in more)}."
+            yield f"Further slow nodes: {', '.join(node.host for node in more)}."
 
     def _of_disturbances(self) -> Iterator[str]:
         if found := self.disturbances:
+            trials = counted(self.num_canaries, "control trial")
             yield (
-                f"Disturbed: {len(found)} of {_canaries(self.num_canaries)} took over "
-                f"{_share(DISTURBED)} longer than usual, the worst "
-                f"{_share(max(found))}; did others use the node?"
+                f"Disturbed: {len(found)} of {trials} took over {_share(DISTURBED)} "
+                f"longer than usual, the worst {_share(max(found))} longer. Check "
+                "whether others used the node."
             )
 
 
 def steadiness(observations: Observed) -> Steadiness | None:
-    """Say how steady the machine was; None: no canary was timed.
+    """Estimate the steadiness of the machine; None if no canary has a step time.
 
     Parameters
     ----------
-    observations : DataFrame
-        See ``records.columns``. Rows unfit for a fit are left out here, too.
+    observations
+        See ``records.columns``. Rows that are unfit for a law are left out.
     """
     rows = _repeated(observations)
     is_canary = numbers(rows, "repeat") >= FIRST_CANARY
@@ -170,9 +173,9 @@ def _repeated(observations: Observed) -> pd.DataFrame:
 
 
 class _Repeats:
-    """Log step times explained by configuration, moment and node.
+    """A linear model of log step times: configuration, moment and node.
 
-    Trials on several nodes say nothing of any one of them: they have no node's term.
+    Trials on several nodes have no term of a node: they say nothing of a single one.
     """
 
     def __init__(self, rows: pd.DataFrame) -> None:
@@ -193,21 +196,21 @@ class _Repeats:
         logs = self._within(np.log(rows["step_time_s"].to_numpy(float)))
         products = terms.T @ terms
         self._inverse = np.linalg.pinv(products, _SINGULAR, hermitian=True)
-        self._told = self._inverse @ products
+        self._resolution = self._inverse @ products
         self._effects = self._inverse @ terms.T @ logs
         self._residuals = logs - terms @ self._effects
-        rank = round(float(np.trace(self._told)))
+        rank = round(float(np.trace(self._resolution)))
         num_configurations = len(np.unique(self._configuration))
         self._freedom = len(rows) - num_configurations - rank
 
     def drift(self) -> tuple[Interval | None, bool]:
-        """Return the change from the first to the last moment, and if it is clear."""
+        """Return the change from first to last moment, and if it is significant."""
         contrast = np.eye(len(self._effects))[0]
         change = self._interval(contrast, _TAIL)
-        return change, _is_clear(self._interval(contrast, _DOUBT))
+        return change, _is_significant(self._interval(contrast, _DOUBT))
 
     def slow_nodes(self) -> tuple[SlowNode, ...]:
-        """Return the nodes clearly slower than the mean of the others."""
+        """Return the nodes significantly slower than the mean of the others."""
         num_hosts = len(self.hosts)
         found = []
         for position, host in enumerate(self.hosts):
@@ -215,13 +218,13 @@ class _Repeats:
             contrast[0], contrast[1 + position] = 0.0, 1.0
             excess = self._interval(contrast, _TAIL)
             surely = self._interval(contrast, _DOUBT / num_hosts)
-            if excess and excess.value > 0 and _is_clear(surely):
+            if excess and excess.value > 0 and _is_significant(surely):
                 found.append(SlowNode(host=host, excess=excess))
         return tuple(sorted(found, key=lambda node: -node.excess.value))
 
     @property
     def excess(self) -> np.ndarray:
-        """How much longer than the median of its configuration each row took."""
+        """By which share each row took longer than the median of its configuration."""
         residuals = pd.Series(self._residuals)
         usual = residuals.groupby(self._configuration).transform("median")
         return np.asarray(np.expm1(residuals - usual))
@@ -233,8 +236,8 @@ class _Repeats:
         return (frame - means).to_numpy().reshape(values.shape)
 
     def _interval(self, contrast: np.ndarray, tail: float) -> Interval | None:
-        """Return a combination of effects as a relative change; None: not told."""
-        if self._freedom < 1 or not np.allclose(contrast @ self._told, contrast):
+        """Return a combination of effects as a relative change; None if unknown."""
+        if self._freedom < 1 or not np.allclose(contrast @ self._resolution, contrast):
             return None
         variance = self._residuals @ self._residuals / self._freedom
         error = math.sqrt(variance * (contrast @ self._inverse @ contrast))
@@ -246,13 +249,13 @@ class _Repeats:
 
 
 def _only(hosts: object) -> str | None:
-    """Return the host of a trial on one node."""
+    """Return the host of a trial on one node; None if it ran on several."""
     if isinstance(hosts, list | np.ndarray) and len(hosts) == 1:
         return str(hosts[0])
     return None
 
 
-def _is_clear(change: Interval | None) -> bool:
+def _is_significant(change: Interval | None) -> bool:
     if change is None or abs(change.value) < MATERIAL:
         return False
     return change.lo > 0 or change.hi < 0
@@ -265,7 +268,3 @@ def _share(share: float) -> str:
 def _ends(change: Interval) -> str:
     least, most = sorted((abs(change.lo), abs(change.hi)))
     return f"80% interval: {_share(least)} to {_share(most)}"
-
-
-def _canaries(count: int) -> str:
-    return f"{count:,} {'canary' if count == 1 else 'canaries'}"

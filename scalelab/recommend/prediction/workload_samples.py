@@ -1,4 +1,4 @@
-"""How many training samples the job needs at each global batch."""
+"""Training samples that the job needs at each global batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from scalelab.laws.support import Support
 
 
 class Normalization(StrEnum):
-    """Which samples a batch-norm statistic sees."""
+    """The samples that a batch-norm statistic is computed over."""
 
     NONE = "none"
     LOCAL = "local"
@@ -29,7 +29,7 @@ class Normalization(StrEnum):
 
     @classmethod
     def of(cls, frame: pd.DataFrame) -> Normalization:
-        """Read it off the rows; a mixture is no rule."""
+        """Return the rule that all rows follow; NONE if they follow different ones."""
         seen = numbers(frame, "normalization_batch_size")
         known = np.isfinite(seen)
         for kind, column in (
@@ -43,20 +43,20 @@ class Normalization(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleNeed:
-    """Where the job's number of samples comes from.
+    """The number of samples that a job needs: stated, or from the convergence law.
 
     Parameters
     ----------
     job
-        The job; its amount is a cap where there is a target.
+        The job; with a target its stated length is an upper limit.
     target
-        The metric to reach; None: the amount is the job.
+        The metric to reach; None: the job is its stated length.
     law, keys
-        The convergence law, None without one, and its curves for the target.
+        The convergence law (None if it cannot be fitted) and its curves for the target.
     num_missed
-        Runs that tried for the target, where none reached it; 0 where one did.
+        Number of runs that tried to reach the target if none reached it, else 0.
     normalization
-        What batch norm sees of a batch.
+        The samples that a batch-norm statistic is computed over.
     """
 
     job: Job | None
@@ -70,14 +70,14 @@ class SampleNeed:
     def of(
         cls, frame: pd.DataFrame, job: Job | None, target: Target | None
     ) -> SampleNeed:
-        """Decide between the job's own amount and the measured convergence.
+        """Decide between the job's stated length and the convergence law.
 
-        ``target`` replaces the job's own.
+        ``target`` replaces the target of the job.
 
         Raises
         ------
         NotIdentifiableError
-            The job is a target that was not measured, and has no amount.
+            The target was not measured, and the job states no length.
         """
         if target is None and job is not None:
             target = job.target
@@ -101,7 +101,7 @@ class SampleNeed:
 
     @property
     def uses_law(self) -> bool:
-        """Samples follow the measured convergence."""
+        """Whether the number of samples comes from the convergence law."""
         return self.target is not None and bool(self.keys)
 
     def measured_batches(self) -> tuple[int, ...]:
@@ -112,7 +112,7 @@ class SampleNeed:
         return tuple(sorted({int(b) for curve in curves for b in curve.measured}))
 
     def draws(self, asked: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, list[str]]:
-        """Draw what a run needs that reaches the target, and whether one does.
+        """Draw the samples that a run needs, and whether it reaches the target.
 
         Parameters
         ----------
@@ -123,11 +123,11 @@ class SampleNeed:
         Returns
         -------
         samples : ndarray, shape (n_draws, n_configurations)
-            NaN where nothing supports a batch. The job's cap is not applied, see
-            :meth:`within_cap`.
+            NaN where no curve supports a batch. The upper limit of the job is not
+            applied, see :meth:`within_cap`.
         reached : ndarray of bool, shape (n_draws, n_configurations)
         rules
-            Names the learning-rate rule that needs least, per configuration.
+            The learning-rate rule that needs fewest samples, for each configuration.
         """
         if not self.uses_law or self.law is None:
             amounts = [self._amount(int(b)) for b in asked["global_batch_size"]]
@@ -143,7 +143,7 @@ class SampleNeed:
         return stack[best, :, each].T, reached[best, :, each].T, rules
 
     def _drawn(self, key: CurveKey, asked: pd.DataFrame) -> np.ndarray:
-        """Draw the samples of one curve, NaN where it does not apply."""
+        """Draw the samples that one curve predicts; NaN where it does not apply."""
         assert self.law is not None
         batches = asked["global_batch_size"].to_numpy(float)
         seen = None
@@ -156,7 +156,7 @@ class SampleNeed:
         return np.where(known, self.law.sample(key, batches, seen), np.nan)
 
     def within_cap(self, samples: np.ndarray, batch: Sequence[int]) -> np.ndarray:
-        """Tell which draws reach the target within the job's amount; same shape."""
+        """Tell which draws are within the job's stated length; same shape."""
         caps = np.array([self._cap(b) for b in batch]) if self.uses_law else np.inf
         return np.asarray(samples <= caps)
 
@@ -199,7 +199,7 @@ def _tried(law: ConvergenceLaw, target: Target | None) -> dict[CurveKey, BatchCu
 
 
 def _how_to_measure(law: ConvergenceLaw | None, num_missed: int) -> str:
-    """Say what would tell the samples to a target that no run has reached."""
+    """Return a message: how to find the samples to a target that no run reached."""
     otherwise = "or say how long the job is (epochs, steps, samples)."
     if num_missed:
         runs = "The one run" if num_missed == 1 else f"All {num_missed} runs"

@@ -1,4 +1,4 @@
-"""Which configurations are worth asking a law about."""
+"""Candidate configurations: the ones an answer compares."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ import pandas as pd
 from scalelab.inputs.allocation import Allocation
 from scalelab.laws.rows import CONFIGURATION, CurveKey
 
-_FURTHEST = 4  # times the most devices measured
+_FURTHEST = 4  # times the largest measured world size
 _MAX_ACCUMULATION = 4096
 
 Place = tuple[int, int]
-"""World size and nodes."""
+"""World size and number of nodes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchRule:
-    """Which global batches are allowed.
+    """The rule for batches: the allowed global batches, or the local ones.
 
     Parameters
     ----------
     fixed
-        Allowed global batches; empty: the local batch stays and the global one follows.
+        Allowed global batches; empty: local batches are fixed (weak scaling).
     local_batches
-        Local batches measured, sorted.
+        The measured local batches, sorted.
     """
 
     fixed: tuple[int, ...]
@@ -35,17 +35,18 @@ class BatchRule:
 
     @classmethod
     def of(cls, measured: pd.DataFrame, wanted: Iterable[int] = ()) -> BatchRule:
-        """Read the rule off the sweep.
+        """Find the rule that the sweep followed.
 
-        Global batches common to all world sizes are strong scaling, unless it is the
-        local batches that are the same everywhere: then that is what was held.
+        Global batches that were measured at every world size are fixed (strong
+        scaling), unless global batches differ between world sizes and local ones do
+        not: then local batches are fixed (weak scaling).
 
         Parameters
         ----------
         measured
             Completed configurations of the fitted rows.
         wanted
-            Global batches the job asks for; they come first.
+            Global batches that the job asks for; if given, only these are allowed.
         """
         local = sorted({int(b) for b in np.ceil(measured["local_batch_size"])})
         totals = _sets(measured, "global_batch_size")
@@ -96,7 +97,7 @@ def places(
     allocations: Sequence[Allocation] | None,
     devices_on_node: int | None = None,
 ) -> list[Place]:
-    """Return the allocations to consider: measured ones, and further ones.
+    """Return the allocations to consider: the measured ones and further ones.
 
     Parameters
     ----------
@@ -106,8 +107,8 @@ def places(
         Further allocations; None: the doublings of the smallest measured world size up
         to 4 times the largest, packed.
     devices_on_node
-        Devices that a node holds; None: as many as one was seen with, but for a lone
-        device at least another beside it.
+        Devices of a node; None: the most that were measured on one node, and at least
+        two if only single devices were measured.
     """
     pairs = measured[["world_size", "num_nodes"]].drop_duplicates()
     known = {(int(n), int(m)) for n, m in pairs.to_numpy()}
@@ -128,10 +129,10 @@ def places(
 def candidates(
     measured: Mapping[CurveKey, pd.DataFrame], where: Sequence[Place], rule: BatchRule
 ) -> pd.DataFrame:
-    """Return configurations per curve and allocation.
+    """Return the candidates for each curve and allocation.
 
-    At a measured allocation the measured configurations that the rule allows; elsewhere
-    every allowed split of the batch.
+    At a measured allocation these are the measured configurations that the rule allows,
+    at any other every allowed split of the batch.
 
     Returns
     -------

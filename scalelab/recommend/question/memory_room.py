@@ -1,4 +1,4 @@
-"""Which configurations have room on their devices."""
+"""The configurations that fit into the memory of their devices."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _GIB = 2**30
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryRoom:
-    """What is known of the need for memory, and how much of it a device has.
+    """The memory law of the observations, and the memory of a device.
 
     Parameters
     ----------
     law
-        Batches that ran and that did not, and measured peaks.
+        The memory law.
     capacity_bytes
-        The least that a rank was seen to have; None where no row says.
+        The least memory that a rank had; None if no row recorded it.
     """
 
     law: MemoryLaw
@@ -31,7 +31,7 @@ class MemoryRoom:
 
     @classmethod
     def of(cls, frame: pd.DataFrame) -> MemoryRoom:
-        """Read it off the rows of one kind of device."""
+        """Fit the law to the rows of one kind of device, and read its memory."""
         sizes = numbers(frame, "gpu_memory_bytes")
         known = sizes[np.isfinite(sizes) & (sizes > 0)]
         return cls(
@@ -40,17 +40,18 @@ class MemoryRoom:
         )
 
     def fits(self, asked: pd.DataFrame) -> np.ndarray:
-        """Tell which configurations ran, or must fit by what ran or was measured.
+        """Tell which configurations fit, because they ran or by measured peaks.
 
-        Where no peaks or no capacity were measured, only what ran on as many ranks or
-        fewer fits; nothing fits that ran out of memory there or on more.
+        Without measured peaks and capacity, a configuration fits only if its local
+        batch ran on as many ranks or fewer. A local batch that ran out of memory on as
+        many ranks or more does not fit.
         """
         answer = self.law.largest_local_batch(asked, self.capacity_bytes)
         within = asked["local_batch_size"] <= answer["largest_local_batch"]
         return within.to_numpy(bool)
 
     def notes(self, configuration: pd.DataFrame, device_word: str) -> tuple[str, ...]:
-        """Say what one configuration rests on that was not tried."""
+        """Return a sentence if the local batch of a configuration was not tried."""
         tried = self.law.largest_local_batch(configuration)["largest_fitting"].item()
         batch = configuration["local_batch_size"].item()
         if self.capacity_bytes is None or batch <= tried:

@@ -148,7 +148,8 @@ def test_a_target_nobody_reached_supports_nothing(rng):
     with pytest.raises(
         NotIdentifiableError,
         match=rf"^the number of samples to the target is not identifiable\. All "
-        rf"{len(runs)} runs stopped before it\. Train longer, first at global batch 64",
+        rf"{len(runs)} runs stopped before the target\. Train longer, first at global "
+        r"batch 64",
     ):
         law.predict(asked(64, 128))
 

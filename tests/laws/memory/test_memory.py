@@ -75,7 +75,9 @@ def test_only_sharding_makes_memory_depend_on_ranks():
 
 
 def test_other_outcomes_say_nothing_about_memory():
-    with pytest.raises(FitError, match="No row completed or ran out of memory"):
+    with pytest.raises(
+        FitError, match="No row with a local_batch_size completed or ran out of memory"
+    ):
         MemoryLaw.fit(rows(outcome="failed"))
 
 

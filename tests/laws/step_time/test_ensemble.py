@@ -14,7 +14,7 @@ from scalelab.laws.step_time.process import DiscrepancyProcess
 from scalelab.laws.step_time.shape_fit import ShapeFit
 from scalelab.laws.step_time.shapes import NUM_PARAMETERS, PARAMETERS, Shape, log_time
 
-BELIEFS = StepTimePrior.shipped().beliefs
+PRIORS = StepTimePrior.shipped().priors
 
 
 def at(sizes, batch=1.0, per_node=4):
@@ -34,7 +34,7 @@ def points(rows):
 
 @pytest.fixture(scope="module")
 def ensemble(points):
-    return Ensemble.fit(points, BELIEFS)
+    return Ensemble.fit(points, PRIORS)
 
 
 def test_weights_add_up_and_every_shape_is_fitted(ensemble):
@@ -86,7 +86,7 @@ def test_the_discrepancy_never_makes_an_extrapolation_worse_than_the_shapes():
         asked = every[every["world_size"] > 8].assign(gradient_accumulation_steps=1)
         where = Configurations.of(asked, seen.batch_unit)
         truth = np.log(asked["step_time_s"].to_numpy() / seen.time_unit_s)
-        ensemble = Ensemble.fit(seen, BELIEFS)
+        ensemble = Ensemble.fit(seen, PRIORS)
         shapes = sum(
             part.weight * log_time(part.node.parameters, where, part.shape)[0]
             for part in ensemble.parts_across
@@ -99,7 +99,7 @@ def test_the_discrepancy_never_makes_an_extrapolation_worse_than_the_shapes():
 def test_an_odd_point_is_doubted_and_the_others_are_not(rows):
     odd = rows.groupby(["world_size", "local_batch_size"], as_index=False).first()
     odd.loc[7, "step_time_s"] *= 3
-    process = Ensemble.fit(Points.of(step_time_rows(odd).frame), BELIEFS).process
+    process = Ensemble.fit(Points.of(step_time_rows(odd).frame), PRIORS).process
     assert process.doubt[7] > 5
     assert np.delete(process.doubt, 7).max() < 2
 
@@ -109,7 +109,7 @@ def test_amplitudes_follow_what_is_left_over(points, rng):
         points, log_time=points.log_time + 0.1 * rng.standard_normal(len(points))
     )
     single = [
-        Ensemble.fit(given, BELIEFS).process.log_amplitudes[-1]
+        Ensemble.fit(given, PRIORS).process.log_amplitudes[-1]
         for given in (points, rough)
     ]
     assert np.exp(single[1]) == pytest.approx(0.1, rel=0.5)
@@ -118,7 +118,7 @@ def test_amplitudes_follow_what_is_left_over(points, rng):
 
 def test_parameters_of_a_shape_are_recovered(rng):
     """Points drawn from a shape give its parameters back inside two deviations."""
-    truth = BELIEFS[Shape.ONE_RING].mean.copy()
+    truth = PRIORS[Shape.ONE_RING].mean.copy()
     truth[PARAMETERS.index("node_jump")] = 1.0
     truth[PARAMETERS.index("exchange")] = 0.3
     grid = [at(sizes, b) for b in (0.3, 1.0, 3.0) for sizes in [[1, 2, 4, 8, 16, 32]]]
@@ -138,12 +138,12 @@ def test_parameters_of_a_shape_are_recovered(rng):
         batch_unit=1.0,
     )
     process = DiscrepancyProcess.of(measured, np.log([0.01, 0.005, 0.005, 0.005]))
-    belief = BELIEFS[Shape.ONE_RING]
-    fit = ShapeFit.fit(process, belief, Shape.ONE_RING, belief.mean)
-    deviation = np.sqrt(np.diag(np.linalg.inv(fit.information + belief.precision)))
+    prior = PRIORS[Shape.ONE_RING]
+    fit = ShapeFit.fit(process, prior, Shape.ONE_RING, prior.mean)
+    deviation = np.sqrt(np.diag(np.linalg.inv(fit.information + prior.precision)))
     assert (np.abs(fit.parameters - truth) < 2.5 * deviation).all()
     jump = PARAMETERS.index("node_jump")
-    assert deviation[jump] < 0.7 * np.sqrt(belief.covariance[jump, jump])
+    assert deviation[jump] < 0.7 * np.sqrt(prior.covariance[jump, jump])
 
 
 def test_rows_that_no_shape_explains_widen_the_answer_and_are_not_extrapolated():
@@ -154,7 +154,7 @@ def test_rows_that_no_shape_explains_widen_the_answer_and_are_not_extrapolated()
             {"world_size": [1, 2, 4], "local_batch_size": 8, "step_time_s": times}
         )
         points = Points.of(step_time_rows(rows).frame)
-        mixture = Ensemble.fit(points, BELIEFS).mixture(at([8], per_node=8))
+        mixture = Ensemble.fit(points, PRIORS).mixture(at([8], per_node=8))
         wide[name] = np.sqrt(mixture.variance.item())
         answer = np.exp(mixture.mean.item()) * points.time_unit_s
     assert answer < 2.7
@@ -171,6 +171,6 @@ def test_a_node_jump_that_nothing_tells_of_skews_the_answer():
         }
     )
     points = Points.of(step_time_rows(rows).frame)
-    mixture = Ensemble.fit(points, BELIEFS).mixture(at([16]))
+    mixture = Ensemble.fit(points, PRIORS).mixture(at([16]))
     low, middle, high = (mixture.quantile(level).item() for level in (0.1, 0.5, 0.9))
     assert high - middle > 1.2 * (middle - low)

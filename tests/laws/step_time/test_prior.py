@@ -28,13 +28,13 @@ def others(machine):
     return pd.concat(frames)
 
 
-def test_the_shipped_beliefs_are_proper():
-    beliefs = StepTimePrior.shipped().beliefs
-    assert set(beliefs) == set(Shape)
-    for belief in beliefs.values():
-        assert belief.mean.shape == (NUM_PARAMETERS,)
-        assert np.linalg.eigvalsh(belief.covariance).min() > 0
-        assert belief.mean[0] == 0
+def test_the_shipped_priors_are_proper():
+    priors = StepTimePrior.shipped().priors
+    assert set(priors) == set(Shape)
+    for prior in priors.values():
+        assert prior.mean.shape == (NUM_PARAMETERS,)
+        assert np.linalg.eigvalsh(prior.covariance).min() > 0
+        assert prior.mean[0] == 0
 
 
 def test_the_same_machine_is_believed_more_than_the_same_workload_elsewhere(others):
@@ -164,5 +164,5 @@ def test_a_workload_is_the_same_only_in_everything_but_the_machine(others):
         for precision in ("fp32", "bf16")
     }
     assert spread["fp32"] < 0.9 * spread["bf16"]
-    shipped = StepTimePrior.shipped().beliefs[Shape.TIERS].covariance
+    shipped = StepTimePrior.shipped().priors[Shape.TIERS].covariance
     assert spread["bf16"] == shipped[FIXED_SHARE, FIXED_SHARE]

@@ -119,7 +119,7 @@ def test_many_slow_nodes_are_told_in_few_lines() -> None:
     rows.loc[is_slow, "step_time_s"] *= 1.5
     lines = found(rows).sentences
     assert len(lines) == 4
-    assert lines[3].startswith("Slow nodes, besides: n")
+    assert lines[3].startswith("Further slow nodes: n")
 
 
 def test_several_nodes_at_once_accuse_none_of_them() -> None:
@@ -141,18 +141,21 @@ def test_a_disturbed_canary_is_counted() -> None:
     position = rows.index[rows["repeat"] >= FIRST_CANARY][3]
     rows.loc[position, "step_time_s"] *= 1.4
     (line,) = found(rows).sentences
-    assert line.startswith("Disturbed: 1 of 7 canaries took over 10% longer than usual")
-    assert line.endswith("; did others use the node?")
+    assert line.startswith("Disturbed: 1 of 7 control trials took over 10% longer")
+    assert line.endswith("longer. Check whether others used the node.")
 
 
 def test_too_few_canaries_say_so() -> None:
     alone = swept(sizes=1, repeats=1, canaries=1)
     assert found(alone).sentences == (
-        "Drift: cannot be told from 1 canary; a smaller measure.canary_every runs "
-        "more.",
+        "Too few control trials (1) to tell whether the machine slowed down. A smaller "
+        "measure.canary_every runs more.",
     )
     unlike = found(swept(repeats=1, canaries=3, noise=0.5)).sentences
-    assert unlike[0].startswith("Drift: cannot be told from 3 canaries (-")
+    assert unlike[0].startswith(
+        "Too few control trials (3) to tell whether the machine"
+    )
+    assert " slowed down: its change is -" in unlike[0]
 
 
 def test_without_canaries_nothing_is_said() -> None:

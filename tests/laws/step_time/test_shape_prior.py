@@ -7,7 +7,7 @@ from scalelab.laws.step_time.shape_prior import Evidence, ShapePrior, informed
 from scalelab.laws.step_time.shapes import NUM_PARAMETERS
 
 JUMP = 6
-BELIEF = ShapePrior(
+PRIOR = ShapePrior(
     mean=np.zeros(NUM_PARAMETERS),
     covariance=np.eye(NUM_PARAMETERS),
     amplitude_mean=np.full(4, -3.0),
@@ -28,11 +28,11 @@ def evidence(value, precision):
 
 
 def test_without_relatives_nothing_changes():
-    assert informed(BELIEF, [], SHARED) is BELIEF
+    assert informed(PRIOR, [], SHARED) is PRIOR
 
 
-def test_a_relative_moves_the_belief_by_what_the_family_shares():
-    told = informed(BELIEF, [evidence(2.0, 1e6)], SHARED)
+def test_a_relative_moves_the_prior_by_what_the_family_shares():
+    told = informed(PRIOR, [evidence(2.0, 1e6)], SHARED)
     # family variance 1/2, own deviation 1/2: half of what one relative shows
     assert told.mean[JUMP] == pytest.approx(1.0, rel=1e-3)
     assert told.covariance[JUMP, JUMP] == pytest.approx(0.75, rel=1e-3)
@@ -40,20 +40,20 @@ def test_a_relative_moves_the_belief_by_what_the_family_shares():
 
 
 def test_many_relatives_teach_the_family_but_never_the_own_deviation():
-    told = informed(BELIEF, [evidence(2.0, 1e6)] * 200, SHARED)
+    told = informed(PRIOR, [evidence(2.0, 1e6)] * 200, SHARED)
     assert told.mean[JUMP] == pytest.approx(2.0, rel=0.02)
     assert told.covariance[JUMP, JUMP] == pytest.approx(0.5, rel=0.02)
 
 
 def test_a_relative_that_measured_nothing_teaches_nothing():
-    told = informed(BELIEF, [evidence(2.0, 0.0)], SHARED)
-    assert told.mean == pytest.approx(BELIEF.mean, abs=1e-6)
+    told = informed(PRIOR, [evidence(2.0, 0.0)], SHARED)
+    assert told.mean == pytest.approx(PRIOR.mean, abs=1e-6)
     assert np.diag(told.covariance)[1:] == pytest.approx(1.0, rel=1e-3)
 
 
 def test_units_of_time_are_not_shared():
     heavy = evidence(2.0, 1e6)
     heavy = replace(heavy, information=1e6 * np.eye(NUM_PARAMETERS))
-    told = informed(BELIEF, [heavy], SHARED)
+    told = informed(PRIOR, [heavy], SHARED)
     assert told.mean[0] == 0.0
     assert told.covariance[0, 0] == pytest.approx(9.0)
