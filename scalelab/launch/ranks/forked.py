@@ -6,9 +6,6 @@ import os
 import signal
 import socket
 import sys
-import time
-import traceback
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -23,7 +20,7 @@ from scalelab.launch.protocol import (
     StoreTask,
     send,
 )
-from scalelab.launch.verdict import from_exception
+from scalelab.launch.ranks.failure_report import report_failure
 
 _OOM_SCORE = "500"
 
@@ -113,26 +110,6 @@ def _settle(process: ProcessRequest, channel: socket.socket) -> None:
             os.sched_setaffinity(0, process.cores)
         except OSError:
             send(channel, {"kind": "unpinned", "rank": process.rank})
-
-
-def report_failure(
-    process: ProcessRequest,
-    channel: socket.socket,
-    error: BaseException,
-    device_type: str = "cpu",
-) -> None:
-    """Write an error to the log and tell the agent of it."""
-    failed_at_s = time.monotonic()
-    # The frames of this module tell a reader nothing.
-    if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
-        error.__traceback__ = error.__traceback__.tb_next
-    # A full disk may refuse the log: the agent must hear of the failure all the same.
-    with suppress(OSError):
-        traceback.print_exception(error)
-        sys.stderr.flush()
-    failure = from_exception(process.rank, failed_at_s, error, device_type)
-    with suppress(OSError):
-        send(channel, {"kind": "failed", "failure": failure.to_json()})
 
 
 def fresh_interpreter(

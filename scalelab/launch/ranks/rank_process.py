@@ -22,7 +22,7 @@ from scalelab.launch.protocol import (
     RankTask,
     send,
 )
-from scalelab.launch.ranks.forked import report_failure
+from scalelab.launch.ranks.failure_report import report_failure
 from scalelab.records.attempt import AttemptResult, AttemptSpec
 from scalelab.training.context import RankIdentity
 
