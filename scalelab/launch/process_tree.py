@@ -92,13 +92,3 @@ def children() -> list[int]:
         int(child)
         for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     ]
-
-
-def is_stopped(pid: int) -> bool:
-    """Tell whether a process is halted by a signal such as SIGSTOP."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    # The name, in parentheses, may itself contain spaces and parentheses.
-    return stat.rpartition(")")[2].split()[0] in ("T", "t")

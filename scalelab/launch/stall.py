@@ -10,8 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from scalelab.inputs.outcome import Outcome
-from scalelab.launch.process_tree import is_stopped
 from scalelab.launch.progress import ProgressBoard
 from scalelab.records.attempt import AttemptResult
 
@@ -28,6 +29,14 @@ class Member:
 
     pid: int
     descriptor: int
+
+
+def is_stopped(pid: int) -> bool:
+    """Tell whether a process is halted by a signal such as SIGSTOP."""
+    with suppress(psutil.Error):
+        halted = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+        return psutil.Process(pid).status() in halted
+    return False
 
 
 def has_ended(member: Member) -> bool:

@@ -15,9 +15,9 @@ from watching import is_running, read_pid
 
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch import supervision
-from scalelab.launch.process_tree import is_stopped
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import send
+from scalelab.launch.stall import is_stopped
 from scalelab.launch.supervision import Cancellation, Limits, Supervisor
 from scalelab.records.attempt import AttemptResult
 

@@ -8,7 +8,8 @@ import sys
 from waiting import wait_until
 from watching import is_running
 
-from scalelab.launch.process_tree import is_stopped, reap, signal_group
+from scalelab.launch.process_tree import reap, signal_group
+from scalelab.launch.stall import is_stopped
 
 PRELUDE = """
 import os, sys, time
