@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from distributions import install as install_distribution
 
 from scalelab.errors import SpecError
 from scalelab.kinds.registry import Registry, imported
@@ -29,14 +30,9 @@ def offer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Offer:
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def install(distribution: str, code: str, **entries: str) -> None:
-        module = f"{distribution}_rows"
-        (tmp_path / f"{module}.py").write_text(code)
-        metadata = tmp_path / f"{distribution}-1.0.dist-info"
-        metadata.mkdir()
-        (metadata / "METADATA").write_text(f"Name: {distribution}\nVersion: 1.0\n")
-        lines = [f"{name} = {module}:{value}" for name, value in entries.items()]
-        text = "\n".join(["[scalelab.colours]", *lines]) + "\n"
-        (metadata / "entry_points.txt").write_text(text)
+        install_distribution(
+            tmp_path, distribution, code, "scalelab.colours", **entries
+        )
 
     return install
 
