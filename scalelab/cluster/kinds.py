@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scalelab.experiment.program import Program, has_ranks
+from scalelab.experiment.program import Program, needs_torch
 from scalelab.launch.protocol import DEFAULT_ENTRY
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY
 from scalelab.site.profile import Scheduler, Site
@@ -33,7 +33,7 @@ def cluster_of(
         What the trials run.
     """
     preload = preload_modules(program)
-    entry = DEFAULT_ENTRY if has_ranks(program) else None
+    entry = DEFAULT_ENTRY if needs_torch(program) else None
     if site.scheduler is Scheduler.LOCAL:
         from scalelab.cluster.local import LocalNodes
 

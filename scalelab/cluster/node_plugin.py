@@ -116,9 +116,11 @@ def run_attempt(spec_json: str, node_rank: int, rendezvous: str | None) -> str:
     return json.dumps(_plugin().agent.run(spec, node_rank, rendezvous).to_json())
 
 
-def open_rendezvous(attempt_id: str) -> str:
-    """Host the rendezvous of an attempt on this node and return its address."""
-    return _plugin().agent.open_rendezvous(attempt_id)
+def open_rendezvous(attempt_id: str, serves_store: bool, num_ports: int) -> str:
+    """Return this node's address, with the ports opened or found for an attempt."""
+    return _plugin().agent.open_rendezvous(
+        attempt_id, serves_store=serves_store, num_ports=num_ports
+    )
 
 
 def close_rendezvous(attempt_id: str) -> None:

@@ -14,7 +14,6 @@ from scalelab.experiment.sections import (
     AutoBatch,
     Code,
     ConfirmAbove,
-    Launcher,
     Metrics,
     Precision,
     WorkloadChoice,
@@ -31,9 +30,12 @@ from scalelab.inputs.fields import (
     Text,
     Word,
 )
+from scalelab.kinds.launchers import LAUNCHERS, TORCHRUN
+from scalelab.kinds.row_name import RowName
 from scalelab.site.profile import Site
 
 Name = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+LauncherName = Annotated[str, RowName(LAUNCHERS)]
 AxisName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
 
 
@@ -70,8 +72,8 @@ class ExperimentKeys(Section):
     command: Text | None = Field(
         default=None, description="Command line with {placeholders}."
     )
-    launcher: Launcher = Field(
-        default=Launcher.TORCHRUN,
+    launcher: LauncherName = Field(
+        default=TORCHRUN.name,
         description="torchrun: one process per rank; none: one process per trial.",
     )
     code: Code | None = Field(default=None, description="Files to take a snapshot of.")

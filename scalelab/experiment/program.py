@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from scalelab.experiment.workload_names import CLASSIFIER_METRICS, WorkloadNames
+from scalelab.kinds.launchers import LAUNCHERS
 
 METRICS_FILE = "{trial_dir}/metrics.jsonl"
 """Path template of the file that ``$SCALELAB_METRICS`` names inside a trial."""
@@ -51,15 +52,15 @@ class WorkloadProgram:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommandProgram:
-    """Any command line, started as it is, with a torchrun-style environment.
+    """Any command line, started as it is, in the environment its launcher sets.
 
     Parameters
     ----------
     command
         Command line with placeholders such as ``{local_batch_size}``.
     launcher
-        ``torchrun``: one process per rank with RANK, WORLD_SIZE, MASTER_ADDR, ... set;
-        ``none``: one process per trial.
+        Name of the row of :data:`~scalelab.kinds.launchers.LAUNCHERS` that starts its
+        processes.
     env
         Further environment variables, placeholders allowed in the values.
     metrics
@@ -82,13 +83,15 @@ class CommandProgram:
 Program = WorkloadProgram | CommandProgram
 
 
-def has_ranks(program: Program) -> bool:
-    """Tell whether ScaleLab itself starts one process per device.
+def needs_torch(program: Program) -> bool:
+    """Tell whether a node imports torch to start the processes of a program.
 
-    A node then imports torch once for all of them: to fork the ranks of a workload, or
-    to serve the store where those of a command meet.
+    It does so once for all of them: to fork the ranks of a workload, or to serve the
+    store where those of a command meet.
     """
-    return isinstance(program, WorkloadProgram) or program.launcher == "torchrun"
+    if isinstance(program, WorkloadProgram):
+        return True
+    return LAUNCHERS[program.launcher].serves_store
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

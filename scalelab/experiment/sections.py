@@ -23,13 +23,6 @@ from scalelab.inputs.fields import (
 from scalelab.inputs.problems import bracketed
 
 
-class Launcher(StrEnum):
-    """Who starts the ranks of a command."""
-
-    TORCHRUN = "torchrun"
-    NONE = "none"
-
-
 class Precision(StrEnum):
     """Number format of the forward and backward pass."""
 

@@ -152,7 +152,7 @@ class Experiment(ExperimentKeys):
             )
         return CommandProgram(
             command=self.command or "",
-            launcher=self.launcher.value,
+            launcher=self.launcher,
             env=self.env,
             metrics=(self.metrics or Metrics()).source(),
             code_directory=directory,
@@ -178,7 +178,7 @@ class Experiment(ExperimentKeys):
             "workload": self.workload_name,
             "parameters": self.workload.parameters if self.workload else {},
             "command": self.command,
-            "launcher": self.launcher.value if self.command else None,
+            "launcher": self.launcher if self.command else None,
             "env": dict(self.env),
             "metrics": (self.metrics or Metrics()).model_dump(mode="json")
             if self.command

@@ -16,7 +16,7 @@ from types import TracebackType
 from scalelab.errors import LaunchError, SpecError, StoreError
 from scalelab.experiment.program import CommandProgram
 from scalelab.inputs.outcome import Outcome
-from scalelab.launch.command.attempt import LOOPBACK, command_of, free_rendezvous
+from scalelab.launch.command.attempt import CommandAttempt
 from scalelab.launch.command.results import refused
 from scalelab.launch.command.run import run_command
 from scalelab.launch.progress import ProgressBoard
@@ -31,7 +31,10 @@ from scalelab.launch.protocol import (
 from scalelab.launch.ranks.requests import rank_requests
 from scalelab.launch.ranks.server_process import ServerKeeper
 from scalelab.launch.rendezvous import (
+    LOOPBACK,
+    Meeting,
     file_rendezvous,
+    free_ports,
     network_environment,
     tcp_rendezvous,
 )
@@ -190,20 +193,31 @@ class NodeAgent:
         if running is not None:
             running.request(reason)
 
-    def open_rendezvous(self, attempt_id: str, address: str | None = None) -> str:
-        """Serve a store for the ranks of an attempt on several nodes.
+    def open_rendezvous(
+        self,
+        attempt_id: str,
+        address: str | None = None,
+        *,
+        serves_store: bool = True,
+        num_ports: int = 0,
+    ) -> str:
+        """Open what the processes of an attempt need on this node to find each other.
 
         Parameters
         ----------
         attempt_id
             The attempt.
         address
-            Address of this node to serve it on; None: that which other nodes reach.
+            Address of this node to use; None: that which other nodes reach.
+        serves_store
+            Serve a torch store until :meth:`close_rendezvous`.
+        num_ports
+            Further ports that are free at this moment.
 
         Returns
         -------
         str
-            ``tcp://address:port``.
+            ``tcp://address:port,port,...``, the store's port first.
 
         Raises
         ------
@@ -211,6 +225,11 @@ class NodeAgent:
             If the store cannot be served on this node's address.
         """
         address = address or self._address
+        store = (self._serve_store(attempt_id, address),) if serves_store else ()
+        return tcp_rendezvous(address, *store, *free_ports(address, num_ports))
+
+    def _serve_store(self, attempt_id: str, address: str) -> int:
+        """Return the port of a store that was started for an attempt."""
         process = ProcessRequest(
             rank=0,
             task=StoreTask(address=address),
@@ -225,7 +244,7 @@ class NodeAgent:
         with self._lock:
             self._stores[attempt_id] = channel
         try:
-            return tcp_rendezvous(address, _await_store(channel))
+            return _await_store(channel)
         except OSError as error:
             self.close_rendezvous(attempt_id)
             raise LaunchError(
@@ -287,7 +306,8 @@ class NodeAgent:
         if cancellation.reason is not None:
             return AttemptResult(outcome=Outcome.CANCELLED, reason=cancellation.reason)
         if isinstance(spec.program, CommandProgram):
-            return self._run_command(spec, node_rank, rendezvous, cancellation, timing)
+            command = CommandAttempt.of(spec, node_rank)
+            return self._run_command(command, rendezvous, cancellation, timing)
         assert self._entry is not None, "only commands were announced"
         processes = rank_requests(
             spec,
@@ -324,17 +344,15 @@ class NodeAgent:
 
     def _run_command(
         self,
-        spec: AttemptSpec,
-        node_rank: int,
+        command: CommandAttempt,
         rendezvous: str | None,
         cancellation: Cancellation,
         timing: Timing,
     ) -> AttemptResult:
-        with self._meeting_of_command(spec, rendezvous) as meeting:
+        with self._meeting_of_command(command, rendezvous) as meeting:
             result, timing.ready_s = run_command(
-                spec,
-                node_rank,
-                rendezvous=meeting,
+                command,
+                meeting,
                 address=self._address if rendezvous else LOOPBACK,
                 server=self._servers.current(),
                 cancellation=cancellation,
@@ -347,18 +365,21 @@ class NodeAgent:
 
     @contextmanager
     def _meeting_of_command(
-        self, spec: AttemptSpec, rendezvous: str | None
-    ) -> Iterator[str]:
-        """Give where its ranks meet; on one node, serve a store if it needs one."""
-        if rendezvous is not None:
-            yield rendezvous
-        elif command_of(spec).launcher == "none":
-            yield free_rendezvous()
-        else:
-            try:
-                yield self.open_rendezvous(spec.attempt_id, LOOPBACK)
-            finally:
-                self.close_rendezvous(spec.attempt_id)
+        self, command: CommandAttempt, rendezvous: str | None
+    ) -> Iterator[Meeting]:
+        """Give where its processes meet: on one node, what this node opens itself."""
+        attempt_id = command.spec.attempt_id
+        try:
+            opened = rendezvous or self.open_rendezvous(
+                attempt_id,
+                LOOPBACK,
+                serves_store=command.serves_store,
+                num_ports=command.num_ports,
+            )
+            yield Meeting.parse(opened)
+        finally:
+            if rendezvous is None:
+                self.close_rendezvous(attempt_id)
 
 
 def _limits(spec: AttemptSpec) -> Limits:

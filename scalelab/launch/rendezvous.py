@@ -1,17 +1,74 @@
-"""Where the ranks of an attempt meet: address, interface, store."""
+"""Where the processes of an attempt meet: address, ports, interface, store."""
 
 from __future__ import annotations
 
 import ipaddress
 import socket
 from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from scalelab.errors import LaunchError
 from scalelab.launch.addresses import bracketed, family_of
 
+LOOPBACK = "127.0.0.1"
 _served: list[object] = []
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Meeting:
+    """Where the processes of a command find each other.
+
+    Parameters
+    ----------
+    hosts
+        Numeric address of each node.
+    port
+        Port on the first node where the processes meet.
+    ports
+        For each node, the further ports that were found for its processes.
+    """
+
+    hosts: tuple[str, ...]
+    port: int
+    ports: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def parse(cls, rendezvous: str) -> Meeting:
+        """Read what the nodes have opened, one :func:`tcp_rendezvous` after the other.
+
+        >>> Meeting.parse("tcp://10.0.0.7:41000,41001 tcp://10.0.0.8:41000")
+        Meeting(hosts=('10.0.0.7', '10.0.0.8'), port=41000, ports=((41001,), (41000,)))
+        """
+        places = [word.rpartition(":") for word in rendezvous.split()]
+        ports = [
+            tuple(int(port) for port in numbers.split(",") if port)
+            for _, _, numbers in places
+        ]
+        return cls(
+            hosts=tuple(str(urlsplit(place).hostname) for place, _, _ in places),
+            port=ports[0][0],
+            ports=(ports[0][1:], *ports[1:]),
+        )
+
+    @property
+    def rendezvous(self) -> str:
+        """The place where the processes meet, ``tcp://address:port``."""
+        return tcp_rendezvous(self.hosts[0], self.port)
+
+
+def free_ports(address: str, count: int) -> tuple[int, ...]:
+    """Return so many different ports of an address that are free at this moment."""
+    with ExitStack() as stack:
+        listeners = [
+            stack.enter_context(
+                socket.create_server((address, 0), family=family_of(address))
+            )
+            for _ in range(count)
+        ]
+        return tuple(listener.getsockname()[1] for listener in listeners)
 
 
 def serve_store(address: str) -> int:
@@ -50,13 +107,13 @@ def file_rendezvous(file: Path) -> str:
     return f"file://{file}"
 
 
-def tcp_rendezvous(address: str, port: int) -> str:
-    """Return the address of a served store.
+def tcp_rendezvous(address: str, *ports: int) -> str:
+    """Return an address with its ports: that of a served store, or those of a node.
 
-    >>> tcp_rendezvous("10.0.0.7", 41000), tcp_rendezvous("fd00::7", 41000)
-    ('tcp://10.0.0.7:41000', 'tcp://[fd00::7]:41000')
+    >>> tcp_rendezvous("10.0.0.7", 41000), tcp_rendezvous("fd00::7", 41000, 41001)
+    ('tcp://10.0.0.7:41000', 'tcp://[fd00::7]:41000,41001')
     """
-    return f"tcp://{bracketed(address)}:{port}"
+    return f"tcp://{bracketed(address)}:{','.join(map(str, ports))}"
 
 
 def interface_of(address: str) -> str:

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING
 from scalelab.errors import SpecError
 from scalelab.experiment.batch_sizes import BatchRequest, BatchSizes, from_both
 from scalelab.experiment.lr_rules import LearningRateRule
-from scalelab.experiment.sections import AutoBatch, Launcher
+from scalelab.experiment.sections import AutoBatch
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.placeholders import placeholders_in
+from scalelab.kinds.launchers import LAUNCHERS
 from scalelab.plan.canary import with_canaries
 from scalelab.plan.setups import (
     Setup,
@@ -388,13 +389,10 @@ def _check_accumulation(experiment: Experiment, trials: Iterable[Trial]) -> None
 
 
 def _check_launcher(experiment: Experiment, trials: Iterable[Trial]) -> None:
-    """Refuse one process on several nodes."""
-    if experiment.command is None or experiment.launcher is not Launcher.NONE:
+    """Refuse trials on several nodes where the launcher is for one."""
+    if experiment.command is None:
         return
+    launcher = LAUNCHERS[experiment.launcher]
     for trial in trials:
-        if trial.allocation.num_nodes > 1:
-            raise SpecError(
-                "launcher=none starts one process per trial, but the trial on "
-                f"{trial.world_size} devices has {trial.allocation.num_nodes} nodes. "
-                "Use launcher: torchrun, or keep every trial on one node."
-            )
+        named = f"the trial on {trial.world_size} devices"
+        launcher.check_nodes(trial.allocation.num_nodes, named)

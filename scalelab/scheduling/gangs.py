@@ -22,6 +22,7 @@ from scalelab.cluster.node_plugin import (
 from scalelab.errors import LaunchError, StoreError
 from scalelab.experiment.program import CommandProgram
 from scalelab.inputs.outcome import Outcome
+from scalelab.launch.command.attempt import CommandAttempt
 from scalelab.launch.verdict import merge
 from scalelab.records.attempt import AttemptResult, AttemptSpec
 
@@ -38,7 +39,8 @@ RunAttempt = Callable[[str, int, str | None], str]
 _Task = tuple[str, int, tuple[Any, ...]]
 LOST = (KilledWorker, NoValidWorkerError, asyncio.CancelledError)
 RENDEZVOUS = -1
-"""Stands for a node rank where the first node opened the rendezvous."""
+"""The part of the first node that opens the rendezvous; that of node n is ``-1 - n``.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class PartEnded:
     attempt_id
         The attempt.
     node_rank
-        Which of its nodes, or :data:`RENDEZVOUS`.
+        Which of its nodes, or below 0: what a node opened, see :data:`RENDEZVOUS`.
     value
         What the task returned, or the exception.
     """
@@ -97,7 +99,7 @@ class _Gang:
     started_s: float
     waits_for: set[int] = field(default_factory=set)
     results: dict[int, AttemptResult] = field(default_factory=dict)
-    rendezvous: str | None = None
+    opened: dict[int, str] = field(default_factory=dict)
     cancelled: str | None = None
     end_by_s: float | None = None
 
@@ -169,7 +171,7 @@ class Gangs:
         if len(addresses) == 1:
             self._add_parts(gang)
         else:
-            self._add(gang, RENDEZVOUS, open_rendezvous, gang.attempt_id)
+            self._open_rendezvous(gang)
         if self._num_unsent >= BATCH:
             self.send()
         return gang.attempt_id
@@ -182,16 +184,14 @@ class Gangs:
         gang.waits_for.discard(message.node_rank)
         if isinstance(message.value, StoreError):
             raise message.value
-        if message.node_rank == RENDEZVOUS and isinstance(message.value, str):
-            gang.rendezvous = message.value
-            if gang.cancelled is None:
+        node_rank = _node_of(message.node_rank)
+        if message.node_rank < 0 and isinstance(message.value, str):
+            gang.opened[node_rank] = message.value
+            if gang.cancelled is None and not gang.waits_for:
                 self._add_parts(gang)
                 self.send()
-                return None
-            result = AttemptResult(outcome=Outcome.CANCELLED, reason=gang.cancelled)
         else:
-            result = _result(message.value)
-        self._record(gang, max(0, message.node_rank), result)
+            self._record(gang, node_rank, _result(message.value))
         return self._verdict_if_last(gang)
 
     def node_left(self, address: str) -> list[Verdict]:
@@ -201,12 +201,12 @@ class Gangs:
             lost = {
                 rank
                 for rank in gang.waits_for
-                if gang.addresses[max(0, rank)] == address
+                if gang.addresses[_node_of(rank)] == address
             }
             for rank in lost:
                 gang.waits_for.discard(rank)
-                share = gang.spec.placement.shares[max(0, rank)]
-                self._record(gang, max(0, rank), _lost(share.node))
+                share = gang.spec.placement.shares[_node_of(rank)]
+                self._record(gang, _node_of(rank), _lost(share.node))
             if lost and (verdict := self._verdict_if_last(gang)):
                 verdicts.append(verdict)
         return verdicts
@@ -228,7 +228,7 @@ class Gangs:
         verdicts = []
         for gang in list(self._running.values()):
             if gang.end_by_s is not None and gang.end_by_s <= now_s:
-                silent = sorted({max(0, rank) for rank in gang.waits_for})
+                silent = sorted({_node_of(rank) for rank in gang.waits_for})
                 for rank in silent:
                     node = gang.spec.placement.shares[rank].node
                     gang.results[rank] = _unresponsive(node)
@@ -252,13 +252,15 @@ class Gangs:
     def _end(self, gang: _Gang, unresponsive: tuple[str, ...]) -> Verdict:
         del self._running[gang.attempt_id]
         self._count_devices(gang, -1)
-        if gang.rendezvous is not None:
+        if 0 in gang.opened:
             self._notify(gang.addresses[0], close_rendezvous, gang.attempt_id)
+        # Nothing has run on the first node where the attempt ended before it began.
+        unbegun = AttemptResult(outcome=Outcome.CANCELLED, reason=gang.cancelled or "")
+        first = gang.results.setdefault(0, unbegun)
         result = merge(
             [gang.results[rank] for rank in sorted(gang.results)],
             first_decides=_runs_command(gang),
         )
-        first = gang.results[0]
         return Verdict(
             attempt_id=gang.attempt_id,
             spec=gang.spec,
@@ -280,18 +282,33 @@ class Gangs:
             gang.cancelled = reason
             gang.end_by_s = time.monotonic() + END_GRACE_S
             for rank in gang.waits_for:
-                address = gang.addresses[max(0, rank)]
+                address = gang.addresses[_node_of(rank)]
                 self._notify(address, cancel_attempt, gang.attempt_id, reason)
 
-    def _add_parts(self, gang: _Gang) -> None:
+    def _open_rendezvous(self, gang: _Gang) -> None:
+        """Ask the first node for the place to meet, and each node for ports it needs.
+
+        The processes of a command may have to know the addresses of all nodes.
+        """
+        name = gang.attempt_id
+        if not _runs_command(gang):
+            self._add(gang, RENDEZVOUS, open_rendezvous, name, True, 0)
+            return
         for rank in range(len(gang.addresses)):
-            self._add(gang, rank, self._task, gang.spec_json, rank, gang.rendezvous)
+            part = CommandAttempt.of(gang.spec, rank)
+            asked = name, part.serves_store, part.num_ports
+            self._add(gang, RENDEZVOUS - rank, open_rendezvous, *asked)
+
+    def _add_parts(self, gang: _Gang) -> None:
+        meeting = " ".join(gang.opened[rank] for rank in sorted(gang.opened)) or None
+        for rank in range(len(gang.addresses)):
+            self._add(gang, rank, self._task, gang.spec_json, rank, meeting)
 
     def _add(
         self, gang: _Gang, node_rank: int, function: Callable[..., str], *args: Any
     ) -> None:
         gang.waits_for.add(node_rank)
-        address = gang.addresses[max(0, node_rank)]
+        address = gang.addresses[_node_of(node_rank)]
         tasks = self._unsent.setdefault((address, function), [])
         tasks.append((gang.attempt_id, node_rank, args))
         self._num_unsent += 1
@@ -342,6 +359,11 @@ class Gangs:
         )
         self._notices.add(future)
         future.add_done_callback(self._notices.discard)
+
+
+def _node_of(part: int) -> int:
+    """Return the node rank of a part that runs there, or opens the rendezvous."""
+    return part if part >= 0 else RENDEZVOUS - part
 
 
 def _runs_command(gang: _Gang) -> bool:

@@ -13,12 +13,26 @@ from scalelab.cluster.node_plugin import (
     run_attempt,
 )
 from scalelab.errors import LaunchError, StoreError
-from scalelab.experiment.program import WorkloadProgram
+from scalelab.experiment.program import (
+    CommandProgram,
+    MetricsSource,
+    Program,
+    WorkloadProgram,
+)
 from scalelab.experiment.trial import Trial
 from scalelab.inputs.outcome import Outcome
 from scalelab.records.attempt import AttemptResult, AttemptSpec, NodeShare, Placement
 from scalelab.scheduling import gangs as module
 from scalelab.scheduling.gangs import RENDEZVOUS, Gangs, PartEnded, Verdict
+
+WORKLOAD = WorkloadProgram(name="scripted")
+COMMAND = CommandProgram(
+    command="python train.py",
+    launcher="torchrun",
+    env={},
+    metrics=MetricsSource(jsonl="metrics.jsonl"),
+    code_directory="nowhere",
+)
 
 
 class FakeFuture:
@@ -63,13 +77,13 @@ def gangs(client: FakeClient) -> Gangs:
 @pytest.fixture
 def launch(
     gangs: Gangs, make_trial: Callable[..., Trial]
-) -> Callable[[int], tuple[str, ...]]:
-    def launch(num_nodes: int) -> tuple[str, ...]:
+) -> Callable[..., tuple[str, ...]]:
+    def launch(num_nodes: int, program: Program = WORKLOAD) -> tuple[str, ...]:
         addresses = tuple(f"tls://n{index}:1" for index in range(num_nodes))
         spec = AttemptSpec(
             run="run",
             trial=make_trial(0, *[1] * num_nodes),
-            program=WorkloadProgram(name="scripted"),
+            program=program,
             number=1,
             directory="nowhere",
             placement=Placement(
@@ -111,6 +125,38 @@ def test_parts_start_once_the_rendezvous_is_open(
     assert client.called(close_rendezvous) == addresses[:1]
     assert len(gangs) == 0
     assert gangs.held_gpu_s == pytest.approx(0.0)
+
+
+def test_processes_of_a_command_start_once_each_node_has_told_its_address(
+    gangs: Gangs, client: FakeClient, launch: Any
+) -> None:
+    attempt_id, *addresses = launch(2, COMMAND)
+    assert client.called(open_rendezvous) == addresses
+    asked = [args[1:] for called, _, args in client.calls if called is open_rendezvous]
+    assert asked == [(True, 0), (False, 0)], "one node serves the store"
+    gangs.take(PartEnded(attempt_id, RENDEZVOUS - 1, "tcp://n1:"))
+    assert client.called(run_attempt) == []
+    gangs.take(PartEnded(attempt_id, RENDEZVOUS, "tcp://n0:29500"))
+    parts = [args[1:] for called, _, args in client.calls if called is run_attempt]
+    meeting = "tcp://n0:29500 tcp://n1:"
+    assert parts == [(0, meeting), (1, meeting)]
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_node_that_finds_no_port_ends_the_attempt_of_a_command(
+    gangs: Gangs, client: FakeClient, launch: Any, order: tuple[int, int]
+) -> None:
+    attempt_id, *addresses = launch(2, COMMAND)
+    said_by = ["tcp://n0:29500", LaunchError("no port")]
+    verdict = None
+    for node in order:
+        assert verdict is None
+        verdict = gangs.take(PartEnded(attempt_id, RENDEZVOUS - node, said_by[node]))
+    assert verdict is not None
+    assert verdict.result.outcome is Outcome.NODE_FAIL
+    assert verdict.overrules
+    assert client.called(run_attempt) == []
+    assert client.called(close_rendezvous) == addresses[:1]
 
 
 def test_a_late_or_repeated_result_counts_for_nothing(

@@ -1,9 +1,10 @@
-"""Any program as a workload: its command line, its environment, its processes.
+"""One node's part of an attempt that runs a command: its processes, made once.
 
-A program finds what ``torchrun`` would have set, so a script written for it runs
-unchanged. As under ``torchrun`` the store at ``MASTER_ADDR:MASTER_PORT`` is served
-before the first rank starts (``TORCHELASTIC_USE_AGENT_STORE``), on a port that was
-bound, not guessed: nobody can take it in between.
+A program finds the environment that its launcher's row describes, so a script written
+for ``torchrun`` runs unchanged. As under ``torchrun`` the store at
+``MASTER_ADDR:MASTER_PORT`` is served before the first rank starts
+(``TORCHELASTIC_USE_AGENT_STORE``), on a port that is bound from then on: no other
+program can take it.
 """
 
 from __future__ import annotations
@@ -11,31 +12,205 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import socket
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from scalelab.errors import SpecError
 from scalelab.experiment.program import CommandProgram
 from scalelab.inputs.placeholders import fill_placeholders
+from scalelab.kinds.launchers import LAUNCHERS, LaunchedProcess, Launcher
 from scalelab.launch.protocol import CommandTask, ProcessRequest
 from scalelab.launch.ranks.requests import cores_of
-from scalelab.launch.rendezvous import network_environment, tcp_rendezvous
+from scalelab.launch.rendezvous import Meeting, network_environment
 from scalelab.records.attempt import AttemptSpec
 
-LOOPBACK = "127.0.0.1"
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CommandAttempt:
+    """What one node runs of an attempt whose program is a command.
 
-def command_of(spec: AttemptSpec) -> CommandProgram:
-    """Return the command an attempt runs; it must run one."""
-    assert isinstance(spec.program, CommandProgram)
-    return spec.program
+    Parameters
+    ----------
+    spec
+        The attempt.
+    node_rank
+        Which share of its placement the node runs.
+    program, launcher
+        The command, and the row of its launcher.
+    first_rank
+        Rank of the node's first process.
+    device_ids
+        The devices of each process on the node.
+    values
+        The value of every placeholder that is the same for all processes of the node.
+    metrics_file
+        The JSON-lines file that the program reports to; None where its output is read.
+    """
+
+    spec: AttemptSpec
+    node_rank: int
+    program: CommandProgram
+    launcher: Launcher
+    first_rank: int
+    device_ids: tuple[tuple[str, ...], ...]
+    values: Mapping[str, object]
+    metrics_file: Path | None
+
+    @classmethod
+    def of(cls, spec: AttemptSpec, node_rank: int) -> CommandAttempt:
+        """Return a node's part of an attempt; its program must be a command.
+
+        Raises
+        ------
+        SpecError
+            If its launcher is not installed here.
+        """
+        program = spec.program
+        assert isinstance(program, CommandProgram)
+        launcher = LAUNCHERS[program.launcher]
+        device_ids = [
+            launcher.processes(share.device_ids, rank)
+            for rank, share in enumerate(spec.placement.shares)
+        ]
+        values = _values(spec, node_rank)
+        jsonl = program.metrics.jsonl
+        return cls(
+            spec=spec,
+            node_rank=node_rank,
+            program=program,
+            launcher=launcher,
+            first_rank=sum(map(len, device_ids[:node_rank])),
+            device_ids=device_ids[node_rank],
+            values=values,
+            metrics_file=None
+            if jsonl is None
+            else Path(program.code_directory, fill_placeholders(jsonl, values)),
+        )
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The rank of each process on the node."""
+        return tuple(range(self.first_rank, self.first_rank + len(self.device_ids)))
+
+    @property
+    def output_directory(self) -> Path:
+        """What ``{trial_dir}`` stands for: a directory of this attempt alone."""
+        return output_directory(self.spec)
+
+    @property
+    def serves_store(self) -> bool:
+        """Whether the node serves the store where the processes meet."""
+        return self.node_rank == 0 and self.launcher.serves_store
+
+    @property
+    def num_ports(self) -> int:
+        """Free ports that the node must find before any process starts."""
+        is_meeting = self.node_rank == 0 and not self.launcher.serves_store
+        return len(self.device_ids) * self.launcher.ports_per_process + is_meeting
+
+    def requests(self, meeting: Meeting, address: str) -> tuple[ProcessRequest, ...]:
+        """Return the processes that the node starts.
+
+        Parameters
+        ----------
+        meeting
+            Where the processes of all nodes find each other.
+        address
+            The node's address.
+
+        Raises
+        ------
+        SpecError
+            If the command is no command line, its program is not there, or its launcher
+            is for one node and the attempt has several.
+        """
+        self.launcher.check_nodes(len(self.spec.placement.shares), "this trial")
+        shared = self._shared_environment(meeting, address)
+        return tuple(
+            self._request(self._process(local_rank, meeting), devices, shared)
+            for local_rank, devices in enumerate(self.device_ids)
+        )
+
+    def _process(self, local_rank: int, meeting: Meeting) -> LaunchedProcess:
+        placement, is_cuda = self.spec.placement, self.spec.device_type == "cuda"
+        return LaunchedProcess(
+            rank=self.first_rank + local_rank,
+            local_rank=local_rank,
+            node_rank=self.node_rank,
+            world_size=placement.world_size,
+            num_nodes=len(placement.shares),
+            local_world_size=len(placement.shares[self.node_rank].device_ids),
+            master_addr=meeting.hosts[0],
+            master_port=meeting.port,
+            hosts=meeting.hosts,
+            ports=meeting.ports,
+            device_ids=self.device_ids[local_rank] if is_cuda else (),
+            attempt_id=self.spec.attempt_id,
+        )
+
+    def _request(
+        self,
+        process: LaunchedProcess,
+        device_ids: tuple[str, ...],
+        shared: Mapping[str, str],
+    ) -> ProcessRequest:
+        spec, program = self.spec, self.program
+        values = {**self.values, **process.placeholders}
+        metrics_file = self.metrics_file if process.rank == 0 else None
+        env = {
+            **shared,
+            **{
+                f"SCALELAB_{name.upper()}": str(value) for name, value in values.items()
+            },
+            **self.launcher.environment(process),
+            "SCALELAB_METRICS": str(metrics_file or os.devnull),
+            **{
+                name: fill_placeholders(value, values)
+                for name, value in program.env.items()
+            },
+        }
+        argv = tuple(
+            fill_placeholders(word, values) for word in _words(program.command)
+        )
+        _check_program(argv[0], env["PATH"], program.code_directory)
+        return ProcessRequest(
+            rank=process.rank,
+            task=CommandTask(argv=argv),
+            cores=tuple(
+                core for device in device_ids for core in cores_of(spec, device)
+            ),
+            threads=spec.threads_per_rank,
+            env=env,
+            log=str(spec.files.log(process.rank)),
+            directory=program.code_directory,
+        )
+
+    def _shared_environment(self, meeting: Meeting, address: str) -> dict[str, str]:
+        """Return the variables that all processes on the node share."""
+        spec = self.spec
+        devices = spec.placement.shares[self.node_rank].device_ids
+        threads = str(spec.threads_per_rank)
+        inherited = os.environ.get("PATH", os.defpath)
+        return {
+            # python and torchrun are those of this environment.
+            "PATH": os.pathsep.join((str(Path(sys.executable).parent), inherited)),
+            # Python passes every line on as it is printed, not in blocks.
+            "PYTHONUNBUFFERED": "1",
+            "OMP_NUM_THREADS": threads,
+            "OPENBLAS_NUM_THREADS": threads,
+            "MKL_NUM_THREADS": threads,
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            "CUDA_VISIBLE_DEVICES": ",".join(devices)
+            if spec.device_type == "cuda"
+            else "",
+            **network_environment(meeting.rendezvous, address),
+        }
 
 
 def output_directory(spec: AttemptSpec) -> Path:
-    """Return what ``{trial_dir}`` stands for: a directory of this attempt alone.
+    """Return the directory for what the program of an attempt writes.
 
     It lies below the attempt's own, so that no file of the program can be taken for one
     of ScaleLab's.
@@ -43,17 +218,8 @@ def output_directory(spec: AttemptSpec) -> Path:
     return Path(spec.directory) / "output"
 
 
-def metrics_file(spec: AttemptSpec) -> Path | None:
-    """Return the JSON-lines file the program reports to; None where output is read."""
-    program = command_of(spec)
-    if program.metrics.jsonl is None:
-        return None
-    path = fill_placeholders(program.metrics.jsonl, placeholder_values(spec, 0))
-    return Path(program.code_directory, path)
-
-
-def placeholder_values(spec: AttemptSpec, node_rank: int) -> dict[str, object]:
-    """Return the value of every placeholder on a node, by name."""
+def _values(spec: AttemptSpec, node_rank: int) -> dict[str, object]:
+    """Return the values of the placeholders that all processes of a node share."""
     trial = spec.trial
     local_world_size = len(spec.placement.shares[node_rank].device_ids)
     values: dict[str, object] = {
@@ -79,87 +245,6 @@ def placeholder_values(spec: AttemptSpec, node_rank: int) -> dict[str, object]:
     return values
 
 
-def free_rendezvous() -> str:
-    """Return a loopback address whose port is free at this moment."""
-    with socket.create_server((LOOPBACK, 0)) as listener:
-        return tcp_rendezvous(LOOPBACK, listener.getsockname()[1])
-
-
-def command_requests(
-    spec: AttemptSpec, node_rank: int, *, rendezvous: str, address: str
-) -> tuple[ProcessRequest, ...]:
-    """Return the processes a node starts for a command: one per rank, or one in all.
-
-    Parameters
-    ----------
-    spec
-        The attempt; its program is a command.
-    node_rank
-        Which share of its placement the node runs.
-    rendezvous
-        Where the ranks meet, ``tcp://address:port``.
-    address
-        The node's address.
-
-    Raises
-    ------
-    SpecError
-        If the command is no command line, its program is not there, or one process is
-        to run on several nodes.
-    """
-    devices = spec.placement.shares[node_rank].device_ids
-    shared = _node_environment(spec, node_rank, rendezvous, address)
-    if command_of(spec).launcher == "none":
-        if len(spec.placement.shares) > 1:
-            raise SpecError(
-                f"launcher=none starts one process per trial, but this trial has "
-                f"{len(spec.placement.shares)} nodes. Use launcher: torchrun, or keep "
-                "the trial on one node."
-            )
-        # What a torchrun inside the command uses instead of its one fixed port.
-        env = {**shared, "PET_MASTER_PORT": shared["MASTER_PORT"]}
-        return (_request(spec, node_rank, 0, devices, env),)
-    first_rank = spec.placement.first_rank(node_rank)
-    requests = []
-    for local_rank, device in enumerate(devices):
-        rank = first_rank + local_rank
-        env = {**shared, **_rank_environment(spec, node_rank, rank, local_rank)}
-        requests.append(_request(spec, node_rank, rank, (device,), env))
-    return tuple(requests)
-
-
-def _request(
-    spec: AttemptSpec,
-    node_rank: int,
-    rank: int,
-    devices: tuple[str, ...],
-    env: Mapping[str, str],
-) -> ProcessRequest:
-    program = command_of(spec)
-    values = placeholder_values(spec, node_rank)
-    env = {
-        **env,
-        "SCALELAB_METRICS": str(metrics_file(spec) or os.devnull)
-        if rank == 0
-        else os.devnull,
-        **{
-            name: fill_placeholders(value, values)
-            for name, value in program.env.items()
-        },
-    }
-    argv = tuple(fill_placeholders(word, values) for word in _words(program.command))
-    _check_program(argv[0], env["PATH"], program.code_directory)
-    return ProcessRequest(
-        rank=rank,
-        task=CommandTask(argv=argv),
-        cores=tuple(core for device in devices for core in cores_of(spec, device)),
-        threads=spec.threads_per_rank,
-        env=env,
-        log=str(spec.files.log(rank)),
-        directory=program.code_directory,
-    )
-
-
 def _words(command: str) -> list[str]:
     try:
         words = shlex.split(command)
@@ -182,53 +267,3 @@ def _check_program(name: str, search_path: str, directory: str) -> None:
             f"on PATH ({search_path}). No shell reads the command: write, for example, "
             "python train.py, or make the file executable."
         )
-
-
-def _node_environment(
-    spec: AttemptSpec, node_rank: int, rendezvous: str, address: str
-) -> dict[str, str]:
-    """Return the variables that all processes on a node share."""
-    devices = spec.placement.shares[node_rank].device_ids
-    meeting = urlsplit(rendezvous)
-    threads = str(spec.threads_per_rank)
-    inherited = os.environ.get("PATH", os.defpath)
-    known = placeholder_values(spec, node_rank)
-    return {
-        # python and torchrun are those of this environment.
-        "PATH": os.pathsep.join((str(Path(sys.executable).parent), inherited)),
-        # What is printed is read as it comes, not in blocks of a few kilobytes.
-        "PYTHONUNBUFFERED": "1",
-        "OMP_NUM_THREADS": threads,
-        "OPENBLAS_NUM_THREADS": threads,
-        "MKL_NUM_THREADS": threads,
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        "CUDA_VISIBLE_DEVICES": ",".join(devices) if spec.device_type == "cuda" else "",
-        **network_environment(rendezvous, address),
-        "MASTER_ADDR": str(meeting.hostname),
-        "MASTER_PORT": str(meeting.port),
-        **{f"SCALELAB_{name.upper()}": str(value) for name, value in known.items()},
-    }
-
-
-def _rank_environment(
-    spec: AttemptSpec, node_rank: int, rank: int, local_rank: int
-) -> dict[str, str]:
-    """Return what ``torchrun`` sets for one rank."""
-    world_size = str(spec.placement.world_size)
-    return {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(local_rank),
-        "WORLD_SIZE": world_size,
-        "LOCAL_WORLD_SIZE": str(len(spec.placement.shares[node_rank].device_ids)),
-        "GROUP_RANK": str(node_rank),
-        "NODE_RANK": str(node_rank),
-        "GROUP_WORLD_SIZE": str(len(spec.placement.shares)),
-        "ROLE_NAME": "default",
-        "ROLE_RANK": str(rank),
-        "ROLE_WORLD_SIZE": world_size,
-        "TORCHELASTIC_RUN_ID": spec.attempt_id,
-        "TORCHELASTIC_RESTART_COUNT": "0",
-        "TORCHELASTIC_MAX_RESTARTS": "0",
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
-    }

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from scalelab.launch.command.attempt import command_requests
+from scalelab.launch.command.attempt import CommandAttempt
 from scalelab.launch.command.verdict import from_command_exit
 from scalelab.launch.command.watch import CommandWatch, command_limits
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import LaunchRequest
 from scalelab.launch.ranks.server_process import ServerProcess
+from scalelab.launch.rendezvous import Meeting
 from scalelab.launch.supervision import Cancellation, Supervisor
 from scalelab.launch.timing import with_validity
-from scalelab.records.attempt import AttemptResult, AttemptSpec
+from scalelab.records.attempt import AttemptResult
 
 
 def run_command(
-    spec: AttemptSpec,
-    node_rank: int,
+    attempt: CommandAttempt,
+    meeting: Meeting,
     *,
-    rendezvous: str,
     address: str,
     server: ServerProcess,
     cancellation: Cancellation,
@@ -29,13 +29,11 @@ def run_command(
 
     Parameters
     ----------
-    spec
-        The attempt; its program is a command.
-    node_rank
-        Which share of its placement this node runs. The node of share 0 follows what
-        the command reports; the others only supervise.
-    rendezvous
-        Where the ranks meet, ``tcp://address:port``.
+    attempt
+        This node's part of the attempt. The node of rank 0 reads what the command
+        reports; the others only supervise.
+    meeting
+        Where the processes of all nodes find each other.
     address
         This node's address.
     server
@@ -59,23 +57,20 @@ def run_command(
     LaunchError
         If the node cannot start processes or watch files.
     """
-    processes = command_requests(
-        spec, node_rank, rendezvous=rendezvous, address=address
-    )
+    spec, processes = attempt.spec, attempt.requests(meeting, address)
     with ExitStack() as stack:
         board = ProgressBoard(len(processes))
         stack.callback(board.close)
         watch = None
-        limits = command_limits(spec, node_rank, grace_s)
-        if node_rank == 0:
-            ranks = [process.rank for process in processes]
-            watch = CommandWatch(spec, ranks, board, limits.start_up_s)
+        limits = command_limits(spec, attempt.node_rank, grace_s)
+        if attempt.node_rank == 0:
+            watch = CommandWatch(attempt, board, limits.start_up_s)
             stack.callback(watch.close)
         supervisor = Supervisor(
             channel=server.launch(LaunchRequest(processes=processes), board),
             server=server.descriptor,
             explain_death=server.explain_death,
-            ranks=[process.rank for process in processes],
+            ranks=attempt.ranks,
             board=board,
             limits=limits,
             log=spec.files.log,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 from scalelab.errors import SpecError
 from scalelab.experiment.trial import STALL_TIMEOUT_S, TrialKind
 from scalelab.inputs.outcome import Outcome
-from scalelab.launch.command.attempt import command_of, metrics_file, output_directory
+from scalelab.launch.command.attempt import CommandAttempt
 from scalelab.launch.command.files import FileWatch, FollowedFile
 from scalelab.launch.command.lines import line_reader
 from scalelab.launch.command.results import (
@@ -64,10 +63,8 @@ class CommandWatch:
 
     Parameters
     ----------
-    spec
-        The attempt; its program is a command.
-    ranks
-        The processes on this node, in the order of the board's rows.
+    attempt
+        This node's part of the attempt; its ranks are in the order of the board's rows.
     board
         Where signs of life are shown, for all ranks: they keep step.
     start_up_s
@@ -83,18 +80,18 @@ class CommandWatch:
 
     def __init__(
         self,
-        spec: AttemptSpec,
-        ranks: Sequence[int],
+        attempt: CommandAttempt,
         board: ProgressBoard,
         start_up_s: float,
     ) -> None:
-        self._spec = spec
-        source = command_of(spec).metrics
+        self._spec = spec = attempt.spec
+        source, ranks = attempt.program.metrics, attempt.ranks
         self._reader = line_reader(source)
         self._reporters = [board.reporter(row) for row in range(len(ranks))]
-        output_directory(spec).mkdir(exist_ok=True)
+        attempt.output_directory.mkdir(exist_ok=True)
         self._logs = [spec.files.log(rank) for rank in ranks]
-        file = metrics_file(spec) or spec.files.log(0)
+        self._awaited = {0} if attempt.launcher.ends_with_rank_0 else set(ranks)
+        file = attempt.metrics_file or spec.files.log(0)
         self._watch = FileWatch([file, *self._logs])
         self._file = FollowedFile(file)
         self._log = StepLog(spec.trial, may_repeat=bool(source.regex))
@@ -116,9 +113,10 @@ class CommandWatch:
     def conclude(self, rank: int) -> AttemptResult | None:
         """Return how the attempt ends now that a process has ended well.
 
-        The end of rank 0 is the end of the attempt; None for any other.
+        None while the launcher has other processes to wait for.
         """
-        if rank != 0:
+        self._awaited.discard(rank)
+        if self._awaited:
             return None
         return self._read() or self._at_exit()
 

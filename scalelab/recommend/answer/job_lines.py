@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING
 
 from scalelab.errors import SpecError
-from scalelab.experiment.sections import Launcher
 from scalelab.inputs.placeholders import fill_placeholders
+from scalelab.kinds.launchers import LAUNCHERS, BatchJob
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.site.profile import Scheduler, Site
 
 if TYPE_CHECKING:
     from scalelab.experiment.spec import Experiment
 
-_RENDEZVOUS_PORT = 29500
+_FIRST_SLURM_HOST = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
 
 
 def job_lines(experiment: Experiment, site: Site, answer: Recommendation) -> list[str]:
@@ -43,10 +42,15 @@ def job_lines(experiment: Experiment, site: Site, answer: Recommendation) -> lis
             f"local batch {batch.local_batch_size}, "
             f"{batch.gradient_accumulation_steps} accumulation steps."
         ]
-    command = fill_placeholders(experiment.command, _values(experiment, answer))
-    if experiment.launcher is Launcher.NONE:
-        return [command]
-    return [_torchrun(command, site, row.num_nodes, row.world_size // row.num_nodes)]
+    is_slurm = site.scheduler is Scheduler.SLURM
+    job = BatchJob(
+        command=fill_placeholders(experiment.command, _values(experiment, answer)),
+        num_nodes=row.num_nodes,
+        devices_per_node=row.world_size // row.num_nodes,
+        on_each_node="srun" if is_slurm else None,
+        first_host=_FIRST_SLURM_HOST if is_slurm else None,
+    )
+    return LAUNCHERS[experiment.launcher].job_lines(job)
 
 
 def _values(experiment: Experiment, answer: Recommendation) -> dict[str, object]:
@@ -66,19 +70,3 @@ def _values(experiment: Experiment, answer: Recommendation) -> dict[str, object]
         "trial_dir": ".",
         **row.settings,
     }
-
-
-def _torchrun(command: str, site: Site, num_nodes: int, ranks_per_node: int) -> str:
-    """Return the command under torchrun, once per node."""
-    words = shlex.split(command)
-    program = words[1:] if words[0].startswith("python") else ["--no-python", *words]
-    ranks = f"--nproc-per-node={ranks_per_node}"
-    if num_nodes == 1:
-        return shlex.join(["torchrun", "--standalone", ranks, *program])
-    if site.scheduler is Scheduler.SLURM:
-        first = '"$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
-        meet = f'--rdzv-backend=c10d --rdzv-endpoint={first}:{_RENDEZVOUS_PORT}"'
-        rest = shlex.join([ranks, *program])
-        return f"srun torchrun --nnodes={num_nodes} {meet} {rest}"
-    lead = f"torchrun --nnodes={num_nodes} --node-rank=... --master-addr=..."
-    return f"# On each node: {lead} {shlex.join([ranks, *program])}"

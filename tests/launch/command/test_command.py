@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from pathlib import Path
 
@@ -10,20 +9,15 @@ from command_specs import REGEX, command_spec
 
 from scalelab.errors import SpecError
 from scalelab.experiment.program import MetricsSource
-from scalelab.launch.command.attempt import (
-    command_requests,
-    free_rendezvous,
-    metrics_file,
-    output_directory,
-    placeholder_values,
-)
+from scalelab.launch.command.attempt import CommandAttempt, output_directory
 from scalelab.launch.protocol import ProcessRequest
+from scalelab.launch.rendezvous import Meeting
 
-MEETING = "tcp://127.0.0.1:4711"
+MEETING = Meeting.parse("tcp://127.0.0.1:4711")
 
 
 def requests(spec, node_rank: int = 0) -> tuple[ProcessRequest, ...]:
-    return command_requests(spec, node_rank, rendezvous=MEETING, address="127.0.0.1")
+    return CommandAttempt.of(spec, node_rank).requests(MEETING, "127.0.0.1")
 
 
 def argv(spec, node_rank: int = 0) -> tuple[str, ...]:
@@ -55,7 +49,7 @@ def test_placeholders_are_filled_after_the_line_is_split(tmp_path):
 
 def test_placeholders_have_the_values_of_the_node(tmp_path):
     spec = command_spec(tmp_path, ranks=(3, 1), depth=18)
-    values = placeholder_values(spec, 1)
+    values = dict(CommandAttempt.of(spec, 1).values)
     assert values.pop("trial_dir") == output_directory(spec)
     assert values == {
         "local_batch_size": 2,
@@ -75,7 +69,16 @@ def test_placeholders_have_the_values_of_the_node(tmp_path):
         "base_learning_rate": 0.1,
         "warmup_samples": 0,
     }
-    assert placeholder_values(spec, 0)["batch_size_per_node"] == 6
+    assert CommandAttempt.of(spec, 0).values["batch_size_per_node"] == 6
+
+
+def test_placeholders_of_a_process_are_filled_for_each(tmp_path):
+    command = "python {rank} {local_rank} {node_rank} {master_addr}:{master_port}"
+    spec = command_spec(tmp_path, ranks=(1, 2), command=command, env={"ME": "r{rank}"})
+    first, second = requests(spec, node_rank=1)
+    assert first.task.argv == ("python", "1", "0", "1", "127.0.0.1:4711")
+    assert second.task.argv == ("python", "2", "1", "1", "127.0.0.1:4711")
+    assert (second.env["ME"], second.env["SCALELAB_LOCAL_RANK"]) == ("r2", "1")
 
 
 def test_rank_finds_what_torchrun_sets(tmp_path):
@@ -129,7 +132,7 @@ def test_only_rank_0_writes_metrics(tmp_path):
 )
 def test_metrics_file_may_be_elsewhere(tmp_path, template, path):
     spec = command_spec(tmp_path, metrics=MetricsSource(jsonl=template))
-    assert metrics_file(spec) == tmp_path / path
+    assert CommandAttempt.of(spec, 0).metrics_file == tmp_path / path
 
 
 def test_process_runs_in_the_code_and_on_its_core(tmp_path):
@@ -175,7 +178,7 @@ def test_launcher_none_is_for_one_node(tmp_path):
     spec = command_spec(tmp_path, ranks=(1, 1), launcher="none")
     message = (
         r"^launcher=none starts one process per trial, but this trial has 2 nodes\. "
-        r"Use launcher: torchrun, or keep the trial on one node\.$"
+        r"Use launcher: torchrun, or keep every trial on one node\.$"
     )
     with pytest.raises(SpecError, match=message):
         requests(spec)
@@ -211,7 +214,3 @@ def test_executable_file_of_the_code_can_be_run(tmp_path):
     script.write_text("#!/bin/sh\n")
     script.chmod(0o755)
     assert argv(command_spec(tmp_path, command="./train.sh -x")) == ("./train.sh", "-x")
-
-
-def test_free_rendezvous_is_on_this_machine():
-    assert re.fullmatch(r"tcp://127\.0\.0\.1:\d+", free_rendezvous())

@@ -1,0 +1,162 @@
+"""What holds for every launcher, and what the built-in ones start."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Annotated, Any
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from scalelab.errors import SpecError
+from scalelab.inputs.placeholders import PLACEHOLDERS
+from scalelab.kinds.launchers import LAUNCHERS, BatchJob, LaunchedProcess, Launcher
+from scalelab.kinds.row_name import RowName
+
+NODES = (("0", "1", "2"), ("5",))
+every_launcher = pytest.mark.parametrize(
+    "launcher", list(LAUNCHERS), ids=lambda row: row.name
+)
+
+
+def process(rank: int = 3, **changes: Any) -> LaunchedProcess:
+    fields: dict[str, Any] = {
+        "rank": rank,
+        "local_rank": 0,
+        "node_rank": 1,
+        "world_size": 4,
+        "num_nodes": 2,
+        "local_world_size": 1,
+        "master_addr": "10.0.0.7",
+        "master_port": 4711,
+        "hosts": ("10.0.0.7", "10.0.0.8"),
+        "ports": ((), ()),
+        "device_ids": (),
+        "attempt_id": "abc-1",
+    }
+    return LaunchedProcess(**(fields | changes))
+
+
+def job(command: str, num_nodes: int = 1, **changes: Any) -> BatchJob:
+    fields: dict[str, Any] = {
+        "command": command,
+        "num_nodes": num_nodes,
+        "devices_per_node": 4,
+        "on_each_node": "srun",
+        "first_host": "$(first)",
+    }
+    return BatchJob(**(fields | changes))
+
+
+@every_launcher
+def test_processes_hold_every_device_of_their_node_once(launcher: Launcher) -> None:
+    nodes = NODES[:1] if launcher.only_one_node else NODES
+    for node_rank, devices in enumerate(nodes):
+        held = launcher.processes(devices, node_rank)
+        assert [device for each in held for device in each] == list(devices)
+
+
+@every_launcher
+def test_processes_find_where_to_meet(launcher: Launcher) -> None:
+    env = launcher.environment(process())
+    assert all(isinstance(value, str) for value in env.values())
+    assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == ("10.0.0.7", "4711")
+
+
+@every_launcher
+def test_no_two_processes_find_the_same_environment(launcher: Launcher) -> None:
+    if len(launcher.processes(NODES[0], 0)) > 1:
+        first, second = (launcher.environment(process(rank)) for rank in (0, 1))
+        assert first != second
+
+
+@every_launcher
+def test_job_lines_hold_the_command_and_no_placeholder(launcher: Launcher) -> None:
+    of_process = " ".join(f"{{{name}}}" for name in process().placeholders)
+    lines = launcher.job_lines(job(f"python train.py {of_process}"))
+    assert "train.py" in lines[-1]
+    assert "{" not in "".join(lines)
+
+
+def test_every_process_has_the_placeholders_of_its_place() -> None:
+    assert process().placeholders == {
+        "rank": 3,
+        "local_rank": 0,
+        "node_rank": 1,
+        "master_addr": "10.0.0.7",
+        "master_port": 4711,
+    }
+    assert process().placeholders.keys() <= PLACEHOLDERS.keys()
+
+
+def test_ranks_find_what_torchrun_sets() -> None:
+    assert LAUNCHERS["torchrun"].environment(process()) == {
+        "RANK": "3",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "4",
+        "LOCAL_WORLD_SIZE": "1",
+        "GROUP_RANK": "1",
+        "NODE_RANK": "1",
+        "GROUP_WORLD_SIZE": "2",
+        "ROLE_NAME": "default",
+        "ROLE_RANK": "3",
+        "ROLE_WORLD_SIZE": "4",
+        "MASTER_ADDR": "10.0.0.7",
+        "MASTER_PORT": "4711",
+        "TORCHELASTIC_RUN_ID": "abc-1",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+    }
+
+
+def test_one_process_starts_its_own_ranks_and_is_none_itself() -> None:
+    none = LAUNCHERS["none"]
+    assert none.processes(("0", "1"), 0) == (("0", "1"),)
+    env = none.environment(process())
+    assert env.keys() == {"MASTER_ADDR", "MASTER_PORT", "PET_MASTER_PORT"}
+
+
+def test_one_process_is_for_one_node() -> None:
+    LAUNCHERS["none"].check_nodes(1, "the trial")
+    LAUNCHERS["torchrun"].check_nodes(2, "the trial")
+    message = (
+        "launcher=none starts one process per trial, but the trial has 2 nodes. Use "
+        "launcher: torchrun, or keep every trial on one node."
+    )
+    with pytest.raises(SpecError, match=f"^{re.escape(message)}$"):
+        LAUNCHERS["none"].check_nodes(2, "the trial")
+
+
+@pytest.mark.parametrize(
+    ("command", "end"),
+    [
+        ("python a.py 'b c'", "--nproc-per-node=4 a.py 'b c'"),
+        ("./a", "--nproc-per-node=4 --no-python ./a"),
+        (
+            "python a.py --rank {rank}",
+            "--nproc-per-node=4 --no-python bash -c 'python a.py --rank $RANK'",
+        ),
+    ],
+)
+def test_torchrun_starts_the_recommended_job(command: str, end: str) -> None:
+    torchrun = LAUNCHERS["torchrun"]
+    assert torchrun.job_lines(job(command)) == [f"torchrun --standalone {end}"]
+    (line,) = torchrun.job_lines(job(command, 2))
+    assert line.startswith("srun torchrun --nnodes=2 --rdzv-backend=c10d ")
+    assert '--rdzv-endpoint="$(first):29500"' in line
+    assert line.endswith(end)
+    (line,) = torchrun.job_lines(job(command, 2, on_each_node=None))
+    assert line.startswith("# On each node: torchrun --nnodes=2 --node-rank=... ")
+    assert shlex.split(line)[-1] == shlex.split(end)[-1]
+
+
+def test_a_field_that_names_a_launcher_knows_their_names() -> None:
+    field = TypeAdapter(Annotated[str, RowName(LAUNCHERS)])
+    assert field.validate_python("torchrun") == "torchrun"
+    assert field.json_schema() == {"type": "string", "enum": ["torchrun", "none"]}
+    for wrong in ("tochrun", 3, None, ["none"]):
+        with pytest.raises(ValidationError, match="torchrun, none"):
+            field.validate_python(wrong)
