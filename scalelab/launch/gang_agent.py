@@ -1,13 +1,11 @@
-"""Starts and supervises the ranks of attempts on one node."""
+"""The node agent: starts and supervises the processes of attempts on one node."""
 
 from __future__ import annotations
 
-import os
 import shutil
-import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -24,9 +22,6 @@ from scalelab.launch.protocol import (
     DEFAULT_ENTRY,
     STACK_DUMP_SIGNAL,
     LaunchRequest,
-    ProcessRequest,
-    StoreTask,
-    receive,
 )
 from scalelab.launch.ranks.requests import rank_requests
 from scalelab.launch.ranks.server_process import ServerKeeper
@@ -35,21 +30,22 @@ from scalelab.launch.rendezvous import (
     Meeting,
     file_rendezvous,
     free_ports,
-    network_environment,
     tcp_rendezvous,
 )
 from scalelab.launch.scratch import make_scratch
+from scalelab.launch.stores import RendezvousStores
 from scalelab.launch.supervision import Cancellation, Limits, Supervisor
 from scalelab.launch.timing import Timing, with_validity
 from scalelab.records.attempt import AttemptResult, AttemptSpec
 from scalelab.records.attempt_io import write_result
 
 _GRACE_S = 2.0
-_STORE_PATIENCE_S = 30.0
 
 
 class NodeAgent:
-    """Runs attempts' shares of one node, several at a time, from any threads.
+    """Runs the parts of attempts that fall to one node, several at a time.
+
+    Its methods may be called from any thread.
 
     Parameters
     ----------
@@ -60,14 +56,14 @@ class NodeAgent:
     preload
         Modules that the rank server imports before it forks ranks.
     entry
-        What a rank calls, ``module:function``; None: nothing but commands runs here,
-        and torch is imported for none of them.
+        What a rank calls, ``module:function``; None: only commands run here, and no
+        process needs torch.
     address
         Numeric address at which other nodes reach this one.
     search_path
         Directories put first on the ranks' ``sys.path``, and on the rank server's.
     device_name
-        Model of the node's devices, which commands do not tell; may be set later.
+        Model of the node's devices, recorded for commands; may be set later.
 
     Examples
     --------
@@ -100,7 +96,7 @@ class NodeAgent:
         self._lock = threading.Lock()
         self._running: dict[str, Cancellation] = {}
         self._cancelled: dict[str, str] = {}
-        self._stores: dict[str, socket.socket] = {}
+        self._stores = RendezvousStores(self._servers, node)
         self._launches = count(1)
 
     def start(self) -> None:
@@ -114,7 +110,7 @@ class NodeAgent:
         self._servers.current()
 
     def close(self) -> None:
-        """End every attempt, the rank server, and all they have started.
+        """End every attempt, the rank server, and all processes they have started.
 
         Wait for running calls of :meth:`run` first if their results matter.
         """
@@ -122,8 +118,7 @@ class NodeAgent:
             running = list(self._running.values())
         for cancellation in running:
             cancellation.request(f"node {self.node} was closed")
-        for attempt_id in list(self._stores):
-            self.close_rendezvous(attempt_id)
+        self._stores.close()
         self._servers.close()
         shutil.rmtree(self._directory, ignore_errors=True)
 
@@ -157,8 +152,8 @@ class NodeAgent:
         Returns
         -------
         AttemptResult
-            This node's word; :func:`scalelab.launch.verdict.merge` combines those of
-            several nodes. Whatever goes wrong with the attempt is a result.
+            The result of this node; :func:`scalelab.launch.verdict.merge` combines
+            those of several nodes. A failure of the attempt is a result, too.
 
         Raises
         ------
@@ -186,7 +181,7 @@ class NodeAgent:
         return result
 
     def cancel(self, attempt_id: str, reason: str) -> None:
-        """End the ranks of an attempt; it may be running, still to come, or over."""
+        """End the processes of an attempt, now or as soon as it is launched here."""
         with self._lock:
             self._cancelled[attempt_id] = reason
             running = self._running.get(attempt_id)
@@ -225,43 +220,12 @@ class NodeAgent:
             If the store cannot be served on this node's address.
         """
         address = address or self._address
-        store = (self._serve_store(attempt_id, address),) if serves_store else ()
+        store = (self._stores.serve(attempt_id, address),) if serves_store else ()
         return tcp_rendezvous(address, *store, *free_ports(address, num_ports))
-
-    def _serve_store(self, attempt_id: str, address: str) -> int:
-        """Return the port of a store that was started for an attempt."""
-        process = ProcessRequest(
-            rank=0,
-            task=StoreTask(address=address),
-            env=network_environment("tcp://", address),
-        )
-        board = ProgressBoard(1)
-        try:
-            request = LaunchRequest(processes=(process,))
-            channel = self._servers.current().launch(request, board)
-        finally:
-            board.close()
-        with self._lock:
-            self._stores[attempt_id] = channel
-        try:
-            return _await_store(channel)
-        except OSError as error:
-            self.close_rendezvous(attempt_id)
-            raise LaunchError(
-                f"node {self.node} cannot serve a rendezvous on {address}: "
-                f"{error}. Use an address of that host which the other nodes can reach."
-            ) from error
 
     def close_rendezvous(self, attempt_id: str) -> None:
         """End the store of an attempt, if there is one, and wait until it is gone."""
-        with self._lock:
-            channel = self._stores.pop(attempt_id, None)
-        if channel is None:
-            return
-        with channel, suppress(OSError):
-            channel.shutdown(socket.SHUT_WR)
-            while receive(channel)[0] is not None:
-                pass
+        self._stores.end(attempt_id)
 
     @contextmanager
     def _registered(self, attempt_id: str) -> Iterator[Cancellation]:
@@ -308,7 +272,7 @@ class NodeAgent:
         if isinstance(spec.program, CommandProgram):
             command = CommandAttempt.of(spec, node_rank)
             return self._run_command(command, rendezvous, cancellation, timing)
-        assert self._entry is not None, "only commands were announced"
+        assert self._entry is not None, "a node of commands runs no workload"
         processes = rank_requests(
             spec,
             node_rank,
@@ -367,7 +331,7 @@ class NodeAgent:
     def _meeting_of_command(
         self, command: CommandAttempt, rendezvous: str | None
     ) -> Iterator[Meeting]:
-        """Give where its processes meet: on one node, what this node opens itself."""
+        """Yield where the processes meet; an attempt on one node opens that here."""
         attempt_id = command.spec.attempt_id
         try:
             opened = rendezvous or self.open_rendezvous(
@@ -389,19 +353,3 @@ def _limits(spec: AttemptSpec) -> Limits:
         stall_floor_s=spec.stall_floor_s,
         grace_s=_GRACE_S,
     )
-
-
-def _await_store(channel: socket.socket) -> int:
-    """Return the port of the store, once it is served."""
-    channel.settimeout(_STORE_PATIENCE_S)
-    while True:
-        message, descriptors = receive(channel)
-        for descriptor in descriptors:
-            os.close(descriptor)
-        match message:
-            case {"kind": "store", "port": int(port)}:
-                return port
-            case {"kind": "failed", "failure": failure}:
-                raise OSError(failure["summary"])
-            case None:
-                raise OSError("the rank server has gone")

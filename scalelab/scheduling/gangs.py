@@ -39,8 +39,7 @@ RunAttempt = Callable[[str, int, str | None], str]
 _Task = tuple[str, int, tuple[Any, ...]]
 LOST = (KilledWorker, NoValidWorkerError, asyncio.CancelledError)
 RENDEZVOUS = -1
-"""The part of the first node that opens the rendezvous; that of node n is ``-1 - n``.
-"""
+"""The part of node 0 that opens the rendezvous; that of node n is ``-1 - n``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +253,7 @@ class Gangs:
         self._count_devices(gang, -1)
         if 0 in gang.opened:
             self._notify(gang.addresses[0], close_rendezvous, gang.attempt_id)
-        # Nothing has run on the first node where the attempt ended before it began.
+        # Nothing ran on the first node where the attempt ended before it began.
         unbegun = AttemptResult(outcome=Outcome.CANCELLED, reason=gang.cancelled or "")
         first = gang.results.setdefault(0, unbegun)
         result = merge(
@@ -286,10 +285,7 @@ class Gangs:
                 self._notify(address, cancel_attempt, gang.attempt_id, reason)
 
     def _open_rendezvous(self, gang: _Gang) -> None:
-        """Ask the first node for the place to meet, and each node for ports it needs.
-
-        The processes of a command may have to know the addresses of all nodes.
-        """
+        """Ask node 0 where to meet; for a command, each node for address and ports."""
         name = gang.attempt_id
         if not _runs_command(gang):
             self._add(gang, RENDEZVOUS, open_rendezvous, name, True, 0)

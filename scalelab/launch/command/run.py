@@ -1,4 +1,4 @@
-"""Runs one node's share of a command's attempt."""
+"""Runs one node's processes of an attempt whose program is a command."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ def run_command(
     address
         This node's address.
     server
-        Starts the processes.
+        The rank server that starts the processes.
     cancellation
-        Ends them.
+        Ends them when it is requested.
     grace_s
         Seconds between SIGTERM and SIGKILL.
 
     Returns
     -------
     result : AttemptResult
-        This node's word.
+        The result of this node's processes.
     ready_s : float or None
         When the first step began, by the monotonic clock.
 
@@ -58,6 +58,8 @@ def run_command(
         If the node cannot start processes or watch files.
     """
     spec, processes = attempt.spec, attempt.requests(meeting, address)
+    # Any node may be the first to write there.
+    attempt.output_directory.mkdir(exist_ok=True)
     with ExitStack() as stack:
         board = ProgressBoard(len(processes))
         stack.callback(board.close)

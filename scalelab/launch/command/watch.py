@@ -1,4 +1,4 @@
-"""Follows what a command reports while it runs, and decides when it has done enough."""
+"""Reads what a command reports while it runs; ends it when it has measured enough."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ from scalelab.launch.verdict import last_lines
 from scalelab.records.attempt import AttemptResult, AttemptSpec
 from scalelab.training.stream import StreamWriter
 
-# Lines that come faster are read together: waking up for each would take time from the
-# ranks where they have all cores.
+# Lines that arrive within this time are read together: waking up for each line would
+# take processor time from the ranks.
 _READ_INTERVAL_S = 0.01
 
-# A program says less of itself than a rank of ours, which also shows that it loads
-# data, evaluates or saves. So silence is allowed to last longer, unless the user said
-# how long: before its first steps (it imports, loads and compiles), between steps, and
-# between steps where it evaluates in between.
+# Seconds without a report after which a command counts as stalled, unless the user has
+# set the time: before its first step, between steps, and between steps where it
+# evaluates. They are longer than for built-in workloads, whose ranks also report while
+# they load data, evaluate and save.
 _START_UP_S = 600.0
 _BETWEEN_STEPS_S = 60.0
 _BETWEEN_EVALUATED_STEPS_S = 300.0
-# Output counts as a sign of life, but only for so many times as long as silence may
-# last while no step is reported.
+# Output counts as a sign of life before the first step, for so many times the seconds
+# that may pass without a report.
 _TALK_FACTOR = 3
-# Only node 0 sees the reports; it ends the others through the driver.
+# Only node 0 reads the reports; it ends the other nodes through the driver.
 _NEVER_S = 1e6
 
 
 def command_limits(spec: AttemptSpec, node_rank: int, grace_s: float) -> Limits:
-    """Return when the processes of a command are ended although nothing has failed."""
+    """Return the time limits of a command on a node."""
     is_own = spec.stall_floor_s != STALL_TIMEOUT_S
     evaluates = spec.trial.kind is not TrialKind.THROUGHPUT
     usual_s = _BETWEEN_EVALUATED_STEPS_S if evaluates else _BETWEEN_STEPS_S
@@ -59,16 +59,16 @@ def command_limits(spec: AttemptSpec, node_rank: int, grace_s: float) -> Limits:
 
 
 class CommandWatch:
-    """Reads the reports of rank 0 on its node and ends the command when it is done.
+    """Reads the reports of rank 0 and ends the command when it has measured enough.
 
     Parameters
     ----------
     attempt
         This node's part of the attempt; its ranks are in the order of the board's rows.
     board
-        Where signs of life are shown, for all ranks: they keep step.
+        The progress board; every report counts for all ranks, which keep step.
     start_up_s
-        How long silence may last before the first steps.
+        Seconds that may pass without a report before the first step.
 
     Raises
     ------
@@ -88,7 +88,6 @@ class CommandWatch:
         source, ranks = attempt.program.metrics, attempt.ranks
         self._reader = line_reader(source)
         self._reporters = [board.reporter(row) for row in range(len(ranks))]
-        attempt.output_directory.mkdir(exist_ok=True)
         self._logs = [spec.files.log(rank) for rank in ranks]
         self._awaited = {0} if attempt.launcher.ends_with_rank_0 else set(ranks)
         file = attempt.metrics_file or spec.files.log(0)
@@ -106,12 +105,12 @@ class CommandWatch:
         return self._log.ready_s
 
     def attach(self, supervisor: Supervisor) -> None:
-        """Read from now on what the processes of this supervisor write."""
+        """Read reports whenever the processes of this supervisor have written some."""
         self._supervisor = supervisor
         supervisor.watch(self._watch.descriptor, self._on_change)
 
     def conclude(self, rank: int) -> AttemptResult | None:
-        """Return how the attempt ends now that a process has ended well.
+        """Return the attempt's result now that a process has exited with status 0.
 
         None while the launcher has other processes to wait for.
         """
@@ -121,7 +120,7 @@ class CommandWatch:
         return self._read() or self._at_exit()
 
     def explained(self, result: AttemptResult) -> AttemptResult:
-        """Return the result; one of a command that never reported says so."""
+        """Return the result; its reason also says if no step was ever reported."""
         unheard = result.outcome in (Outcome.STALLED, Outcome.TIMED_OUT)
         if not unheard or self._log.last_step is not None:
             return result
@@ -148,7 +147,7 @@ class CommandWatch:
         time.sleep(max(0.0, woken_s + _READ_INTERVAL_S - time.monotonic()))
 
     def _read(self) -> AttemptResult | None:
-        """Take in what is new; return how the attempt ends if that decides it."""
+        """Read new reports; return the attempt's result if they complete it."""
         reports = [
             report for line in self._file.lines() if (report := self._reader.read(line))
         ]
@@ -172,7 +171,7 @@ class CommandWatch:
         return result
 
     def _show_life(self) -> None:
-        """Show that there was output."""
+        """Report a sign of life because there was output."""
         if self._log.last_step is not None:
             self._show(self._log.last_step)
         elif time.monotonic() < self._talks_until_s:
@@ -183,7 +182,7 @@ class CommandWatch:
             report(step)
 
     def _nothing_seen(self) -> str:
-        """Say that no step was reported, where it was looked for, and what is there."""
+        """Return why no step was found: where it was looked for, and what is there."""
         log = self._logs[0]
         said = last_lines(log)
         return (
