@@ -1,1 +1,1 @@
-"""How ranks start on a node and how they end."""
+"""Starting, supervising and ending the processes of attempts on a node."""

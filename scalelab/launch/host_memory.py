@@ -1,4 +1,4 @@
-"""How often the kernel has killed a process here for want of memory."""
+"""The kernel's count of processes that it has killed because memory ran out."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 def oom_kill_count(cgroups: Path = _CGROUPS, proc: Path = Path("/proc")) -> int:
-    """Return the kernel's count of out-of-memory kills, 0 where it tells none.
+    """Return how many processes the kernel has killed because memory ran out.
 
-    The count of this process's own control group, version 2 or 1, and that of the whole
-    host where the group shows none, as inside some containers. Only differences mean
-    anything.
+    This is the count of this process's control group, version 2 or 1, or that of the
+    whole host where the group shows none, as in some containers; 0 where there is no
+    count at all. Only the difference of two counts has a meaning.
     """
     for line in _read(proc / "self" / "cgroup").splitlines():
         _, controllers, path = line.split(":", 2)

@@ -1,4 +1,4 @@
-"""One rank in this very process, where a debugger can follow it."""
+"""Runs an attempt of one rank in this process, where a debugger can follow it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from scalelab.training.context import RankIdentity
 
 
 def run_in_process(spec: AttemptSpec, entry: str = DEFAULT_ENTRY) -> AttemptResult:
-    """Run a one-rank attempt here: no fork, no supervisor, nothing caught.
+    """Run an attempt of one rank here, without a fork or a supervisor.
+
+    Exceptions are not caught.
 
     Parameters
     ----------
@@ -33,7 +35,7 @@ def run_in_process(spec: AttemptSpec, entry: str = DEFAULT_ENTRY) -> AttemptResu
     Returns
     -------
     AttemptResult
-        The result, as it was recorded.
+        The result, which was also written to the attempt's files.
 
     Raises
     ------
@@ -65,7 +67,7 @@ def run_in_process(spec: AttemptSpec, entry: str = DEFAULT_ENTRY) -> AttemptResu
         try:
             returned = resolve(entry)(spec, identity, meeting, board.reporter(0))
         finally:
-            if dist.is_initialized():  # ranks leave that to the end of their process
+            if dist.is_initialized():  # elsewhere the process's end does this
                 dist.destroy_process_group()
         timing.ready_s = board.ready_s(0)
         board.close()

@@ -1,4 +1,4 @@
-"""Who dies with whom: parent-death signals, process groups, orphans."""
+"""Parent and child processes: parent-death signals, process groups, orphans."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def _prctl(option: int, value: int) -> None:
 def die_with_parent(parent_pid: int, number: int = signal.SIGKILL) -> None:
     """Ask the kernel to kill this process when the thread that created it ends.
 
-    SIGKILL, because ranks may catch SIGTERM. A parent that ended before the request was
-    made sends no signal; then this process sends it itself.
+    Where the parent has ended before the request, this process sends the signal to
+    itself.
 
     Parameters
     ----------
     parent_pid
         Process id of the parent, as the parent knows it.
     number
-        The signal; another one for a process that has something to do first.
+        The signal. SIGKILL by default: ranks may catch SIGTERM.
     """
     _prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent_pid:
@@ -40,16 +40,16 @@ def die_with_parent(parent_pid: int, number: int = signal.SIGKILL) -> None:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of descendants whose own parent ends, so they can be reaped."""
+    """Become the parent of descendants whose own parent ends (a subreaper)."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def bind_future_forks() -> None:
     """Make every process forked from now on, at any depth, die with its parent.
 
-    DataLoader workers outlive a killed rank by seconds to minutes otherwise. The signal
-    follows the forking *thread*, so forks from other threads than the main one, which
-    may end long before the process, are left alone.
+    Without it DataLoader workers outlive a killed rank by seconds to minutes. The
+    kernel sends the signal when the forking *thread* ends. So processes forked by other
+    threads than the main one, which may end long before the process, are left out.
     """
     parent = 0
 
@@ -66,17 +66,16 @@ def bind_future_forks() -> None:
 
 
 def signal_group(leader_pid: int, number: int) -> None:
-    """Send a signal to a process group; one that is gone already is no error."""
+    """Send a signal to a process group, if it still exists."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(leader_pid, number)
 
 
 def reap(pid: int, patience_s: float = 1.0) -> None:
-    """Collect a killed child, or with ``-pid`` the whole group it leads.
+    """Wait for a killed child, or with ``-pid`` for all children of its group.
 
-    Returns when nothing is left of those that are, or become by adoption, children of
-    this process, at the latest after ``patience_s`` seconds: a process stuck inside the
-    kernel cannot be waited for.
+    Return when none of them is left, adopted ones included, at the latest after
+    ``patience_s`` seconds: a process that is stuck in the kernel does not end.
     """
     deadline = time.monotonic() + patience_s
     with suppress(ChildProcessError):

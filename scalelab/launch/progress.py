@@ -1,4 +1,4 @@
-"""Signs of life of ranks, in memory shared with their supervisor."""
+"""The progress board: memory in which ranks show their supervisor that they live."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SLOTS = _INTERVALS + _RING
 
 
 class ProgressBoard:
-    """One row of shared memory per rank, written without a system call.
+    """Shared memory with one row per rank, written without a system call.
 
     Each value is one aligned 8-byte number with a single writer: a reader sees the old
     or the new one. All times are of this host's monotonic clock.
@@ -40,7 +40,7 @@ class ProgressBoard:
             self._row(row)[_LAST] = time.monotonic()
 
     def reporter(self, row: int) -> Reporter:
-        """Return what the rank of this row calls with its step."""
+        """Return the object that the rank of this row calls with its step."""
         return Reporter(self._row(row))
 
     def step(self, row: int) -> int:
@@ -52,7 +52,7 @@ class ProgressBoard:
         return self._row(row)[_LAST]
 
     def ready_s(self, row: int) -> float | None:
-        """Return when the rank last reported before its first step, if it ever did."""
+        """Return when the rank last reported step 0; None where it never did."""
         return self._row(row)[_READY] or None
 
     def median_interval_s(self) -> float | None:
@@ -77,13 +77,13 @@ class ProgressBoard:
 
 
 class Reporter:
-    """Writes one rank's row; costs about a microsecond per call."""
+    """Writes one rank's row of the board, in about a microsecond per call."""
 
     def __init__(self, row: memoryview[float]) -> None:
         self._row = row
 
     def __call__(self, step: int) -> None:
-        """Say that the rank is alive and has finished ``step`` steps."""
+        """Report that the rank lives and has finished ``step`` steps."""
         row, now = self._row, time.monotonic()
         previous = row[_STEP]
         if step == 0:

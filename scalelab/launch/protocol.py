@@ -1,9 +1,9 @@
-"""What agents, rank servers and ranks say to each other.
+"""The messages between agents, rank servers and ranks.
 
 Every attempt has a channel of its own: a ``SOCK_SEQPACKET`` pair whose far end the rank
-server and the attempt's processes share. Messages are whole and ordered, so a rank's
-verdict is read before the server's word that the rank has ended. The near end being
-closed tells the server to kill what is left of the attempt.
+server and the attempt's processes share. Messages arrive whole and in order, so a
+rank's result is read before the server's message that the rank has ended. When the
+agent closes the near end, the server kills what is left of the attempt.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ MAX_DESCRIPTORS = 8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProcessRequest:
-    """One process of an attempt, as an agent asks its rank server for it.
+    """An agent's request to its rank server for one process of an attempt.
 
     Parameters
     ----------
     rank
-        Names the process in messages.
+        The process's number in messages.
     task
-        What it runs.
+        The task it runs.
     cores
-        Cores it is pinned to; empty: wherever the node's agent may run.
+        Cores it is pinned to; empty: the cores of the node's agent.
     threads
         Threads it may use for one operation.
     env
         Environment variables set on top of the server's own.
     log
-        File that standard output and error are appended to; None: the server's.
+        File for standard output and error, appended to; None: as the server's.
     directory
-        Working directory; None: the server's.
+        Working directory; None: that of the server.
     search_path
         Directories put first on ``sys.path``.
     """
@@ -83,7 +83,7 @@ class CommandTask:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoreTask:
-    """Serve a rendezvous store on this address until told to end."""
+    """Serve a rendezvous store on this address until the attempt ends."""
 
     address: str
 
@@ -130,7 +130,7 @@ def _process_from_json(values: dict[str, Any]) -> ProcessRequest:
 def send(
     channel: socket.socket, message: Mapping[str, Any], descriptors: Sequence[int] = ()
 ) -> None:
-    """Send one message; one too large for a packet travels in an anonymous file."""
+    """Send one message; one that is too large for a packet in an anonymous file."""
     packet = json.dumps(message).encode()
     if len(packet) <= MAX_MESSAGE_BYTES:
         socket.send_fds(channel, [packet], list(descriptors))
@@ -144,7 +144,7 @@ def send(
 
 def receive(channel: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
     """Receive one message and its descriptors; None when the other side has closed."""
-    # Not socket.recv_fds: it drops its flags, and commands would inherit what arrives.
+    # socket.recv_fds ignores its flags: commands would inherit the descriptors.
     packet, ancillary, _, _ = channel.recvmsg(
         MAX_MESSAGE_BYTES,
         socket.CMSG_SPACE(MAX_DESCRIPTORS * array("i").itemsize),

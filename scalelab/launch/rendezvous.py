@@ -74,8 +74,8 @@ def free_ports(address: str, count: int) -> tuple[int, ...]:
 def serve_store(address: str) -> int:
     """Serve a torch ``TCPStore`` from this process and return its port.
 
-    The socket is bound to the address first, so the store listens on one interface and
-    on a port that nobody can take in between.
+    The socket is bound to the address before the store gets it, so the store listens on
+    one interface, and no other program can take the port in between.
 
     Parameters
     ----------
@@ -157,10 +157,10 @@ def network_environment(rendezvous: str, address: str) -> Mapping[str, str]:
 
     Notes
     -----
-    Without them gloo looks up the host's name, which may lead to another interface or
-    wait for a name server. torch looks up the *name* of the address of every store it
-    connects to, and cannot be told not to: one lost packet then costs the resolver's
-    time limit, 5 s by default, hence 1 s here.
+    Without them gloo looks up the host's name, which may give another interface or
+    wait for a name server. torch always looks up the *name* of the address of a store
+    it connects to. One lost packet then costs the resolver's time limit: 5 s by
+    default, 1 s with these variables.
     """
     if urlsplit(rendezvous).scheme == "file":
         return {"GLOO_SOCKET_IFNAME": interface_of("127.0.0.1")}

@@ -1,7 +1,7 @@
-"""Directories on a local disk that go with the process that made them.
+"""Scratch directories on a local disk, removed when their process has ended.
 
-A process that is killed leaves its own behind, and so does a machine that goes down.
-The next process of the user on the host removes it: a file in each says whose it is.
+A killed process leaves its directory behind, and so does a machine that goes down. The
+user's next process on the host removes it: a file in each names its process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MACHINE_ID = Path("/etc/machine-id")
 
 
 def make_scratch() -> Path:
-    """Return a new directory for this process, and remove what killed ones left.
+    """Return a new directory for this process; remove those of processes that ended.
 
     Raises
     ------
@@ -40,7 +40,7 @@ def make_scratch() -> Path:
 
 
 def _is_left(owner: Path) -> bool:
-    """Tell whether a directory is this user's, of a process that was on this host."""
+    """Tell whether a directory is this user's and its process has ended."""
     try:
         if owner.parent.lstat().st_uid != os.getuid():
             return False
@@ -51,7 +51,7 @@ def _is_left(owner: Path) -> bool:
 
 
 def _this_process() -> dict[str, Any]:
-    """Name this process, and the machine whose disk this is: many share a host name."""
+    """Return this process's identity with its machine's: host names may be shared."""
     try:
         machine = _MACHINE_ID.read_text().strip()
     except OSError:
@@ -60,7 +60,7 @@ def _this_process() -> dict[str, Any]:
 
 
 def _ran_before_boot(process: Mapping[str, Any]) -> bool:
-    """Tell whether a process was on this machine, and the machine booted since."""
+    """Tell whether this machine has booted since the process ran on it."""
     here = _this_process()
     boots = {each["boot"].partition("/")[0] for each in (process, here)}
     names = {(each["host"], each["machine"]) for each in (process, here)}

@@ -1,4 +1,4 @@
-"""Tells a rank that hangs from one that waits for another."""
+"""Stall detection: find the rank that hangs among those that wait for it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MAX_STACKS = 4
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A process of an attempt: its id, which is its group's too, and its pidfd."""
+    """A process of an attempt: its id, also that of its group, and its pidfd."""
 
     pid: int
     descriptor: int
@@ -46,22 +46,24 @@ def has_ended(member: Member) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StallWatch:
-    """Finds the rank that holds an attempt up.
+    """Finds out whether an attempt has stalled, and which rank is to blame.
 
     Parameters
     ----------
     board
-        Where ranks show that they are alive.
+        The progress board of the ranks.
     rows
         The board's row of each rank.
     factor, floor_s
-        Silence counts after ``factor`` median steps, at least ``floor_s`` seconds.
+        A rank is silent after ``factor`` median step times without a report, but at
+        least ``floor_s`` seconds.
     start_up_s
-        While the pace of the steps is not known, it counts after this many, if more.
+        Seconds that must pass, if more, while no step time is known.
     log
-        The log of a rank.
+        Returns the log of a rank.
     stack_dump_signal
-        Makes a rank write its stacks to its log; None where it would kill it.
+        Signal at which a rank writes its stacks to its log; None where the signal
+        would kill the process.
     """
 
     board: ProgressBoard
@@ -80,20 +82,20 @@ class StallWatch:
         return max(self.floor_s, self.factor * step_s)
 
     def next_look_s(self, now: float) -> float:
-        """Return when there may be a stall to find, by the monotonic clock."""
+        """Return when to look for a stall next, by the monotonic clock."""
         limit_s = self.limit_s()
         oldest = min(self.board.last_sign_s(row) for row in self.rows.values())
-        # The longest silence may turn out to be excusable: look again a little later.
+        # The oldest rank may only wait for another: then look again a little later.
         return max(oldest + limit_s, now + limit_s / 20)
 
     def find(
         self, live: Mapping[int, Member], heard_s: float, now: float
     ) -> AttemptResult | None:
-        """Return the stall there is, with the rank to blame; None while there is none.
+        """Return the result of a stalled attempt with the rank to blame, else None.
 
-        Ranks that wait for one that is busy elsewhere are silent, too: silence counts
-        when all are silent, those that have ended included, or when another rank has
-        gone on by several steps.
+        Ranks that wait for a busy one are silent, too. So the attempt has stalled only
+        when all ranks are silent, those that have ended included, or when a silent rank
+        is several steps behind another.
 
         Parameters
         ----------
@@ -129,7 +131,7 @@ class StallWatch:
         )
 
     def halted(self, live: Mapping[int, Member]) -> tuple[int, str] | None:
-        """Return a rank that a signal halts and where it stands; None without one."""
+        """Return a rank that a signal has stopped, with its step; None without one."""
         for rank in sorted(live):
             if is_stopped(live[rank].pid):
                 return rank, self._place(rank, live[rank])
@@ -155,7 +157,7 @@ class StallWatch:
         return f"{place} (stopped by a signal)" if is_stopped(member.pid) else place
 
     def _stacks(self, silent: Mapping[int, Member]) -> str | None:
-        """Return where silent ranks hang, as far as they can still tell."""
+        """Return the stacks of silent ranks that still react to a signal."""
         if self.stack_dump_signal is None:
             return None
         sizes = {rank: _size(self.log(rank)) for rank in list(silent)[:_MAX_STACKS]}

@@ -1,4 +1,4 @@
-"""Watches the processes of one attempt on one node until the last one has ended."""
+"""The supervisor of an attempt's processes on one node, until all have ended."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from scalelab.launch.verdict import (
 )
 from scalelab.records.attempt import AttemptResult
 
-# A rank whose peer died may be heard of before the peer: wait this long for the cause.
+# A rank that lost its peer may report before the peer: wait this long for the cause.
 _SETTLE_S = 1.0
 # A process stuck in the kernel (a dead network file system) outlives SIGKILL.
 _KILL_PATIENCE_S = 30.0
@@ -40,7 +40,7 @@ Conclude = Callable[[int], AttemptResult | None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """When an attempt is ended although nothing has failed.
+    """Time limits at which an attempt is ended although nothing has failed.
 
     Parameters
     ----------
@@ -51,8 +51,7 @@ class Limits:
     grace_s
         Seconds between SIGTERM and SIGKILL.
     start_up_s
-        Silence also counts only after this many seconds while the pace of the steps is
-        not known.
+        Seconds that must pass without a report, if more, while no step time is known.
     """
 
     timeout_s: float | None
@@ -63,7 +62,7 @@ class Limits:
 
 
 class Cancellation:
-    """Lets another thread end a supervised attempt, even before it has started."""
+    """A request from another thread to end an attempt, even before it has started."""
 
     def __init__(self) -> None:
         self.descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -72,21 +71,21 @@ class Cancellation:
         self._is_open = True
 
     def request(self, reason: str) -> None:
-        """Ask for the end; only the first reason counts."""
+        """Ask for the end of the attempt; only the first reason is kept."""
         with self._lock:
             if self.reason is None and self._is_open:
                 self.reason = reason
                 os.eventfd_write(self.descriptor, 1)
 
     def close(self) -> None:
-        """Close the descriptor; later requests come to nothing."""
+        """Close the descriptor; later requests are ignored."""
         with self._lock:
             self._is_open = False
             os.close(self.descriptor)
 
 
 class Supervisor:
-    """Turns what happens to an attempt's processes into one result.
+    """Waits for the processes of an attempt, ends them, and returns one result.
 
     Parameters
     ----------
@@ -95,25 +94,26 @@ class Supervisor:
     server
         Descriptor (pidfd) of the rank server.
     explain_death
-        Says how the server ended.
+        Returns a clause that says how the server ended.
     ranks
         The processes expected, in the order of the board's rows.
     board
-        Where they show that they are alive.
+        The progress board of the processes.
     limits
-        When to end them.
+        Time limits at which they are ended.
     log
-        The log of a rank.
+        Returns the log of a rank.
     device_type
         ``cpu`` or ``cuda``.
     stack_dump_signal
-        Makes a rank write its stacks to its log; None where it would kill it.
+        Signal at which a rank writes its stacks to its log; None where the signal
+        would kill the process.
     explain_exit
-        Says what the end of a process that said nothing means.
+        Returns the failure of a process that has ended without a message.
     conclude
-        Called with the rank of a process that ended with status 0 and said nothing;
-        returns how the attempt ends, or None to wait for the other processes. Without
-        it such an end is a failure.
+        Called with the rank of a process that has exited with status 0 without a
+        message; returns the attempt's result, or None to wait for the other processes.
+        Without it such an exit is a failure.
     """
 
     def __init__(
@@ -166,15 +166,15 @@ class Supervisor:
         self.watch(server, self._on_server_death)
 
     def watch(self, descriptor: int, handler: Callable[[], None]) -> None:
-        """Call ``handler``, which may call :meth:`end`, when there is input."""
+        """Call ``handler``, which may call :meth:`end`, whenever there is input."""
         self._selector.register(descriptor, selectors.EVENT_READ, handler)
 
     def supervise(self) -> AttemptResult:
-        """Return when every process has ended."""
+        """Wait until every process has ended, and return the attempt's result."""
         try:
             while self._expected:
                 for key, _ in self._selector.select(self._patience_s()):
-                    # An earlier event of the batch may have removed this one's source.
+                    # An earlier event of the batch may have unregistered this one.
                     if key.fd in self._selector.get_map():
                         key.data()
                 self._judge(time.monotonic())
@@ -186,14 +186,14 @@ class Supervisor:
         return self._result()
 
     def end(self, result: AttemptResult, *, grace_s: float | None = None) -> None:
-        """End the processes; ``result`` is the attempt's, unless one failed before.
+        """End the processes with this result, unless one of them has failed before.
 
         Parameters
         ----------
         result
-            How the attempt ends.
+            The attempt's result.
         grace_s
-            Seconds between SIGTERM and SIGKILL; None: the limits' own.
+            Seconds between SIGTERM and SIGKILL; None: as in the limits.
         """
         if self._ending_s is None:
             if not self._failures:
@@ -201,9 +201,10 @@ class Supervisor:
             self._begin_ending(self._limits.grace_s if grace_s is None else grace_s)
 
     def cancel(self, reason: str) -> None:
-        """End the processes because somebody else says so.
+        """End the processes of a cancelled attempt.
 
-        A rank that a signal halts is named: ranks of other nodes may wait for it.
+        The result names a rank that a signal has stopped: ranks of other nodes may have
+        waited for it.
 
         Parameters
         ----------
@@ -217,7 +218,7 @@ class Supervisor:
             result = replace(result, rank=rank, traceback=place, log=log)
         self.end(result)
 
-    # What happened.
+    # Messages and events.
 
     def _on_channel(self) -> None:
         with suppress(BlockingIOError):
@@ -287,7 +288,7 @@ class Supervisor:
 
     def _on_server_death(self) -> None:
         self._selector.unregister(self._server)
-        # What was said before is still worth hearing.
+        # Messages from before the server's death still count.
         if self._channel.fileno() in self._selector.get_map():
             self._selector.unregister(self._channel)
             with suppress(BlockingIOError):
@@ -309,7 +310,7 @@ class Supervisor:
 
         return notice
 
-    # What follows from it.
+    # Time limits, and the end of the processes.
 
     def _live(self) -> dict[int, Member]:
         return {
@@ -324,7 +325,7 @@ class Supervisor:
         elif self._limits.timeout_s is not None and (
             now >= self._started_s + self._limits.timeout_s
         ):
-            reason = f"not done after timeout_s={self._limits.timeout_s:g} s"
+            reason = f"did not end within timeout_s={self._limits.timeout_s:g} s"
             self.end(AttemptResult(outcome=Outcome.TIMED_OUT, reason=reason))
         elif not self._members and now >= self._started_s + self._stall_watch.floor_s:
             reason = "the rank server does not answer"
@@ -360,12 +361,12 @@ class Supervisor:
             self._expected.clear()
 
     def _kill_server(self) -> None:
-        """End a server that hangs; its death ends what it has started."""
+        """Kill a server that hangs; the processes that it has started die with it."""
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._server, signal.SIGKILL)
 
     def _patience_s(self) -> float:
-        """Return the seconds until something has to be judged without an event."""
+        """Return the seconds until the next time limit has to be checked."""
         now = time.monotonic()
         if self._ending_s is not None:
             last = self._ending_s + self._limits.grace_s + _KILL_PATIENCE_S

@@ -1,4 +1,4 @@
-"""When an attempt began and ended, and how long its devices were held."""
+"""Start, end and duration of an attempt, and how long it held its devices."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _CLOCK_TOLERANCE_S = 1.0
 
 
 class Timing:
-    """Measures an attempt by both clocks, from now on.
+    """Measures an attempt by the wall clock and the monotonic clock, from now on.
 
     Attributes
     ----------
     ready_s
-        When rank 0 was about to begin its first step, by the monotonic clock; None
-        where it never said so.
+        When rank 0 began its first step, by the monotonic clock; None where that is
+        not known.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Timing:
     def complete(
         self, spec: AttemptSpec, node_rank: int, result: AttemptResult
     ) -> AttemptResult:
-        """Return the result with what only the node knows.
+        """Return the result with hosts, times and held device-seconds added.
 
         Parameters
         ----------
@@ -41,7 +41,7 @@ class Timing:
         node_rank
             The node's share of it; share 0 gives the times.
         result
-            How it ended.
+            The result so far.
         """
         ended_at = datetime.now(UTC)
         elapsed_s = time.monotonic() - self._started_s
@@ -60,7 +60,7 @@ class Timing:
 
 
 def with_validity(result: AttemptResult, reason: str) -> AttemptResult:
-    """Return the result with one more reason that makes it unfit for a fit."""
+    """Return the result with one more reason that excludes it from fits."""
     known = result.measurements.get("validity", ())
     measurements = {**result.measurements, "validity": [*known, reason]}
     return replace(result, measurements=measurements)

@@ -1,4 +1,7 @@
-"""What a failure means: out of memory, a crash, or only the echo of another rank's."""
+"""The outcome of failed ranks: out of memory, a crash, or a lost connection.
+
+A rank that loses its peer fails, too: its failure is an *echo* of the peer's.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ _HOST_MEMORY = re.compile(
     r"can't allocate memory|Cannot allocate memory|std::bad_alloc|\bMemoryError\b"
 )
 _LOADER_KILLED = re.compile(r"DataLoader worker \(pid.*\) is killed by signal: Killed")
-# What gloo, NCCL and the store say in a rank whose peer has gone.
+# Messages of gloo, NCCL and the store in a rank whose peer has gone.
 _ECHO = re.compile(
     r"Connection closed by peer|Connection reset by peer|Connection refused"
     r"|Broken pipe|failed to connect|connectFullMesh|Socket Timeout|Timed out waiting"
@@ -50,13 +53,13 @@ class RankFailure:
     Parameters
     ----------
     rank
-        Which one.
+        Number of the rank.
     at_s
-        When, by the host's monotonic clock.
+        Time of the failure by the host's monotonic clock.
     outcome
-        What it means for the attempt.
+        Outcome of the attempt if this is the cause.
     summary
-        What happened to the rank, a clause that follows its name.
+        A clause that follows the rank's name and says what happened to it.
     traceback
         Its traceback, or the name of the signal that ended it.
     """
@@ -69,7 +72,7 @@ class RankFailure:
 
     @property
     def is_echo(self) -> bool:
-        """The rank only noticed that another one had gone."""
+        """Whether the rank failed only because it lost the connection to another."""
         return self.outcome is Outcome.FAILED and _is_echo(self.traceback)
 
     def to_json(self) -> dict[str, Any]:
@@ -87,7 +90,7 @@ class RankFailure:
         Parameters
         ----------
         log
-            The rank's log; without a traceback its last lines join the reason.
+            The rank's log; its last lines are added to a reason without a traceback.
         """
         reason = f"rank {self.rank} {self.summary}"
         has_traceback = self.traceback is not None and "\n" in self.traceback
@@ -124,12 +127,12 @@ def from_exception(
 def from_exit(
     rank: int, at_s: float, status: int, device_type: str, log: Path, oom_kills: int
 ) -> RankFailure:
-    """Describe the end of a rank that said nothing.
+    """Describe the end of a rank that sent neither a result nor an error.
 
     Parameters
     ----------
     rank, at_s
-        Which rank, when.
+        The rank and the time, as in :class:`RankFailure`.
     status
         Exit status; a signal is its negative number.
     device_type
@@ -137,7 +140,7 @@ def from_exit(
     log
         The rank's log.
     oom_kills
-        Processes the kernel has killed for want of memory during the attempt.
+        Processes that the kernel has killed during the attempt because memory ran out.
     """
     if status >= 0:
         summary = f"exited with status {status} before it returned a result"
@@ -155,7 +158,7 @@ def from_exit(
         summary = "was killed by the kernel: the node ran out of memory"
     elif -status == signal.SIGTERM:
         outcome = Outcome.PREEMPTED
-        summary = f"was asked to end by somebody else ({name})"
+        summary = f"was ended by {name} from outside ScaleLab"
     elif -status == signal.SIGABRT and _HOST_MEMORY.search(_tail(log)):
         outcome = _host_memory_outcome(device_type)
         summary = f"ran out of memory and aborted ({name})"
@@ -165,7 +168,7 @@ def from_exit(
 
 
 def first_cause(failures: Sequence[RankFailure]) -> RankFailure:
-    """Return the earliest failure that is not the echo of another, if there is one."""
+    """Return the earliest failure that is no echo, or the earliest where all are."""
     causes = [failure for failure in failures if not failure.is_echo]
     return min(causes or failures, key=lambda failure: failure.at_s)
 
@@ -189,16 +192,17 @@ def merge(
     """Return the result of an attempt from those of its nodes, node 0's first.
 
     A node that lost its peers reports a connection error, a stall or a cancellation;
-    that where it began reports why. Measurements are node 0's, hosts are everybody's,
-    reasons that make the attempt unfit for a fit are united.
+    the node where the failure began reports the cause, which is returned. Measurements
+    are those of node 0, hosts those of all nodes, reasons for exclusion from fits are
+    united.
 
     Parameters
     ----------
     results
         One per node.
     first_decides
-        Once node 0 has measured, the others are stopped, and it does not matter how
-        they end: so it is with commands.
+        Return node 0's result as soon as it has measured. The driver then stops the
+        other nodes, and how they end does not matter: this is so for commands.
     """
     decided = first_decides and results[0].outcome.is_measurement
     heard = results[:1] if decided else results
@@ -225,14 +229,14 @@ def _rank_of(outcome: Outcome) -> int:
 
 
 def _wrote_its_stack(result: AttemptResult) -> bool:
-    """Tell whether the rank to blame could; one that waits for another can."""
+    """Tell whether the blamed rank wrote its stack: a rank that only waits does."""
     return f"Stack of rank {result.rank}:" in (result.traceback or "")
 
 
 def _naming_the_halted(
     stall: AttemptResult, results: Sequence[AttemptResult]
 ) -> AttemptResult:
-    """Put the blame on the halted rank that a cancelled node has named, if one has."""
+    """Blame the stopped rank that a cancelled node has named, if there is one."""
     for each in results:
         if each.outcome is Outcome.CANCELLED and each.rank is not None:
             reason = f"{stall.reason}, {each.traceback}"
@@ -253,7 +257,7 @@ def _meaning(error: BaseException, device_type: str) -> Outcome:
 
 
 def meaning_of_text(text: str, device_type: str) -> Outcome:
-    """Return what the last words of a program mean for its attempt."""
+    """Return the outcome that the last output of a program stands for."""
     if _DEVICE_MEMORY.search(text):
         return Outcome.OUT_OF_MEMORY
     if _HOST_MEMORY.search(text):
@@ -275,7 +279,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def after_oom_kills(failure: RankFailure, oom_kills: int) -> RankFailure:
-    """Correct the meaning of a rank whose loader worker the kernel has killed."""
+    """Return the failure as out of memory if the kernel killed a loader worker."""
     if oom_kills > 0 and _LOADER_KILLED.search(failure.traceback or ""):
         return replace(failure, outcome=Outcome.HOST_OUT_OF_MEMORY)
     return failure

@@ -217,7 +217,7 @@ def test_timeout_ends_the_attempt(agent, make_spec):
     spec = make_spec("train", timeout_s=1)
     result = agent.run(spec, 0, None)
     assert result.outcome is Outcome.TIMED_OUT
-    assert result.reason == "not done after timeout_s=1 s"
+    assert result.reason == "did not end within timeout_s=1 s"
     assert not is_running(read_pid(spec, "rank-0"))
 
 
@@ -327,7 +327,7 @@ def test_rendezvous_on_a_foreign_address_is_an_error():
             {"kind": "failed", "failure": {"summary": "raised OSError: no port"}},
             "no port",
         ),
-        (None, "the rank server has gone"),
+        (None, "the rank server has ended"),
     ],
 )
 def test_store_that_is_not_served_is_an_error(monkeypatch, word, error):

@@ -1,10 +1,10 @@
-"""Keeps a command company, so that nothing it has started outlives it.
+"""The command supervisor: a process that ends everything a command has started.
 
-A program starts processes in sessions and groups of their own: ``torchrun`` does so
-with its ranks, shells and daemons do. A signal to its group does not reach them, and
-when it dies they belong to nobody. Hence a small process between the rank server and
-the program, which adopts such orphans and ends them: when the program ends, and when
-the server dies.
+A program may start processes in sessions and process groups of their own: ``torchrun``
+does so with its ranks, and so do shells and daemons. A signal to the program's group
+does not reach them, and when the program dies they have no parent. So a small process
+stands between the rank server and the program. It becomes the parent of such orphans
+and kills them when the program ends and when the rank server dies.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ _SERVER_DIED = signal.SIGUSR2
 _HEARD = (signal.SIGCHLD, _SERVER_DIED)
 
 
-def keep(argv: tuple[str, ...], parent_pid: int) -> NoReturn:
-    """Run a program in this process's group, and end as it ends.
+def supervise_command(argv: tuple[str, ...], parent_pid: int) -> NoReturn:
+    """Run a program in this process's group, and exit with its exit status.
 
-    Call it in a process that leads a group. The program stays in the group, so that
-    signals to it reach the program; this process leaves, so that they do not reach it.
+    The calling process must lead a process group. The program stays in the group, so
+    that signals to the group reach it; this process leaves the group, so that they do
+    not reach the supervisor.
 
     Parameters
     ----------
@@ -41,10 +42,10 @@ def keep(argv: tuple[str, ...], parent_pid: int) -> NoReturn:
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
     adopt_orphans()
-    keeper_pid = os.getpid()
+    supervisor_pid = os.getpid()
     program_pid = os.fork()
     if program_pid == 0:
-        _become_program(argv, keeper_pid)
+        _become_program(argv, supervisor_pid)
     # Where the server is in another session, the group cannot be joined.
     with suppress(OSError):
         os.setpgid(0, os.getpgid(parent_pid))
@@ -54,9 +55,9 @@ def keep(argv: tuple[str, ...], parent_pid: int) -> NoReturn:
     _end_as(status)
 
 
-def _become_program(argv: tuple[str, ...], keeper_pid: int) -> NoReturn:
-    die_with_parent(keeper_pid)
-    # Python ignores them, and a program would inherit that.
+def _become_program(argv: tuple[str, ...], supervisor_pid: int) -> NoReturn:
+    die_with_parent(supervisor_pid)
+    # Python ignores these signals, and the program would inherit that.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
@@ -66,7 +67,7 @@ def _become_program(argv: tuple[str, ...], keeper_pid: int) -> NoReturn:
 def _wait(program_pid: int) -> int:
     """Return the exit status of the program; a signal is its negative number."""
     while signal.sigwait(_HEARD) != _SERVER_DIED:
-        # One signal may stand for several children; orphans are reaped by the way.
+        # One SIGCHLD may stand for several children, adopted orphans among them.
         with suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0] != 0:
                 if ended[0] == program_pid:
@@ -75,7 +76,7 @@ def _wait(program_pid: int) -> int:
 
 
 def _end_descendants() -> None:
-    """Kill all children until the last of those they leave behind has ended."""
+    """Kill all children, and then those that they leave behind, until none is left."""
     while pids := children():
         for pid in pids:
             with suppress(ProcessLookupError):
@@ -86,9 +87,9 @@ def _end_descendants() -> None:
 
 
 def _end_as(status: int) -> NoReturn:
-    """End with a status, or by the signal it stands for."""
+    """Exit with a status; a negative one is the signal to be killed by."""
     if status < 0:
-        # The program has left its core already, if it leaves any.
+        # A core file, if there is to be one, was written by the program.
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         with suppress(OSError):  # SIGKILL cannot be, and need not be, reset
             signal.signal(-status, signal.SIG_DFL)

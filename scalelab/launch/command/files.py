@@ -1,4 +1,4 @@
-"""Reads files as other processes write them, woken by the kernel."""
+"""Reading files while other processes write them: inotify, and whole lines."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class FileWatch:
-    """Tells when files change, by inotify; they and their folders need not exist yet.
+    """An inotify watch on files; they and their folders need not exist yet.
 
-    Only writers on this host are seen, on whatever file system.
+    The kernel reports only what processes of this host write, on any file system.
 
     Parameters
     ----------
     files
-        What to watch; their names are compared, not their content.
+        Paths to watch.
 
     Raises
     ------
@@ -74,10 +74,10 @@ class FileWatch:
                 yield self._directories[watch] / os.fsdecode(name)
 
     def _watch_nearest(self) -> None:
-        """Watch, of each file, the folder, or the nearest one above that exists."""
+        """Watch the folder of each file, or the nearest folder above that exists."""
         mask = _IN_MODIFY | _IN_MOVED_TO | _IN_CREATE
         for file in self._files:
-            # Once more after each watch: a folder may have been made meanwhile.
+            # A folder may have been made before the watch began: look again.
             while (nearest := _nearest(file)) not in self._directories.values():
                 watch = _libc.inotify_add_watch(
                     self.descriptor, os.fsencode(nearest), mask
@@ -104,15 +104,15 @@ def _refusal(call: str) -> LaunchError:
 
 
 class FollowedFile:
-    """The whole lines of a file, each once, as they come.
+    """Reads the complete lines of a growing file, each once.
 
-    A file that is not there yet is empty. One that was truncated or replaced is read
-    from its beginning. Of a line longer than a megabyte nothing is returned.
+    A file that does not exist yet counts as empty. A file that was truncated or
+    replaced is read from its beginning. Lines longer than a megabyte are left out.
 
     Parameters
     ----------
     path
-        The file; what it holds already when this is made is left out.
+        The file; lines that it holds already are left out.
     """
 
     def __init__(self, path: Path) -> None:
@@ -125,9 +125,9 @@ class FollowedFile:
             os.lseek(self._descriptor, 0, os.SEEK_END)
 
     def lines(self) -> Iterator[bytes]:
-        """Yield the lines that have been finished since the last call.
+        """Yield the lines that were completed since the last call.
 
-        Line feeds and carriage returns end a line: progress bars use these.
+        A line ends with a line feed, or with a carriage return as in progress bars.
         """
         self._keep_up()
         if self._descriptor is None:
@@ -155,7 +155,7 @@ class FollowedFile:
             self._partial, self._is_skipping = b"", True
 
     def _keep_up(self) -> None:
-        """Open the file that has the name now, if it is not the one that is open."""
+        """Open the file again where it was replaced, truncated or has appeared."""
         if self._descriptor is not None:
             if self._is_whole(self._descriptor):
                 return
@@ -164,7 +164,7 @@ class FollowedFile:
         self._descriptor = _opened(self.path)
 
     def _is_whole(self, descriptor: int) -> bool:
-        """Tell whether the open file still has its name and what was read of it."""
+        """Tell whether the open file was neither replaced nor truncated."""
         known = os.fstat(descriptor)
         try:
             found = self.path.stat()
@@ -175,7 +175,7 @@ class FollowedFile:
 
 
 def _opened(path: Path) -> int | None:
-    # A pipe without a writer must not hold the supervisor up.
+    # Opening a pipe without a writer would block the supervisor.
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
     try:
         return os.open(path, flags)

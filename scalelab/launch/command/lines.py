@@ -1,4 +1,4 @@
-"""What a command says about its steps: one report per line of JSON or of output."""
+"""Reports of a command: one for each line of JSON or of output that has a step."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _OWN = ("step", "samples", "t")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """One line of a command.
+    """What a command reported in one line.
 
     Parameters
     ----------
     step
-        Optimiser steps done; None on a line that belongs to the last step.
+        Optimiser steps done; None on a line that only adds metrics to the last step.
     samples
-        Training samples of all ranks seen so far; None where not said.
+        Training samples of all ranks so far; None where the line has none.
     t
-        Seconds on the command's own clock; None where not said.
+        Seconds by the command's own clock; None where the line has none.
     metrics
         Every other finite number on the line, by name.
     """
@@ -46,7 +46,7 @@ class LineReader(Protocol):
         ...
 
     def expectation(self) -> str:
-        """Say what a line should look like, as the object of "no line was"."""
+        """Return what a line should be, to follow the words "no line was"."""
         ...
 
 
@@ -73,7 +73,7 @@ class JsonLines:
         return _report({name: _number(value) for name, value in values.items()})
 
     def expectation(self) -> str:
-        """Say what a line should look like, as the object of "no line was"."""
+        """Return what a line should be, to follow the words "no line was"."""
         return 'a JSON object such as {"step": 10, "samples": 640}'
 
 
@@ -109,7 +109,7 @@ class RegexLines:
         return _report(found)
 
     def expectation(self) -> str:
-        """Say what a line should look like, as the object of "no line was"."""
+        """Return what a line should be, to follow the words "no line was"."""
         patterns = ", ".join(repr(pattern.pattern) for pattern in self._patterns)
         return f"matched by metrics.regex {patterns}"
 
@@ -139,7 +139,7 @@ def _number(value: Any) -> float | None:
 
 
 def _parsed(text: str) -> float | None:
-    """Read a number as people print it, thousands grouped or not."""
+    """Return a printed number, thousands grouped or not; None for other text."""
     text = text.strip()
     if _GROUPED.fullmatch(text):
         text = text.replace(",", "")
@@ -150,7 +150,7 @@ def _parsed(text: str) -> float | None:
 
 
 def _count(value: float | None) -> int | None:
-    """Return a whole number that is neither negative nor absurd."""
+    """Return the value as a count; None where it is not a whole number in range."""
     if value is None or not 0 <= value <= _MAX_COUNT or value != int(value):
         return None
     return int(value)

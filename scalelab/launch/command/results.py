@@ -1,4 +1,4 @@
-"""How a command's attempt ends, and what it measured."""
+"""The result of an attempt that ran a command: its outcome and measured columns."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from scalelab.training.probes.steady import MIN_STEPS
 
 
 def refused(error: SpecError) -> AttemptResult:
-    """Return the result of an attempt that finds the user's input wrong.
+    """Return the result of an attempt that was refused because of the user's input.
 
-    The last line of its traceback is the error, by which a sweep knows to stop.
+    A sweep stops at such a result: it knows it by the last line of the traceback.
     """
     text = "".join(traceback.format_exception_only(error)).strip()
     return AttemptResult(
@@ -33,10 +33,10 @@ def refused(error: SpecError) -> AttemptResult:
 def result_while_running(
     log: StepLog, trial: Trial, now_s: float
 ) -> AttemptResult | None:
-    """Return how the attempt ends if it is done by now, None while it is not.
+    """Return the result if the attempt has measured enough by now, else None.
 
-    A convergence trial gives up at the first step *beyond* its limit: the evaluation at
-    the limit itself comes after the step.
+    A convergence trial ends at the first step *beyond* its limit of samples, because
+    the evaluation at the limit itself is reported after the step.
     """
     if trial.kind is TrialKind.THROUGHPUT:
         return completed(log, trial) if log.is_precise(now_s) else None
@@ -49,16 +49,16 @@ def result_while_running(
 
 
 def result_at_exit(log: StepLog, trial: Trial, nothing_seen: str) -> AttemptResult:
-    """Return how the attempt ends now that its program has ended well.
+    """Return the result of an attempt whose program has exited with status 0.
 
     Parameters
     ----------
     log
-        What it reported.
+        The steps it has reported.
     trial
-        What it was to measure.
+        The trial it belongs to.
     nothing_seen
-        The reason of a failure if it reported no step.
+        The reason to give where it reported no step.
     """
     if log.last_step is None:
         return AttemptResult(outcome=Outcome.FAILED, reason=nothing_seen, rank=0)
@@ -113,7 +113,7 @@ def _at_end_of_training(log: StepLog, trial: Trial) -> AttemptResult:
 
 
 def _columns(log: StepLog, trial: Trial) -> dict[str, Any]:
-    """Return what was measured, by column.
+    """Return the measurements by column of the observations frame.
 
     A command does not say when it evaluates. So the time to the target includes the
     evaluations, and the step time of a trial that evaluates is left out: the laws of

@@ -1,4 +1,4 @@
-"""The steps a command has reported: their arithmetic and their times. No I/O.
+"""The steps that a command has reported: batch arithmetic and step times. No I/O.
 
 Reports come every step or every k steps. The time between two reports is divided by
 the steps between them; the statistics are of these means, because the steps inside one
@@ -25,22 +25,22 @@ _CHECK_INTERVAL_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """A report whose time is known: by the command's clock, or by its arrival."""
+    """A report with its time, by the command's own clock or by when it arrived."""
 
     step: int
     time_s: float
 
 
 class StepLog:
-    """What a command has said so far, checked line by line.
+    """The steps and metrics a command has reported so far, checked at every report.
 
     Parameters
     ----------
     trial
         Gives the batch arithmetic, the warm-up and the target.
     may_repeat
-        The same step may come twice, as in output of a progress bar; two ranks writing
-        to one file look like that, too.
+        Whether a step may be reported twice, as a progress bar does. Elsewhere that is
+        refused: two ranks may be writing to one file.
 
     Attributes
     ----------
@@ -52,8 +52,8 @@ class StepLog:
         When the target was first reached; None before. The time includes evaluations:
         a command does not say when it evaluates.
     ready_s
-        When the first step began, by the monotonic clock, as far as the pace of the
-        next ones tells; None before there is one.
+        When the first step began, by the monotonic clock, estimated from the duration
+        of the next steps; None before there are any.
     """
 
     def __init__(self, trial: Trial, *, may_repeat: bool) -> None:
@@ -118,9 +118,9 @@ class StepLog:
                 self._advance(report, now_s, max(steps))
 
     def rows(self, *, is_over: bool = False) -> list[dict[str, Any]]:
-        """Return what is new for the stream, and forget it.
+        """Return the rows for the stream that were not returned before.
 
-        Rows wait until two reports have shown when the first step began, or until the
+        There are none before two reports have shown when the first step began, or the
         command is over.
         """
         if self._began_s is None and not is_over:
@@ -244,7 +244,7 @@ class StepLog:
         return {"t": point.time_s, "step_time_s": seconds / num_steps}
 
     def _look_back(self, step_time_s: float) -> None:
-        """Find out when the first step began, by the pace of the next ones."""
+        """Estimate when the first step began, from the duration of the next steps."""
         assert self._first is not None
         first, arrived_s = self._first
         covered = self._num_seen_at(first.step)
@@ -280,7 +280,7 @@ class StepLog:
             )
 
     def _check_samples(self, report: Report) -> None:
-        """Hold the command's own count of samples against the batch arithmetic."""
+        """Refuse a count of samples that contradicts the batch arithmetic."""
         if report.samples is None:
             return
         assert report.step is not None

@@ -1,4 +1,4 @@
-"""What the end of a program means, from its exit status and the last of its log."""
+"""The outcome of a program that failed, from its exit status and its log."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _TRACEBACK_LENGTH = 20_000
 def from_command_exit(
     rank: int, at_s: float, status: int, device_type: str, log: Path, oom_kills: int
 ) -> RankFailure:
-    """Describe the end of a command's process; see `from_exit` for the parameters.
+    """Describe the failed exit of a command's process; see `from_exit`.
 
-    A port that somebody else holds is nothing the trial is to blame for: it counts as a
-    failure of the node, which is tried again in a new attempt.
+    A port that another program holds is no fault of the trial: it counts as a failure
+    of the node, and the trial runs again in a new attempt.
     """
     failure = from_exit(rank, at_s, status, device_type, log, oom_kills)
     if failure.outcome is not Outcome.FAILED:
@@ -58,9 +58,9 @@ def from_command_exit(
 
 
 def last_traceback(text: str) -> str | None:
-    """Return the last Python traceback in a log, with those it was raised from.
+    """Return the last Python traceback in a log, with the exceptions that caused it.
 
-    That of a launcher, which only says that a rank it started has failed, counts only
+    A launcher's traceback, which only says that a rank has failed, is returned only
     where there is no other.
     """
     tracebacks = list(_tracebacks(text.splitlines()))
@@ -95,7 +95,7 @@ def _end(lines: list[str], start: int, following: int | None) -> int:
 
 
 def _messages(found: str) -> str:
-    """Return what the exceptions say, without the frames, which quote any source."""
+    """Return the messages of the exceptions without the frames, which quote source."""
     lines = found.splitlines()
     return "\n".join(line for line in lines if line[:1] not in ("", " "))
 
@@ -112,5 +112,5 @@ def _summary(status: int, otherwise: str, headline: str | None) -> str:
 
 
 def _was_killed(status: int, text: str) -> bool:
-    # A shell or a launcher tells of the signal that ended what it started.
+    # A shell or launcher reports the signal by its exit status or in its output.
     return status == 128 + signal.SIGKILL or bool(_KILLED.search(text[-_LAST_WORDS:]))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from scalelab.launch import rendezvous
-from scalelab.launch.command.command_supervisor import keep
+from scalelab.launch.command.command_supervisor import supervise_command
 from scalelab.launch.process_tree import die_with_parent
 from scalelab.launch.protocol import (
     CommandTask,
@@ -27,14 +27,14 @@ _OOM_SCORE = "500"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FreshInterpreter:
-    """How a rank starts that cannot be a fork of the server.
+    """How to start a rank in a new interpreter, where it cannot be a fork.
 
     Parameters
     ----------
     argv
         Its command line.
     reason
-        Why it cannot.
+        Why it cannot be a fork of the rank server.
     """
 
     argv: tuple[str, ...]
@@ -49,29 +49,29 @@ def become(
     parent_pid: int,
     fresh: FreshInterpreter | None,
 ) -> NoReturn:
-    """Turn a newly forked process into what was asked for; it never returns.
+    """Run the task of a newly forked process in it; this never returns.
 
     Parameters
     ----------
     process
-        What was asked for.
+        The request for the process.
     channel
-        The attempt's channel, the server's end.
+        The server's end of the attempt's channel.
     board
         Descriptor of the attempt's progress board.
     parent_pid
         The server's process id.
     fresh
-        A rank's own interpreter, where it needs one.
+        How to start a rank that needs a new interpreter; None: it stays a fork.
     """
     status = 1
     try:
         os.setpgid(0, 0)
         die_with_parent(parent_pid)
-        _settle(process, channel)
+        _prepare(process, channel)
         match process.task:
             case CommandTask(argv=argv):
-                keep(argv, parent_pid)
+                supervise_command(argv, parent_pid)
             case RankTask() if fresh is not None:
                 os.write(2, f"scalelab: not forked: {fresh.reason}\n".encode())
                 os.execv(fresh.argv[0], fresh.argv)
@@ -90,10 +90,10 @@ def become(
         os._exit(status)
 
 
-def _settle(process: ProcessRequest, channel: socket.socket) -> None:
+def _prepare(process: ProcessRequest, channel: socket.socket) -> None:
     """Give the process its environment, log, working directory and cores."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    # Where memory runs out, a rank shall go, not its server or the node's agent.
+    # The kernel kills this process first where memory runs out, not server or agent.
     Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
     os.environ.update(process.env)
     with open(os.devnull) as nothing:
@@ -122,9 +122,9 @@ def fresh_interpreter(
     request, channel, board
         Descriptors the rank inherits.
     index
-        Which of the processes of the request it is.
+        The index of the rank among the processes of the request.
     reason
-        Why it needs one.
+        Why it cannot be a fork.
     """
     for descriptor in (request, channel, board):
         os.set_inheritable(descriptor, True)

@@ -1,4 +1,4 @@
-"""A rank of a built-in or user-written workload, in a process forked for it."""
+"""A rank of a built-in or user-written workload, in a process of its own."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from scalelab.training.context import RankIdentity
 def run_rank(
     process: ProcessRequest, task: RankTask, channel: socket.socket, board: int
 ) -> int:
-    """Call the rank's entry and send its verdict; return the exit status."""
+    """Call the rank's entry, send its result to the agent, return the exit status."""
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     faulthandler.enable(2)
     faulthandler.register(STACK_DUMP_SIGNAL, 2)

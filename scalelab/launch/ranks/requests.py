@@ -1,4 +1,4 @@
-"""The processes that one node starts for an attempt."""
+"""The rank processes that one node starts for an attempt of a workload."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def rank_requests(
 
 
 def cores_of(spec: AttemptSpec, device_id: str) -> tuple[int, ...]:
-    """Return the cores a rank on this device is pinned to; empty: any."""
+    """Return the cores that a rank on this device is pinned to; empty: not pinned."""
     # The ranks of an emulated machine only wait, and may be many times the cores.
     if spec.device_type != "cpu" or spec.trial.workload == "emulated":
         return ()

@@ -1,7 +1,8 @@
-"""The fork server of a node: modules imported once, CUDA untouched, one thread.
+"""The rank server: the process of a node that forks the ranks of attempts.
 
-A rank forked from it starts about fifty times faster than a new interpreter. The server
-has one thread and has run no parallel operation when it forks: a parent that ever ran
+It has imported torch and the workload's modules, so a rank forked from it starts about
+fifty times faster than a new interpreter. It never initialises CUDA. The server has one
+thread and has run no parallel operation when it forks: a parent that ever ran
 a two-thread torch operation makes its children hang.
 """
 
@@ -44,7 +45,7 @@ from scalelab.launch.ranks import forked
 
 @dataclass(slots=True)
 class _Attempt:
-    """The processes of one launch request, and who wants to hear of them."""
+    """The processes of one launch request, and the channel to the agent."""
 
     channel: socket.socket
     pids: set[int] = field(default_factory=set)
@@ -59,13 +60,13 @@ class _Child:
 
 
 class RankServer:
-    """Forks, watches and reaps the processes that one agent asks for.
+    """Forks the processes that one agent asks for, and reports how they end.
 
     Parameters
     ----------
     control
-        Where the agent's requests come from; the server ends when it is closed and no
-        process is left.
+        The socket on which the agent sends requests. The server ends when the agent has
+        closed it and no process is left.
     """
 
     def __init__(self, control: socket.socket) -> None:
@@ -75,10 +76,10 @@ class RankServer:
         self._selector.register(control, selectors.EVENT_READ, self._on_control)
 
     def serve(self) -> None:
-        """Serve until the agent has no more use for this server."""
+        """Serve until the control socket is closed and no process is left."""
         while self._control is not None or self._children:
             for key, _ in self._selector.select():
-                # An earlier event of the same batch may have ended this one's source.
+                # An earlier event of the batch may have unregistered this descriptor.
                 if key.fd in self._selector.get_map():
                     key.data()
 
@@ -117,7 +118,7 @@ class RankServer:
                     self._leave(attempt, process, board, parent_pid, fresh)
                 finally:
                     os._exit(1)
-            # Both sides set the group: neither may run ahead of the other.
+            # Parent and child both set it: whichever runs first, the group exists.
             with suppress(OSError):
                 os.setpgid(pid, pid)
             self._adopt(attempt, pid, process.rank)
@@ -130,7 +131,7 @@ class RankServer:
         parent_pid: int,
         fresh: tuple[int, int, str] | None,
     ) -> None:
-        """Stop being a server, in the child."""
+        """Run a task in the forked child, which gives up all that was the server's."""
         for key in list(self._selector.get_map().values()):
             os.close(key.fd)
         self._selector.close()
@@ -159,7 +160,7 @@ class RankServer:
         _tell(attempt, message, [child.descriptor])
 
     def _on_exit(self, child: _Child) -> None:
-        # The dead leader keeps the group's number until it is reaped.
+        # The group's number cannot be reused before its dead leader is reaped.
         signal_group(child.pid, signal.SIGKILL)
         _, status = os.waitpid(child.pid, 0)
         reap(-child.pid)
@@ -181,8 +182,8 @@ class RankServer:
             self._forget(child.attempt)
 
     def _on_channel(self, attempt: _Attempt) -> None:
-        """End an attempt that its agent has given up."""
-        # Only the channel's end makes it readable: agents say nothing on it.
+        """Kill the processes of an attempt whose agent has closed the channel."""
+        # Agents send nothing on it: it is readable only because it was closed.
         self._selector.unregister(attempt.channel)
         for pid in attempt.pids:
             signal_group(pid, signal.SIGKILL)
@@ -200,13 +201,13 @@ def _bound(handler: Callable[[Any], None], argument: object) -> Callable[[], Non
 def _tell(
     attempt: _Attempt, message: dict[str, Any], descriptors: Sequence[int] = ()
 ) -> None:
-    # An agent that has closed its end wants to hear nothing.
+    # The agent may have closed its end.
     with suppress(BrokenPipeError, ConnectionResetError):
         send(attempt.channel, message, descriptors)
 
 
 def end_orphans() -> None:
-    """Kill processes that ranks left behind outside of their process groups."""
+    """Kill orphans of ranks that had left the process groups of their ranks."""
     for pid in children():
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -214,7 +215,7 @@ def end_orphans() -> None:
 
 
 def must_not_fork() -> str | None:
-    """Say why a rank cannot be a fork of this process; None when it can."""
+    """Return why a rank cannot be a fork of this process; None where it can."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         return "a preloaded module has initialised CUDA"
@@ -224,10 +225,10 @@ def must_not_fork() -> str | None:
 
 
 def preload(modules: Sequence[str]) -> None:
-    """Import modules for every rank to inherit.
+    """Import modules that every forked rank then has.
 
-    One that fails is left to the rank that needs it: there the error has a trial to
-    belong to, and a log to stand in.
+    An error is only printed here. The rank that needs the module raises it again, and
+    there it is recorded with the trial.
     """
     for module in modules:
         try:
@@ -237,7 +238,9 @@ def preload(modules: Sequence[str]) -> None:
 
 
 def watched_files() -> dict[str, int]:
-    """Return the files of all imported modules that are neither Python's nor installed.
+    """Return the source files of imported modules that may change during a sweep.
+
+    Left out are those of Python's library and of installed packages.
 
     Returns
     -------
@@ -260,7 +263,7 @@ def watched_files() -> dict[str, int]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the rank server that an agent has started."""
+    """Run a rank server, with the descriptors that its agent has passed on."""
     parser = ArgumentParser(prog="python -m scalelab.launch.ranks.server")
     parser.add_argument("--control", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
@@ -268,7 +271,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--preload", nargs="*", default=[])
     given = parser.parse_args(arguments)
     die_with_parent(given.parent)
-    # A batch system asks every process of a job to end; the agent decides what follows.
+    # A batch system sends SIGTERM to every process of a job; the agent decides.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     adopt_orphans()
     if given.ranks:

@@ -1,4 +1,4 @@
-"""The rank servers of a node, as its agent sees them. Imports no torch."""
+"""The rank servers of a node, started and watched by its agent without torch."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from scalelab.launch.verdict import last_lines
 # Importing torch from a busy network file system has been seen to take minutes.
 _READY_PATIENCE_S = 600.0
 _EXIT_PATIENCE_S = 10.0
-# They tell programs that they are a task of an MPI, Slurm or torchrun launch, which a
-# rank is not, or bind them to the cores of the batch script.
+# These variables would tell a rank that it is a task of an MPI, Slurm or torchrun
+# launch, which it is not, or bind it to the cores of the batch script.
 _FOREIGN_LAUNCH = (
     "PMI",
     "OMPI_",
@@ -81,20 +81,20 @@ def server_environment(
 
 
 class ServerProcess:
-    """One rank server.
+    """A rank server in a process of its own.
 
-    It dies with the *thread* that makes this object; see :class:`ServerKeeper`.
+    The server dies with the *thread* that makes this object; see :class:`ServerKeeper`.
 
     Parameters
     ----------
     preload
-        Modules it imports before it forks.
+        Modules that it imports before it forks.
     search_path
         Directories put first on its ``sys.path``.
     log
-        File for what it has to say.
+        File for its standard output and error.
     has_ranks
-        It forks ranks, and imports torch for them, not commands alone.
+        Whether it imports torch: for the ranks of workloads, and for stores.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class ServerProcess:
         self.descriptor = os.pidfd_open(self.pid)
 
     def wait_until_ready(self) -> None:
-        """Wait until the server has imported everything.
+        """Wait until the server has imported its modules.
 
         Raises
         ------
@@ -142,7 +142,7 @@ class ServerProcess:
         if not descriptors:
             raise LaunchError(
                 f"The rank server did not start ({message or 'it ended'}): "
-                f"{last_lines(self._log) or 'it said nothing'}. Run "
+                f"{last_lines(self._log) or 'its log is empty'}. Run "
                 f"{sys.executable} -c 'import torch.distributed' on that node."
             )
         with os.fdopen(descriptors[0], "rb") as file:
@@ -156,7 +156,7 @@ class ServerProcess:
 
     @property
     def is_current(self) -> bool:
-        """Whether the files it has imported are still the same."""
+        """Whether the source files of its modules are unchanged."""
         try:
             return all(
                 os.stat(path).st_mtime_ns == modified_ns
@@ -171,7 +171,7 @@ class ServerProcess:
         Raises
         ------
         LaunchError
-            If the server has gone.
+            If the server has ended.
         """
         near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         content = request.to_memory()
@@ -182,7 +182,7 @@ class ServerProcess:
         except OSError as error:
             near.close()
             raise LaunchError(
-                f"The rank server (process {self.pid}) has gone: {error}."
+                f"The rank server (process {self.pid}) has ended: {error}."
             ) from error
         finally:
             far.close()
@@ -190,7 +190,7 @@ class ServerProcess:
         return near
 
     def explain_death(self) -> str:
-        """Say in a clause how the server ended."""
+        """Return a clause that says how the server ended."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_EXIT_PATIENCE_S)
         said = last_lines(self._log)
@@ -200,12 +200,12 @@ class ServerProcess:
         )
 
     def retire(self) -> None:
-        """Let the server end once its last process has ended."""
+        """Tell the server to end once its last process has ended."""
         with self._lock:
             self._control.close()
 
     def close(self) -> None:
-        """End the server and everything that it has started."""
+        """End the server and every process that it has started."""
         self.retire()
         try:
             self._process.wait(_EXIT_PATIENCE_S)
@@ -216,18 +216,18 @@ class ServerProcess:
 
 
 class ServerKeeper:
-    """Keeps one up-to-date rank server running.
+    """Keeps one rank server running whose modules are up to date.
 
-    Servers are started by a thread that lives as long as the keeper, because the kernel
-    kills them when the thread that started them ends. A server whose preloaded files
-    have changed is replaced, and goes when its last rank has ended.
+    All servers are started by one thread, which lives as long as this object: the
+    kernel kills a server when the thread that started it ends. A server whose preloaded
+    files have changed is replaced; it ends when its last rank has ended.
 
     Parameters
     ----------
     preload, search_path, has_ranks
         As in :class:`ServerProcess`.
     directory
-        Where the servers' log lies.
+        Directory for the servers' log.
     """
 
     def __init__(
@@ -250,12 +250,12 @@ class ServerKeeper:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="scalelab-servers")
 
     def current(self) -> ServerProcess:
-        """Return a server that is alive and up to date, starting one where needed.
+        """Return a server that runs and is up to date; start one where there is none.
 
         Raises
         ------
         LaunchError
-            If none can be started.
+            If no server can be started.
         """
         with self._lock:
             if self._servers:

@@ -318,11 +318,11 @@ def test_timeout_says_that_nothing_was_reported(agent, tmp_path):
     spec = command_spec(tmp_path, "import time; time.sleep(600)", timeout_s=0.5)
     result = run(agent, spec)
     assert result.outcome is Outcome.TIMED_OUT
-    assert "not done after timeout_s=0.5 s. The program reported no step" in (
+    assert "did not end within timeout_s=0.5 s. The program reported no step" in (
         result.reason
     )
     spec = command_spec(tmp_path / "2", TICKER, timeout_s=1, steps=10**6)
-    assert run(agent, spec).reason == "not done after timeout_s=1 s"
+    assert run(agent, spec).reason == "did not end within timeout_s=1 s"
 
 
 def test_early_exit_says_how_many_steps_there_were(agent, tmp_path):
@@ -387,7 +387,7 @@ def test_nothing_a_command_started_is_left(agent, start, tmp_path):
     assert not any(map(is_running, of_lasting))
 
 
-@pytest.mark.parametrize("member", ["rank-0", "keeper"])
+@pytest.mark.parametrize("member", ["rank-0", "supervisor"])
 def test_nothing_is_left_when_a_process_is_killed(start, tmp_path, member):
     spec = command_spec(tmp_path, FAMILY, steps=10**6)
     attempt = start(spec)

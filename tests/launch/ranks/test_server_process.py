@@ -51,7 +51,7 @@ def test_server_that_is_not_ready_in_time_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(server_process, "_READY_PATIENCE_S", 0.01)
     monkeypatch.setattr(server_process, "_EXIT_PATIENCE_S", 0.01)
     keeper = ServerKeeper((), (), tmp_path)
-    with pytest.raises(LaunchError, match=r"timed out.*it said nothing"):
+    with pytest.raises(LaunchError, match=r"timed out.*its log is empty"):
         keeper.current()
     keeper.close()
 
@@ -64,7 +64,7 @@ def test_request_to_a_dead_server_is_an_error(tmp_path):
     assert "ended with status -9" in server.explain_death()
     board = ProgressBoard(1)
     with pytest.raises(
-        LaunchError, match=rf"The rank server \(process {server.pid}\) has gone: "
+        LaunchError, match=rf"The rank server \(process {server.pid}\) has ended: "
     ):
         server.launch(LaunchRequest(processes=()), board)
     board.close()
