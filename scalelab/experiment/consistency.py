@@ -11,7 +11,11 @@ from scalelab.experiment.keys import ExperimentKeys
 from scalelab.experiment.program import BUILT_IN_WORKLOADS
 from scalelab.experiment.sections import Metrics, WorkloadChoice
 from scalelab.experiment.trial import TrialKind
-from scalelab.inputs.placeholders import PLACEHOLDERS, placeholders_in
+from scalelab.inputs.placeholders import (
+    PLACEHOLDERS,
+    TRIAL_PLACEHOLDERS,
+    placeholders_in,
+)
 from scalelab.inputs.problems import one_of, shown
 
 PARALLELISM = ("ddp",)
@@ -93,7 +97,7 @@ def _check_command(experiment: ExperimentKeys) -> None:
                     f"{one_of(valid, placeholder)}"
                 )
     for axis in experiment.options:
-        if axis in PLACEHOLDERS:
+        if axis in TRIAL_PLACEHOLDERS:
             raise SpecError(
                 f"options.{axis} is a placeholder of its own. Rename the axis, or use "
                 "the experiment's own key."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-PLACEHOLDERS: Mapping[str, str] = {
+TRIAL_PLACEHOLDERS: Mapping[str, str] = {
     "local_batch_size": "samples per rank per forward pass",
     "global_batch_size": "samples per optimiser step over all ranks",
     "batch_size_per_node": "samples per forward pass over the ranks of a node",
@@ -16,11 +16,6 @@ PLACEHOLDERS: Mapping[str, str] = {
     "world_size": "ranks in all",
     "num_nodes": "nodes",
     "gpus_per_node": "ranks on a node",
-    "rank": "number of the process among all, from 0",
-    "local_rank": "number of the process on its node, from 0",
-    "node_rank": "number of the node, from 0",
-    "master_addr": "address on the first node where the processes meet",
-    "master_port": "its port",
     "parallelism": "ddp, ...",
     "precision": "fp32, bf16 or fp16",
     "seed": "seed of the trial",
@@ -28,6 +23,17 @@ PLACEHOLDERS: Mapping[str, str] = {
     "trial_id": "hash of the configuration",
     "trial_dir": "the attempt's own directory",
 }
+"""What every process of a trial reads alike; an axis must not have such a name."""
+PROCESS_PLACEHOLDERS: Mapping[str, str] = {
+    "rank": "number of the process among all, from 0",
+    "local_rank": "number of the process on its node, from 0",
+    "node_rank": "number of the node, from 0",
+    "master_addr": "address on the first node where the processes meet",
+    "master_port": "its port",
+}
+"""What differs between processes; an axis under ``options`` of the name is meant first,
+since ``rank`` is also a size of low-rank adapters."""
+PLACEHOLDERS: Mapping[str, str] = {**TRIAL_PLACEHOLDERS, **PROCESS_PLACEHOLDERS}
 """Placeholders every command may use; each axis under ``options`` is one more."""
 
 _PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)

@@ -157,7 +157,8 @@ class CommandAttempt:
         shared: Mapping[str, str],
     ) -> ProcessRequest:
         spec, program = self.spec, self.program
-        values = {**self.values, **process.placeholders}
+        # An axis of the experiment may have one of these names; then it is meant.
+        values = {**process.placeholders, **self.values}
         metrics_file = self.metrics_file if process.rank == 0 else None
         env = {
             **shared,

@@ -214,3 +214,15 @@ def test_executable_file_of_the_code_can_be_run(tmp_path):
     script.write_text("#!/bin/sh\n")
     script.chmod(0o755)
     assert argv(command_spec(tmp_path, command="./train.sh -x")) == ("./train.sh", "-x")
+
+
+def test_an_axis_that_is_called_as_a_placeholder_of_a_process_is_meant(
+    tmp_path: Path,
+) -> None:
+    spec = command_spec(tmp_path, command="python {rank} {local_rank}", ranks=2, rank=8)
+    assert [request.task.argv for request in requests(spec)] == [
+        ("python", "8", "0"),
+        ("python", "8", "1"),
+    ]
+    assert {request.env["SCALELAB_RANK"] for request in requests(spec)} == {"8"}
+    assert [request.env["RANK"] for request in requests(spec)] == ["0", "1"]
