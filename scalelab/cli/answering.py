@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from scalelab.errors import FitError, SpecError
-    from scalelab.recommend.answer.recommendation import Recommendation
+    from scalelab.session import Recommendation
 
 PIPE_WIDTH = 100
 MAX_WIDTH = 100
@@ -25,20 +25,21 @@ def width() -> int:
     return min(shutil.get_terminal_size().columns, MAX_WIDTH)
 
 
-def print_answer(found: Recommendation | FitError | SpecError) -> None:
+def print_answer(
+    found: Recommendation | FitError | SpecError, *, explain: bool = False
+) -> None:
     """Print the recommendation, or why there is none."""
-    from scalelab.recommend.answer.text import answer_text
+    from scalelab.session import answer_text
 
     if isinstance(found, Exception):
         typer.echo(f"No recommendation: {found}", err=True)
     else:
-        typer.echo(answer_text(found, width()))
+        typer.echo(answer_text(found, width(), explain=explain))
 
 
 def print_steadiness(observations: pd.DataFrame) -> None:
-    """Print what canaries say of the machine, where that is worth saying."""
-    from scalelab.recommend.prediction.steadiness import steadiness
+    """Print whether the machine slowed down, where control trials say something."""
+    from scalelab.session import steadiness_sentences
 
-    found = steadiness(observations)
-    for line in found.sentences if found else ():
+    for line in steadiness_sentences(observations):
         typer.echo(line)

@@ -16,7 +16,7 @@ def run(
     ] = None,
 ) -> None:
     """Obtain a data set that a built-in workload needs."""
-    from scalelab.training.workloads.cifar10 import obtain
+    from scalelab.session import obtain_data
 
-    where = obtain(name, directory or Path("data") / name)
+    where = obtain_data(name, directory)
     typer.echo(f"{name} is in {where}")

@@ -23,16 +23,18 @@ import typer
 from scalelab._version import __version__
 from scalelab.cli.wording import one_line
 from scalelab.errors import ScaleLabError
+from scalelab.kinds.resources import RESOURCES
 
 INTERRUPTED, READER_LEFT = 130, 141
 AGAIN_AFTER_S = 0.01
+RECOMMEND = "recommend"
 
 COMMANDS = {
     "sweep": "Run, continue or extend a sweep, then recommend.",
     "plan": "Show what a sweep would run, and what it would cost.",
     "stop": "Stop a run's sweep, wherever its driver is.",
     "status": "Show what a run has done, and what is missing.",
-    "recommend": "Answer: which allocation, batch size and learning-rate rule.",
+    RECOMMEND: "Answer: which allocation, batch size and learning-rate rule.",
     "report": "Write the run's report: one self-contained HTML file.",
     "import": "Read a table of somebody's measurements as a run.",
     "data": "Obtain a data set that a built-in workload needs.",
@@ -47,8 +49,16 @@ GROUPS = {"site": "Write a profile of the cluster that this machine belongs to."
 UsageError: type[Any] = typer.BadParameter.__mro__[1]
 
 
-def build_app() -> typer.Typer:
-    """Return the application with every command."""
+def build_app(asked: str = "") -> typer.Typer:
+    """Return the application with every command.
+
+    Parameters
+    ----------
+    asked
+        The command that is to run. Resources of installed distributions become options
+        of ``recommend`` only where that is it: to look through distributions takes
+        longer than all other commands need to begin.
+    """
     app = typer.Typer(
         name="scalelab",
         help="How many GPUs should this training job use? Measure, fit, recommend.",
@@ -60,7 +70,11 @@ def build_app() -> typer.Typer:
     app.callback()(_options)
     for name, summary in COMMANDS.items():
         module = import_module(f"scalelab.cli.{name}_command")
-        app.command(name, short_help=summary)(module.run)
+        command = module.run
+        if name == RECOMMEND:
+            resources = RESOURCES if asked == name else RESOURCES.built_in
+            command = module.with_limits(resources)
+        app.command(name, short_help=summary)(command)
     for name, summary in GROUPS.items():
         module = import_module(f"scalelab.cli.{name}_command")
         app.add_typer(module.app, name=name, short_help=summary)
@@ -93,7 +107,7 @@ def run(arguments: Sequence[str]) -> int:
         If the reader of standard output or error left.
     """
     try:
-        command = typer.main.get_command(build_app())
+        command = typer.main.get_command(build_app(*arguments[:1]))
         with command.make_context("scalelab", list(arguments) or ["--help"]) as context:
             command.invoke(context)
     except typer.Exit as ended:
@@ -114,7 +128,7 @@ def main() -> NoReturn:
 
 def recommend_resources() -> NoReturn:
     """Run ``recommend-resources``, the same as ``scalelab recommend``, and exit."""
-    sys.exit(_run_in_pipe(["recommend", *sys.argv[1:]]))
+    sys.exit(_run_in_pipe([RECOMMEND, *sys.argv[1:]]))
 
 
 def _run_in_pipe(arguments: Sequence[str]) -> int:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from scalelab.cli.answering import print_answer, width
+from scalelab.cli.answering import print_answer
 
 if TYPE_CHECKING:
-    from scalelab.recommend.answer.recommendation import Recommendation
-    from scalelab.session import Run
+    from scalelab.kinds.resources import Resource
 
 NOTHING_MEETS = 4
 MAX_COUNT = 1_000_000
@@ -24,15 +25,6 @@ def run(
     run_directory: Annotated[
         Path, typer.Argument(metavar="RUN", help="Directory of the run.")
     ],
-    max_time: Annotated[
-        str | None, typer.Option(metavar="4h", help="Limit: the deadline.")
-    ] = None,
-    max_gpu_hours: Annotated[
-        str | None, typer.Option(metavar="50gpu-h", help="Limit: device time.")
-    ] = None,
-    max_cost: Annotated[
-        str | None, typer.Option(metavar="20usd", help="Limit: money; needs a price.")
-    ] = None,
     price: Annotated[
         str | None,
         typer.Option(
@@ -103,6 +95,7 @@ def run(
             metavar="NAME", help="With --sbatch: the site to ask, not the run's."
         ),
     ] = None,
+    **limits: str | None,
 ) -> None:
     """Answer: which allocation, batch size and learning-rate rule.
 
@@ -110,7 +103,7 @@ def run(
     """
     from scalelab.cli.import_command import pairs
     from scalelab.errors import SpecError
-    from scalelab.inputs.quantities import parse_gpu_hours, parse_usd
+    from scalelab.inputs.quantities import parse_usd
     from scalelab.session import load
 
     if site is not None and not sbatch:
@@ -126,9 +119,6 @@ def run(
     }
     found = load(run_directory)
     answer = found.recommend(
-        max_time=max_time,
-        max_gpu_hours=_read(parse_gpu_hours, max_gpu_hours),
-        max_cost_usd=_read(parse_usd, max_cost),
         price_per_gpu_hour_usd=_read(parse_usd, price),
         target=target,
         confidence=confidence,
@@ -137,32 +127,42 @@ def run(
         select=pairs("--select", select or []),
         law=law,
         learn_from=learn_from or [],
+        **limits,
     )
-    _print(found, answer, as_json=as_json, explain=explain, sbatch=sbatch, site=site)
-    if not answer.meets_constraints:
-        raise typer.Exit(NOTHING_MEETS)
-
-
-def _print(
-    found: Run,
-    answer: Recommendation,
-    *,
-    as_json: bool,
-    explain: bool,
-    sbatch: bool,
-    site: str | None,
-) -> None:
-    from scalelab.recommend.answer.text import explain_text
-
     if as_json:
         typer.echo(json.dumps(answer.to_json(), indent=2, allow_nan=False))
     elif sbatch:
         typer.echo(found.job_script(answer, site), nl=False)
     else:
-        print_answer(answer)
-        if explain:
-            typer.echo()
-            typer.echo(explain_text(answer, width()))
+        print_answer(answer, explain=explain)
+    if not answer.meets_constraints:
+        raise typer.Exit(NOTHING_MEETS)
+
+
+def with_limits(resources: Iterable[Resource]) -> Callable[..., None]:
+    """Return the command with an option that limits each of these resources."""
+    own = inspect.signature(run, eval_str=True)
+    (directory, *rest) = own.parameters.values()
+    options = [
+        inspect.Parameter(
+            resource.limit,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[
+                str | None, typer.Option(metavar=resource.example, help=resource.help)
+            ],
+        )
+        for resource in resources
+    ]
+    named = [each.replace(kind=each.KEYWORD_ONLY) for each in rest[:-1]]
+
+    @functools.wraps(run)
+    def command(**values: Any) -> None:
+        run(**values)
+
+    parameters = [directory.replace(kind=directory.KEYWORD_ONLY), *options, *named]
+    command.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return command
 
 
 def _read(parse: Callable[[str], Parsed], text: str | None) -> Parsed | None:

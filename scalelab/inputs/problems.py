@@ -1,20 +1,24 @@
-"""What pydantic found wrong -> one sentence a user can act on."""
+"""What pydantic found wrong -> one sentence a user can act on.
+
+Pydantic is imported where something is validated: commands that validate nothing, such
+as ``scalelab --help``, would take twice as long with it.
+"""
 
 from __future__ import annotations
 
 import difflib
 import typing
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
-
-from pydantic import BaseModel, ValidationError
-from pydantic.fields import FieldInfo
-from pydantic_core import ErrorDetails
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from scalelab.errors import SpecError
-from scalelab.inputs.document import paragraph
 
-Model = TypeVar("Model", bound=BaseModel)
+if TYPE_CHECKING:
+    from pydantic import BaseModel, ValidationError
+    from pydantic.fields import FieldInfo
+    from pydantic_core import ErrorDetails
+
+Model = TypeVar("Model", bound="BaseModel")
 
 _RULES = {
     "bool_type": "must be true or false",
@@ -57,6 +61,8 @@ def validated(model: type[Model], values: Mapping[str, Any], *, source: str) -> 
         If a value breaks a rule. The message names the field, its value, the rule and
         what to write instead.
     """
+    from pydantic import ValidationError
+
     try:
         return model.model_validate(dict(values))
     except ValidationError as error:
@@ -104,6 +110,8 @@ def _explain(
     values: Mapping[str, Any],
     source: str,
 ) -> SpecError:
+    from scalelab.inputs.document import paragraph
+
     # A misspelt required key is both unknown and missing: the unknown one tells more.
     details = sorted(error.errors(), key=lambda item: item["type"] != "extra_forbidden")
     paths = [_path(item["loc"], values) for item in details]
@@ -177,6 +185,8 @@ def _is_listed(annotation: Any) -> bool:
 
 
 def _submodel(annotation: Any) -> type[BaseModel] | None:
+    from pydantic import BaseModel
+
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     inner = (_submodel(argument) for argument in typing.get_args(annotation))

@@ -14,11 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from scalelab.errors import SpecError
 from scalelab.inputs.problems import one_of, shown
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 
 class Row(Protocol):
@@ -86,6 +88,20 @@ class Registry(Generic[R]):
         return (self[name] for name in self.names)
 
     @property
+    def built_in(self) -> tuple[R, ...]:
+        """The rows that are part of ScaleLab; no distribution is looked through."""
+        return tuple(self._built_in.values())
+
+    @property
+    def outside(self) -> Mapping[str, str]:
+        """What installed distributions offer: by name, where it is and its version."""
+        return {
+            entry.name: f"{entry.value} {entry.dist.version if entry.dist else ''}"
+            for offers in self._outside.values()
+            for entry in offers
+        }
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Every name there is, the built-in ones first."""
         outside = sorted(name for name in self._outside if name not in self._built_in)
@@ -93,6 +109,8 @@ class Registry(Generic[R]):
 
     @cached_property
     def _outside(self) -> Mapping[str, list[EntryPoint]]:
+        from importlib.metadata import entry_points
+
         found: dict[str, list[EntryPoint]] = {}
         for entry in entry_points(group=self.group):
             found.setdefault(entry.name, []).append(entry)

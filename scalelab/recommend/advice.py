@@ -177,7 +177,7 @@ def _answer(
     wanted: Sequence[int],
 ) -> Recommendation:
     subject, law, need = evidence.subject, evidence.law, evidence.need
-    choice = _choose(outlook, limits)
+    choice = _choose(outlook, limits, subject.device_word)
     baseline, baseline_text = baseline_index(outlook.frame, subject.device_word)
     has_limits = limits.any_limit or need.uses_law
     table = outlook_rows(
@@ -264,7 +264,7 @@ def _in_reach(asked: pd.DataFrame, within: Allocation | None) -> pd.DataFrame:
     return asked[has_devices & (asked["num_nodes"] <= within.num_nodes)]
 
 
-def _choose(outlook: Outlook, limits: Constraints) -> Choice:
+def _choose(outlook: Outlook, limits: Constraints, device_word: str) -> Choice:
     time = outlook.time_s
     last = int(last_paying(time[None], outlook.sizes, limits.min_marginal_return)[0])
     is_known = (outlook.frame["support"] != Support.EXTRAPOLATED).to_numpy()
@@ -276,6 +276,7 @@ def _choose(outlook: Outlook, limits: Constraints) -> Choice:
         outlook.held.mean(axis=0),
         paying,
         limits,
+        device_word,
     )
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
 import pandas as pd
 
 from scalelab.errors import FitError, SpecError
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
+from scalelab.kinds.resources import RESOURCES
 from scalelab.laws.rows import FitRows, Observed, numbers, prepared
 from scalelab.recommend.advice import recommend
 from scalelab.recommend.answer.kept import Question
@@ -156,22 +156,18 @@ def _best(
     if not meeting:
         closest = min(rows, key=lambda group: _distance(rows[group], limits))
         return closest, "the closest to the limits"
-    is_budget = limits.any_limit and limits.max_time_s is None
-    if all(row.cost_usd for row in rows.values()) and not is_budget:
-        return min(rows, key=lambda group: _money(rows[group])), "the cheapest"
-    return min(rows, key=lambda group: rows[group].time_s.value), "the fastest"
+    amounts = [row.amounts for row in rows.values()]
+    resource = limits.minimised(
+        RESOURCES[name]
+        for name in amounts[0]
+        if RESOURCES[name].compares_devices and all(each.get(name) for each in amounts)
+    )
+    spent = {group: Spending.at(row.amounts) for group, row in rows.items()}
+    best = min(spent, key=lambda group: float(spent[group].of(resource)))
+    return best, f"the one that {resource.least}"
 
 
 def _distance(row: OutlookRow, limits: Constraints) -> tuple[float, float]:
     """Return how unlikely a row is to hold the limits, then by how much it does not."""
-    spent = Spending(
-        time_s=np.array(row.time_s.value),
-        gpu_hours=np.array(row.gpu_hours.value),
-        cost_usd=np.array(row.cost_usd.value) if row.cost_usd else None,
-    )
-    return 1 - round(row.probability or 0.0, 2), float(limits.excess(spent))
-
-
-def _money(row: OutlookRow) -> float:
-    assert row.cost_usd is not None
-    return row.cost_usd.value
+    excess = limits.excess(Spending.at(row.amounts))
+    return 1 - round(row.probability or 0.0, 2), float(excess)

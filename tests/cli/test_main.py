@@ -89,20 +89,22 @@ def raising(error: BaseException) -> typer.Typer:
 def test_every_error_has_its_exit_code(
     scalelab, monkeypatch: pytest.MonkeyPatch, error, code: int, message: str
 ) -> None:
-    monkeypatch.setattr(main, "build_app", lambda: raising(error))
+    monkeypatch.setattr(main, "build_app", lambda *asked: raising(error))
     ended = scalelab("run")
     assert (ended.code, ended.out) == (code, "")
     assert message in ended.err
 
 
 def test_a_mistake_of_ours_is_shown_whole(scalelab, monkeypatch) -> None:
-    monkeypatch.setattr(main, "build_app", lambda: raising(ZeroDivisionError()))
+    monkeypatch.setattr(main, "build_app", lambda *asked: raising(ZeroDivisionError()))
     with pytest.raises(ZeroDivisionError):
         scalelab("run")
 
 
 def test_a_connection_that_breaks_is_not_taken_for_the_reader(monkeypatch) -> None:
-    monkeypatch.setattr(main, "build_app", lambda: raising(BrokenPipeError("node")))
+    monkeypatch.setattr(
+        main, "build_app", lambda *asked: raising(BrokenPipeError("node"))
+    )
     monkeypatch.setattr("sys.argv", ["scalelab", "run"])
     with pytest.raises(BrokenPipeError, match="node"):
         main.main()
@@ -116,7 +118,7 @@ def own_interrupt() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-def interrupted_import() -> None:
+def interrupted_import(*asked: str) -> None:
     """Do as pydantic does: report a Ctrl-C as an error of its own."""
     try:
         os.kill(os.getpid(), signal.SIGINT)
@@ -144,12 +146,14 @@ class Interrupting:
 
 
 class Failing:
+    def __init__(self, *asked: str) -> None: ...
+
     def __del__(self) -> None:
         raise ZeroDivisionError
 
 
 def test_ctrl_c_is_not_dropped(monkeypatch, capsys) -> None:
-    def build_app() -> None:
+    def build_app(*asked: str) -> None:
         Interrupting()
         time.sleep(60)
 
@@ -173,7 +177,7 @@ def test_other_errors_that_are_dropped_are_told_as_ever(monkeypatch, capsys) -> 
 def test_ctrl_c_stays_ignored_in_the_background(
     monkeypatch, capsys, own_interrupt: None
 ) -> None:
-    def build_app() -> typer.Typer:
+    def build_app(*asked: str) -> typer.Typer:
         os.kill(os.getpid(), signal.SIGINT)
         return raising(errors.SpecError("wrong"))
 

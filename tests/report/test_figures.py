@@ -6,7 +6,8 @@ import plotly.graph_objects as go
 import pytest
 from made_up_runs import planned, recommendation, strong_scaling
 
-from scalelab.recommend.answer.recommendation import Recommendation
+from scalelab.inputs.numerals import Interval
+from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
 from scalelab.records.observations import frame
 from scalelab.report.figures import PLOTS, Figures
 
@@ -76,13 +77,18 @@ def test_the_dashed_part_joins_the_solid_part(
     assert dashed.dropna().index.tolist() == [16, 32]
 
 
+def taking(row: OutlookRow, time_s: Interval) -> OutlookRow:
+    """Return a row whose job takes another time."""
+    return replace(row, amounts={**row.amounts, "time": time_s})
+
+
 def test_an_interval_without_an_end_leaves_the_figure(
     observations: pd.DataFrame,
 ) -> None:
     rows = planned((1, 2, 4), chosen=4, measured_up_to=4)
     open_ended = replace(rows[2].time_s, hi=float("inf"))
-    never = replace(rows[2], time_s=replace(open_ended, value=float("inf")))
-    rows = (rows[0], rows[1], replace(rows[2], time_s=open_ended), never)
+    never = taking(rows[2], replace(open_ended, value=float("inf")))
+    rows = (rows[0], rows[1], taking(rows[2], open_ended), never)
     figures = Figures(observations, recommendation(rows))
     for figure in (figures.time_and_gpu_hours, figures.speedup, figures.efficiency):
         band = next(trace for trace in figure.data if trace.name == "80% interval")

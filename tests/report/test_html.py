@@ -302,7 +302,10 @@ def test_cost_and_probability_stand_beside_the_time(
     observations: pd.DataFrame, answered: Recommendation
 ) -> None:
     cost = Interval(value=12.5, lo=12.0, hi=13.0)
-    rows = tuple(replace(row, cost_usd=cost, probability=0.87) for row in answered.rows)
+    rows = tuple(
+        replace(row, amounts={**row.amounts, "money": cost}, probability=0.87)
+        for row in answered.rows
+    )
     limited = replace(answered, rows=rows, limits=("< 4 h",))
     page = Page(render(limited, observations, title="x"))
     assert "USD 12.5 < 4 h 87%" in page.text

@@ -93,7 +93,7 @@ def test_a_batch_that_needs_more_samples_slows_the_job() -> None:
         outlook_row(2, 128, is_chosen=True),
         throughput_samples_per_s=doubled,
         samples=samples,
-        time_s=base.time_s,
+        amounts=base.amounts,
     )
     table = speedup_table(ReportSubject.of(frame([]), recommendation([base, wide])))
     assert series(table, "law").loc[2, "speedup"] == pytest.approx(1)

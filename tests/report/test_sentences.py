@@ -28,7 +28,9 @@ def test_the_headline_admits_that_nothing_fits(answered: Recommendation) -> None
 
 def test_the_headline_names_the_price() -> None:
     cost = Interval(value=12.5, lo=12.0, hi=13.0)
-    answer = recommendation([outlook_row(1, 64, is_chosen=True, cost_usd=cost)])
+    answer = recommendation(
+        [outlook_row(1, 64, is_chosen=True, amounts={"money": cost})]
+    )
     assert headline(answer).endswith("2.9 GPU-h, 12.5 USD.")
     table = allocation_table(answer)
     assert table.rows[0][table.columns.index("cost (USD)")] == "12.5"

@@ -152,9 +152,12 @@ def outlook_row(world_size: int, global_batch: int, **values: Any) -> OutlookRow
         "step_time_s": around(step, width),
         "throughput_samples_per_s": around(global_batch / step, width),
         "samples": Interval(value=JOB_SAMPLES, lo=JOB_SAMPLES, hi=JOB_SAMPLES),
-        "time_s": around(time_s, width),
-        "gpu_hours": around(time_s * world_size / 3600, width),
-        "cost_usd": None,
+        "amounts": {
+            "time": around(time_s, width),
+            "device_hours": around(time_s * world_size / 3600, width),
+            "money": None,
+        }
+        | values.pop("amounts", {}),
         "scaling_efficiency": start / (step * world_size),
         "next_world_size": 2 * world_size,
         "next_time_change": -0.4,

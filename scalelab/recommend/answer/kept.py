@@ -16,6 +16,7 @@ from typing import Any
 
 from scalelab.experiment.job import Job
 from scalelab.inputs.document import Scalar
+from scalelab.kinds.resources import RESOURCES
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.question.objective import Constraints
 from scalelab.records.attempt_io import storing, write_atomically
@@ -103,7 +104,7 @@ def _key(question: str) -> str:
 
 
 def _code() -> str:
-    """Return what changes whenever the code or the priors behind an answer do."""
+    """Return what changes whenever code, priors or resources of an answer do."""
     package = Path(__file__).parents[2]
     sources = sorted(path for room in _CODE for path in (package / room).rglob("*"))
     stats = [
@@ -111,4 +112,4 @@ def _code() -> str:
         for path in sources
         if path.suffix in _SUFFIXES
     ]
-    return sha256(repr(stats).encode()).hexdigest()
+    return sha256(repr((stats, sorted(RESOURCES.outside.items()))).encode()).hexdigest()

@@ -11,6 +11,13 @@ import numpy as np
 
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.numerals import Interval
+from scalelab.kinds.resources import (
+    DEVICE_HOURS,
+    MONEY,
+    RESOURCES,
+    TIME,
+    Resource,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,10 +52,10 @@ class OutlookRow:
         Predicted, per optimiser step and global.
     samples
         Training samples the job needs at this global batch size.
-    time_s, gpu_hours
-        For the whole job, with the interval of :attr:`Recommendation.interval`.
-    cost_usd
-        What the devices, or the nodes they are on, are charged; None without a price.
+    amounts
+        What the whole job takes, by the resource's name, with the interval of
+        :attr:`Recommendation.interval`; None where it cannot be computed. In JSON each
+        has the name of the resource's field.
     scaling_efficiency
         Device-hours of the baseline over device-hours here; 1.0 is ideal, may exceed 1.
     next_world_size
@@ -73,9 +80,7 @@ class OutlookRow:
     step_time_s: Interval
     throughput_samples_per_s: Interval
     samples: Interval
-    time_s: Interval
-    gpu_hours: Interval
-    cost_usd: Interval | None
+    amounts: Mapping[str, Interval | None]
     scaling_efficiency: float
     next_world_size: int | None
     next_time_change: float | None
@@ -85,6 +90,42 @@ class OutlookRow:
     is_pareto: bool
     is_chosen: bool
     is_baseline: bool
+
+    @property
+    def time_s(self) -> Interval:
+        """Time of the whole job."""
+        return self._known(TIME)
+
+    @property
+    def gpu_hours(self) -> Interval:
+        """Device-hours of the whole job."""
+        return self._known(DEVICE_HOURS)
+
+    @property
+    def cost_usd(self) -> Interval | None:
+        """What the devices, or the nodes they are on, are charged; None: no price."""
+        return self.amounts[MONEY.name]
+
+    @property
+    def spent(self) -> dict[Resource, Interval]:
+        """What the job uses up, where it is known."""
+        known = {RESOURCES[n]: a for n, a in self.amounts.items() if a is not None}
+        return {row: amount for row, amount in known.items() if row.is_spent}
+
+    def _known(self, resource: Resource) -> Interval:
+        amount = self.amounts[resource.name]
+        assert amount is not None, resource.name
+        return amount
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values, each amount under the name of its field."""
+        values: dict[str, Any] = {}
+        for key, value in _plain(asdict(self)).items():
+            if key == "amounts":
+                values |= {RESOURCES[name].field: each for name, each in value.items()}
+            else:
+                values[key] = value
+        return values
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -248,7 +289,9 @@ class Recommendation:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; a number that is not finite becomes None."""
         values: dict[str, Any] = _plain(asdict(self))
-        return values
+        rows = [row.to_json() for row in self.rows]
+        groups = {name: row.to_json() for name, row in self.elsewhere.items()}
+        return values | {"rows": rows, "elsewhere": groups}
 
 
 def _plain(value: Any) -> Any:

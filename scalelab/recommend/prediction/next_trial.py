@@ -32,14 +32,14 @@ _USUAL_STEPS = 60
 def loss(spent: Spending, sizes: np.ndarray, limits: Constraints) -> np.ndarray:
     """Return the loss of choosing each row, by draw, shape (n_draws, n_rows).
 
-    With a time limit the loss is the cost in money or device-hours, with a limit on
-    cost it is the time; a row that breaks a limit has a larger loss than every row that
-    holds it. Without limits the loss is the number of doublings away from the knee.
+    With limits the loss is the amount of the resource that is minimised; a row that
+    breaks a limit has a larger loss than every row that holds it. Without limits the
+    loss is the number of doublings away from the knee.
     """
     if not limits.any_limit:
         knee = last_paying(spent.time_s, sizes, limits.min_marginal_return)
         return np.asarray(np.abs(np.log2(sizes / sizes[knee][:, None])))
-    value = spent.cost if limits.max_time_s is not None else spent.time_s
+    value = spent.of(limits.minimised(spent.known))
     scale = np.median(value, axis=0).min()
     largest = (value / scale).max(axis=1, keepdims=True)
     excess = np.minimum(limits.excess(spent), 10.0)

@@ -176,11 +176,12 @@ def outlook_rows(
                 step_time_s=_step_time(config),
                 throughput_samples_per_s=_throughput(config),
                 samples=_interval(outlook.samples[:, i], limits.interval),
-                time_s=_interval(spent.time_s[:, i], limits.interval),
-                gpu_hours=_interval(spent.gpu_hours[:, i], limits.interval),
-                cost_usd=None
-                if spent.cost_usd is None
-                else _interval(spent.cost_usd[:, i], limits.interval),
+                amounts={
+                    name: None
+                    if amount is None
+                    else _interval(amount[:, i], limits.interval)
+                    for name, amount in spent.amounts.items()
+                },
                 scaling_efficiency=float(middle[baseline] / middle[i]),
                 next_world_size=_size(outlook.sizes, following),
                 next_time_change=_change(time, i, following),

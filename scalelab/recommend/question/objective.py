@@ -1,17 +1,27 @@
-"""What the answer must respect, and which allocation respects it best."""
+"""The limits an answer must respect, and which allocation respects them best."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 
 from scalelab.errors import SpecError
-from scalelab.inputs.numerals import device_time, duration, number, percent
+from scalelab.inputs.numerals import Interval, percent
 from scalelab.inputs.target import Target
+from scalelab.kinds.resources import (
+    DEVICE_HOURS,
+    RESOURCES,
+    TIME,
+    USD_PER_HOUR,
+    Resource,
+    Usage,
+)
 from scalelab.recommend.question.prices import Price
 
-_TIE = 0.01  # of the cost: below it the faster allocation wins
+_TIE = 0.01  # of what is kept small: below it the faster allocation wins
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,8 +30,9 @@ class Constraints:
 
     Parameters
     ----------
-    max_time_s, max_gpu_hours, max_cost_usd
-        Upper limits; None: no limit. A cost needs a price.
+    limits
+        Upper limits by the resource's name, in the unit of its field; see
+        :func:`scalelab.kinds.resources.read_limits`.
     price
         What devices cost; None: not known.
     target
@@ -35,9 +46,7 @@ class Constraints:
         Probability mass of every interval, in (0, 1).
     """
 
-    max_time_s: float | None = None
-    max_gpu_hours: float | None = None
-    max_cost_usd: float | None = None
+    limits: Mapping[str, float] = field(default_factory=dict)
     price: Price | None = None
     target: Target | None = None
     confidence: float = 0.9
@@ -45,10 +54,11 @@ class Constraints:
     interval: float = 0.8
 
     def __post_init__(self) -> None:
-        for name in ("max_time_s", "max_gpu_hours", "max_cost_usd"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
-                raise SpecError(f"{name}={value} must be a positive number.")
+        for resource, value in self.limited:
+            if not 0 < value < float("inf"):
+                raise SpecError(
+                    f"{resource.max_field}={value} must be a positive number."
+                )
         for name in ("confidence", "min_marginal_return", "interval"):
             if not 0 < getattr(self, name) < 1:
                 raise SpecError(
@@ -56,26 +66,26 @@ class Constraints:
                 )
 
     @property
+    def limited(self) -> list[tuple[Resource, float]]:
+        """The resources that are limited, and how much of each is allowed."""
+        return [(RESOURCES[name], limit) for name, limit in self.limits.items()]
+
+    @property
     def any_limit(self) -> bool:
-        """A time, cost or device-hour limit is set."""
-        limits = (self.max_time_s, self.max_gpu_hours, self.max_cost_usd)
-        return any(limit is not None for limit in limits)
+        """A resource is limited."""
+        return bool(self.limits)
 
     def in_words(self, device_hour_word: str) -> tuple[str, ...]:
-        """Return the limits on time, device-hours and money, e.g. ``< 4 h``."""
-        words = []
-        if self.max_time_s is not None:
-            words.append(f"< {duration(self.max_time_s)}")
-        if self.max_gpu_hours is not None:
-            words.append(f"< {device_time(self.max_gpu_hours, device_hour_word)}")
-        if self.max_cost_usd is not None:
-            words.append(f"< {number(self.max_cost_usd)} usd")
-        return tuple(words)
+        """Return the limits on resources, e.g. ``< 4 h``."""
+        return tuple(
+            f"< {resource.in_words(limit, device_hour_word)}"
+            for resource, limit in self.limited
+        )
 
     def spending(
         self, time_s: np.ndarray, world_size: np.ndarray, num_nodes: np.ndarray
     ) -> Spending:
-        """Return what allocations take.
+        """Return what allocations take of every resource.
 
         Parameters
         ----------
@@ -85,80 +95,105 @@ class Constraints:
         Raises
         ------
         SpecError
-            There is a limit on money and no price.
+            A resource is limited whose amount cannot be computed.
         """
-        if self.max_cost_usd is not None and self.price is None:
-            raise SpecError(
-                f"max_cost_usd={self.max_cost_usd:g} needs a price. Give "
-                "price_per_gpu_hour_usd (--price on the command line), or write "
-                "price_per_gpu_hour or price_per_node_hour in the site."
-            )
-        hours, price = time_s / 3600, self.price
-        return Spending(
-            time_s=time_s,
-            gpu_hours=hours * world_size,
-            cost_usd=hours * price.per_hour(world_size, num_nodes) if price else None,
+        price = self.price
+        rates = {USD_PER_HOUR: price.per_hour(world_size, num_nodes)} if price else {}
+        usage = Usage(
+            time_s=time_s, world_size=world_size, num_nodes=num_nodes, rates=rates
         )
+        spent = Spending({row.name: row.amount(usage) for row in RESOURCES})
+        for resource, limit in self.limited:
+            if spent.amounts[resource.name] is None:
+                raise SpecError(
+                    f"{resource.max_field}={limit:g} needs {resource.missing}"
+                )
+        return spent
 
     def held(self, spent: Spending) -> np.ndarray:
         """Tell, draw by draw, whether every limit holds; shape of the spending."""
         held = np.ones(spent.time_s.shape, dtype=bool)
-        for limit, values in self._limited(spent):
+        for limit, values in self._compared(spent):
             held &= values <= limit
         return held
 
     def excess(self, spent: Spending) -> np.ndarray:
-        """Return the largest ratio of a value to its limit."""
+        """Return the largest ratio of an amount to its limit."""
         ratio = np.zeros_like(spent.time_s)
-        for limit, values in self._limited(spent):
+        for limit, values in self._compared(spent):
             ratio = np.maximum(ratio, values / limit)
         return ratio
 
-    def _limited(self, spent: Spending) -> list[tuple[float, np.ndarray]]:
-        pairs = (
-            (self.max_time_s, spent.time_s),
-            (self.max_gpu_hours, spent.gpu_hours),
-            (self.max_cost_usd, spent.cost_usd),
-        )
-        return [
-            (limit, values)
-            for limit, values in pairs
-            if limit is not None and values is not None
-        ]
+    def _compared(self, spent: Spending) -> Iterator[tuple[float, np.ndarray]]:
+        for resource, limit in self.limited:
+            values = spent.amounts.get(resource.name)
+            if values is not None:
+                yield limit, values
+
+    def minimised(self, known: Iterable[Resource]) -> Resource:
+        """Return the resource of which the best allocation takes least.
+
+        Where only spending is limited that is time, else the known resource that is
+        spent and has the largest weight; time again where there is none.
+        """
+        is_budget = self.any_limit and all(row.is_spent for row, _ in self.limited)
+        weighed = [] if is_budget else [row for row in known if row.is_spent]
+        heaviest = max(weighed, key=lambda row: row.weight, default=TIME)
+        return heaviest if heaviest.weight else TIME
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Spending:
-    """What each row takes.
+    """How much allocations take of each resource.
 
     Parameters
     ----------
-    time_s, gpu_hours : ndarray, shape (..., n_rows)
-    cost_usd : ndarray, shape (..., n_rows), or None
-        None without a price.
+    amounts : mapping of ndarray, shape (..., n_rows)
+        By the resource's name; None where the amount cannot be computed.
     """
 
-    time_s: np.ndarray
-    gpu_hours: np.ndarray
-    cost_usd: np.ndarray | None = None
+    amounts: Mapping[str, np.ndarray | None]
+
+    @classmethod
+    def at(cls, amounts: Mapping[str, Interval | None]) -> Self:
+        """Return what one allocation takes, by the middles of intervals."""
+        return cls(
+            {
+                name: None if amount is None else np.array(amount.value)
+                for name, amount in amounts.items()
+            }
+        )
 
     @property
-    def cost(self) -> np.ndarray:
-        """Money where there is a price, else device-hours."""
-        return self.gpu_hours if self.cost_usd is None else self.cost_usd
+    def time_s(self) -> np.ndarray:
+        """Time of the job, shape (..., n_rows)."""
+        return self.of(TIME)
 
     @property
-    def unit(self) -> str:
-        """What :attr:`cost` counts."""
-        return "device-hours" if self.cost_usd is None else "money"
+    def gpu_hours(self) -> np.ndarray:
+        """Device-hours of the job, shape (..., n_rows)."""
+        return self.of(DEVICE_HOURS)
+
+    @property
+    def known(self) -> list[Resource]:
+        """The resources whose amounts could be computed."""
+        return [
+            RESOURCES[n] for n, amount in self.amounts.items() if amount is not None
+        ]
+
+    def of(self, resource: Resource) -> np.ndarray:
+        """Return the amounts of a known resource, shape (..., n_rows)."""
+        amount = self.amounts[resource.name]
+        assert amount is not None, resource.name
+        return amount
 
     def medians(self) -> Spending:
         """Return the medians over draws, shape (n_rows,)."""
-        usd = self.cost_usd
         return Spending(
-            time_s=np.median(self.time_s, axis=0),
-            gpu_hours=np.median(self.gpu_hours, axis=0),
-            cost_usd=None if usd is None else np.median(usd, axis=0),
+            {
+                name: None if amount is None else np.median(amount, axis=0)
+                for name, amount in self.amounts.items()
+            }
         )
 
 
@@ -176,6 +211,7 @@ def choose(
     probability: np.ndarray,
     paying: np.ndarray,
     constraints: Constraints,
+    device_word: str,
 ) -> Choice:
     """Choose among rows ordered by world size.
 
@@ -189,31 +225,32 @@ def choose(
         Rows up to the point where returns diminish; used without limits.
     constraints
         The limits.
+    device_word
+        What a device is called.
     """
+    sure = probability >= constraints.confidence
     if not constraints.any_limit:
         index = int(np.flatnonzero(paying).max())
         least = percent(constraints.min_marginal_return)
         rule = (
-            f"the largest allocation up to which every step returned at least {least} "
-            "of what its devices could"
+            f"the largest {device_word} count at which every doubling still gave at "
+            f"least {least} of the ideal gain"
         )
-        meets = bool(probability[index] >= constraints.confidence)
-        return Choice(index=index, meets=meets, rule=rule)
-    sure = probability >= constraints.confidence
+        return Choice(index=index, meets=bool(sure[index]), rule=rule)
     if not sure.any():
         excess = constraints.excess(spent)
         closest = np.lexsort((excess, -np.round(probability, 2)))
-        return Choice(index=int(closest[0]), meets=False, rule="the closest there is")
-    sure_of = percent(constraints.confidence)
-    if constraints.max_time_s is not None:
-        allowed = np.where(sure, spent.cost, np.inf)
-        near = allowed <= allowed.min() * (1 + _TIE)
-        index = int(np.where(near, spent.time_s, np.inf).argmin())
-        least = f"the {'fewest' if spent.cost_usd is None else 'least'} {spent.unit}"
-        rule = f"{least} that holds every limit with {sure_of}"
-    else:
-        index = int(np.where(sure, spent.time_s, np.inf).argmin())
-        rule = f"the fastest that holds every limit with {sure_of}"
+        rule = "no allocation meets the limits; this one is the closest"
+        return Choice(index=int(closest[0]), meets=False, rule=rule)
+    resource = constraints.minimised(spent.known)
+    allowed = np.where(sure, spent.of(resource), np.inf)
+    tie = _TIE if resource.is_spent else 0.0
+    near = allowed <= allowed.min() * (1 + tie)
+    index = int(np.where(near, spent.time_s, np.inf).argmin())
+    rule = (
+        "of the allocations that meet the limits with a chance of at least "
+        f"{percent(constraints.confidence)}, the one that {resource.least}"
+    )
     return Choice(index=index, meets=True, rule=rule)
 
 

@@ -17,7 +17,7 @@ JOB = Job(epochs=10, samples_per_epoch=1_000_000)
 def measured():
     frame = sweep(lr_rule="sqrt", learning_rate=0.2, precision="bf16")
     frame["validity"] = [["shared_node"]] * 2 + [[]] * (len(frame) - 2)
-    limits = Constraints(max_time_s=20 * 3600, price=Price(usd=2.0), max_cost_usd=900)
+    limits = Constraints(limits={"time": 20 * 3600, "money": 900}, price=Price(usd=2.0))
     return recommend(frame, JOB, constraints=limits)
 
 
@@ -88,7 +88,7 @@ def test_narrow_terminals_lose_columns_in_order(measured):
 
 
 def test_nothing_meets_shows_the_closest_and_the_ends():
-    limits = Constraints(max_time_s=60.0)
+    limits = Constraints(limits={"time": 60.0})
     text = answer_text(recommend(sweep(noise=0.001), JOB, constraints=limits))
     assert text.startswith("Nothing meets < 60 s.\nClosest: ")
     assert "Fastest: " in text

@@ -28,14 +28,14 @@ def test_knowing_the_uncertain_rival_is_worth_most(rng):
 def test_a_broken_limit_costs_more_than_any_that_holds():
     times = np.array([[10.0, 100.0], [10.0, 50.0]])
     hours = np.array([[4.0, 1.0], [4.0, 1.0]])
-    spent = Spending(time_s=times, gpu_hours=hours)
-    costs = loss(spent, np.array([2.0, 1.0]), Constraints(max_time_s=60))
+    spent = Spending({"time": times, "device_hours": hours})
+    costs = loss(spent, np.array([2.0, 1.0]), Constraints(limits={"time": 60}))
     assert costs[0, 1] > costs[0, 0]
     assert costs[1, 1] < costs[1, 0]
 
 
 def test_the_unmeasured_answer_is_measured_next():
-    tight = Constraints(max_time_s=3600.0)
+    tight = Constraints(limits={"time": 3600.0})
     found = recommend(sweep((1, 2, 4, 8, 16), seed=3), JOB, constraints=tight)
     trial = found.next_trial
     assert trial is not None

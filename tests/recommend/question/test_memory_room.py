@@ -63,7 +63,7 @@ def test_the_device_with_least_memory_counts():
 
 def test_the_answer_says_that_a_batch_rests_on_peaks():
     frame = sharded(16)
-    cheap = Constraints(max_gpu_hours=1e-3)
+    cheap = Constraints(limits={"device_hours": 1e-3})
     found = recommend(frame, JOB, allocations=ONE, constraints=cheap)
     assert found.chosen.world_size == 1  # nothing is cheap enough, this is closest
     assert (

@@ -9,9 +9,15 @@ from scalelab.recommend.question.prices import Price
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
-        ({"max_time_s": 0}, "max_time_s=0 must be a positive number"),
-        ({"max_gpu_hours": -1.0}, r"max_gpu_hours=-1\.0 must be a positive number"),
-        ({"max_time_s": float("inf")}, "max_time_s=inf must be a positive number"),
+        ({"limits": {"time": 0}}, "max_time_s=0 must be a positive number"),
+        (
+            {"limits": {"device_hours": -1.0}},
+            r"max_gpu_hours=-1\.0 must be a positive number",
+        ),
+        (
+            {"limits": {"time": float("inf")}},
+            "max_time_s=inf must be a positive number",
+        ),
         ({"confidence": 1}, "confidence=1 must lie between 0 and 1"),
     ],
 )
@@ -25,20 +31,24 @@ def test_a_limit_on_money_needs_a_price():
     with pytest.raises(
         SpecError, match=r"max_cost_usd=20 needs a price\. .*\(--price on"
     ):
-        Constraints(max_cost_usd=20).spending(ones, ones, ones)
+        Constraints(limits={"money": 20}).spending(ones, ones, ones)
 
 
 def test_every_limit_must_hold():
-    limits = Constraints(max_gpu_hours=8, max_cost_usd=20, price=Price(usd=4))
+    limits = Constraints(limits={"device_hours": 8, "money": 20}, price=Price(usd=4))
     spent = Spending(
-        time_s=np.array([1.0, 1.0, 1.0]),
-        gpu_hours=np.array([5.0, 6.0, 10.0]),
-        cost_usd=np.array([20.0, 24.0, 40.0]),
+        {
+            "time": np.array([1.0, 1.0, 1.0]),
+            "device_hours": np.array([5.0, 6.0, 10.0]),
+            "money": np.array([20.0, 24.0, 40.0]),
+        }
     )
     assert limits.held(spent).tolist() == [True, False, False]
     assert limits.excess(spent) == pytest.approx([1.0, 1.2, 2.0])
     assert limits.in_words("GPU-h") == ("< 8 GPU-h", "< 20 usd")
-    assert Constraints(max_gpu_hours=1e-3).in_words("core-h") == ("< 3.6 core-s",)
+    assert Constraints(limits={"device_hours": 1e-3}).in_words("core-h") == (
+        "< 3.6 core-s",
+    )
 
 
 def test_pareto_keeps_ties_and_drops_the_beaten():
@@ -52,32 +62,32 @@ HOURS = np.array([1.0, 1.2, 1.6])
 PAYING = np.array([True, True, False])
 
 
-def pick(probability, **limits):
+def pick(probability, confidence=0.9, **limits):
     chances = np.array(probability)
-    return choose(
-        Spending(time_s=TIME, gpu_hours=HOURS), chances, PAYING, Constraints(**limits)
-    )
+    spent = Spending({"time": TIME, "device_hours": HOURS, "money": None})
+    asked = Constraints(limits=limits, confidence=confidence)
+    return choose(spent, chances, PAYING, asked, "GPU")
 
 
 def test_a_deadline_prefers_the_cheapest_that_holds_it():
-    choice = pick([0.1, 0.95, 1.0], max_time_s=70)
+    choice = pick([0.1, 0.95, 1.0], time=70)
     assert (choice.index, choice.meets) == (1, True)
 
 
 def test_a_budget_prefers_the_fastest_that_holds_it():
-    choice = pick([1.0, 0.95, 0.3], max_gpu_hours=1.4)
+    choice = pick([1.0, 0.95, 0.3], device_hours=1.4)
     assert (choice.index, choice.meets) == (1, True)
 
 
 def test_confidence_is_what_was_asked_for():
-    assert pick([0.0, 0.8, 1.0], max_time_s=70, confidence=0.7).index == 1
-    assert pick([0.0, 0.8, 1.0], max_time_s=70, confidence=0.9).index == 2
+    assert pick([0.0, 0.8, 1.0], time=70, confidence=0.7).index == 1
+    assert pick([0.0, 0.8, 1.0], time=70, confidence=0.9).index == 2
 
 
 def test_the_closest_is_the_likeliest_then_the_least_over():
-    choice = pick([0.0, 0.1, 0.4], max_time_s=30)
+    choice = pick([0.0, 0.1, 0.4], time=30)
     assert (choice.index, choice.meets) == (2, False)
-    assert pick([0.0, 0.0, 0.0], max_gpu_hours=0.1).index == 0
+    assert pick([0.0, 0.0, 0.0], device_hours=0.1).index == 0
 
 
 def test_without_limits_the_last_paying_row_is_chosen():

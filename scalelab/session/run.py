@@ -1,180 +1,32 @@
-"""The one room that composes both sides: run a sweep, load a run, answer from it.
-
-The command line and the notebooks call this and nothing below it.
-"""
+"""A run and the questions it answers: laws, recommendations, figures, a report."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalelab.errors import FitError, SpecError, StoreError
 from scalelab.experiment.job import Job
-from scalelab.experiment.spec import Experiment
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
-from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.problems import validated
-from scalelab.inputs.quantities import parse_duration
 from scalelab.inputs.target import Target
-from scalelab.records.attempt import AttemptFiles, AttemptResult
-from scalelab.records.attempt_io import read_result
-from scalelab.records.store import RunStore
-from scalelab.running.status import RunStatus, status_of
-from scalelab.running.sweep import Sweep
+from scalelab.kinds.resources import read_limits
+from scalelab.session.records import RunRecords
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from scalelab.laws.rows import FitRows
     from scalelab.laws.step_time.law import StepTimeLaw
     from scalelab.recommend.answer.kept import Question
     from scalelab.recommend.answer.recommendation import Recommendation
     from scalelab.recommend.question.history import History
-    from scalelab.recommend.question.run_site import RunSite
     from scalelab.report.figures import Figures
 
 
-def load(directory: str | Path) -> Run:
-    """Open a run that was swept or imported.
-
-    Parameters
-    ----------
-    directory
-        The run's directory, e.g. ``runs/digits``.
-
-    Raises
-    ------
-    StoreError
-        If it is no run.
-    SchemaError
-        If a newer ScaleLab wrote it.
-    """
-    return Run(RunStore.open(Path(directory)))
-
-
-def sweep(
-    experiment: str | Path,
-    *,
-    site: str | None = None,
-    directory: str | Path | None = None,
-    budget_gpu_hours: float | None = None,
-    accept_changes: bool = False,
-    retry_failed: bool = False,
-) -> Run:
-    """Run, continue or extend a sweep and return its run.
-
-    Parameters
-    ----------
-    experiment
-        Path of the experiment's YAML.
-    site
-        Name or path of a site profile; default: the experiment's, else this machine.
-    directory
-        The run's directory; default: ``runs/NAME``.
-    budget_gpu_hours
-        Start no trial once the run has used this much device time.
-    accept_changes
-        Go on although the workload, its code or the measurement changed; what was
-        measured before is kept, marked ``code_changed``, left out of the fits, and
-        measured again.
-    retry_failed
-        Run again what earlier sweeps could not measure, and once more what fails now.
-
-    Raises
-    ------
-    SpecError
-        If the experiment or the site is wrong, or the experiment changed its meaning.
-    ClusterError
-        If the nodes do not come up.
-    StoreError
-        If the run cannot be written, or another driver holds it.
-    """
-    asked = Sweep.prepare(
-        experiment,
-        site=site,
-        directory=directory,
-        accept_changes=accept_changes,
-        retry_failed=retry_failed,
-    )
-    asked.run(budget_gpu_hours=budget_gpu_hours)
-    return load(asked.directory)
-
-
-def import_table(
-    table: str | Path,
-    directory: str | Path,
-    *,
-    mapping: Mapping[str, str] | None = None,
-    constants: Mapping[str, str] | None = None,
-) -> Run:
-    """Read a table of somebody's measurements as a run.
-
-    See :func:`scalelab.records.tables.importing.import_table`.
-    """
-    from scalelab.records.tables.importing import import_table as read
-
-    return Run(read(Path(table), Path(directory), mapping, constants))
-
-
-class Run:
+class Run(RunRecords):
     """The measurements of one run, and what they say."""
-
-    def __init__(self, store: RunStore) -> None:
-        self._store = store
-
-    @property
-    def name(self) -> str:
-        """Name of the run."""
-        return self._store.name
-
-    @property
-    def directory(self) -> Path:
-        """Directory of the run, absolute."""
-        return self._store.directory
-
-    @property
-    def experiment_text(self) -> str:
-        """What was asked, as written; of an imported table, where it came from."""
-        return self._store.experiment_text
-
-    @cached_property
-    def experiment(self) -> Experiment | None:
-        """What was asked, at the site where it ran; None for an imported table."""
-        if "imported" in self._store.meaning:
-            return None
-        asked = Experiment.from_text(
-            self.experiment_text, source=f"the experiment of run {self.name}"
-        )
-        site = self._store.site
-        return asked.model_copy(update={"site": site}) if site else asked
-
-    @property
-    def job(self) -> Job | None:
-        """The job the experiment asks about."""
-        return self.experiment.job if self.experiment else None
-
-    @cached_property
-    def observations(self) -> pd.DataFrame:
-        """One row per attempt; see ``scalelab.records.columns``."""
-        _ = self._state  # of before they were read: an answer is never kept as newer
-        return self._store.observations()
-
-    @cached_property
-    def _fit_rows(self) -> FitRows:
-        """The observations, prepared once for the laws and the report."""
-        from scalelab.laws.rows import step_time_rows
-
-        return step_time_rows(self.observations)
-
-    @cached_property
-    def _state(self) -> Mapping[str, Any]:
-        """What the records were like when they were first looked at."""
-        return self._store.state
 
     def fit(
         self, law: str = "scalelab", *, learn_from: Sequence[str | Path] = ()
@@ -192,14 +44,11 @@ class Run:
         from scalelab.recommend.question.history import LawWithTransfer
 
         history = self._history(learn_from)
-        return LawWithTransfer.fit(law_named(law), self._fit_rows, history=history).law
+        return LawWithTransfer.fit(law_named(law), self.fit_rows, history=history).law
 
     def recommend(
         self,
         *,
-        max_time: str | None = None,
-        max_gpu_hours: float | None = None,
-        max_cost_usd: float | None = None,
         price_per_gpu_hour_usd: float | None = None,
         target: str | None = None,
         confidence: float = 0.9,
@@ -208,16 +57,15 @@ class Run:
         select: Mapping[str, Scalar] | None = None,
         law: str = "scalelab",
         learn_from: Sequence[str | Path] = (),
+        **limits: str | float | None,
     ) -> Recommendation:
         """Recommend an allocation, a batch size and a learning-rate rule.
 
         Parameters
         ----------
-        max_time
-            Deadline, e.g. ``"4h"``.
-        max_gpu_hours, max_cost_usd, price_per_gpu_hour_usd
-            Budget in device-hours or in money, and what a device-hour costs; default:
-            what the profile of the run's site says now.
+        price_per_gpu_hour_usd
+            What a device-hour costs; default: what the profile of the run's site says
+            now.
         target
             Metric to reach instead of the job's, e.g. ``"val_acc >= 0.75"``.
         confidence
@@ -233,6 +81,10 @@ class Run:
         learn_from
             Directories of other runs, of other workloads on the same devices or of the
             same workload elsewhere, whose step times teach about this run's.
+        **limits
+            Upper limits: ``max_time="4h"``, ``max_gpu_hours=50``, ``max_cost_usd=20``,
+            and those of every other resource, as text with a unit or as a number where
+            the name has the unit; see :func:`scalelab.kinds.resources.read_limits`.
 
         Raises
         ------
@@ -251,9 +103,7 @@ class Run:
         question = Question(
             job=validated(Job, job, source="job") if job else self.job,
             limits=Constraints(
-                max_time_s=None if max_time is None else parse_duration(max_time),
-                max_gpu_hours=max_gpu_hours,
-                max_cost_usd=max_cost_usd,
+                limits=read_limits(limits),
                 target=asked,
                 confidence=confidence,
             ),
@@ -270,9 +120,9 @@ class Run:
         """Return the answer kept from when the same was asked of the same records."""
         from scalelab.recommend.answer.kept import KeptAnswers
 
-        kept = KeptAnswers(self.directory / "cache" / "answers.json", self._state)
-        states = [load(each)._state for each in question.learn_from]
-        words = repr((question, self.experiment_text, self._homes, states))
+        kept = KeptAnswers(self.directory / "cache" / "answers.json", self.state)
+        states = [RunRecords.open(each).state for each in question.learn_from]
+        words = repr((question, self.experiment_text, self.homes, states))
         if (found := kept.find(words)) is not None:
             return found
         answer = self._answered(question)
@@ -284,36 +134,17 @@ class Run:
     def _answered(self, question: Question) -> Recommendation:
         from scalelab.recommend.by_group import answer
 
-        frame = self._answering(question.limits.target)
-        rows = self._fit_rows if frame is self.observations else frame
-        return answer(question, rows, self._homes, self._history(question.learn_from))
+        frame = self.observations_for(question.limits.target)
+        rows = self.fit_rows if frame is self.observations else frame
+        return answer(question, rows, self.homes, self._history(question.learn_from))
 
     def _history(self, learn_from: Sequence[str | Path]) -> History | None:
         from scalelab.recommend.question.history import History
 
-        others = {r.directory.resolve(): r for r in map(load, learn_from)}  # each once
+        others = {r.directory.resolve(): r for r in map(RunRecords.open, learn_from)}
         if self.directory.resolve() in others:
             raise SpecError(f"{self.name} knows its own rows. Learn from other runs.")
         return History.of([(run.name, run.observations) for run in others.values()])
-
-    def _answering(self, target: Target | None) -> pd.DataFrame:
-        """Return the observations, a target that no trial stopped at read off them."""
-        from scalelab.laws.convergence.metric_curve import answering
-
-        if target is None:
-            return self.observations
-        return answering(self.observations, self._store.streams, target)
-
-    @cached_property
-    def _homes(self) -> Mapping[str | None, RunSite]:
-        """Where the sweep ran, by node group; empty: imported, or not known here."""
-        from scalelab.recommend.question.run_site import RunSite
-
-        return RunSite.by_group(self.experiment)
-
-    def status(self) -> RunStatus:
-        """Return what has been done and what is missing."""
-        return status_of(self._store, self.experiment)
 
     def job_script(self, answer: Recommendation, site: str | None = None) -> str:
         """Return the batch job's script for the recommended allocation.
@@ -366,7 +197,7 @@ class Run:
 
         found = self.answer()
         answer = None if isinstance(found, Exception) else found
-        return Figures(self._fit_rows, answer)
+        return Figures(self.fit_rows, answer)
 
     def write_report(self, path: Path | None = None) -> Path:
         """Write the report and return its path.
@@ -389,24 +220,13 @@ class Run:
         write_report(
             target,
             answer,
-            self._fit_rows,
+            self.fit_rows,
             title=self.name,
             experiment_text=self.experiment_text,
             without_answer="" if answer else str(found),
-            results=self._unhappy_results(),
+            results=self.unhappy_results(),
             trials_directory=os.path.relpath(
                 self.directory / "trials", target.absolute().parent
             ),
         )
         return target
-
-    def _unhappy_results(self) -> dict[tuple[str, int], AttemptResult]:
-        """Return how the attempts ended that did not complete, tracebacks included."""
-        results = {}
-        for row in self._store.rows():
-            if row["outcome"] != Outcome.COMPLETED:
-                key = (row["trial_id"], row["attempt"])
-                files = AttemptFiles(self._store.attempt_directory(*key))
-                if result := read_result(files):
-                    results[key] = result
-        return results

@@ -1,0 +1,212 @@
+"""Resources: what a job takes of the world, and what a user may therefore limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from scalelab.errors import SpecError
+from scalelab.inputs.numerals import device_time_unit, duration_unit, number
+from scalelab.inputs.problems import one_of, shown
+from scalelab.inputs.quantities import parse_duration, parse_gpu_hours, parse_usd
+from scalelab.kinds.registry import Registry
+
+if TYPE_CHECKING:
+    import numpy as np
+
+USD_PER_HOUR = "usd_per_hour"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Usage:
+    """What one run of the job occupies on each allocation, for how long.
+
+    Parameters
+    ----------
+    time_s : ndarray, shape (..., n_rows)
+        Time of the job, usually many draws of it.
+    world_size, num_nodes : ndarray, shape (n_rows,)
+        Devices, and the nodes they are on.
+    rates : mapping of ndarray, shape (n_rows,)
+        What is known of the allocations per hour, by name: ``usd_per_hour`` where there
+        is a price.
+    """
+
+    time_s: np.ndarray
+    world_size: np.ndarray
+    num_nodes: np.ndarray
+    rates: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def hours(self) -> np.ndarray:
+        """Time of the job in hours, shape (..., n_rows)."""
+        return self.time_s / 3600
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Resource:
+    """Something that a job takes, that has a unit and may be limited.
+
+    Parameters
+    ----------
+    name
+        Name of the row, e.g. ``money``.
+    field
+        Name in the answer's JSON, with the unit: ``cost_usd``. ``max_cost_usd`` limits
+        it from Python by a number in that unit.
+    limit
+        Name of the limit as text: ``max_cost`` is ``--max-cost 20usd`` on the command
+        line and ``max_cost="20usd"`` in Python.
+    parse
+        Reads the text of a limit; raises ``SpecError``.
+    example, help
+        What the command line shows for the option.
+    amount
+        How much each allocation takes, shape of ``Usage.time_s``; None where it cannot
+        be computed.
+    missing
+        What is missing then, after "max_cost_usd=20 needs": a noun, a full stop and
+        what to do.
+    unit
+        The unit in which to write an amount: its size and its name, from the amount and
+        the word for a device-hour (``GPU-h``, ``core-h``).
+    is_spent
+        Used up by the job, as money is. Of what is not, which is time, users choose
+        between more of it and more spending.
+    weight
+        Of the resources that are spent, the one of the largest weight whose amount is
+        known is kept small where there is a limit on time; 0: never.
+    compares_devices
+        Amounts on devices of different kinds can be compared.
+    least
+        What is said of the allocation that takes least of it, e.g. ``costs least``.
+    """
+
+    name: str
+    field: str
+    limit: str
+    parse: Callable[[str], float]
+    example: str
+    help: str
+    amount: Callable[[Usage], np.ndarray | None]
+    unit: Callable[[float, str], tuple[float, str]]
+    least: str
+    missing: str = ""
+    is_spent: bool = True
+    weight: int = 0
+    compares_devices: bool = True
+
+    @property
+    def max_field(self) -> str:
+        """Name of the limit as a number in the field's unit."""
+        return f"max_{self.field}"
+
+    def in_words(self, amount: float, device_hour_word: str) -> str:
+        """Write an amount with its unit.
+
+        >>> MONEY.in_words(20, "GPU-h"), TIME.in_words(10440, "GPU-h")
+        ('20 usd', '2.9 h')
+        """
+        scale, unit = self.unit(amount, device_hour_word)
+        return f"{number(amount / scale)} {unit}"
+
+
+def _charged(usage: Usage) -> np.ndarray | None:
+    rate = usage.rates.get(USD_PER_HOUR)
+    return None if rate is None else usage.hours * rate
+
+
+TIME = Resource(
+    name="time",
+    field="time_s",
+    limit="max_time",
+    parse=parse_duration,
+    example="4h",
+    help="Limit: the deadline.",
+    amount=lambda usage: usage.time_s,
+    unit=lambda amount, _: duration_unit(amount),
+    least="is fastest",
+    is_spent=False,
+)
+DEVICE_HOURS = Resource(
+    name="device_hours",
+    field="gpu_hours",
+    limit="max_gpu_hours",
+    parse=parse_gpu_hours,
+    example="50gpu-h",
+    help="Limit: device time.",
+    amount=lambda usage: usage.hours * usage.world_size,
+    unit=device_time_unit,
+    least="takes the fewest device-hours",
+    weight=1,
+    compares_devices=False,
+)
+MONEY = Resource(
+    name="money",
+    field="cost_usd",
+    limit="max_cost",
+    parse=parse_usd,
+    example="20usd",
+    help="Limit: money; needs a price.",
+    amount=_charged,
+    unit=lambda amount, _: (1.0, "usd"),
+    least="costs least",
+    missing="a price. Give price_per_gpu_hour_usd (--price on the command line), or "
+    "write price_per_gpu_hour or price_per_node_hour in the site.",
+    weight=2,
+)
+
+RESOURCES = Registry(
+    "scalelab.resources",
+    Resource,
+    key="resource",
+    built_in=(TIME, DEVICE_HOURS, MONEY),
+)
+
+
+def read_limits(given: Mapping[str, str | float | None]) -> dict[str, float]:
+    """Return limits by the resource's name, in the unit of its field.
+
+    Parameters
+    ----------
+    given
+        Text by ``Resource.limit``, or numbers by ``Resource.max_field``; None: no
+        limit.
+
+    Raises
+    ------
+    SpecError
+        If a name is no limit, is given twice or its value has another form.
+
+    Examples
+    --------
+    >>> read_limits({"max_time": "4h", "max_cost_usd": 20, "max_gpu_hours": None})
+    {'time': 14400.0, 'money': 20.0}
+    """
+    limits: dict[str, float] = {}
+    for key, value in given.items():
+        resource = _limited_by(key)
+        if value is None:
+            continue
+        if resource.name in limits:
+            raise SpecError(f"{key}={value}: {resource.name} is limited twice.")
+        if isinstance(value, str):
+            limits[resource.name] = resource.parse(value)
+        elif key == resource.max_field:
+            limits[resource.name] = float(value)
+        else:
+            raise SpecError(
+                f"{key}={shown(value)} has no unit. Write {key}={resource.example!r} "
+                f"or {resource.max_field}={shown(value)}."
+            )
+    return limits
+
+
+def _limited_by(key: str) -> Resource:
+    for rows in (RESOURCES.built_in, RESOURCES):
+        for resource in rows:
+            if key in (resource.limit, resource.max_field):
+                return resource
+    limits = [resource.limit for resource in RESOURCES]
+    raise SpecError(f"{key} limits no resource. {one_of(limits, key)}")

@@ -1,0 +1,149 @@
+"""The one room that composes both sides: run a sweep, load a run, answer from it.
+
+The command line and the notebooks call this and nothing below it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scalelab.running.sweep import Sweep
+from scalelab.session.run import Run as Run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from scalelab.recommend.answer.recommendation import (
+        Recommendation as Recommendation,
+    )
+
+
+def load(directory: str | Path) -> Run:
+    """Open a run that was swept or imported.
+
+    Parameters
+    ----------
+    directory
+        The run's directory, e.g. ``runs/digits``.
+
+    Raises
+    ------
+    StoreError
+        If it is no run.
+    SchemaError
+        If a newer ScaleLab wrote it.
+    """
+    return Run.open(directory)
+
+
+def sweep(
+    experiment: str | Path,
+    *,
+    site: str | None = None,
+    directory: str | Path | None = None,
+    budget_gpu_hours: float | None = None,
+    accept_changes: bool = False,
+    retry_failed: bool = False,
+) -> Run:
+    """Run, continue or extend a sweep and return its run.
+
+    Parameters
+    ----------
+    experiment
+        Path of the experiment's YAML.
+    site
+        Name or path of a site profile; default: the experiment's, else this machine.
+    directory
+        The run's directory; default: ``runs/NAME``.
+    budget_gpu_hours
+        Start no trial once the run has used this much device time.
+    accept_changes
+        Go on although the workload, its code or the measurement changed; what was
+        measured before is kept, marked ``code_changed``, left out of the fits, and
+        measured again.
+    retry_failed
+        Run again what earlier sweeps could not measure, and once more what fails now.
+
+    Raises
+    ------
+    SpecError
+        If the experiment or the site is wrong, or the experiment changed its meaning.
+    ClusterError
+        If the nodes do not come up.
+    StoreError
+        If the run cannot be written, or another driver holds it.
+    """
+    asked = Sweep.prepare(
+        experiment,
+        site=site,
+        directory=directory,
+        accept_changes=accept_changes,
+        retry_failed=retry_failed,
+    )
+    asked.run(budget_gpu_hours=budget_gpu_hours)
+    return load(asked.directory)
+
+
+def import_table(
+    table: str | Path,
+    directory: str | Path,
+    *,
+    mapping: Mapping[str, str] | None = None,
+    constants: Mapping[str, str] | None = None,
+) -> Run:
+    """Read a table of somebody's measurements as a run.
+
+    See :func:`scalelab.records.tables.importing.import_table`.
+    """
+    from scalelab.records.tables.importing import import_table as read
+
+    return Run(read(Path(table), Path(directory), mapping, constants))
+
+
+def obtain_data(name: str, directory: str | Path | None = None) -> Path:
+    """Download a data set of a built-in workload and return its directory.
+
+    Parameters
+    ----------
+    name
+        E.g. ``cifar10``.
+    directory
+        Where to put it; default: ``data/NAME``.
+
+    Raises
+    ------
+    SpecError
+        If no data set has this name.
+    """
+    from scalelab.training.workloads.cifar10 import obtain
+
+    return obtain(name, Path(directory) if directory else Path("data") / name)
+
+
+def answer_text(answer: Recommendation, width: int, *, explain: bool = False) -> str:
+    """Return an answer as plain text for a terminal.
+
+    Parameters
+    ----------
+    answer
+        A recommendation.
+    width
+        Columns of the terminal.
+    explain
+        Say also what was fitted and what was left out.
+    """
+    from scalelab.recommend.answer import text
+
+    answered = text.answer_text(answer, width)
+    explained = f"\n\n{text.explain_text(answer, width)}" if explain else ""
+    return f"{answered}{explained}"
+
+
+def steadiness_sentences(observations: pd.DataFrame) -> tuple[str, ...]:
+    """Say whether the machine slowed down during the sweep; empty if it was steady."""
+    from scalelab.recommend.prediction.steadiness import steadiness
+
+    found = steadiness(observations)
+    return found.sentences if found else ()

@@ -1,0 +1,114 @@
+"""What a run holds: its records, the experiment behind them, and where it ran."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from scalelab.experiment.job import Job
+from scalelab.experiment.spec import Experiment
+from scalelab.inputs.outcome import Outcome
+from scalelab.records.attempt import AttemptFiles, AttemptResult
+from scalelab.records.attempt_io import read_result
+from scalelab.records.store import RunStore
+from scalelab.running.status import RunStatus, status_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from scalelab.inputs.target import Target
+    from scalelab.laws.rows import FitRows
+    from scalelab.recommend.question.run_site import RunSite
+
+
+class RunRecords:
+    """The measurements of one run, and what was asked of it."""
+
+    def __init__(self, store: RunStore) -> None:
+        self._store = store
+
+    @classmethod
+    def open(cls, directory: str | Path) -> Self:
+        """Open a run; see :func:`scalelab.load`."""
+        return cls(RunStore.open(Path(directory)))
+
+    @property
+    def name(self) -> str:
+        """Name of the run."""
+        return self._store.name
+
+    @property
+    def directory(self) -> Path:
+        """Directory of the run, absolute."""
+        return self._store.directory
+
+    @property
+    def experiment_text(self) -> str:
+        """What was asked, as written; of an imported table, where it came from."""
+        return self._store.experiment_text
+
+    @cached_property
+    def experiment(self) -> Experiment | None:
+        """What was asked, at the site where it ran; None for an imported table."""
+        if "imported" in self._store.meaning:
+            return None
+        asked = Experiment.from_text(
+            self.experiment_text, source=f"the experiment of run {self.name}"
+        )
+        site = self._store.site
+        return asked.model_copy(update={"site": site}) if site else asked
+
+    @property
+    def job(self) -> Job | None:
+        """The job the experiment asks about."""
+        return self.experiment.job if self.experiment else None
+
+    @cached_property
+    def observations(self) -> pd.DataFrame:
+        """One row per attempt; see ``scalelab.records.columns``."""
+        _ = self.state  # of before they were read: an answer is never kept as newer
+        return self._store.observations()
+
+    @cached_property
+    def fit_rows(self) -> FitRows:
+        """The observations, prepared once for the laws and the report."""
+        from scalelab.laws.rows import step_time_rows
+
+        return step_time_rows(self.observations)
+
+    @cached_property
+    def state(self) -> Mapping[str, Any]:
+        """What the records were like when they were first looked at."""
+        return self._store.state
+
+    @cached_property
+    def homes(self) -> Mapping[str | None, RunSite]:
+        """Where the sweep ran, by node group; empty: imported, or not known here."""
+        from scalelab.recommend.question.run_site import RunSite
+
+        return RunSite.by_group(self.experiment)
+
+    def status(self) -> RunStatus:
+        """Return what has been done and what is missing."""
+        return status_of(self._store, self.experiment)
+
+    def observations_for(self, target: Target | None) -> pd.DataFrame:
+        """Return the observations, a target that no trial stopped at read off them."""
+        from scalelab.laws.convergence.metric_curve import answering
+
+        if target is None:
+            return self.observations
+        return answering(self.observations, self._store.streams, target)
+
+    def unhappy_results(self) -> dict[tuple[str, int], AttemptResult]:
+        """Return how the attempts ended that did not complete, tracebacks included."""
+        results = {}
+        for row in self._store.rows():
+            if row["outcome"] != Outcome.COMPLETED:
+                key = (row["trial_id"], row["attempt"])
+                files = AttemptFiles(self._store.attempt_directory(*key))
+                if result := read_result(files):
+                    results[key] = result
+        return results

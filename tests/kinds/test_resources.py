@@ -1,0 +1,100 @@
+import doctest
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from measured_runs import measured_run
+
+from scalelab.errors import SpecError
+from scalelab.kinds import resources
+from scalelab.kinds.resources import RESOURCES, USD_PER_HOUR, Usage, read_limits
+
+ENERGY = """
+from scalelab.kinds.resources import Resource
+from scalelab.inputs.quantities import parse_usd
+
+ENERGY = Resource(
+    name="energy",
+    field="energy_kwh",
+    limit="max_energy",
+    parse=lambda text: float(text.removesuffix("kwh")),
+    example="30kwh",
+    help="Limit: energy.",
+    amount=lambda usage: usage.hours * usage.world_size * 0.4,
+    unit=lambda amount, _: (1.0, "kWh"),
+    least="takes the least energy",
+)
+"""
+
+
+def test_amounts_follow_from_time_and_devices() -> None:
+    usage = Usage(
+        time_s=np.array([[3600.0, 7200.0]]),
+        world_size=np.array([4, 1]),
+        num_nodes=np.array([2, 1]),
+        rates={USD_PER_HOUR: np.array([8.0, 2.0])},
+    )
+    found = {row.field: row.amount(usage) for row in RESOURCES.built_in}
+    assert found["time_s"].tolist() == [[3600.0, 7200.0]]
+    assert found["gpu_hours"].tolist() == [[4.0, 2.0]]
+    assert found["cost_usd"].tolist() == [[8.0, 4.0]]
+
+
+def test_money_is_not_known_without_a_price() -> None:
+    ones = np.ones(1)
+    usage = Usage(time_s=ones, world_size=ones, num_nodes=ones)
+    assert resources.MONEY.amount(usage) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"max_tmie": "4h"}, "max_tmie limits no resource. Did you mean 'max_time'?"),
+        (
+            {"max_time": 4},
+            "max_time=4 has no unit. Write max_time='4h' or max_time_s=4.",
+        ),
+        ({"max_time": "4h", "max_time_s": 9}, "max_time_s=9: time is limited twice."),
+        ({"max_cost": "20"}, "'20' is not a price."),
+    ],
+)
+def test_wrong_limits_are_refused(given, message: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(message)):
+        read_limits(given)
+
+
+def test_a_resource_of_an_installed_distribution_limits_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "energy_rows.py").write_text(ENERGY)
+    metadata = tmp_path / "energy-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Name: energy\nVersion: 1.0\n")
+    text = "[scalelab.resources]\nenergy = energy_rows:ENERGY\n"
+    (metadata / "entry_points.txt").write_text(text)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    run = measured_run(tmp_path / "run").directory
+
+    def asked(*options: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "scalelab", "recommend", *options],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    assert "--max-energy 30kwh" in asked("--help").stdout
+    met = asked(str(run), "--max-energy", "1000kwh")
+    assert (met.returncode, met.stderr) == (0, "")
+    assert "kWh" in met.stdout
+    assert "< 1,000 kWh" in met.stdout
+    unmet = asked(str(run), "--max-energy", "0.000001kwh", "--json")
+    assert unmet.returncode == 4
+    assert '"energy_kwh": {' in unmet.stdout
+
+
+def test_the_examples_hold() -> None:
+    assert doctest.testmod(resources).failed == 0
