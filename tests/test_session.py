@@ -205,7 +205,7 @@ def test_a_job_may_be_wrong(here: Path) -> None:
 
 
 def test_what_is_no_run_is_refused(here: Path) -> None:
-    with pytest.raises(StoreError, match="is no run"):
+    with pytest.raises(StoreError, match="is not a run directory"):
         scalelab.load("runs/absent")
 
 

@@ -46,7 +46,7 @@ def run(
     from scalelab.doctor.machine import examine
 
     if _show(examine(runs)):
-        typer.echo("Sweeps cannot run here until what is broken is mended.")
+        typer.echo("Sweeps cannot run here until what is broken is repaired.")
         raise typer.Exit(SOMETHING_BROKEN)
     typer.echo("Sweeps can run here: scalelab sweep EXPERIMENT.yaml")
 
@@ -73,7 +73,7 @@ def _check_site(runs: Path, name: str, *, with_job: bool) -> None:
     if with_job:
         is_broken |= _show(_tried(site, runs), width)
     if is_broken:
-        typer.echo(f"Sweeps on {site.name} will fail until what is broken is mended.")
+        typer.echo(f"Sweeps on {site.name} will fail until what is broken is repaired.")
         raise typer.Exit(SITE_BROKEN)
     typer.echo(f"Sweeps can run there: scalelab sweep EXPERIMENT.yaml --site {name}")
 
@@ -93,8 +93,8 @@ def _tried(site: Site, runs: Path) -> Iterator[Finding]:
 
 def _show(findings: Iterator[Finding], width: int = _SUBJECT_COLUMNS) -> bool:
     """Print findings, subjects as wide as told; tell whether something is broken."""
-    from scalelab.cli.wording import one_line
     from scalelab.doctor.machine import Health
+    from scalelab.inputs.lines import one_line
 
     is_broken = False
     for finding in findings:

@@ -21,8 +21,8 @@ from typing import Annotated, Any, NoReturn, TextIO
 import typer
 
 from scalelab._version import __version__
-from scalelab.cli.wording import one_line
 from scalelab.errors import ScaleLabError
+from scalelab.inputs.lines import one_line
 from scalelab.kinds.resources import RESOURCES
 
 INTERRUPTED, READER_LEFT = 130, 141

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scalelab.cli.wording import columns, nodes, trials
+from scalelab.inputs.lines import aligned
+from scalelab.inputs.numerals import counted
 
 if TYPE_CHECKING:
     from scalelab.experiment.trial import Trial
@@ -23,6 +24,7 @@ HEADER = (
     "global batch",
     "= local x ranks x acc.",
 )
+IS_TEXT = (False, True, False, True, False, True)
 MAX_LEFT_OUT_SHOWN = 5
 
 
@@ -52,9 +54,10 @@ def run(
 
 def _trials(asked: Sweep) -> Iterator[str]:
     planned = asked.plan.trials
-    yield f"{asked.experiment.name} on site {asked.site.name}: {trials(len(planned))}"
+    count = counted(len(planned), "trial")
+    yield f"{asked.experiment.name} on site {asked.site.name}: {count}"
     yield ""
-    yield from columns([HEADER, *_rows(planned)])
+    yield from aligned([HEADER, *_rows(planned)], left=IS_TEXT)
 
 
 def _rows(planned: Iterable[Trial]) -> list[tuple[str, ...]]:
@@ -103,7 +106,7 @@ def _cost(asked: Sweep) -> Iterator[str]:
     if asked.changes and asked.has_measurements:
         yield "A sweep of that needs another name, or --accept-changes."
     if asked.num_finished:
-        done, left = trials(asked.num_finished), asked.num_remaining
+        done, left = counted(asked.num_finished, "trial"), asked.num_remaining
         yield f"In {asked.directory}: {done} done, {left:,} to run."
     if asked.num_remaining and asked.gpu_hours is not None:
         hours = device_time(asked.gpu_hours, asked.device_hour_word)
@@ -136,10 +139,10 @@ def _job_script(asked: Sweep, site: Site, largest: int, name: str) -> Iterator[s
 
     if site.provision == "one_job":
         num_nodes = largest
-        yield f"Job script, for {nodes(largest, site.group)} together:"
+        yield f"Job script, for {_nodes(largest, site)} together:"
     else:
         num_nodes = 1
-        at_most = nodes(site.nodes or largest, site.group)
+        at_most = _nodes(site.nodes or largest, site)
         yield f"Job script, for up to {at_most} one by one:"
     script = node_job_script(
         site,
@@ -148,3 +151,7 @@ def _job_script(asked: Sweep, site: Site, largest: int, name: str) -> Iterator[s
         directory=asked.directory / CLUSTER_DIRECTORY,
     )
     yield from (f"  {line}" for line in script.splitlines())
+
+
+def _nodes(count: int, site: Site) -> str:
+    return counted(count, f"{site.group} node" if site.group else "node")

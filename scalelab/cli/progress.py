@@ -12,8 +12,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from scalelab.cli.wording import duration, one_line, trials
-from scalelab.inputs.numerals import device_time
+from scalelab.inputs.lines import one_line
+from scalelab.inputs.numerals import counted, device_time, duration
 from scalelab.scheduling.events import (
     Event,
     NodeLost,
@@ -314,7 +314,7 @@ def problem(event: Event) -> str | None:
         case Waiting():
             return f"Waiting: {event.reason}"
         case Stopping():
-            left = f"{trials(event.num_running)} still running"
+            left = f"{counted(event.num_running, 'trial')} still running"
             how = ""
             if event.num_running:
                 how = " (Ctrl-C, or scalelab stop --now, ends them)"

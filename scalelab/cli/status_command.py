@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from scalelab.cli.wording import trials
+from scalelab.inputs.numerals import counted
 
 MAX_SHOWN = 5
 
@@ -26,7 +26,9 @@ def run(
 
     run = load(run_directory)
     status = run.status()
-    typer.echo(f"{run_directory}: {trials(sum(status.outcomes.values()))} ended")
+    typer.echo(
+        f"{run_directory}: {counted(sum(status.outcomes.values()), 'trial')} ended"
+    )
     for outcome, count in status.outcomes.items():
         typer.echo(f"  {count:>6,}  {outcome}")
     used = device_time(status.used_gpu_s / 3600, status.device_hour_word)
@@ -44,7 +46,7 @@ def run(
     for reason in status.waiting[:MAX_SHOWN]:
         typer.echo(f"Waiting: {reason}")
     if status.num_missing:
-        typer.echo(f"Not run yet: {trials(status.num_missing)}")
+        typer.echo(f"Not run yet: {counted(status.num_missing, 'trial')}")
     for reason in status.reasons[:MAX_SHOWN]:
         typer.echo(f"  {reason}")
     if status.has_canaries:  # what tells of them takes longer to load than all above

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from scalelab.cli.wording import ended, trials
+from scalelab.inputs.lines import ended
+from scalelab.inputs.numerals import counted
+from scalelab.inputs.outcome import Outcome
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -265,16 +267,18 @@ class _Interrupts:
 
 def _opening(asked: Sweep) -> list[str]:
     lines = [f"Changed: {change}." for change in asked.changes]
-    left = trials(asked.num_remaining)
+    left = counted(asked.num_remaining, "trial")
     if asked.plan.assumes_local_batch:
         lines.append(f"Into {asked.directory}: first the largest local batch.")
     elif not asked.num_finished:
         lines.append(f"Running {left} into {asked.directory}.")
     elif asked.num_remaining:
-        done = trials(asked.num_finished)
+        done = counted(asked.num_finished, "trial")
         lines.append(f"Continuing {asked.directory}: {done} done, {left} to run.")
     else:
-        lines.append(f"All {trials(asked.num_finished)} of {asked.directory} are done.")
+        lines.append(
+            f"All {counted(asked.num_finished, 'trial')} of {asked.directory} are done."
+        )
     return lines
 
 
@@ -286,16 +290,24 @@ def _closing(summary: SweepSummary, num_before: int) -> list[str]:
         reason = ended(failure.reason) if log else failure.reason
         lines.append(f"{failure.outcome}: {failure.trial}. {reason}{log}")
     if more := len(summary.failures) - MAX_SHOWN:
-        lines += [f"... and {trials(more)} more."] if more > 0 else []
+        lines += [f"... and {counted(more, 'trial')} more."] if more > 0 else []
     if summary.num_failed:
-        count = trials(summary.num_failed)
-        lines.append(f"Not measured: {count}. --retry-failed tries again.")
+        lines.append(_what_failed(summary))
     if summary.unfinished:
         # A canary is not known to the sweep before its turn has come.
         left = num_before - (summary.num_finished - summary.num_resumed)
-        count = trials(max(left, len(summary.unfinished)))
+        count = counted(max(left, len(summary.unfinished)), "trial")
         lines.append(f"Not run: {count}. The same command goes on with them.")
     return lines
+
+
+def _what_failed(summary: SweepSummary) -> str:
+    count = counted(summary.num_failed, "trial")
+    if set(summary.outcomes) != {Outcome.FAILED}:
+        return f"Not measured: {count}. sweep --retry-failed tries again."
+    first = summary.failures[:1]
+    why = "".join(f": {ended(failure.reason)}" for failure in first) or "."
+    return f"All {count} failed{why} Fix the script, then sweep --retry-failed."
 
 
 def _confirm(question: str) -> None:

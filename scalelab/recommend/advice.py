@@ -284,10 +284,11 @@ def _notes(evidence: _Evidence, chosen: OutlookRow) -> tuple[str, ...]:
     need, notes = evidence.need, []
     amount = need.job and need.job.model_copy(update={"target": None})
     if evidence.is_few:
-        were = "world size was" if evidence.num_sizes == 1 else "world sizes were"
+        sizes = counted(evidence.num_sizes, "world size")
+        were = "was" if evidence.num_sizes == 1 else "were"
         notes.append(
-            f"Only {evidence.num_sizes} {were} measured: the answer is among the "
-            "measured allocations."
+            f"Only {sizes} {were} measured: the answer is among the measured "
+            "allocations."
         )
     if evidence.fitted.note:
         notes.append(evidence.fitted.note)
@@ -295,7 +296,9 @@ def _notes(evidence: _Evidence, chosen: OutlookRow) -> tuple[str, ...]:
         notes.append(evidence.factorisation.describe())
     batch = chosen.batch.global_batch_size
     if need.num_missed:
-        runs = "the one run" if need.num_missed == 1 else f"{need.num_missed} runs"
+        runs = (
+            "the one run" if need.num_missed == 1 else counted(need.num_missed, "run")
+        )
         notes.append(
             f"Not reached: {need.target}, by {runs}; the answer is for {amount}, which "
             "may not suffice."

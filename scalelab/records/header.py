@@ -104,9 +104,11 @@ def read_header(path: Path) -> RunHeader:
             version["meaning"], version["experiment"]
         _ = header.superseded
     except OSError as error:
+        is_absent = isinstance(error, FileNotFoundError | NotADirectoryError)
+        why = "no" if is_absent else f"{error.strerror}:"
         raise StoreError(
-            f"{path.parent} is no run: {path.name} cannot be read "
-            f"({error.strerror}). Give the directory of a run, e.g. runs/NAME."
+            f"{path.parent} is not a run directory ({why} {path.name}). Give the "
+            "directory of a run, e.g. runs/NAME."
         ) from error
     except (IndexError, KeyError, TypeError, ValueError) as error:
         raise StoreError(

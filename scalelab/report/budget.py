@@ -211,6 +211,6 @@ def trade_off_sentence(table: pd.DataFrame, labels: Labels) -> str:
     beaten = int((~table["is_pareto"]).sum())
     which = "No allocation is" if beaten == 0 else f"{beaten} of {len(table)} are"
     return (
-        f"Further down is sooner, further left is cheaper. {which} beaten by another "
+        f"Lower is faster, left is cheaper. {which} beaten by another "
         f"in both time and {labels.device_hour_word}."
     )

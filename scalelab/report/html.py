@@ -14,19 +14,25 @@ from plotly.offline import get_plotlyjs
 
 from scalelab.inputs.numerals import (
     counted,
-    device_time,
-    device_time_unit,
     duration,
+    duration_range,
     number,
     percent,
     probability,
 )
 from scalelab.inputs.outcome import Outcome
 from scalelab.laws.rows import Observed
+from scalelab.recommend.answer import tables
 from scalelab.recommend.answer.recommendation import Recommendation
+from scalelab.recommend.answer.sentences import (
+    Part,
+    sentences,
+    texts,
+    what_diminishing_means,
+)
 from scalelab.recommend.prediction.steadiness import steadiness
 from scalelab.records.attempt_io import write_atomically
-from scalelab.report import sentences, trials
+from scalelab.report import trials
 from scalelab.report.figures import PLOTS
 from scalelab.report.subject import ReportSubject
 from scalelab.report.tables import TextTable
@@ -34,8 +40,12 @@ from scalelab.report.tables import TextTable
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "What it takes": ("time_and_gpu_hours", "trade_off"),
     "How it scales": ("speedup", "efficiency", "throughput", "step_phases"),
-    "What learning needs": ("samples_to_target",),
+    "How many samples training needs": ("samples_to_target",),
 }
+_DETAILS = (
+    *(Part.SETTINGS, Part.CHANCE, Part.ALTERNATIVES, Part.KNEE, Part.ELSEWHERE),
+    *(Part.PRICE, Part.WHY),
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,9 +111,8 @@ def render(
         without_answer=without_answer or _why_unanswered(subject),
         happened=_what_happened(observations),
         sections=_sections(plots),
-        sweep_cost=_sweep_cost(recommendation),
         missing=_missing(plots),
-        limits=_limits(subject, recommendation),
+        evidence=_evidence(subject),
         outcomes=trials.outcome_table(observations),
         failures=trials.failures(observations, results or {}, trials_directory),
         num_not_completed=int(
@@ -181,36 +190,37 @@ def _why_unanswered(subject: ReportSubject) -> str:
 
 
 def _answer(recommendation: Recommendation) -> dict[str, Any]:
-    row = recommendation.chosen
-    scale, hour_word = device_time_unit(
-        row.gpu_hours.value, recommendation.device_hour_word
-    )
-    tiles = [
-        ("time", duration(row.time_s.value)),
-        (hour_word, number(row.gpu_hours.value / scale)),
-        ("efficiency", percent(row.scaling_efficiency)),
-    ]
-    if row.cost_usd:
-        tiles.append(("USD", number(row.cost_usd.value)))
-    if row.probability is not None:
-        tiles.append((", ".join(recommendation.limits), probability(row.probability)))
-    trial = recommendation.next_trial
+    said = sentences(recommendation)
     return {
-        "headline": sentences.headline(recommendation),
-        "details": sentences.details(recommendation),
-        "tiles": tiles,
-        "table": sentences.allocation_table(recommendation),
+        "headline": " ".join(texts(said, Part.USE)),
+        "tiles": _tiles(recommendation),
+        "details": texts(said, *_DETAILS),
+        "table": TextTable.of_columns(tables.allocations(recommendation)),
         "chosen": [row.is_chosen for row in recommendation.rows].index(True),
-        "next_trial": trial and sentences.next_trial_sentence(trial, recommendation),
-        "parameters": sentences.parameter_table(recommendation),
+        "diminishing": what_diminishing_means(recommendation),
+        "assumptions": texts(said, Part.ASSUMPTION),
+        "unanswered": texts(said, Part.UNANSWERED),
+        "next_trial": texts(said, Part.NEXT_TRIAL),
+        "ignored": texts(said, Part.IGNORED),
+        "sweep_cost": texts(said, Part.SWEEP_COST),
+        "parameters": TextTable.of_columns(tables.parameters(recommendation)),
     }
 
 
-def _sweep_cost(recommendation: Recommendation | None) -> str:
-    if recommendation is None or recommendation.sweep_gpu_hours is None:
-        return ""
-    word = recommendation.device_hour_word
-    return f"The sweep cost {device_time(recommendation.sweep_gpu_hours, word)}."
+def _tiles(recommendation: Recommendation) -> list[tuple[str, str]]:
+    """Return the chosen row's numbers, each with its name."""
+    row, interval = recommendation.chosen, percent(recommendation.interval)
+    tiles = [
+        ("time", duration(row.time_s.value)),
+        (f"{interval} interval", duration_range(row.time_s)),
+    ]
+    for resource, amount in row.spent.items():
+        scale, unit = resource.unit(amount.value, recommendation.device_hour_word)
+        tiles.append((unit, number(amount.value / scale)))
+    tiles.append(("efficiency", percent(row.scaling_efficiency)))
+    if row.probability is not None:
+        tiles.append(("chance of meeting the limits", probability(row.probability)))
+    return tiles
 
 
 def _what_happened(observations: pd.DataFrame) -> str:
@@ -227,27 +237,11 @@ def _what_happened(observations: pd.DataFrame) -> str:
     return f"{what}: {ends}."
 
 
-def _left_out(recommendation: Recommendation) -> list[tuple[str, int, TextTable]]:
-    """Return the laws that leave observations out, how many, and why."""
-    laws = {
-        "step time": recommendation.left_out,
-        "samples to target": recommendation.left_out_of_convergence,
-    }
-    return [
-        (law, sum(reasons.values()), trials.left_out_table(reasons))
-        for law, reasons in laws.items()
-        if reasons
-    ]
-
-
-def _limits(
-    subject: ReportSubject, recommendation: Recommendation | None
-) -> dict[str, Any]:
+def _evidence(subject: ReportSubject) -> dict[str, Any]:
     check = trials.product_check_table(subject)
     many = subject.num_curves > 1
     steady = steadiness(subject.fit_rows)
     return {
-        "left_out": _left_out(recommendation) if recommendation else [],
         "memory": trials.memory_table(subject.observations),
         "steadiness": steady.sentences if steady else (),
         "product_check": TextTable.of(check) if len(check) else None,

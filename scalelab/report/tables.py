@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -53,6 +53,12 @@ class TextTable:
             ),
             num_omitted=len(frame) - len(shown),
         )
+
+    @classmethod
+    def of_columns(cls, columns: Mapping[str, Sequence[str]]) -> TextTable:
+        """Return the table of these columns, each with its title first."""
+        titles, *rows = zip(*columns.values(), strict=True)
+        return cls(columns=titles, rows=tuple(rows))
 
     @property
     def numeric(self) -> tuple[bool, ...]:

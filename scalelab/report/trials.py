@@ -1,9 +1,8 @@
-"""What was run, how it ended, what was left out, and where it all came from."""
+"""What was run, how it ended, what was ignored, and where it all came from."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ from scalelab.inputs.numerals import counted, duration, number
 from scalelab.inputs.outcome import Outcome
 from scalelab.laws.convergence.time_to_target import measured_factorisation
 from scalelab.laws.rows import curve_label, invalid_reasons, numbers
+from scalelab.recommend.answer.sentences import reason_in_words
 from scalelab.records.attempt import AttemptResult
 from scalelab.report.subject import ReportSubject
 from scalelab.report.tables import TextTable
@@ -154,7 +154,7 @@ _TRIAL_COLUMNS = {
     "throughput_samples_per_s": "samples per s",
     "samples_to_target": "samples to target",
     "final_metric": "final metric",
-    "validity": "left out because",
+    "validity": "ignored because",
 }
 
 
@@ -165,19 +165,11 @@ def trial_table(observations: pd.DataFrame) -> TextTable:
         duration(value) if np.isfinite(value) else None
         for value in numbers(observations, "step_time_s")
     ]
-    shown["left out because"] = [
-        ", ".join(invalid_reasons(value)) or None for value in observations["validity"]
+    shown["ignored because"] = [
+        ", ".join(map(reason_in_words, invalid_reasons(value))) or None
+        for value in observations["validity"]
     ]
     return TextTable.of(shown)
-
-
-def left_out_table(reasons: Mapping[str, int]) -> TextTable:
-    """Return why observations were left out of the fits, commonest first."""
-    rows = tuple(
-        (_in_words(reason), f"{count:,}")
-        for reason, count in Counter(reasons).most_common()
-    )
-    return TextTable(columns=("reason", "observations"), rows=rows)
 
 
 def _in_words(reason: str) -> str:

@@ -128,12 +128,3 @@ class Stopping:
 
 Event = TrialStarted | TrialEnded | NodeUp | NodeLost | Resumed | Waiting | Stopping
 OnEvent = Callable[[Event], None]
-
-
-def counted(count: int, noun: str) -> str:
-    """Write a count with its noun, for the words of an event.
-
-    >>> counted(1, "node"), counted(2, "node")
-    ('1 node', '2 nodes')
-    """
-    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from scalelab.cluster.nodes import Node
 from scalelab.errors import ClusterError
+from scalelab.inputs.numerals import counted
 from scalelab.records.attempt import Placement
-from scalelab.scheduling.events import NodeLost, NodeUp, OnEvent, Waiting, counted
+from scalelab.scheduling.events import NodeLost, NodeUp, OnEvent, Waiting
 from scalelab.scheduling.grouped_placer import GroupedPlacer
 from scalelab.scheduling.validity import SharedHardware
 

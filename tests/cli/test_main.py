@@ -14,7 +14,7 @@ from measured_runs import measured_run
 
 from scalelab import __main__ as entry
 from scalelab import errors
-from scalelab.cli import init_command, main, progress, wording
+from scalelab.cli import init_command, main, progress
 
 
 @pytest.mark.parametrize("name", main.COMMANDS)
@@ -254,6 +254,6 @@ def test_a_reader_that_leaves_ends_it_in_silence(
     assert ended.returncode in (main.READER_LEFT, 0 if stream == "stdout" else 2)
 
 
-@pytest.mark.parametrize("module", [wording, progress, init_command])
+@pytest.mark.parametrize("module", [progress, init_command])
 def test_the_examples_hold(module) -> None:
     assert doctest.testmod(module).failed == 0

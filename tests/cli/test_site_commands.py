@@ -39,7 +39,7 @@ def test_a_profile_is_written_and_checked(
     checked = scalelab("doctor", "--site", "tiny")
     assert checked.code == 3
     assert checked.out.startswith("broken  programs          sbatch, squeue, scancel")
-    assert "Sweeps on tiny will fail until what is broken is mended." in checked.out
+    assert "Sweeps on tiny will fail until what is broken is repaired." in checked.out
     named = scalelab("site", "init", "./mine.yaml", "--device-type", "cpu")
     assert named.out.endswith("doctor --site ./mine.yaml\n")
     assert "request_gpus: true" in Path("mine.yaml").read_text()

@@ -34,7 +34,9 @@ def test_trials_that_failed_before_are_not_forgotten(scalelab, here: Path) -> No
     measured_run(here / "runs" / "small", ending=failed)
     ended = scalelab("sweep", "experiment.yaml")
     assert ended.code == 1
-    assert "Not measured: 8 trials. --retry-failed tries again.\n" in ended.err
+    assert (
+        "All 8 trials failed. Fix the script, then sweep --retry-failed.\n" in ended.err
+    )
     assert "No recommendation: " in ended.err
     assert ended.out == f"Report: {here}/runs/small/report.html\n"
 

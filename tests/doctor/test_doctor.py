@@ -129,7 +129,7 @@ def test_a_trial_that_ends_badly_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
     [
         (Health.OK, 0, "Sweeps can run here: scalelab sweep EXPERIMENT.yaml"),
         (Health.NOTE, 0, "Sweeps can run here: scalelab sweep EXPERIMENT.yaml"),
-        (Health.BROKEN, 1, "Sweeps cannot run here until what is broken is mended."),
+        (Health.BROKEN, 1, "Sweeps cannot run here until what is broken is repaired."),
     ],
 )
 def test_the_command_says_whether_sweeps_can_run(

@@ -84,7 +84,7 @@ def check_one_failure(
     assert ended.status == 1, ended.said
     assert f"{outcome}: {victim.attempt[0]}" in ended.said
     assert reason in ended.said
-    assert "Not measured: 1 trial. --retry-failed tries again." in ended.said
+    assert "Not measured: 1 trial. sweep --retry-failed tries again." in ended.said
 
 
 @pytest.mark.two_nodes

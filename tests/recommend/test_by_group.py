@@ -7,12 +7,13 @@ from scalelab.experiment.job import Job
 from scalelab.inputs.target import Target
 from scalelab.recommend.advice import recommend
 from scalelab.recommend.answer.kept import Question
+from scalelab.recommend.answer.recommendation import Recommendation
+from scalelab.recommend.answer.sentences import sentences
 from scalelab.recommend.answer.text import answer_text
 from scalelab.recommend.by_group import answer
 from scalelab.recommend.question.history import History
 from scalelab.recommend.question.objective import Constraints
 from scalelab.recommend.question.run_site import RunSite
-from scalelab.report.sentences import details
 from scalelab.site.profile import Site
 
 JOB = Job(epochs=10, samples_per_epoch=1_000_000)
@@ -63,6 +64,10 @@ def question(**changed: object) -> Question:
         "learn_from": (),
     }
     return Question(**{**asked, **changed})
+
+
+def said(found: Recommendation) -> list[str]:
+    return [sentence.text for sentence in sentences(found)]
 
 
 @pytest.fixture(scope="module")
@@ -124,8 +129,8 @@ def test_where_nothing_holds_the_least_over_is_the_closest(frame: pd.DataFrame) 
     assert not found.meets_constraints
     assert found.node_group == "h100"
     assert found.objective.endswith("the closest to the limits")
-    (line,) = (text for text in details(found) if text.startswith("Node group a100"))
-    assert line.endswith(" usd, P(< 1 s) < 1%.")
+    (line,) = (text for text in said(found) if text.startswith("Node group a100"))
+    assert line.endswith(" usd, chance of meeting < 1 s: < 1%.")
 
 
 def test_a_group_may_be_chosen(frame: pd.DataFrame) -> None:
@@ -170,7 +175,7 @@ def test_the_text_names_both_groups(frame: pd.DataFrame) -> None:
     other = found.elsewhere["a100"]
     size = f"{other.world_size} GPUs ({other.allocation})"
     assert f"Node group a100 instead: {size}, " in text
-    assert any(size in sentence for sentence in details(found))
+    assert any(size in sentence for sentence in said(found))
     assert "usd" in text
 
 

@@ -57,7 +57,9 @@ def test_an_empty_directory_becomes_a_run(tmp_path: Path) -> None:
 
 
 def test_what_is_no_run_is_said(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"is no run: run\.json cannot be read .*NAME"):
+    with pytest.raises(
+        StoreError, match=r"is not a run directory \(no run\.json\)\. .*NAME"
+    ):
         RunStore.open(tmp_path)
 
 

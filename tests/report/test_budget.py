@@ -49,7 +49,7 @@ def test_the_trade_off_joins_only_what_nothing_beats() -> None:
     assert list(figure.data[0].text) == ["64", "8", "1"]
     assert list(figure.data[1].text) == ["512"]
     assert trade_off_sentence(table, subject.labels) == (
-        "Further down is sooner, further left is cheaper. 1 of 4 are beaten by another "
+        "Lower is faster, left is cheaper. 1 of 4 are beaten by another "
         "in both time and GPU-h."
     )
 

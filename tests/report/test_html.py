@@ -65,11 +65,11 @@ def page(observations: pd.DataFrame, answered: Recommendation) -> Page:
 def test_the_answer_comes_first(page: Page) -> None:
     words = page.text
     order = [
-        "Use 16 GPUs: the job takes 12.8 min",
+        "Use 16 A100 (4 nodes x 4), global batch 512 = 32 x 16",
         "The choices",
         "What it takes",
         "How it scales",
-        "What learning needs",
+        "How many samples training needs",
         "What this rests on",
         "Trials",
         "Where this comes from",
@@ -78,8 +78,8 @@ def test_the_answer_comes_first(page: Page) -> None:
     assert places == sorted(places)
     assert "gpus: 1" in words
     assert "EMULATED" not in words
-    assert "2 of 33 observations were left out of the law of step time." in words
-    assert "The sweep cost 6.3 GPU-h." in words
+    assert "2 of 33 trials ignored: other jobs ran on the node." in words
+    assert "Sweep cost 6.3 GPU-h." in words
 
 
 def test_every_figure_is_on_the_page_with_its_numbers(page: Page) -> None:
@@ -242,7 +242,7 @@ def test_drift_stands_beside_what_the_answer_rests_on(
         row["started_at"] = f"2026-11-20T{8 + number}:00:00+00:00"
     page = Page(render(None, frame(rows), title="x"))
     assert "How steady the machine was" in page.text
-    assert "Drift: the same trial took" in page.text
+    assert "The machine slowed down: the same trial took" in page.text
     assert "How steady" not in render(None, frame(rows[:8]), title="x")
 
 
@@ -255,7 +255,9 @@ def test_a_table_of_many_curves_shows_one_and_lists_the_others(
         for row in strong_scaling((1, 2), rng, workload=workload, kind="imported")
     ]
     page = Page(render(None, frame(rows), title="x"))
-    assert "3 curves were measured. The figures show one: a on A100" in page.text
+    assert (
+        "3 curves were measured. The figures show one of them: a on A100" in page.text
+    )
     assert "18 imported rows: 18 completed." in page.text
 
 
@@ -277,7 +279,7 @@ def test_whole_runs_and_memory_are_reported_where_measured(
     )
     rows = pd.concat([observations, extra], ignore_index=True)
     page = Page(render(answered, rows, title="x"))
-    assert "Whole runs against the prediction" in page.text
+    assert "Predicted and measured time to target" in page.text
     assert "What fits in memory" in page.text
 
 
@@ -308,4 +310,5 @@ def test_cost_and_probability_stand_beside_the_time(
     )
     limited = replace(answered, rows=rows, limits=("< 4 h",))
     page = Page(render(limited, observations, title="x"))
-    assert "USD 12.5 < 4 h 87%" in page.text
+    assert "usd 12.5" in page.text
+    assert "chance of meeting the limits 87%" in page.text

@@ -9,7 +9,6 @@ from scalelab.report.subject import ReportSubject
 from scalelab.report.trials import (
     curve_table,
     failures,
-    left_out_table,
     memory_table,
     outcome_table,
     product_check_table,
@@ -70,14 +69,9 @@ def test_trials_show_what_they_measured() -> None:
     table = trial_table(frame(rows))
     first, second = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
     assert first["step time"] == "20 ms"
-    assert first["left out because"] == ""
-    assert second["left out because"] == "shared_node"
+    assert first["ignored because"] == ""
+    assert second["ignored because"] == "other jobs ran on the node"
     assert "final metric" not in table.columns
-
-
-def test_reasons_are_in_words_and_the_commonest_first() -> None:
-    table = left_out_table({"shared_node": 1, "out_of_memory": 3})
-    assert table.rows == (("out of memory", "3"), ("shared node", "1"))
 
 
 def test_what_fits_lies_between_what_did_and_what_did_not() -> None:

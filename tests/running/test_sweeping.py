@@ -153,11 +153,11 @@ def test_a_directory_that_is_no_run_is_refused(here: Path) -> None:
     path = write()
     (here / "runs").mkdir()
     (here / "runs" / "small").write_text("a file")
-    with pytest.raises(StoreError, match="is no run"):
+    with pytest.raises(StoreError, match="is not a run directory"):
         Sweep.prepare(path)
     (here / "other").mkdir()
     (here / "other" / "thesis.tex").write_text("")
-    with pytest.raises(StoreError, match="is no run"):
+    with pytest.raises(StoreError, match="is not a run directory"):
         Sweep.prepare(path, directory="other")
     assert Sweep.prepare(path, directory="empty").num_remaining == 8
 

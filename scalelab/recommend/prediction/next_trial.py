@@ -101,7 +101,9 @@ def next_trial(
         return _measuring(rows[best], steps, frame, why)
     chosen = next(row for row in rows if row.is_chosen)
     if chosen.basis != Support.MEASURED and _fits(chosen, within):
-        return _measuring(chosen, steps, frame, "the answer was not measured")
+        return _measuring(
+            chosen, steps, frame, "the recommended allocation was not measured"
+        )
     closable = [gap for gap in gaps if _fits(gap, within)]
     return _closing(closable[0], rows, steps, frame, rule) if closable else None
 

@@ -99,11 +99,13 @@ class Steadiness:
     def _of_drift(self) -> Iterator[str]:
         drift, pace = self.drift, self.drift_per_hour
         if drift and pace and self.is_drifting:
-            change = "longer" if drift.value > 0 else "less time"
+            is_slower = drift.value > 0
+            became = "The machine slowed down" if is_slower else "The machine sped up"
+            change = "longer" if is_slower else "less time"
             hourly = f", {_share(pace.value)} per hour" if self.hours >= 1 else ""
             yield (
-                f"Drift: the same trial took {_share(drift.value)} {change} at the end "
-                f"of the sweep than at its beginning ({_ends(drift)}){hourly}."
+                f"{became}: the same trial took {_share(drift.value)} {change} at the "
+                f"end of the sweep than at its beginning ({_ends(drift)}){hourly}."
             )
         elif drift is None or drift.hi - drift.lo > UNDECIDED:
             known = ""

@@ -29,13 +29,13 @@ def test_the_answer_reads_as_a_user_expects(measured):
     assert "global batch 256 = " in lines[0]
     assert "learning rate 0.2 (rule: sqrt)" in text
     assert "GPU-h, " in text
-    assert "P(< 20 h, < 900 usd) > 99%" in text
+    assert "Chance of meeting < 20 h and < 900 usd: > 99%." in " ".join(text.split())
     assert "* against one full node" in text
     assert "Returns diminish at " in text
     assert "inter-node all-reduce." in text
     assert "Price: 2 usd per GPU-h, as given." in text
     assert "Not measured: accuracy at batch 256; assumes 10 epochs suffice." in text
-    assert "Left out: 2 of 27 attempts (2 node was shared).  Sweep cost" in text
+    assert "2 of 27 trials ignored: other jobs ran on the node." in text
 
 
 def test_the_table_has_a_row_per_size_and_marks_the_chosen(measured):
@@ -116,7 +116,7 @@ def test_an_end_of_scaling_out_of_range_is_said(measured):
     assert "No diminishing returns up to 64 GPUs." in text
     later = dataclasses.replace(measured.knee, lo=16, hi=None)
     text = answer_text(dataclasses.replace(measured, knee=later))
-    assert "Returns diminish from 16 GPUs on, or later: inter-node" in text
+    assert "Returns diminish at 16 GPUs or more: inter-node" in text
 
 
 def test_the_explanation_lists_parameters_formulas_and_gaps():

@@ -80,11 +80,13 @@ def test_drift_is_said_in_one_sentence_with_its_pace() -> None:
     assert steady.drift_per_hour is not None
     assert steady.drift_per_hour.value == pytest.approx(0.2 / HOURS, rel=0.01)
     assert steady.sentences == (
-        "Drift: the same trial took 20.0% longer at the end of the sweep than at its "
-        "beginning (80% interval: 20.0% to 20.0%), 5.0% per hour.",
+        "The machine slowed down: the same trial took 20.0% longer at the end of the "
+        "sweep than at its beginning (80% interval: 20.0% to 20.0%), 5.0% per hour.",
     )
     faster = found(swept(drift=-0.1, noise=1e-4)).sentences
-    assert faster[0].startswith("Drift: the same trial took 10.0% less time at the end")
+    assert faster[0].startswith(
+        "The machine sped up: the same trial took 10.0% less time at the end"
+    )
 
 
 def test_a_small_drift_is_not_worth_words() -> None:

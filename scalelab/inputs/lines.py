@@ -1,0 +1,49 @@
+"""Text as a terminal shows it: sentences that follow each other, columns of cells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def ended(sentence: str) -> str:
+    """Return a sentence with a full stop, for another to follow.
+
+    >>> ended("'int' object is not iterable"), ended("It measures: val_acc.")
+    ("'int' object is not iterable.", 'It measures: val_acc.')
+    """
+    return sentence if not sentence or sentence[-1] in ".!?" else f"{sentence}."
+
+
+def one_line(text: str) -> str:
+    r"""Return text as one line that cannot steer a terminal.
+
+    >>> one_line("no\x1b[31m\nway")
+    'no?[31m way'
+    """
+    words = " ".join(text.split())
+    return "".join(letter if letter.isprintable() else "?" for letter in words)
+
+
+def aligned(rows: Sequence[Sequence[str]], *, left: Sequence[bool]) -> list[str]:
+    """Return rows of cells as lines.
+
+    Parameters
+    ----------
+    rows
+        Cells, the titles first.
+    left
+        Which columns are aligned to the left; numbers stand to the right.
+
+    Examples
+    --------
+    >>> aligned([("n", "kind"), ("12", "throughput")], left=[False, True])
+    [' n  kind', '12  throughput']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if is_left else cell.rjust(width)
+            for cell, width, is_left in zip(row, widths, left, strict=True)
+        ).rstrip()
+        for row in rows
+    ]

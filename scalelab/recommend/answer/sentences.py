@@ -1,0 +1,249 @@
+"""The answer in sentences, made once for the terminal and for the report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from scalelab.inputs.numerals import (
+    counted,
+    device_time,
+    duration,
+    duration_ends,
+    percent,
+    plural,
+    probability,
+)
+from scalelab.recommend.answer.recommendation import (
+    BatchPlan,
+    Knee,
+    OutlookRow,
+    Recommendation,
+)
+from scalelab.records.columns import OPTION_PREFIX
+
+_REASONS = {
+    "shared_node": "other jobs ran on the node",
+    "loopback_nodes": "the nodes were on one machine",
+    "oversubscribed_cores": "there were more ranks than cores",
+    "uneven_ranks": "the nodes held different numbers of ranks",
+    "unexpected_placement": "the ranks ran elsewhere than asked",
+    "code_changed": "the code changed during the sweep",
+    "unsteady_clock": "the node's clock was set during the trial",
+    "out_of_memory": "the device's memory was too small",
+    "host_out_of_memory": "the node's memory was too small",
+    "failed": "the trial failed",
+}
+_BUSY = "the computer was too busy to keep the declared times"
+
+
+class Part(Enum):
+    """What a sentence of the answer is about, in the order of the answer."""
+
+    USE = auto()
+    SETTINGS = auto()
+    TAKES = auto()
+    CHANCE = auto()
+    ALTERNATIVES = auto()
+    EMULATED = auto()
+    KNEE = auto()
+    ELSEWHERE = auto()
+    PRICE = auto()
+    WHY = auto()
+    ASSUMPTION = auto()
+    UNANSWERED = auto()
+    NEXT_TRIAL = auto()
+    IGNORED = auto()
+    SWEEP_COST = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """A sentence, and what it is about."""
+
+    part: Part
+    text: str
+
+
+def sentences(result: Recommendation) -> tuple[Sentence, ...]:
+    """Return everything that the answer says, apart from its table."""
+    return tuple(_sentences(result))
+
+
+def texts(said: tuple[Sentence, ...], *parts: Part) -> list[str]:
+    """Return the sentences about these parts, in the order of the answer."""
+    return [sentence.text for sentence in said if sentence.part in parts]
+
+
+def reason_in_words(reason: str, *, is_emulated: bool = False) -> str:
+    """Say why an observation is ignored.
+
+    >>> reason_in_words("shared_node"), reason_in_words("timed_out")
+    ('other jobs ran on the node', 'timed out')
+    """
+    if reason == "unsteady_clock" and is_emulated:
+        return _BUSY
+    return _REASONS.get(reason, reason.replace("_", " "))
+
+
+def _sentences(result: Recommendation) -> Iterator[Sentence]:
+    row = result.chosen
+    yield from (Sentence(Part.USE, text) for text in _use(result))
+    if settings := _settings(result):
+        yield Sentence(Part.SETTINGS, settings)
+    time = f"{duration(row.time_s.value)} [{duration_ends(row.time_s)}]"
+    yield Sentence(Part.TAKES, f"{time}, {_spent(result, row)}")
+    if row.probability is not None:
+        yield Sentence(Part.CHANCE, f"{_chance(result, row)}.".capitalize())
+    if not result.meets_constraints:
+        yield Sentence(Part.ALTERNATIVES, _alternatives(result))
+    if result.is_emulated:
+        emulated = "Emulated: times are declared, nothing here was measured."
+        yield Sentence(Part.EMULATED, emulated)
+    if result.knee is not None:
+        yield Sentence(Part.KNEE, _knee(result, result.knee))
+    yield from (Sentence(Part.ELSEWHERE, text) for text in _elsewhere(result))
+    if result.price:
+        yield Sentence(Part.PRICE, result.price)
+    yield Sentence(Part.WHY, f"Why: {result.objective}.")
+    yield from (Sentence(Part.ASSUMPTION, note) for note in result.notes)
+    yield from (Sentence(Part.UNANSWERED, line) for line in result.unsupported)
+    if result.next_trial is not None:
+        yield Sentence(Part.NEXT_TRIAL, _next_trial(result))
+    yield from (Sentence(Part.IGNORED, text) for text in _ignored(result))
+    if result.sweep_gpu_hours is not None:
+        cost = device_time(result.sweep_gpu_hours, result.device_hour_word)
+        yield Sentence(Part.SWEEP_COST, f"Sweep cost {cost}.")
+
+
+def _use(result: Recommendation) -> Iterator[str]:
+    row, verb = result.chosen, "Use"
+    if not result.meets_constraints:
+        yield f"Nothing meets {' and '.join(result.limits)}."
+        verb = "Closest:"
+    place = f"{_count(result, row.world_size, named=True)} ({_nodes(result, row)})"
+    yield f"{verb} {place}, {_batch(row.batch)}"
+
+
+def _settings(result: Recommendation) -> str:
+    details = [
+        f"{name.removeprefix(OPTION_PREFIX)} {value}"
+        for name, value in result.chosen.settings.items()
+    ]
+    if rate := result.learning_rate:
+        rule = "" if rate.rule == "none" else f" (rule: {rate.rule})"
+        details.append(f"learning rate {rate.value:.4g}{rule}")
+    return ", ".join(details)
+
+
+def _spent(result: Recommendation, row: OutlookRow) -> str:
+    word = result.device_hour_word
+    amounts = row.spent.items()
+    return ", ".join(each.in_words(amount.value, word) for each, amount in amounts)
+
+
+def _chance(result: Recommendation, row: OutlookRow) -> str:
+    assert row.probability is not None
+    chance = probability(row.probability)
+    return f"chance of meeting {' and '.join(result.limits)}: {chance}"
+
+
+def _alternatives(result: Recommendation) -> str:
+    fastest = min(result.rows, key=lambda row: row.time_s.value)
+    cheapest = min(result.rows, key=lambda row: row.gpu_hours.value)
+    return "; ".join(
+        f"{title}: {_count(result, row.world_size)}, {duration(row.time_s.value)}, "
+        f"{device_time(row.gpu_hours.value, result.device_hour_word)}"
+        for title, row in (("Fastest", fastest), ("cheapest", cheapest))
+    )
+
+
+def _count(result: Recommendation, count: int, *, named: bool = False) -> str:
+    if named and result.device_name and result.device_word == "GPU":
+        return f"{count:,} {result.device_name}"
+    return counted(count, result.device_word)
+
+
+def _nodes(result: Recommendation, row: OutlookRow) -> str:
+    _, devices = row.allocation.split("x")
+    kind = f"{result.node_group} node" if result.node_group else "node"
+    return f"{counted(row.num_nodes, kind)} x {devices}"
+
+
+def _batch(batch: BatchPlan) -> str:
+    text = (
+        f"global batch {batch.global_batch_size} = {batch.local_batch_size} x "
+        f"{batch.data_parallel_size}"
+    )
+    steps = batch.gradient_accumulation_steps
+    return f"{text} x {steps} accumulation steps" if steps > 1 else text
+
+
+def _elsewhere(result: Recommendation) -> Iterator[str]:
+    """Say what each other node group would do for the job, a sentence each."""
+    for group, row in result.elsewhere.items():
+        chance = "" if row.probability is None else f", {_chance(result, row)}"
+        yield (
+            f"Node group {group} instead: {_count(result, row.world_size)} "
+            f"({row.allocation}), {duration(row.time_s.value)}, "
+            f"{_spent(result, row)}{chance}."
+        )
+
+
+def _knee(result: Recommendation, knee: Knee) -> str:
+    if knee.lo is None:
+        largest = result.rows[-1].world_size
+        return f"No diminishing returns up to {_count(result, largest)}."
+    if knee.hi is None:
+        where = f"{_count(result, knee.lo)} or more"
+    elif knee.hi == knee.lo:
+        where = _count(result, knee.lo)
+    else:
+        where = f"{knee.lo}-{knee.hi} {plural(result.device_word, 2)}"
+    return f"Returns diminish at {where}: {knee.term}."
+
+
+def what_diminishing_means(result: Recommendation) -> list[str]:
+    """Say from where on returns are called diminishing."""
+    if result.knee is None:
+        return []
+    least = percent(result.knee.marginal_return)
+    return [
+        f"Returns diminish where the next doubling gives less than {least} of the "
+        "ideal gain."
+    ]
+
+
+def _next_trial(result: Recommendation) -> str:
+    trial = result.next_trial
+    assert trial is not None
+    hours, word = trial.gpu_hours, result.device_hour_word
+    cost = "" if hours is None else f", {device_time(hours, word)}"
+    return (
+        f"Would change the answer: {_count(result, trial.world_size)} "
+        f"({trial.allocation}), {_batch(trial.batch)}, "
+        f"{counted(trial.steps, 'step')}{cost}: {trial.why}."
+    )
+
+
+def _ignored(result: Recommendation) -> Iterator[str]:
+    for law, reasons in (
+        ("", result.left_out),
+        (" for samples to target", result.left_out_of_convergence),
+    ):
+        if reasons:
+            total = sum(reasons.values())
+            trials = counted(result.num_observations, "trial")
+            why = _why_ignored(reasons, is_emulated=result.is_emulated)
+            yield f"{total:,} of {trials} ignored{law}: {why}."
+
+
+def _why_ignored(reasons: Mapping[str, int], *, is_emulated: bool) -> str:
+    words = {
+        reason_in_words(reason, is_emulated=is_emulated): count
+        for reason, count in reasons.items()
+    }
+    if len(words) == 1:
+        return next(iter(words))
+    return ", ".join(f"{why} ({count:,})" for why, count in words.items())

@@ -1,0 +1,103 @@
+"""The tables of the answer as text, made once for the terminal and for the report."""
+
+from __future__ import annotations
+
+from scalelab.inputs.numerals import (
+    change,
+    duration,
+    duration_ends,
+    number,
+    percent,
+    plural,
+    probability,
+)
+from scalelab.kinds.resources import DEVICE_HOURS
+from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
+
+Columns = dict[str, list[str]]
+"""Columns of cells, the title first, by a name that does not depend on the answer."""
+
+
+def allocations(result: Recommendation) -> Columns:
+    """Return a row per allocation; columns that no row has a value for are left out."""
+    rows = result.rows
+    columns: Columns = {
+        "size": [_last(plural(result.device_word, 2))],
+        "time": ["time"],
+        "interval": [percent(result.interval)],
+        **_spent(result),
+        "efficiency": ["efficiency"],
+        "next": ["next doubling"],
+        "chance": ["chance"],
+        "basis": ["basis"],
+        "nodes": ["nodes"],
+        "batch": ["global batch"],
+    }
+    unit = columns[DEVICE_HOURS.name][0]
+    for row in rows:
+        star = "*" if row.is_baseline else ""
+        chance = "" if row.probability is None else probability(row.probability)
+        cells = {
+            "size": f"{row.world_size}",
+            "time": duration(row.time_s.value),
+            "interval": duration_ends(row.time_s),
+            "efficiency": f"{percent(row.scaling_efficiency)}{star}",
+            "next": _next(row, unit),
+            "chance": chance,
+            "basis": row.basis,
+            "nodes": row.allocation,
+            "batch": f"{row.batch.global_batch_size:,}",
+        }
+        for name, cell in cells.items():
+            columns[name].append(cell)
+    return {name: cells for name, cells in columns.items() if any(cells[1:])}
+
+
+def _spent(result: Recommendation) -> Columns:
+    """Return what is spent, each resource in the unit of the chosen row's amount."""
+    columns: Columns = {}
+    for resource, chosen in result.chosen.spent.items():
+        # the headline has said that devices are emulated
+        word = _last(result.device_hour_word)
+        scale, unit = resource.unit(chosen.value, word)
+        amounts = [row.amounts.get(resource.name) for row in result.rows]
+        cells = ["" if each is None else number(each.value / scale) for each in amounts]
+        columns[resource.name] = [unit, *cells]
+    return columns
+
+
+def _next(row: OutlookRow, unit: str) -> str:
+    if row.next_time_change is None or row.next_gpu_hours_change is None:
+        return ""
+    is_doubling = row.next_world_size == 2 * row.world_size
+    where = "" if is_doubling else f"at {row.next_world_size}: "
+    time, hours = change(row.next_time_change), change(row.next_gpu_hours_change)
+    return f"{where}{time} time {hours} {unit}"
+
+
+def _last(words: str) -> str:
+    return words.split()[-1]
+
+
+def parameters(result: Recommendation) -> Columns:
+    """Return the fitted parameters, those that the data leave open included."""
+    interval = f"{percent(result.interval)} interval"
+    columns: Columns = {
+        "parameter": ["parameter"],
+        "value": ["value"],
+        "interval": [interval],
+        "unit": ["unit"],
+        "open": ["not identified"],
+    }
+    for row in result.parameters:
+        is_point = row.lo != row.lo  # a law without intervals
+        cells = {
+            "parameter": f"{row.curve}: {row.name}",
+            "value": f"{row.value:.3g}",
+            "interval": "" if is_point else f"{row.lo:.3g} to {row.hi:.3g}",
+            "unit": row.unit,
+            "open": "" if row.is_identified else row.remedy,
+        }
+        for name, cell in cells.items():
+            columns[name].append(cell)
+    return columns

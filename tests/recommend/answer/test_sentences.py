@@ -1,0 +1,138 @@
+import doctest
+from dataclasses import replace
+
+import pytest
+from made_up_runs import outlook_row, planned, recommendation
+
+from scalelab.inputs import lines
+from scalelab.inputs.numerals import Interval
+from scalelab.recommend.answer import sentences as module
+from scalelab.recommend.answer.recommendation import Knee, Recommendation
+from scalelab.recommend.answer.sentences import Part, sentences, texts
+from scalelab.recommend.answer.tables import allocations, parameters
+
+
+@pytest.fixture
+def answered() -> Recommendation:
+    rows = planned((1, 2, 4, 8, 16, 32), chosen=16, measured_up_to=16)
+    return recommendation(rows)
+
+
+def said(result: Recommendation, *parts: Part) -> list[str]:
+    return texts(sentences(result), *parts)
+
+
+def test_the_first_sentence_answers(answered: Recommendation) -> None:
+    use = "16 A100 (4 nodes x 4), global batch 512 = 32 x 16"
+    assert said(answered, Part.USE) == [f"Use {use}"]
+    short = replace(answered, meets_constraints=False, limits=("< 5 min", "< 1 usd"))
+    assert said(short, Part.USE) == [
+        "Nothing meets < 5 min and < 1 usd.",
+        f"Closest: {use}",
+    ]
+
+
+def test_the_rest_follows_in_order(answered: Recommendation) -> None:
+    order = [each.part.value for each in sentences(answered)]
+    assert order == sorted(order)
+    assert [each.text for each in sentences(answered)][1:] == [
+        "learning rate 0.4 (rule: linear)",
+        "12.8 min [12.5-13.0], 3.4 GPU-h",
+        "Returns diminish at 16-32 GPUs: inter-node all-reduce.",
+        "Why: the fastest allocation at which a device added still brings half.",
+        "Accuracy at batch 512 was not measured; 90 epochs are assumed.",
+        "Would change the answer: 32 GPUs (8x4), global batch 512 = 16 x 32, 60 steps, "
+        "1.1 GPU-h: it would settle whether 32 GPUs still pay.",
+        "2 of 33 trials ignored: other jobs ran on the node.",
+        "Sweep cost 6.3 GPU-h.",
+    ]
+
+
+def test_what_is_spent_and_the_chance_are_named() -> None:
+    cost = Interval(value=12.5, lo=12.0, hi=13.0)
+    row = outlook_row(1, 64, is_chosen=True, amounts={"money": cost}, probability=0.99)
+    answer = recommendation([row], limits=("< 4 h", "< 20 usd"))
+    (takes,) = said(answer, Part.TAKES)
+    assert takes.endswith("2.9 GPU-h, 12.5 usd")
+    assert said(answer, Part.CHANCE) == ["Chance of meeting < 4 h and < 20 usd: 99%."]
+    columns = allocations(answer)
+    assert columns["money"] == ["usd", "12.5"]
+    assert columns["chance"] == ["chance", "99%"]
+
+
+def test_settings_and_accumulation_are_named() -> None:
+    row = outlook_row(1, 64, is_chosen=True, settings={"options.feed": "dali"})
+    row = replace(row, batch=replace(row.batch, gradient_accumulation_steps=2))
+    answer = recommendation([row], learning_rate=None, knee=None)
+    assert said(answer, Part.SETTINGS) == ["feed dali"]
+    assert said(answer, Part.USE)[0].endswith("64 x 1 x 2 accumulation steps")
+    assert said(answer, Part.KNEE) == []
+
+
+@pytest.mark.parametrize(
+    ("lo", "hi", "sentence"),
+    [
+        (None, None, "No diminishing returns up to 32 GPUs."),
+        (16, None, "Returns diminish at 16 GPUs or more: x."),
+        (16, 16, "Returns diminish at 16 GPUs: x."),
+    ],
+)
+def test_the_knee_may_lie_anywhere(
+    answered: Recommendation, lo: int | None, hi: int | None, sentence: str
+) -> None:
+    knee = Knee(lo=lo, hi=hi, marginal_return=0.5, term="x", probability_in_range=0.5)
+    assert said(replace(answered, knee=knee), Part.KNEE) == [sentence]
+
+
+def test_ignored_trials_are_counted_by_reason(answered: Recommendation) -> None:
+    busy = replace(answered, left_out={"unsteady_clock": 10}, num_observations=45)
+    assert said(replace(busy, is_emulated=True), Part.IGNORED) == [
+        "10 of 45 trials ignored: the computer was too busy to keep the declared times."
+    ]
+    several = {"shared_node": 2, "preempted": 1}
+    both = replace(busy, left_out=several, left_out_of_convergence={"failed": 1})
+    assert said(both, Part.IGNORED) == [
+        "3 of 45 trials ignored: other jobs ran on the node (2), preempted (1).",
+        "1 of 45 trials ignored for samples to target: the trial failed.",
+    ]
+
+
+def test_the_table_has_a_row_per_allocation(answered: Recommendation) -> None:
+    columns = allocations(answered)
+    assert [cells[0] for cells in columns.values()] == [
+        *("GPUs", "time", "80%", "GPU-h", "efficiency", "next doubling"),
+        *("basis", "nodes", "global batch"),
+    ]
+    assert columns["size"][1:] == ["1", "2", "4", "8", "16", "32"]
+    assert columns["efficiency"][1] == "100%*"
+    assert [cells[5] for cells in columns.values()] == [
+        *("16", "12.8 min", "12.5-13.0", "3.4", "82%", "-40% time +10% GPU-h"),
+        *("measured", "4x4", "512"),
+    ]
+
+
+def test_the_last_row_has_no_next_and_an_unknown_chance_is_empty() -> None:
+    rows = planned((1, 2), chosen=2, measured_up_to=2)
+    rows = (
+        replace(rows[0], probability=0.2),
+        replace(rows[1], next_time_change=None, next_gpu_hours_change=None),
+    )
+    columns = allocations(recommendation(rows, limits=("< 4 h",)))
+    assert columns["next"][2] == ""
+    assert columns["chance"] == ["chance", "20%", ""]
+
+
+def test_parameters_tell_what_is_not_identified(answered: Recommendation) -> None:
+    known = answered.parameters[0]
+    open_one = replace(known, is_identified=False, remedy="Measure two nodes.")
+    columns = parameters(replace(answered, parameters=(known, open_one)))
+    first, second = list(zip(*columns.values(), strict=True))[1:]
+    assert first == (
+        *("resnet_cifar: compute_per_sample", "0.002", "0.0019 to 0.0021", "s", ""),
+    )
+    assert second[-1] == "Measure two nodes."
+
+
+@pytest.mark.parametrize("home", [module, lines])
+def test_the_examples_hold(home) -> None:
+    assert doctest.testmod(home).failed == 0
