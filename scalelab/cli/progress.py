@@ -173,7 +173,8 @@ class Tracker:
             parts.append(f"{progress.num_failed:,} failed")
         parts.append(device_time(progress.used_gpu_s / 3600, self._device_hour_word))
         if self._end_s is not None and not self._is_stopping:
-            parts.append(f"about {duration(self._end_s - time.monotonic())} left")
+            left_s = max(0, round(self._end_s - time.monotonic()))
+            parts.append(f"about {duration(left_s)} left")
         return ", ".join(parts)
 
 

@@ -46,6 +46,8 @@ def duration(seconds: float) -> str:
 
 def duration_unit(seconds: float) -> tuple[float, str]:
     """Return the unit for a duration: its length in seconds and its name."""
+    if seconds == 0:
+        return 1.0, "s"
     for limit, scale, unit in (*_DURATIONS, *_LONG_DURATIONS):
         if seconds < limit:
             return scale, unit

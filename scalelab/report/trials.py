@@ -166,10 +166,20 @@ def trial_table(observations: pd.DataFrame) -> TextTable:
         for value in numbers(observations, "step_time_s")
     ]
     shown["ignored because"] = [
-        ", ".join(map(reason_in_words, invalid_reasons(value))) or None
-        for value in observations["validity"]
+        _why_ignored(value, is_emulated=bool(emulated)) or None
+        for value, emulated in zip(
+            observations["validity"],
+            observations["emulated"].fillna(False),
+            strict=True,
+        )
     ]
     return TextTable.of(shown)
+
+
+def _why_ignored(validity: object, *, is_emulated: bool) -> str:
+    reasons = invalid_reasons(validity)
+    words = [reason_in_words(each, is_emulated=is_emulated) for each in reasons]
+    return ", ".join(words)
 
 
 def _in_words(reason: str) -> str:

@@ -57,7 +57,7 @@ def test_failures_are_listed(scalelab, here: Path, conductor, monkeypatch) -> No
     assert lines[4].endswith("No. Log: rank-0.log")
     assert lines[9:11] == [
         "... and 2 trials more.",
-        "Not measured: 7 trials. --retry-failed tries again.",
+        "All 7 trials failed: No. Fix the script, then sweep --retry-failed.",
     ]
 
 

@@ -42,7 +42,7 @@ def test_numbers_keep_the_digits_that_matter(value: float, text: str) -> None:
     [
         (2.5e-5, "25 us"),
         (0.0123, "12.3 ms"),
-        (0, "0 us"),
+        (0, "0 s"),
         (1.03, "1.0 s"),
         (119, "119 s"),
         (120, "2 min"),
