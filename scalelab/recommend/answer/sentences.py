@@ -95,7 +95,7 @@ def _sentences(result: Recommendation) -> Iterator[Sentence]:
     time = f"{duration(row.time_s.value)} [{duration_ends(row.time_s)}]"
     yield Sentence(Part.TAKES, f"{time}, {_spent(result, row)}")
     if row.probability is not None:
-        yield Sentence(Part.CHANCE, f"{_chance(result, row)}.".capitalize())
+        yield Sentence(Part.CHANCE, f"Chance {_chance(result, row)}.")
     if not result.meets_constraints:
         yield Sentence(Part.ALTERNATIVES, _alternatives(result))
     if result.is_emulated:
@@ -146,7 +146,7 @@ def _spent(result: Recommendation, row: OutlookRow) -> str:
 def _chance(result: Recommendation, row: OutlookRow) -> str:
     assert row.probability is not None
     chance = probability(row.probability)
-    return f"chance of meeting {' and '.join(result.limits)}: {chance}"
+    return f"of meeting {' and '.join(result.limits)}: {chance}"
 
 
 def _alternatives(result: Recommendation) -> str:
@@ -183,7 +183,7 @@ def _batch(batch: BatchPlan) -> str:
 def _elsewhere(result: Recommendation) -> Iterator[str]:
     """Say what each other node group would do for the job, a sentence each."""
     for group, row in result.elsewhere.items():
-        chance = "" if row.probability is None else f", {_chance(result, row)}"
+        chance = "" if row.probability is None else f", chance {_chance(result, row)}"
         yield (
             f"Node group {group} instead: {_count(result, row.world_size)} "
             f"({row.allocation}), {duration(row.time_s.value)}, "
