@@ -28,6 +28,7 @@ _RULES = {
     "list_type": "must be a list",
     "tuple_type": "must be one value or a list of values",
     "dict_type": "must be a mapping of keys to values",
+    "mapping_type": "must be a mapping of keys to values",
     "model_type": "must be a mapping of keys to values",
     "model_attributes_type": "must be a mapping of keys to values",
     "finite_number": "must be a finite number",
@@ -166,15 +167,31 @@ def _owner(
     model: type[BaseModel], loc: tuple[int | str, ...]
 ) -> tuple[type[BaseModel], FieldInfo | None]:
     """Return the model that holds a location, and the location's field."""
-    owner = model
-    field: FieldInfo | None = None
-    words = [part for part in loc if isinstance(part, str) and part[0:1] != "<"]
-    for word in words:
-        inner = _submodel(field.annotation) if field else None
-        if inner is not None:
-            owner, field = inner, None
-        field = owner.model_fields.get(word, field)
+    owner, field = model, None
+    inside: Any = None  # what the words after the field lead into
+    for word in loc:
+        if isinstance(word, int):
+            continue
+        if word[0:1] == "<":
+            inside = _tagged(inside, word) or inside
+            continue
+        if inner := model_in(inside):
+            owner, field, inside = inner, None, None
+        if word in owner.model_fields:
+            field = owner.model_fields[word]
+            inside = field.annotation
     return owner, field
+
+
+def _tagged(annotation: Any, tag: str) -> Any:
+    """Return the member of a discriminated union that has a tag."""
+    from pydantic import Tag
+
+    marks = getattr(annotation, "__metadata__", ())
+    if any(isinstance(mark, Tag) and mark.tag == tag for mark in marks):
+        return annotation
+    members = (_tagged(each, tag) for each in typing.get_args(annotation))
+    return next((found for found in members if found), None)
 
 
 def _is_listed(annotation: Any) -> bool:
@@ -184,10 +201,11 @@ def _is_listed(annotation: Any) -> bool:
     return any(map(_is_listed, typing.get_args(annotation)))
 
 
-def _submodel(annotation: Any) -> type[BaseModel] | None:
+def model_in(annotation: Any) -> type[BaseModel] | None:
+    """Return the first model that a type is or is made of, if any."""
     from pydantic import BaseModel
 
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    inner = (_submodel(argument) for argument in typing.get_args(annotation))
+    inner = (model_in(argument) for argument in typing.get_args(annotation))
     return next((found for found in inner if found), None)
