@@ -9,24 +9,25 @@ import pytest
 import yaml
 from command_lines import blocks, in_blocks, read
 
+from scalelab.site.choice import site_class, site_of
 from scalelab.site.node_script import node_job_script
-from scalelab.site.profile import Site
 
 PAGE = (Path(__file__).parents[1] / "docs" / "clusters.md").read_text()
 VALUES = [yaml.safe_load(block) for block in blocks(PAGE, "yaml")]
 PROFILES = {each["scheduler"]: each for each in VALUES if "scheduler" in each}
+SETTINGS = {name for row in PROFILES for name in site_class(row).model_fields}
 SCRIPTS = [block for block in blocks(PAGE, "") if block.startswith("#!")]
 
 
 @pytest.mark.parametrize("scheduler", ["slurm", "pbs", "allocation"])
 def test_the_profiles_it_shows_are_profiles(scheduler: str) -> None:
-    site = Site.model_validate(PROFILES[scheduler])
+    site = site_of(PROFILES[scheduler])
     assert (site.scheduler, site.gpus_per_node) == (scheduler, 4)
 
 
 def test_what_it_adds_to_a_profile_can_be_added() -> None:
     additions = [each for each in VALUES if "scheduler" not in each]
-    site = Site.model_validate(functools.reduce(or_, additions, PROFILES["slurm"]))
+    site = site_of(functools.reduce(or_, additions, PROFILES["slurm"]))
     assert site.driver_job is not None
     assert site.driver_job.walltime == 24 * 3600
     assert [group.num_devices for group in site.groups.values()] == [32, 16]
@@ -36,7 +37,7 @@ def test_every_setting_is_named() -> None:
     named = set(re.findall(r"\b[a-z_]+\b", " ".join(re.findall(r"`[^`\n]+`", PAGE))))
     for values in VALUES:
         named |= set(values)
-    assert set(Site.model_fields) - named == {"name"}
+    assert SETTINGS - named == {"name"}
 
 
 def test_the_table_names_settings() -> None:
@@ -44,7 +45,7 @@ def test_the_table_names_settings() -> None:
     cells = " ".join(re.findall(r"^\| (`[^|]*) \|", table, re.MULTILINE))
     names = re.findall(r"`([a-z_]+)[`:]", cells)
     assert len(names) > 10
-    assert set(names) <= set(Site.model_fields)
+    assert set(names) <= SETTINGS
 
 
 @pytest.mark.parametrize(
@@ -57,7 +58,7 @@ def test_the_table_names_settings() -> None:
 def test_the_scripts_it_shows_are_those_of_the_profiles(
     place: int, num_nodes: int, settings: dict[str, object]
 ) -> None:
-    site = Site.model_validate(settings)
+    site = site_of(settings)
     directory = Path("/shared/runs/vit/cluster")
     script = node_job_script(site, num_nodes, job_name="vit-1", directory=directory)
     assert SCRIPTS[place] == script

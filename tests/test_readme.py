@@ -9,7 +9,7 @@ from command_lines import between_backticks, blocks, in_blocks, options, read
 import scalelab
 from scalelab.experiment.spec import Experiment
 from scalelab.plan.expand import plan
-from scalelab.site.profile import Site
+from scalelab.site.choice import site_of
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -21,7 +21,7 @@ def test_it_is_at_most_150_lines() -> None:
 
 def test_the_experiment_it_shows_can_be_planned(tmp_path: Path) -> None:
     (text,) = blocks(README, "yaml")
-    site = Site(device_type="cuda", nodes=2, gpus_per_node=4)
+    site = site_of({"device_type": "cuda", "nodes": 2, "gpus_per_node": 4})
     experiment = Experiment.from_text(text, directory=tmp_path)
     trials = plan(experiment, site).trials
     assert {trial.world_size for trial in trials} == {1, 2, 4, 8}

@@ -10,7 +10,6 @@ import typer
 
 if TYPE_CHECKING:
     from scalelab.doctor.machine import Finding
-    from scalelab.site.profile import Site
 
 SOMETHING_BROKEN, SITE_BROKEN = 1, 3
 _SUBJECT_COLUMNS, _GROUP_COLUMNS = 17, 15
@@ -53,42 +52,20 @@ def run(
 
 def _check_site(runs: Path, name: str, *, with_job: bool) -> None:
     from scalelab.doctor.site import examine_site
-    from scalelab.errors import SpecError
-    from scalelab.site.profile import Scheduler, Site
+    from scalelab.doctor.site_trial import try_nodes
+    from scalelab.site.choice import find_site
 
-    site = Site.find(name)
-    if site.scheduler is Scheduler.LOCAL:
-        raise SpecError(
-            f"site {site.name!r} has scheduler={site.scheduler}, and there is no batch "
-            "system to check. Without --site, doctor checks this machine."
-        )
-    if with_job and not site.scheduler.is_batch_system:
-        raise SpecError(
-            f"--job submits a job, and site {site.name!r} uses one that is held "
-            "already. Leave it out."
-        )
-    groups = ", ".join(site.node_groups)
+    site = find_site(name)
+    groups = ", ".join(filter(None, site.groups))
     width = _SUBJECT_COLUMNS + min(len(groups), _GROUP_COLUMNS)
-    is_broken = _show(examine_site(site, runs), width)
+    checks = [examine_site(site, runs)]
     if with_job:
-        is_broken |= _show(_tried(site, runs), width)
+        checks.append(try_nodes(site, runs, lambda text: typer.echo(text, err=True)))
+    is_broken = any([_show(findings, width) for findings in checks])
     if is_broken:
         typer.echo(f"Sweeps on {site.name} will fail until what is broken is repaired.")
         raise typer.Exit(SITE_BROKEN)
     typer.echo(f"Sweeps can run there: scalelab sweep EXPERIMENT.yaml --site {name}")
-
-
-def _tried(site: Site, runs: Path) -> Iterator[Finding]:
-    from scalelab.doctor.site import of_groups
-    from scalelab.doctor.site_trial import try_node
-
-    def say(text: str) -> None:
-        typer.echo(text, err=True)
-
-    # Each is said at once: the job of the next group may wait long in its queue.
-    for name, group in site.groups.items():
-        for finding in try_node(group, runs, say):
-            yield of_groups([name], finding)
 
 
 def _show(findings: Iterator[Finding], width: int = _SUBJECT_COLUMNS) -> bool:

@@ -14,6 +14,7 @@ from scalelab.inputs.numerals import counted
 if TYPE_CHECKING:
     from scalelab.experiment.trial import Trial
     from scalelab.running.sweep import Sweep
+    from scalelab.site.batch_site import BatchSite
     from scalelab.site.profile import Site
 
 HEADER = (
@@ -77,7 +78,7 @@ def _rows(planned: Iterable[Trial]) -> list[tuple[str, ...]]:
 
 
 def _notes(asked: Sweep) -> Iterator[str]:
-    groups = tuple(asked.site.node_groups)
+    groups = [name for name in asked.site.groups if name is not None]
     if groups and asked.experiment.node_group is None:
         yield (
             f"The experiment names no node_group: trials run on {groups[0]}, the first "
@@ -119,7 +120,9 @@ def _cost(asked: Sweep) -> Iterator[str]:
 
 def _job_scripts(asked: Sweep) -> Iterator[str]:
     """Render what a batch system would be asked for, for each kind of nodes."""
-    if not asked.site.scheduler.is_batch_system:
+    from scalelab.site.batch_site import BatchSite
+
+    if not isinstance(asked.site, BatchSite):
         return
     largest: dict[str | None, int] = {}
     for trial in asked.plan.trials:
@@ -133,7 +136,9 @@ def _job_scripts(asked: Sweep) -> Iterator[str]:
         yield from _job_script(asked, asked.site.groups[group], num_nodes, name)
 
 
-def _job_script(asked: Sweep, site: Site, largest: int, name: str) -> Iterator[str]:
+def _job_script(
+    asked: Sweep, site: BatchSite, largest: int, name: str
+) -> Iterator[str]:
     from scalelab.records.control.job_list import CLUSTER_DIRECTORY
     from scalelab.site.node_script import node_job_script
 

@@ -45,8 +45,11 @@ def init(
         ),
     ] = None,
     scheduler: Annotated[
-        Literal["slurm", "pbs"] | None,
-        typer.Option(help="Batch system [default: the one that is here]."),
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Batch system, such as slurm or pbs [default: the one that is here].",
+        ),
     ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Replace a profile that is there.")
@@ -56,16 +59,16 @@ def init(
 
     Profiles lie in ~/.config/scalelab/sites.
     """
-    from scalelab.cluster.survey.inventory import survey
-    from scalelab.cluster.survey.profile import profile_text, write_profile
-    from scalelab.site.profile import DeviceType, Scheduler
+    from scalelab.doctor.site_profile import init_site
 
-    found = survey(None if scheduler is None else Scheduler(scheduler))
-    queue = found.queue(partition)
-    kind = None if device_type is None else DeviceType(device_type)
-    text = profile_text(found, queue, device_type=kind)
-    path = write_profile(text, name or found.cluster_name, force=force)
-    kinds = "; ".join(map(str, queue.kinds))
-    typer.echo(f"Wrote {path}: {found.noun} {queue.name}, {kinds}.")
+    written = init_site(
+        name,
+        queue=partition,
+        device_type=device_type,
+        scheduler=scheduler,
+        force=force,
+    )
+    path = written.path
+    typer.echo(f"Wrote {path}: {written.noun} {written.queue}, {written.nodes}.")
     site = path.stem if name is None or name == path.stem else name
     typer.echo(f"Look through it, then: scalelab doctor --site {site}")

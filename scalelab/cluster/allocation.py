@@ -11,19 +11,28 @@ from typing import TYPE_CHECKING, Any
 
 from scalelab.cluster.hub import HubCluster
 from scalelab.errors import ClusterError
+from scalelab.kinds.batch_systems import BATCH_SYSTEMS, BatchSystem, system_of_job
 from scalelab.records.attempt_io import storing
+from scalelab.records.control.job_list import CLUSTER_DIRECTORY
 from scalelab.records.log_tail import last_log_lines
 from scalelab.site.node_script import start_on_all
 
 if TYPE_CHECKING:
-    from scalelab.site.profile import Site
+    from scalelab.site.profile import AllocationSite
 
 _LOOK_AGAIN_S = 0.2
 _LEAVE_S = 10.0
 
 
+def allocation_nodes(
+    site: AllocationSite, *, run: Path, max_nodes: int, **agent_options: Any
+) -> AllocationNodes:
+    """Return the nodes of the batch job that this process runs in."""
+    return AllocationNodes(site, directory=run / CLUSTER_DIRECTORY, **agent_options)
+
+
 class AllocationNodes(HubCluster):
-    """The nodes of the SLURM or PBS job that the driver itself runs in.
+    """The nodes of the batch job that the driver itself runs in.
 
     Parameters
     ----------
@@ -40,9 +49,11 @@ class AllocationNodes(HubCluster):
         If the driver runs in no such job.
     """
 
-    def __init__(self, site: Site, *, directory: Path, **agent_options: Any) -> None:
+    def __init__(
+        self, site: AllocationSite, *, directory: Path, **agent_options: Any
+    ) -> None:
         super().__init__(site, directory, **agent_options)
-        self._job, self._num_nodes = held_allocation(os.environ)
+        self._system, self._job, self._num_nodes = held_allocation(os.environ)
         self._log = directory / f"{self._job}.log"
 
     @property
@@ -54,10 +65,11 @@ class AllocationNodes(HubCluster):
         super()._start()
         command = start_on_all(
             self.site,
+            self._system,
             self._num_nodes,
             self._directory,
             self._job,
-            pbs="PBS_JOBID" in os.environ,
+            in_held_job=True,
         )
         with storing(self._log):
             output = self._stack.enter_context(self._log.open("ab"))
@@ -92,8 +104,8 @@ class AllocationNodes(HubCluster):
             launcher.wait()
 
 
-def held_allocation(environment: os._Environ[str] | dict[str, str]) -> tuple[str, int]:
-    """Return the name of the job that this process runs in, and its nodes.
+def held_allocation(environment: Mapping[str, str]) -> tuple[BatchSystem, str, int]:
+    """Return the batch system, name and nodes of the job that this process runs in.
 
     Parameters
     ----------
@@ -103,21 +115,25 @@ def held_allocation(environment: os._Environ[str] | dict[str, str]) -> tuple[str
     Raises
     ------
     ClusterError
-        If it runs in no job of SLURM or PBS.
+        If it runs in no job, or it is not said which nodes that has.
 
     Examples
     --------
-    >>> held_allocation({"SLURM_JOB_ID": "17", "SLURM_JOB_NUM_NODES": "4"})
+    >>> held_allocation({"SLURM_JOB_ID": "17", "SLURM_JOB_NUM_NODES": "4"})[1:]
     ('job-17', 4)
     """
-    if job_id := environment.get("SLURM_JOB_ID"):
-        return f"job-{job_id}", int(environment.get("SLURM_JOB_NUM_NODES", "1"))
-    if (job_id := environment.get("PBS_JOBID")) and "PBS_NODEFILE" in environment:
-        # A line per chunk and MPI process: a host may occur several times.
-        hosts = Path(environment["PBS_NODEFILE"]).read_text().split()
-        return f"job-{job_id.partition('.')[0]}", len(set(hosts))
+    if system := system_of_job(environment):
+        # An id may end in the name of a server.
+        number = environment[system.job_variable].partition(".")[0]
+        if num_nodes := system.num_held_nodes(environment):
+            return system, f"job-{number}", num_nodes
+        raise ClusterError(
+            f"scheduler=allocation: {system.name} does not say which nodes job "
+            f"{number} has. Write scheduler: {system.name}."
+        )
+    variables = " or ".join(each.job_variable for each in BATCH_SYSTEMS)
     raise ClusterError(
-        "scheduler=allocation, but this is no job: neither SLURM_JOB_ID nor PBS_JOBID "
-        "and PBS_NODEFILE are set. Sweep inside salloc, sbatch or qsub, or write "
-        "scheduler: slurm or pbs."
+        f"scheduler=allocation, but this process runs in no batch job: no {variables} "
+        "is set. Sweep inside a job, or name the batch system as the scheduler: "
+        f"{' or '.join(BATCH_SYSTEMS.names)}."
     )

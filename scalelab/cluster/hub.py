@@ -18,7 +18,7 @@ from scalelab.site.node_script import node_script, options_file, script_file
 if TYPE_CHECKING:
     from distributed.security import Security
 
-    from scalelab.site.profile import Site
+    from scalelab.site.profile import RemoteSite
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ class HubCluster(DaskNodes):
         As in :class:`~scalelab.launch.gang_agent.NodeAgent`.
     """
 
-    def __init__(self, site: Site, directory: Path, **agent_options: Any) -> None:
+    def __init__(self, site: RemoteSite, directory: Path, **agent_options: Any) -> None:
         super().__init__()
         self.site = site
         self.device_type = site.device_type.value
@@ -80,7 +80,9 @@ class HubCluster(DaskNodes):
         for site in self.site.groups.values():
             self._write_group_files(site, tls_files)
 
-    def _write_group_files(self, site: Site, tls_files: tuple[str, str, str]) -> None:
+    def _write_group_files(
+        self, site: RemoteSite, tls_files: tuple[str, str, str]
+    ) -> None:
         options = NodeOptions(
             scheduler=self.address,
             tls_files=tls_files,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalelab.cluster.credentials import run_security
@@ -15,7 +16,21 @@ from scalelab.launch.protocol import DEFAULT_ENTRY
 if TYPE_CHECKING:
     from distributed.security import Security
 
+    from scalelab.site.profile import LocalSite
+
 START_UP_TIMEOUT_S = 120.0
+
+
+def local_nodes(
+    site: LocalSite, *, run: Path, max_nodes: int, **agent_options: Any
+) -> LocalNodes:
+    """Return the nodes of this machine as its site divides it."""
+    return LocalNodes(
+        site.num_nodes or 1,
+        site.gpus_per_node,
+        site.device_type.value,
+        **agent_options,
+    )
 
 
 class LocalNodes(DaskNodes):

@@ -17,6 +17,7 @@ from scalelab.experiment.program import WorkloadProgram
 from scalelab.experiment.trial import Measurement, Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.outcome import Outcome
+from scalelab.kinds.batch_systems import BATCH_SYSTEMS
 from scalelab.records.attempt import AttemptSpec, NodeShare, Placement
 from scalelab.records.attempt_io import existing_place
 from scalelab.site.local_devices import num_cores, num_visible_gpus
@@ -160,6 +161,7 @@ def _two_ranks() -> str:
 
 
 def _batch_system() -> Finding:
-    found = [name for name in ("sbatch", "qsub") if shutil.which(name)]
-    text = f"{', '.join(found)} found" if found else "neither sbatch nor qsub found"
+    programs = [system.programs[0] for system in BATCH_SYSTEMS]
+    found = [name for name in programs if shutil.which(name)]
+    text = f"{', '.join(found)} found" if found else f"no {' or '.join(programs)} found"
     return Finding(subject="batch system", health=Health.NOTE, text=text)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import re
 import shutil
 import socket
 import sys
@@ -14,24 +12,24 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
-from scalelab.cluster.batch.queue import Answer, ask
+from scalelab.cluster.batch.client import client_class, survey
+from scalelab.cluster.batch.programs import answered
 from scalelab.cluster.network import listening, own_address
-from scalelab.cluster.survey.inventory import Inventory, Queue, survey
+from scalelab.cluster.survey.inventory import Inventory, Queue
 from scalelab.doctor.machine import Finding, Health, run_directory_finding
 from scalelab.errors import ClusterError, SpecError
 from scalelab.records.attempt_io import existing_place
+from scalelab.site.batch_site import BatchSite
 from scalelab.site.driver_script import driver_job_script
 from scalelab.site.node_script import node_job_script, refuse_log_directory
-from scalelab.site.profile import DeviceType, Scheduler, Site
+from scalelab.site.profile import DeviceType, RemoteSite, Site
+
+AnyKind = TypeVar("AnyKind", bound=Site)
 
 MAX_SKEW_S = 2.0
 _SILENT = "batch system"
-_PROGRAMS = {
-    Scheduler.SLURM: ("sbatch", "squeue", "scancel"),
-    Scheduler.PBS: ("qsub", "qstat", "qdel"),
-    Scheduler.ALLOCATION: (),
-}
 # File systems of one machine; what is on them others do not see.
 _LOCAL_FILE_SYSTEMS = ("tmpfs", "ext3", "ext4", "xfs", "btrfs", "overlay", "zfs")
 
@@ -42,30 +40,49 @@ def examine_site(site: Site, runs: Path) -> Iterator[Finding]:
     Parameters
     ----------
     site
-        With scheduler slurm, pbs or allocation.
+        A site whose nodes are other machines.
     runs
         Where runs would be written.
+
+    Raises
+    ------
+    SpecError
+        If the site is this machine.
     """
-    missing = [name for name in _PROGRAMS[site.scheduler] if not shutil.which(name)]
-    yield from _programs(site, missing)
+    if not isinstance(site, RemoteSite):
+        raise SpecError(
+            f"site {site.name!r} has scheduler={site.scheduler}, and there is no batch "
+            "system to check. Without --site, doctor checks this machine."
+        )
+    return _examined(site, runs)
+
+
+def _examined(site: RemoteSite, runs: Path) -> Iterator[Finding]:
+    programs = site.batch_system.programs if site.batch_system else ()
+    missing = [name for name in programs if not shutil.which(name)]
+    yield from _programs(site, programs, missing)
     yield from _folder(site, runs)
     yield from of_each_group(site, _interpreter)
     yield from _network(site)
-    if site.scheduler is Scheduler.ALLOCATION:
+    if not isinstance(site, BatchSite):
         yield from _allocation()
     elif not missing:
-        queues = list(of_each_group(site, _queue))
-        yield from queues
-        if any(each.subject.endswith(_SILENT) for each in queues):
-            return  # whatever else is asked of it has the same answer
-        with suppress(SpecError):  # of the run's directory: it is said above
-            yield from of_each_group(site, lambda group: _submissions(group, runs))
-            yield from _driver_submission(site, runs)
-        yield from _submission_from_nodes(site)
+        yield from _batch_system(site, runs)
+
+
+def _batch_system(site: BatchSite, runs: Path) -> Iterator[Finding]:
+    queues = list(of_each_group(site, _queue))
+    yield from queues
+    if any(each.subject.endswith(_SILENT) for each in queues):
+        return  # whatever else is asked of it has the same answer
+    with suppress(SpecError):  # of the run's directory: it is said above
+        yield from of_each_group(site, lambda group: _submissions(group, runs))
+        yield from _driver_submission(site, runs)
+    yield from _submission_from_nodes(site)
 
 
 def of_each_group(
-    site: Site, check: Callable[[Site], Iterator[Finding]]
+    site: AnyKind, check: Callable[[AnyKind], Iterator[Finding]]
 ) -> Iterator[Finding]:
     """Check each kind of nodes; what several groups lack is said once."""
     found: dict[Finding, list[str | None]] = {}
@@ -101,14 +118,16 @@ def broken(subject: str, text: str) -> Finding:
     return Finding(subject=subject, health=Health.BROKEN, text=text)
 
 
-def _programs(site: Site, missing: list[str]) -> Iterator[Finding]:
+def _programs(
+    site: Site, programs: Sequence[str], missing: Sequence[str]
+) -> Iterator[Finding]:
     if missing:
         yield broken(
             "programs",
             f"{', '.join(missing)} cannot be run here. Work on a login node of "
             f"{site.name}, or change scheduler.",
         )
-    elif programs := _PROGRAMS[site.scheduler]:
+    elif programs:
         yield ok("programs", f"{', '.join(programs)} found")
 
 
@@ -185,7 +204,7 @@ def _interpreter(site: Site) -> Iterator[Finding]:
         )
 
 
-def _network(site: Site) -> Iterator[Finding]:
+def _network(site: RemoteSite) -> Iterator[Finding]:
     try:
         address = own_address(site.driver_interface)
         with listening(address) as server:
@@ -206,20 +225,20 @@ def _allocation() -> Iterator[Finding]:
     from scalelab.cluster.allocation import held_allocation
 
     try:
-        name, num_nodes = held_allocation(os.environ)
+        _, name, num_nodes = held_allocation(os.environ)
     except ClusterError as error:
         yield broken("allocation", str(error))
     else:
         yield ok("allocation", f"{name} holds {num_nodes} nodes")
 
 
-def _queue(site: Site) -> Iterator[Finding]:
+def _queue(site: BatchSite) -> Iterator[Finding]:
     try:
-        inventory = survey(site.scheduler)
+        inventory = survey(site.batch_system)
     except ClusterError as error:
         yield broken(_SILENT, str(error))
         return
-    noun, wanted = inventory.noun, site.partition or site.queue
+    noun, wanted = inventory.noun, site.queue_name
     names = [each.name for each in inventory.queues]
     queues = {each.name: each for each in inventory.queues}
     queue = queues.get(wanted or "") or next(
@@ -236,7 +255,7 @@ def _queue(site: Site) -> Iterator[Finding]:
     yield from _account(site, inventory)
 
 
-def _capacity(site: Site, queue: Queue, noun: str) -> Finding:
+def _capacity(site: BatchSite, queue: Queue, noun: str) -> Finding:
     if not queue.is_open:
         return broken(noun, f"{queue.name} takes or starts no jobs now. Set another.")
     groups = "; ".join(map(str, queue.groups)) or "nodes not said"
@@ -262,7 +281,7 @@ def _capacity(site: Site, queue: Queue, noun: str) -> Finding:
     return ok(noun, f"{queue.name}: {groups}")
 
 
-def _walltime(site: Site, queue: Queue, noun: str) -> Iterator[Finding]:
+def _walltime(site: BatchSite, queue: Queue, noun: str) -> Iterator[Finding]:
     limit_s = queue.max_walltime_s
     if limit_s is not None and site.walltime and site.walltime > limit_s:
         yield broken(
@@ -272,7 +291,7 @@ def _walltime(site: Site, queue: Queue, noun: str) -> Iterator[Finding]:
         )
 
 
-def _account(site: Site, inventory: Inventory) -> Iterator[Finding]:
+def _account(site: BatchSite, inventory: Inventory) -> Iterator[Finding]:
     if site.account is None or not inventory.accounts:
         return
     if site.account in inventory.accounts:
@@ -285,7 +304,7 @@ def _account(site: Site, inventory: Inventory) -> Iterator[Finding]:
         )
 
 
-def _node_counts(site: Site) -> list[int]:
+def _node_counts(site: BatchSite) -> list[int]:
     """Return the sizes of jobs that a sweep may submit."""
     if site.provision == "pool":
         return [1]
@@ -293,21 +312,26 @@ def _node_counts(site: Site) -> list[int]:
     return sorted({*(2**power for power in range(largest.bit_length())), largest})
 
 
-def _submissions(site: Site, runs: Path) -> Iterator[Finding]:
-    """Let SLURM say whether it would take the jobs."""
-    if site.scheduler is not Scheduler.SLURM:
-        yield note("submission", "PBS does not say beforehand; --job submits a job")
+def _submissions(site: BatchSite, runs: Path) -> Iterator[Finding]:
+    """Let the batch system say whether it would take the jobs."""
+    test = site.batch_system.test_submission
+    if not test:
+        yield note(
+            "submission",
+            f"{site.scheduler} does not say beforehand; --job submits a job",
+        )
         return
     directory = runs.absolute() / "doctor"
     for count in _node_counts(site):
         script = node_job_script(
             site, count, job_name="scalelab-doctor", directory=directory
         )
-        yield _test_only(f"job of {count} node{'s' if count > 1 else ''}", script)
+        yield _tested(f"job of {count} node{'s' if count > 1 else ''}", test, script)
 
 
-def _driver_submission(site: Site, runs: Path) -> Iterator[Finding]:
-    if site.scheduler is not Scheduler.SLURM or site.driver_job is None:
+def _driver_submission(site: BatchSite, runs: Path) -> Iterator[Finding]:
+    test = site.batch_system.test_submission
+    if not test or site.driver_job is None:
         return
     directory = runs.absolute() / "doctor"
     script = driver_job_script(
@@ -318,33 +342,25 @@ def _driver_submission(site: Site, runs: Path) -> Iterator[Finding]:
         log=directory / "driver.log",
         job_log=directory / "job.log",
     )
-    yield _test_only("job of the driver", script)
+    yield _tested("job of the driver", test, script)
 
 
-def _test_only(subject: str, script: str) -> Finding:
+def _tested(subject: str, test: Sequence[str], script: str) -> Finding:
     with tempfile.NamedTemporaryFile("w", suffix=".sh") as file:
         file.write(script)
         file.flush()
-        answer = answered(["sbatch", "--test-only", file.name])
-    words = re.sub(r"^(sbatch: )?(error: )?", "", " ".join(answer.errors.split()))
-    words = words.replace("sbatch: ", "").replace("error: ", "")
+        answer = answered([*test, file.name])
+    words = " ".join(answer.errors.split())
+    words = words.replace(f"{test[0]}: ", "").replace("error: ", "")
     if answer.status:
         return broken(subject, f"{words}. Correct the site.")
     return ok(subject, words.removeprefix("Job ").partition(" ")[2] or "taken")
 
 
-def answered(argv: list[str]) -> Answer:
-    """Return what a program says; that it cannot be run is an answer too."""
-    try:
-        return asyncio.run(ask(argv))
-    except ClusterError as error:
-        return Answer(1, "", str(error))
-
-
-def _submission_from_nodes(site: Site) -> Iterator[Finding]:
+def _submission_from_nodes(site: BatchSite) -> Iterator[Finding]:
     """Find out whether a driver's job could submit others."""
     subject = "submit from nodes"
-    may = _nodes_may_submit(site)
+    may = client_class(site.batch_system).nodes_may_submit(site.queue_name)
     if may is None:
         yield note(subject, "not said here; --job tries it. Only driver_job needs it")
     elif may:
@@ -358,13 +374,3 @@ def _submission_from_nodes(site: Site) -> Iterator[Finding]:
         )
     else:
         yield note(subject, "forbidden: sweep --detach runs as a process here")
-
-
-def _nodes_may_submit(site: Site) -> bool | None:
-    if site.scheduler is Scheduler.SLURM:
-        partition = [site.partition] if site.partition else []
-        said = answered(["scontrol", "--oneliner", "show", "partition", *partition])
-        allowed = set(re.findall(r"\bAllocNodes=(\S+)", said.output))
-        return allowed == {"ALL"} if allowed else None
-    said = answered(["qstat", "-B", "-f"])
-    return True if re.search(r"\bflatuid = True", said.output) else None

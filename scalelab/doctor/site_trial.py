@@ -21,12 +21,13 @@ from scalelab.cluster.batch.queue import JobState, JobView
 from scalelab.cluster.network import listening, own_address, port_text
 from scalelab.cluster.survey.visit import ANSWER, TASK
 from scalelab.doctor.machine import Finding
-from scalelab.doctor.site import broken, clock_finding, note, ok
-from scalelab.errors import ClusterError, ScaleLabError
+from scalelab.doctor.site import broken, clock_finding, note, of_groups, ok
+from scalelab.errors import ClusterError, ScaleLabError, SpecError
 from scalelab.inputs.allocation import Allocation
 from scalelab.records.attempt_io import encode_json, existing_place, write_atomically
 from scalelab.records.control.driver_record import DriverRecord
 from scalelab.records.log_tail import last_log_lines
+from scalelab.site.batch_site import BatchSite
 from scalelab.site.directives import job_script
 from scalelab.site.node_script import refuse_log_directory
 from scalelab.site.profile import DeviceType, Site
@@ -43,15 +44,40 @@ _LOOK_AGAIN_S = 0.5
 _NAME = "scalelab-doctor"
 
 
+def try_nodes(site: Site, runs: Path, say: Callable[[str], None]) -> Iterator[Finding]:
+    """Run one short job on a node of each node group; see :func:`try_node`.
+
+    Raises
+    ------
+    SpecError
+        If the site has no batch system.
+    """
+    if not isinstance(site, BatchSite):
+        raise SpecError(
+            f"--job submits a job, and site {site.name!r} uses one that is held "
+            "already. Leave it out."
+        )
+    return _each_tried(site, runs, say)
+
+
+def _each_tried(
+    site: BatchSite, runs: Path, say: Callable[[str], None]
+) -> Iterator[Finding]:
+    # Each is said at once: the job of the next group may wait long in its queue.
+    for name, group in site.groups.items():
+        for finding in try_node(group, runs, say):
+            yield of_groups([name], finding)
+
+
 def try_node(
-    site: Site, runs: Path, say: Callable[[str], None] = lambda text: None
+    site: BatchSite, runs: Path, say: Callable[[str], None] = lambda text: None
 ) -> Iterator[Finding]:
     """Run one short job on one node and report what it found there.
 
     Parameters
     ----------
     site
-        With scheduler slurm or pbs.
+        A site with a batch system.
     runs
         Where runs would be written: the folder that must be shared.
     say
@@ -114,7 +140,7 @@ class _Listener:
 
 
 def _visited(
-    site: Site, folder: Path, listener: _Listener, say: Callable[[str], None]
+    site: BatchSite, folder: Path, listener: _Listener, say: Callable[[str], None]
 ) -> Mapping[str, Any]:
     """Submit the job and return what it wrote down.
 
@@ -131,7 +157,7 @@ def _visited(
         "token": listener.token,
         "url": listener.url,
         "interface": site.interface,
-        "scheduler": site.scheduler.value,
+        "scheduler": site.scheduler,
         "device_type": site.device_type.value,
         "num_devices": site.devices_per_node,
     }
@@ -209,7 +235,7 @@ def _require_answer(
 
 
 def _findings(
-    site: Site, found: Mapping[str, Any], listener: _Listener
+    site: BatchSite, found: Mapping[str, Any], listener: _Listener
 ) -> Iterator[Finding]:
     host = found["host"]
     yield ok(
@@ -272,7 +298,7 @@ def _software(site: Site, found: Mapping[str, Any]) -> Iterator[Finding]:
         )
 
 
-def _devices(site: Site, found: Mapping[str, Any]) -> Finding:
+def _devices(site: BatchSite, found: Mapping[str, Any]) -> Finding:
     visible = found["visible"]
     said = "not set" if visible is None else visible
     if "devices_error" in found:
@@ -290,7 +316,7 @@ def _devices(site: Site, found: Mapping[str, Any]) -> Finding:
     return ok("devices", f"{', '.join(found['names'])}; CUDA_VISIBLE_DEVICES is {said}")
 
 
-def _submission(site: Site, found: Mapping[str, Any]) -> Finding:
+def _submission(site: BatchSite, found: Mapping[str, Any]) -> Finding:
     may, words = found.get("may_submit"), found.get("submission_words", "")
     if may:
         return ok("submit from nodes", f"{found['host']} may")

@@ -32,7 +32,7 @@ from scalelab.inputs.fields import (
 )
 from scalelab.kinds.launchers import LAUNCHERS, TORCHRUN
 from scalelab.kinds.row_name import RowName
-from scalelab.site.profile import Site
+from scalelab.site.choice import AnySite
 
 Name = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 LauncherName = Annotated[str, RowName(LAUNCHERS)]
@@ -52,7 +52,7 @@ LocalBatch = Annotated[
     Discriminator(_kind_of_batch),
 ]
 SiteChoice = Annotated[
-    Annotated[Text, Tag("<name>")] | Annotated[Site, Tag("<inline>")],
+    Annotated[Text, Tag("<name>")] | Annotated[AnySite, Tag("<inline>")],
     Discriminator(_kind_of_site),
 ]
 

@@ -21,7 +21,8 @@ from scalelab.experiment.sections import Metrics
 from scalelab.experiment.trial import TrialKind
 from scalelab.inputs.document import parse_document, read_document
 from scalelab.inputs.problems import validated
-from scalelab.site.profile import Site
+from scalelab.site.choice import find_site
+from scalelab.site.profile import LocalSite, Site
 
 
 class Experiment(ExperimentKeys):
@@ -131,8 +132,8 @@ class Experiment(ExperimentKeys):
         """
         chosen = override or self.site
         if chosen is None:
-            return Site.local()
-        return chosen if isinstance(chosen, Site) else Site.find(chosen)
+            return LocalSite()
+        return chosen if isinstance(chosen, Site) else find_site(chosen)
 
     def program(self, code_directory: Path | None = None) -> Program:
         """Return what a trial runs.

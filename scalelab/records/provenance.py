@@ -10,6 +10,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from scalelab.kinds.batch_systems import BATCH_SYSTEMS
+
 _PACKAGES = (
     "scalelab",
     "torch",
@@ -26,8 +28,6 @@ _VARIABLES = (
     "CUDA_VISIBLE_DEVICES",
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",
-    "SLURM_JOB_ID",
-    "PBS_JOBID",
 )
 _GIT_TIMEOUT_S = 10.0
 
@@ -47,11 +47,14 @@ def provenance(code_directory: Path | None = None) -> dict[str, Any]:
         "processor": _processor(),
         "cores": affinity(),
         "num_cores": os.cpu_count(),
-        "environment": {
-            name: os.environ[name] for name in _VARIABLES if name in os.environ
-        },
+        "environment": _environment(),
         "code": None if code_directory is None else git_state(code_directory),
     }
+
+
+def _environment() -> dict[str, str]:
+    names = (*_VARIABLES, *(system.job_variable for system in BATCH_SYSTEMS))
+    return {name: os.environ[name] for name in names if name in os.environ}
 
 
 def versions() -> dict[str, str]:

@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scalelab.errors import ClusterError, LeaseError, ScaleLabError
+from scalelab.kinds.batch_systems import BATCH_SYSTEMS, system_of_job
 from scalelab.plan.planned import PlannedTrials
 from scalelab.records.control.driver_record import DriverRecord
 from scalelab.records.control.lease import LEASE, LOG, Lease, read_holder
 from scalelab.records.log_tail import last_log_lines
+from scalelab.site.batch_site import driver_job_of
 
 if TYPE_CHECKING:
     from scalelab.cluster.batch.queue import JobView
@@ -27,10 +29,8 @@ if TYPE_CHECKING:
 QUEUED_S = 5.0
 """Seconds that ``--detach`` watches a job that waits in the queue."""
 _LOOK_AGAIN_S, _ASK_QUEUE_S = 0.1, 1.0
-# What says to programs that they are part of the driver's job, or binds them to its
-# cores; jobs submitted from there would inherit it.
-_OF_THE_JOB = ("SLURM_", "SBATCH_", "PMI", "OMPI_")
-_KEPT = ("SLURM_CONF",)
+# Prefixes of the variables by which MPI tells programs that they are part of a job.
+_OF_MPI = ("PMI", "OMPI_")
 _TAIL = 40
 
 
@@ -71,7 +71,7 @@ def detach(asked: Sweep, arguments: Sequence[str]) -> Detached:
     """
     run = asked.open_store().directory
     refuse_second_driver(run)
-    if asked.site.driver_job is not None:
+    if driver_job_of(asked.site) is not None:
         return _detach_job(asked, run, arguments)
     return _detach_process(run, arguments)
 
@@ -253,7 +253,7 @@ class DriverJobLife:
         say: Callable[[str], None],
         started_s: float,
     ) -> None:
-        job = asked.site.driver_job
+        job = driver_job_of(asked.site)
         assert job is not None
         self._asked = asked
         self._arguments = [*arguments, "--as-driver-job"]
@@ -310,9 +310,11 @@ def leave_job(environment: os._Environ[str] | dict[str, str]) -> str | None:
     >>> leave_job(inherited), inherited
     ('7', {'HOME': '/home/me'})
     """
-    job_id = environment.get("SLURM_JOB_ID") or environment.get("PBS_JOBID")
+    system = system_of_job(environment)
+    job_id = environment[system.job_variable] if system else None
     for name in list(environment):
-        if name.startswith(_OF_THE_JOB) and name not in _KEPT:
+        is_of_job = any(each.is_of_job(name) for each in BATCH_SYSTEMS)
+        if is_of_job or name.startswith(_OF_MPI):
             with suppress(KeyError):
                 del environment[name]
     return job_id

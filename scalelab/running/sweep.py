@@ -30,8 +30,9 @@ from scalelab.records.control.job_list import CLUSTER_DIRECTORY
 from scalelab.records.control.stop_request import StopRequests
 from scalelab.records.store import RunStore
 from scalelab.scheduling.summary import SweepSummary, SweepTally
+from scalelab.site.choice import lasting_name
 from scalelab.site.node_script import refuse_log_directory
-from scalelab.site.profile import Site, lasting_name
+from scalelab.site.profile import Site
 from scalelab.training.workloads.introspection import check_workload
 
 if TYPE_CHECKING:
@@ -320,7 +321,7 @@ class Sweep:
 
         A batch system's queue takes its time, and its jobs end while trials run.
         """
-        if not self.site.scheduler.is_batch_system:
+        if self.site.batch_system is None:
             return {}
         return {"node_timeout_s": math.inf, "max_retries": MAX_JOBS_LOST}
 
@@ -346,7 +347,7 @@ class Sweep:
         return directory
 
     def _nodes(self, program: Program) -> AbstractContextManager[Cluster]:
-        from scalelab.cluster.kinds import cluster_of
+        from scalelab.cluster.from_site import cluster_of
 
         trials = self.plan.trials
         return cluster_of(

@@ -1,4 +1,4 @@
-"""The batch job in which a detached sweep's driver runs; nothing is submitted here."""
+"""The job script of a detached sweep's driver; nothing is submitted here."""
 
 from __future__ import annotations
 
@@ -6,17 +6,13 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from scalelab.errors import SpecError
 from scalelab.inputs.allocation import Allocation
+from scalelab.site.batch_site import BatchSite
 from scalelab.site.directives import job_script
 from scalelab.site.node_script import refuse_log_directory
-from scalelab.site.profile import DeviceType, Scheduler
-
-if TYPE_CHECKING:
-    from scalelab.site.driver_settings import DriverJob
-    from scalelab.site.profile import Site
+from scalelab.site.profile import Site
 
 
 def driver_job_script(
@@ -34,7 +30,7 @@ def driver_job_script(
     Parameters
     ----------
     site
-        A site with scheduler slurm or pbs and a ``driver_job``.
+        A site with a batch system and a ``driver_job``.
     arguments
         Of ``scalelab``.
     job_name
@@ -53,11 +49,12 @@ def driver_job_script(
 
     Examples
     --------
-    >>> from scalelab.site.profile import Site
-    >>> site = Site(
-    ...     scheduler="slurm", device_type="cuda", gpus_per_node=4, python="python3",
-    ...     partition="gpu", driver_job={"partition": "cpu", "walltime": "24h"},
-    ... )
+    >>> from scalelab.site.choice import site_of
+    >>> site = site_of({
+    ...     "scheduler": "slurm", "device_type": "cuda", "gpus_per_node": 4,
+    ...     "python": "python3", "partition": "gpu",
+    ...     "driver_job": {"partition": "cpu", "walltime": "24h"},
+    ... })
     >>> where = {"log": Path("/data/driver.log"), "job_log": Path("/data/job.log")}
     >>> print(driver_job_script(
     ...     site, ["sweep", "vit.yaml"], job_name="vit-driver-1",
@@ -77,8 +74,7 @@ def driver_job_script(
     exec python3 -m scalelab sweep vit.yaml >>/data/driver.log 2>&1
     <BLANKLINE>
     """
-    job = site.driver_job
-    if job is None:
+    if not isinstance(site, BatchSite) or site.driver_job is None:
         raise SpecError(
             f"site {site.name!r} does not say in what job a driver may run. Add, for "
             "example, driver_job: {walltime: 24h}."
@@ -87,37 +83,9 @@ def driver_job_script(
     words = [site.python or sys.executable, "-m", "scalelab", *arguments]
     command = f"exec {shlex.join(words)} >>{shlex.quote(str(log))} 2>&1"
     return job_script(
-        _site_of_driver(site, job, after),
+        site.for_driver(site.driver_job, after),
         Allocation(devices_per_node=(1,)),
         [f"cd {shlex.quote(str(directory))}", command],
         job_name=job_name,
         log=job_log,
     )
-
-
-def _site_of_driver(site: Site, job: DriverJob, after: str | None) -> Site:
-    """Return the site as the driver's job sees it: one node, no GPU."""
-    directives = job.directives
-    if after is not None:
-        directives = (*directives, _AFTER[site.scheduler](after))
-    return site.model_copy(
-        update={
-            "partition": job.partition or site.partition,
-            "queue": job.queue or site.queue,
-            "constraint": None,
-            "device_type": DeviceType.CPU,
-            "request_gpus": False,
-            "exclusive": False,
-            "cores_per_node": job.cores,
-            "memory_per_node": job.memory,
-            "memory_per_gpu": None,
-            "walltime": job.walltime,
-            "directives": directives,
-        }
-    )
-
-
-_AFTER = {
-    Scheduler.SLURM: "--dependency=afterany:{}".format,
-    Scheduler.PBS: "-W depend=afterany:{}".format,
-}

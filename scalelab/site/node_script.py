@@ -1,7 +1,7 @@
-"""The batch jobs whose nodes a sweep runs on; nothing is submitted here.
+"""The job scripts whose nodes a sweep runs on; nothing is submitted here.
 
-A job of one node starts that node's end of the sweep by itself; one of several starts
-it once on each of its nodes, by ``srun`` or ``pbsdsh``.
+A job of one node starts the worker of that node by itself; a job of several nodes has
+the batch system start it once on each of them.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from scalelab.errors import SpecError
 from scalelab.inputs.allocation import Allocation
-from scalelab.site.directives import job_script
-
-if TYPE_CHECKING:
-    from scalelab.site.profile import Site
+from scalelab.kinds.batch_systems import BatchSystem
+from scalelab.site.batch_site import BatchSite
+from scalelab.site.directives import job_script, with_batch_system
+from scalelab.site.profile import RemoteSite, Site
 
 NODE_MODULE = "scalelab.cluster.node_process"
 
@@ -64,7 +63,7 @@ def node_job_script(
     Parameters
     ----------
     site
-        A site with scheduler slurm or pbs.
+        A site with a batch system.
     num_nodes
         Nodes of the job, all of their devices included.
     job_name
@@ -79,10 +78,11 @@ def node_job_script(
 
     Examples
     --------
-    >>> from scalelab.site.profile import Site
-    >>> site = Site(
-    ...     scheduler="slurm", device_type="cuda", gpus_per_node=4, python="python3"
-    ... )
+    >>> from scalelab.site.choice import site_of
+    >>> site = site_of({
+    ...     "scheduler": "slurm", "device_type": "cuda", "gpus_per_node": 4,
+    ...     "python": "python3",
+    ... })
     >>> print(node_job_script(site, 1, job_name="vit-1", directory=Path("/data")))
     #!/usr/bin/env bash
     #SBATCH --job-name=vit-1
@@ -94,12 +94,13 @@ def node_job_script(
     exec python3 -m scalelab.cluster.node_process /data/nodes.json vit-1
     <BLANKLINE>
     """
+    asked = with_batch_system(site)
     refuse_log_directory(site, directory)
     allocation = Allocation(devices_per_node=(site.devices_per_node,) * num_nodes)
     return job_script(
         site,
         allocation,
-        [_start_line(site, num_nodes, directory, job_name)],
+        [_start_line(asked, num_nodes, directory, job_name)],
         job_name=job_name,
         log=directory / f"{job_name}.log",
     )
@@ -113,7 +114,8 @@ def refuse_log_directory(site: Site, directory: Path) -> None:
     SpecError
         If its path holds what the batch system does not take.
     """
-    forbidden = {"slurm": "%\\\n", "pbs": " \t\n"}.get(site.scheduler, "")
+    system = site.batch_system
+    forbidden = system.forbidden_in_logs if system else ""
     if any(letter in str(directory) for letter in forbidden):
         raise SpecError(
             f"{str(directory)!r} holds {' or '.join(map(repr, forbidden))}, which "
@@ -122,26 +124,38 @@ def refuse_log_directory(site: Site, directory: Path) -> None:
         )
 
 
-def _start_line(site: Site, num_nodes: int, directory: Path, job_name: str) -> str:
+def _start_line(site: BatchSite, num_nodes: int, directory: Path, job: str) -> str:
     if num_nodes == 1:
-        return node_command(site, directory, job_name)
-    return f"exec {shlex.join(start_on_all(site, num_nodes, directory, job_name))}"
+        return node_command(site, directory, job)
+    words = start_on_all(site, site.batch_system, num_nodes, directory, job)
+    return f"exec {shlex.join(words)}"
 
 
 def start_on_all(
-    site: Site, num_nodes: int, directory: Path, job_name: str, *, pbs: bool = False
+    site: RemoteSite,
+    system: BatchSystem,
+    num_nodes: int,
+    directory: Path,
+    job_name: str,
+    *,
+    in_held_job: bool = False,
 ) -> list[str]:
-    """Return the command that runs the node script once on each node of a job."""
-    script = ["bash", str(directory / script_file(site.group)), job_name]
-    if pbs or site.scheduler == "pbs":
-        return ["pbsdsh", "--", "/bin/bash", *script[1:]]
-    srun = ["srun", f"--nodes={num_nodes}", f"--ntasks={num_nodes}"]
-    # A job that has lost a node cannot run what it was asked for: it ends whole.
-    srun += ["--ntasks-per-node=1", "--kill-on-bad-exit=1"]
-    if site.scheduler == "allocation":
-        # The shell that holds it may be a step itself.
-        srun.append("--overlap")
-    if site.cores_per_node:
-        # srun does not take it over from the job since SLURM 22.05.
-        srun.append(f"--cpus-per-task={site.cores_per_node}")
-    return [*srun, *script]
+    """Return the command that runs the node script once on each node of a job.
+
+    Parameters
+    ----------
+    site
+        The site or node group of the nodes.
+    system
+        Batch system of the job.
+    num_nodes
+        Nodes of the job.
+    directory, job_name
+        As in :func:`node_command`.
+    in_held_job
+        The job is held by a shell, which may be a step of it itself.
+    """
+    words = [str(directory / script_file(site.group)), job_name]
+    return system.start_on_all(
+        words, num_nodes, cores=site.cores_per_node, in_held_job=in_held_job
+    )

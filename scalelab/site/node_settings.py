@@ -1,9 +1,9 @@
-"""What a site says of its nodes, or of one of its node groups: how to ask for them."""
+"""Settings of nodes that are alike: of a whole site, or of one of its node groups."""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, StringConstraints
 
@@ -40,7 +40,7 @@ GroupName = Annotated[
 
 
 class NodeSettings(Section):
-    """Nodes that are alike: what they have, how they are asked for, what they cost."""
+    """Nodes of any scheduler: what they have and what they cost."""
 
     nodes: DeviceCount | None = Field(
         default=None, description="Nodes a trial may span; on a local site, 1."
@@ -51,35 +51,6 @@ class NodeSettings(Section):
     )
     exclusive: Flag = Field(
         default=False, description="Ask for nodes nobody else may use."
-    )
-    partition: Word | None = Field(default=None, description="SLURM partition.")
-    queue: Word | None = Field(default=None, description="PBS queue.")
-    account: Word | None = Field(
-        default=None, description="Account or project to charge."
-    )
-    qos: Word | None = Field(default=None, description="SLURM quality of service.")
-    constraint: Word | None = Field(default=None, description="SLURM node constraint.")
-    walltime: Duration | None = Field(
-        default=None, description="Time limit of a job, such as 4h or 04:00:00."
-    )
-    cores_per_node: Count | None = Field(
-        default=None, description="Cores to ask for on each node."
-    )
-    memory_per_node: Size | None = Field(
-        default=None, description="Memory to ask for on each node, such as 64GB."
-    )
-    memory_per_gpu: Size | None = Field(
-        default=None, description="SLURM: memory per GPU, instead of memory_per_node."
-    )
-    gpu_request: Literal["gres", "gpus_per_node", "select", "torque"] | None = Field(
-        default=None,
-        description=(
-            "How GPUs are asked for: gres or gpus_per_node (SLURM), select or torque "
-            "(PBS)."
-        ),
-    )
-    gpu_type: Word | None = Field(
-        default=None, description="GPU model in the request, such as a100."
     )
     price_per_gpu_hour: Price | None = Field(
         default=None,
@@ -92,14 +63,42 @@ class NodeSettings(Section):
         default=None,
         description="What a node is charged per hour, however much of it is used.",
     )
-    directives: tuple[Text, ...] = Field(
-        default=(),
-        description="Further directives, one per line, without #SBATCH or #PBS.",
-    )
     prologue: tuple[Text, ...] = Field(
         default=(),
         description="Shell lines before anything starts, such as module load.",
     )
     python: Word | None = Field(
         default=None, description="Interpreter on the nodes that has ScaleLab."
+    )
+
+
+class RemoteNodeSettings(NodeSettings):
+    """Nodes other than this machine."""
+
+    cores_per_node: Count | None = Field(
+        default=None, description="Cores to ask for on each node."
+    )
+
+
+class BatchNodeSettings(RemoteNodeSettings):
+    """Nodes that are asked for with a job script, whatever the batch system."""
+
+    account: Word | None = Field(
+        default=None, description="Account or project to charge."
+    )
+    walltime: Duration | None = Field(
+        default=None, description="Time limit of a job, such as 4h or 04:00:00."
+    )
+    memory_per_node: Size | None = Field(
+        default=None, description="Memory to ask for on each node, such as 64GB."
+    )
+    gpu_type: Word | None = Field(
+        default=None, description="GPU model in the request, such as a100."
+    )
+    directives: tuple[Text, ...] = Field(
+        default=(),
+        description=(
+            "Further options of the job, one per line, without the #SBATCH or #PBS "
+            "before them."
+        ),
     )

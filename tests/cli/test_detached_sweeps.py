@@ -13,7 +13,8 @@ from scalelab.errors import ClusterError
 from scalelab.records.control.driver_record import DriverRecord
 from scalelab.running import detached as detaching
 from scalelab.running.detached import DriverJobLife
-from scalelab.site.driver_settings import DriverJob
+from scalelab.site.batch_site import DriverJob
+from scalelab.site.choice import site_of
 from scalelab.site.profile import Site
 
 LONG = EMULATED.replace("steps: 5,", "steps: 100,")
@@ -73,7 +74,10 @@ def test_a_detached_sweep_that_cannot_begin_says_why(scalelab, here: Path) -> No
     Path("experiment.yaml").write_text(held)
     said = scalelab("sweep", "--detach", "--run", "held", "experiment.yaml")
     assert (said.code, said.out) == (3, "")
-    assert "Error: scheduler=allocation, but this is no job:" in said.err
+    assert (
+        "Error: scheduler=allocation, but this process runs in no batch job:"
+        in said.err
+    )
     run = measured_run(here / "runs" / "small").directory
     Path("experiment.yaml").write_text(EMULATED)
     done = scalelab("sweep", "--detach", "experiment.yaml")
@@ -241,7 +245,8 @@ class Running:
 class Asked:
     def __init__(self, directory: Path, walltime_s: float) -> None:
         job = DriverJob.model_construct(walltime=walltime_s)
-        self.site = Site(device_type="cpu").model_copy(update={"driver_job": job})
+        nodes = {"scheduler": "slurm", "device_type": "cpu", "gpus_per_node": 1}
+        self.site = site_of(nodes).model_copy(update={"driver_job": job})
         self.directory = directory
 
 
@@ -282,7 +287,7 @@ def test_a_driver_s_job_says_that_it_waits_no_more_and_not_that_another_does_not
     for name in ("SLURM_JOB_ID", "PBS_JOBID"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(variable, job_id)
-    queue.submit(Site(device_type="cpu"), here, [])
+    queue.submit(site_of({"device_type": "cpu"}), here, [])
     running = Running()
     running.came = True
     live(here, 0.5, running)

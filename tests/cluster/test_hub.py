@@ -11,16 +11,18 @@ from scalelab.cluster.allocation import held_allocation
 from scalelab.cluster.hub import HubCluster
 from scalelab.cluster.node_options import NodeOptions, write_private
 from scalelab.errors import ClusterError, StoreError
+from scalelab.site.choice import site_of
 from scalelab.site.node_script import node_command, options_file, script_file
-from scalelab.site.profile import Site
 
 OPTIONS, NODE_SCRIPT = options_file(None), script_file(None)
-SITE = Site(
-    scheduler="slurm",
-    device_type="cpu",
-    gpus_per_node=3,
-    driver_interface="lo",
-    interface="lo",
+SITE = site_of(
+    {
+        "scheduler": "slurm",
+        "device_type": "cpu",
+        "gpus_per_node": 3,
+        "driver_interface": "lo",
+        "interface": "lo",
+    }
 )
 
 
@@ -70,9 +72,7 @@ def test_files_that_give_access_are_private_and_go_with_the_driver(
 
 def test_each_node_group_has_files_of_its_own(tmp_path: Path) -> None:
     groups = {"big": {"gpus_per_node": 4}, "small": {"python": "/small/python"}}
-    site = Site.model_validate(
-        {**SITE.model_dump(exclude_unset=True), "node_groups": groups}
-    )
+    site = site_of({**SITE.model_dump(exclude_unset=True), "node_groups": groups})
     with HubCluster(site, tmp_path):
         big, small = (
             NodeOptions.read(tmp_path / f"nodes-{name}.json") for name in groups

@@ -81,7 +81,7 @@ class TestWhatIsMissing:
     @pytest.mark.parametrize(
         ("present", "text"),
         [
-            ((), "neither sbatch nor qsub found"),
+            ((), "no sbatch or qsub found"),
             (("qsub",), "qsub found"),
             (("sbatch", "qsub"), "sbatch, qsub found"),
         ],

@@ -16,8 +16,8 @@ from scalelab.doctor import site as site_doctor
 from scalelab.doctor import site_trial
 from scalelab.doctor.machine import Finding, Health
 from scalelab.doctor.site import clock_finding, examine_site, note, of_each_group, ok
-from scalelab.inputs.problems import validated
 from scalelab.records.control.driver_record import DriverRecord
+from scalelab.site.choice import site_of
 from scalelab.site.profile import Site
 
 SLURM = {
@@ -70,7 +70,7 @@ def slurm(program: Program) -> Program:
 
 
 def examined(values: dict, runs: Path) -> dict[str, Finding]:
-    site = validated(Site, values, source="site")
+    site = site_of(values)
     return {each.subject: each for each in examine_site(site, runs)}
 
 
@@ -206,7 +206,7 @@ def test_an_allocation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SLURM_JOB_ID", "PBS_JOBID"):
         monkeypatch.delenv(name, raising=False)
     found = broken(examined({**values, "driver_interface": "lo"}, tmp_path))
-    assert "but this is no job" in found["allocation"]
+    assert "but this process runs in no batch job" in found["allocation"]
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "3")
     found = examined({**values, "driver_interface": "lo"}, tmp_path)
@@ -274,7 +274,7 @@ class TestJob:
             "interface": "lo",
             **change,
         }
-        site = validated(Site, values, source="site")
+        site = site_of(values)
         found = {each.subject: each for each in site_trial.try_node(site, runs)}
         assert list(runs.iterdir()) == []
         return found
@@ -411,7 +411,7 @@ def test_every_node_group_is_checked(slurm: Program, tmp_path: Path) -> None:
 
 def test_a_finding_names_its_node_groups_and_a_failure_is_said_once() -> None:
     groups = {"big": {}, "small": {"gpus_per_node": 2}, "old": {}}
-    site = validated(Site, {**SLURM, "node_groups": groups}, source="site")
+    site = site_of({**SLURM, "node_groups": groups})
 
     def check(group: Site) -> Iterator[Finding]:
         yield ok("job", "taken")

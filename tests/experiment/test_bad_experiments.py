@@ -9,7 +9,7 @@ from bad_experiments import VALID, bad_experiments, bad_files
 from scalelab.errors import SpecError
 from scalelab.experiment.spec import Experiment
 from scalelab.plan.expand import expand
-from scalelab.site.profile import Site
+from scalelab.site.profile import LocalSite, Site
 
 
 def assert_one_paragraph(message: str) -> None:
@@ -32,7 +32,7 @@ def test_a_broken_experiment_is_refused_in_one_paragraph(part: int) -> None:
     for what, text in bad_experiments(100, seed=20261120 + part):
         try:
             experiment = Experiment.from_text(text, source="bad.yaml")
-            site = experiment.site if isinstance(experiment.site, Site) else Site()
+            site = experiment.site if isinstance(experiment.site, Site) else LocalSite()
             expand(experiment, site)
         except SpecError as error:
             assert_one_paragraph(str(error))

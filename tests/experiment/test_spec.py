@@ -12,7 +12,7 @@ from scalelab.experiment.sections import AutoBatch, ConfirmAbove
 from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import TrialKind
 from scalelab.inputs.target import Target
-from scalelab.site.profile import Site
+from scalelab.site.profile import LocalSite
 
 WORKLOAD = """
 name: digits
@@ -477,7 +477,7 @@ def test_the_site_is_the_override_or_its_own_or_this_machine(tmp_path: Path) -> 
     assert inline.resolve_site().gpus_per_node == 2
     assert inline.resolve_site(str(path)).name == "other"
     assert named.resolve_site().gpus_per_node == 3
-    assert read(WORKLOAD).resolve_site() == Site.local()
+    assert read(WORKLOAD).resolve_site() == LocalSite()
 
 
 def test_editors_get_a_schema_that_accepts_shorthands() -> None:

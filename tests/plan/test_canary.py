@@ -7,9 +7,9 @@ from scalelab.experiment.trial import FIRST_CANARY, Trial
 from scalelab.plan.expand import plan
 from scalelab.plan.planned import PlannedTrials
 from scalelab.plan.source import TrialSource
-from scalelab.site.profile import Site
+from scalelab.site.choice import site_of
 
-SITE = Site(device_type="cpu", nodes=2, gpus_per_node=4)
+SITE = site_of({"device_type": "cpu", "nodes": 2, "gpus_per_node": 4})
 TEXT = """\
 name: a
 workload: digits_mlp

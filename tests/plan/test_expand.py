@@ -8,9 +8,9 @@ from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
 from scalelab.plan.expand import Plan, expand, largest_tried_batch, plan
 from scalelab.plan.setups import setups
-from scalelab.site.profile import Site
+from scalelab.site.choice import site_of
 
-SITE = Site(device_type="cpu", nodes=4, gpus_per_node=4)
+SITE = site_of({"device_type": "cpu", "nodes": 4, "gpus_per_node": 4})
 HEAD = "name: a\nworkload: digits_mlp\nlearning_rate: 0.1\n"
 CONVERGENCE = (
     "measure: {kind: convergence, max_samples: 100, evaluate_every_samples: 10}\n"
@@ -261,7 +261,7 @@ def test_more_devices_than_the_site_has_are_refused(axes: str, message: str) -> 
 
 
 def test_a_site_without_a_limit_takes_any_number() -> None:
-    site = Site(scheduler="slurm", device_type="cuda", gpus_per_node=8)
+    site = site_of({"scheduler": "slurm", "device_type": "cuda", "gpus_per_node": 8})
     experiment = Experiment.from_text(HEAD + "gpus: 1024\nlocal_batch_size: 8")
 
     assert expand(experiment, site)[0].allocation.num_nodes == 128

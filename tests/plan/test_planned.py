@@ -5,9 +5,9 @@ from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import Trial
 from scalelab.plan.planned import PlannedTrials
 from scalelab.plan.source import TrialSource
-from scalelab.site.profile import Site
+from scalelab.site.choice import site_of
 
-SITE = Site(device_type="cpu", nodes=2, gpus_per_node=4)
+SITE = site_of({"device_type": "cpu", "nodes": 2, "gpus_per_node": 4})
 HEAD = "name: a\nworkload: digits_mlp\nlearning_rate: 0.1\n"
 FIXED = HEAD + "gpus: [1, 2]\nlocal_batch_size: [8, 16]\n"
 AUTO = (

@@ -14,7 +14,7 @@ from scalelab.recommend.by_group import answer
 from scalelab.recommend.question.history import History
 from scalelab.recommend.question.objective import Constraints
 from scalelab.recommend.question.run_site import RunSite
-from scalelab.site.profile import Site
+from scalelab.site.choice import site_of
 
 JOB = Job(epochs=10, samples_per_epoch=1_000_000)
 HOUR = 3600.0
@@ -35,7 +35,7 @@ def both(**columns: object) -> pd.DataFrame:
 def homes(old: float | None, new: float | None) -> dict[str | None, RunSite]:
     """Return the groups of a site with the prices of their GPUs."""
     groups = {"a100": old, "h100": new}
-    site = Site.model_validate(
+    site = site_of(
         {
             "name": "alpine",
             "scheduler": "slurm",

@@ -2,15 +2,15 @@ import pytest
 
 from scalelab.errors import SpecError
 from scalelab.inputs.allocation import Allocation
+from scalelab.site.choice import site_of
 from scalelab.site.directives import directives, job_script
-from scalelab.site.profile import Site
 
 SLURM = {"scheduler": "slurm", "device_type": "cuda", "gpus_per_node": 4}
 PBS = {**SLURM, "scheduler": "pbs"}
 
 
 def lines(settings: dict[str, object], *, gpus: int = 8, **more: object) -> list[str]:
-    site = Site.model_validate({**settings, **more})
+    site = site_of({**settings, **more})
     return directives(site, Allocation.packed(gpus, 4), job_name="vit", walltime_s=None)
 
 
@@ -130,7 +130,7 @@ def test_pbs_asks_for_cores_where_a_device_is_a_core() -> None:
 
 
 def test_a_script_has_directives_first_and_the_prologue_before_the_commands() -> None:
-    site = Site.model_validate({**SLURM, "prologue": ["module load cuda"]})
+    site = site_of({**SLURM, "prologue": ["module load cuda"]})
 
     script = job_script(
         site,

@@ -4,10 +4,9 @@ from pathlib import Path
 import pytest
 
 from scalelab.errors import SpecError
-from scalelab.inputs.problems import validated
 from scalelab.site import driver_script as driver_jobs
+from scalelab.site.choice import site_of
 from scalelab.site.driver_script import driver_job_script
-from scalelab.site.profile import Site
 
 GPU_NODES = {
     "name": "hpc",
@@ -28,8 +27,7 @@ def test_examples() -> None:
 
 
 def test_a_successor_on_pbs_asks_for_no_gpu_and_waits_its_turn() -> None:
-    site = validated(
-        Site,
+    site = site_of(
         {
             **GPU_NODES,
             "scheduler": "pbs",
@@ -43,8 +41,7 @@ def test_a_successor_on_pbs_asks_for_no_gpu_and_waits_its_turn() -> None:
                 "memory": "1GB",
                 "directives": ["-m n"],
             },
-        },
-        source="site",
+        }
     )
     script = driver_job_script(
         site, ["sweep", "a b.yaml"], job_name="vit-driver-2", after="17.pbs", **FILES
@@ -68,13 +65,15 @@ def test_a_successor_on_pbs_asks_for_no_gpu_and_waits_its_turn() -> None:
 
 
 def test_nothing_of_the_nodes_memory_and_constraints_is_asked_for() -> None:
-    site = Site(
-        **GPU_NODES,
-        scheduler="slurm",
-        constraint="a100",
-        memory_per_gpu="64GB",
-        gpu_type="a100",
-        driver_job={"walltime": "1h"},
+    site = site_of(
+        {
+            **GPU_NODES,
+            "scheduler": "slurm",
+            "constraint": "a100",
+            "memory_per_gpu": "64GB",
+            "gpu_type": "a100",
+            "driver_job": {"walltime": "1h"},
+        }
     )
     script = driver_job_script(site, ["sweep"], job_name="d", after="9", **FILES)
     assert "gpu" not in script
@@ -83,7 +82,7 @@ def test_nothing_of_the_nodes_memory_and_constraints_is_asked_for() -> None:
 
 
 def test_a_site_without_a_drivers_job_is_refused() -> None:
-    site = Site(**GPU_NODES, scheduler="slurm")
+    site = site_of({**GPU_NODES, "scheduler": "slurm"})
     with pytest.raises(SpecError, match=r"Add, for example, driver_job: \{walltime"):
         driver_job_script(site, ["sweep"], job_name="d", **FILES)
 
@@ -99,4 +98,4 @@ def test_a_site_without_a_drivers_job_is_refused() -> None:
 def test_profiles_are_checked(scheduler: str, job: dict, words: str) -> None:
     values = {**GPU_NODES, "scheduler": scheduler, "driver_job": job}
     with pytest.raises(SpecError, match=words):
-        validated(Site, values, source="site")
+        site_of(values)

@@ -7,9 +7,9 @@ import pytest
 from scalelab.errors import SpecError
 from scalelab.experiment.spec import Experiment
 from scalelab.inputs.document import parse_document
-from scalelab.inputs.problems import validated
 from scalelab.plan.expand import Plan, largest_tried_batch, plan
 from scalelab.plan.setups import setups
+from scalelab.site.choice import site_of
 from scalelab.site.node_script import node_job_script, node_script
 from scalelab.site.profile import Site
 
@@ -40,7 +40,7 @@ HEAD = "name: a\nworkload: digits_mlp\nlearning_rate: 0.1\nmeasure: {repeats: 1}
 
 
 def site(text: str) -> Site:
-    return validated(Site, parse_document(text, source="site"), source="site")
+    return site_of(parse_document(text, source="site"))
 
 
 def planned(text: str, where: str = SLURM) -> Plan:
@@ -68,7 +68,7 @@ class TestAGroup:
         assert list(a100.groups) == ["a100"]
 
     def test_of_a_site_whose_nodes_are_alike_is_the_site(self) -> None:
-        alike = Site(device_type="cpu", gpus_per_node=2)
+        alike = site_of({"device_type": "cpu", "gpus_per_node": 2})
 
         assert alike.groups == {None: alike}
         assert alike.group is None
@@ -171,12 +171,12 @@ class TestAGroup:
         (SLURM.replace("  a100:", "  a/100:"), r"node_groups"),
         (
             "device_type: cpu\nnode_groups: {a: {gpus_per_node: 1}}",
-            "node_groups say how unlike nodes are asked for, but with scheduler=local",
+            "node_groups belongs to scheduler slurm or pbs, .* scheduler=local",
         ),
         (
             "scheduler: allocation\ndevice_type: cpu\ngpus_per_node: 1\n"
             "node_groups: {a: {gpus_per_node: 1}}",
-            "but with scheduler=allocation none are asked for: they are all there",
+            "node_groups belongs to scheduler slurm or pbs, .* scheduler=allocation",
         ),
     ],
 )

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from scalelab.errors import SpecError
+from scalelab.site.choice import site_of
 from scalelab.site.node_script import node_job_script, node_script, start_on_all
 from scalelab.site.profile import Site
 
@@ -21,7 +22,7 @@ DIRECTORY = Path("/shared/runs/vit/cluster")
 
 
 def site(settings: dict[str, object], **more: object) -> Site:
-    return Site.model_validate({**settings, **more})
+    return site_of({**settings, **more})
 
 
 def script(settings: dict[str, object], num_nodes: int, **more: object) -> list[str]:
@@ -91,9 +92,10 @@ def test_each_node_of_a_larger_job_has_the_prologue() -> None:
 
 
 def test_cores_are_left_to_the_job_where_the_site_does_not_say_how_many() -> None:
-    plain = Site(scheduler="slurm", device_type="cuda", gpus_per_node=4)
+    plain = site_of({"scheduler": "slurm", "device_type": "cuda", "gpus_per_node": 4})
     assert not any(
-        "cpus-per-task" in word for word in start_on_all(plain, 2, DIRECTORY, "vit-1")
+        "cpus-per-task" in word
+        for word in start_on_all(plain, plain.batch_system, 2, DIRECTORY, "vit-1")
     )
 
 
@@ -116,7 +118,7 @@ def test_ranks_on_cores_may_hold_the_places_of_gpus(
 def test_a_site_without_a_batch_system_has_no_jobs() -> None:
     with pytest.raises(SpecError, match="which has no job script"):
         node_job_script(
-            Site(device_type="cpu"), 1, job_name="vit-1", directory=DIRECTORY
+            site_of({"device_type": "cpu"}), 1, job_name="vit-1", directory=DIRECTORY
         )
 
 

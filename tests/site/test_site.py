@@ -5,9 +5,10 @@ import pytest
 
 from scalelab.errors import SpecError
 from scalelab.inputs.document import parse_document
-from scalelab.inputs.problems import validated
+from scalelab.kinds.batch_systems import BATCH_SYSTEMS
+from scalelab.site.choice import available_sites, find_site, lasting_name, site_of
 from scalelab.site.local_devices import num_cores, num_visible_gpus
-from scalelab.site.profile import Scheduler, Site, available_sites, lasting_name
+from scalelab.site.profile import LocalSite, Site
 
 SLURM = """
 scheduler: slurm
@@ -39,14 +40,14 @@ def sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def site(text: str) -> Site:
-    return validated(Site, parse_document(text, source="site"), source="site")
+    return site_of(parse_document(text, source="site"))
 
 
 def test_the_local_site_is_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    local = Site.local()
+    local = LocalSite()
 
-    assert local.scheduler is Scheduler.LOCAL
+    assert local.scheduler == "local"
     assert local.device_type == "cpu"
     assert local.num_nodes == 1
     assert local.devices_per_node == local.num_devices == num_cores()
@@ -71,33 +72,33 @@ def test_a_gpu_is_used_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(Path, "glob", lambda *_: iter([Path("/dev/nvidia0")]))
 
-    assert Site.local().device_type == "cuda"
-    assert Site.local().devices_per_node == 1
+    assert LocalSite().device_type == "cuda"
+    assert LocalSite().devices_per_node == 1
 
 
 def test_cuda_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    elsewhere = Site(device_type="cuda")
+    elsewhere = site_of({"device_type": "cuda"})
 
     with pytest.raises(SpecError, match="device_type=cuda, but no GPU is visible here"):
         _ = elsewhere.devices_per_node
 
 
 def test_nodes_of_a_local_site_share_the_machine() -> None:
-    two = Site(device_type="cpu", nodes=2, gpus_per_node=2)
+    two = site_of({"device_type": "cpu", "nodes": 2, "gpus_per_node": 2})
 
     assert two.num_devices == 4
 
 
 def test_a_profile_is_found_by_name(sites: Path) -> None:
     (sites / "big.yaml").write_text(SLURM)
-    found = Site.find("big")
+    found = find_site("big")
 
     assert found.name == "big"
     assert found.walltime == 4 * 3600
     assert found.memory_per_node == 64 * 10**9
     assert found.num_devices == 64
-    assert found.scheduler.is_batch_system
+    assert found.batch_system is BATCH_SYSTEMS["slurm"]
     assert list(available_sites()) == ["big"]
 
 
@@ -105,7 +106,7 @@ def test_a_profile_is_found_by_path(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("name: other\ngpus_per_node: 2\ndevice_type: cpu")
 
-    assert Site.find(str(path)).name == "other"
+    assert find_site(str(path)).name == "other"
 
 
 def test_an_unknown_name_lists_the_known_ones(sites: Path) -> None:
@@ -115,14 +116,14 @@ def test_an_unknown_name_lists_the_known_ones(sites: Path) -> None:
         SpecError,
         match=r"no site is called 'bigg'\. Did you mean 'big'\? Valid: big, local\.",
     ):
-        Site.find("bigg")
+        find_site("bigg")
 
 
 def test_local_needs_no_profile_but_may_have_one(sites: Path) -> None:
-    assert Site.find("local") == Site.local()
+    assert find_site("local") == LocalSite()
 
     (sites / "local.yaml").write_text("device_type: cpu\ngpus_per_node: 7")
-    assert Site.find("local").gpus_per_node == 7
+    assert find_site("local").gpus_per_node == 7
 
 
 @pytest.mark.parametrize("text", ["2.5", "2.5usd", "'$2.50'"])
@@ -149,13 +150,19 @@ def test_a_path_names_the_same_site_from_any_directory(tmp_path: Path) -> None:
             SLURM.replace("partition", "queue"),
             "queue belongs to scheduler pbs, but this site has scheduler=slurm",
         ),
-        (SLURM + "gpu_request: torque", "gpu_request=torque is not a form of slurm"),
+        (
+            SLURM + "gpu_request: torque",
+            r"gpu_request='torque' is not known\. Valid: gres, gpus",
+        ),
         (SLURM + "memory_per_gpu: 8GB", "memory_per_node and memory_per_gpu exclude"),
         (
             "scheduler: address\ndevice_type: cpu\ngpus_per_node: 1",
             "scheduler='address' is not known. Valid: local,",
         ),
-        ("scheduler: slurm\ngpus_per_node: 1", "scheduler=slurm needs device_type"),
+        (
+            "scheduler: slurm\ngpus_per_node: 1",
+            "device_type is missing. What a rank runs on",
+        ),
         ("scheduler: slurm\ndevice_type: cpu", "scheduler=slurm needs gpus_per_node"),
         (SLURM.replace("--mail-type=END", "'#SBATCH -x'"), "starts with '#'"),
         (SLURM.replace("--mail-type=END", '"-a\\n-b"'), "has several lines"),

@@ -13,6 +13,7 @@ from scalelab.scheduling.gangs import PartEnded
 from scalelab.scheduling.placement import Request
 from scalelab.scheduling.pool import Pool
 from scalelab.scheduling.provision.provisioner import Provision
+from scalelab.site.choice import site_of
 from scalelab.site.profile import Site
 
 SITE = {
@@ -73,7 +74,7 @@ class Scene:
     ) -> None:
         self.clock = clock
         self.make_trial = make_trial
-        self.batch = Batch(Site.model_validate({**SITE, **site}))
+        self.batch = Batch(site_of({**SITE, **site}))
         self.events: list[Event] = []
         self.left: list[str] = []
         self.delivered: list[NodeLeft | PartEnded] = []

@@ -6,15 +6,16 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from scalelab.cluster.batch.nodes import batch_system
+from scalelab.cluster.batch.client import BatchClient, batch_client
 from scalelab.cluster.batch.queue import JobState, JobView, cancelled, submitted
 from scalelab.errors import ClusterError
+from scalelab.kinds.batch_systems import BATCH_SYSTEMS
 from scalelab.records.attempt_io import storing
 from scalelab.records.control.driver_record import DriverRecord
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY
 from scalelab.records.control.lease import LOG
 from scalelab.site.driver_script import driver_job_script
-from scalelab.site.profile import Scheduler, Site
+from scalelab.site.profile import Site
 
 
 def submit_driver(
@@ -57,7 +58,7 @@ def submit_driver(
         after=after,
     )
     record = DriverRecord(
-        scheduler=site.scheduler.value,
+        scheduler=site.scheduler,
         name=name,
         job_id=asyncio.run(_submit(site.scheduler, name, script)),
         number=number,
@@ -66,7 +67,7 @@ def submit_driver(
     return record
 
 
-def submit_script(scheduler: Scheduler, name: str, script: str) -> DriverRecord:
+def submit_script(scheduler: str, name: str, script: str) -> DriverRecord:
     """Submit a job of one's own; it is not recorded.
 
     Raises
@@ -75,7 +76,7 @@ def submit_script(scheduler: Scheduler, name: str, script: str) -> DriverRecord:
         If the batch system refuses.
     """
     job_id = asyncio.run(_submit(scheduler, name, script))
-    return DriverRecord(scheduler=scheduler.value, name=name, job_id=job_id, number=1)
+    return DriverRecord(scheduler=scheduler, name=name, job_id=job_id, number=1)
 
 
 def job_log(run: Path, name: str) -> Path:
@@ -91,8 +92,8 @@ def look_at(record: DriverRecord) -> JobView | None:
     ClusterError
         If it does not answer.
     """
-    system = batch_system(Scheduler(record.scheduler))
-    return asyncio.run(system.look({record.name: record.job_id})).get(record.name)
+    client = _client(record.scheduler)
+    return asyncio.run(client.look({record.name: record.job_id})).get(record.name)
 
 
 def waiting_driver(run: Path) -> tuple[DriverRecord, JobView] | None:
@@ -123,9 +124,13 @@ def cancel(record: DriverRecord) -> None:
     asyncio.run(_cancel(record))
 
 
-async def _submit(scheduler: Scheduler, name: str, script: str) -> str:
+def _client(scheduler: str) -> BatchClient:
+    return batch_client(BATCH_SYSTEMS[scheduler])
+
+
+async def _submit(scheduler: str, name: str, script: str) -> str:
     try:
-        return await submitted(batch_system(scheduler).job(name, script))
+        return await submitted(_client(scheduler).job(name, script))
     except ClusterError as error:
         raise ClusterError(
             f"{scheduler} refused the job {name}: {error}. Correct the site."
@@ -133,9 +138,9 @@ async def _submit(scheduler: Scheduler, name: str, script: str) -> str:
 
 
 async def _cancel(record: DriverRecord) -> None:
-    system = batch_system(Scheduler(record.scheduler))
+    client = _client(record.scheduler)
     try:
-        await cancelled(system.job(record.name, job_id=record.job_id))
+        await cancelled(client.job(record.name, job_id=record.job_id))
     except ClusterError as error:
         raise ClusterError(
             f"job {record.job_id} could not be cancelled: {error}."

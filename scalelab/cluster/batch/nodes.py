@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scalelab.cluster.batch.client import batch_client
+from scalelab.cluster.batch.programs import CALL_TIMEOUT_S
 from scalelab.cluster.batch.queue import (
-    CALL_TIMEOUT_S,
     BatchJob,
-    BatchSystem,
     JobRefused,
     JobState,
     JobSubmitted,
@@ -24,29 +23,41 @@ from scalelab.cluster.batch.queue import (
 )
 from scalelab.cluster.hub import HubCluster
 from scalelab.errors import ClusterError
-from scalelab.records.control.job_list import JobLine, JobList
+from scalelab.records.control.job_list import CLUSTER_DIRECTORY, JobLine, JobList
 from scalelab.records.log_tail import last_log_lines
 from scalelab.site.node_script import node_job_script
-from scalelab.site.profile import Scheduler
 
 if TYPE_CHECKING:
-    from scalelab.site.profile import Site
+    from scalelab.site.batch_site import BatchSite
 
 LEAVE_S = 15.0
 """Seconds a job may take to end by itself before it is cancelled."""
 _LOOK_AGAIN_S = 0.5
 
 
-class BatchNodes(HubCluster):
-    """Nodes of SLURM or PBS.
+def batch_nodes(
+    site: BatchSite, *, run: Path, max_nodes: int, **agent_options: Any
+) -> BatchNodes:
+    """Return the nodes that the site's batch system grants to a run."""
+    return BatchNodes(
+        site,
+        max_nodes,
+        run_name=run.name,
+        directory=run / CLUSTER_DIRECTORY,
+        **agent_options,
+    )
 
-    It does as it is told, job by job; how many nodes there should be is the driver's
-    decision. Requests return at once; what comes of them is delivered.
+
+class BatchNodes(HubCluster):
+    """The nodes of batch jobs, which are submitted and ended one by one as asked.
+
+    How many nodes there should be is the driver's decision. Requests return at once;
+    what comes of them is delivered.
 
     Parameters
     ----------
     site
-        A site with scheduler slurm or pbs.
+        A site with a batch system.
     max_nodes
         Nodes there are at most of a kind of which the site sets no limit.
     run_name, directory
@@ -55,9 +66,11 @@ class BatchNodes(HubCluster):
         As in :class:`~scalelab.launch.gang_agent.NodeAgent`.
     """
 
+    site: BatchSite
+
     def __init__(
         self,
-        site: Site,
+        site: BatchSite,
         max_nodes: int,
         *,
         run_name: str,
@@ -82,7 +95,7 @@ class BatchNodes(HubCluster):
         }
 
     def _start(self) -> None:
-        self._system = batch_system(self.site.scheduler)
+        self._client = batch_client(self.site.batch_system)
         super()._start()
         left = JobList.read(self._directory)
         self._last_number = left.last_number
@@ -167,7 +180,7 @@ class BatchNodes(HubCluster):
         self.loop.call_soon_threadsafe(start)
 
     async def _submit(self, name: str, script: str, num_nodes: int) -> None:
-        job = self._system.job(name, script)
+        job = self._client.job(name, script)
         try:
             job_id = await submitted(job)
         except ClusterError as error:
@@ -186,7 +199,7 @@ class BatchNodes(HubCluster):
     async def _look(self) -> None:
         asked = {name: job.job_id or "" for name, job in self._jobs.items()}
         try:
-            views = await self._system.look(asked) if asked else {}
+            views = await self._client.look(asked) if asked else {}
         except (ClusterError, ValueError, KeyError) as error:
             # An answer that makes no sense is none.
             words = str(error) if isinstance(error, ClusterError) else repr(error)
@@ -224,7 +237,7 @@ class BatchNodes(HubCluster):
             await asyncio.sleep(_LOOK_AGAIN_S)
             ids = {name: ending[name].job_id or "" for name in awaited}
             try:
-                views = await self._system.look(ids)
+                views = await self._client.look(ids)
             except ClusterError:
                 return
             for name in ids:
@@ -243,23 +256,6 @@ class BatchNodes(HubCluster):
         """Cancel the jobs that an earlier driver of the run could not."""
         known = [line for line in jobs if line.job_id is not None]
         for line in known:
-            self._keep(line, self._system.job(line.name, job_id=line.job_id))
+            self._keep(line, self._client.job(line.name, job_id=line.job_id))
         with suppress(TimeoutError):
             self.wait_for(self._end([line.name for line in known], []), CALL_TIMEOUT_S)
-
-
-def batch_system(scheduler: Scheduler) -> BatchSystem:
-    """Return SLURM or PBS."""
-    # dask-jobqueue replaces what Ctrl-C does when it is imported.
-    before = signal.getsignal(signal.SIGINT)
-    try:
-        if scheduler is Scheduler.SLURM:
-            from scalelab.cluster.batch.slurm import Slurm
-
-            return Slurm()
-        from scalelab.cluster.batch.pbs import Pbs
-
-        return Pbs()
-    finally:
-        with suppress(ValueError):  # not in the main thread, where it changed nothing
-            signal.signal(signal.SIGINT, before)

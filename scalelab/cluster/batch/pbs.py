@@ -1,41 +1,45 @@
-"""Jobs of PBS Professional, OpenPBS and Torque."""
+"""The programs of PBS Professional, OpenPBS and Torque: jobs and what there is."""
 
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from dask_jobqueue.pbs import PBSJob
-
-from scalelab.cluster.batch.queue import BatchJob, JobState, JobView, ask, seconds
-from scalelab.cluster.batch.scripted_job import ScriptedJob
+from scalelab.cluster.batch.programs import answered, ask, said_by
+from scalelab.cluster.batch.queue import BatchJob, JobState, JobView, seconds
+from scalelab.cluster.batch.scripted_job import job_class, scripted_job
+from scalelab.cluster.survey.inventory import Inventory, NodeGroup, Queue
 from scalelab.errors import ClusterError
+from scalelab.inputs.quantities import parse_bytes
+
+Values = Mapping[str, Any]
 
 # Q queued, W waiting for its start time, T moved, H held; S and U are suspended.
 _PENDING, _RUNNING = "QWTH", "RSUB"
 _UNKNOWN_JOB, _FINISHED_JOB = 153, 35
 _UNKNOWN = ("Unknown Job", "has finished")
+# The id is kept whole, with the server's name: where there are several servers, the
+# number alone is another job.
+_JOB_ID = r"(?P<job_id>\d+\S*)"
 
 
-class _PbsJob(ScriptedJob, PBSJob):
-    """A job whose id is kept whole, with the server's name.
+class PbsClient:
+    """PBS, through ``qsub``, ``qstat``, ``qdel`` and ``pbsnodes``."""
 
-    The number alone is another job where there are several servers.
-    """
-
-    job_id_regexp = r"(?P<job_id>\d+\S*)"
-
-
-class Pbs:
-    """PBS, through ``qsub``, ``qstat`` and ``qdel``."""
+    def __init__(self) -> None:
+        self._job_class = job_class("dask_jobqueue.pbs:PBSJob")
 
     def job(self, name: str, script: str = "", job_id: str | None = None) -> BatchJob:
-        """Return a job; see :class:`BatchSystem`."""
-        return _PbsJob(name, script, job_id)
+        """Return a job; see :class:`BatchClient`."""
+        return scripted_job(
+            self._job_class, name, script, job_id, job_id_regexp=_JOB_ID
+        )
 
     async def look(self, jobs: Mapping[str, str]) -> dict[str, JobView]:
-        """Return what ``qstat`` shows of jobs; see :class:`BatchSystem`.
+        """Return what ``qstat`` shows of jobs; see :class:`BatchClient`.
 
         A job that has ended is known no more where the server keeps no history.
         """
@@ -52,6 +56,29 @@ class Pbs:
         return {
             name: _view(said[job_id]) for name, job_id in jobs.items() if job_id in said
         }
+
+    @staticmethod
+    def survey() -> Inventory:
+        """Return what ``pbsnodes`` and ``qstat`` list; see :class:`BatchClient`."""
+        server = _json(["qstat", "-B", "-f", "-F", "json"])
+        (name, settings), *_ = server.get("Server", {}).items() or [("pbs", {})]
+        hosts = _hosts(_json(["pbsnodes", "-av", "-F", "json"]).get("nodes", {}))
+        queues = _json(["qstat", "-Q", "-f", "-F", "json"]).get("Queue", {})
+        default = settings.get("default_queue")
+        return Inventory(
+            scheduler="pbs",
+            cluster_name=str(name).partition(".")[0],
+            queues=tuple(
+                _queue(queue, values, hosts, is_default=queue == default)
+                for queue, values in queues.items()
+            ),
+        )
+
+    @staticmethod
+    def nodes_may_submit(queue: str | None) -> bool | None:
+        """Tell it by the server's ``flatuid``; see :class:`BatchClient`."""
+        said = answered(["qstat", "-B", "-f"])
+        return True if re.search(r"\bflatuid = True", said.output) else None
 
 
 def _view(job: Mapping[str, Any]) -> JobView:
@@ -99,3 +126,86 @@ def _remaining_s(job: Mapping[str, Any]) -> float | None:
 def _resource(job: Mapping[str, Any], table: str) -> str:
     values = job.get(table, {})
     return str(values.get("walltime", "")) if isinstance(values, dict) else ""
+
+
+def _json(argv: list[str]) -> dict[str, Any]:
+    try:
+        return dict(json.loads(said_by(argv)))
+    except (ValueError, TypeError) as error:
+        raise ClusterError(
+            f"{' '.join(argv)} said no JSON ({error}), as Torque does not. Write the "
+            "profile by hand: docs/clusters.md."
+        ) from error
+
+
+def _hosts(vnodes: Mapping[str, Values]) -> dict[str, list[Values]]:
+    """Return the vnodes by host; a host may have one per GPU."""
+    hosts: dict[str, list[Values]] = {}
+    for name, vnode in vnodes.items():
+        has = vnode.get("resources_available", {})
+        hosts.setdefault(str(has.get("host", name)), []).append(vnode)
+    return hosts
+
+
+def _queue(
+    name: str, values: Values, hosts: Mapping[str, list[Values]], *, is_default: bool
+) -> Queue:
+    routes = values.get("queue_type") == "Route"
+    marks = values.get("default_chunk", {}).get("Qlist")
+    groups = Counter(
+        _host(vnodes)
+        for vnodes in hosts.values()
+        if all(_may_run(vnode, name, marks) for vnode in vnodes)
+    )
+    limit = values.get("resources_max", {}).get("walltime", "")
+    return Queue(
+        name=name,
+        groups=tuple(
+            NodeGroup(
+                num_nodes=count,
+                cores=cores,
+                gpus=gpus,
+                memory_bytes=memory,
+                gpu_type=model,
+            )
+            for (cores, gpus, memory, model), count in groups.items()
+            if cores
+        ),
+        is_default=is_default,
+        # A routing queue has no nodes; where its jobs go is not said.
+        is_open=values.get("enabled") == values.get("started") == "True" and not routes,
+        max_walltime_s=seconds(str(limit)),
+    )
+
+
+def _may_run(vnode: Values, queue: str, marks: Any) -> bool:
+    """Tell whether a queue's jobs get a vnode: bound to it, or marked as it is."""
+    if bound := vnode.get("queue"):
+        return bool(bound == queue)
+    has = vnode.get("resources_available", {}).get("Qlist")
+    return marks is None or has is None or str(marks) in str(has).split(",")
+
+
+def _host(vnodes: list[Values]) -> tuple[int, int, int | None, str | None]:
+    has = [vnode.get("resources_available", {}) for vnode in vnodes]
+    memory = sum(
+        parse_bytes(_binary(str(each["mem"]))) for each in has if "mem" in each
+    )
+    models = {str(each["gpu_model"]) for each in has if "gpu_model" in each}
+    return (
+        sum(int(each.get("ncpus", 0)) for each in has),
+        sum(int(each.get("ngpus", 0)) for each in has),
+        memory or None,
+        models.pop() if len(models) == 1 else None,
+    )
+
+
+def _binary(size: str) -> str:
+    """Return PBS's ``1024kb``, which are powers of two, as others write it.
+
+    >>> _binary("527672488kb"), _binary("16gb")
+    ('527672488kib', '16gib')
+    """
+    number = size.rstrip("kmgtbKMGTB")
+    unit = size[len(number) :].lower()
+    return f"{number}{unit[0]}ib" if len(unit) == 2 else f"{number}b"

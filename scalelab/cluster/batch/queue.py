@@ -1,17 +1,16 @@
-"""What a batch system says about jobs, whichever it is."""
+"""The queue of a batch system: jobs submitted, looked at and cancelled."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from scalelab.cluster.batch.programs import CALL_TIMEOUT_S
 from scalelab.errors import ClusterError
 
-CALL_TIMEOUT_S = 60.0
 MISSING_LOOKS = 2
 """So often in a row a queue must not name a job to have forgotten it."""
 _CLOCK = re.compile(r"(?:(?P<d>\d+)-)?(?:(?P<h>\d+):)?(?P<m>\d+):(?P<s>\d+)")
@@ -106,70 +105,6 @@ class BatchJob(Protocol):
     async def close(self) -> None:
         """Cancel it."""
         ...
-
-
-class BatchSystem(Protocol):
-    """SLURM or PBS."""
-
-    def job(self, name: str, script: str = "", job_id: str | None = None) -> BatchJob:
-        """Return a job that is to be submitted, or has this id already."""
-        ...
-
-    async def look(self, jobs: Mapping[str, str]) -> dict[str, JobView]:
-        """Return what is known of jobs, both by name.
-
-        Parameters
-        ----------
-        jobs
-            Job ids by name. One that the batch system does not know is left out.
-
-        Raises
-        ------
-        ClusterError
-            If it does not answer.
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a program said, and its status."""
-
-    status: int
-    output: str
-    errors: str
-
-
-async def ask(argv: Sequence[str]) -> Answer:
-    """Run a program of the batch system.
-
-    Raises
-    ------
-    ClusterError
-        If it is not there or does not end.
-    """
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *argv,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-    except OSError as error:
-        raise ClusterError(
-            f"{argv[0]} cannot be run here: {error.strerror}. Sweep from a machine "
-            "where it can."
-        ) from error
-    try:
-        output, errors = await asyncio.wait_for(process.communicate(), CALL_TIMEOUT_S)
-    except TimeoutError:
-        process.kill()
-        await process.wait()
-        raise ClusterError(
-            f"{argv[0]} did not answer within {CALL_TIMEOUT_S:g} s."
-        ) from None
-    assert process.returncode is not None
-    return Answer(process.returncode, output.decode(), errors.decode().strip())
 
 
 _OUT_OF_REACH = re.compile(

@@ -1,29 +1,61 @@
-"""Jobs of dask-jobqueue with scripts of ScaleLab's."""
+"""Jobs of dask-jobqueue that submit the scripts that ScaleLab has written."""
 
 from __future__ import annotations
 
 import shlex
+import signal
+from contextlib import suppress
 from typing import Any
 
-from scalelab.cluster.batch.queue import is_out_of_reach, scheduler_words
+from scalelab.cluster.batch.queue import BatchJob, is_out_of_reach, scheduler_words
 from scalelab.errors import ClusterError
+from scalelab.kinds.registry import imported
 
 
-class ScriptedJob:
-    """What makes a job of dask-jobqueue submit the script it is given.
-
-    Those of its own ask for one process and no GPU. A base beside ``SLURMJob`` or
-    ``PBSJob``, and before it.
+def job_class(path: str) -> type:
+    """Return a class of dask-jobqueue's jobs; only the main thread can load it.
 
     Parameters
     ----------
+    path
+        Its path, ``module:attribute``.
+    """
+    # dask-jobqueue replaces what Ctrl-C does when it is imported.
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        found: type = imported(path)
+    finally:
+        with suppress(ValueError):  # not in the main thread, where it changed nothing
+            signal.signal(signal.SIGINT, before)
+    return found
+
+
+def scripted_job(
+    base: type, name: str, script: str, job_id: str | None, **attributes: str
+) -> BatchJob:
+    """Return a job that submits the script it is given.
+
+    Parameters
+    ----------
+    base
+        The class of dask-jobqueue that submits it.
     name
-        The job's.
+        Name of the job.
     script
         What it runs; unused where a job that is known is cancelled.
     job_id
         Its id, where it is known.
+    attributes
+        What differs from that class: ``cancel_command``, ``job_id_regexp``.
     """
+    job: BatchJob = type("ScriptedJob", (_ScriptedJob, base), attributes)(
+        name, script, job_id
+    )
+    return job
+
+
+class _ScriptedJob:
+    """A base before a class of dask-jobqueue, whose own scripts ask for no GPU."""
 
     def __init__(self, name: str, script: str, job_id: str | None) -> None:
         # Required, and meant for the script that is not used.

@@ -1,27 +1,21 @@
-"""Jobs of SLURM."""
+"""The programs of SLURM: jobs submitted and looked at, and the cluster surveyed."""
 
 from __future__ import annotations
 
+import getpass
 import re
 import shlex
 from collections.abc import Mapping
 
-from dask_jobqueue.slurm import SLURMJob
-
-from scalelab.cluster.batch.queue import (
-    Answer,
-    BatchJob,
-    JobState,
-    JobView,
-    ask,
-    seconds,
-)
-from scalelab.cluster.batch.scripted_job import ScriptedJob
+from scalelab.cluster.batch.programs import Answer, answered, ask, said_by
+from scalelab.cluster.batch.queue import BatchJob, JobState, JobView, seconds
+from scalelab.cluster.batch.scripted_job import job_class, scripted_job
+from scalelab.cluster.survey.inventory import Inventory, NodeGroup, Queue
 from scalelab.errors import ClusterError
 
 # State, reason, expected start, time left; a name may hold what separates, so it is
 # not among them.
-_FORMAT = "%i|%T|%r|%S|%L"
+_JOBS_FORMAT = "%i|%T|%r|%S|%L"
 _PENDING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "RESV_DEL_HOLD")
 _LEAVING = "COMPLETING"
 _SUSPENDED = ("SUSPENDED", "STOPPED")
@@ -40,31 +34,59 @@ _NEVER = re.compile(
     r"|QOSNotAllowed|QOSTimeLimit|Invalid(Account|QOS)|JobHeld(Admin|User)"
     r"|DependencyNeverSatisfied|\w*PerJob(Limit)?$|\w*MaxWallDuration\w*"
 )
+# Partition (the default with an asterisk), availability, limit, nodes, CPUs, MB, GPUs.
+_NODES_FORMAT = "%P|%a|%l|%D|%c|%m|%G"
+# gpu:4, gpu:a100:4, gpu:a100:4(S:0-1); a MIG slice's type has dots.
+_GPUS = re.compile(r"gpu(?::(?P<type>[^:,(]+))?:(?P<count>\d+)(?:\([^)]*\))?$")
+_BETWEEN_ENTRIES = re.compile(r",(?![^(]*\))")
 
 
-class _SlurmJob(ScriptedJob, SLURMJob):
-    def __init__(self, name: str, script: str, job_id: str | None) -> None:
-        super().__init__(name, script, job_id)
-        # A number may have been given to another job since.
-        self.cancel_command = f"scancel --name={shlex.quote(name)}"
+class SlurmClient:
+    """SLURM, through ``sbatch``, ``squeue``, ``scancel`` and ``sinfo``."""
 
-
-class Slurm:
-    """SLURM, through ``sbatch``, ``squeue`` and ``scancel``."""
+    def __init__(self) -> None:
+        self._job_class = job_class("dask_jobqueue.slurm:SLURMJob")
 
     def job(self, name: str, script: str = "", job_id: str | None = None) -> BatchJob:
-        """Return a job; see :class:`BatchSystem`."""
-        return _SlurmJob(name, script, job_id)
+        """Return a job; see :class:`BatchClient`."""
+        return scripted_job(
+            self._job_class,
+            name,
+            script,
+            job_id,
+            # A number may have been given to another job since.
+            cancel_command=f"scancel --name={shlex.quote(name)}",
+        )
 
     async def look(self, jobs: Mapping[str, str]) -> dict[str, JobView]:
-        """Return what ``squeue`` shows of jobs; see :class:`BatchSystem`."""
+        """Return what ``squeue`` shows of jobs; see :class:`BatchClient`."""
         ids = ",".join(jobs.values())
-        answer = await ask(
-            ["squeue", "--noheader", "--states=all", f"--jobs={ids}", "-o", _FORMAT]
-        )
+        options = ["--noheader", "--states=all", f"--jobs={ids}", "-o", _JOBS_FORMAT]
+        answer = await ask(["squeue", *options])
         _require_answer(answer)
         seen = dict(map(_line, filter(None, answer.output.splitlines())))
         return {name: seen[job_id] for name, job_id in jobs.items() if job_id in seen}
+
+    @staticmethod
+    def survey() -> Inventory:
+        """Return what ``sinfo`` and others list; see :class:`BatchClient`."""
+        options = ["--noheader", "--exact", "--all", f"--format={_NODES_FORMAT}"]
+        lines = said_by(["sinfo", *options])
+        return Inventory(
+            scheduler="slurm",
+            cluster_name=_cluster_name(said_by(["scontrol", "show", "config"])),
+            queues=tuple(_partitions(lines)),
+            accounts=tuple(_accounts()),
+            gpu_settings={"gpu_request": "gres"},
+        )
+
+    @staticmethod
+    def nodes_may_submit(queue: str | None) -> bool | None:
+        """Tell it by the partition's ``AllocNodes``; see :class:`BatchClient`."""
+        named = [queue] if queue else []
+        said = answered(["scontrol", "--oneliner", "show", "partition", *named])
+        allowed = set(re.findall(r"\bAllocNodes=(\S+)", said.output))
+        return allowed == {"ALL"} if allowed else None
 
 
 def _require_answer(answer: Answer) -> None:
@@ -95,3 +117,54 @@ def _line(line: str) -> tuple[str, JobView]:
         is_suspended=word in _SUSPENDED,
     )
     return job_id, view
+
+
+def _partitions(lines: str) -> list[Queue]:
+    rows: dict[str, list[list[str]]] = {}
+    for line in filter(None, map(str.strip, lines.splitlines())):
+        name, *row = line.split("|")
+        rows.setdefault(name, []).append(row)
+    return [
+        Queue(
+            name=name.removesuffix("*"),
+            groups=tuple(_group(*each[2:]) for each in found if int(each[2])),
+            is_default=name.endswith("*"),
+            is_open=found[0][0] == "up",
+            max_walltime_s=seconds(found[0][1]),
+        )
+        for name, found in rows.items()
+    ]
+
+
+def _group(num_nodes: str, cores: str, megabytes: str, gres: str) -> NodeGroup:
+    gpus = [
+        found
+        for entry in _BETWEEN_ENTRIES.split(gres)
+        if (found := _GPUS.match(entry.strip()))
+    ]
+    types = {found["type"] for found in gpus}
+    return NodeGroup(
+        num_nodes=int(num_nodes),
+        # "32+": at least so many.
+        cores=int(cores.rstrip("+")),
+        memory_bytes=int(megabytes.rstrip("+")) * 2**20 or None,
+        gpus=sum(int(found["count"]) for found in gpus),
+        gpu_type=types.pop() if len(types) == 1 else None,
+    )
+
+
+def _cluster_name(config: str) -> str:
+    found = re.search(r"^ClusterName\s*=\s*(\S+)", config, re.MULTILINE)
+    return found[1] if found else "slurm"
+
+
+def _accounts() -> list[str]:
+    """Return the user's accounts; none where SLURM keeps no accounts."""
+    query = ["sacctmgr", "--noheader", "--parsable2", "show"]
+    user = getpass.getuser()
+    try:
+        default = said_by([*query, "user", user, "format=DefaultAccount"])
+        known = said_by([*query, "assoc", f"user={user}", "format=Account"])
+    except ClusterError:
+        return []
+    return list(dict.fromkeys(f"{default}\n{known}".split()))

@@ -1,16 +1,13 @@
-"""What a batch system says it has: queues, nodes, accounts."""
+"""The inventory of a cluster: queues, nodes and accounts, as its batch system says."""
 
 from __future__ import annotations
 
-import asyncio
-import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from scalelab.cluster.batch.queue import ask
 from scalelab.errors import ClusterError, SpecError
 from scalelab.inputs.problems import one_of
-from scalelab.site.profile import Scheduler
+from scalelab.kinds.batch_systems import BATCH_SYSTEMS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,14 +43,14 @@ class NodeGroup:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Queue:
-    """A partition of SLURM or a queue of PBS.
+    """A queue of a batch system, which SLURM calls a partition.
 
     Parameters
     ----------
     name
         Its name.
     groups
-        Its nodes; of PBS, those that jobs of the queue may get, as far as it is said.
+        Its nodes: those that its jobs may get, as far as it is said.
     is_default
         Jobs that name none go there.
     is_open
@@ -100,24 +97,27 @@ def _size(group: NodeGroup) -> tuple[int, int]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inventory:
-    """What a batch system has.
+    """The queues, nodes and accounts of a cluster.
 
     Parameters
     ----------
     scheduler
-        ``slurm`` or ``pbs``.
+        Name of the batch system.
     cluster_name
         What it calls itself.
     queues
         Its partitions or queues.
     accounts
         Those the user may charge, the default one first; none: not said.
+    gpu_settings
+        Settings that a profile of nodes with GPUs needs besides their number and type.
     """
 
-    scheduler: Scheduler
+    scheduler: str
     cluster_name: str
     queues: tuple[Queue, ...]
     accounts: tuple[str, ...] = ()
+    gpu_settings: Mapping[str, str] = field(default_factory=dict)
 
     def queue(self, name: str | None = None) -> Queue:
         """Return a queue by name; by default the one to sweep in.
@@ -156,53 +156,5 @@ class Inventory:
 
     @property
     def noun(self) -> str:
-        """What it calls a queue."""
-        return "partition" if self.scheduler is Scheduler.SLURM else "queue"
-
-
-def survey(scheduler: Scheduler | None = None) -> Inventory:
-    """Ask the batch system of this machine what it has.
-
-    Parameters
-    ----------
-    scheduler
-        ``slurm`` or ``pbs``; default: the one whose programs are here.
-
-    Raises
-    ------
-    ClusterError
-        If there is none, or it does not answer.
-    """
-    from scalelab.cluster.survey.pbs import survey_pbs
-    from scalelab.cluster.survey.slurm import survey_slurm
-
-    if scheduler is None:
-        if shutil.which("sinfo"):
-            scheduler = Scheduler.SLURM
-        elif shutil.which("pbsnodes"):
-            scheduler = Scheduler.PBS
-        else:
-            raise ClusterError(
-                "Neither sinfo nor pbsnodes can be run here. Log in to the cluster, or "
-                "write the profile by hand: docs/clusters.md."
-            )
-    return survey_slurm() if scheduler is Scheduler.SLURM else survey_pbs()
-
-
-def said_by(argv: Sequence[str]) -> str:
-    """Return what a program prints.
-
-    Raises
-    ------
-    ClusterError
-        If it cannot be run, does not end, or fails.
-    """
-    answer = asyncio.run(ask(argv))
-    if answer.status:
-        words = " ".join(answer.errors.split()) or f"it ended with {answer.status}"
-        said = words.removeprefix(f"{argv[0]}: ").rstrip(".")
-        raise ClusterError(
-            f"{argv[0]}: {said}. Run this where {argv[0]} has an answer: on a login "
-            "node of the cluster."
-        )
-    return answer.output
+        """What the batch system calls a queue."""
+        return BATCH_SYSTEMS[self.scheduler].queue_noun

@@ -1,4 +1,4 @@
-"""What ``scalelab doctor --job`` runs on a node: look around and tell."""
+"""The job of ``scalelab doctor --job``: what a node has, and whom it reaches."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,10 +17,12 @@ from typing import Any
 from scalelab.cluster.devices import granted_devices
 from scalelab.cluster.network import address_of_interface, address_towards, listening
 from scalelab.errors import ScaleLabError
+from scalelab.kinds.batch_systems import BATCH_SYSTEMS
 from scalelab.records.attempt_io import encode_json, write_atomically
 
 TASK, ANSWER = "task.json", "answer.json"
 CALL_TIMEOUT_S = 30.0
+_EMPTY_JOB = "#!/bin/sh\ntrue\n"
 
 
 def visit(folder: Path) -> dict[str, Any]:
@@ -88,24 +91,27 @@ def _devices(task: Mapping[str, Any]) -> dict[str, Any]:
 
 def _submission(task: Mapping[str, Any]) -> dict[str, Any]:
     """Try whether a job could be submitted from here."""
-    if task["scheduler"] == "slurm" and shutil.which("sbatch"):
-        argv = ["sbatch", "--test-only", "--wrap=true"]
-        environment = {
-            name: value
-            for name, value in os.environ.items()
-            if name == "SLURM_CONF" or not name.startswith(("SLURM_", "SBATCH_"))
-        }
+    system = BATCH_SYSTEMS[task["scheduler"]]
+    if not shutil.which(system.programs[0]):
+        return {"may_submit": False}
+    if not system.test_submission:
+        return {"may_submit": None}
+    environment = {
+        name: value for name, value in os.environ.items() if not system.is_of_job(name)
+    }
+    with tempfile.NamedTemporaryFile("w", suffix=".sh") as script:
+        script.write(_EMPTY_JOB)
+        script.flush()
         ended = subprocess.run(
-            argv,
+            [*system.test_submission, script.name],
             env=environment,
             capture_output=True,
             text=True,
             timeout=CALL_TIMEOUT_S,
             check=False,
         )
-        words = " ".join(ended.stderr.split())
-        return {"may_submit": ended.returncode == 0, "submission_words": words}
-    return {"may_submit": None if shutil.which("qsub") else False}
+    words = " ".join(ended.stderr.split())
+    return {"may_submit": ended.returncode == 0, "submission_words": words}
 
 
 _LOOKS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {

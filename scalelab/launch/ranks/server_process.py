@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from scalelab.errors import LaunchError
+from scalelab.kinds.batch_systems import BATCH_SYSTEMS
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import LaunchRequest, receive, send
 from scalelab.launch.verdict import last_lines
@@ -22,20 +23,11 @@ from scalelab.launch.verdict import last_lines
 # Importing torch from a busy network file system has been seen to take minutes.
 _READY_PATIENCE_S = 600.0
 _EXIT_PATIENCE_S = 10.0
-# These variables would tell a rank that it is a task of an MPI, Slurm or torchrun
-# launch, which it is not, or bind it to the cores of the batch script.
+# Prefixes of the variables that tell programs that they are a task of an MPI or
+# torchrun launch, which a rank is not. Batch systems have further ones.
 _FOREIGN_LAUNCH = (
     "PMI",
     "OMPI_",
-    "SBATCH_",
-    "SLURM_CPU_BIND",
-    "SLURM_LOCALID",
-    "SLURM_NODEID",
-    "SLURM_NPROCS",
-    "SLURM_NTASKS",
-    "SLURM_PROCID",
-    "SLURM_STEP",
-    "SLURM_TASKS",
     "TORCHELASTIC_",
 )
 _FOREIGN_NAMES = (
@@ -60,10 +52,12 @@ def server_environment(
     search_path
         Directories put first on the server's ``sys.path``.
     """
+    of_tasks = (prefix for system in BATCH_SYSTEMS for prefix in system.task_prefixes)
+    foreign = (*_FOREIGN_LAUNCH, *of_tasks)
     kept = {
         name: value
         for name, value in inherited.items()
-        if not name.startswith(_FOREIGN_LAUNCH) and name not in _FOREIGN_NAMES
+        if not name.startswith(foreign) and name not in _FOREIGN_NAMES
     }
     old = kept.get("PYTHONPATH")
     return {

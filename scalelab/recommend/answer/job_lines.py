@@ -8,12 +8,10 @@ from scalelab.errors import SpecError
 from scalelab.inputs.placeholders import fill_placeholders
 from scalelab.kinds.launchers import LAUNCHERS, BatchJob
 from scalelab.recommend.answer.recommendation import Recommendation
-from scalelab.site.profile import Scheduler, Site
+from scalelab.site.profile import Site
 
 if TYPE_CHECKING:
     from scalelab.experiment.spec import Experiment
-
-_FIRST_SLURM_HOST = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
 
 
 def job_lines(experiment: Experiment, site: Site, answer: Recommendation) -> list[str]:
@@ -42,13 +40,15 @@ def job_lines(experiment: Experiment, site: Site, answer: Recommendation) -> lis
             f"local batch {batch.local_batch_size}, "
             f"{batch.gradient_accumulation_steps} accumulation steps."
         ]
-    is_slurm = site.scheduler is Scheduler.SLURM
+    system = site.batch_system
+    if system and not system.passes_environment:
+        system = None  # a launcher would not be found on the other nodes
     job = BatchJob(
         command=fill_placeholders(experiment.command, _values(experiment, answer)),
         num_nodes=row.num_nodes,
         devices_per_node=row.world_size // row.num_nodes,
-        on_each_node="srun" if is_slurm else None,
-        first_host=_FIRST_SLURM_HOST if is_slurm else None,
+        on_each_node=" ".join(system.on_all_nodes) if system else None,
+        first_host=system.first_host or None if system else None,
     )
     return LAUNCHERS[experiment.launcher].job_lines(job)
 

@@ -9,7 +9,7 @@ import numpy as np
 from scalelab.errors import SpecError
 from scalelab.experiment.spec import Experiment
 from scalelab.inputs.allocation import Allocation
-from scalelab.site.profile import Scheduler, Site
+from scalelab.site.profile import Site
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,6 +73,6 @@ class RunSite:
         # Nodes on one machine have no network between them, unless it is declared.
         nodes = (self.site.num_nodes or 1) if self.is_emulated else 1
         is_larger = bool((measured > nodes * self.devices_on_node).any())
-        if is_larger or self.site.scheduler is not Scheduler.LOCAL:
+        if is_larger or not self.site.is_this_machine:
             return None
         return Allocation(devices_per_node=(self.devices_on_node,) * nodes)

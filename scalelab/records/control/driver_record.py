@@ -23,7 +23,7 @@ class DriverRecord:
     Parameters
     ----------
     scheduler
-        ``slurm`` or ``pbs``.
+        Name of the batch system.
     name, job_id
         Its name and its id there.
     number

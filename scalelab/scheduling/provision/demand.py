@@ -12,7 +12,7 @@ from scalelab.scheduling.provision.jobs import BatchJob
 
 if TYPE_CHECKING:
     from scalelab.scheduling.pool import Pool
-    from scalelab.site.profile import Site
+    from scalelab.site.batch_site import BatchSite
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +23,14 @@ class GroupDemand:
     ----------
     site
         The site, as it is for this group; see
-        :attr:`scalelab.site.profile.Site.groups`.
+        :attr:`scalelab.site.batch_site.BatchSite.groups`.
     max_nodes
         Nodes there may be at once.
     setbacks
         What went wrong in a row.
     """
 
-    site: Site
+    site: BatchSite
     max_nodes: int
     setbacks: SubmissionBackoff = field(default_factory=SubmissionBackoff)
 

@@ -12,7 +12,7 @@ from scalelab.cluster.nodes import Node
 from scalelab.records.control.job_list import JobLine
 
 if TYPE_CHECKING:
-    from scalelab.site.profile import Site
+    from scalelab.site.batch_site import BatchSite
 
 LEAVING_S = 15.0
 """How long a job may take to say how it ended."""
@@ -23,7 +23,7 @@ NEARLY_S = 5.0
 class Batch(Protocol):
     """Who submits jobs; see :class:`scalelab.cluster.batch.nodes.BatchNodes`."""
 
-    site: Site
+    site: BatchSite
 
     def request(self, num_nodes: int, group: str | None = None) -> str:
         """Submit a job for nodes of a group and return its name."""

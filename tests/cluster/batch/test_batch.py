@@ -17,12 +17,12 @@ from scalelab.cluster.batch.queue import (
     QueueEvent,
     QueueSeen,
 )
-from scalelab.cluster.kinds import cluster_of
+from scalelab.cluster.from_site import cluster_of
 from scalelab.cluster.local import LocalNodes
 from scalelab.errors import ClusterError, SpecError
 from scalelab.experiment.program import WorkloadProgram
 from scalelab.records.control.job_list import JobLine, JobList
-from scalelab.site.profile import Site
+from scalelab.site.choice import site_of
 
 DIGITS = WorkloadProgram(name="digits_mlp")
 SLURM = {
@@ -52,7 +52,7 @@ def directory(tmp_path: Path) -> Path:
 
 def batch(directory: Path, **site: object) -> BatchNodes:
     return BatchNodes(
-        Site.model_validate({**SLURM, **site}), 3, run_name="vit", directory=directory
+        site_of({**SLURM, **site}), 3, run_name="vit", directory=directory
     )
 
 
@@ -189,7 +189,7 @@ def test_the_site_decides_where_nodes_come_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def made(**site: object):
-        found = Site.model_validate({**SLURM, **site})
+        found = site_of({**SLURM, **site})
         return cluster_of(found, run=tmp_path / "vit", max_nodes=5, program=DIGITS)
 
     assert isinstance(made(), BatchNodes)
@@ -200,7 +200,7 @@ def test_the_site_decides_where_nodes_come_from(
     held = made(scheduler="allocation")
     assert isinstance(held, AllocationNodes)
     assert held.expected_devices == {None: (2,) * 4}
-    local = Site(device_type="cpu", gpus_per_node=1)
+    local = site_of({"device_type": "cpu", "gpus_per_node": 1})
     assert isinstance(
         cluster_of(local, run=tmp_path, max_nodes=1, program=DIGITS), LocalNodes
     )
@@ -213,7 +213,7 @@ def test_an_allocation_whose_nodes_do_not_answer_is_an_error_with_the_log(
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
     asked = program("srun", "echo no python here; exit 1")
-    site = Site.model_validate({**SLURM, "scheduler": "allocation"})
+    site = site_of({**SLURM, "scheduler": "allocation"})
     with (
         pytest.raises(ClusterError, match=r"(?s)0 of the 2 nodes of job-17 .*no pyth"),
         AllocationNodes(site, directory=directory),

@@ -9,7 +9,7 @@ import pytest
 from fake_programs import FakePrograms
 
 from scalelab.cluster.batch import queue as batch_queue
-from scalelab.cluster.batch.nodes import batch_system
+from scalelab.cluster.batch.client import batch_client
 from scalelab.cluster.batch.queue import (
     JobState,
     JobView,
@@ -18,7 +18,7 @@ from scalelab.cluster.batch.queue import (
     submitted,
 )
 from scalelab.errors import ClusterError
-from scalelab.site.profile import Scheduler
+from scalelab.kinds.batch_systems import BATCH_SYSTEMS
 
 Program = Callable[..., Path]
 
@@ -29,8 +29,8 @@ def program(fake_programs: FakePrograms) -> Program:
     return fake_programs.says
 
 
-def look(scheduler: Scheduler, **jobs: str) -> dict[str, JobView]:
-    return asyncio.run(batch_system(scheduler).look(jobs))
+def look(scheduler: str, **jobs: str) -> dict[str, JobView]:
+    return asyncio.run(batch_client(BATCH_SYSTEMS[scheduler]).look(jobs))
 
 
 SLURM_LINES = """\
@@ -49,7 +49,7 @@ SLURM_LINES = """\
 def test_slurm_shows_jobs(program: Program) -> None:
     asked = program("squeue", SLURM_LINES)
     ids = {f"job{number}": str(number) for number in range(11, 21)}
-    views = look(Scheduler.SLURM, **ids)
+    views = look("slurm", **ids)
     assert "--jobs=11,12,13,14,15,16,17,18,19,20" in asked.read_text().split()
     pending, running, ended = JobState.PENDING, JobState.RUNNING, JobState.ENDED
     assert views == {
@@ -90,7 +90,7 @@ def test_slurm_shows_jobs(program: Program) -> None:
 def test_slurm_has_forgotten_a_job(program: Program) -> None:
     error = "slurm_load_jobs error: Invalid job id specified"
     program("squeue", errors=error, status=1)
-    assert look(Scheduler.SLURM, a="1") == {}
+    assert look("slurm", a="1") == {}
 
 
 def test_a_batch_system_that_does_not_answer_is_an_error_in_its_words(
@@ -99,13 +99,13 @@ def test_a_batch_system_that_does_not_answer_is_an_error_in_its_words(
     error = "slurm_load_jobs error: Unable to contact slurm controller"
     program("squeue", errors=error, status=1)
     with pytest.raises(ClusterError, match=f"squeue: {error}"):
-        look(Scheduler.SLURM, a="1")
+        look("slurm", a="1")
     program("qstat", errors="Connection refused\nqstat: cannot connect", status=111)
     with pytest.raises(ClusterError, match="qstat: Connection refused"):
-        look(Scheduler.PBS, a="1")
+        look("pbs", a="1")
     program("qstat", output="{")
     with pytest.raises(ClusterError, match="qstat said no JSON"):
-        look(Scheduler.PBS, a="1")
+        look("pbs", a="1")
 
 
 def test_a_program_that_is_not_there_is_an_error(
@@ -113,7 +113,7 @@ def test_a_program_that_is_not_there_is_an_error(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ClusterError, match="qstat cannot be run here: No such file"):
-        look(Scheduler.PBS, a="1")
+        look("pbs", a="1")
 
 
 PBS_JOBS = {
@@ -138,7 +138,7 @@ def test_pbs_shows_jobs(program: Program) -> None:
     said = json.dumps({"timestamp": 1, "Jobs": PBS_JOBS})
     errors = "qstat: Unknown Job Id 10.head"
     asked = program("qstat", output=said, errors=errors, status=153)
-    views = look(Scheduler.PBS, **{f"job{n}": f"{n}.head" for n in range(1, 11)})
+    views = look("pbs", **{f"job{n}": f"{n}.head" for n in range(1, 11)})
     words = asked.read_text().split()
     assert words[:4] == ["-f", "-F", "json", "1.head"]
     pending, running, ended = JobState.PENDING, JobState.RUNNING, JobState.ENDED
@@ -163,21 +163,21 @@ def test_pbs_shows_jobs(program: Program) -> None:
 
 def test_pbs_knows_only_jobs_that_have_not_ended(program: Program) -> None:
     program("qstat", output='{"timestamp": 1}', status=35)
-    assert look(Scheduler.PBS, a="1.head") == {}
+    assert look("pbs", a="1.head") == {}
 
 
 @pytest.mark.parametrize(
     ("scheduler", "submit", "answer", "cancel", "job_id"),
     [
-        (Scheduler.SLURM, "sbatch", "Submitted batch job 17", "scancel", "17"),
-        (Scheduler.PBS, "qsub", "17.head\n", "qdel", "17.head"),
+        ("slurm", "sbatch", "Submitted batch job 17", "scancel", "17"),
+        ("pbs", "qsub", "17.head\n", "qdel", "17.head"),
     ],
 )
 def test_jobs_are_submitted_as_they_are_and_cancelled(
     program: Program,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    scheduler: Scheduler,
+    scheduler: str,
     submit: str,
     answer: str,
     cancel: str,
@@ -185,7 +185,7 @@ def test_jobs_are_submitted_as_they_are_and_cancelled(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     asked, cancelled = program(submit, answer), program(cancel)
-    job = batch_system(scheduler).job("vit-1", "#!/bin/sh\ntrue\n")
+    job = batch_client(BATCH_SYSTEMS[scheduler]).job("vit-1", "#!/bin/sh\ntrue\n")
 
     async def live() -> None:
         await job.start()
@@ -203,7 +203,7 @@ def test_a_refusal_is_told_in_the_schedulers_words(
     monkeypatch.chdir(tmp_path)
     errors = "sbatch: error: invalid partition specified: x\nsbatch: error: no"
     program("sbatch", errors=errors, status=1)
-    job = batch_system(Scheduler.SLURM).job("vit-1", "#!/bin/sh\n")
+    job = batch_client(BATCH_SYSTEMS["slurm"]).job("vit-1", "#!/bin/sh\n")
     with pytest.raises(ClusterError) as caught:
         asyncio.run(submitted(job))
     assert str(caught.value) == errors.replace("\n", " ")

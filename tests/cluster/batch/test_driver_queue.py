@@ -13,13 +13,15 @@ from scalelab.cluster.batch.driver_queue import (
 from scalelab.cluster.batch.queue import JobState
 from scalelab.errors import ClusterError, SpecError, StoreError
 from scalelab.records.control.driver_record import DriverRecord
-from scalelab.site.profile import Site
+from scalelab.site.choice import site_of
 
-SITE = Site(
-    scheduler="slurm",
-    device_type="cpu",
-    gpus_per_node=2,
-    driver_job={"walltime": "1h"},
+SITE = site_of(
+    {
+        "scheduler": "slurm",
+        "device_type": "cpu",
+        "gpus_per_node": 2,
+        "driver_job": {"walltime": "1h"},
+    }
 )
 SCRIPT = "#!/bin/sh\n/bin/cat $1 >>{path}.scripts\necho Submitted batch job 17\n"
 

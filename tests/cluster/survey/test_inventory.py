@@ -12,12 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from scalelab.cluster.survey import pbs as pbs_inventory
-from scalelab.cluster.survey import profile as site_profile
-from scalelab.cluster.survey.inventory import NodeGroup, survey
-from scalelab.cluster.survey.profile import profile_text, write_profile
+from scalelab.cluster.batch import pbs as pbs_inventory
+from scalelab.cluster.batch.client import survey
+from scalelab.cluster.survey.inventory import NodeGroup
+from scalelab.doctor import site_profile
+from scalelab.doctor.site_profile import profile_text, write_profile
 from scalelab.errors import ClusterError, SpecError
-from scalelab.site.profile import DeviceType, Scheduler, Site
+from scalelab.site.choice import find_site, read_site
+from scalelab.site.profile import DeviceType
 
 SINFO = """\
 cpu*|up|2-00:00:00|100|128|257000|(null)
@@ -91,7 +93,7 @@ def slurm(programs: Programs) -> None:
 class TestSlurm:
     def test_partitions(self) -> None:
         found = survey()
-        assert (found.scheduler, found.cluster_name) == (Scheduler.SLURM, "jewel")
+        assert (found.scheduler, found.cluster_name) == ("slurm", "jewel")
         assert found.accounts == ()
         gpu = found.queue()
         assert gpu.name == "gpu"
@@ -171,7 +173,7 @@ class TestSlurm:
         queue = found.queue(name)
         text = profile_text(found, queue, device_type=kind)
         path = write_profile(text, str(tmp_path / "site.yaml"))
-        site = Site.from_file(path)
+        site = read_site(path)
         assert site.partition == name
         assert [group.gpus_per_node for group in site.groups.values()] == [
             kind_of_nodes.gpus or kind_of_nodes.cores for kind_of_nodes in queue.kinds
@@ -183,7 +185,7 @@ class TestSlurm:
         for setting in ("interface", "provision", "nodes", "driver_job", "account"):
             uncommented = uncommented.replace(f"# {setting}: ", f"{setting}: ")
         again = write_profile(uncommented, str(path), force=True)
-        assert Site.from_file(again).driver_job is not None
+        assert read_site(again).driver_job is not None
 
 
 def test_pbs(programs: Programs, tmp_path: Path) -> None:
@@ -192,7 +194,7 @@ def test_pbs(programs: Programs, tmp_path: Path) -> None:
         "qstat", ("-Q -f", json.dumps(QUEUES)), ("-B -f -F json", json.dumps(SERVER))
     )
     found = survey()
-    assert (found.scheduler, found.cluster_name) == (Scheduler.PBS, "pbs-01")
+    assert (found.scheduler, found.cluster_name) == ("pbs", "pbs-01")
     gpu = found.queue()
     assert (gpu.name, gpu.max_walltime_s) == ("gpu", 3600)
     polaris = NodeGroup(
@@ -204,7 +206,7 @@ def test_pbs(programs: Programs, tmp_path: Path) -> None:
     assert found.queue("special").groups == (polaris, by_gpu, bound)
     assert [queue.is_open for queue in found.queues] == [True, True, False, False]
     path = write_profile(profile_text(found, gpu), str(tmp_path / "site.yaml"))
-    site = Site.from_file(path)
+    site = read_site(path)
     assert (site.scheduler, site.queue, site.walltime) == ("pbs", "gpu", 3600)
     assert (site.gpus_per_node, site.cores_per_node) == (4, 64)
     assert site.memory_per_node == 527672488 * 1024 // 2**20 * 2**20
@@ -242,12 +244,12 @@ def test_a_profile_is_not_overwritten(
     text = "scheduler: slurm\ndevice_type: cpu\ngpus_per_node: 4\n"
     path = write_profile(text, "mine")
     assert path == tmp_path / "scalelab" / "sites" / "mine.yaml"
-    assert Site.find("mine").name == "mine"
+    assert find_site("mine").name == "mine"
     with pytest.raises(SpecError, match=r"mine\.yaml exists\. .* with --force"):
         write_profile(text, "mine")
     assert write_profile(text.replace("4", "8"), "mine", force=True) == path
-    assert Site.find("mine").gpus_per_node == 8
-    with pytest.raises(SpecError, match="slurm needs device_type"):
+    assert find_site("mine").gpus_per_node == 8
+    with pytest.raises(SpecError, match="device_type is missing"):
         write_profile("scheduler: slurm\n", "broken")
     (tmp_path / "file").touch()
     with pytest.raises(SpecError, match="cannot be written: File exists"):

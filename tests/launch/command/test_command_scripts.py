@@ -18,7 +18,7 @@ from scalelab.launch.verdict import merge
 from scalelab.plan.expand import plan
 from scalelab.records.streams import read_lines
 from scalelab.session import sweep
-from scalelab.site.profile import Site
+from scalelab.site.choice import site_of
 
 EXPERIMENTS = Path(__file__).parents[3] / "experiments"
 SCRIPTS = EXPERIMENTS / "your_script"
@@ -185,14 +185,16 @@ def test_sweep_ends_at_the_first_wrong_count_of_samples(tmp_path):
 def test_launcher_none_on_several_nodes_is_refused_before_it_runs(tmp_path):
     file = experiment(tmp_path, TICKER, launcher="none", gpus="[1, 2]")
     asked = Experiment.from_file(file)
-    one_device_each = Site(device_type="cpu", nodes=2, gpus_per_node=1)
+    one_device_each = site_of({"device_type": "cpu", "nodes": 2, "gpus_per_node": 1})
     message = (
         r"^launcher=none starts one process per trial, but the trial on 2 devices has "
         r"2 nodes\. Use launcher: torchrun, or keep every trial on one node\.$"
     )
     with pytest.raises(SpecError, match=message):
         plan(asked, one_device_each)
-    assert plan(asked, Site(device_type="cpu", nodes=1, gpus_per_node=2)).trials
+    assert plan(
+        asked, site_of({"device_type": "cpu", "nodes": 1, "gpus_per_node": 2})
+    ).trials
 
 
 def test_experiments_of_your_script_are_short_and_valid():

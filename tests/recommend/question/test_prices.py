@@ -3,13 +3,16 @@ import pytest
 
 from scalelab.errors import SpecError
 from scalelab.recommend.question.prices import Price
+from scalelab.site.choice import site_of
 from scalelab.site.profile import Site
 
 SIZES, NODES = np.array([1, 4, 6]), np.array([1, 1, 2])
 
 
 def site(**settings: object) -> Site:
-    return Site(name="alpine", device_type="cpu", gpus_per_node=4, **settings)
+    return site_of(
+        {"name": "alpine", "device_type": "cpu", "gpus_per_node": 4, **settings}
+    )
 
 
 @pytest.mark.parametrize(

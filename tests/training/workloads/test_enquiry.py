@@ -9,7 +9,7 @@ from scalelab.errors import SpecError
 from scalelab.experiment.program import BUILT_IN_WORKLOADS
 from scalelab.experiment.spec import Experiment
 from scalelab.experiment.workload_names import RANK_PARAMETERS
-from scalelab.site.profile import Site
+from scalelab.site.choice import site_of
 from scalelab.training.rank_options import RankOptions
 from scalelab.training.workloads import introspection as enquiry
 from scalelab.training.workloads.introspection import check_workload
@@ -43,7 +43,7 @@ job: {target: 'val_f1 >= 0.9', epochs: 9, samples_per_epoch: 1000}
 
 def check(text: str, **site: object) -> None:
     asked = Experiment.from_text(HEAD + text, directory=SUPPORT)
-    check_workload(asked, Site(device_type="cpu", **site))
+    check_workload(asked, site_of({"device_type": "cpu", **site}))
 
 
 @pytest.mark.parametrize("name", BUILT_IN_WORKLOADS)
@@ -118,7 +118,7 @@ def test_whatever_a_module_says_and_starts_its_class_is_asked(tmp_path: Path) ->
     text = HEAD + "workload: {name: 'loud:Job', depth: 3}"
     asked = Experiment.from_text(text, directory=tmp_path)
     with pytest.raises(SpecError, match=r"^depth=3 .* It takes: width; every"):
-        check_workload(asked, Site(device_type="cpu"))
+        check_workload(asked, site_of({"device_type": "cpu"}))
     started = Path("/proc", (tmp_path / "started").read_text(), "stat")
     wait_until(
         lambda: not started.exists() or " Z " in started.read_text(),
@@ -142,5 +142,5 @@ def test_a_module_that_cannot_say_is_left_to_the_trials(
     monkeypatch.setattr(enquiry, "PATIENCE_S", patience_s)
     text = HEAD + "workload: {name: 'own:Job', depth: 3}"
     asked = Experiment.from_text(text, directory=tmp_path)
-    check_workload(asked, Site(device_type="cpu"))
+    check_workload(asked, site_of({"device_type": "cpu"}))
     assert [path.name for path in tmp_path.iterdir()] == ["own.py"]

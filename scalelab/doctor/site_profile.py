@@ -1,28 +1,86 @@
-"""A commented site profile of what a batch system says it has."""
+"""Site profiles: a commented one, written from what a batch system says it has."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+from scalelab.cluster.batch.client import survey
 from scalelab.cluster.survey.inventory import Inventory, NodeGroup, Queue
 from scalelab.errors import SpecError
-from scalelab.inputs.document import parse_document
-from scalelab.inputs.problems import validated
-from scalelab.site.profile import (
-    DeviceType,
-    Scheduler,
-    Site,
-    is_path,
-    sites_directory,
-)
+from scalelab.kinds.batch_systems import BATCH_SYSTEMS
+from scalelab.site.choice import is_path, site_in, sites_directory
+from scalelab.site.profile import DeviceType
 
 DEFAULT_WALLTIME_S = 4 * 3600
 MAX_OTHERS = 12
 _PLAIN = re.compile(r"[A-Za-z][\w.-]*")
 _NOT_PLAIN = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WrittenProfile:
+    """A profile that was written: where, and of which nodes.
+
+    Parameters
+    ----------
+    path
+        The file.
+    noun, queue
+        What the batch system calls a queue, and the one that the profile names.
+    nodes
+        The nodes of that queue, in words.
+    """
+
+    path: Path
+    noun: str
+    queue: str
+    nodes: str
+
+
+def init_site(
+    name_or_path: str | None,
+    *,
+    queue: str | None = None,
+    device_type: str | None = None,
+    scheduler: str | None = None,
+    force: bool = False,
+) -> WrittenProfile:
+    """Survey this cluster and write a profile of it.
+
+    Parameters
+    ----------
+    name_or_path
+        Name of the profile, or path of a YAML file; default: the cluster's own name.
+    queue
+        Queue or partition; default: the one with most GPUs.
+    device_type
+        What ranks run on; default: ``cuda`` where the nodes have GPUs.
+    scheduler
+        Name of the batch system; default: the one that is here.
+    force
+        Replace what is there.
+
+    Raises
+    ------
+    SpecError
+        If there is no such batch system or queue, or the profile cannot be written.
+    ClusterError
+        If no batch system answers.
+    """
+    found = survey(None if scheduler is None else BATCH_SYSTEMS[scheduler])
+    chosen = found.queue(queue)
+    kind = None if device_type is None else DeviceType(device_type)
+    text = profile_text(found, chosen, device_type=kind)
+    return WrittenProfile(
+        path=write_profile(text, name_or_path or found.cluster_name, force=force),
+        noun=found.noun,
+        queue=chosen.name,
+        nodes="; ".join(map(str, chosen.kinds)),
+    )
 
 
 def profile_text(
@@ -97,8 +155,8 @@ def _nodes(
         yield f"gpus_per_node: {group.gpus or group.cores}"
     if kind is DeviceType.CPU and group.gpus:
         yield "request_gpus: true  # ranks on cores hold the GPUs' places"
-    if group.gpus and inventory.scheduler is Scheduler.SLURM:
-        yield "gpu_request: gres"
+    if group.gpus:
+        yield from _gpu_settings(inventory)
     if group.gpus and group.gpu_type:
         types = {each.gpu_type for each in queue.groups if each.gpus}
         needed = "" if len(types) > 1 else "# "
@@ -117,8 +175,7 @@ def _unlike_nodes(
     yield f"device_type: {kind}  # what a rank runs on: a GPU (cuda) or a core (cpu)"
     if kind is DeviceType.CPU:
         yield "request_gpus: true  # ranks on cores hold the GPUs' places"
-    if inventory.scheduler is Scheduler.SLURM:
-        yield "gpu_request: gres"
+    yield from _gpu_settings(inventory)
     names = {_group_name(each): each for each in queue.kinds}
     yield f"# Experiments choose, node_group: [{', '.join(names)}]; else the first."
     yield "node_groups:"
@@ -130,6 +187,11 @@ def _unlike_nodes(
         if each.memory_bytes is not None:
             yield f"    memory_per_node: {each.memory_bytes // 2**20}MiB"
         yield f"    # nodes: {each.num_nodes}  # at most"
+
+
+def _gpu_settings(inventory: Inventory) -> Iterator[str]:
+    for key, value in inventory.gpu_settings.items():
+        yield f"{key}: {value}"
 
 
 def _group_name(group: NodeGroup) -> str:
@@ -191,8 +253,7 @@ def write_profile(text: str, name_or_path: str, *, force: bool = False) -> Path:
         if is_path(name_or_path)
         else directory / f"{name_or_path}.yaml"
     )
-    values = parse_document(text, source=str(path))
-    validated(Site, {"name": path.stem, **values}, source=str(path))
+    site_in(text, path)
     try:
         if not path.parent.is_dir():
             path.parent.mkdir(parents=True)

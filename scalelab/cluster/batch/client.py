@@ -1,0 +1,100 @@
+"""The client of a batch system: what runs its programs for ScaleLab."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from typing import Protocol
+
+from scalelab.cluster.batch.queue import BatchJob, JobView
+from scalelab.cluster.survey.inventory import Inventory
+from scalelab.errors import ClusterError
+from scalelab.kinds.batch_systems import BATCH_SYSTEMS, BatchSystem
+from scalelab.kinds.registry import imported
+
+
+class BatchClient(Protocol):
+    """The programs of a batch system, as a row of ``BATCH_SYSTEMS`` names them.
+
+    What needs no job is static: it is asked without what submits jobs.
+    """
+
+    def job(self, name: str, script: str = "", job_id: str | None = None) -> BatchJob:
+        """Return a job that is to be submitted, or has this id already."""
+        ...
+
+    async def look(self, jobs: Mapping[str, str]) -> dict[str, JobView]:
+        """Return what is known of jobs, both by name.
+
+        Parameters
+        ----------
+        jobs
+            Job ids by name. One that the batch system does not know is left out.
+
+        Raises
+        ------
+        ClusterError
+            If it does not answer.
+        """
+        ...
+
+    @staticmethod
+    def survey() -> Inventory:
+        """Return the queues, nodes and accounts that there are.
+
+        Raises
+        ------
+        ClusterError
+            If it does not answer.
+        """
+        ...
+
+    @staticmethod
+    def nodes_may_submit(queue: str | None) -> bool | None:
+        """Tell whether jobs of a queue may submit others; None: it is not said.
+
+        Parameters
+        ----------
+        queue
+            Name of the queue; None: the default one.
+        """
+        ...
+
+
+def batch_client(system: BatchSystem) -> BatchClient:
+    """Return what submits jobs to a batch system; for the main thread."""
+    return client_class(system)()
+
+
+def client_class(system: BatchSystem) -> type[BatchClient]:
+    """Return the class of what runs the programs of a batch system."""
+    found: type[BatchClient] = imported(system.client)
+    return found
+
+
+def survey(system: BatchSystem | None = None) -> Inventory:
+    """Ask a batch system for the queues, nodes and accounts that there are.
+
+    Parameters
+    ----------
+    system
+        The batch system; default: the one whose programs are on this machine.
+
+    Raises
+    ------
+    ClusterError
+        If there is none, or it does not answer.
+    """
+    return client_class(system or _system_here()).survey()
+
+
+def _system_here() -> BatchSystem:
+    systems = list(BATCH_SYSTEMS)
+    for system in systems:
+        if shutil.which(system.survey_program):
+            return system
+    *others, last = (system.survey_program for system in systems)
+    raise ClusterError(
+        f"Neither {', '.join(others)} nor {last} can be run here. Log in to the "
+        "cluster, or write the profile by hand: docs/clusters.md."
+    )

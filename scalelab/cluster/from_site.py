@@ -1,0 +1,42 @@
+"""The cluster of a site: what starts the nodes, whoever hands them out."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scalelab.experiment.program import Program, needs_torch
+from scalelab.kinds.registry import imported
+from scalelab.launch.protocol import DEFAULT_ENTRY
+from scalelab.site.profile import Site
+from scalelab.training.workloads.registry import preload_modules
+
+if TYPE_CHECKING:
+    from scalelab.cluster.nodes import Cluster
+
+
+def cluster_of(
+    site: Site, *, run: Path, max_nodes: int, program: Program
+) -> AbstractContextManager[Cluster]:
+    """Return the cluster of a site; nodes start when it is entered.
+
+    Parameters
+    ----------
+    site
+        Where nodes come from.
+    run
+        Directory of the run.
+    max_nodes
+        Nodes of the largest trial: what a site that sets no limit may be asked for.
+    program
+        What the trials run.
+    """
+    cluster: AbstractContextManager[Cluster] = imported(site.cluster)(
+        site,
+        run=run,
+        max_nodes=max_nodes,
+        preload=preload_modules(program),
+        entry=DEFAULT_ENTRY if needs_torch(program) else None,
+    )
+    return cluster

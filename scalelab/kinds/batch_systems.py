@@ -1,0 +1,239 @@
+"""Batch systems: programs that queue jobs and hand out a cluster's nodes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from scalelab.kinds.registry import Registry
+
+Environment = Mapping[str, str]
+
+
+def _is_not_said(environment: Environment) -> int | None:
+    """Return None: the environment of a job does not tell the number of its nodes."""
+    return None
+
+
+def _no_options(num_nodes: int, cores: int | None, in_held_job: bool) -> list[str]:
+    """Return no options: the starter knows the nodes of the job by itself."""
+    return []
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchSystem:
+    """How a batch system is spoken to: its job scripts, programs and environment.
+
+    Parameters
+    ----------
+    name
+        Value of ``scheduler`` in a site profile.
+    site
+        Path, ``module:attribute``, of the settings of its sites, which render the
+        request for nodes; a :class:`~scalelab.site.batch_site.BatchSite`.
+    client
+        Path of what runs its programs; a
+        :class:`~scalelab.cluster.batch.client.BatchClient`.
+    directive
+        Beginning of the lines of a job script that it reads, e.g. ``#SBATCH``.
+    queue_noun
+        What it calls a queue, which is also the setting that names one.
+    programs
+        Programs that submit, show and cancel jobs; the first one submits.
+    survey_program
+        Program that lists its nodes: where it can be run, this batch system is here.
+    test_submission
+        Words before a script that ask whether a job would be taken, without
+        submitting it; empty: it cannot be asked.
+    reserved_options
+        Beginning of the options that ScaleLab writes itself, so that users must not.
+    excluding_options
+        Setting, and beginning of the options that must not stand beside it.
+    forbidden_in_logs
+        Letters that it does not take in the path of a log.
+    log_options
+        Options that send all that a job says to a file, and keep the job from being
+        run again: it would be there beside the one that replaces it.
+    after_job
+        Option that makes a job wait for the end of another, ``{job_id}``.
+    job_variable
+        Environment variable that holds the id of the job a process is in.
+    num_held_nodes
+        Number of nodes of that job, of the environment; None: it is not said.
+    job_prefixes, kept_variables
+        Prefixes of the variables that say of what job a process is part, which a job
+        submitted from there must not inherit; and variables that it must.
+    task_prefixes
+        Prefixes of the variables that say to a program that it is one task of several.
+    on_all_nodes
+        Words before a command that run it once on every node of the job they are in.
+    step_options
+        Options after these words, of the number of nodes, the cores to use on each
+        (None: all), and whether the job is held by a shell, which may use them too.
+    passes_environment
+        Commands started so have the environment of the job's script, ``PATH`` included.
+    first_host
+        Shell expression for the first node of a job, in its script; empty: none.
+    """
+
+    name: str
+    site: str
+    client: str
+    directive: str
+    queue_noun: str
+    programs: tuple[str, ...]
+    survey_program: str
+    reserved_options: re.Pattern[str]
+    log_options: Callable[[Path], tuple[str, ...]]
+    after_job: str
+    job_variable: str
+    on_all_nodes: tuple[str, ...]
+    step_options: Callable[[int, int | None, bool], list[str]] = _no_options
+    passes_environment: bool = True
+    first_host: str = ""
+    test_submission: tuple[str, ...] = ()
+    excluding_options: tuple[tuple[str, re.Pattern[str]], ...] = ()
+    forbidden_in_logs: str = ""
+    num_held_nodes: Callable[[Environment], int | None] = _is_not_said
+    job_prefixes: tuple[str, ...] = ()
+    kept_variables: tuple[str, ...] = ()
+    task_prefixes: tuple[str, ...] = ()
+
+    def is_of_job(self, variable: str) -> bool:
+        """Tell whether an environment variable says of what job a process is part."""
+        is_prefixed = variable.startswith(self.job_prefixes)
+        return is_prefixed and variable not in self.kept_variables
+
+    def start_on_all(
+        self,
+        words: list[str],
+        num_nodes: int,
+        *,
+        cores: int | None = None,
+        in_held_job: bool = False,
+    ) -> list[str]:
+        """Return the command that runs a script of bash once on each node of a job.
+
+        Parameters
+        ----------
+        words
+            The script and its arguments.
+        num_nodes
+            Nodes of the job.
+        cores
+            Cores to use on each; default: all that the job has.
+        in_held_job
+            The job is held by a shell, which may be a step of it itself.
+        """
+        # Where tasks have no PATH, bash is named by its own.
+        shell = "bash" if self.passes_environment else "/bin/bash"
+        options = self.step_options(num_nodes, cores, in_held_job)
+        return [*self.on_all_nodes, *options, shell, *words]
+
+
+def _slurm_log(log: Path) -> tuple[str, ...]:
+    return ("--no-requeue", f"--output={shlex.quote(str(log))}")
+
+
+def _slurm_held_nodes(environment: Environment) -> int | None:
+    return int(environment.get("SLURM_JOB_NUM_NODES", "1"))
+
+
+def _srun_options(num_nodes: int, cores: int | None, in_held_job: bool) -> list[str]:
+    options = [f"--nodes={num_nodes}", f"--ntasks={num_nodes}"]
+    # A job that has lost a node cannot run what it was asked for: it ends whole.
+    options += ["--ntasks-per-node=1", "--kill-on-bad-exit=1"]
+    options += ["--overlap"] if in_held_job else []
+    # srun does not take it over from the job since SLURM 22.05.
+    return [*options, f"--cpus-per-task={cores}"] if cores else options
+
+
+_MEM_PER_CPU = re.compile(r"--mem-per-cpu\b")
+_SLURM = BatchSystem(
+    name="slurm",
+    site="scalelab.site.slurm:SlurmSite",
+    client="scalelab.cluster.batch.slurm:SlurmClient",
+    directive="#SBATCH",
+    queue_noun="partition",
+    programs=("sbatch", "squeue", "scancel"),
+    survey_program="sinfo",
+    test_submission=("sbatch", "--test-only"),
+    reserved_options=re.compile(
+        r"-[NntpAJCqoea]\b|--(nodes|ntasks|ntasks-per-node|time|partition|account"
+        r"|job-name|qos|constraint|gres=gpu|gpus|gpus-per-node|gpus-per-task|mem"
+        r"|mem-per-gpu|cpus-per-task|exclusive|output|error|array|requeue|no-requeue)\b"
+        r"(?!-)"
+    ),
+    # SLURM takes one of --mem, --mem-per-cpu and --mem-per-gpu.
+    excluding_options=(
+        ("memory_per_node", _MEM_PER_CPU),
+        ("memory_per_gpu", _MEM_PER_CPU),
+    ),
+    forbidden_in_logs="%\\\n",
+    log_options=_slurm_log,
+    after_job="--dependency=afterany:{job_id}",
+    job_variable="SLURM_JOB_ID",
+    num_held_nodes=_slurm_held_nodes,
+    job_prefixes=("SLURM_", "SBATCH_"),
+    kept_variables=("SLURM_CONF",),
+    task_prefixes=(
+        "SBATCH_",
+        "SLURM_CPU_BIND",
+        "SLURM_LOCALID",
+        "SLURM_NODEID",
+        "SLURM_NPROCS",
+        "SLURM_NTASKS",
+        "SLURM_PROCID",
+        "SLURM_STEP",
+        "SLURM_TASKS",
+    ),
+    on_all_nodes=("srun",),
+    step_options=_srun_options,
+    first_host='$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+)
+
+
+def _pbs_log(log: Path) -> tuple[str, ...]:
+    return ("-j oe", f"-o {log}")
+
+
+def _pbs_held_nodes(environment: Environment) -> int | None:
+    if "PBS_NODEFILE" not in environment:
+        return None
+    # A line per chunk and MPI process: a host may occur several times.
+    return len(set(Path(environment["PBS_NODEFILE"]).read_text().split()))
+
+
+_PBS = BatchSystem(
+    name="pbs",
+    site="scalelab.site.pbs:PbsSite",
+    client="scalelab.cluster.batch.pbs:PbsClient",
+    directive="#PBS",
+    queue_noun="queue",
+    programs=("qsub", "qstat", "qdel"),
+    survey_program="pbsnodes",
+    reserved_options=re.compile(
+        r"-[qANroejJ]\b|-l\s*(select|nodes|walltime|place|ngpus|ncpus|mem)\b"
+    ),
+    forbidden_in_logs=" \t\n",
+    log_options=_pbs_log,
+    after_job="-W depend=afterany:{job_id}",
+    job_variable="PBS_JOBID",
+    num_held_nodes=_pbs_held_nodes,
+    on_all_nodes=("pbsdsh", "--"),
+    passes_environment=False,
+    first_host='$(head -n 1 "$PBS_NODEFILE")',
+)
+
+BATCH_SYSTEMS = Registry(
+    "scalelab.batch_systems", BatchSystem, key="scheduler", built_in=(_SLURM, _PBS)
+)
+
+
+def system_of_job(environment: Environment) -> BatchSystem | None:
+    """Return the batch system in whose job a process runs; None: it is in no job."""
+    systems = (each for each in BATCH_SYSTEMS if environment.get(each.job_variable))
+    return next(systems, None)

@@ -1,0 +1,239 @@
+"""Which site is meant: by the name of its profile, by a path, or written out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Union
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    Discriminator,
+    Tag,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
+
+from scalelab.errors import SpecError
+from scalelab.inputs.document import paragraph, parse_document, read_document
+from scalelab.inputs.problems import model_in, one_of, shown, validated
+from scalelab.kinds.batch_systems import BATCH_SYSTEMS
+from scalelab.kinds.registry import imported
+from scalelab.site.profile import AllocationSite, LocalSite, Site
+
+LOCAL = "local"
+_WITHOUT_BATCH_SYSTEM: Mapping[str, type[Site]] = {
+    LOCAL: LocalSite,
+    "allocation": AllocationSite,
+}
+_BUILT_IN: Mapping[str, type[Site]] = {
+    **{row.name: imported(row.site) for row in BATCH_SYSTEMS.built_in},
+    **_WITHOUT_BATCH_SYSTEM,
+}
+
+
+def site_class(scheduler: object) -> type[Site]:
+    """Return the class of the sites of a scheduler.
+
+    Parameters
+    ----------
+    scheduler
+        ``local``, ``allocation`` or the name of a batch system, built in or from an
+        installed distribution.
+
+    Raises
+    ------
+    SpecError
+        If there is no such scheduler.
+    """
+    if not isinstance(scheduler, str):
+        raise SpecError(f"scheduler={shown(scheduler)} is not a name.")
+    if scheduler in _BUILT_IN:
+        return _BUILT_IN[scheduler]
+    if scheduler not in BATCH_SYSTEMS:
+        names = [*_WITHOUT_BATCH_SYSTEM, *BATCH_SYSTEMS.names]
+        raise SpecError(
+            f"scheduler={shown(scheduler)} is not known. {one_of(names, scheduler)}"
+        )
+    found: type[Site] = imported(BATCH_SYSTEMS[scheduler].site)
+    return found
+
+
+def site_of(values: Mapping[str, Any], *, source: str = "site") -> Site:
+    """Return the site with these settings, of the class of its scheduler.
+
+    Parameters
+    ----------
+    values
+        What the user wrote; without ``scheduler`` it is a local site.
+    source
+        What error messages call it, usually the file's name.
+
+    Raises
+    ------
+    SpecError
+        If a setting is wrong, or belongs to another scheduler.
+
+    Examples
+    --------
+    >>> site_of({"device_type": "cpu", "gpus_per_node": 4}).num_devices
+    4
+    """
+    try:
+        own = _own_settings(values)
+    except SpecError as error:
+        raise paragraph(f"{source}: {error}") from error
+    return validated(site_class(_scheduler(own)), own, source=source)
+
+
+def _scheduler(values: Any) -> Any:
+    return values.get("scheduler", LOCAL)
+
+
+def _own_settings(values: Any) -> Any:
+    """Refuse settings of other schedulers, in words that say whose they are."""
+    if isinstance(values, Site):
+        return values
+    if not isinstance(values, Mapping):
+        raise SpecError(
+            f"{shown(values)} is no site. Write the name of a profile, or the settings "
+            "of a site as a mapping of keys to values."
+        )
+    scheduler = _scheduler(values)
+    classes = {**_BUILT_IN, scheduler: site_class(scheduler)}
+    own = _own_keys(values, scheduler, classes)
+    if isinstance(groups := own.get("node_groups"), Mapping):
+        models = _models_of("node_groups", classes)
+        own["node_groups"] = {
+            name: _own_keys(group, scheduler, models, f"node_groups.{name}: ")
+            for name, group in groups.items()
+        }
+    if job := own.get("driver_job"):
+        models = _models_of("driver_job", classes)
+        own["driver_job"] = _own_keys(job, scheduler, models, "driver_job: ")
+    return own
+
+
+def _models_of(
+    part: str, classes: Mapping[str, type[BaseModel]]
+) -> dict[str, type[BaseModel]]:
+    """Return by scheduler the model of a part of its sites, where they have it."""
+    fields = {name: model.model_fields.get(part) for name, model in classes.items()}
+    models = {name: model_in(each.annotation) for name, each in fields.items() if each}
+    return {name: model for name, model in models.items() if model}
+
+
+def _own_keys(
+    values: Any, scheduler: str, models: Mapping[str, type[BaseModel]], of: str = ""
+) -> Any:
+    if not isinstance(values, Mapping) or scheduler not in models:
+        return values
+    own = {}
+    for key, value in values.items():
+        owners = [name for name, model in models.items() if key in model.model_fields]
+        if scheduler in owners or not owners:
+            own[key] = value
+        elif value:  # what is null, false or empty says nothing
+            raise SpecError(
+                f"{of}{key} belongs to scheduler {' or '.join(owners)}, but this site "
+                f"has scheduler={scheduler}. Remove it or change the scheduler."
+            )
+    return own
+
+
+def _tag(values: Any) -> str:
+    scheduler = values.scheduler if isinstance(values, Site) else _scheduler(values)
+    return f"<{scheduler}>"
+
+
+def _from_outside(values: Any, built_in: ValidatorFunctionWrapHandler) -> Any:
+    """Make the site of a scheduler that an installed distribution has added."""
+    if isinstance(values, Site) or _scheduler(values) in _BUILT_IN:
+        return built_in(values)
+    return site_of(values, source=f"scheduler={_scheduler(values)}")
+
+
+if TYPE_CHECKING:
+    AnySite = Site
+else:
+    # The discriminated union of all built-in sites, which editors know by its schema.
+    AnySite = Annotated[
+        Union[  # noqa: UP007  its members are only known here
+            tuple(Annotated[each, Tag(f"<{name}>")] for name, each in _BUILT_IN.items())
+        ],
+        Discriminator(_tag),
+        WrapValidator(_from_outside),
+        BeforeValidator(_own_settings),
+    ]
+
+
+def find_site(name_or_path: str) -> Site:
+    """Return a site by the name of its profile or by the path of a YAML file.
+
+    Profiles lie in ``$XDG_CONFIG_HOME/scalelab/sites`` (``~/.config`` by default).
+
+    Raises
+    ------
+    SpecError
+        If there is none, or its profile is wrong.
+    """
+    if is_path(name_or_path):
+        return read_site(Path(name_or_path).expanduser())
+    profiles = available_sites()
+    if name_or_path in profiles:
+        return read_site(profiles[name_or_path])
+    if name_or_path == LOCAL:
+        return LocalSite()
+    raise paragraph(
+        f"no site is called {name_or_path[:60]!r}. "
+        f"{one_of([*profiles, LOCAL], name_or_path)} Profiles are read from "
+        f"{sites_directory()}/NAME.yaml; a path to a YAML file works too."
+    )
+
+
+def read_site(path: Path) -> Site:
+    """Read a profile; a site without a name is called like its file.
+
+    Raises
+    ------
+    SpecError
+        If the file cannot be read or a setting is wrong.
+    """
+    return site_in(read_document(path), path)
+
+
+def site_in(text: str, path: Path) -> Site:
+    """Return the site that a profile describes, called like its file by default.
+
+    Raises
+    ------
+    SpecError
+        If the text is no profile.
+    """
+    values = parse_document(text, source=str(path))
+    return site_of({"name": path.stem, **values}, source=str(path))
+
+
+def is_path(name_or_path: str) -> bool:
+    """Tell whether a site is named by the path of its profile."""
+    return "/" in name_or_path or name_or_path.endswith((".yaml", ".yml"))
+
+
+def lasting_name(name_or_path: str) -> str:
+    """Return what names the same site from any directory."""
+    if not is_path(name_or_path):
+        return name_or_path
+    return str(Path(name_or_path).expanduser().absolute())
+
+
+def sites_directory() -> Path:
+    """Return the directory of the user's site profiles."""
+    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(home) / "scalelab" / "sites"
+
+
+def available_sites() -> dict[str, Path]:
+    """Return the user's site profiles by name."""
+    return {path.stem: path for path in sorted(sites_directory().glob("*.yaml"))}

@@ -1,0 +1,119 @@
+"""A batch system as a distribution outside of ScaleLab adds one, with few settings."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from scalelab.cluster.batch.programs import Answer, ask, said_by
+from scalelab.cluster.batch.queue import BatchJob, JobState, JobView
+from scalelab.cluster.survey.inventory import Inventory, NodeGroup, Queue
+from scalelab.errors import ClusterError
+from scalelab.inputs.allocation import Allocation
+from scalelab.inputs.fields import Word
+from scalelab.kinds.batch_systems import BatchSystem
+from scalelab.site.batch_site import BatchSite, DriverJob, clock, mebibytes
+from scalelab.site.node_settings import BatchNodeSettings, GroupName
+
+
+class ToyNodeSettings(BatchNodeSettings):
+    lane: Word | None = None
+
+
+class ToyDriverJob(DriverJob):
+    lane: Word | None = None
+
+
+class ToySite(BatchSite, ToyNodeSettings):
+    scheduler: Literal["toy"]
+    node_groups: Mapping[GroupName, ToyNodeSettings] = {}
+    driver_job: ToyDriverJob | None = None
+
+    def request(
+        self, allocation: Allocation, job_name: str, walltime_s: float | None
+    ) -> list[str]:
+        gpus = max(allocation.devices_per_node) if self.asks_for_gpus else None
+        settings = {
+            "name": job_name,
+            "lane": self.lane,
+            "account": self.account,
+            "hosts": allocation.num_nodes,
+            "cores": self.cores_per_node,
+            "gpus": gpus,
+            "gpu-model": self.gpu_type,
+            "memory": mebibytes(self.memory_per_node, "M"),
+            "limit": clock(walltime_s),
+            "alone": "yes" if self.exclusive else None,
+        }
+        return [f"-{name} {value}" for name, value in settings.items() if value]
+
+
+class ToyJob:
+    def __init__(self, script: str, job_id: str | None) -> None:
+        self.script, self.job_id = script, job_id
+
+    async def start(self) -> None:
+        with tempfile.NamedTemporaryFile("w", suffix=".sh") as file:
+            file.write(self.script)
+            file.flush()
+            self.job_id = _required(await ask(["toysub", file.name])).strip()
+
+    async def close(self) -> None:
+        _required(await ask(["toykill", str(self.job_id)]))
+
+
+class ToyClient:
+    def job(self, name: str, script: str = "", job_id: str | None = None) -> BatchJob:
+        return ToyJob(script, job_id)
+
+    async def look(self, jobs: Mapping[str, str]) -> dict[str, JobView]:
+        said = json.loads(_required(await ask(["toystat", *jobs.values()])))
+        return {
+            name: JobView(state=JobState(said[job_id]))
+            for name, job_id in jobs.items()
+            if job_id in said
+        }
+
+    @staticmethod
+    def survey() -> Inventory:
+        hosts = NodeGroup(**json.loads(said_by(["toyhosts"])))
+        lane = Queue(name="fast", groups=(hosts,), is_default=True)
+        return Inventory(scheduler="toy", cluster_name="toyland", queues=(lane,))
+
+    @staticmethod
+    def nodes_may_submit(queue: str | None) -> bool | None:
+        return asyncio.run(ask(["toystat", "--nodes-may-submit"])).status == 0
+
+
+def _required(answer: Answer) -> str:
+    if answer.status:
+        raise ClusterError(answer.errors)
+    return answer.output
+
+
+def _log_options(log: Path) -> tuple[str, ...]:
+    return (f"-log {log}", "-once")
+
+
+TOY = BatchSystem(
+    name="toy",
+    site="toy_batch_system:ToySite",
+    client="toy_batch_system:ToyClient",
+    directive="#TOY",
+    queue_noun="lane",
+    programs=("toysub", "toystat", "toykill"),
+    survey_program="toyhosts",
+    reserved_options=re.compile(
+        r"-(name|lane|account|hosts|cores|gpus|gpu-model|memory|limit|alone|log|once)\b"
+    ),
+    forbidden_in_logs=" ",
+    log_options=_log_options,
+    after_job="-after {job_id}",
+    job_variable="TOY_JOB",
+    on_all_nodes=("toyrun",),
+)
