@@ -1,4 +1,4 @@
-"""Nodes of a job that is held already, by ``salloc``, ``sbatch`` or ``qsub``."""
+"""The nodes of the batch job that the sweep was started in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Credentials of one run: a key, and a certificate that whoever has it trusts."""
+"""TLS credentials of one run: a key, and the certificate that its holders trust."""
 
 from __future__ import annotations
 

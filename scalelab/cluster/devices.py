@@ -1,4 +1,4 @@
-"""The devices of this machine: cores where there is no GPU."""
+"""The devices of this machine: its GPUs, or its cores where there is no GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The driver's end of a cluster whose nodes come from elsewhere."""
+"""The hub cluster: Dask's scheduler in the driver, which remote nodes join."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes on this machine: the embedded default, with nothing to set up."""
+"""The local cluster: nodes on this machine, with nothing to set up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of a host's addresses others reach it at."""
+"""Network addresses: at which of its addresses a host is reached by others."""
 
 from __future__ import annotations
 

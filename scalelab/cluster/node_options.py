@@ -1,4 +1,4 @@
-"""What a node is told in order to join the driver: a file for its user alone."""
+"""Node options: the file, for its user alone, by which a node joins the driver."""
 
 from __future__ import annotations
 

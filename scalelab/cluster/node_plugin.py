@@ -1,4 +1,4 @@
-"""What runs inside a node's Dask worker: its agent, and the tasks the driver sends."""
+"""The plugin of a node's Dask worker: its agent, and the tasks the driver sends."""
 
 from __future__ import annotations
 

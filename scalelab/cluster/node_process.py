@@ -1,4 +1,4 @@
-"""What a job starts on each of its nodes: ``python -m ... nodes.json JOB``.
+"""The process that a job starts on each node: ``python -m ... nodes.json JOB``.
 
 A nanny of Dask's keeps the node's worker running. Both end when the driver does.
 """

@@ -1,4 +1,4 @@
-"""What is up: nodes and their devices, and what a cluster owes the driver."""
+"""Nodes and their devices, and the protocol of the clusters that they belong to."""
 
 from __future__ import annotations
 

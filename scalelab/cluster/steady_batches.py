@@ -1,4 +1,4 @@
-"""Keeps Dask's messages moving when the time of day steps back.
+"""A fix for Dask, whose messages stand still when the time of day steps back.
 
 Dask sends messages in batches, a few milliseconds apart by the time of day
 (``distributed/batched.py``). A clock that is set back just after a batch, as when NTP

@@ -1,4 +1,4 @@
-"""Hear of nodes that come and go."""
+"""Node events: a Dask worker has joined the cluster or has left it."""
 
 from __future__ import annotations
 

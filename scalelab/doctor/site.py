@@ -1,4 +1,4 @@
-"""Whether a site's profile will work, as far as that shows without device time."""
+"""The check of a site: whether its profile will work, without using device time."""
 
 from __future__ import annotations
 

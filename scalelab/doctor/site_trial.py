@@ -1,4 +1,4 @@
-"""Whether a site's nodes work, by one short job on one of them."""
+"""The trial of a site: whether its nodes work, by one short job on one of them."""
 
 from __future__ import annotations
 

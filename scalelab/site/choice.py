@@ -1,4 +1,4 @@
-"""Which site is meant: by the name of its profile, by a path, or written out."""
+"""Finding a site: by the name of its profile, by a path, or from its settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this process may run on, without loading torch or CUDA."""
+"""The cores and GPUs that this process may use, without loading torch or CUDA."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batch jobs that run drivers: submitted, looked at, cancelled."""
+"""The batch job of a detached driver: submitted, looked at, cancelled."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def submit_driver(
 
 
 def submit_script(scheduler: str, name: str, script: str) -> DriverRecord:
-    """Submit a job of one's own; it is not recorded.
+    """Submit a job that no run records.
 
     Raises
     ------
@@ -85,7 +85,7 @@ def job_log(run: Path, name: str) -> Path:
 
 
 def look_at(record: DriverRecord) -> JobView | None:
-    """Return how such a job stands; None: the batch system does not know it any more.
+    """Return how a driver's job stands; None: the batch system knows it no more.
 
     Raises
     ------
@@ -114,7 +114,7 @@ def waiting_driver(run: Path) -> tuple[DriverRecord, JobView] | None:
 
 
 def cancel(record: DriverRecord) -> None:
-    """Cancel such a job.
+    """Cancel a driver's job.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Nodes that a batch system grants: jobs submitted, watched and given back."""
+"""The nodes of batch jobs: jobs submitted, watched and given back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The inventory of a cluster: queues, nodes and accounts, as its batch system says."""
+"""The inventory of a cluster: its queues, its nodes and the user's accounts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs that were refused, did not start or were lost: how soon to try again."""
+"""Submission back-off: how soon to submit again after jobs failed in a row."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _is_passing(words: str) -> bool:
 
 
 class SubmissionBackoff:
-    """Counts what went wrong in a row and says whether to go on trying."""
+    """Counts jobs that failed in a row, and says whether to submit another one."""
 
     def __init__(self) -> None:
         self._num_lost = 0
@@ -36,7 +36,7 @@ class SubmissionBackoff:
 
     @property
     def verdict(self) -> str | None:
-        """Why there is no use in trying further; None: there is."""
+        """Why no further job should be submitted; None: one may be."""
         return self._final
 
     def allow(self, now_s: float) -> bool:
@@ -44,13 +44,13 @@ class SubmissionBackoff:
         return self._final is None and now_s >= self._next_try_s
 
     def reset(self) -> None:
-        """Start counting anew: things work."""
+        """Start counting anew, since a trial was measured."""
         if self._final is None:
             self._num_lost = self._num_failed = self._num_busy = 0
             self.words = ""
 
     def refused(self, words: str, *, is_final: bool = False) -> None:
-        """Count a job that was not taken, or never will start."""
+        """Count a job that the batch system refused, or that can never start."""
         self._num_busy += 1
         is_passing = not is_final and _is_passing(words)
         said = f"The batch system refused a job: {words.rstrip('.')}."

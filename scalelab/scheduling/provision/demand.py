@@ -1,4 +1,4 @@
-"""How many nodes of one group the trials can use, and how asking for them goes."""
+"""Demand by node group: how many nodes of it the waiting trials can use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GroupDemand:
-    """Nodes that are alike, asked for as their part of the site says.
+    """The nodes of one group that trials need, and the back-off in asking for them.
 
     Parameters
     ----------
@@ -26,13 +26,13 @@ class GroupDemand:
         :attr:`scalelab.site.batch_site.BatchSite.groups`.
     max_nodes
         Nodes there may be at once.
-    setbacks
-        What went wrong in a row.
+    backoff
+        Jobs of the group that failed in a row.
     """
 
     site: BatchSite
     max_nodes: int
-    setbacks: SubmissionBackoff = field(default_factory=SubmissionBackoff)
+    backoff: SubmissionBackoff = field(default_factory=SubmissionBackoff)
 
     def num_wanted(self, pool: Pool, *, is_stopped: bool) -> int:
         """Return the nodes that the trials of the group can use.

@@ -1,4 +1,4 @@
-"""A batch job as the driver knows it, and who submits it."""
+"""Batch jobs that hold nodes of the sweep, as the driver knows them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NEARLY_S = 5.0
 
 
 class Batch(Protocol):
-    """Who submits jobs; see :class:`scalelab.cluster.batch.nodes.BatchNodes`."""
+    """The cluster that submits the jobs; see ``scalelab.cluster.batch.nodes``."""
 
     site: BatchSite
 
@@ -48,7 +48,7 @@ class Batch(Protocol):
 
 @dataclass(slots=True)
 class BatchJob:
-    """A job that has not ended; times are on the monotonic clock."""
+    """A batch job that has not ended; times are on the monotonic clock."""
 
     name: str
     num_nodes: int
@@ -66,31 +66,31 @@ class BatchJob:
 
     @property
     def is_up(self) -> bool:
-        """All of its nodes have answered."""
+        """All nodes of the job answer now."""
         return len(self.nodes) == self.num_nodes
 
     @property
     def has_answered(self) -> bool:
-        """All of its nodes have answered once."""
+        """All nodes of the job have answered at some time."""
         return len(self.addresses) >= self.num_nodes
 
     @property
     def is_over(self) -> bool:
-        """Its walltime is up."""
+        """The walltime of the job is up, or nearly so."""
         return self.end_s is not None and time.monotonic() > self.end_s - NEARLY_S
 
     @property
     def is_pending(self) -> bool:
-        """It waits for its nodes, as far as is known."""
+        """The job waits in the queue, as far as is known."""
         return self.view is None or self.view.state is JobState.PENDING
 
     @property
     def queue_wait_s(self) -> float | None:
-        """How long it waited for its nodes, as far as was seen; None: it still does."""
+        """Seconds that the job waited in the queue; None: it still does."""
         return None if self.started_s is None else self.started_s - self.requested_s
 
     def see(self, view: JobView, now_s: float) -> None:
-        """Take in what the batch system shows of it."""
+        """Record what the batch system shows of the job."""
         self.view, self.num_missing = view, 0
         if view.remaining_s is not None:
             self.end_s = now_s + view.remaining_s
@@ -99,12 +99,12 @@ class BatchJob:
         self._begin(now_s)
 
     def is_leaving_for_long(self, now_s: float) -> bool:
-        """Tell whether it has been about to end for longer than that takes."""
+        """Tell whether the job has been ending for longer than that takes."""
         since_s = self.leaving_since_s
         return since_s is not None and now_s > since_s + LEAVING_S
 
     def meet(self, nodes: list[Node], now_s: float) -> None:
-        """Take in which of its nodes answer."""
+        """Record which nodes of the job answer."""
         self.nodes = nodes
         self.addresses.update(node.address for node in nodes)
         if self.is_up or self.is_pending:

@@ -1,6 +1,6 @@
-"""Nodes that vanish under a batch system: why, if it says so soon enough.
+"""Delayed node losses: held back until the batch system says why the job ended.
 
-Dask notices a loss at once, and the batch system knows the reason a moment later.
+Dask notices a lost node at once; the batch system knows the reason a moment later.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Loss = NodeLeft | PartEnded
 
 
 class DelayedNodeLosses:
-    """Holds back the news of losses, and explains them.
+    """Delays node-loss events until the batch system has reported why the job ended.
 
     Parameters
     ----------
     deliver
-        Called with news that were held back long enough.
+        Called with the events that were held back long enough.
 
     Attributes
     ----------
@@ -44,11 +44,11 @@ class DelayedNodeLosses:
 
     @property
     def are_held(self) -> bool:
-        """News are held back at the moment."""
+        """Some node-loss events are held back at the moment."""
         return bool(self._held)
 
     def hold(self, message: Loss) -> bool:
-        """Keep a message if it is news of a loss that was not held before."""
+        """Hold back a message if it is a node loss that was not held back before."""
         if isinstance(message, PartEnded) and not isinstance(message.value, LOST):
             return False
         if id(message) in self._released:
@@ -58,7 +58,7 @@ class DelayedNodeLosses:
         return True
 
     def release(self, before_s: float) -> None:
-        """Deliver what is held since before a moment; what is settled is ignored."""
+        """Deliver the events that have been held back since before a moment."""
         due = [message for since_s, message in self._held if since_s < before_s]
         self._held = self._held[len(due) :]
         for message in due:

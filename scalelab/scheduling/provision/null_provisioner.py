@@ -1,4 +1,4 @@
-"""What the driver does about nodes where all are there from the start: nothing."""
+"""The null provisioner, for clusters whose nodes are all there from the start."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from scalelab.scheduling.gangs import PartEnded, Verdict
 
 
 class NullProvisioner:
-    """Stands where nodes are all there from the start."""
+    """Answers as a provisioner does, and neither submits nor ends any job."""
 
     deadline_s: float | None = None
 
@@ -17,22 +17,22 @@ class NullProvisioner:
         """Do nothing."""
 
     def queue_wait_s(self, placement: Placement) -> None:
-        """Know nothing of a queue."""
+        """Return no waiting time: there is no queue."""
 
     def is_exclusive(self, group: str | None) -> None:
-        """Know nothing of neighbours."""
+        """Return no answer: it is not known who else uses the nodes."""
 
     def record_success(self, group: str | None) -> None:
-        """Take no notice."""
+        """Count nothing: no job was submitted."""
 
     def take(self, event: QueueEvent) -> None:
-        """Take no notice."""
+        """Ignore the event: there is no queue."""
 
     def tick(self, *, is_stopped: bool) -> None:
         """Do nothing."""
 
     def defer(self, message: NodeLeft | PartEnded) -> bool:
-        """Hold back nothing."""
+        """Hold back no node loss: no batch system could explain it."""
         return False
 
     def explain(self, verdict: Verdict) -> AttemptResult:

@@ -1,4 +1,4 @@
-"""Keep as many nodes as the waiting trials need, and no more.
+"""The provisioner: keeps as many nodes as the waiting trials need, and no more.
 
 Three views are brought together at every tick: what the batch system shows of the jobs,
 which nodes have answered over Dask, and what the plan still needs.
@@ -51,7 +51,7 @@ def provision_of(
     on_event: OnEvent,
     deliver: Callable[[QueueEvent | NodeLeft | PartEnded], None],
 ) -> Provision | NullProvisioner:
-    """Return what keeps the nodes of a cluster in line with its trials.
+    """Return the provisioner of a cluster; a null one where all nodes are there.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def provision_of(
 
 
 class Provision:
-    """Submits jobs, replaces those that are lost, and gives back what is not needed.
+    """Submits jobs, replaces jobs that are lost, and ends jobs that are not needed.
 
     All methods belong to the driver's thread.
 
@@ -103,7 +103,7 @@ class Provision:
         self._leave = leave
         self._on_event = on_event
         self._jobs: dict[str, BatchJob] = {}
-        self._supplies = {
+        self._demands = {
             group: GroupDemand(site, pool.max_nodes[group])
             for group, site in batch.site.groups.items()
         }
@@ -122,11 +122,11 @@ class Provision:
 
     @property
     def deadline_s(self) -> float:
-        """When :meth:`tick` has something to do, on the monotonic clock."""
+        """When :meth:`tick` is due, on the monotonic clock."""
         return self._next_tick_s
 
     def queue_wait_s(self, placement: Placement) -> float | None:
-        """Return how long the batch system kept nodes waiting; None: not known."""
+        """Return the seconds a placement waited in the queue; None: not known."""
         names = {share.node.partition("/")[2] for share in placement.shares}
         waits = [job.queue_wait_s for name, job in self._jobs.items() if name in names]
         return max((wait for wait in waits if wait is not None), default=None)
@@ -136,11 +136,11 @@ class Provision:
         return self._site.groups[group].exclusive
 
     def record_success(self, group: str | None) -> None:
-        """Say that an attempt got somewhere: nodes of a group that can run one work."""
-        self._supplies[group].setbacks.reset()
+        """Record that a trial was measured on a group, which resets its back-off."""
+        self._demands[group].backoff.reset()
 
     def defer(self, message: NodeLeft | PartEnded) -> bool:
-        """Keep the news of a loss until the batch system says why, for a while.
+        """Delay a node-loss event until the batch system has said why, or a while.
 
         Nothing is placed on the node meanwhile.
         """
@@ -152,14 +152,14 @@ class Provision:
         return True
 
     def take(self, event: QueueEvent) -> None:
-        """Take in what the batch system said."""
+        """Record an answer of the batch system."""
         match event:
             case JobSubmitted(name, job_id):
                 if job := self._jobs.get(name):
                     job.job_id = job_id
             case JobRefused(name, words):
                 if job := self._jobs.pop(name, None):
-                    self._setbacks_of(job).refused(words)
+                    self._backoff_of(job).refused(words)
             case QueueSeen():
                 self._is_looking = False
                 self._see(event)
@@ -185,8 +185,8 @@ class Provision:
         self._losses.release(now_s - HOLD_S)
         self.meet_nodes()
         wanted = {
-            group: supply.num_wanted(self._pool, is_stopped=is_stopped)
-            for group, supply in self._supplies.items()
+            group: demand.num_wanted(self._pool, is_stopped=is_stopped)
+            for group, demand in self._demands.items()
         }
         if not self._losses.are_held:
             # What ran there is about to wait again.
@@ -223,7 +223,7 @@ class Provision:
                 self._batch.give_back(name)
             elif view.can_never_run:
                 self._drop(job)
-                self._setbacks_of(job).refused(
+                self._backoff_of(job).refused(
                     f"job {job.job_id} can never run: {view.reason}", is_final=True
                 )
 
@@ -235,9 +235,9 @@ class Provision:
         del self._jobs[job.name]
         said = f"job {job.job_id} ({job.name}) ended: {words}"
         if not job.has_answered:
-            self._setbacks_of(job).failed_to_start(said, self._batch.log_tail(job.name))
+            self._backoff_of(job).failed_to_start(said, self._batch.log_tail(job.name))
         elif not job.is_over:
-            self._setbacks_of(job).lost(said)
+            self._backoff_of(job).lost(said)
         self._losses.endings[job.name] = said
         for address in job.addresses:
             self._leave(address)
@@ -268,7 +268,7 @@ class Provision:
             self._limit(job, now_s)
 
     def _limit(self, job: BatchJob, now_s: float) -> None:
-        walltime_s, end_s = self._supplies[job.group].site.walltime, job.end_s
+        walltime_s, end_s = self._demands[job.group].site.walltime, job.end_s
         if end_s is None and walltime_s and job.is_pending:
             # Seen to wait when it was last looked for, it has begun since.
             end_s = (self._look_started_s or now_s) + walltime_s
@@ -281,8 +281,8 @@ class Provision:
     def _jobs_of(self, group: str | None) -> list[BatchJob]:
         return [job for job in self._jobs.values() if job.group == group]
 
-    def _setbacks_of(self, job: BatchJob) -> SubmissionBackoff:
-        return self._supplies[job.group].setbacks
+    def _backoff_of(self, job: BatchJob) -> SubmissionBackoff:
+        return self._demands[job.group].backoff
 
     def _give_back(self, group: str | None, wanted: int) -> None:
         """End jobs that are not needed, those that wait first, or end too soon."""
@@ -292,14 +292,14 @@ class Provision:
             for job in jobs
             if job.job_id is not None and not any(map(self._pool.is_busy, job.nodes))
         ]
-        spare = self._supplies[group].spare(jobs, idle, wanted)
+        spare = self._demands[group].spare(jobs, idle, wanted)
         for job in idle:
             is_late = wanted and any(map(self._pool.is_too_late, job.nodes))
             if is_late or job in spare:
                 self._drop(job)
 
     def _submit(self, wanted: Mapping[str | None, int], now_s: float) -> None:
-        """Ask for what is lacking, each group in its turn."""
+        """Submit jobs for the nodes that are lacking, each group in its turn."""
         while lacking := [
             group
             for group, number in wanted.items()
@@ -322,7 +322,7 @@ class Provision:
         pause_s = site.submit_interval or 0.0
         if pause_s and now_s < self._last_submission_s + pause_s:
             return False
-        return self._supplies[group].setbacks.allow(now_s)
+        return self._demands[group].backoff.allow(now_s)
 
     def _hurry(self) -> None:
         """Look at the queue soon, and then less and less often."""
@@ -339,9 +339,9 @@ class Provision:
             self._look_every_s = min(longer_s, self._site.poll_interval)
 
     def _report(self, *, is_stopped: bool) -> None:
-        """Write down what is waited for when that changes, and say it."""
+        """Record and report what the sweep waits for, when that changes."""
         lines = [job.line() for job in self._jobs.values()]
-        troubles = [each.setbacks.words for each in self._supplies.values()]
+        troubles = [each.backoff.words for each in self._demands.values()]
         waiting = [words for words in (self._silence, *troubles) if words]
         if not is_stopped:
             waiting += why_waiting(self._pool, lines)
@@ -352,12 +352,12 @@ class Provision:
         self._news.tell(lines)
 
     def _check(self, wanted: Mapping[str | None, int], now_s: float) -> None:
-        """Give up what does not come up, and end a sweep that cannot go on."""
+        """Give up jobs whose nodes do not answer, and end a sweep that cannot go on."""
         for job in list(self._jobs.values()):
             since_s = job.incomplete_since_s
             if since_s is not None and now_s - since_s > self._site.start_timeout:
                 self._drop(job)
-                self._setbacks_of(job).failed_to_start(
+                self._backoff_of(job).failed_to_start(
                     f"job {job.job_id} ({job.name}) runs, but {len(job.nodes)} of its "
                     f"{job.num_nodes} nodes answered within "
                     f"{self._site.start_timeout:g} s",
@@ -377,10 +377,10 @@ class Provision:
         self._check_idle(now_s)
 
     def _verdict(self, group: str | None) -> str | None:
-        """Say why a group gets no further nodes; None: it may."""
+        """Return why a group gets no further nodes; None: it may get some."""
         if any(not job.is_up for job in self._jobs_of(group)):
             return None
-        return self._supplies[group].setbacks.verdict
+        return self._demands[group].backoff.verdict
 
     def _check_idle(self, now_s: float) -> None:
         """End a sweep whose nodes wait in vain for others."""
