@@ -11,6 +11,7 @@ from scalelab.cluster.allocation import held_allocation
 from scalelab.cluster.hub import HubCluster
 from scalelab.cluster.node_options import NodeOptions, write_private
 from scalelab.errors import ClusterError, StoreError
+from scalelab.kinds.batch_systems import BATCH_SYSTEMS
 from scalelab.site.choice import site_of
 from scalelab.site.node_script import node_command, options_file, script_file
 
@@ -123,7 +124,7 @@ def test_the_allocation_is_the_job_s(tmp_path: Path) -> None:
     nodefile = tmp_path / "nodes"
     nodefile.write_text("n1\nn1\nn2\n")
     pbs = {"PBS_JOBID": "5.head", "PBS_NODEFILE": str(nodefile)}
-    assert held_allocation(pbs) == ("job-5", 2)
-    assert held_allocation({"SLURM_JOB_ID": "7"}) == ("job-7", 1)
-    with pytest.raises(ClusterError, match="scheduler=allocation, but this is no job"):
+    assert held_allocation(pbs) == (BATCH_SYSTEMS["pbs"], "job-5", 2)
+    assert held_allocation({"SLURM_JOB_ID": "7"})[1:] == ("job-7", 1)
+    with pytest.raises(ClusterError, match="this process runs in no batch job"):
         held_allocation({})
