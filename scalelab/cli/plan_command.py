@@ -66,7 +66,7 @@ def _rows(planned: Iterable[Trial]) -> list[tuple[str, ...]]:
     counts: dict[tuple[str, ...], int] = {}
     for trial in planned:
         row = (
-            trial.kind.value if trial.canary_after is None else "canary",
+            "canary" if trial.is_canary else trial.kind.value,
             str(trial.world_size),
             " ".join(filter(None, (str(trial.allocation), trial.node_group))),
             f"{trial.global_batch_size:,}",

@@ -1,4 +1,4 @@
-"""Batch arithmetic: local x ranks x accumulation = global, and what does not divide."""
+"""Batch arithmetic: local x data-parallel ranks x accumulation = global."""
 
 from __future__ import annotations
 
@@ -34,20 +34,22 @@ class BatchSizes:
     global_batch_size: int
 
 
-def from_local(local: int, *, world_size: int, accumulation: int = 1) -> BatchSizes:
+def from_local(
+    local: int, *, data_parallel_size: int, accumulation: int = 1
+) -> BatchSizes:
     """Return the batch of a weak-scaling trial: the global batch grows with the ranks.
 
-    >>> from_local(16, world_size=8).global_batch_size
+    >>> from_local(16, data_parallel_size=8).global_batch_size
     128
     """
     return BatchSizes(
         local_batch_size=local,
         gradient_accumulation_steps=accumulation,
-        global_batch_size=local * world_size * accumulation,
+        global_batch_size=local * data_parallel_size * accumulation,
     )
 
 
-def from_both(local: int, total: int, *, world_size: int) -> BatchSizes:
+def from_both(local: int, total: int, *, data_parallel_size: int) -> BatchSizes:
     """Return the batch in which accumulation makes up the given global batch.
 
     Raises
@@ -55,15 +57,15 @@ def from_both(local: int, total: int, *, world_size: int) -> BatchSizes:
     SpecError
         If the global batch is not a multiple of the samples of one forward pass.
 
-    >>> from_both(128, 4096, world_size=16).gradient_accumulation_steps
+    >>> from_both(128, 4096, data_parallel_size=16).gradient_accumulation_steps
     2
     """
-    one_pass = local * world_size
+    one_pass = local * data_parallel_size
     if total % one_pass:
         raise SpecError(
-            f"global_batch_size={total} is not divisible by world_size={world_size} * "
-            f"local_batch_size={local} (={one_pass}). Use a multiple of {one_pass} or "
-            "change local_batch_size."
+            f"global_batch_size={total} is not divisible by data_parallel_size="
+            f"{data_parallel_size} * local_batch_size={local} (={one_pass}). Use a "
+            f"multiple of {one_pass} or change local_batch_size."
         )
     return BatchSizes(
         local_batch_size=local,
@@ -72,7 +74,9 @@ def from_both(local: int, total: int, *, world_size: int) -> BatchSizes:
     )
 
 
-def from_global(total: int, *, world_size: int, accumulation: int = 1) -> BatchSizes:
+def from_global(
+    total: int, *, data_parallel_size: int, accumulation: int = 1
+) -> BatchSizes:
     """Return the batch of a strong-scaling trial: the local batch shrinks.
 
     Raises
@@ -80,22 +84,26 @@ def from_global(total: int, *, world_size: int, accumulation: int = 1) -> BatchS
     SpecError
         If the global batch cannot be shared out evenly.
 
-    >>> from_global(4096, world_size=16).local_batch_size
+    >>> from_global(4096, data_parallel_size=16).local_batch_size
     256
     """
-    shares = world_size * accumulation
+    shares = data_parallel_size * accumulation
     if total % shares:
-        divisor = f"world_size={world_size}"
+        divisor = f"data_parallel_size={data_parallel_size}"
         if accumulation > 1:
             divisor += f" * gradient_accumulation_steps={accumulation} (={shares})"
         raise SpecError(
             f"global_batch_size={total} is not divisible by {divisor}. Use a multiple "
             f"of {shares} or change the number of devices."
         )
-    return from_local(total // shares, world_size=world_size, accumulation=accumulation)
+    return from_local(
+        total // shares,
+        data_parallel_size=data_parallel_size,
+        accumulation=accumulation,
+    )
 
 
-def fitted(total: int, largest: int, *, world_size: int) -> BatchSizes:
+def fitted(total: int, largest: int, *, data_parallel_size: int) -> BatchSizes:
     """Return the batch with the fewest accumulation steps that fits into memory.
 
     Parameters
@@ -104,23 +112,25 @@ def fitted(total: int, largest: int, *, world_size: int) -> BatchSizes:
         The global batch.
     largest
         The largest local batch that fits on a device.
-    world_size
-        Ranks.
+    data_parallel_size
+        Ranks that see different samples.
 
     Raises
     ------
     SpecError
         If the global batch cannot be shared out evenly.
 
-    >>> fitted(4096, 200, world_size=16)
+    >>> fitted(4096, 200, data_parallel_size=16)
     BatchSizes(local_batch_size=128, gradient_accumulation_steps=2, \
 global_batch_size=4096)
     """
-    per_rank = from_global(total, world_size=world_size).local_batch_size
+    per_rank = from_global(
+        total, data_parallel_size=data_parallel_size
+    ).local_batch_size
     local = min(per_rank, largest)
     while per_rank % local:
         local -= 1
-    return from_both(local, total, world_size=world_size)
+    return from_both(local, total, data_parallel_size=data_parallel_size)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,8 +154,8 @@ class BatchRequest:
     gradient_accumulation_steps: int = 1
     largest: int | None = None
 
-    def at(self, world_size: int) -> BatchSizes:
-        """Return the batch on this many ranks.
+    def at(self, data_parallel_size: int) -> BatchSizes:
+        """Return the batch on so many ranks that see different samples.
 
         Raises
         ------
@@ -153,12 +163,24 @@ class BatchRequest:
             If it does not divide.
         """
         local, total = self.local_batch_size, self.global_batch_size
+        among = {"data_parallel_size": data_parallel_size}
         accumulation = self.gradient_accumulation_steps
         if total is None:
             local = local or self.largest or 1
-            return from_local(local, world_size=world_size, accumulation=accumulation)
+            return from_local(local, accumulation=accumulation, **among)
         if self.largest is not None:
-            return fitted(total, self.largest, world_size=world_size)
+            return fitted(total, self.largest, **among)
         if local is not None:
-            return from_both(local, total, world_size=world_size)
-        return from_global(total, world_size=world_size, accumulation=accumulation)
+            return from_both(local, total, **among)
+        return from_global(total, accumulation=accumulation, **among)
+
+
+def samples_on_node(
+    local: int, *, devices: int, world_size: int, data_parallel_size: int
+) -> int:
+    """Return the samples per forward pass over the ranks of a node.
+
+    >>> samples_on_node(16, devices=4, world_size=8, data_parallel_size=4)
+    32
+    """
+    return local * max(1, devices * data_parallel_size // world_size)

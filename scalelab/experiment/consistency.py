@@ -17,9 +17,7 @@ from scalelab.inputs.placeholders import (
     placeholders_in,
 )
 from scalelab.inputs.problems import one_of, shown
-
-PARALLELISM = ("ddp",)
-"""Strategies of built-in workloads; a command may call its own what it likes."""
+from scalelab.kinds.strategies import STRATEGIES
 
 
 def check_experiment(experiment: ExperimentKeys) -> None:
@@ -57,6 +55,8 @@ def _check_workload(experiment: ExperimentKeys, workload: WorkloadChoice) -> Non
             raise SpecError(
                 f"{key} belongs to a command, not to a workload. Remove it."
             )
+    for strategy in experiment.parallelism:
+        STRATEGIES[strategy]  # raises for a name that is not known
     built_in = BUILT_IN_WORKLOADS.get(name)
     if built_in is None:
         if not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", name):
@@ -65,12 +65,6 @@ def _check_workload(experiment: ExperimentKeys, workload: WorkloadChoice) -> Non
                 f"{one_of(BUILT_IN_WORKLOADS, name)}"
             )
         return
-    for strategy in experiment.parallelism:
-        if strategy not in PARALLELISM:
-            raise SpecError(
-                f"parallelism={shown(strategy)} is not known. "
-                f"{one_of(PARALLELISM, strategy)}"
-            )
     needed = built_in.convergence_needs
     if (
         needed

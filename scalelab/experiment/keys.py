@@ -32,6 +32,7 @@ from scalelab.inputs.fields import (
 )
 from scalelab.kinds.launchers import LAUNCHERS, TORCHRUN
 from scalelab.kinds.row_name import RowName
+from scalelab.kinds.strategies import DEFAULT_STRATEGY
 from scalelab.site.choice import AnySite
 
 Name = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
@@ -110,7 +111,10 @@ class ExperimentKeys(Section):
     learning_rate: Rates | None = Field(
         default=None, description="A number, or {base, at_batch, rule, warmup}."
     )
-    parallelism: OneOrMany[Text] = Field(default=("ddp",), description="ddp.")
+    parallelism: OneOrMany[Text] = Field(
+        default=(DEFAULT_STRATEGY,),
+        description="Strategies that spread the training over ranks: ddp, ...",
+    )
     precision: OneOrMany[Precision] = Field(
         default=(Precision.FP32,), description="fp32, bf16 or fp16."
     )

@@ -13,10 +13,16 @@ from scalelab.errors import SpecError
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.target import MetricMode, Target
+from scalelab.kinds.strategies import DEFAULT_STRATEGY, strategy_of
 
 STALL_TIMEOUT_S = 30.0
 FIRST_CANARY = 1_000
-"""Repeat index from which on repeats are canaries; see ``experiment.canary``."""
+"""Repeat index from which on repeats are canaries; see ``plan.canary``."""
+
+
+def is_canary(repeat: float) -> bool:
+    """Tell whether a trial of this repeat index, of a plan or a row, is a canary."""
+    return repeat >= FIRST_CANARY
 
 
 class TrialKind(StrEnum):
@@ -122,7 +128,8 @@ class Trial:
     Notes
     -----
     ``global_batch_size = local_batch_size * data_parallel_size *
-    gradient_accumulation_steps``, with ``data_parallel_size = world_size``.
+    gradient_accumulation_steps``; the strategy says which part of the world size is
+    data-parallel.
     """
 
     kind: TrialKind
@@ -132,7 +139,7 @@ class Trial:
     gradient_accumulation_steps: int = 1
     learning_rate: LearningRate | None = None
     node_group: str | None = None
-    parallelism: str = "ddp"
+    parallelism: str = DEFAULT_STRATEGY
     precision: str = "fp32"
     seed: int = 0
     repeat: int = 0
@@ -151,8 +158,9 @@ class Trial:
 
     @property
     def data_parallel_size(self) -> int:
-        """Ranks that see different samples."""
-        return self.allocation.world_size
+        """Ranks that see different samples; the strategy says how many."""
+        strategy = strategy_of(self.parallelism)
+        return strategy.data_parallel_size(self.world_size, self.options)
 
     @property
     def global_batch_size(self) -> int:
@@ -164,9 +172,14 @@ class Trial:
         )
 
     @property
+    def is_canary(self) -> bool:
+        """The trial only shows whether the machine has changed."""
+        return is_canary(self.repeat)
+
+    @property
     def canary_after(self) -> int | None:
         """Finished trials after which this canary is due; None: it is no canary."""
-        return None if self.repeat < FIRST_CANARY else self.repeat - FIRST_CANARY
+        return self.repeat - FIRST_CANARY if self.is_canary else None
 
     @property
     def trial_id(self) -> str:

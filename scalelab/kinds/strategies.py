@@ -3,17 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
+from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
 from scalelab.kinds.registry import Registry
 
 DataParallelSize = Callable[[int, Mapping[str, Scalar]], int]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrialSizes:
+    """The sizes of a trial, which a strategy may refuse before anything runs.
+
+    Parameters
+    ----------
+    allocation
+        Devices and nodes; one rank per device.
+    local_batch_size, gradient_accumulation_steps
+        As in a trial.
+    options
+        The trial's further axes.
+    """
+
+    allocation: Allocation
+    local_batch_size: int
+    gradient_accumulation_steps: int = 1
+    options: Mapping[str, Scalar] = field(default_factory=dict)
+
+
 def every_rank(world_size: int, options: Mapping[str, Scalar]) -> int:
     """Return the data-parallel size where every rank sees samples of its own."""
     return world_size
+
+
+def any_sizes(sizes: TrialSizes) -> None:
+    """Accept the sizes of every trial."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,9 +51,15 @@ class Strategy:
         Value of the axis ``parallelism``.
     engine
         Path, ``module:attribute``, of what trains a workload this way; see
-        ``training.engines``.
+        ``training.engines.base``.
     data_parallel_size
-        Ranks that see different samples, of the world size and the trial's options.
+        Ranks that see different samples, of the world size and the trial's options. It
+        raises a SpecError where the ranks cannot be divided up.
+    options
+        Axes under ``options`` that belong to the strategy and not to the workload.
+        Trials of other strategies in the same experiment do not vary them.
+    check
+        Raises a SpecError where the sizes of a trial do not suit the strategy.
     is_synchronous
         All ranks take the same step, from the same weights. Where not, gradients are
         stale and the number of workers changes what training converges to.
@@ -43,14 +74,31 @@ class Strategy:
     name: str
     engine: str
     data_parallel_size: DataParallelSize = every_rank
+    options: tuple[str, ...] = ()
+    check: Callable[[TrialSizes], None] = any_sizes
     is_synchronous: bool = True
     factorises: bool = True
     shards_state: bool = False
 
 
+DDP = Strategy(name="ddp", engine="scalelab.training.engines.ddp:DdpEngine")
+DEFAULT_STRATEGY = DDP.name
+"""How a trial is run, and a recorded row is understood, that names no strategy."""
 STRATEGIES = Registry(
-    "scalelab.strategies",
-    Strategy,
-    key="parallelism",
-    built_in=(Strategy(name="ddp", engine="scalelab.training.engines.ddp:DdpEngine"),),
+    "scalelab.strategies", Strategy, key="parallelism", built_in=(DDP,)
 )
+_FOREIGN = Strategy(name="", engine="", shards_state=True)
+
+
+def strategy_of(name: object) -> Strategy:
+    """Return the strategy that a trial or a recorded row names; it is never refused.
+
+    Commands, and tables that somebody else measured, may name a way of training that no
+    registry knows. Such a strategy counts as synchronous, since nearly all are, and its
+    ranks as data-parallel unless a row says otherwise. It also counts as sharded: that
+    assumes least, because a batch that ran on many devices is then not taken to fit on
+    fewer. A missing name stands for :data:`DEFAULT_STRATEGY`.
+    """
+    if not isinstance(name, str):
+        return DDP
+    return STRATEGIES[name] if name in STRATEGIES else replace(_FOREIGN, name=name)

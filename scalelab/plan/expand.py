@@ -10,19 +10,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
 
 from scalelab.errors import SpecError
-from scalelab.experiment.batch_sizes import BatchRequest, BatchSizes, from_both
+from scalelab.experiment.batch_sizes import BatchRequest
 from scalelab.experiment.lr_rules import LearningRateRule
 from scalelab.experiment.sections import AutoBatch
 from scalelab.experiment.trial import Trial, TrialKind
-from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.placeholders import placeholders_in
 from scalelab.kinds.launchers import LAUNCHERS
 from scalelab.plan.canary import with_canaries
+from scalelab.plan.configurations import (
+    Configuration,
+    batch_at,
+    where_convergence_runs,
+)
 from scalelab.plan.setups import (
     Setup,
     num_combinations,
@@ -36,15 +41,6 @@ if TYPE_CHECKING:
 
 MAX_TRIALS = 100_000
 DEFAULT_LARGEST_LOCAL_BATCH = 16_384
-
-
-@dataclass(frozen=True, slots=True)
-class Configuration:
-    """What a throughput trial measures: a setup and a batch on an allocation."""
-
-    setup: Setup
-    allocation: Allocation
-    batch: BatchSizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +163,19 @@ def largest_tried_batch(experiment: Experiment, site: Site) -> int:
     if experiment.job and experiment.job.samples_per_epoch:
         limits.append(experiment.job.samples_per_epoch)
     if experiment.global_batch_size:
-        found = places(experiment, site).of_group.values()
-        smallest = min(place.world_size for group in found for place in group)
+        smallest = _smallest_data_parallel_size(experiment, site)
         limits.append(max(1, max(experiment.global_batch_size) // smallest))
     return min(limits)
+
+
+def _smallest_data_parallel_size(experiment: Experiment, site: Site) -> int:
+    found = places(experiment, site).of_group
+    sizes = []
+    for setup in setups(experiment, site):
+        for place in found[setup.node_group]:
+            with suppress(SpecError):  # left out, and said so, when trials are made
+                sizes.append(setup.data_parallel_size(place))
+    return min(sizes, default=1)
 
 
 def throughput_trial(experiment: Experiment, configuration: Configuration) -> Trial:
@@ -197,8 +202,8 @@ def _configurations(
     where = places(experiment, site)
     left_out += where.left_out
     found: list[Configuration] = []
-    problems: dict[tuple[str, int | None], SpecError] = {}
-    used: set[tuple[str, int | None]] = set()
+    problems: dict[tuple[str, str | int | None], SpecError] = {}
+    used: set[tuple[str, str | int | None]] = set()
     for setup in setups(experiment, site):
         largest = (local_batch_sizes or {}).get(setup, assumed)
         if local_batch_sizes and setup not in local_batch_sizes:
@@ -206,13 +211,14 @@ def _configurations(
             continue
         allocations = where.of_group[setup.node_group]
         for place, request in product(allocations, _requests(experiment, largest)):
-            values = (
+            values: tuple[tuple[str, str | int | None], ...] = (
                 ("gpus", place.world_size),
                 ("local", request.local_batch_size),
                 ("global", request.global_batch_size),
+                ("parallelism", setup.parallelism),
             )
             try:
-                batch = request.at(place.world_size)
+                batch = batch_at(request, setup, place)
             except SpecError as error:
                 left_out.append(str(error))
                 for value in values:
@@ -252,7 +258,7 @@ def _families(
         varies = experiment.product or is_convergence
         chosen = configurations
         if is_convergence and not experiment.product:
-            chosen = _where_convergence_runs(experiment, configurations)
+            chosen = where_convergence_runs(experiment, configurations)
         families.append(
             _Family(
                 kind,
@@ -263,58 +269,6 @@ def _families(
             )
         )
     return families
-
-
-def _where_convergence_runs(
-    experiment: Experiment, configurations: list[Configuration]
-) -> list[Configuration]:
-    """Return one configuration per global batch and normalisation batch.
-
-    Batch norm sees the local batch, so each global batch keeps the local batches of the
-    allocations it is meant for, and gradient accumulation makes up for the ranks.
-    Without batch norm one run per global batch says it all, and one node group for all.
-    """
-    of_group: dict[str | None, dict[Allocation, None]] = {}
-    for found in configurations:
-        of_group.setdefault(found.setup.node_group, {})[found.allocation] = None
-    chosen: dict[tuple[Setup, int, int | None], Configuration] = {}
-    # The largest local batch first: without batch norm it stands for the others.
-    for found in sorted(configurations, key=lambda item: -item.batch.local_batch_size):
-        local, total = found.batch.local_batch_size, found.batch.global_batch_size
-        held = local if experiment.has_batch_norm else None
-        group = of_group[found.setup.node_group]
-        place = _place_for(experiment, group, local, total)
-        if _synchronises_batch_norm(experiment, found.setup):
-            # A statistic sees the ranks together: only these ranks see that many.
-            place = found.allocation
-            held = local * place.world_size
-        batch = from_both(local, total, world_size=place.world_size)
-        anywhere = replace(found.setup, node_group=None)
-        chosen.setdefault(
-            (anywhere, total, held), Configuration(found.setup, place, batch)
-        )
-    return sorted(
-        chosen.values(),
-        key=lambda item: (item.batch.global_batch_size, item.batch.local_batch_size),
-    )
-
-
-def _synchronises_batch_norm(experiment: Experiment, setup: Setup) -> bool:
-    fixed = experiment.workload.parameters if experiment.workload else {}
-    return bool({**fixed, **setup.options}.get("sync_batch_norm", False))
-
-
-def _place_for(
-    experiment: Experiment, places: Iterable[Allocation], local: int, total: int
-) -> Allocation:
-    """Return the fewest devices that divide, or most up to ``convergence_gpus``."""
-    fitting = sorted(
-        (place for place in places if total % (local * place.world_size) == 0),
-        key=lambda place: place.world_size,
-    )
-    limit = experiment.measure.convergence_gpus or 1
-    allowed = [place for place in fitting if place.world_size <= limit]
-    return allowed[-1] if allowed else fitting[0]
 
 
 def _rules(experiment: Experiment) -> tuple[LearningRateRule, ...]:

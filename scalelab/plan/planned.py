@@ -6,19 +6,16 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from scalelab.errors import SpecError
-from scalelab.experiment.batch_sizes import from_local
+from scalelab.experiment.batch_sizes import BatchRequest
 from scalelab.experiment.sections import AutoBatch
 from scalelab.experiment.trial import Trial
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import paragraph
+from scalelab.inputs.numerals import counted
 from scalelab.plan.auto_batch import LargestFit
-from scalelab.plan.expand import (
-    Configuration,
-    expand,
-    largest_tried_batch,
-    throughput_trial,
-)
-from scalelab.plan.setups import Setup, setups
+from scalelab.plan.configurations import Configuration, batch_at, fewest_devices
+from scalelab.plan.expand import expand, largest_tried_batch, throughput_trial
+from scalelab.plan.setups import Setup, places, setups
 from scalelab.plan.source import Observation
 
 if TYPE_CHECKING:
@@ -32,11 +29,11 @@ _DOES_NOT_FIT = {"out_of_memory", "host_out_of_memory"}
 class PlannedTrials:
     """The fixed plan of an experiment, trial by trial.
 
-    ``local_batch_size: auto`` is resolved first, by throughput trials on one device,
-    for each combination of node group, precision, parallelism and options. They are
-    ordinary trials: what they measure stays in the run, and what the plan contains is
-    not run again. A canary is proposed once as many trials of the plan have ended as it
-    is due after.
+    ``local_batch_size: auto`` is resolved first, by throughput trials on one device, or
+    on the fewest that the strategy can use, for each combination of node group,
+    precision, parallelism and options. They are ordinary trials: what they measure
+    stays in the run, and what the plan contains is not run again. A canary is proposed
+    once as many trials of the plan have ended as it is due after.
 
     Parameters
     ----------
@@ -56,6 +53,7 @@ class PlannedTrials:
         self._site = site
         self._proposed: dict[str, Trial] = {}
         self._told: dict[str, Observation] = {}
+        self._probed_on: dict[Setup, Allocation] = {}
         self._searches = self._begin_searches()
         self._planned: list[Trial] | None = None
         self._waiting: deque[Trial] = deque()
@@ -117,9 +115,14 @@ class PlannedTrials:
         # Batch arithmetic that cannot work is refused before anything runs.
         expand(self._experiment, self._site)
         at_most = largest_tried_batch(self._experiment, self._site)
+        where = places(self._experiment, self._site).of_group
+        self._probed_on = {
+            setup: fewest_devices(setup, where[setup.node_group])
+            for setup in setups(self._experiment, self._site)
+        }
         return {
             setup: LargestFit(at_most=at_most, granularity=auto.multiple_of)
-            for setup in setups(self._experiment, self._site)
+            for setup in self._probed_on
         }
 
     def _advance_searches(self) -> None:
@@ -157,17 +160,18 @@ class PlannedTrials:
         probe, row = probes[0], self._told[probes[0].trial_id]
         return paragraph(
             f"local_batch_size=auto cannot be resolved: trial {probe.trial_id}, with "
-            f"local_batch_size={probe.local_batch_size} on 1 device, ended as "
+            f"local_batch_size={probe.local_batch_size} on "
+            f"{counted(probe.world_size, 'device')}, ended as "
             f"{row['outcome']}: {row.get('reason') or 'no reason was recorded.'} Make "
             "it run (its log is in the run's directory), limit the search with "
             "local_batch_size: {at_most: N}, or give local_batch_size a number."
         )
 
     def _probe(self, setup: Setup, size: int) -> Trial:
-        alone = Configuration(
-            setup, Allocation(devices_per_node=(1,)), from_local(size, world_size=1)
-        )
-        return throughput_trial(self._experiment, alone)
+        place = self._probed_on[setup]
+        batch = batch_at(BatchRequest(local_batch_size=size), setup, place)
+        configuration = Configuration(setup, place, batch)
+        return throughput_trial(self._experiment, configuration)
 
     def _expand(self, local_batch_sizes: dict[Setup, int]) -> None:
         self._planned = expand(self._experiment, self._site, local_batch_sizes or None)

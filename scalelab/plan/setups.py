@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from scalelab.errors import SpecError
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
+from scalelab.kinds.strategies import Strategy, strategy_of
 
 if TYPE_CHECKING:
     from scalelab.experiment.spec import Experiment
@@ -40,6 +41,27 @@ class Setup:
     def options(self) -> Mapping[str, Scalar]:
         """Value of ``Trial.options``."""
         return dict(self.axes)
+
+    @property
+    def strategy(self) -> Strategy:
+        """How the model and its batch are spread over ranks."""
+        return strategy_of(self.parallelism)
+
+    def data_parallel_size(self, allocation: Allocation) -> int:
+        """Return how many ranks see different samples.
+
+        Raises
+        ------
+        SpecError
+            If the strategy cannot use so many devices.
+        """
+        size = self.strategy.data_parallel_size(allocation.world_size, self.options)
+        if size < 1:
+            raise SpecError(
+                f"parallelism={self.parallelism} needs more devices than gpus="
+                f"{allocation.world_size}: no rank would see samples. Use more devices."
+            )
+        return size
 
     def __str__(self) -> str:
         axes = (f"{name}={value}" for name, value in self.axes)
@@ -83,24 +105,37 @@ def node_groups(experiment: Experiment, site: Site) -> tuple[str | None, ...]:
 def setups(experiment: Experiment, site: Site) -> tuple[Setup, ...]:
     """Return every combination of node group, precision, parallelism and options.
 
+    Options that belong to one of several strategies are varied for that one alone.
+
     Raises
     ------
     SpecError
         If the site has no such node group.
     """
-    names = sorted(experiment.options)
-    axes = product(*(experiment.options[name] for name in names))
     return tuple(
-        Setup(
-            precision.value, parallelism, tuple(zip(names, values, strict=True)), group
+        Setup(precision.value, parallelism, axes, group)
+        for group, precision, parallelism in product(
+            node_groups(experiment, site), experiment.precision, experiment.parallelism
         )
-        for group, precision, parallelism, values in product(
-            node_groups(experiment, site),
-            experiment.precision,
-            experiment.parallelism,
-            axes,
-        )
+        for axes in _axes(experiment, parallelism)
     )
+
+
+def _axes(
+    experiment: Experiment, parallelism: str
+) -> Sequence[tuple[tuple[str, Scalar], ...]]:
+    """Return every combination of the further axes that this strategy varies.
+
+    A command gets every axis, because its command line may name any of them.
+    """
+    foreign: set[str] = set()
+    if experiment.workload:
+        listed = {name: strategy_of(name).options for name in experiment.parallelism}
+        own = listed.pop(parallelism)
+        foreign = {name for options in listed.values() for name in options} - {*own}
+    names = sorted(experiment.options.keys() - foreign)
+    combinations = product(*(experiment.options[name] for name in names))
+    return [tuple(zip(names, values, strict=True)) for values in combinations]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from scalelab.errors import SpecError
 from scalelab.experiment.spec import Experiment
-from scalelab.experiment.trial import FIRST_CANARY
+from scalelab.experiment.trial import is_canary
 from scalelab.inputs.device_words import words_of_run
 from scalelab.inputs.outcome import Outcome
 from scalelab.plan.planned import PlannedTrials
@@ -87,7 +87,7 @@ def status_of(store: RunStore, experiment: Experiment | None) -> RunStatus:
         ),
         jobs=tuple(map(str, job_list.jobs)),
         waiting=tuple(job_list.waiting),
-        has_canaries=any(row["repeat"] >= FIRST_CANARY for row in finished),
+        has_canaries=any(is_canary(row["repeat"]) for row in finished),
     )
 
 

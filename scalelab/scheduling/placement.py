@@ -239,8 +239,7 @@ class Placer:
         """Let a trial wait for its devices."""
         # Steps of a fifth keep the lines few and the short trials apart from the long.
         rough = math.ceil(4 * math.log2(max(request.duration_s, 1e-3)))
-        is_canary = request.trial.canary_after is not None
-        turn = -1 if is_canary else request.trial.repeat
+        turn = -1 if request.trial.is_canary else request.trial.repeat
         key = (turn, request.devices_per_node, rough)
         if key not in self._groups:
             self._groups[key] = _Group(key[0], request.trial.world_size)

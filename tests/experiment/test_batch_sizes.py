@@ -45,18 +45,18 @@ def test_the_found_batch_is_the_local_one_in_weak_scaling() -> None:
     [
         (
             BatchRequest(local_batch_size=16, global_batch_size=100),
-            "global_batch_size=100 is not divisible by world_size=8 * "
+            "global_batch_size=100 is not divisible by data_parallel_size=8 * "
             "local_batch_size=16 (=128). Use a multiple of 128 or change "
             "local_batch_size.",
         ),
         (
             BatchRequest(global_batch_size=100),
-            "global_batch_size=100 is not divisible by world_size=8. Use a multiple of "
-            "8 or change the number of devices.",
+            "global_batch_size=100 is not divisible by data_parallel_size=8. Use a "
+            "multiple of 8 or change the number of devices.",
         ),
         (
             BatchRequest(global_batch_size=100, gradient_accumulation_steps=2),
-            "global_batch_size=100 is not divisible by world_size=8 * "
+            "global_batch_size=100 is not divisible by data_parallel_size=8 * "
             "gradient_accumulation_steps=2 (=16). Use a multiple of 16 or change the "
             "number of devices.",
         ),

@@ -211,7 +211,7 @@ class TestWhatDoesNotDivide:
             (4, 16, 1),
         ]
         assert found.left_out == (
-            "global_batch_size=64 is not divisible by world_size=4 * "
+            "global_batch_size=64 is not divisible by data_parallel_size=4 * "
             "local_batch_size=32 (=128). Use a multiple of 128 or change "
             "local_batch_size.",
         )
@@ -221,11 +221,11 @@ class TestWhatDoesNotDivide:
         [
             (
                 "gpus: [1, 3]\nglobal_batch_size: 64",
-                r"global_batch_size=64 is not divisible by world_size=3\.",
+                r"global_batch_size=64 is not divisible by data_parallel_size=3\.",
             ),
             (
                 "gpus: [1, 2]\nglobal_batch_size: [64, 63]\nlocal_batch_size: 8",
-                r"global_batch_size=63 is not divisible by world_size=1 \* "
+                r"global_batch_size=63 is not divisible by data_parallel_size=1 \* "
                 r"local_batch_size=8 \(=8\)\. Use a multiple of 8 or change local_",
             ),
             (

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scalelab.errors import SpecError
+from scalelab.experiment.batch_sizes import samples_on_node
 from scalelab.experiment.program import CommandProgram
 from scalelab.inputs.placeholders import fill_placeholders
 from scalelab.kinds.launchers import LAUNCHERS, LaunchedProcess, Launcher
@@ -226,7 +227,12 @@ def _values(spec: AttemptSpec, node_rank: int) -> dict[str, object]:
     values: dict[str, object] = {
         "local_batch_size": trial.local_batch_size,
         "global_batch_size": trial.global_batch_size,
-        "batch_size_per_node": trial.local_batch_size * local_world_size,
+        "batch_size_per_node": samples_on_node(
+            trial.local_batch_size,
+            devices=local_world_size,
+            world_size=trial.world_size,
+            data_parallel_size=trial.data_parallel_size,
+        ),
         "gradient_accumulation_steps": trial.gradient_accumulation_steps,
         "world_size": spec.placement.world_size,
         "num_nodes": len(spec.placement.shares),

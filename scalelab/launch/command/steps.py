@@ -296,7 +296,7 @@ class StepLog:
 def _mismatch(trial: Trial, num_steps: int, samples: int, expected: int) -> str:
     accumulation = trial.gradient_accumulation_steps
     causes = [
-        f"it counts the samples of one rank, not of all {trial.world_size}",
+        f"it counts the samples of one rank, not of all {trial.data_parallel_size}",
         f"its steps ignore gradient accumulation ({accumulation} forward passes make "
         "one step)",
     ]
@@ -305,8 +305,8 @@ def _mismatch(trial: Trial, num_steps: int, samples: int, expected: int) -> str:
     return (
         f"the command reported {samples:,} samples in {num_steps:,} steps; "
         f"{num_steps:,} x global_batch_size={trial.global_batch_size:,} "
-        f"(local_batch_size={trial.local_batch_size} x world_size={trial.world_size} x "
-        f"gradient_accumulation_steps={accumulation}) is {expected:,}. Likely causes: "
-        f"{causes[0]}, or {causes[1]}. The last batch of an epoch must be full, too "
-        "(drop_last=True)."
+        f"(local_batch_size={trial.local_batch_size} x data_parallel_size="
+        f"{trial.data_parallel_size} x gradient_accumulation_steps={accumulation}) is "
+        f"{expected:,}. Likely causes: {causes[0]}, or {causes[1]}. The last batch of "
+        "an epoch must be full, too (drop_last=True)."
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scalelab.errors import SpecError
+from scalelab.experiment.batch_sizes import samples_on_node
 from scalelab.inputs.placeholders import fill_placeholders
 from scalelab.kinds.launchers import LAUNCHERS, BatchJob
 from scalelab.recommend.answer.recommendation import Recommendation
@@ -59,7 +60,12 @@ def _values(experiment: Experiment, answer: Recommendation) -> dict[str, object]
     return {
         "local_batch_size": batch.local_batch_size,
         "global_batch_size": batch.global_batch_size,
-        "batch_size_per_node": batch.local_batch_size * per_node,
+        "batch_size_per_node": samples_on_node(
+            batch.local_batch_size,
+            devices=per_node,
+            world_size=row.world_size,
+            data_parallel_size=batch.data_parallel_size,
+        ),
         "gradient_accumulation_steps": batch.gradient_accumulation_steps,
         **({"learning_rate": f"{rate.value:g}"} if rate else {}),
         **({"base_learning_rate": f"{rates.base:g}"} if rates else {}),

@@ -2,7 +2,7 @@
 
 Repeats of a trial differ only in when and where they ran. So log step times are
 explained by the configuration, the moment and the node, by least squares over all
-repeated throughput trials. The canaries (``experiment.canary``) are control trials at
+repeated throughput trials. The canaries (``plan.canary``) are control trials at
 both ends of the sweep and evenly between, which make a drift visible.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import stdtrit
 
-from scalelab.experiment.trial import FIRST_CANARY, TrialKind
+from scalelab.experiment.trial import TrialKind, is_canary
 from scalelab.inputs.numerals import Interval, counted, number
 from scalelab.laws.rows import (
     CONFIGURATION,
@@ -145,14 +145,14 @@ def steadiness(observations: Observed) -> Steadiness | None:
         See ``records.columns``. Rows that are unfit for a law are left out.
     """
     rows = _repeated(observations)
-    is_canary = numbers(rows, "repeat") >= FIRST_CANARY
-    if not is_canary.any():
+    canaries = np.array([is_canary(repeat) for repeat in numbers(rows, "repeat")], bool)
+    if not canaries.any():
         return None
     repeats = _Repeats(rows)
-    excess = repeats.excess[is_canary]
+    excess = repeats.excess[canaries]
     drift, is_drifting = repeats.drift()
     return Steadiness(
-        num_canaries=int(is_canary.sum()),
+        num_canaries=int(canaries.sum()),
         hours=repeats.hours,
         drift=drift,
         is_drifting=is_drifting,

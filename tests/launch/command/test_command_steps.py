@@ -210,8 +210,8 @@ def test_steps_that_go_back_are_refused(may_repeat):
 def test_samples_must_follow_from_the_batch_sizes():
     message = re.escape(
         "the command reported 40 samples in 10 steps; 10 x global_batch_size=8 "
-        "(local_batch_size=2 x world_size=2 x gradient_accumulation_steps=2) is 80. "
-        "Likely causes: "
+        "(local_batch_size=2 x data_parallel_size=2 x gradient_accumulation_steps=2) "
+        "is 80. Likely causes: "
     )
     rank = r"it counts the samples of one rank, not of all 2"
     passes = (

@@ -1,1 +1,0 @@
-"""How a model is spread over ranks: one small file per way."""
