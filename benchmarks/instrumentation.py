@@ -19,7 +19,6 @@ import random
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -33,9 +32,8 @@ from scalelab.experiment.trial import Measurement, Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
 from scalelab.training import feed
 from scalelab.training.context import RankContext, RankIdentity, process_group
-from scalelab.training.engines.ddp import BUFFER_ARGUMENT, Ddp
-from scalelab.training.engines.registry import PARALLELISMS
-from scalelab.training.engines.training import TrainingEngine
+from scalelab.training.engines.ddp import BUFFER_ARGUMENT, DdpEngine, DdpModel
+from scalelab.training.engines.spread import Observers
 from scalelab.training.order import SampleOrder, Share
 from scalelab.training.probes.meter import Phase, Seconds, step_clock
 from scalelab.training.stream import StreamWriter
@@ -73,14 +71,18 @@ class NoClock:
         return np.empty((0, len(Phase)))
 
 
-class Unobserved(Ddp):
+class UnobservedModel(DdpModel):
     """Data parallelism that tells nobody about its gradients."""
 
     def watch(self, loss: torch.Tensor) -> None:
         pass
 
 
-PARALLELISMS["unobserved"] = Unobserved
+class UnobservedEngine(DdpEngine):
+    """Trains such a model."""
+
+    def spread(self, model: nn.Module, observers: Observers) -> UnobservedModel:
+        return UnobservedModel(model, self.context.device, observers)
 
 
 def engine_step(
@@ -88,14 +90,14 @@ def engine_step(
 ) -> Callable[[], None]:
     """Return a function that takes one step of the training engine."""
     clock = step_clock(context.device) if has_meter else NoClock()
-    parallelism = "ddp" if has_meter else "unobserved"
-    engine = TrainingEngine(
+    new_engine = DdpEngine if has_meter else UnobservedEngine
+    engine = new_engine(
         DigitsMlp(hidden_sizes=[512, 512]),
-        replace(trial(kind, context.world_size), parallelism=parallelism),
+        trial(kind, context.world_size),
         context,
         clock,
     )
-    engine.begin(0)
+    engine.begin(0, 1)
     counter = iter(range(10**9))
 
     def step() -> None:

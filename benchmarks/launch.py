@@ -21,6 +21,7 @@ from scalelab.cluster.local import LocalNodes
 from scalelab.experiment.program import WorkloadProgram
 from scalelab.experiment.trial import Measurement, Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
+from scalelab.kinds.strategies import DEFAULT_STRATEGY
 from scalelab.plan.source import Observation
 from scalelab.records.store import RunStore
 from scalelab.scheduling.driver import Driver
@@ -112,7 +113,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         store = RunStore.create(Path(folder) / "run", experiment_text="", meaning={})
         turns = Turns(Path(folder))
-        preload = preload_modules(PROGRAM)
+        preload = preload_modules(PROGRAM, [DEFAULT_STRATEGY])
         with store.lease(), LocalNodes(1, RANKS, preload=preload) as nodes:
             driver = Driver(
                 turns, nodes, store, PROGRAM, estimate_duration=lambda *trial: 0.1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,12 @@ if TYPE_CHECKING:
 
 
 def cluster_of(
-    site: Site, *, run: Path, max_nodes: int, program: Program
+    site: Site,
+    *,
+    run: Path,
+    max_nodes: int,
+    program: Program,
+    parallelism: Sequence[str],
 ) -> AbstractContextManager[Cluster]:
     """Return the cluster of a site; nodes start when it is entered.
 
@@ -29,14 +35,14 @@ def cluster_of(
         Directory of the run.
     max_nodes
         Nodes of the largest trial: what a site that sets no limit may be asked for.
-    program
-        What the trials run.
+    program, parallelism
+        What the trials run, and with which strategies.
     """
     cluster: AbstractContextManager[Cluster] = imported(site.cluster)(
         site,
         run=run,
         max_nodes=max_nodes,
-        preload=preload_modules(program),
+        preload=preload_modules(program, parallelism),
         entry=DEFAULT_ENTRY if needs_torch(program) else None,
     )
     return cluster

@@ -355,6 +355,7 @@ class Sweep:
             run=self.directory,
             max_nodes=max(trial.allocation.num_nodes for trial in trials),
             program=program,
+            parallelism=self.experiment.parallelism,
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,9 +16,7 @@ from torch.utils.data import Dataset
 from scalelab._version import __version__
 from scalelab.experiment.trial import Trial
 from scalelab.training.feed import fingerprint
-
-if TYPE_CHECKING:
-    from scalelab.training.workloads.base import Workload
+from scalelab.training.workloads.base import Workload
 
 OPTIMIZER_TERMS = ("momentum", "nesterov", "betas", "weight_decay")
 

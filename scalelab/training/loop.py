@@ -178,7 +178,7 @@ class Loop:
         first = self._tally.step
         has_just_resumed = first > 0 and self._last_step_s is None
         self._context.progress(first)
-        self._engine.begin(first)
+        self._engine.begin(first, num_steps)
         self._clock.start()
         for step in range(first, first + num_steps):
             self._engine.step(step)

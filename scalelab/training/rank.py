@@ -11,6 +11,8 @@ import torch
 
 from scalelab.errors import SpecError
 from scalelab.experiment.program import WorkloadProgram
+from scalelab.kinds.registry import imported
+from scalelab.kinds.strategies import STRATEGIES
 from scalelab.records.attempt import AttemptResult, AttemptSpec
 from scalelab.training.context import (
     RankContext,
@@ -39,9 +41,7 @@ from scalelab.training.results import (
 )
 from scalelab.training.stream import StreamWriter
 from scalelab.training.workloads.base import Workload
-from scalelab.training.workloads.registry import build_workload, preload_modules
-
-__all__ = ["preload_modules", "run_rank"]
+from scalelab.training.workloads.registry import build_workload
 
 
 def run_rank(
@@ -81,6 +81,7 @@ def run_rank(
     torch.set_num_threads(spec.threads_per_rank)
     progress(0)
     workload, options = _workload(spec)
+    new_engine = imported(workload.engine or STRATEGIES[spec.trial.parallelism].engine)
     device = claim_device(
         "cpu" if workload.emulated else spec.device_type, identity.local_rank
     )
@@ -95,18 +96,22 @@ def run_rank(
             stop_after_s=spec.stop_after_s,
         )
         with memory_limit(options.memory_limit_bytes):
-            return _run(spec, context, workload, options)
+            return _run(spec, context, workload, options, new_engine)
 
 
 def _run(
-    spec: AttemptSpec, context: RankContext, workload: Workload, options: RankOptions
+    spec: AttemptSpec,
+    context: RankContext,
+    workload: Workload,
+    options: RankOptions,
+    new_engine: Callable[..., Engine],
 ) -> AttemptResult | None:
     trial = spec.trial
     held_bytes = resident_bytes()
     monitor = DeviceMonitor(context.device)
     clock = step_clock(context.device)
-    engine = workload.engine(
-        trial, context, clock, loader_workers=options.loader_workers
+    engine = new_engine(
+        workload, trial, context, clock, loader_workers=options.loader_workers
     )
     tally = Loop(context, trial, engine, clock, monitor).run()
     peak_bytes = engine.peak_memory_bytes()
@@ -156,9 +161,13 @@ def _workload(spec: AttemptSpec) -> tuple[Workload, RankOptions]:
         raise SpecError(
             f"{spec.trial.workload!r} is a command, and ranks run workloads only."
         )
-    options, parameters = RankOptions.split(
-        {**program.parameters, **spec.trial.options}
-    )
+    belong_elsewhere = STRATEGIES[spec.trial.parallelism].options
+    axes = {
+        name: value
+        for name, value in spec.trial.options.items()
+        if name not in belong_elsewhere
+    }
+    options, parameters = RankOptions.split({**program.parameters, **axes})
     return (
         build_workload(program.name, parameters, program.code_directory),
         options,

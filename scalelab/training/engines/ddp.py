@@ -1,4 +1,4 @@
-"""Synchronous data parallelism: every rank holds the model, gradients are averaged."""
+"""Strategy ``ddp``: every rank holds the model, gradients are averaged each step."""
 
 # No postponed annotations here: torch checks those of a communication hook by identity.
 
@@ -13,7 +13,8 @@ from torch.distributed import GradBucket  # type: ignore[attr-defined]
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from scalelab.training.engines.spread import Observers
+from scalelab.training.engines.spread import Observers, SpreadModel
+from scalelab.training.engines.training import TrainingEngine
 
 # Only evaluation reads the buffers, and takes those of rank 0 then. torch 2.13 renamed
 # the argument that saves the broadcast in every forward pass.
@@ -24,7 +25,7 @@ BUFFER_ARGUMENT = (
 )
 
 
-class Ddp:
+class DdpModel:
     """``DistributedDataParallel``; on one rank the plain module without exchange.
 
     Parameters
@@ -80,3 +81,11 @@ class Ddp:
         self._observers.on_own_gradients(bucket.buffer())
         future: Any = allreduce_hook(group, bucket)
         return future  # type: ignore[no-any-return]
+
+
+class DdpEngine(TrainingEngine):
+    """Trains with ``DistributedDataParallel``."""
+
+    def spread(self, model: nn.Module, observers: Observers) -> SpreadModel:
+        """Return the model spread over the ranks of the process group."""
+        return DdpModel(model, self.context.device, observers)

@@ -1,4 +1,4 @@
-"""What the training engine needs of a way to spread a model over ranks."""
+"""What the training engine needs of a model that is spread over ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import nn
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Observers:
-    """Whom a parallelism tells about the gradients of this rank.
+    """Whom a spread model tells about the gradients of this rank.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ class Observers:
     on_own_gradients: Callable[[torch.Tensor], None] | None = None
 
 
-class Parallelism(Protocol):
+class SpreadModel(Protocol):
     """A model spread over ranks.
 
     Attributes

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import nn
 
 from scalelab.errors import SpecError
 from scalelab.experiment.lr_rules import learning_rate_at
@@ -14,16 +15,13 @@ from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.training import evaluation, feed
 from scalelab.training.context import RankContext
 from scalelab.training.description import describe
-from scalelab.training.engines.registry import spread
-from scalelab.training.engines.spread import Observers
+from scalelab.training.engines.spread import Observers, SpreadModel
 from scalelab.training.order import SampleOrder, Share
 from scalelab.training.probes.meter import Phase, StepClock
 from scalelab.training.probes.noise_probe import NoiseProbe
 from scalelab.training.seeds import MODEL_STREAM, rank_stream, seed_everything
 from scalelab.training.step_plan import TrainingPlan
-
-if TYPE_CHECKING:
-    from scalelab.training.workloads.base import Workload
+from scalelab.training.workloads.base import Workload
 
 AUTOCAST_DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 MIN_EVALUATION_BATCH = 32
@@ -31,7 +29,11 @@ MIN_EVALUATION_BATCH = 32
 
 
 class TrainingEngine:
-    """Trains a workload's model.
+    """Trains a workload's model; a strategy derives its engine from this one.
+
+    It says how the model is spread over ranks (:meth:`spread`) and, where not every
+    rank sees samples of its own, which share of a batch is this rank's
+    (:meth:`share`).
 
     Parameters
     ----------
@@ -55,9 +57,9 @@ class TrainingEngine:
         clock: StepClock,
         loader_workers: int = 0,
     ) -> None:
-        self._workload = workload
-        self._trial = trial
-        self._context = context
+        self.workload = workload
+        self.trial = trial
+        self.context = context
         self._clock = clock
         self._loader_workers = loader_workers
         self._num_planned_steps = TrainingPlan.of(trial).num_steps
@@ -69,12 +71,33 @@ class TrainingEngine:
         seed_everything(trial.seed, rank_stream(context.rank))
         self._start_feed(0)
 
+    def spread(self, model: nn.Module, observers: Observers) -> SpreadModel:
+        """Return the model spread over the ranks of the process group.
+
+        Parameters
+        ----------
+        model
+            On the rank's device already.
+        observers
+            Told about the rank's gradients.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no spread().")
+
+    def share(self) -> Share:
+        """Return the part of every global batch that this rank computes."""
+        return Share(
+            rank=self.context.rank,
+            data_parallel_size=self.trial.data_parallel_size,
+            local_batch_size=self.trial.local_batch_size,
+            gradient_accumulation_steps=self.trial.gradient_accumulation_steps,
+        )
+
     def _load_data(self) -> None:
-        trial = self._trial
-        self._context.progress(0)
-        self._training_data = self._workload.training_data()
+        trial = self.trial
+        self.context.progress(0)
+        self._training_data = self.workload.training_data()
         self._held_out_data = (
-            self._workload.held_out_data()
+            self.workload.held_out_data()
             if trial.kind is not TrialKind.THROUGHPUT
             else None
         )
@@ -93,17 +116,12 @@ class TrainingEngine:
             global_batch_size=trial.global_batch_size,
             seed=trial.seed,
         )
-        self._share = Share(
-            rank=self._context.rank,
-            data_parallel_size=trial.data_parallel_size,
-            local_batch_size=trial.local_batch_size,
-            gradient_accumulation_steps=trial.gradient_accumulation_steps,
-        )
+        self._share = self.share()
 
     def _build_model(self) -> None:
-        trial, device = self._trial, self._context.device
-        self._context.progress(0)
-        self._model = self._workload.build_model().to(device)
+        trial, device = self.trial, self.context.device
+        self.context.progress(0)
+        self._model = self.workload.build_model().to(device)
         self._probe = NoiseProbe(
             self._share, enabled=trial.kind is not TrialKind.THROUGHPUT
         )
@@ -113,11 +131,11 @@ class TrainingEngine:
             ),
             on_own_gradients_ready=self._begin_exchange,
         )
-        self._spread = spread(trial.parallelism, self._model, device, observers)
+        self._spread = self.spread(self._model, observers)
         self._exchanging = False
         rate = trial.learning_rate
-        self._rate = rate.value if rate else self._workload.default_learning_rate
-        self._optimizer = self._workload.build_optimizer(self._model, self._rate)
+        self._rate = rate.value if rate else self.workload.default_learning_rate
+        self._optimizer = self.workload.build_optimizer(self._model, self._rate)
         # Groups keep their relation to the trial's rate whatever that becomes.
         self._rate_ratios = [
             group["lr"] / self._rate for group in self._optimizer.param_groups
@@ -132,20 +150,20 @@ class TrainingEngine:
             self._order,
             self._share,
             first_step=step,
-            device=self._context.device,
-            augment=self._workload.augment,
-            num_random=self._workload.num_random,
+            device=self.context.device,
+            augment=self.workload.augment,
+            num_random=self.workload.num_random,
             loader_workers=self._loader_workers,
         )
 
-    def begin(self, step: int) -> None:
+    def begin(self, step: int, num_steps: int) -> None:
         """Get ready for a series of steps; all ranks are here, no clock runs."""
         self._model.train()
 
     def step(self, step: int) -> None:
         """Take one optimiser step, marking its phases on the clock."""
-        num_micro_steps = self._trial.gradient_accumulation_steps
-        loss = torch.zeros((), device=self._context.device)
+        num_micro_steps = self.trial.gradient_accumulation_steps
+        loss = torch.zeros((), device=self.context.device)
         self._probe.begin_step(step)
         for micro_step in range(num_micro_steps):
             batch = next(self._batches)
@@ -166,8 +184,8 @@ class TrainingEngine:
 
     def _backward(self, batch: feed.Batch) -> torch.Tensor:
         with self._autocast():
-            loss = self._workload.loss(self._spread.model, batch)
-        loss = loss / self._trial.gradient_accumulation_steps
+            loss = self.workload.loss(self._spread.model, batch)
+        loss = loss / self.trial.gradient_accumulation_steps
         self._spread.watch(loss)
         self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
@@ -189,16 +207,16 @@ class TrainingEngine:
         self._optimizer.zero_grad(set_to_none=True)
 
     def _rate_at(self, step: int) -> float:
-        factor = self._workload.learning_rate_factor(step / self._num_planned_steps)
-        if self._trial.learning_rate is None:
+        factor = self.workload.learning_rate_factor(step / self._num_planned_steps)
+        if self.trial.learning_rate is None:
             return self._rate * factor
-        samples = (step + 1) * self._trial.global_batch_size
-        return learning_rate_at(self._trial.learning_rate, samples) * factor
+        samples = (step + 1) * self.trial.global_batch_size
+        return learning_rate_at(self.trial.learning_rate, samples) * factor
 
     def _autocast(self) -> AbstractContextManager[Any]:
         if self._autocast_dtype is None:
             return nullcontext()
-        return torch.autocast(self._context.device.type, self._autocast_dtype)
+        return torch.autocast(self.context.device.type, self._autocast_dtype)
 
     def drain_losses(self) -> list[float]:
         """Return this rank's training losses since the last call, one per step."""
@@ -212,25 +230,25 @@ class TrainingEngine:
         """Return held-out metrics on rank 0, {} elsewhere; all ranks take part."""
         if self._held_out_data is None:
             raise SpecError(
-                f"Workload {self._trial.workload} has no held-out data, so a "
-                f"{self._trial.kind} trial cannot evaluate it. Return a data set from "
+                f"Workload {self.trial.workload} has no held-out data, so a "
+                f"{self.trial.kind} trial cannot evaluate it. Return a data set from "
                 "held_out_data() or measure throughput."
             )
         evaluation.share_buffers(self._model)
         self._model.eval()
         batches = feed.held_out_batches(
             self._held_out_data,
-            rank=self._context.rank,
-            world_size=self._context.world_size,
-            batch_size=max(self._trial.local_batch_size, MIN_EVALUATION_BATCH),
-            device=self._context.device,
+            rank=self.context.rank,
+            world_size=self.context.world_size,
+            batch_size=max(self.trial.local_batch_size, MIN_EVALUATION_BATCH),
+            device=self.context.device,
         )
         with self._autocast():
             return evaluation.evaluate(
-                self._context,
+                self.context,
                 step,
                 batches,
-                lambda batch: self._workload.evaluate(self._model, batch),
+                lambda batch: self.workload.evaluate(self._model, batch),
             )
 
     def state(self) -> tuple[dict[str, Any], Any]:
@@ -253,8 +271,8 @@ class TrainingEngine:
     def description(self) -> dict[str, Any]:
         """Return the columns that are known without measuring."""
         return describe(
-            self._workload,
-            self._trial,
+            self.workload,
+            self.trial,
             self._model,
             self._optimizer,
             self._training_data,
@@ -266,20 +284,20 @@ class TrainingEngine:
 
     def gradient_noise_scale(self) -> float | None:
         """Return the gradient noise scale on rank 0; all ranks take part."""
-        return self._probe.value(self._context)
+        return self._probe.value(self.context)
 
     def peak_memory_bytes(self) -> int | None:
         """Return the most memory torch held on the device, None on CPU."""
-        if self._context.device.type == "cpu":
+        if self.context.device.type == "cpu":
             return None
-        return torch.cuda.max_memory_allocated(self._context.device)
+        return torch.cuda.max_memory_allocated(self.context.device)
 
     def device_memory_bytes(self) -> int | None:
         """Return what torch holds on the device and what is free, None on CPU.
 
         That is less than the device has: CUDA and NCCL take their own.
         """
-        device = self._context.device
+        device = self.context.device
         if device.type == "cpu":
             return None
         free_bytes, _ = torch.cuda.mem_get_info(device)

@@ -10,12 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import Dataset
 
-from scalelab.experiment.trial import Trial
-from scalelab.training.context import RankContext
-from scalelab.training.engines.base import Engine
-from scalelab.training.engines.training import TrainingEngine
 from scalelab.training.feed import Batch
-from scalelab.training.probes.meter import StepClock
 
 
 class Workload:
@@ -38,6 +33,8 @@ class Workload:
         :meth:`learning_rate_factor` does.
     num_random
         Random numbers per sample that :meth:`augment` gets; 0: it is not called.
+    engine
+        Path, ``module:attribute``, of an engine of its own; None: the strategy's.
 
     Examples
     --------
@@ -69,6 +66,7 @@ class Workload:
     num_random: int = 0
     schedule: str = "constant"
     emulated: ClassVar[bool] = False
+    engine: ClassVar[str | None] = None
 
     def build_model(self) -> nn.Module:
         """Return a new model on the CPU; torch is seeded alike on every rank."""
@@ -141,14 +139,3 @@ class Workload:
             a sample whichever rank it is on.
         """
         return batch
-
-    def engine(
-        self,
-        trial: Trial,
-        context: RankContext,
-        clock: StepClock,
-        *,
-        loader_workers: int = 0,
-    ) -> Engine:
-        """Return what computes this workload's steps; few workloads change it."""
-        return TrainingEngine(self, trial, context, clock, loader_workers)

@@ -21,7 +21,6 @@ import torch.distributed as dist
 from scalelab.errors import SpecError
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.training.context import RankContext
-from scalelab.training.engines.base import Engine
 from scalelab.training.probes.meter import Phase, StepClock
 from scalelab.training.step_plan import TrainingPlan
 from scalelab.training.workloads.base import Workload
@@ -57,6 +56,7 @@ imbalance, noise
     """
 
     emulated = True
+    engine = f"{__name__}:EmulationEngine"
     dataset_name = "none"
 
     def __init__(
@@ -117,17 +117,6 @@ imbalance, noise
         """Return what a local batch needs of a device."""
         return self.memory_fixed_bytes + local_batch_size * self.memory_per_sample_bytes
 
-    def engine(
-        self,
-        trial: Trial,
-        context: RankContext,
-        clock: StepClock,
-        *,
-        loader_workers: int = 0,
-    ) -> Engine:
-        """Return what waits in place of computing."""
-        return EmulationEngine(self, trial, context, clock)
-
 
 class EmulationEngine:
     """Waits for declared times.
@@ -136,8 +125,8 @@ class EmulationEngine:
     ----------
     workload
         The declared machine.
-    trial, context, clock
-        As for training.
+    trial, context, clock, loader_workers
+        As for training; there is nothing to load.
 
     Raises
     ------
@@ -146,7 +135,12 @@ class EmulationEngine:
     """
 
     def __init__(
-        self, workload: Emulated, trial: Trial, context: RankContext, clock: StepClock
+        self,
+        workload: Emulated,
+        trial: Trial,
+        context: RankContext,
+        clock: StepClock,
+        loader_workers: int = 0,
     ) -> None:
         self._workload = workload
         self._trial = trial
@@ -187,7 +181,7 @@ class EmulationEngine:
         position = self._context.rank / (self._context.world_size - 1)
         return 1.0 + self._workload.machine.imbalance * position
 
-    def begin(self, step: int) -> None:
+    def begin(self, step: int, num_steps: int) -> None:
         """Start all ranks at one moment, however late each hears of it.
 
         The waits of the measured steps add up to the declared times: what the series

@@ -21,6 +21,7 @@ from scalelab.errors import SpecError
 from scalelab.experiment.program import BUILT_IN_WORKLOADS
 from scalelab.experiment.trial import TrialKind
 from scalelab.experiment.workload_names import RANK_PARAMETERS, WorkloadNames
+from scalelab.kinds.strategies import STRATEGIES
 from scalelab.training.workloads.registry import find_workload, names_of
 
 if TYPE_CHECKING:
@@ -54,6 +55,9 @@ def check_workload(asked: Experiment, site: Site) -> None:
     if names is None:
         return
     axes = {axis: values[0] for axis, values in asked.options.items()}
+    for strategy in asked.parallelism:
+        for axis in STRATEGIES[strategy].options:
+            axes.pop(axis, None)
     given = {**asked.workload.parameters, **axes}
     names.check_parameters(
         name, {key: given[key] for key in given if key not in RANK_PARAMETERS}

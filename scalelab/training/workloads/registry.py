@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from scalelab.errors import SpecError
 from scalelab.experiment.program import Program, WorkloadProgram
 from scalelab.experiment.workload_names import CLASSIFIER_METRICS, WorkloadNames
+from scalelab.kinds.strategies import STRATEGIES
 
 if TYPE_CHECKING:
     from scalelab.training.workloads.base import Workload
@@ -26,10 +27,17 @@ _PRELOADED: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def preload_modules(program: Program) -> tuple[str, ...]:
+def preload_modules(program: Program, parallelism: Iterable[str]) -> tuple[str, ...]:
     """Return the modules the fork server imports before it forks ranks.
 
     A user's own module is not among them: it belongs to one version of the user's code.
+
+    Parameters
+    ----------
+    program
+        What the trials run.
+    parallelism
+        Names of the strategies that they run with.
     """
     if not isinstance(program, WorkloadProgram):
         return ()
@@ -37,6 +45,8 @@ def preload_modules(program: Program) -> tuple[str, ...]:
     if program.name != "emulated":
         # The first optimiser of a process imports it, which takes about a second.
         modules.append("torch._dynamo")
+        engines = [STRATEGIES[name].engine for name in parallelism]
+        modules += [engine.partition(":")[0] for engine in engines]
     if program.name in BUILT_IN:
         modules.append(BUILT_IN[program.name].partition(":")[0])
     return (*modules, *_PRELOADED.get(program.name, ()))
@@ -108,10 +118,7 @@ def names_of(workload: type[Workload]) -> WorkloadNames:
 
     declared = inspect.signature(workload).parameters.values()
     named = [p for p in declared if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    is_classifier = (workload.evaluate, workload.engine) == (
-        Workload.evaluate,
-        Workload.engine,
-    )
+    is_classifier = workload.evaluate is Workload.evaluate and workload.engine is None
     return WorkloadNames(
         parameters=tuple(p.name for p in named),
         required=tuple(p.name for p in named if p.default is p.empty),

@@ -190,7 +190,13 @@ def test_the_site_decides_where_nodes_come_from(
 ) -> None:
     def made(**site: object):
         found = site_of({**SLURM, **site})
-        return cluster_of(found, run=tmp_path / "vit", max_nodes=5, program=DIGITS)
+        return cluster_of(
+            found,
+            run=tmp_path / "vit",
+            max_nodes=5,
+            program=DIGITS,
+            parallelism=["ddp"],
+        )
 
     assert isinstance(made(), BatchNodes)
     assert made().expected_devices == {None: (2,) * 5}
@@ -202,7 +208,10 @@ def test_the_site_decides_where_nodes_come_from(
     assert held.expected_devices == {None: (2,) * 4}
     local = site_of({"device_type": "cpu", "gpus_per_node": 1})
     assert isinstance(
-        cluster_of(local, run=tmp_path, max_nodes=1, program=DIGITS), LocalNodes
+        cluster_of(
+            local, run=tmp_path, max_nodes=1, program=DIGITS, parallelism=["ddp"]
+        ),
+        LocalNodes,
     )
 
 

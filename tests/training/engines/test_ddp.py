@@ -5,7 +5,7 @@ import torch
 from gang import run_in_contexts
 from torch import nn
 
-from scalelab.training.engines.registry import spread
+from scalelab.training.engines.ddp import DdpModel
 from scalelab.training.engines.spread import Observers
 from scalelab.training.order import Share
 from scalelab.training.probes.noise_probe import NoiseProbe
@@ -19,7 +19,7 @@ def two_passes(context):
         on_own_gradients_ready=lambda: events.append("ready"),
     )
     model = nn.Linear(2, 1, bias=False)
-    spread_model = spread("ddp", model, context.device, observers)
+    spread_model = DdpModel(model, context.device, observers)
     inputs = torch.tensor([[1.0, 2.0]]) * (context.rank + 1)
     with spread_model.no_sync():
         loss = spread_model.model(inputs).sum()
@@ -59,7 +59,7 @@ def phases_of_a_pass(context):
     observers = Observers(on_own_gradients_ready=lambda: marks.append(clock()))
     clock = time.perf_counter
     model = nn.Linear(2, 1)
-    spread_model = spread("ddp", model, context.device, observers)
+    spread_model = DdpModel(model, context.device, observers)
     inputs = torch.ones(1, 2)
     for _ in range(2):
         loss = spread_model.model(inputs).sum()
@@ -100,7 +100,7 @@ def probe_noise(context, accumulation):
         on_own_gradients=probe.observe_bucket, on_own_gradients_ready=lambda: None
     )
     model = nn.Linear(1, 1, bias=False)
-    spread_model = spread("ddp", model, context.device, observers)
+    spread_model = DdpModel(model, context.device, observers)
     probe.begin_step(0)
     for micro_step in range(accumulation):
         sample = 1.0 + micro_step * context.world_size + context.rank

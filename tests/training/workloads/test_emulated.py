@@ -179,9 +179,9 @@ def test_what_a_series_lasted_too_long_is_taken_off_the_next(monkeypatch):
     trial = throughput_trial("emulated", measurement=MEASUREMENT)
     context = SimpleNamespace(world_size=1, rank=0, is_first=True, agree=list)
     workload = emulated.Emulated(sample_time_s=0.001, fixed_time_s=0.1)
-    engine = workload.engine(trial, context, clock)
+    engine = emulated.EmulationEngine(workload, trial, context, clock)
     for first, num_steps in ((0, 2), (2, 5), (7, 5), (12, 5), (17, 5)):
-        engine.begin(first)
+        engine.begin(first, num_steps)
         clock.started = clock.now
         for step in range(first, first + num_steps):
             engine.step(step)

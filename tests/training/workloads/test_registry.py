@@ -91,12 +91,13 @@ def test_workload_without_a_method_says_so():
 
 
 def test_preloaded_modules_fit_the_program():
-    digits = preload_modules(WorkloadProgram(name="digits_mlp"))
+    digits = preload_modules(WorkloadProgram(name="digits_mlp"), ["ddp"])
     assert digits[0] == "scalelab.training.rank"
     assert {"sklearn.datasets", "torch._dynamo"} < set(digits)
-    own = preload_modules(WorkloadProgram(name="mine:Job"))
-    assert own == ("scalelab.training.rank", "torch._dynamo")
-    emulated = preload_modules(WorkloadProgram(name="emulated"))
+    own = preload_modules(WorkloadProgram(name="mine:Job"), ["ddp"])
+    ddp = "scalelab.training.engines.ddp"
+    assert own == ("scalelab.training.rank", "torch._dynamo", ddp)
+    emulated = preload_modules(WorkloadProgram(name="emulated"), ["ddp"])
     assert "torch._dynamo" not in emulated
     command = CommandProgram(
         command="true",
@@ -105,7 +106,7 @@ def test_preloaded_modules_fit_the_program():
         metrics=MetricsSource(),
         code_directory=".",
     )
-    assert preload_modules(command) == ()
+    assert preload_modules(command, ["megatron"]) == ()
 
 
 def test_driver_side_modules_do_not_import_torch():
