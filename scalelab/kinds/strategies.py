@@ -67,8 +67,8 @@ class Strategy:
         Samples to a target do not depend on who computed them, so that time to target
         is samples needed times time per sample.
     shards_state
-        Parameters, gradients or optimiser state are spread over the data-parallel
-        ranks, so that more of them leave each more memory.
+        Parameters, gradients or optimiser state are spread over the ranks, so that more
+        of them leave each more memory.
     """
 
     name: str

@@ -12,6 +12,7 @@ import pandas as pd
 
 from scalelab.errors import SpecError
 from scalelab.inputs.document import Scalar
+from scalelab.kinds.strategies import Strategy, strategy_of
 from scalelab.records.columns import OPTION_PREFIX
 
 CONFIGURATION = (
@@ -19,6 +20,7 @@ CONFIGURATION = (
     "num_nodes",
     "local_batch_size",
     "gradient_accumulation_steps",
+    "data_parallel_size",
 )
 """Columns along which a step-time curve is fitted."""
 
@@ -173,13 +175,15 @@ def configurations(frame: pd.DataFrame) -> pd.DataFrame:
         Has at least ``world_size`` and one of ``local_batch_size`` and
         ``global_batch_size``. Where ``num_nodes`` is missing, it follows from
         ``gpus_per_node``, else it is 1; where ``gradient_accumulation_steps`` is
-        missing, it is 1.
+        missing, it is 1. Where ``data_parallel_size`` is missing, it is the world
+        size, or less if the batch sizes say so.
 
     Returns
     -------
     DataFrame
         Float columns ``world_size``, ``num_nodes``, ``local_batch_size``,
-        ``gradient_accumulation_steps``, ``global_batch_size``, indexed like ``frame``.
+        ``gradient_accumulation_steps``, ``data_parallel_size``, ``global_batch_size``,
+        indexed like ``frame``.
 
     Raises
     ------
@@ -204,14 +208,19 @@ def configurations(frame: pd.DataFrame) -> pd.DataFrame:
     accumulation = np.where(np.isfinite(accumulation), accumulation, 1.0)
     local, total = (numbers(frame, name) for name in batches)
     with np.errstate(divide="ignore", invalid="ignore"):
-        implied = total / (world * accumulation)
+        parallel = total / (local * accumulation)
+        parallel = np.where(parallel < world * (1 - 1e-9), parallel, world)
+        given = numbers(frame, "data_parallel_size")
+        parallel = np.where(np.isfinite(given), given, parallel)
+        implied = total / (parallel * accumulation)
         local = np.where(np.isfinite(local), local, implied)
-        total = local * world * accumulation
+        total = local * parallel * accumulation
     values = {
         "world_size": world,
         "num_nodes": nodes,
         "local_batch_size": local,
         "gradient_accumulation_steps": accumulation,
+        "data_parallel_size": parallel,
         "global_batch_size": total,
     }
     return pd.DataFrame(values, index=frame.index)
@@ -256,6 +265,11 @@ def step_time_rows(observations: pd.DataFrame) -> FitRows:
         completed=frame,
         reasons=pd.Series(reasons, index=frame.index, dtype=object),
     )
+
+
+def strategies(frame: pd.DataFrame) -> list[Strategy]:
+    """Return the strategy of each row; see :func:`~.strategies.strategy_of`."""
+    return [strategy_of(name) for name in cells(frame, "parallelism")]
 
 
 def cells(frame: pd.DataFrame, name: str) -> Sequence[object]:

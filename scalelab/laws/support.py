@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Self
 
 import numpy as np
+import pandas as pd
 
 from scalelab.laws.step_time.physics import Configurations
 
@@ -31,6 +33,7 @@ class Gap:
     world_size: int
     num_nodes: int
     local_batch_size: int
+    data_parallel_size: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,10 +47,23 @@ class Coverage:
     informed
         Parameters that other curves of the same machine determine: no gap is reported
         for these.
+    devices_per_replica
+        Devices that see the same samples, usually.
     """
 
     at: Configurations
     informed: frozenset[str]
+    devices_per_replica: float = 1.0
+
+    @classmethod
+    def of(cls, frame: pd.DataFrame, informed: frozenset[str]) -> Self:
+        """Read the range off the rows of one curve, see :func:`step_time_rows`."""
+        replicas = frame["world_size"] / frame["data_parallel_size"]
+        return cls(
+            at=Configurations.of(frame),
+            informed=informed,
+            devices_per_replica=float(replicas.median()),
+        )
 
     def sizes(self, *, across_nodes: bool) -> np.ndarray:
         """Return measured world sizes above 1, on one node or on several, sorted."""
@@ -76,7 +92,28 @@ class Coverage:
         return tuple(gap for gap in self.gaps() if open_at[gap.parameters[0]].any())
 
     def _batch(self) -> int:
-        return max(1, round(float(np.median(self.at.samples))))
+        samples = float(np.median(self.at.samples))
+        return max(1, round(samples * self.devices_per_replica))
+
+    def _gap(
+        self,
+        names: tuple[str, ...],
+        why: str,
+        remedy: str,
+        place: tuple[int, int],
+        local_batch_size: int,
+    ) -> Gap:
+        """Return a gap that a trial on these devices and nodes would close."""
+        devices, nodes = place
+        return Gap(
+            parameters=names,
+            why=why,
+            remedy=remedy,
+            world_size=devices,
+            num_nodes=nodes,
+            local_batch_size=local_batch_size,
+            data_parallel_size=max(1, round(devices / self.devices_per_replica)),
+        )
 
     def _devices_on_node(self) -> int:
         return int(np.max(np.ceil(self.at.world_size / self.at.num_nodes)))
@@ -89,13 +126,12 @@ class Coverage:
         measured = self.at.num_nodes[self.at.num_nodes > 1]
         nodes = 2 if not len(measured) or measured.min() > 2 else 4
         seen = f"only {int(sizes[0])} devices" if len(sizes) else "no devices"
-        return Gap(
-            parameters=("inter_node_latency", "inter_node_transfer"),
-            why=f"{seen} were measured on more than one node",
-            remedy=f"Measure {nodes} nodes x {per_node}.",
-            world_size=nodes * per_node,
-            num_nodes=nodes,
-            local_batch_size=self._batch(),
+        return self._gap(
+            ("inter_node_latency", "inter_node_transfer"),
+            f"{seen} were measured on more than one node",
+            f"Measure {nodes} nodes x {per_node}.",
+            (nodes * per_node, nodes),
+            self._batch(),
         )
 
     def _intra_gap(self) -> Gap | None:
@@ -106,13 +142,12 @@ class Coverage:
         seen = "no more than one device was"
         if len(sizes):
             seen = f"only {int(sizes[0])} devices were"
-        return Gap(
-            parameters=("intra_node_latency", "intra_node_transfer"),
-            why=f"within a node {seen} measured",
-            remedy=f"Measure 1 node x {devices}.",
-            world_size=devices,
-            num_nodes=1,
-            local_batch_size=self._batch(),
+        return self._gap(
+            ("intra_node_latency", "intra_node_transfer"),
+            f"within a node {seen} measured",
+            f"Measure 1 node x {devices}.",
+            (devices, 1),
+            self._batch(),
         )
 
     def _compute_gap(self) -> Gap | None:
@@ -122,13 +157,12 @@ class Coverage:
         other = batch // 2 if batch > 1 else 2
         size = int(self.at.world_size.min())
         nodes = int(self.at.num_nodes[self.at.world_size == size].min())
-        return Gap(
-            parameters=("compute_fixed", "compute_per_sample"),
-            why=f"only the local batch {batch} was measured",
-            remedy=f"Measure local batch {other} on {size} device(s).",
-            world_size=size,
-            num_nodes=nodes,
-            local_batch_size=other,
+        return self._gap(
+            ("compute_fixed", "compute_per_sample"),
+            f"only the local batch {batch} was measured",
+            f"Measure local batch {other} on {size} device(s).",
+            (size, nodes),
+            other,
         )
 
     def support(self, query: Configurations) -> np.ndarray:

@@ -35,7 +35,13 @@ from scalelab.recommend.prediction.outlook import (
     outlook_rows,
 )
 from scalelab.recommend.prediction.workload_samples import SampleNeed
-from scalelab.recommend.question.candidates import BatchRule, candidates, places
+from scalelab.recommend.question.candidates import (
+    BatchRule,
+    candidates,
+    places,
+    replica_size,
+    why_unshared,
+)
 from scalelab.recommend.question.history import History, LawWithTransfer
 from scalelab.recommend.question.memory_room import MemoryRoom
 from scalelab.recommend.question.objective import Choice, Constraints, choose
@@ -327,12 +333,17 @@ def _not_considered(
     evidence: _Evidence, wanted: Sequence[int], answered: Set[int]
 ) -> Iterator[str]:
     """Say which of the wanted world sizes have no row, and why."""
+    if evidence.is_few:
+        return
     missing = [size for size in wanted if size not in answered]
-    if not missing or evidence.is_few:
+    yield from why_unshared(evidence.rows.curves.values(), missing)
+    replica = replica_size(evidence.rows.frame) or 1
+    missing = [size for size in missing if size % replica == 0]
+    if not missing:
         return
     devices = f"{', '.join(map(str, missing))} {evidence.subject.device_word}s"
     batches = evidence.rule.fixed
-    if batches and all(batch % size for batch in batches for size in missing):
+    if batches and not any(evidence.rule.splits(int(n / replica)) for n in missing):
         listed = " or ".join(map(str, batches))
         yield (
             f"Not considered: {devices}; global batch {listed} cannot be shared evenly."

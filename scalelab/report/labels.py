@@ -13,7 +13,11 @@ from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.records.columns import OPTION_PREFIX
 
 ALLOCATION = ("world_size", "num_nodes")
-BATCH = ("local_batch_size", "gradient_accumulation_steps")
+BATCH = (
+    "local_batch_size",
+    "gradient_accumulation_steps",
+    "data_parallel_size",
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,7 +80,7 @@ def scaling_mode(batches: pd.DataFrame, device_word: str) -> str:
     ----------
     batches : DataFrame
         Columns ``world_size``, ``local_batch_size``, ``gradient_accumulation_steps``,
-        ``global_batch_size``.
+        ``data_parallel_size``, ``global_batch_size``.
 
     Returns
     -------
@@ -85,7 +89,8 @@ def scaling_mode(batches: pd.DataFrame, device_word: str) -> str:
         without rows.
 
     >>> rows = {"world_size": [1, 2], "local_batch_size": [64, 32]}
-    >>> rows |= {"gradient_accumulation_steps": 1, "global_batch_size": 64}
+    >>> rows |= {"gradient_accumulation_steps": 1, "data_parallel_size": [1, 2]}
+    >>> rows |= {"global_batch_size": 64}
     >>> scaling_mode(pd.DataFrame(rows), "GPU")
     'strong scaling: global batch 64 at every count'
     """
@@ -96,11 +101,17 @@ def scaling_mode(batches: pd.DataFrame, device_word: str) -> str:
         return f"one count only: {counted(batches['world_size'].iloc[0], device_word)}"
     if len(totals) == 1:
         return f"strong scaling: global batch {number(totals[0])} at every count"
-    shares = batches["local_batch_size"] * batches["gradient_accumulation_steps"]
+    shares = samples_per_device(batches)
     if shares.nunique() == 1:
         share = f"{number(shares.iloc[0])} samples per {device_word} and step"
         return f"weak scaling: {share} at every count"
     return "neither strong nor weak scaling: the best batch at each count"
+
+
+def samples_per_device(batches: pd.DataFrame) -> pd.Series:
+    """Return the samples per device and step; devices of one replica share them."""
+    per_rank = batches["local_batch_size"] * batches["gradient_accumulation_steps"]
+    return per_rank * (batches["data_parallel_size"] / batches["world_size"])
 
 
 def label(
@@ -184,6 +195,7 @@ def _plan_batches(recommendation: Recommendation) -> pd.DataFrame:
             "world_size": row.world_size,
             "local_batch_size": row.batch.local_batch_size,
             "gradient_accumulation_steps": row.batch.gradient_accumulation_steps,
+            "data_parallel_size": row.batch.data_parallel_size,
             "global_batch_size": row.batch.global_batch_size,
         }
         for row in recommendation.rows

@@ -11,7 +11,13 @@ from scalelab.inputs.document import Scalar
 from scalelab.laws.rows import CurveKey, FitRows, Observed, prepared, split_curves
 from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
 from scalelab.records.columns import OPTION_PREFIX
-from scalelab.report.labels import ALLOCATION, BATCH, Labels, label
+from scalelab.report.labels import (
+    ALLOCATION,
+    BATCH,
+    Labels,
+    label,
+    samples_per_device,
+)
 
 _EXTRA_COLUMNS = (
     "step_time_lo_s",
@@ -116,7 +122,7 @@ def _widest(
 
 def _planned_by_coverage(rows: pd.DataFrame) -> pd.DataFrame:
     """Mark the batch, global or per device, that was measured at most counts."""
-    per_device = rows["local_batch_size"] * rows["gradient_accumulation_steps"]
+    per_device = samples_per_device(rows)
     best = pd.Series(False, index=rows.index)
     best_counts = 0
     for held_fixed in (rows["global_batch_size"], per_device):
@@ -183,4 +189,5 @@ def _is_configured_as(rows: pd.DataFrame, row: OutlookRow) -> pd.Series:
         & (rows["num_nodes"] == row.num_nodes)
         & (rows["local_batch_size"] == row.batch.local_batch_size)
         & (rows["gradient_accumulation_steps"] == row.batch.gradient_accumulation_steps)
+        & (rows["data_parallel_size"] == row.batch.data_parallel_size)
     )

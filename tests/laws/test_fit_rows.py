@@ -30,6 +30,22 @@ def test_the_local_batch_follows_from_the_global_batch():
     assert configurations(frame)["local_batch_size"].tolist() == [32, 64]
 
 
+def test_the_global_batch_counts_the_ranks_that_see_different_samples():
+    frame = pd.DataFrame(
+        {
+            "world_size": [8, 8, 8, 8],
+            "local_batch_size": [32, 32, 32, None],
+            "data_parallel_size": [2, None, None, 4],
+            "global_batch_size": [64, 64, 512, 256],
+            "gradient_accumulation_steps": [1, 1, 2, 1],
+        }
+    )
+    found = configurations(frame)
+    assert found["data_parallel_size"].tolist() == [2, 2, 8, 4]
+    assert found["global_batch_size"].tolist() == [64, 64, 512, 256]
+    assert found["local_batch_size"].tolist() == [32, 32, 32, 64]
+
+
 def test_a_table_without_the_needed_columns_is_refused():
     with pytest.raises(SpecError, match=r"columns \['batch', 'gpus'\]"):
         configurations(pd.DataFrame({"gpus": [1], "batch": [2]}))

@@ -127,6 +127,7 @@ def test_of_equal_batches_the_fastest_arithmetic_is_the_plan() -> None:
 def test_other_modes_are_named(rows: list[tuple[int, int, int]], mode: str) -> None:
     columns = ["world_size", "local_batch_size", "global_batch_size"]
     batches = pd.DataFrame(rows, columns=columns).assign(gradient_accumulation_steps=1)
+    batches["data_parallel_size"] = batches["world_size"]
     assert scaling_mode(batches, "GPU") == mode
 
 

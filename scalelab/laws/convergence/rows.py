@@ -9,12 +9,17 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from scalelab.laws.rows import CurveKey, cells, group_rows, invalid_reasons, numbers
+from scalelab.laws.rows import (
+    CurveKey,
+    cells,
+    group_rows,
+    invalid_reasons,
+    numbers,
+    strategies,
+)
 
 WORKERS = "workers"
 """Key of the curves whose convergence depends on the number of workers."""
-STALE = ("local_sgd", "parameter_server")
-"""Parallelisms whose ranks learn from stale weights: samples depend on the ranks."""
 _COLUMNS = (
     "workload",
     "dataset",
@@ -66,9 +71,7 @@ def split_targets(frame: pd.DataFrame) -> dict[CurveKey, pd.DataFrame]:
 
 def with_workers(frame: pd.DataFrame) -> pd.DataFrame:
     """Add the number of workers where convergence depends on it."""
-    if "parallelism" not in frame.columns:
-        return frame
-    stale = frame["parallelism"].isin(STALE).to_numpy(bool)
+    stale = np.array([not each.is_synchronous for each in strategies(frame)], bool)
     if not stale.any():
         return frame
     ranks = numbers(frame, "data_parallel_size")

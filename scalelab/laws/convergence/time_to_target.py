@@ -27,7 +27,7 @@ from scipy.special import ndtri
 
 from scalelab.errors import FitError, SpecError
 from scalelab.laws.convergence.law import ConvergenceLaw
-from scalelab.laws.convergence.rows import STALE, split_targets, with_workers
+from scalelab.laws.convergence.rows import split_targets, with_workers
 from scalelab.laws.input_checks import checked_configurations
 from scalelab.laws.interval import NUM_DRAWS, SEED, central, check_mass
 from scalelab.laws.rows import (
@@ -38,6 +38,7 @@ from scalelab.laws.rows import (
     invalid_reasons,
     numbers,
     prepared,
+    strategies,
 )
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.support import Support
@@ -337,9 +338,8 @@ def _no_trials() -> pd.DataFrame:
 
 
 def _refuse_stale(observations: pd.DataFrame) -> None:
-    if "parallelism" not in observations.columns:
-        return
-    stale = sorted(set(observations["parallelism"].dropna()) & set(STALE))
+    ways = strategies(observations)
+    stale = sorted({each.name for each in ways if not each.factorises})
     if stale:
         raise FitError(
             f"parallelism={stale[0]} learns from stale weights: samples to target "

@@ -26,9 +26,14 @@ import pandas as pd
 from scalelab.errors import FitError, SpecError
 from scalelab.laws.input_checks import positive, positive_if_given
 from scalelab.laws.memory.peaks import Peaks
-from scalelab.laws.rows import CurveKey, curve_columns, group_rows, numbers
+from scalelab.laws.rows import (
+    CurveKey,
+    curve_columns,
+    group_rows,
+    numbers,
+    strategies,
+)
 
-_REPLICATED = ("ddp", "local_sgd", "parameter_server")
 _ANSWERS = ("completed", "target_not_reached", "out_of_memory")
 _SAFETY = 0.95  # of a device is planned with: allocators fragment memory
 
@@ -219,11 +224,9 @@ def _columns(frame: pd.DataFrame) -> list[str]:
 
 def _shards(frame: pd.DataFrame) -> np.ndarray:
     """Return the number of ranks that shard a model's state; 1 if it is replicated."""
-    if "parallelism" not in frame.columns:
-        return np.ones(len(frame))
-    replicated = frame["parallelism"].fillna("ddp").isin(_REPLICATED).to_numpy(bool)
+    sharded = np.array([each.shards_state for each in strategies(frame)], bool)
     ranks = numbers(frame, "world_size")
-    return np.where(~replicated & (ranks >= 1) & np.isfinite(ranks), ranks, 1.0)
+    return np.where(sharded & (ranks >= 1) & np.isfinite(ranks), ranks, 1.0)
 
 
 def _memory_rows(observations: pd.DataFrame) -> pd.DataFrame:

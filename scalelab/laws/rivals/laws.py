@@ -66,7 +66,7 @@ class RivalCurve:
             if not used
             else float(np.sqrt((residuals**2).sum() / freedom + points.spread**2)),
             points=points,
-            coverage=Coverage(at=Configurations.of(frame), informed=frozenset(NAMES)),
+            coverage=Coverage.of(frame, frozenset(NAMES)),
         )
 
     @property

@@ -56,9 +56,7 @@ class Curve:
         ensemble = Ensemble.fit(points, prior.about(key, points.batch_unit))
         return cls(
             points=points,
-            coverage=Coverage(
-                at=Configurations.of(frame), informed=prior.determined_for(key)
-            ),
+            coverage=Coverage.of(frame, prior.determined_for(key)),
             ensemble=ensemble,
             residual=_residual(points, ensemble),
             gradient_bytes=float(sizes[0]) if len(sizes) == 1 else float("nan"),

@@ -65,7 +65,8 @@ class ExchangeForm(StrEnum):
 class Configurations:
     """Configurations as arrays, each of shape (n_configurations,).
 
-    ``samples`` is the local batch in any unit, e.g. divided by a reference batch.
+    ``samples`` are those that one device computes in a pass, in any unit, e.g. divided
+    by a reference batch: the local batch, shared by the devices that see the same one.
     """
 
     world_size: np.ndarray
@@ -76,10 +77,13 @@ class Configurations:
     @classmethod
     def of(cls, frame: pd.DataFrame, batch_unit: float = 1.0) -> Configurations:
         """Read the completed configuration columns of a frame."""
+        world = frame["world_size"].to_numpy(float)
+        parallel = frame.get("data_parallel_size", frame["world_size"]).to_numpy(float)
+        local = frame["local_batch_size"].to_numpy(float)
         return cls(
-            world_size=frame["world_size"].to_numpy(float),
+            world_size=world,
             num_nodes=frame["num_nodes"].to_numpy(float),
-            samples=frame["local_batch_size"].to_numpy(float) / batch_unit,
+            samples=local * (parallel / world) / batch_unit,
             accumulation=frame["gradient_accumulation_steps"].to_numpy(float),
         )
 

@@ -32,9 +32,8 @@ class Points:
     spread
         Standard deviation of log step time between repeats.
     time_unit_s, batch_unit
-        Typical time of a pass (s) and local batch (samples) of the curve. Laws are
-        fitted in these units, so that a change of the user's units changes no
-        prediction.
+        Typical time of a pass (s) and samples per device of the curve. Laws are fitted
+        in these units, so that a change of the user's units changes no prediction.
     """
 
     at: Configurations
@@ -52,7 +51,8 @@ class Points:
         points = groups.agg(["median", "size"]).reset_index()
         micro = points["median"] - np.log(points["gradient_accumulation_steps"])
         time_unit_s = float(np.exp(micro.median()))
-        batch_unit = float(np.exp(np.log(points["local_batch_size"]).median()))
+        samples = Configurations.of(points).samples
+        batch_unit = float(np.exp(np.median(np.log(samples))))
         return cls(
             at=Configurations.of(points, batch_unit),
             log_time=points["median"].to_numpy(float) - np.log(time_unit_s),

@@ -13,7 +13,6 @@ import pandas as pd
 
 from scalelab.laws.rows import CurveKey, Observed, prepared
 from scalelab.laws.step_time.ensemble import Ensemble
-from scalelab.laws.step_time.physics import Configurations
 from scalelab.laws.step_time.points import Points
 from scalelab.laws.step_time.shape_prior import (
     Evidence,
@@ -248,7 +247,7 @@ def _relative(
 ) -> Relative:
     points = Points.of(frame)
     ensemble = Ensemble.fit(points, priors)
-    coverage = Coverage(at=Configurations.of(frame), informed=frozenset())
+    coverage = Coverage.of(frame, frozenset())
     return Relative(
         key=key,
         batch_unit=points.batch_unit,

@@ -134,7 +134,7 @@ def _closing(
     rule: BatchRule,
 ) -> NextTrial:
     """Return the trial that closes a gap; it is assumed to be the slowest one."""
-    splits = rule.splits(gap.world_size) if rule.fixed else []
+    splits = rule.splits(gap.data_parallel_size) if rule.fixed else []
     local, accumulation = splits[0] if splits else (gap.local_batch_size, 1)
     longest = max(row.step_time_s.value for row in rows)
     return NextTrial(
@@ -142,9 +142,9 @@ def _closing(
         world_size=gap.world_size,
         batch=BatchPlan(
             local_batch_size=local,
-            data_parallel_size=gap.world_size,
+            data_parallel_size=gap.data_parallel_size,
             gradient_accumulation_steps=accumulation,
-            global_batch_size=local * accumulation * gap.world_size,
+            global_batch_size=local * accumulation * gap.data_parallel_size,
         ),
         steps=steps,
         gpu_hours=_hours(gap.world_size, steps, longest, frame),

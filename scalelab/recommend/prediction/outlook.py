@@ -204,7 +204,7 @@ def _interval(draws: np.ndarray, mass: float) -> Interval:
 def _batch(config: Mapping[Any, Any]) -> BatchPlan:
     return BatchPlan(
         local_batch_size=int(config["local_batch_size"]),
-        data_parallel_size=int(config["world_size"]),
+        data_parallel_size=int(config["data_parallel_size"]),
         gradient_accumulation_steps=int(config["gradient_accumulation_steps"]),
         global_batch_size=int(config["global_batch_size"]),
     )

@@ -118,7 +118,7 @@ class SampleNeed:
         ----------
         asked
             Configurations: ``global_batch_size``, ``local_batch_size``,
-            ``world_size``.
+            ``data_parallel_size``.
 
         Returns
         -------
@@ -152,7 +152,7 @@ class SampleNeed:
         known = self.law.curves[key].support(batches) != Support.UNSUPPORTED
         workers = dict(key).get(WORKERS)
         if workers is not None:
-            known = known & (asked["world_size"].to_numpy(float) == workers)
+            known = known & (asked["data_parallel_size"].to_numpy(float) == workers)
         return np.where(known, self.law.sample(key, batches, seen), np.nan)
 
     def within_cap(self, samples: np.ndarray, batch: Sequence[int]) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,16 +58,22 @@ class BatchRule:
             local_batches=tuple(local),
         )
 
-    def splits(self, world_size: int) -> list[tuple[int, int]]:
-        """Return (local batch, accumulation) pairs allowed on this many devices."""
+    def splits(self, data_parallel_size: int) -> list[tuple[int, int]]:
+        """Return the (local batch, accumulation) pairs that are allowed.
+
+        Parameters
+        ----------
+        data_parallel_size
+            Ranks that see different samples.
+        """
         if not self.fixed:
             return [(local, 1) for local in self.local_batches]
         pairs = []
         largest = self.local_batches[-1]
         for total in self.fixed:
-            if total % world_size:
+            if total % data_parallel_size:
                 continue
-            per_rank = total // world_size
+            per_rank = total // data_parallel_size
             fewest = -(-per_rank // largest)
             wanted = {per_rank / local for local in self.local_batches}
             steps = {int(s) for s in wanted if s >= 1 and s == int(s)}
@@ -133,29 +139,83 @@ def candidates(
 
     At a measured allocation these are the measured configurations that the rule allows,
     at any other every allowed split of the batch.
+    No candidate is returned for an allocation whose data-parallel size is unknown.
 
     Returns
     -------
     DataFrame
         The curve's columns and ``world_size``, ``num_nodes``, ``local_batch_size``,
-        ``gradient_accumulation_steps``.
+        ``gradient_accumulation_steps``, ``data_parallel_size``.
     """
     frames = []
     for key, frame in measured.items():
-        rows = []
+        rows: list[tuple[int, ...]] = []
         for place in where:
             own = _measured_at(frame, place, rule)
-            rows += own or [(*place, *split) for split in rule.splits(place[0])]
-        table = pd.DataFrame(rows, columns=list(CONFIGURATION))
+            rows += own or _splits_at(frame, place, rule)
+        table = pd.DataFrame(rows, columns=list(CONFIGURATION), dtype=int)
         frames.append(table.assign(**dict(key)))
     return pd.concat(frames, ignore_index=True)
+
+
+def _splits_at(
+    frame: pd.DataFrame, place: Place, rule: BatchRule
+) -> list[tuple[int, ...]]:
+    parallel = data_parallel_size(frame, place)
+    if parallel is None:
+        return []
+    return [(*place, *split, parallel) for split in rule.splits(parallel)]
+
+
+def data_parallel_size(measured: pd.DataFrame, place: Place) -> int | None:
+    """Return how many ranks see different samples on an allocation; None: unknown.
+
+    What was measured there counts. Elsewhere as many devices see the same samples as
+    wherever it was measured, if that number was the same everywhere.
+    """
+    at = _at(measured, place)
+    replica = replica_size(measured[at] if at.any() else measured)
+    return None if replica is None or place[0] % replica else int(place[0] / replica)
+
+
+def replica_size(measured: pd.DataFrame) -> float | None:
+    """Return how many devices saw the same samples; None: not the same everywhere."""
+    sizes = (measured["world_size"] / measured["data_parallel_size"]).unique()
+    return float(sizes[0]) if len(sizes) == 1 else None
+
+
+def why_unshared(
+    curves: Iterable[pd.DataFrame], wanted: Iterable[int]
+) -> Iterator[str]:
+    """Say where it is unknown which ranks see different samples, and why."""
+    for measured in curves:
+        replica = replica_size(measured)
+        if replica is not None:
+            if uneven := [str(size) for size in wanted if size % replica]:
+                yield (
+                    f"Not considered: {', '.join(uneven)} devices. As measured, "
+                    f"{replica:g} devices each compute the same samples, and that does "
+                    "not divide them."
+                )
+            continue
+        sizes = measured[["data_parallel_size", "world_size"]].drop_duplicates()
+        pairs = sizes.astype(int).sort_values(["world_size", "data_parallel_size"])
+        shares = ", ".join(f"{some} of {world}" for some, world in pairs.to_numpy())
+        yield (
+            "Not considered: allocations that were not measured. How many of their "
+            f"ranks would see different samples cannot be told, since it was {shares}. "
+            "Measure an allocation to have it considered."
+        )
+
+
+def _at(measured: pd.DataFrame, place: Place) -> pd.Series:
+    return (measured["world_size"] == place[0]) & (measured["num_nodes"] == place[1])
 
 
 def _measured_at(
     frame: pd.DataFrame, place: Place, rule: BatchRule
 ) -> list[tuple[int, ...]]:
-    at = (frame["world_size"] == place[0]) & (frame["num_nodes"] == place[1])
-    rows = frame[at]
+    rows = frame[_at(frame, place)]
     if rule.fixed:
         rows = rows[rows["global_batch_size"].round().isin(rule.fixed)]
     distinct = rows[list(CONFIGURATION)].drop_duplicates()

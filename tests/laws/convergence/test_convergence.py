@@ -2,6 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from stopped_runs import stopped
+from toy_strategies import STALE, register
 
 from scalelab.errors import FitError, NotIdentifiableError, SpecError
 from scalelab.laws.convergence.law import ConvergenceLaw
@@ -329,17 +330,18 @@ def test_missing_columns_are_missing_knowledge(rng):
     assert ConvergenceLaw.fit(frame).predict(asked(300))["samples_hi"].notna().all()
 
 
-def test_stale_workers_have_curves_of_their_own(rng):
+def test_stale_workers_have_curves_of_their_own(rng, monkeypatch):
+    register(monkeypatch, STALE)
     frame = pd.concat(
         [
-            trials(rng, parallelism="local_sgd", data_parallel_size=2),
-            trials(rng, parallelism="local_sgd", data_parallel_size=8),
+            trials(rng, parallelism="stale", data_parallel_size=2),
+            trials(rng, parallelism="stale", data_parallel_size=8),
         ]
     )
     frame["samples_to_target"] *= np.where(frame["data_parallel_size"] == 8, 1.5, 1)
     law = ConvergenceLaw.fit(frame)
     answer = law.predict(
-        asked(256, 256, parallelism="local_sgd", data_parallel_size=[2, 8])
+        asked(256, 256, parallelism="stale", data_parallel_size=[2, 8])
     )
     two, eight = answer["samples_to_target"]
     assert eight / two == pytest.approx(1.5, rel=0.1)

@@ -1,6 +1,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from toy_strategies import STALE, register
 
 from scalelab.errors import FitError, NotIdentifiableError, SpecError
 from scalelab.laws.convergence.time_to_target import (
@@ -162,9 +163,10 @@ def test_an_end_to_end_trial_that_cannot_be_judged_judges_nothing(rng):
     assert law.factorisation.trials.empty
 
 
-def test_stale_weights_do_not_factorise(rng):
-    with pytest.raises(FitError, match="parallelism=local_sgd learns from stale"):
-        TimeToTargetLaw.fit(sweep(rng).assign(parallelism="local_sgd"), LAW)
+def test_stale_weights_do_not_factorise(rng, monkeypatch):
+    register(monkeypatch, STALE)
+    with pytest.raises(FitError, match="parallelism=stale learns from stale"):
+        TimeToTargetLaw.fit(sweep(rng).assign(parallelism="stale"), LAW)
 
 
 def test_an_interval_has_a_mass_below_one(rng):
@@ -183,11 +185,12 @@ def test_few_trials_correct_less_than_many():
     assert many.log_bias_deviation < few.log_bias_deviation
 
 
-def test_only_end_to_end_trials_measure_the_factorisation(rng):
+def test_only_end_to_end_trials_measure_the_factorisation(rng, monkeypatch):
+    register(monkeypatch, STALE)
     assert measured_factorisation(sweep(rng), LAW) is None
     assert measured_factorisation(sweep(rng).drop(columns="kind"), LAW) is None
     told = measured_factorisation(sweep(rng, [(4, 128)], factor=1.2), LAW)
     assert told is not None
     assert told.log_bias > 0
-    stale = sweep(rng, [(4, 128)]).assign(parallelism="local_sgd")
+    stale = sweep(rng, [(4, 128)]).assign(parallelism="stale")
     assert measured_factorisation(stale, LAW) is None
