@@ -1,0 +1,202 @@
+from collections.abc import Mapping
+from dataclasses import FrozenInstanceError, replace
+
+import pytest
+from toy_strategies import PAIRS, STALE, register
+
+from scalelab.errors import SpecError
+from scalelab.experiment.spec import Experiment
+from scalelab.experiment.trial import Trial, TrialKind
+from scalelab.inputs.allocation import Allocation
+from scalelab.inputs.document import Scalar
+from scalelab.kinds.registry import imported
+from scalelab.kinds.strategies import (
+    DEFAULT_STRATEGY,
+    STRATEGIES,
+    Strategy,
+    TrialSizes,
+    strategy_of,
+)
+from scalelab.plan.expand import Plan, plan
+from scalelab.plan.planned import PlannedTrials
+from scalelab.site.profile import Site
+
+SITE = Site(device_type="cpu", nodes=4, gpus_per_node=4)
+HEAD = "name: a\nworkload: digits_mlp\nlearning_rate: 0.1\nmeasure: {repeats: 1}\n"
+
+
+class StrategyContract:
+    """What the row of every strategy promises."""
+
+    row: Strategy
+
+    @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 8, 64])
+    def test_it_divides_the_ranks_or_says_why_not(self, world_size: int) -> None:
+        size, problem = 1, ""
+        try:
+            size = self.row.data_parallel_size(world_size, {})
+        except SpecError as error:
+            problem = str(error)
+        assert 1 <= size <= world_size
+        assert not problem or self.row.name in problem
+
+    def test_it_accepts_some_trial(self) -> None:
+        place = Allocation(devices_per_node=(4, 4))
+        self.row.check(TrialSizes(allocation=place, local_batch_size=64))
+
+    def test_it_cannot_be_changed(self) -> None:
+        with pytest.raises(FrozenInstanceError):
+            self.row.name = "other"  # type: ignore[misc]
+
+    def test_stale_gradients_do_not_factorise(self) -> None:
+        assert self.row.is_synchronous or not self.row.factorises
+
+
+class TestDdp(StrategyContract):
+    row = STRATEGIES["ddp"]
+
+
+class TestPairs(StrategyContract):
+    row = PAIRS
+
+
+class TestStale(StrategyContract):
+    row = STALE
+
+
+def test_every_built_in_strategy_is_held_to_the_contract() -> None:
+    held = {contract.row.name for contract in StrategyContract.__subclasses__()}
+    assert set(STRATEGIES.names) <= held
+
+
+@pytest.mark.parametrize("name", STRATEGIES.names)
+def test_the_engine_of_a_built_in_strategy_takes_steps(name: str) -> None:
+    engine = imported(STRATEGIES[name].engine)
+    assert {"begin", "step", "evaluate", "state", "restore"} <= set(dir(engine))
+
+
+def test_a_name_that_no_registry_knows_is_believed() -> None:
+    foreign = strategy_of("megatron")
+    assert foreign.name == "megatron"
+    assert foreign.data_parallel_size(8, {}) == 8
+    assert (foreign.is_synchronous, foreign.factorises) == (True, True)
+    assert foreign.shards_state
+    assert strategy_of(float("nan")) is STRATEGIES[DEFAULT_STRATEGY]
+
+
+def test_the_batch_of_a_trial_follows_from_its_strategy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trial = Trial(
+        kind=TrialKind.THROUGHPUT,
+        workload="digits_mlp",
+        allocation=Allocation(devices_per_node=(4, 4)),
+        local_batch_size=16,
+        gradient_accumulation_steps=2,
+        parallelism="pairs",
+    )
+    assert trial.global_batch_size == 16 * 8 * 2
+    trial_id = trial.trial_id
+
+    register(monkeypatch, PAIRS)
+
+    assert (trial.world_size, trial.data_parallel_size) == (8, 4)
+    assert trial.global_batch_size == 16 * 4 * 2
+    assert trial.trial_id == trial_id
+
+
+class TestPlans:
+    @pytest.fixture(autouse=True)
+    def _known(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        register(monkeypatch, PAIRS, STALE)
+
+    def planned(self, text: str) -> Plan:
+        return plan(Experiment.from_text(HEAD + text), SITE)
+
+    def test_the_global_batch_is_shared_by_the_data_parallel_ranks(self) -> None:
+        trials = self.planned(
+            "gpus: [2, 4, 8]\nglobal_batch_size: 64\nparallelism: pairs\n"
+        ).trials
+        sizes = [(t.world_size, t.local_batch_size) for t in trials]
+        assert sizes == [(2, 64), (4, 32), (8, 16)]
+        assert {trial.global_batch_size for trial in trials} == {64}
+
+    def test_what_the_strategy_refuses_is_left_out_with_its_reason(self) -> None:
+        found = self.planned(
+            "gpus: [1, 2]\nlocal_batch_size: [1, 8]\nparallelism: [ddp, pairs]\n"
+        )
+        sizes = [
+            (t.parallelism, t.world_size, t.local_batch_size) for t in found.trials
+        ]
+        assert sizes == [
+            ("ddp", 1, 1),
+            ("ddp", 1, 8),
+            ("ddp", 2, 1),
+            ("ddp", 2, 8),
+            ("pairs", 2, 8),
+        ]
+        assert found.left_out == (
+            "parallelism=pairs needs two devices each, not 1.",
+            "parallelism=pairs needs local_batch_size=2 or more.",
+        )
+
+    def test_a_strategy_that_fits_nowhere_is_refused(self) -> None:
+        with pytest.raises(SpecError, match=r"^parallelism=pairs needs two devices"):
+            self.planned(
+                "gpus: [1, 3]\nlocal_batch_size: 8\nparallelism: [ddp, pairs]\n"
+            )
+
+    def test_an_option_of_one_strategy_is_not_varied_for_the_others(self) -> None:
+        trials = self.planned(
+            "gpus: 2\nlocal_batch_size: 8\nparallelism: [ddp, pairs]\n"
+            "options: {depth: [2, 4], dropout: [0.1]}\n"
+        ).trials
+        assert [(t.parallelism, dict(t.options)) for t in trials] == [
+            ("ddp", {"dropout": 0.1}),
+            ("pairs", {"depth": 2, "dropout": 0.1}),
+            ("pairs", {"depth": 4, "dropout": 0.1}),
+        ]
+
+    def test_convergence_that_depends_on_the_workers_is_run_with_each_number(
+        self,
+    ) -> None:
+        text = (
+            "gpus: [1, 2, 4]\nglobal_batch_size: 64\nparallelism: {}\n"
+            "job: {{target: val_acc >= 0.9}}\n"
+        )
+        head = HEAD.replace(
+            "{repeats: 1}",
+            "{kind: convergence, max_samples: 640, evaluate_every_samples: 64}",
+        )
+
+        def sizes(name: str) -> list[int]:
+            asked = Experiment.from_text(head + text.format(name))
+            return [trial.world_size for trial in plan(asked, SITE).trials]
+
+        assert sizes("ddp") == [1]
+        assert sorted(sizes("stale")) == [1, 2, 4]
+
+    def test_the_largest_batch_is_looked_for_on_the_fewest_devices_it_can_use(
+        self,
+    ) -> None:
+        text = "gpus: [1, 4, 2]\nlocal_batch_size: auto\nparallelism: [ddp, pairs]\n"
+        source = PlannedTrials(Experiment.from_text(HEAD + text), SITE)
+        first, second = source.ask(), source.ask()
+        assert first is not None
+        assert second is not None
+        assert (first.parallelism, first.world_size) == ("ddp", 1)
+        assert (second.parallelism, second.world_size) == ("pairs", 2)
+
+
+def test_a_strategy_that_leaves_no_rank_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def half(world_size: int, options: Mapping[str, Scalar]) -> int:
+        return world_size // 2
+
+    register(monkeypatch, replace(PAIRS, data_parallel_size=half))
+    text = "gpus: 1\nlocal_batch_size: 8\nparallelism: pairs\n"
+    with pytest.raises(
+        SpecError, match=r"^parallelism=pairs needs more devices than gpus=1: no rank"
+    ):
+        plan(Experiment.from_text(HEAD + text), SITE)
