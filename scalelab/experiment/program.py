@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from scalelab.experiment.workload_names import CLASSIFIER_METRICS, WorkloadNames
+from scalelab.experiment.workload_names import CLASSIFIER_METRICS
 from scalelab.kinds.launchers import LAUNCHERS
 
 METRICS_FILE = "{trial_dir}/metrics.jsonl"
@@ -100,63 +100,36 @@ class BuiltInWorkload:
 
     Parameters
     ----------
-    names
-        What it takes and measures.
+    path
+        Path, ``module:Class``, of its class, whose constructor takes its parameters.
+    metrics
+        What an evaluation measures.
     has_batch_norm
         Its convergence depends on the local batch too, not on the global one alone.
     convergence_needs
         Parameter without which it has no metric to reach; None: it always has.
+    preload
+        Further modules that a node imports once for all of its ranks.
     """
 
-    names: WorkloadNames
-    has_batch_norm: bool
+    path: str
+    metrics: tuple[str, ...] = CLASSIFIER_METRICS
+    has_batch_norm: bool = False
     convergence_needs: str | None = None
+    preload: tuple[str, ...] = ()
 
 
+_HOME = "scalelab.training.workloads"
 BUILT_IN_WORKLOADS: Mapping[str, BuiltInWorkload] = {
     "digits_mlp": BuiltInWorkload(
-        names=WorkloadNames(
-            parameters=("hidden_sizes", "batch_norm", "dropout"),
-            metrics=CLASSIFIER_METRICS,
-        ),
-        has_batch_norm=False,
+        path=f"{_HOME}.digits_mlp:DigitsMlp", preload=("sklearn.datasets",)
     ),
     "resnet_cifar": BuiltInWorkload(
-        names=WorkloadNames(
-            parameters=(
-                "depth",
-                "data_dir",
-                "sync_batch_norm",
-                "schedule",
-                "momentum",
-                "weight_decay",
-            ),
-            metrics=CLASSIFIER_METRICS,
-        ),
-        has_batch_norm=True,
+        path=f"{_HOME}.resnet_cifar:ResnetCifar", has_batch_norm=True
     ),
     "emulated": BuiltInWorkload(
-        names=WorkloadNames(
-            parameters=(
-                "sample_time_s",
-                "fixed_time_s",
-                "gradient_bytes",
-                "intra_latency_s",
-                "intra_bandwidth_bytes_per_s",
-                "inter_latency_s",
-                "inter_bandwidth_bytes_per_s",
-                "overlap",
-                "imbalance",
-                "noise",
-                "min_samples",
-                "critical_batch_size",
-                "device_memory_bytes",
-                "memory_fixed_bytes",
-                "memory_per_sample_bytes",
-            ),
-            metrics=("val_acc",),
-        ),
-        has_batch_norm=False,
+        path=f"{_HOME}.emulated:Emulated",
+        metrics=("val_acc",),
         convergence_needs="min_samples",
     ),
 }

@@ -1,11 +1,13 @@
 """What a workload takes and measures, found out before any node starts.
 
-A class of the user's own is asked in a process of its own: its module imports torch,
-and may do anything else. What that process cannot tell, the trials will.
+The parameters of a built-in workload are read from its source: importing it would take
+seconds. A class of the user's own is asked in a process of its own: its module imports
+torch, and may do anything else. What that process cannot tell, the trials will.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import signal
@@ -15,10 +17,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalelab.errors import SpecError
-from scalelab.experiment.program import BUILT_IN_WORKLOADS
+from scalelab.experiment.program import BUILT_IN_WORKLOADS, BuiltInWorkload
 from scalelab.experiment.trial import TrialKind
 from scalelab.experiment.workload_names import RANK_PARAMETERS, WorkloadNames
 from scalelab.kinds.strategies import STRATEGIES
@@ -51,7 +54,7 @@ def check_workload(asked: Experiment, site: Site) -> None:
         return
     name = asked.workload.name
     built_in = BUILT_IN_WORKLOADS.get(name)
-    names = built_in.names if built_in else _names_of_own(asked, site)
+    names = names_of_built_in(built_in) if built_in else _names_of_own(asked, site)
     if names is None:
         return
     axes = {axis: values[0] for axis, values in asked.options.items()}
@@ -65,6 +68,26 @@ def check_workload(asked: Experiment, site: Site) -> None:
     evaluates = set(asked.measure.kind) != {TrialKind.THROUGHPUT}
     if evaluates and asked.job and asked.job.target:
         names.check_metric(name, asked.job.target.metric)
+
+
+def names_of_built_in(workload: BuiltInWorkload) -> WorkloadNames:
+    """Return what the constructor of a built-in workload takes, and what it measures.
+
+    Every one of its parameters has a default.
+    """
+    module, _, class_name = workload.path.partition(":")
+    found = find_spec(module)
+    assert found is not None
+    assert found.origin is not None
+    (constructor,) = (
+        method
+        for node in ast.parse(Path(found.origin).read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef) and node.name == class_name
+        for method in node.body
+        if isinstance(method, ast.FunctionDef) and method.name == "__init__"
+    )
+    _, *parameters = (argument.arg for argument in constructor.args.args)
+    return WorkloadNames(parameters=tuple(parameters), metrics=workload.metrics)
 
 
 def _names_of_own(asked: Experiment, site: Site) -> WorkloadNames | None:

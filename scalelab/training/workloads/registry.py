@@ -9,22 +9,12 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from scalelab.errors import SpecError
-from scalelab.experiment.program import Program, WorkloadProgram
+from scalelab.experiment.program import BUILT_IN_WORKLOADS, Program, WorkloadProgram
 from scalelab.experiment.workload_names import CLASSIFIER_METRICS, WorkloadNames
 from scalelab.kinds.strategies import STRATEGIES
 
 if TYPE_CHECKING:
     from scalelab.training.workloads.base import Workload
-
-_HOME = "scalelab.training.workloads"
-BUILT_IN: Mapping[str, str] = {
-    "digits_mlp": f"{_HOME}.digits_mlp:DigitsMlp",
-    "resnet_cifar": f"{_HOME}.resnet_cifar:ResnetCifar",
-    "emulated": f"{_HOME}.emulated:Emulated",
-}
-_PRELOADED: Mapping[str, tuple[str, ...]] = {
-    "digits_mlp": ("sklearn.datasets",),
-}
 
 
 def preload_modules(program: Program, parallelism: Iterable[str]) -> tuple[str, ...]:
@@ -47,9 +37,9 @@ def preload_modules(program: Program, parallelism: Iterable[str]) -> tuple[str, 
         modules.append("torch._dynamo")
         engines = [STRATEGIES[name].engine for name in parallelism]
         modules += [engine.partition(":")[0] for engine in engines]
-    if program.name in BUILT_IN:
-        modules.append(BUILT_IN[program.name].partition(":")[0])
-    return (*modules, *_PRELOADED.get(program.name, ()))
+    if built_in := BUILT_IN_WORKLOADS.get(program.name):
+        modules += [built_in.path.partition(":")[0], *built_in.preload]
+    return tuple(modules)
 
 
 def find_workload(name: str, code_directory: str | None = None) -> type[Workload]:
@@ -69,11 +59,14 @@ def find_workload(name: str, code_directory: str | None = None) -> type[Workload
     """
     from scalelab.training.workloads.base import Workload
 
-    module_name, separator, class_name = BUILT_IN.get(name, name).partition(":")
+    built_in = BUILT_IN_WORKLOADS.get(name)
+    path = built_in.path if built_in else name
+    module_name, separator, class_name = path.partition(":")
     if not separator:
         raise SpecError(
             f"workload={name!r} does not exist. Choose from: "
-            f"{', '.join(sorted(BUILT_IN))}, or name your own class as 'module:Class'."
+            f"{', '.join(sorted(BUILT_IN_WORKLOADS))}, or name your own class as "
+            "'module:Class'."
         )
     if code_directory is not None and code_directory not in sys.path:
         sys.path.insert(0, code_directory)

@@ -6,13 +6,13 @@ from gang import HERE
 
 from scalelab.errors import SpecError
 from scalelab.experiment.program import (
+    BUILT_IN_WORKLOADS,
     CommandProgram,
     MetricsSource,
     WorkloadProgram,
 )
 from scalelab.training.workloads.base import Workload
 from scalelab.training.workloads.registry import (
-    BUILT_IN,
     build_workload,
     find_workload,
     preload_modules,
@@ -20,7 +20,7 @@ from scalelab.training.workloads.registry import (
 
 
 def test_built_in_workloads_are_found():
-    for name in BUILT_IN:
+    for name in BUILT_IN_WORKLOADS:
         assert issubclass(find_workload(name), Workload)
 
 
