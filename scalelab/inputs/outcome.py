@@ -8,9 +8,10 @@ from enum import StrEnum
 class Outcome(StrEnum):
     """How an attempt ended.
 
-    ``out_of_memory`` (of the device) and ``target_not_reached`` are measurements, not
-    errors. ``timed_out``, ``preempted``, ``node_fail`` and ``cancelled`` say nothing
-    about the configuration: the trial may be tried again.
+    ``out_of_memory`` (of the device), ``target_not_reached`` and ``pruned`` (ended by
+    the source of trials before it was done) are measurements, not errors.
+    ``timed_out``, ``preempted``, ``node_fail`` and ``cancelled`` say nothing about the
+    configuration: the trial may be tried again.
     """
 
     COMPLETED = "completed"
@@ -24,6 +25,7 @@ class Outcome(StrEnum):
     NODE_FAIL = "node_fail"
     CANCELLED = "cancelled"
     REFUSED = "refused"
+    PRUNED = "pruned"
 
     @property
     def is_measurement(self) -> bool:
@@ -32,6 +34,7 @@ class Outcome(StrEnum):
             Outcome.COMPLETED,
             Outcome.TARGET_NOT_REACHED,
             Outcome.OUT_OF_MEMORY,
+            Outcome.PRUNED,
         )
 
     @property

@@ -37,7 +37,7 @@ _CURVE_COLUMNS = (
     "optimizer",
     "threads_per_rank",
 )
-_USABLE_OUTCOMES = ("completed", "target_not_reached")
+_USABLE_OUTCOMES = ("completed", "target_not_reached", "pruned")
 
 CurveKey = tuple[tuple[str, Scalar], ...]
 

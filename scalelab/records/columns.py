@@ -41,7 +41,7 @@ COLUMNS: tuple[Column, ...] = (
     ),
     *_columns(
         "text",
-        outcome="How the attempt ended; see Outcome.",
+        outcome="How the attempt ended; see Outcome. pruned: early, by its source.",
         reason="Why, in a sentence; missing for completed.",
         kind="throughput, convergence, end_to_end or imported.",
         workload="Built-in name, module:Class, or the experiment's name.",

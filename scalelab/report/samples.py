@@ -48,7 +48,7 @@ def samples_table(subject: ReportSubject) -> pd.DataFrame:
     observations = _of_workload(subject)
     reached = observations["reached_target"].fillna(False).astype(bool)
     samples = pd.Series(numbers(observations, "samples_to_target"), observations.index)
-    censored = observations["outcome"].eq("target_not_reached").fillna(False)
+    censored = observations["outcome"].isin(["target_not_reached", "pruned"])
     samples = samples.where(reached, numbers(observations, "num_samples"))
     known = samples.gt(0) & (reached | censored.astype(bool))
     rows = observations.assign(samples=samples, is_lower_bound=~reached)[known]

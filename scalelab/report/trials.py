@@ -26,6 +26,7 @@ Results = Mapping[tuple[str, int], AttemptResult]
 _MEANINGS = {
     Outcome.COMPLETED: "measured what it was run for",
     Outcome.TARGET_NOT_REACHED: "trained to its limit without reaching the target",
+    Outcome.PRUNED: "was ended early by the source of trials; its measurement counts",
     Outcome.OUT_OF_MEMORY: "the device's memory was too small: this batch does not fit",
     Outcome.HOST_OUT_OF_MEMORY: "the node's memory was too small",
     Outcome.STALLED: "made no progress and was ended",
@@ -193,7 +194,8 @@ def memory_table(observations: pd.DataFrame) -> TextTable:
     """
     keys = ["workload", "device_name", "precision"]
     known = observations.dropna(subset=["local_batch_size"])
-    fits = known["outcome"].isin([Outcome.COMPLETED, Outcome.TARGET_NOT_REACHED])
+    trained = [Outcome.COMPLETED, Outcome.TARGET_NOT_REACHED, Outcome.PRUNED]
+    fits = known["outcome"].isin(trained)
     out = known["outcome"].eq(Outcome.OUT_OF_MEMORY).fillna(False)
     rows = []
     for key, part in known.groupby(keys, dropna=False):

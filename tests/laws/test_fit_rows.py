@@ -72,7 +72,7 @@ def test_rows_are_left_out_for_a_stated_reason():
             "world_size": [1, 1, 1, 1, 2],
             "local_batch_size": 8,
             "step_time_s": [0.1, None, 0.1, -1.0, 0.2],
-            "outcome": ["completed", "completed", "failed", None, "target_not_reached"],
+            "outcome": ["completed", "completed", "failed", None, "pruned"],
             "validity": [[], [], [], [], []],
         }
     )

@@ -240,4 +240,4 @@ def test_a_trial_is_finished_unless_it_was_lost_or_is_to_be_tried_again() -> Non
     finished = {row["trial_id"] for row in finished_rows(rows)}
     assert set(Outcome) - finished == {"preempted", "node_fail", "cancelled"}
     finished = {row["trial_id"] for row in finished_rows(rows, retry_failed=True)}
-    assert finished == {"completed", "target_not_reached", "out_of_memory"}
+    assert finished == {"completed", "target_not_reached", "out_of_memory", "pruned"}

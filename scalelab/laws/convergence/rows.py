@@ -82,8 +82,9 @@ def with_workers(frame: pd.DataFrame) -> pd.DataFrame:
 def target_rows(observations: pd.DataFrame) -> TargetRows:
     """Choose the rows of trials that tried to reach a target.
 
-    A trial that stopped before its target gives a lower bound on the samples it needs.
-    A row that is given twice (same run, trial and attempt) counts once.
+    A trial that stopped before its target, or was pruned, gives a lower bound on the
+    samples it needs. A row that is given twice (same run, trial and attempt) counts
+    once.
     """
     observations = with_workers(_once(observations))
     known = [n for n in (*_COLUMNS, WORKERS) if n in observations.columns]
@@ -95,9 +96,12 @@ def target_rows(observations: pd.DataFrame) -> TargetRows:
     rows["normalization"] = np.where((norm > 0) & np.isfinite(norm), norm, np.nan)
     rows["noise_scale"] = numbers(observations, "gradient_noise_scale")
     reached = numbers(observations, "samples_to_target")
+    targets = cells(observations, "target_metric")
+    has_target = np.array([isinstance(cell, str) for cell in targets], dtype=bool)
     censored = ~np.isfinite(reached)
     gave_up = _flag(observations, "outcome", "target_not_reached")
     gave_up |= _flag(observations, "reached_target", False)
+    gave_up |= _flag(observations, "outcome", "pruned") & has_target
     rows["samples"] = np.where(censored, numbers(observations, "num_samples"), reached)
     rows["censored"] = censored
     asked = np.isfinite(reached) | gave_up

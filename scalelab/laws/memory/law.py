@@ -34,7 +34,7 @@ from scalelab.laws.rows import (
     strategies,
 )
 
-_ANSWERS = ("completed", "target_not_reached", "out_of_memory")
+_ANSWERS = ("completed", "target_not_reached", "pruned", "out_of_memory")
 _SAFETY = 0.95  # of a device is planned with: allocators fragment memory
 
 

@@ -177,7 +177,7 @@ def complete(values: dict[str, Any]) -> dict[str, Any]:
     """
     values = _complete_devices(values)
     values = _complete_batch(values)
-    measured = (Outcome.COMPLETED, Outcome.TARGET_NOT_REACHED)
+    measured = (Outcome.COMPLETED, Outcome.TARGET_NOT_REACHED, Outcome.PRUNED)
     if values.get("outcome", Outcome.COMPLETED) in measured:
         values = _complete_times(values)
     return values

@@ -6,6 +6,7 @@ from toy_strategies import STALE, register
 
 from scalelab.errors import FitError, NotIdentifiableError, SpecError
 from scalelab.laws.convergence.law import ConvergenceLaw
+from scalelab.laws.convergence.rows import target_rows
 from scalelab.laws.support import Support
 
 S_MIN, B_CRIT = 20_000, 512
@@ -96,6 +97,20 @@ def test_trials_that_stopped_early_are_censored_not_dropped(rng):
     dropped = ConvergenceLaw.fit(cut[cut["reached_target"]])
     naive = dropped.predict(asked(1024))["samples_hi"].item()
     assert answer["samples_hi"].item() > naive * 0.8
+
+
+def test_pruned_trials_are_censored_like_those_that_ran_to_their_limit(rng):
+    cut = stopped(trials(rng), 50_000)
+    pruned = cut.assign(outcome=cut["outcome"].replace("target_not_reached", "pruned"))
+    question = asked(64, 1024)
+    pd.testing.assert_frame_equal(
+        ConvergenceLaw.fit(pruned).predict(question),
+        ConvergenceLaw.fit(cut).predict(question),
+    )
+    throughput = pruned.assign(outcome="pruned", target_metric=None, num_samples=9)
+    throughput = throughput.drop(columns=["samples_to_target", "reached_target"])
+    both = pd.concat([pruned, throughput], ignore_index=True)
+    assert len(target_rows(both).frame) == len(pruned)
 
 
 def test_probability_of_reaching_falls_with_the_batch_and_rises_with_the_budget(rng):
