@@ -17,9 +17,12 @@ from distributed.comm.addressing import get_address_host
 from scalelab.cluster.devices import device_name, local_devices
 from scalelab.cluster.nodes import Node
 from scalelab.errors import LaunchError
+from scalelab.experiment.program import CommandProgram
+from scalelab.inputs.outcome import Outcome
 from scalelab.launch.gang_agent import NodeAgent
 from scalelab.launch.protocol import DEFAULT_ENTRY
 from scalelab.records.attempt import AttemptSpec
+from scalelab.records.attempt_io import write_atomically
 
 if TYPE_CHECKING:
     from distributed import Worker
@@ -131,6 +134,18 @@ def close_rendezvous(attempt_id: str) -> None:
 def cancel_attempt(attempt_id: str, reason: str) -> None:
     """End this node's ranks of an attempt."""
     _plugin().agent.cancel(attempt_id, reason)
+
+
+def prune_attempt(spec_json: str, reason: str) -> None:
+    """End an attempt because its source says so, keeping what it measured.
+
+    Ranks of a workload end well after the steps they are at; a command is stopped.
+    """
+    spec = AttemptSpec.from_json(json.loads(spec_json))
+    if isinstance(spec.program, CommandProgram):
+        _plugin().agent.cancel(spec.attempt_id, reason, Outcome.PRUNED)
+    else:
+        write_atomically(spec.files.prune, reason.encode(), durable=False)
 
 
 def _plugin() -> NodePlugin:

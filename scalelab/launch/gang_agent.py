@@ -180,13 +180,15 @@ class NodeAgent:
             return replace(result, outcome=Outcome.FAILED, reason=str(error))
         return result
 
-    def cancel(self, attempt_id: str, reason: str) -> None:
+    def cancel(
+        self, attempt_id: str, reason: str, outcome: Outcome = Outcome.CANCELLED
+    ) -> None:
         """End the processes of an attempt, now or as soon as it is launched here."""
         with self._lock:
             self._cancelled[attempt_id] = reason
             running = self._running.get(attempt_id)
         if running is not None:
-            running.request(reason)
+            running.request(reason, outcome)
 
     def open_rendezvous(
         self,

@@ -67,14 +67,15 @@ class Cancellation:
     def __init__(self) -> None:
         self.descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.reason: str | None = None
+        self.outcome = Outcome.CANCELLED
         self._lock = threading.Lock()
         self._is_open = True
 
-    def request(self, reason: str) -> None:
-        """Ask for the end of the attempt; only the first reason is kept."""
+    def request(self, reason: str, outcome: Outcome = Outcome.CANCELLED) -> None:
+        """Ask for the end; only the first reason and its outcome are kept."""
         with self._lock:
             if self.reason is None and self._is_open:
-                self.reason = reason
+                self.reason, self.outcome = reason, outcome
                 os.eventfd_write(self.descriptor, 1)
 
     def close(self) -> None:

@@ -170,7 +170,8 @@ class AttemptFiles:
 
     ``spec`` is written by the driver before the launch, ``stream`` and ``checkpoint``
     by rank 0, ``log(rank)`` by every rank, ``progress(rank)`` by every rank for its
-    supervisor, ``result`` by the first node's supervisor, by write-then-rename.
+    supervisor, ``prune`` and ``result`` by the first node's supervisor, by
+    write-then-rename.
     """
 
     directory: Path
@@ -189,6 +190,11 @@ class AttemptFiles:
     def result(self) -> Path:
         """How it ended: an :class:`AttemptResult` as JSON."""
         return self.directory / "result.json"
+
+    @property
+    def prune(self) -> Path:
+        """Asks the ranks to end early, as the source wants; holds the reason."""
+        return self.directory / "prune"
 
     @property
     def checkpoint(self) -> Path:

@@ -17,6 +17,7 @@ from scalelab.cluster.node_plugin import (
     cancel_attempt,
     close_rendezvous,
     open_rendezvous,
+    prune_attempt,
     run_attempt,
 )
 from scalelab.errors import LaunchError, StoreError
@@ -214,6 +215,14 @@ class Gangs:
         """End every attempt; their verdicts arrive as usual."""
         for gang in self._running.values():
             self._cancel(gang, reason)
+
+    def prune(self, attempt_id: str, reason: str) -> None:
+        """Let an attempt end because its source says so; its verdict arrives as usual.
+
+        Its first node sees to it: there the measurements are.
+        """
+        if gang := self._running.get(attempt_id):
+            self._notify(gang.addresses[0], prune_attempt, gang.spec_json, reason)
 
     @property
     def next_deadline_s(self) -> float | None:

@@ -22,6 +22,7 @@ from torch.distributed import (  # type: ignore[attr-defined]
 )
 
 from scalelab.errors import LaunchError
+from scalelab.records.attempt import AttemptFiles
 from scalelab.training.stream import StreamWriter
 
 RENDEZVOUS_TIMEOUT = timedelta(seconds=120)
@@ -104,6 +105,11 @@ class RankContext:
     def should_stop(self) -> bool:
         """Tell whether somebody asked this attempt to end early."""
         return (self.directory / STOP_FILE).exists()
+
+    def prune_reason(self) -> str | None:
+        """Return why the source of trials ends this attempt; None: it does not."""
+        file = AttemptFiles(self.directory).prune
+        return file.read_text() if file.exists() else None
 
     def is_out_of_time(self) -> bool:
         """Tell whether the attempt's time is up."""

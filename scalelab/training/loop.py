@@ -35,6 +35,7 @@ class Ending(StrEnum):
     DONE = "done"
     TARGET = "target"
     DIVERGED = "diverged"
+    PRUNED = "pruned"
     STOPPED = "stopped"
     OUT_OF_TIME = "out_of_time"
 
@@ -60,6 +61,8 @@ class StepTally:
         Steps and training seconds at the evaluation that first reached the target.
     ending
         Why the steps ended; None while they go on.
+    pruned
+        Why the source of trials ended the trial, in a sentence; None: it did not.
     """
 
     step: int = 0
@@ -71,6 +74,7 @@ class StepTally:
     target_step: int | None = None
     target_s: float | None = None
     ending: Ending | None = None
+    pruned: str | None = None
 
     @property
     def readings(self) -> Seconds:
@@ -157,6 +161,9 @@ class Loop:
             return Ending.DIVERGED
         if tally.step >= self._plan.num_steps or self._is_precise():
             return Ending.DONE
+        tally.pruned = self._context.prune_reason()
+        if tally.pruned is not None:
+            return Ending.PRUNED
         is_kept = self._trial.kind is not TrialKind.THROUGHPUT
         if is_kept and self._context.is_out_of_time():
             return Ending.OUT_OF_TIME

@@ -133,6 +133,8 @@ def conclude(
     elif tally.ending is Ending.OUT_OF_TIME:
         outcome = Outcome.PREEMPTED
         reason = f"Ended at step {tally.step}: the walltime of its nodes is nearly up."
+    elif tally.pruned is not None:
+        outcome, reason = Outcome.PRUNED, tally.pruned
     elif tally.ending is Ending.DIVERGED:
         outcome = Outcome.TARGET_NOT_REACHED
         reason = f"Diverged: the training loss was no longer finite {at}."

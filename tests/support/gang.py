@@ -147,20 +147,27 @@ def attempt(
     )
 
 
-def run_attempt(spec: AttemptSpec, stop_at_step: int | None = None) -> AttemptResult:
-    """Run an attempt; ask it to stop once rank 0 has done so many steps."""
+def run_attempt(
+    spec: AttemptSpec, stop_at_step: int | None = None, *, by_file: str = "stop"
+) -> AttemptResult:
+    """Run an attempt; ask it to end, by a file, once rank 0 has done so many steps."""
     directory = Path(spec.directory)
     results = run_in_gang(
-        spec.trial.world_size, _run_rank, spec, stop_at_step, directory=directory
+        spec.trial.world_size,
+        _run_rank,
+        spec,
+        stop_at_step,
+        by_file,
+        directory=directory,
     )
     assert results[1:] == [None] * (len(results) - 1)
     return AttemptResult.from_json(results[0])
 
 
-def _run_rank(who, rendezvous, spec, stop_at_step):
+def _run_rank(who, rendezvous, spec, stop_at_step, by_file):
     def progress(step):
         if who.rank == 0 and step == stop_at_step:
-            (Path(spec.directory) / "stop").touch()
+            (Path(spec.directory) / by_file).write_text("Enough was seen.")
 
     result = run_rank(spec, who, rendezvous, progress)
     return result and json.loads(json.dumps(result.to_json()))

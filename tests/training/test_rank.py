@@ -118,6 +118,21 @@ def test_unreached_target_is_an_outcome_with_a_reason(tmp_path):
     assert len(stream(tmp_path, "evaluation")) == 1
 
 
+def test_a_pruned_trial_ends_early_with_all_it_measured(tmp_path):
+    measurement = Measurement(max_samples=10_000_000, target=VAL_ACC)
+    trial = on(convergence_trial(measurement=measurement), 2)
+    spec = attempt(tmp_path, trial)
+    result = run_attempt(spec, stop_at_step=40, by_file="prune")
+    assert (result.outcome, result.reason) == (Outcome.PRUNED, "Enough was seen.")
+    measured = result.measurements
+    steps = stream(tmp_path, "step")
+    assert measured["num_samples"] == steps[-1]["samples"] >= 40 * 64
+    assert measured["reached_target"] is False
+    assert measured["dataset"].startswith("digits")
+    assert measured["step_time_s"] > 0
+    assert not spec.files.checkpoint.exists()
+
+
 def test_diverged_training_ends_at_once(tmp_path):
     trial = convergence_trial("own_workloads:Diverging")
     result = run_attempt(attempt(tmp_path, trial, code_directory=HERE))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
+from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.attempt import CommandAttempt
 from scalelab.launch.command.verdict import from_command_exit
 from scalelab.launch.command.watch import CommandWatch, command_limits
@@ -83,17 +84,23 @@ def run_command(
         )
         if watch is not None:
             watch.attach(supervisor)
-        result = _supervise(supervisor, cancellation)
+        result = _supervise(supervisor, cancellation, watch)
         if watch is None:
             return result, None
         return watch.explained(result), watch.ready_s
 
 
-def _supervise(supervisor: Supervisor, cancellation: Cancellation) -> AttemptResult:
-    supervisor.watch(
-        cancellation.descriptor,
-        lambda: supervisor.cancel(cancellation.reason or ""),
-    )
+def _supervise(
+    supervisor: Supervisor, cancellation: Cancellation, watch: CommandWatch | None
+) -> AttemptResult:
+    def cancel() -> None:
+        reason = cancellation.reason or ""
+        if watch is not None and cancellation.outcome is Outcome.PRUNED:
+            supervisor.end(watch.pruned(reason))
+        else:
+            supervisor.cancel(reason)
+
+    supervisor.watch(cancellation.descriptor, cancel)
     result = supervisor.supervise()
     if supervisor.unpinned:
         return with_validity(result, "unexpected_placement")

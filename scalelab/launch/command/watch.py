@@ -14,6 +14,7 @@ from scalelab.launch.command.attempt import CommandAttempt
 from scalelab.launch.command.files import FileWatch, FollowedFile
 from scalelab.launch.command.lines import line_reader
 from scalelab.launch.command.results import (
+    completed,
     refused,
     result_at_exit,
     result_while_running,
@@ -118,6 +119,11 @@ class CommandWatch:
         if self._awaited:
             return None
         return self._read() or self._at_exit()
+
+    def pruned(self, reason: str) -> AttemptResult:
+        """Return what was measured until the source of trials ended the attempt."""
+        measured = completed(self._log, self._spec.trial)
+        return replace(measured, outcome=Outcome.PRUNED, reason=reason)
 
     def explained(self, result: AttemptResult) -> AttemptResult:
         """Return the result; its reason also says if no step was ever reported."""
