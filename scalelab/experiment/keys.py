@@ -16,6 +16,7 @@ from scalelab.experiment.sections import (
     ConfirmAbove,
     Metrics,
     Precision,
+    SourceChoice,
     WorkloadChoice,
 )
 from scalelab.inputs.fields import (
@@ -32,6 +33,7 @@ from scalelab.inputs.fields import (
 )
 from scalelab.kinds.launchers import LAUNCHERS, TORCHRUN
 from scalelab.kinds.row_name import RowName
+from scalelab.kinds.sources import PLANNED
 from scalelab.kinds.strategies import DEFAULT_STRATEGY
 from scalelab.site.choice import AnySite
 
@@ -128,6 +130,10 @@ class ExperimentKeys(Section):
     )
     product: Flag = Field(
         default=False, description="Run the full grid, not the factorised plan."
+    )
+    source: SourceChoice = Field(
+        default=SourceChoice(name=PLANNED.name),
+        description="What proposes the trials: a name, or {name: ..., ...}.",
     )
     site: SiteChoice | None = Field(
         default=None, description="Name or path of a site profile, or its settings."

@@ -31,14 +31,14 @@ class Precision(StrEnum):
     FP16 = "fp16"
 
 
-class WorkloadChoice(Section):
-    """A workload class and the arguments of its constructor."""
+class _NamedChoice(Section):
+    """The name of a class and the arguments of its constructor."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, Json]
     shorthand: ClassVar[JsonSchemaValue | None] = {"type": "string"}
 
-    name: Text = Field(description="A built-in workload, or module:Class of your own.")
+    name: Text
 
     @model_validator(mode="before")
     @classmethod
@@ -49,6 +49,18 @@ class WorkloadChoice(Section):
     def parameters(self) -> dict[str, Any]:
         """Arguments of the constructor."""
         return dict(self.__pydantic_extra__)
+
+
+class WorkloadChoice(_NamedChoice):
+    """A workload class and the arguments of its constructor."""
+
+    name: Text = Field(description="A built-in workload, or module:Class of your own.")
+
+
+class SourceChoice(_NamedChoice):
+    """What proposes the trials, and its parameters."""
+
+    name: Text = Field(description="planned, or a source of an installed package.")
 
 
 class Code(Section):
@@ -124,20 +136,20 @@ class ConfirmAbove(Section):
     )
 
     def question(
-        self, num_trials: int, gpu_hours: float | None, device_hour_word: str
+        self, num_trials: int | None, gpu_hours: float | None, device_hour_word: str
     ) -> str | None:
         """Return what to ask the user, or None below both thresholds.
 
         Parameters
         ----------
         num_trials
-            Trials still to run.
+            Trials still to run; None: unknown.
         gpu_hours
             Estimated device time of them; None: unknown.
         device_hour_word
             What one device for an hour is called, e.g. ``GPU-h``.
         """
-        if num_trials > self.trials:
+        if num_trials is not None and num_trials > self.trials:
             return (
                 f"This sweep runs {num_trials:,} trials; confirm_above.trials is "
                 f"{self.trials:,}. Go on?"

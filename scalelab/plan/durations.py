@@ -1,4 +1,4 @@
-"""How long trials hold their devices, learnt from those that ended."""
+"""Estimated durations of trials, learnt from trials that have ended."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import math
 from collections.abc import Iterable
 
 from scalelab.experiment.trial import Trial
-from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.outcome import Outcome
-from scalelab.plan.source import Observation, TrialSource
+from scalelab.plan.source import Observation
 
 UNKNOWN_S = 30.0
 """Until the first trial has ended, all are taken to be equally long."""
@@ -18,7 +17,10 @@ _Work = tuple[str, int, int, int, int, str, str, str | None]
 
 
 class Durations:
-    """Seconds by what a trial does; seeds and repeats take equally long."""
+    """Estimates how many seconds a trial holds its devices.
+
+    Trials that differ in nothing but seed and repeat take equally long.
+    """
 
     def __init__(self, rows: Iterable[Observation] = ()) -> None:
         self._seconds: dict[_Work, float] = {}
@@ -26,9 +28,15 @@ class Durations:
             self.learn(row)
 
     def learn(self, row: Observation) -> None:
-        """Remember how long a trial held its devices, if it measured something."""
+        """Remember how long a trial held its devices, if it measured something.
+
+        A trial that its source ended early says nothing about those that run on.
+        """
         held = row.get("allocated_gpu_s")
-        if held is not None and Outcome(row["outcome"]).is_measurement:
+        outcome = Outcome(row["outcome"])
+        if outcome is Outcome.PRUNED or not outcome.is_measurement:
+            return
+        if held is not None:
             self._seconds[_work_of(row)] = held / row["world_size"]
 
     def estimate(self, trial: Trial) -> float | None:
@@ -53,34 +61,6 @@ class Durations:
                 return None
             total_s += seconds * trial.world_size
         return total_s / 3600
-
-
-class TimedSource:
-    """A trial source that remembers how long its trials held their devices.
-
-    Parameters
-    ----------
-    source
-        Proposes the trials.
-    """
-
-    def __init__(self, source: TrialSource) -> None:
-        self._source = source
-        self._durations = Durations()
-
-    def ask(self) -> Trial | None:
-        """Return the source's next trial."""
-        return self._source.ask()
-
-    def tell(self, observation: Observation) -> None:
-        """Learn a trial's duration and tell the source its outcome."""
-        self._durations.learn(observation)
-        self._source.tell(observation)
-
-    def estimate(self, trial: Trial, allocation: Allocation) -> float:
-        """Return seconds a trial will hold its devices, for reservations only."""
-        seconds = self._durations.estimate(trial)
-        return UNKNOWN_S if seconds is None else seconds
 
 
 def _work(trial: Trial) -> _Work:

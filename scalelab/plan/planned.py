@@ -1,8 +1,9 @@
-"""The trials of an experiment as a trial source, ``auto`` batches found on the way."""
+"""The built-in trial source: all trials of an experiment, in a fixed order."""
 
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from scalelab.errors import SpecError
@@ -14,20 +15,20 @@ from scalelab.inputs.document import paragraph
 from scalelab.inputs.numerals import counted
 from scalelab.plan.auto_batch import LargestFit
 from scalelab.plan.configurations import Configuration, batch_at, fewest_devices
-from scalelab.plan.expand import expand, largest_tried_batch, throughput_trial
+from scalelab.plan.expand import Plan, largest_tried_batch, plan, throughput_trial
 from scalelab.plan.setups import Setup, places, setups
-from scalelab.plan.source import Observation
+from scalelab.plan.source import Observation, TrialSource
 
 if TYPE_CHECKING:
     from scalelab.experiment.spec import Experiment
     from scalelab.site.profile import Site
 
-_FITS = {"completed"}
+_FITS = {"completed", "pruned"}
 _DOES_NOT_FIT = {"out_of_memory", "host_out_of_memory"}
 
 
-class PlannedTrials:
-    """The fixed plan of an experiment, trial by trial.
+class PlannedTrials(TrialSource):
+    """Proposes every trial that the lists of an experiment combine to.
 
     ``local_batch_size: auto`` is resolved first, by throughput trials on one device, or
     on the fewest that the strategy can use, for each combination of node group,
@@ -54,14 +55,15 @@ class PlannedTrials:
         self._proposed: dict[str, Trial] = {}
         self._told: dict[str, Observation] = {}
         self._probed_on: dict[Setup, Allocation] = {}
+        # Batch arithmetic that cannot work is refused before anything runs.
+        self._plan = plan(experiment, site)
         self._searches = self._begin_searches()
-        self._planned: list[Trial] | None = None
         self._waiting: deque[Trial] = deque()
         self._canaries: deque[tuple[int, Trial]] = deque()
         self._paced_by: set[str] = set()
         self._num_finished = 0
-        if not self._searches:
-            self._expand({})
+        if not self._plan.assumes_local_batch:
+            self._line_up()
 
     def ask(self) -> Trial | None:
         """Return the next trial, or None when nothing can be proposed now.
@@ -71,9 +73,8 @@ class PlannedTrials:
         SpecError
             If ``auto`` cannot be resolved, once no other trial is under way.
         """
-        if self._planned is None:
-            self._advance_searches()
-        if self._planned is None:
+        self._advance_searches()
+        if self._plan.assumes_local_batch:
             return self._ask_searches()
         while (trial := self._next()) is not None:
             if self._is_new(trial):
@@ -86,18 +87,25 @@ class PlannedTrials:
         self._num_finished += observation["trial_id"] in self._paced_by
 
     @property
+    def plan(self) -> Plan:
+        """The trials, an ``auto`` batch resolved if what is known suffices."""
+        with suppress(SpecError):  # what cannot be resolved is said when asked
+            self._advance_searches()
+        return self._plan
+
+    @property
     def total(self) -> int | None:
         """Trials in all, those that look for ``auto`` included; None: not known yet."""
-        if self._planned is None:
+        if self.plan.assumes_local_batch:
             return None
-        return len({trial.trial_id for trial in self._planned} | self._probes())
+        return len({trial.trial_id for trial in self._plan.trials} | self._probes())
 
     @property
     def remaining(self) -> int | None:
         """Trials not told of yet; None: not known yet."""
-        if self._planned is None:
+        if self.plan.assumes_local_batch:
             return None
-        return sum(trial.trial_id not in self._told for trial in self._planned)
+        return sum(trial.trial_id not in self._told for trial in self._plan.trials)
 
     @property
     def local_batch_sizes(self) -> dict[Setup, int]:
@@ -112,8 +120,6 @@ class PlannedTrials:
         auto = self._experiment.local_batch_size
         if not isinstance(auto, AutoBatch):
             return {}
-        # Batch arithmetic that cannot work is refused before anything runs.
-        expand(self._experiment, self._site)
         at_most = largest_tried_batch(self._experiment, self._site)
         where = places(self._experiment, self._site).of_group
         self._probed_on = {
@@ -127,6 +133,8 @@ class PlannedTrials:
 
     def _advance_searches(self) -> None:
         """Feed every search with what is known; expand once all have their answer."""
+        if not self._plan.assumes_local_batch:
+            return
         for setup, search in self._searches.items():
             while (size := search.ask()) is not None:
                 outcome = self._outcome(self._probe(setup, size))
@@ -135,7 +143,8 @@ class PlannedTrials:
                 search.tell(size, fits=outcome in _FITS)
         is_over = all(search.ask() is None for search in self._searches.values())
         if is_over and self.local_batch_sizes:
-            self._expand(self.local_batch_sizes)
+            self._plan = plan(self._experiment, self._site, self.local_batch_sizes)
+            self._line_up()
 
     def _ask_searches(self) -> Trial | None:
         probes = [
@@ -173,9 +182,8 @@ class PlannedTrials:
         configuration = Configuration(setup, place, batch)
         return throughput_trial(self._experiment, configuration)
 
-    def _expand(self, local_batch_sizes: dict[Setup, int]) -> None:
-        self._planned = expand(self._experiment, self._site, local_batch_sizes or None)
-        for trial in self._planned:
+    def _line_up(self) -> None:
+        for trial in self._plan.trials:
             if (moment := trial.canary_after) is not None:
                 self._canaries.append((moment, trial))
             else:

@@ -2,28 +2,85 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Protocol
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
 
-from scalelab.experiment.trial import Trial
+if TYPE_CHECKING:
+    from scalelab.experiment.trial import Trial
+    from scalelab.plan.expand import Plan
 
 Observation = Mapping[str, Any]
 """One row of the observations frame (``records.observations``), as a mapping."""
 
 
-class TrialSource(Protocol):
+class Decision(StrEnum):
+    """What a source decides about a trial that runs."""
+
+    KEEP = "keep"
+    END = "end"
+
+
+class TrialSource(ABC):
     """Proposes trials and learns from their observations.
 
-    ``ask`` returns the next trial to run, or None when there is nothing to run *now*.
-    The driver ends the sweep when ``ask`` returns None and no trial is in flight; it
-    asks again after every ``tell``. A trial is told exactly once, with the row of the
-    attempt that counts; on resumption the finished rows of earlier runs are told first.
+    The driver asks for the next trial until there is none to run *now*, and again after
+    every ``tell``. The sweep ends when ``ask`` returns None and no trial is in flight.
+    A trial is told exactly once, with the row of the attempt that counts; when a sweep
+    is resumed, the rows that earlier sweeps finished are told first, and trials that
+    are proposed although they have ended do not run again. All calls come from one
+    thread.
     """
 
+    wants_progress = False
+    """The source wants to be asked about trials that run, see :meth:`tell_progress`."""
+
+    @property
+    def name(self) -> str:
+        """What messages call the source."""
+        return type(self).__name__
+
+    @abstractmethod
     def ask(self) -> Trial | None:
         """Return the next trial, or None when nothing can be proposed now."""
-        ...
 
+    @abstractmethod
     def tell(self, observation: Observation) -> None:
         """Learn the outcome of a trial."""
-        ...
+
+    def tell_progress(
+        self, trial: Trial, step: int, metrics: Mapping[str, float]
+    ) -> Decision:
+        """Decide whether a trial that runs goes on.
+
+        Called about once a second with what the trial has reported since: with every
+        evaluation, and of training steps with the latest. A trial that is to end does
+        so within about a second; its outcome is ``pruned``, and it does not run again.
+
+        Parameters
+        ----------
+        trial
+            The trial.
+        step
+            Optimiser steps done.
+        metrics
+            Numbers it reported by name: ``samples`` seen, ``t`` (training seconds),
+            ``step_time_s`` and its own, such as ``loss`` or ``val_acc``.
+        """
+        return Decision.KEEP
+
+    @property
+    def plan(self) -> Plan | None:
+        """The trials, where they are known beforehand; None: not known."""
+        return None
+
+    @property
+    def total(self) -> int | None:
+        """Trials in all, those told of included; None: not known."""
+        return None
+
+    @property
+    def remaining(self) -> int | None:
+        """Trials not told of yet; None: not known."""
+        return None

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from scalelab.errors import SpecError
 from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import Trial
-from scalelab.plan.planned import PlannedTrials
+from scalelab.plan.expand import MAX_TRIALS
+from scalelab.plan.tracked import source_of
 from scalelab.records.attempt import AttemptResult, AttemptSpec, NodeShare, Placement
 from scalelab.site.profile import Site
 
@@ -66,9 +68,9 @@ def _first_on_one_device(asked: Experiment, site: Site) -> Trial:
             f"command: {asked.command[:60]!r} is a program of its own; only a workload "
             "class can run in this process. Start the command under its own debugger."
         )
-    source = PlannedTrials(asked, site)
+    source = source_of(asked, site)
     sizes = set()
-    while trial := source.ask():
+    for trial in islice(iter(source.ask, None), MAX_TRIALS):
         if trial.world_size == 1:
             return trial
         sizes.add(trial.world_size)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from scalelab.errors import ClusterError, LeaseError, ScaleLabError
 from scalelab.kinds.batch_systems import BATCH_SYSTEMS, system_of_job
-from scalelab.plan.planned import PlannedTrials
+from scalelab.plan.tracked import source_of
 from scalelab.records.control.driver_record import DriverRecord
 from scalelab.records.control.lease import LEASE, LOG, Lease, read_holder
 from scalelab.records.log_tail import last_log_lines
@@ -217,10 +217,8 @@ def _detach_job(asked: Sweep, run: Path, arguments: Sequence[str]) -> Detached:
 def _is_done(asked: Sweep) -> bool:
     """Tell whether nothing is left to run."""
     store = asked.open_store()
-    source = PlannedTrials(asked.experiment, asked.site)
-    for row in store.finished(store.rows()):
-        source.tell(row)
-    return source.ask() is None
+    finished = store.finished(store.rows())
+    return source_of(asked.experiment, asked.site, finished).is_exhausted()
 
 
 def _what_next(run: Path) -> str:

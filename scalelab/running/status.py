@@ -11,8 +11,8 @@ from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import is_canary
 from scalelab.inputs.device_words import words_of_run
 from scalelab.inputs.outcome import Outcome
-from scalelab.plan.planned import PlannedTrials
 from scalelab.plan.source import Observation
+from scalelab.plan.tracked import source_of
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY, JobList
 from scalelab.records.store import RunStore
 
@@ -34,9 +34,9 @@ class RunStatus:
     running
         Attempts (trial id, number) that began and have not ended.
     num_missing
-        Planned trials that have not ended; None where that is not known: for an
-        imported table, an ``auto`` batch that is still looked for, or a site that this
-        machine is not.
+        Trials to come; None where that is not known: for an imported table, an ``auto``
+        batch that is still looked for, a source of trials that does not say, or a site
+        that this machine is not.
     reasons
         Why trials ended without a measurement, one sentence each.
     jobs
@@ -93,10 +93,6 @@ def status_of(store: RunStore, experiment: Experiment | None) -> RunStatus:
 
 def _num_missing(asked: Experiment, finished: Sequence[Observation]) -> int | None:
     try:
-        source = PlannedTrials(asked, asked.resolve_site())
-        for row in finished:
-            source.tell(row)
-        source.ask()
+        return source_of(asked, asked.resolve_site(), finished).remaining
     except SpecError:
         return None
-    return source.remaining

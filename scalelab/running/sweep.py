@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,10 +20,9 @@ from scalelab.experiment.spec import Experiment
 from scalelab.inputs.device_words import words_of_run
 from scalelab.inputs.document import read_document
 from scalelab.inputs.outcome import Outcome
-from scalelab.plan.durations import Durations, TimedSource
-from scalelab.plan.expand import Plan, plan
-from scalelab.plan.planned import PlannedTrials
+from scalelab.plan.expand import Plan
 from scalelab.plan.source import Observation
+from scalelab.plan.tracked import TrackedSource, candidates, source_of
 from scalelab.records.attempt_io import is_taken
 from scalelab.records.code import code_hash, code_paths, snapshot_code
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY
@@ -55,7 +54,7 @@ class RunningSweep:
     driver
         Runs the trials; ``drain`` and ``kill`` stop it.
     source
-        Knows how many trials there are.
+        Proposes the trials, and knows how many there are if anybody does.
     dashboard_link
         Address of Dask's dashboard.
     stop_requests
@@ -63,7 +62,7 @@ class RunningSweep:
     """
 
     driver: Driver
-    source: PlannedTrials
+    source: TrackedSource
     dashboard_link: str
     stop_requests: StopRequests
 
@@ -79,7 +78,10 @@ class Sweep:
     site, site_name
         Where it runs; name or path of its profile, where not the experiment's own.
     plan
-        The trials; see :func:`scalelab.plan.expand.plan`.
+        The trials; of a source that does not know them beforehand, all that the
+        experiment's lists combine to. See :func:`scalelab.plan.expand.plan`.
+    is_planned
+        The source of trials knows them beforehand.
     directory
         The run's directory, absolute; it need not exist.
     meaning
@@ -88,8 +90,10 @@ class Sweep:
         How that differs from what the run holds; empty: comparable.
     has_measurements
         The run holds numbers that such changes would make incomparable.
+    num_finished
+        Trials that need not run again.
     num_remaining
-        Trials still to run; of an unresolved ``auto`` batch, about.
+        Trials still to run; of an unresolved ``auto`` batch, about; None: not known.
     gpu_hours
         Device-hours they will take, by the run's own trials; None: not known yet.
     device_hour_word
@@ -103,11 +107,13 @@ class Sweep:
     site: Site
     site_name: str | None
     plan: Plan
+    is_planned: bool
     directory: Path
     meaning: dict[str, Any]
     changes: tuple[str, ...]
     has_measurements: bool
-    num_remaining: int
+    num_finished: int
+    num_remaining: int | None
     gpu_hours: float | None
     device_hour_word: str
     retry_failed: bool
@@ -136,7 +142,6 @@ class Sweep:
         meaning = asked.meaning(
             code_hash=code_hash(asked), device_type=where.device_type.value
         )
-        planned = plan(asked, where)
         changes: tuple[str, ...] = ()
         rows: list[Observation] = []
         finished: list[Observation] = []
@@ -146,11 +151,9 @@ class Sweep:
             rows = store.rows()
             if not changes:
                 finished = store.finished(rows, retry_failed=retry_failed)
-        if planned.assumes_local_batch and finished:
-            planned = _plan_after(asked, where, finished)
-        ended = {str(row["trial_id"]) for row in finished}
-        left = [trial for trial in planned.trials if trial.trial_id not in ended]
-        if left:
+        source = source_of(asked, where, finished, rows=rows)
+        planned, left = candidates(asked, where, source), source.left
+        if left is None or left:
             check_workload(asked, where)
         return cls(
             experiment=asked,
@@ -158,12 +161,16 @@ class Sweep:
             site=where,
             site_name=site and lasting_name(site),
             plan=planned,
+            is_planned=left is not None,
             directory=home,
             meaning=meaning,
             changes=changes,
             has_measurements=any(Outcome(r["outcome"]).is_measurement for r in rows),
-            num_remaining=len(left),
-            gpu_hours=Durations(rows).gpu_hours(left),
+            num_finished=(
+                len(finished) if left is None else len(planned.trials) - len(left)
+            ),
+            num_remaining=source.remaining if left is None else len(left),
+            gpu_hours=source.gpu_hours,
             device_hour_word=words_of_run(meaning, rows).hour,
             retry_failed=retry_failed,
         )
@@ -201,11 +208,6 @@ class Sweep:
             )
         _require_what_runs_trials()
         return sweep
-
-    @property
-    def num_finished(self) -> int:
-        """Trials of the plan that need not run again."""
-        return len(self.plan.trials) - self.num_remaining
 
     @property
     def question(self) -> str | None:
@@ -252,8 +254,7 @@ class Sweep:
             if earlier := self._all_done(store):
                 return earlier
             program = self._program(store)
-            planned = PlannedTrials(self.experiment, self.site)
-            source = TimedSource(planned)
+            source = source_of(self.experiment, self.site)
             with self._nodes(program) as cluster:
                 from scalelab.scheduling.driver import Driver
 
@@ -274,7 +275,7 @@ class Sweep:
                 on_start(
                     RunningSweep(
                         driver=driver,
-                        source=planned,
+                        source=source,
                         dashboard_link=cluster.dashboard_link,
                         stop_requests=stop_requests,
                     )
@@ -289,13 +290,13 @@ class Sweep:
         """Return what earlier sweeps came to, if they left nothing to run."""
         if self.num_remaining and not self.plan.assumes_local_batch:
             return None
-        source, tally = PlannedTrials(self.experiment, self.site), SweepTally()
+        source, tally = source_of(self.experiment, self.site), SweepTally()
         for row in store.recover(retry_failed=self.retry_failed):
             if row["outcome"] == Outcome.REFUSED:
                 return None  # what did not fit the nodes of that sweep may fit these
             source.tell(row)
             tally.count_earlier(row)
-        return tally.summary(None) if source.ask() is None else None
+        return tally.summary(None) if source.is_exhausted() else None
 
     def open_store(self) -> RunStore:
         """Return the run's records; its directory is made where there is none.
@@ -380,17 +381,6 @@ class _InputErrors:
     def raise_first(self) -> None:
         if self._first is not None:
             raise SpecError(self._first)
-
-
-def _plan_after(asked: Experiment, site: Site, finished: list[Observation]) -> Plan:
-    """Return the plan with the ``auto`` batch that the finished trials came to."""
-    source = PlannedTrials(asked, site)
-    for row in finished:
-        source.tell(row)
-    with suppress(SpecError):  # what cannot be resolved is said by the sweep itself
-        source.ask()
-    is_found = source.total is not None
-    return plan(asked, site, source.local_batch_sizes if is_found else None)
 
 
 def _require_what_runs_trials() -> None:

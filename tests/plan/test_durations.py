@@ -4,7 +4,9 @@ import pytest
 
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
-from scalelab.plan.durations import UNKNOWN_S, Durations, TimedSource
+from scalelab.plan.durations import UNKNOWN_S, Durations
+from scalelab.plan.source import TrialSource
+from scalelab.plan.tracked import TrackedSource
 
 
 def trial(local: int = 8, *devices: int, **fields: object) -> Trial:
@@ -82,7 +84,7 @@ def test_trials_that_measured_nothing_teach_nothing() -> None:
     assert durations.estimate(trial()) == 3
 
 
-class Source:
+class Source(TrialSource):
     def __init__(self) -> None:
         self.told: list[object] = []
 
@@ -95,9 +97,13 @@ class Source:
 
 def test_a_timed_source_learns_while_it_is_told() -> None:
     inner = Source()
-    source = TimedSource(inner)
+    source = TrackedSource("inner", inner)
     assert source.ask() == trial()
     assert source.estimate(trial(), trial().allocation) == UNKNOWN_S
     source.tell(row(trial(), 5))
     assert source.estimate(trial(), trial().allocation) == 5
     assert len(inner.told) == 1
+
+
+def test_a_pruned_trial_does_not_say_how_long_a_whole_one_takes() -> None:
+    assert Durations([row(trial(), 3, "pruned")]).estimate(trial()) is None

@@ -203,7 +203,7 @@ def test_an_auto_batch_that_is_found_starts_no_nodes(here: Path, no_nodes) -> No
     store = measured_run(here / "runs" / "small", auto, ending=None)
     asked = Experiment.from_text(auto)
     site = asked.resolve_site()
-    source = module.PlannedTrials(asked, site)
+    source = module.source_of(asked, site)
     while trial := source.ask():
         end_trial(store, asked, trial, completed(trial))
         source.tell(store.rows()[-1])
@@ -219,11 +219,11 @@ def test_an_auto_batch_that_is_still_looked_for_is_assumed(here: Path) -> None:
     store = measured_run(here / "runs" / "small", auto, ending=None)
     asked = Experiment.from_text(auto)
     site = asked.resolve_site()
-    first = module.PlannedTrials(asked, site).ask()
+    first = module.source_of(asked, site).ask()
     assert first is not None
     end_trial(store, asked, first, completed(first))
     assert Sweep.prepare(write(auto)).plan.assumes_local_batch
-    other = module.PlannedTrials(asked, site)
+    other = module.source_of(asked, site)
     other.tell(store.rows()[0])
     second = other.ask()
     assert second is not None

@@ -1,0 +1,200 @@
+"""The trial source of a sweep, with what it needs to answer how much is left."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from scalelab.errors import ScaleLabError, SpecError
+from scalelab.experiment.trial import Trial
+from scalelab.inputs.allocation import Allocation
+from scalelab.kinds.registry import imported
+from scalelab.kinds.sources import SOURCES
+from scalelab.plan.durations import UNKNOWN_S, Durations
+from scalelab.plan.expand import Plan, plan
+from scalelab.plan.source import Decision, Observation, TrialSource
+
+if TYPE_CHECKING:
+    from scalelab.experiment.spec import Experiment
+    from scalelab.site.profile import Site
+
+
+class TrackedSource(TrialSource):
+    """A trial source that answers what is left to run and how long that takes.
+
+    Made by :func:`source_of`. What goes wrong in the source is said with its name.
+
+    Parameters
+    ----------
+    name
+        What the experiment calls the source.
+    source
+        Proposes the trials.
+    durations
+        How long trials held their devices, as far as known.
+    """
+
+    def __init__(
+        self, name: str, source: TrialSource, durations: Durations | None = None
+    ) -> None:
+        self._name = name
+        self.wants_progress = source.wants_progress
+        self._source = source
+        self._durations = durations or Durations()
+        self._told: set[str] = set()
+
+    @property
+    def name(self) -> str:
+        """What the experiment calls the source."""
+        return self._name
+
+    def ask(self) -> Trial | None:
+        """Return the source's next trial."""
+        with self._named("ask"):
+            return self._source.ask()
+
+    def tell(self, observation: Observation) -> None:
+        """Learn how long a trial took and tell the source its outcome."""
+        self._durations.learn(observation)
+        self.tell_again(observation)
+
+    def tell_again(self, observation: Observation) -> None:
+        """Tell the source the outcome of a trial whose duration is known already."""
+        self._told.add(observation["trial_id"])
+        with self._named("tell"):
+            self._source.tell(observation)
+
+    def tell_progress(
+        self, trial: Trial, step: int, metrics: Mapping[str, float]
+    ) -> Decision:
+        """Ask the source whether a trial that runs goes on."""
+        with self._named("tell_progress"):
+            return Decision(self._source.tell_progress(trial, step, metrics))
+
+    @property
+    def plan(self) -> Plan | None:
+        """The trials, where they are known beforehand; None: not known."""
+        return self._source.plan
+
+    @property
+    def total(self) -> int | None:
+        """Trials in all; None: not known."""
+        return self._source.total
+
+    @property
+    def remaining(self) -> int | None:
+        """Trials not told of yet; None: not known."""
+        return self._source.remaining
+
+    @property
+    def left(self) -> list[Trial] | None:
+        """The trials not told of yet; None where they are not known beforehand.
+
+        Where ``local_batch_size: auto`` is still looked for, those of the largest size
+        that will be tried.
+        """
+        if (known := self.plan) is None:
+            return None
+        return [trial for trial in known.trials if trial.trial_id not in self._told]
+
+    @property
+    def gpu_hours(self) -> float | None:
+        """Device-hours that the trials left will take; None: not known."""
+        left = self.left
+        return None if left is None else self._durations.gpu_hours(left)
+
+    def is_exhausted(self) -> bool:
+        """Tell whether nothing is left to run; the source has been asked then."""
+        return self.ask() is None
+
+    def estimate(self, trial: Trial, allocation: Allocation) -> float:
+        """Return seconds a trial will hold its devices, for reservations only."""
+        seconds = self._durations.estimate(trial)
+        return UNKNOWN_S if seconds is None else seconds
+
+    @contextmanager
+    def _named(self, method: str) -> Iterator[None]:
+        try:
+            yield
+        except ScaleLabError:
+            raise
+        except Exception as error:
+            raise SpecError(
+                f"source={self._name} failed in {method}: {type(error).__name__}: "
+                f"{error}. Correct the source, then run the same command again: what "
+                "has ended is recorded and does not run again."
+            ) from error
+
+
+def source_of(
+    experiment: Experiment,
+    site: Site,
+    finished: Iterable[Observation] = (),
+    *,
+    rows: Iterable[Observation] = (),
+) -> TrackedSource:
+    """Return the trial source that an experiment names, told of what has ended.
+
+    Parameters
+    ----------
+    experiment
+        What is asked.
+    site
+        Where.
+    finished
+        Rows of the trials that need not run again.
+    rows
+        Rows of all attempts, which say how long trials take.
+
+    Raises
+    ------
+    SpecError
+        If there is no such source, its parameters are wrong, or it refuses the
+        experiment.
+    """
+    name = experiment.source.name
+    source = _built(name, experiment, site)
+    tracked = TrackedSource(name, source, Durations(rows))
+    for row in finished:
+        tracked.tell_again(row)
+    return tracked
+
+
+def candidates(experiment: Experiment, site: Site, source: TrackedSource) -> Plan:
+    """Return the trials of a source, or all that the experiment's lists combine to."""
+    return source.plan or plan(experiment, site)
+
+
+def _built(name: str, experiment: Experiment, site: Site) -> TrialSource:
+    path, parameters = SOURCES[name].factory, experiment.source.parameters
+    try:
+        factory = imported(path)
+        _check_parameters(name, factory, parameters)
+        source = factory(experiment, site, **parameters)
+    except ScaleLabError:
+        raise
+    except Exception as error:
+        raise SpecError(
+            f"source={name} cannot be made by {path}: {type(error).__name__}: {error}. "
+            "Correct the source, or choose another."
+        ) from error
+    if not isinstance(source, TrialSource):
+        raise SpecError(
+            f"source={name}: {path} returned {type(source).__name__}, which is no "
+            "TrialSource. Derive it from scalelab.plan.source.TrialSource."
+        )
+    return source
+
+
+def _check_parameters(
+    name: str, factory: Callable[..., object], parameters: Mapping[str, object]
+) -> None:
+    try:
+        inspect.signature(factory).bind(None, None, **parameters)
+    except TypeError as error:
+        raise SpecError(
+            f"source={name} cannot be made with {sorted(parameters)}: {error}. Give it "
+            "the parameters it takes, as source: {name: ..., ...}."
+        ) from error

@@ -1,0 +1,144 @@
+"""The source of a sweep: made by name, told of what ended, asked what is left."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from scalelab.errors import SpecError
+from scalelab.experiment.spec import Experiment
+from scalelab.experiment.trial import Trial
+from scalelab.kinds.sources import SOURCES, Source
+from scalelab.plan.expand import expand
+from scalelab.plan.source import Decision, TrialSource
+from scalelab.plan.tracked import TrackedSource, candidates, source_of
+from scalelab.site.profile import Site
+
+TEXT = """\
+name: small
+workload: {name: emulated, sample_time_s: 2.0e-3, fixed_time_s: 10.0e-3}
+measure: {warmup_steps: 1, steps: 5, repeats: 2}
+gpus: [1, 2]
+local_batch_size: [4, 8]
+"""
+SITE = Site(device_type="cpu", gpus_per_node=2)
+
+
+class OneByOne(TrialSource):
+    """Proposes the first trials of an experiment, and knows nothing beforehand."""
+
+    def __init__(self, experiment: Experiment, site: Site, *, number: int = 1) -> None:
+        self._trials = expand(experiment, site)[:number]
+
+    def ask(self) -> Trial | None:
+        return self._trials.pop(0) if self._trials else None
+
+    def tell(self, observation: Mapping[str, Any]) -> None:
+        if observation["outcome"] == "failed":
+            raise ValueError("cannot learn from it")
+
+
+def refusing(experiment: Experiment, site: Site) -> TrialSource:
+    raise SpecError("this source needs convergence trials.")
+
+
+def broken(experiment: Experiment, site: Site) -> TrialSource:
+    raise KeyError("no such thing")
+
+
+def no_source(experiment: Experiment, site: Site) -> object:
+    return "trials"
+
+
+@pytest.fixture(autouse=True)
+def other_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = {
+        name: Source(name=name, factory=f"{__name__}:{factory}")
+        for name, factory in {
+            "one_by_one": "OneByOne",
+            "refusing": "refusing",
+            "broken": "broken",
+            "no_source": "no_source",
+            "absent": "not_here",
+        }.items()
+    }
+    monkeypatch.setattr(SOURCES, "_built_in", {**SOURCES._built_in, **rows})
+
+
+def asked(source: str = "planned") -> Experiment:
+    return Experiment.from_text(f"{TEXT}source: {source}")
+
+
+def row(trial: Trial, seconds: float = 4.0, outcome: str = "completed") -> Any:
+    return {
+        "trial_id": trial.trial_id,
+        "outcome": outcome,
+        "kind": trial.kind.value,
+        "world_size": trial.world_size,
+        "num_nodes": trial.allocation.num_nodes,
+        "local_batch_size": trial.local_batch_size,
+        "gradient_accumulation_steps": trial.gradient_accumulation_steps,
+        "precision": trial.precision,
+        "parallelism": trial.parallelism,
+        "allocated_gpu_s": seconds * trial.world_size,
+    }
+
+
+def test_a_plan_is_asked_what_is_left() -> None:
+    trials = expand(asked(), SITE)
+    rows = [row(trial) for trial in trials[:6]]
+    source = source_of(asked(), SITE, rows, rows=rows)
+    assert (source.total, source.remaining) == (8, 2)
+    assert source.left == trials[6:]
+    devices = sum(trial.world_size for trial in trials[6:])
+    assert source.gpu_hours == pytest.approx(devices * 4.0 / 3600)
+    assert not source.is_exhausted()
+    assert source_of(asked(), SITE, map(row, trials)).is_exhausted()
+    assert list(candidates(asked(), SITE, source).trials) == trials
+
+
+def test_a_source_without_a_plan_answers_not_known() -> None:
+    source = source_of(asked("{name: one_by_one, number: 2}"), SITE)
+    assert (source.name, source.wants_progress) == ("one_by_one", False)
+    assert source.plan is source.left is source.gpu_hours is None
+    assert source.total is source.remaining is None
+    assert source.tell_progress(expand(asked(), SITE)[0], 1, {}) is Decision.KEEP
+    assert len(candidates(asked(), SITE, source).trials) == 8
+    assert [source.is_exhausted() for _ in range(3)] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("nobody", "source='nobody' is not known\\. "),
+        ("{name: one_by_one, size: 1}", r"cannot be made with \['size'\]: got an unex"),
+        ("refusing", "^this source needs convergence trials.$"),
+        ("broken", "source=broken cannot be made by .*: KeyError: 'no such thing'"),
+        ("no_source", "returned str, which is no TrialSource. Derive it from"),
+        ("absent", "source=absent cannot be made by .*: AttributeError: "),
+    ],
+)
+def test_a_source_that_cannot_be_made_is_refused(source: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        source_of(asked(source), SITE)
+
+
+def test_what_goes_wrong_in_a_source_is_said_with_its_name() -> None:
+    source = source_of(asked("one_by_one"), SITE)
+    failed = row(expand(asked(), SITE)[0], outcome="failed")
+    with pytest.raises(SpecError, match="source=one_by_one failed in tell: ValueError"):
+        source.tell(failed)
+
+
+def test_a_decision_that_is_none_is_refused() -> None:
+    inner = OneByOne(asked(), SITE)
+    inner.tell_progress = lambda *told: "perhaps"  # type: ignore[assignment,method-assign]
+    source = TrackedSource("vague", inner)
+    with pytest.raises(SpecError, match="source=vague failed in tell_progress"):
+        source.tell_progress(expand(asked(), SITE)[0], 1, {})
+
+
+def test_the_source_changes_neither_trials_nor_fingerprint() -> None:
+    other = asked("{name: one_by_one, number: 2}")
+    assert expand(other, SITE) == expand(asked(), SITE)
+    assert other.meaning() == asked().meaning()
