@@ -23,6 +23,7 @@ from scalelab.experiment.program import WorkloadProgram
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.outcome import Outcome
+from scalelab.plan.source import Observation, TrialSource
 from scalelab.records.attempt import AttemptFiles, AttemptResult, AttemptSpec
 from scalelab.records.attempt_io import write_result
 from scalelab.records.store import RunStore
@@ -32,7 +33,7 @@ NUM_NODES, DEVICES_PER_NODE = 2, 32
 COMPLETED = AttemptResult(outcome=Outcome.COMPLETED)
 
 
-class Trials:
+class Trials(TrialSource):
     """So many trials of one device."""
 
     def __init__(self, number: int) -> None:
@@ -43,7 +44,7 @@ class Trials:
         number = next(self._numbers, None)
         return None if number is None else trial(number)
 
-    def tell(self, observation: object) -> None:
+    def tell(self, observation: Observation) -> None:
         """Learn nothing."""
 
 

@@ -22,7 +22,7 @@ from scalelab.experiment.program import WorkloadProgram
 from scalelab.experiment.trial import Measurement, Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
 from scalelab.kinds.strategies import DEFAULT_STRATEGY
-from scalelab.plan.source import Observation
+from scalelab.plan.source import Observation, TrialSource
 from scalelab.records.store import RunStore
 from scalelab.scheduling.driver import Driver
 from scalelab.training.workloads.registry import preload_modules
@@ -47,7 +47,7 @@ PROGRAM = WorkloadProgram(
 )
 
 
-class Turns:
+class Turns(TrialSource):
     """A source that runs the peers before it hands out each trial."""
 
     def __init__(self, folder: Path) -> None:

@@ -38,15 +38,25 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     StoreError
         If a whole line is no JSON object.
     """
+    return _rows(path, _content(path, 0))
+
+
+def _content(path: Path, start: int) -> bytes:
+    """Read a file from a byte on; nothing where it is not there."""
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            file.seek(start)
+            return file.read()
     except FileNotFoundError:
-        return []
+        return b""
     except OSError as error:
         raise StoreError(
             f"{path} cannot be read: {error.strerror}. Give yourself read permission "
             "or check the file system."
         ) from error
+
+
+def _rows(path: Path, content: bytes) -> list[dict[str, Any]]:
     lines = content.split(b"\n")[:-1]
     try:
         # One call for the whole file is twice as fast as one per line.
@@ -56,6 +66,33 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     if len(rows) == len(lines) and all(type(values) is dict for values in rows):
         return list(rows)
     return [_read_line(path, index, line) for index, line in enumerate(lines, start=1)]
+
+
+class FollowedStream:
+    """Reads what a stream has gained since the last look.
+
+    Parameters
+    ----------
+    path
+        The file; it need not exist yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._num_read = 0
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the whole lines since the last call.
+
+        Raises
+        ------
+        StoreError
+            If one of them is no JSON object.
+        """
+        content = _content(self._path, self._num_read)
+        whole = content[: content.rfind(b"\n") + 1]
+        self._num_read += len(whole)
+        return _rows(self._path, whole)
 
 
 def _missing(_: str) -> None:

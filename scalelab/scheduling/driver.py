@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from queue import Empty, SimpleQueue
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from scalelab.cluster.batch.queue import QueueEvent
 from scalelab.cluster.node_plugin import run_attempt
 from scalelab.cluster.nodes import Cluster
 from scalelab.cluster.watch import NodeJoined, NodeLeft, NodeWatch
@@ -31,9 +28,12 @@ from scalelab.scheduling.events import (
     TrialStarted,
 )
 from scalelab.scheduling.gangs import Gangs, PartEnded, RunAttempt, Verdict
+from scalelab.scheduling.inbox import Inbox, Message, Stop
 from scalelab.scheduling.placement import Request
 from scalelab.scheduling.pool import Pool
 from scalelab.scheduling.provision.provisioner import provision_of
+from scalelab.scheduling.pruning import Pruning
+from scalelab.scheduling.retries import Retries
 from scalelab.scheduling.summary import SweepSummary, SweepTally, Unfinished
 
 if TYPE_CHECKING:
@@ -41,16 +41,6 @@ if TYPE_CHECKING:
 
 MAX_WAITING = 20_000
 """Trials asked for ahead: a source without end must not fill the memory."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Stop:
-    """The user wants the sweep to end: after what runs, or at once."""
-
-    at_once: bool
-
-
-_Message = PartEnded | NodeJoined | NodeLeft | QueueEvent | _Stop
 
 
 class Driver:
@@ -61,7 +51,7 @@ class Driver:
     Parameters
     ----------
     source
-        Proposes trials and is told every one that ends.
+        Proposes trials and is told every one that ends; asked about those that run.
     cluster
         Where they run.
     store
@@ -72,12 +62,9 @@ class Driver:
         Seconds a trial will hold its devices, roughly: for reservations only.
     on_event
         Told what happens, in the thread of :meth:`run`.
-    max_retries
-        Further attempts of a trial whose node was lost, preempted or cancelled. Those
-        that left a checkpoint do not count: they got somewhere.
-    retry_failed
-        Give a trial that fails one further attempt, and one to those that earlier
-        sweeps of the run could not measure.
+    max_retries, retry_failed
+        Which trials get further attempts, see :class:`~.retries.Retries`; where failed
+        ones do, so do those that earlier sweeps of the run could not measure.
     budget_gpu_s
         No trial starts once the run has used this many device-seconds, those of earlier
         sweeps included.
@@ -108,17 +95,19 @@ class Driver:
         self._program = program
         self._estimate_duration = estimate_duration
         self._on_event = on_event
-        self._max_retries = max_retries
         self._retry_failed = retry_failed
         self._budget = Budget(budget_gpu_s)
-        self._inbox: SimpleQueue[_Message] = SimpleQueue()
+        self._inbox = Inbox()
         self._gangs = Gangs(cluster.client, self._inbox.put, task)
         self._pool = Pool(cluster.expected_devices, on_event, node_timeout_s)
         self._provision = provision_of(
             cluster, self._pool, self._leave, on_event, self._inbox.put
         )
+        self._pruning = Pruning(source)
+        self._retries = Retries(
+            store, max_retries=max_retries, retry_failed=retry_failed
+        )
         self._requests: dict[str, Request] = {}
-        self._retries: Counter[tuple[int, bool]] = Counter()
         self._finished: set[str] = set()
         self._refused_earlier: dict[str, Observation] = {}
         self._tally = SweepTally()
@@ -127,11 +116,11 @@ class Driver:
 
     def drain(self) -> None:
         """Finish what runs and start nothing more; for any thread or signal handler."""
-        self._inbox.put(_Stop(at_once=False))
+        self._inbox.put(Stop(at_once=False))
 
     def kill(self) -> None:
         """End what runs, now; for any thread or signal handler."""
-        self._inbox.put(_Stop(at_once=True))
+        self._inbox.put(Stop(at_once=True))
 
     def run(self) -> SweepSummary:
         """Run until the source has no more trials, or the sweep is stopped.
@@ -195,27 +184,21 @@ class Driver:
             self._place()
             if not self._gangs and (self._stopped or not self._pool.placer.num_waiting):
                 return
-            for message in self._messages():
+            deadlines = (
+                self._gangs.next_deadline_s,
+                self._pool.deadline_s(lambda: not self._gangs),
+                self._provision.deadline_s,
+                self._pruning.deadline_s,
+            )
+            for message in self._inbox.take(deadlines):
                 self._handle(message)
+            for attempt_id, reason in self._pruning.look():
+                self._gangs.prune(attempt_id, reason)
             for verdict in self._gangs.give_up():
                 self._end(verdict)
             self._provision.tick(is_stopped=self._stopped is not None)
 
-    def _messages(self) -> Iterator[_Message]:
-        """Wait for one message, or a deadline, and yield all there are."""
-        deadlines = (
-            self._gangs.next_deadline_s,
-            self._pool.deadline_s(lambda: not self._gangs),
-            self._provision.deadline_s,
-        )
-        deadline_s = min((each for each in deadlines if each is not None), default=None)
-        timeout_s = deadline_s and max(0.0, deadline_s - time.monotonic())
-        with suppress(Empty):
-            yield self._inbox.get(timeout=timeout_s)
-            while True:
-                yield self._inbox.get_nowait()
-
-    def _handle(self, message: _Message) -> None:
+    def _handle(self, message: Message) -> None:
         match message:
             case PartEnded() | NodeLeft() if self._provision.defer(message):
                 pass  # it comes again
@@ -227,7 +210,7 @@ class Driver:
                 self._provision.meet_nodes()
             case NodeLeft(address):
                 self._leave(address)
-            case _Stop(at_once):
+            case Stop(at_once):
                 self._stop("the sweep was stopped")
                 if at_once:
                     self._gangs.cancel_all("The sweep was stopped.")
@@ -287,6 +270,7 @@ class Driver:
         addresses = self._pool.addresses(placement)
         attempt_id = self._gangs.launch(spec, spec_json, addresses)
         self._requests[attempt_id] = request
+        self._pruning.follow(spec)
         self._on_event(TrialStarted(spec=spec, progress=self.progress))
 
     def _spec(self, trial: Trial, placement: Placement) -> AttemptSpec:
@@ -312,6 +296,7 @@ class Driver:
     def _end(self, verdict: Verdict) -> None:
         """Record how an attempt ended and decide what becomes of its trial."""
         request = self._requests.pop(verdict.attempt_id)
+        self._pruning.forget(verdict.attempt_id)
         held_gpu_s = verdict.held_s * request.trial.world_size
         result = self._provision.explain(verdict)
         if "allocated_gpu_s" not in result.measurements:
@@ -341,15 +326,12 @@ class Driver:
             reason = f"{outcome}: {self._stopped}"
             self._tally.unfinished.append(Unfinished(request.trial, reason))
             return True
-        allowed = self._max_retries if outcome.is_retried else 0
-        if outcome is Outcome.FAILED and self._stopped is None:
-            failed = self._store.outcomes(request.trial.trial_id)[outcome]
-            allowed = int(self._retry_failed and failed == 1)
-        self._retries[request.number, outcome.is_retried] += not got_on
-        if self._retries[request.number, outcome.is_retried] > allowed:
-            return False
-        self._pool.placer.enqueue(request)
-        return True
+        runs_again = self._retries.allow(
+            request, outcome, got_on=got_on, is_stopped=self._stopped is not None
+        )
+        if runs_again:
+            self._pool.placer.enqueue(request)
+        return runs_again
 
     def _finish(
         self, trial: Trial, observation: Observation, result: AttemptResult
@@ -390,13 +372,12 @@ class Driver:
         self._gangs.cancel_all("The sweep ended with an error.")
         while (deadline_s := self._gangs.next_deadline_s) is not None:
             verdicts: list[Verdict | None] = []
-            with suppress(Empty, StoreError):
-                timeout_s = max(0.0, deadline_s - time.monotonic())
-                message = self._inbox.get(timeout=timeout_s)
-                if isinstance(message, PartEnded):
-                    verdicts.append(self._gangs.take(message))
-                elif isinstance(message, NodeLeft):
-                    verdicts += self._gangs.node_left(message.address)
+            for message in self._inbox.take([deadline_s]):
+                with suppress(StoreError):
+                    if isinstance(message, PartEnded):
+                        verdicts.append(self._gangs.take(message))
+                    elif isinstance(message, NodeLeft):
+                        verdicts += self._gangs.node_left(message.address)
             for verdict in filter(None, [*verdicts, *self._gangs.give_up()]):
                 with suppress(StoreError):
                     self._store.finish(verdict.spec, verdict.result)

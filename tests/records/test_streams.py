@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from scalelab.errors import StoreError
+from scalelab.records import streams
 from scalelab.records.attempt import AttemptFiles
 from scalelab.records.store import RunStore
 from scalelab.records.streams import read_lines
@@ -154,9 +155,9 @@ def test_what_stands_is_not_read_again(
     store.compact()
     report(attempt(1), step(2))
     read: list[Path] = []
-    read_bytes = Path.read_bytes
+    read_lines = streams.read_lines
     monkeypatch.setattr(
-        Path, "read_bytes", lambda path: (read.append(path), read_bytes(path))[1]
+        streams, "read_lines", lambda path: (read.append(path), read_lines(path))[1]
     )
     store.compact()
     assert read == [attempt(1).stream]

@@ -12,12 +12,13 @@ from scalelab.cluster.local import LocalNodes
 from scalelab.experiment.program import WorkloadProgram
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
+from scalelab.plan.source import TrialSource
 from scalelab.records.store import RunStore
 from scalelab.scheduling.driver import Driver
 from scalelab.scheduling.events import Event
 
 
-class Source:
+class Source(TrialSource):
     """Trials from a list; remembers what it was told."""
 
     def __init__(self, trials: list[Trial]) -> None:

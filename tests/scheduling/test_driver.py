@@ -16,6 +16,7 @@ from waiting import wait_until
 from scalelab.errors import ClusterError, StoreError
 from scalelab.experiment.trial import Trial
 from scalelab.inputs.outcome import Outcome
+from scalelab.plan.source import TrialSource
 from scalelab.records.attempt import AttemptResult, AttemptSpec
 from scalelab.records.attempt_io import write_result
 from scalelab.scheduling import gangs
@@ -417,7 +418,7 @@ def test_a_jump_of_the_clock_changes_nothing(
 def test_a_source_that_learns_is_asked_again_after_every_tell(
     sweep: Any, make_trial: MakeTrial
 ) -> None:
-    class OneByOne:
+    class OneByOne(TrialSource):
         def __init__(self) -> None:
             self.told = 0
             self.asked = 0

@@ -1,5 +1,6 @@
 """A rank that does what its trial's options say, in place of training."""
 
+import json
 import os
 import signal
 import time
@@ -48,6 +49,8 @@ def run_rank(
             return AttemptResult(outcome=Outcome.PREEMPTED, reason="Time was up.")
         case "get nowhere":
             return AttemptResult(outcome=Outcome.PREEMPTED, reason="Time was up.")
+        case "report":
+            return report(spec, float(options["seconds"]), progress)
         case "wait":
             announce(spec)
             wait(float(options["seconds"]), progress)
@@ -60,6 +63,25 @@ def kill_worker() -> None:
     if "multiprocessing" in " ".join(worker.cmdline()):
         worker.kill()
     time.sleep(60.0)
+
+
+def report(
+    spec: AttemptSpec, seconds: float, progress: Callable[[int], None]
+) -> AttemptResult:
+    """Report a falling loss until the time is up, or the source has seen enough."""
+    end = time.monotonic() + seconds
+    step = 0
+    with spec.files.stream.open("a", buffering=1) as stream:
+        while time.monotonic() < end:
+            step += 1
+            progress(step)
+            line = {"event": "step", "step": step, "loss": 1 / step}
+            stream.write(json.dumps(line) + "\n")
+            if spec.files.prune.exists():
+                reason = spec.files.prune.read_text()
+                return AttemptResult(outcome=Outcome.PRUNED, reason=reason)
+            time.sleep(0.02)
+    return AttemptResult(outcome=Outcome.COMPLETED)
 
 
 def announce(spec: AttemptSpec) -> None:
