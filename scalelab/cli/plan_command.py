@@ -55,8 +55,11 @@ def run(
 
 def _trials(asked: Sweep) -> Iterator[str]:
     planned = asked.plan.trials
-    count = counted(len(planned), "trial")
-    yield f"{asked.experiment.name} on site {asked.site.name}: {count}"
+    what = counted(len(planned), "trial")
+    if not asked.is_planned:
+        name = asked.experiment.source.name
+        what = f"source={name} chooses which trials run, of {what} or others"
+    yield f"{asked.experiment.name} on site {asked.site.name}: {what}"
     yield ""
     yield from aligned([HEADER, *_rows(planned)], left=IS_TEXT)
 
@@ -106,13 +109,17 @@ def _cost(asked: Sweep) -> Iterator[str]:
         yield f"Changed since {asked.directory}: {change}."
     if asked.changes and asked.has_measurements:
         yield "A sweep of that needs another name, or --accept-changes."
+    left = asked.num_remaining
     if asked.num_finished:
-        done, left = counted(asked.num_finished, "trial"), asked.num_remaining
-        yield f"In {asked.directory}: {done} done, {left:,} to run."
-    if asked.num_remaining and asked.gpu_hours is not None:
+        done = counted(asked.num_finished, "trial")
+        to_run = "" if left is None else f", {left:,} to run"
+        yield f"In {asked.directory}: {done} done{to_run}."
+    if left and asked.gpu_hours is not None:
         hours = device_time(asked.gpu_hours, asked.device_hour_word)
         yield f"Device time to come: about {hours}, by the trials that ended."
-    elif asked.num_remaining:
+    elif left is None:
+        yield "Device time to come: not known; the source of trials does not say."
+    elif left:
         yield "Device time to come: not known before a trial of each kind has ended."
     if asked.experiment.job:
         yield f"Job to recommend for: {asked.experiment.job}"

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from scalelab.inputs.lines import one_line
 from scalelab.inputs.numerals import counted, device_time, duration
-from scalelab.scheduling.events import (
+from scalelab.running.events import (
     Event,
     NodeLost,
     NodeUp,

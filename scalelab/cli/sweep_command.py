@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from scalelab.cli.progress import ProgressView
     from scalelab.records.control.stop_request import StopRequests
+    from scalelab.running.events import SweepSummary
     from scalelab.running.sweep import RunningSweep, Sweep
-    from scalelab.scheduling.summary import SweepSummary
 
 SOME_FAILED, INTERRUPTED = 1, 130
 MAX_SHOWN = 5
@@ -267,6 +267,12 @@ class _Interrupts:
 
 def _opening(asked: Sweep) -> list[str]:
     lines = [f"Changed: {change}." for change in asked.changes]
+    if asked.num_remaining is None:
+        name, done = asked.experiment.source.name, counted(asked.num_finished, "trial")
+        verb = f"Continuing ({done} done)" if asked.num_finished else "Running"
+        where = f"into {asked.directory}"
+        lines.append(f"{verb} the trials that source={name} proposes {where}.")
+        return lines
     left = counted(asked.num_remaining, "trial")
     if asked.plan.assumes_local_batch:
         lines.append(f"Into {asked.directory}: first the largest local batch.")
@@ -282,9 +288,13 @@ def _opening(asked: Sweep) -> list[str]:
     return lines
 
 
-def _closing(summary: SweepSummary, num_before: int) -> list[str]:
+def _closing(summary: SweepSummary, num_before: int | None) -> list[str]:
     """Say what failed, and what is missing of the trials there were to run before."""
     lines = []
+    if pruned := summary.outcomes.get(Outcome.PRUNED, 0):
+        lines.append(
+            f"Ended early by their source (pruned): {counted(pruned, 'trial')}."
+        )
     for failure in summary.failures[:MAX_SHOWN]:
         log = f" Log: {failure.log}" if failure.log else ""
         reason = ended(failure.reason) if log else failure.reason
@@ -295,7 +305,8 @@ def _closing(summary: SweepSummary, num_before: int) -> list[str]:
         lines.append(_what_failed(summary))
     if summary.unfinished:
         # A canary is not known to the sweep before its turn has come.
-        left = num_before - (summary.num_finished - summary.num_resumed)
+        ended_here = summary.num_finished - summary.num_resumed
+        left = 0 if num_before is None else num_before - ended_here
         count = counted(max(left, len(summary.unfinished)), "trial")
         lines.append(f"Not run: {count}. The same command goes on with them.")
     return lines
