@@ -74,7 +74,9 @@ def no_task(directory: str) -> str:
 def ours(cluster: LocalNodes, number: int, task: object) -> float:
     """Return the seconds per trial of a sweep of so many."""
     with tempfile.TemporaryDirectory() as folder:
-        store = RunStore.create(Path(folder) / "run", experiment_text="", meaning={})
+        store = RunStore.create(
+            Path(folder) / "run", experiment_text="", fingerprint={}
+        )
         with store.lease():
             driver = Driver(
                 Trials(number),

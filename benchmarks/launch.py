@@ -111,7 +111,9 @@ class Turns(TrialSource):
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        store = RunStore.create(Path(folder) / "run", experiment_text="", meaning={})
+        store = RunStore.create(
+            Path(folder) / "run", experiment_text="", fingerprint={}
+        )
         turns = Turns(Path(folder))
         preload = preload_modules(PROGRAM, [DEFAULT_STRATEGY])
         with store.lease(), LocalNodes(1, RANKS, preload=preload) as nodes:

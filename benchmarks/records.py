@@ -90,7 +90,7 @@ def measure(kind: str, num_trials: int, num_rows: int, repeats: int) -> None:
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
         lines, compacted = (
-            RunStore.create(root / name, experiment_text="", meaning={})
+            RunStore.create(root / name, experiment_text="", fingerprint={})
             for name in ("lines", "compacted")
         )
         write_streams(lines, kind, num_trials, num_rows)

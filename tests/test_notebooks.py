@@ -49,7 +49,7 @@ def swept(text: str, directory: Path, rng: np.random.Generator) -> Path:
     store = RunStore.create(
         directory,
         experiment_text=text,
-        meaning=experiment.meaning(device_type="cpu"),
+        fingerprint=experiment.fingerprint(device_type="cpu"),
     )
     for trial in plan(experiment, site).trials:
         shares = tuple(

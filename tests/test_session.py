@@ -107,7 +107,7 @@ def test_the_price_is_the_one_of_the_site_the_run_was_swept_on(here: Path) -> No
     profile("alpine", "price_per_gpu_hour: 3")
     store = measured_run(here / "run")
     assert load(store.directory).recommend().price is None
-    store.extend(store.experiment_text, store.meaning, site="alpine")
+    store.extend(store.experiment_text, store.fingerprint, site="alpine")
 
     found = load(store.directory).recommend(max_cost_usd=1e6)
     hours = found.chosen.gpu_hours.value
@@ -384,7 +384,7 @@ def test_the_status_counts_trials_and_names_reasons(here: Path) -> None:
 
 def test_the_status_counts_what_an_extension_adds(here: Path) -> None:
     store = measured_run(here / "run")
-    store.extend(EMULATED.replace("[4, 8]", "[4, 8, 16]"), store.meaning)
+    store.extend(EMULATED.replace("[4, 8]", "[4, 8, 16]"), store.fingerprint)
     assert load(store.directory).status().num_missing == 4
     header = json.loads((store.directory / "run.json").read_text())
     assert len(header["versions"]) == 2

@@ -53,7 +53,7 @@ def run(
         bool,
         typer.Option(
             "--accept-changes",
-            help="Go on although what trials mean changed; measure them again.",
+            help="Go on although code, command or measurement changed; measure again.",
         ),
     ] = False,
     retry_failed: Annotated[

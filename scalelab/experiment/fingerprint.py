@@ -10,7 +10,7 @@ from scalelab.inputs.problems import shown
 _FAMILY = "measure."
 
 
-def changes_of_meaning(
+def fingerprint_changes(
     before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> tuple[str, ...]:
     """Say which changes make old and new trials incomparable.
@@ -21,14 +21,14 @@ def changes_of_meaning(
     Parameters
     ----------
     before, after
-        What :meth:`~scalelab.experiment.spec.Experiment.meaning` returned.
+        What :meth:`~scalelab.experiment.spec.Experiment.fingerprint` returned.
 
     Returns
     -------
     tuple of str
         One clause per change, such as ``command: 'a' -> 'b'``; empty: comparable.
 
-    >>> changes_of_meaning({"workload": "a", "env": {}}, {"workload": "b", "env": {}})
+    >>> fingerprint_changes({"workload": "a", "env": {}}, {"workload": "b", "env": {}})
     ("workload: 'a' -> 'b'",)
     """
     changes: list[str] = []

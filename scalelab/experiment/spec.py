@@ -160,13 +160,13 @@ class Experiment(ExperimentKeys):
             name=self.name,
         )
 
-    def meaning(
+    def fingerprint(
         self, *, code_hash: str | None = None, device_type: str | None = None
     ) -> dict[str, Any]:
-        """Return what a trial's numbers depend on besides its own configuration.
+        """Return the fingerprint: what numbers depend on besides the configuration.
 
         Axes, repeats and the job's length are not in it: changing them extends a run.
-        Compare two with :func:`~scalelab.experiment.fingerprint.changes_of_meaning`.
+        Compare two with :func:`~scalelab.experiment.fingerprint.fingerprint_changes`.
 
         Parameters
         ----------
@@ -175,7 +175,7 @@ class Experiment(ExperimentKeys):
         device_type
             ``cpu`` or ``cuda``.
         """
-        meaning: dict[str, Any] = {
+        fingerprint: dict[str, Any] = {
             "workload": self.workload_name,
             "parameters": self.workload.parameters if self.workload else {},
             "command": self.command,
@@ -188,10 +188,10 @@ class Experiment(ExperimentKeys):
             "device_type": device_type,
         }
         for kind in self.measure.kind:
-            meaning[f"measure.{kind}"] = self._meaning_of(kind)
-        return meaning
+            fingerprint[f"measure.{kind}"] = self._fingerprint_of(kind)
+        return fingerprint
 
-    def _meaning_of(self, kind: TrialKind) -> Mapping[str, Any]:
+    def _fingerprint_of(self, kind: TrialKind) -> Mapping[str, Any]:
         if kind is TrialKind.THROUGHPUT:
             own = {"warmup_steps", "steps", "relative_precision"}
             return self.measure.model_dump(mode="json", include=own)

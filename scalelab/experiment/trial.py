@@ -122,7 +122,7 @@ class Trial:
     options
         Any further axis, by name.
     measurement
-        How long the trial runs. Not hashed: a change of it is a change of meaning,
+        How long the trial runs. Not hashed: a change of it is one of the fingerprint,
         which the run's frozen experiment detects.
 
     Notes

@@ -36,19 +36,19 @@ def device_words(device_type: str | None, *, is_emulated: bool) -> DeviceWords:
 
 
 def words_of_run(
-    meaning: Mapping[str, Any], rows: Iterable[Mapping[str, Any]] = ()
+    fingerprint: Mapping[str, Any], rows: Iterable[Mapping[str, Any]] = ()
 ) -> DeviceWords:
     """Return what the devices of a run are called.
 
     Parameters
     ----------
-    meaning
-        See :meth:`scalelab.experiment.spec.Experiment.meaning`.
+    fingerprint
+        See :meth:`scalelab.experiment.spec.Experiment.fingerprint`.
     rows
         What it has measured: the workload may declare times though it is not built in.
     """
-    device_type = meaning.get("device_type")
-    is_emulated = meaning.get("workload") == "emulated"
+    device_type = fingerprint.get("device_type")
+    is_emulated = fingerprint.get("workload") == "emulated"
     for row in rows:
         device_type = row.get("device_type") or device_type
         is_emulated |= bool(row.get("emulated"))

@@ -24,19 +24,19 @@ class RunHeader:
         Name of the run's directory when it was created.
     versions
         One mapping per frozen experiment, oldest first: ``experiment`` (file name),
-        ``frozen_at`` (UTC), ``meaning``, ``site`` where not the experiment's own,
-        ``provenance``, and ``superseded``: the attempts that ran under an earlier,
-        incomparable meaning.
+        ``frozen_at`` (UTC), ``meaning`` (the fingerprint), ``site`` where not the
+        experiment's own, ``provenance``, and ``superseded``: the attempts that ran
+        before the code, the command or the measurement changed.
     """
 
     name: str
     versions: tuple[Mapping[str, Any], ...] = ()
 
     @property
-    def meaning(self) -> Mapping[str, Any]:
-        """What trials mean, in the latest version."""
-        meaning: Mapping[str, Any] = self.versions[-1]["meaning"]
-        return meaning
+    def fingerprint(self) -> Mapping[str, Any]:
+        """What trials' numbers depend on besides their configuration; the latest."""
+        fingerprint: Mapping[str, Any] = self.versions[-1]["meaning"]
+        return fingerprint
 
     @property
     def experiment(self) -> str:
@@ -50,7 +50,7 @@ class RunHeader:
 
     @property
     def superseded(self) -> frozenset[tuple[str, int]]:
-        """Attempts that ran under an earlier, incomparable meaning."""
+        """Attempts that ran before the code, command or measurement changed."""
         return frozenset(
             (trial_id, number)
             for version in self.versions
@@ -59,7 +59,7 @@ class RunHeader:
 
     def extended(
         self,
-        meaning: Mapping[str, Any],
+        fingerprint: Mapping[str, Any],
         site: str | None = None,
         code_directory: Path | None = None,
         superseded: Iterable[tuple[str, int]] = (),
@@ -68,7 +68,7 @@ class RunHeader:
         version = {
             "experiment": f"{len(self.versions) + 1:04d}.yaml",
             "frozen_at": datetime.now(UTC).isoformat(),
-            "meaning": dict(meaning),
+            "meaning": dict(fingerprint),
             "site": site,
             "provenance": provenance(code_directory),
             "superseded": [list(attempt) for attempt in superseded],

@@ -2,7 +2,7 @@
 
 ::
 
-    NAME/run.json                       name, schema version, meaning, provenance
+    NAME/run.json                       name, schema version, fingerprint, provenance
     NAME/experiments/0001.yaml, ...     the experiment as written, and its extensions
     NAME/ledger.jsonl                   which attempts began and ended; an index
     NAME/driver.lease                   who runs it now
@@ -78,7 +78,7 @@ class RunStore:
         directory: Path,
         *,
         experiment_text: str,
-        meaning: Mapping[str, Any],
+        fingerprint: Mapping[str, Any],
         site: str | None = None,
         code_directory: Path | None = None,
         imported: Sequence[Observation] = (),
@@ -91,8 +91,8 @@ class RunStore:
             The run's directory; its last part is the run's name.
         experiment_text
             The experiment as the user wrote it.
-        meaning
-            What trials of this run mean, as plain JSON values.
+        fingerprint
+            What numbers depend on besides the configuration, as plain JSON values.
         site
             Name or path of the site's profile, where not the experiment's own.
         code_directory
@@ -111,7 +111,8 @@ class RunStore:
                 f"{directory} exists already. Choose another name for the run, or "
                 "continue it with the command that started it."
             )
-        header = RunHeader(name=directory.name).extended(meaning, site, code_directory)
+        header = RunHeader(name=directory.name)
+        header = header.extended(fingerprint, site, code_directory)
         making = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}")
         with storing(directory):
             try:
@@ -149,9 +150,9 @@ class RunStore:
         return self._header.name
 
     @property
-    def meaning(self) -> Mapping[str, Any]:
-        """What trials of this run mean, in its latest version."""
-        return self._header.meaning
+    def fingerprint(self) -> Mapping[str, Any]:
+        """What trials' numbers depend on besides their configuration; the latest."""
+        return self._header.fingerprint
 
     @property
     def site(self) -> str | None:
@@ -172,15 +173,15 @@ class RunStore:
     def extend(
         self,
         experiment_text: str,
-        meaning: Mapping[str, Any],
+        fingerprint: Mapping[str, Any],
         *,
         site: str | None = None,
         supersedes: bool = False,
     ) -> None:
         """Freeze a further version of the experiment, if it differs from the latest.
 
-        Where it ``supersedes`` an incomparable meaning, all attempts until now carry
-        ``code_changed`` in their validity, and their trials run again.
+        Where it ``supersedes`` one whose numbers cannot be compared, all attempts until
+        now carry ``code_changed`` in their validity, and their trials run again.
 
         Raises
         ------
@@ -188,12 +189,12 @@ class RunStore:
             If the disk refuses; the run then stays as it was.
         """
         self._fence()
-        latest = (self.experiment_text, self.meaning, self.site)
-        if (experiment_text, meaning, site) == latest:
+        latest = (self.experiment_text, self.fingerprint, self.site)
+        if (experiment_text, fingerprint, site) == latest:
             return
         ended = self.rows() if supersedes else []
         attempts = [(each["trial_id"], each["attempt"]) for each in ended]
-        header = self._header.extended(meaning, site, superseded=attempts)
+        header = self._header.extended(fingerprint, site, superseded=attempts)
         experiment = self.directory / "experiments" / header.experiment
         write_atomically(experiment, experiment_text.encode())
         write_atomically(self.directory / "run.json", header.encode())
@@ -294,10 +295,7 @@ class RunStore:
         attempts[observation["attempt"]] = Outcome(observation["outcome"])
 
     def outcomes(self, trial_id: str) -> Counter[Outcome]:
-        """Return how often a trial's attempts ended in each way.
-
-        Those of earlier drivers are known after :meth:`recover`.
-        """
+        """Count a trial's attempts by outcome; earlier drivers' too after recover."""
         return Counter(self._outcomes.get(trial_id, {}).values())
 
     def recover(self, *, retry_failed: bool = False) -> list[Observation]:

@@ -76,7 +76,7 @@ def status_of(store: RunStore, experiment: Experiment | None) -> RunStatus:
     return RunStatus(
         outcomes=Counter(str(row["outcome"]) for row in finished),
         used_gpu_s=sum(row.get("allocated_gpu_s") or 0.0 for row in rows),
-        device_hour_word=words_of_run(store.meaning, rows).hour,
+        device_hour_word=words_of_run(store.fingerprint, rows).hour,
         driver=store.driver,
         running=tuple(key for key in store.running() if key not in ended),
         num_missing=_num_missing(experiment, finished) if experiment else None,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalelab.errors import MissingExtraError, SpecError
-from scalelab.experiment.fingerprint import changes_of_meaning
+from scalelab.experiment.fingerprint import fingerprint_changes
 from scalelab.experiment.program import CommandProgram, Program
 from scalelab.experiment.spec import Experiment
 from scalelab.inputs.device_words import words_of_run
@@ -84,8 +84,9 @@ class Sweep:
         The source of trials knows them beforehand.
     directory
         The run's directory, absolute; it need not exist.
-    meaning
-        What the trials' numbers depend on besides their configuration.
+    fingerprint
+        What the trials' numbers depend on besides their configuration: code, command
+        and measurement.
     changes
         How that differs from what the run holds; empty: comparable.
     has_measurements
@@ -109,7 +110,7 @@ class Sweep:
     plan: Plan
     is_planned: bool
     directory: Path
-    meaning: dict[str, Any]
+    fingerprint: dict[str, Any]
     changes: tuple[str, ...]
     has_measurements: bool
     num_finished: int
@@ -139,7 +140,7 @@ class Sweep:
         asked = Experiment.from_file(experiment)
         where = asked.resolve_site(site)
         home = Path(directory or RUNS / asked.name).absolute()
-        meaning = asked.meaning(
+        fingerprint = asked.fingerprint(
             code_hash=code_hash(asked), device_type=where.device_type.value
         )
         changes: tuple[str, ...] = ()
@@ -147,7 +148,7 @@ class Sweep:
         finished: list[Observation] = []
         if is_taken(home):
             store = RunStore.open(home)
-            changes = changes_of_meaning(store.meaning, meaning)
+            changes = fingerprint_changes(store.fingerprint, fingerprint)
             rows = store.rows()
             if not changes:
                 finished = store.finished(rows, retry_failed=retry_failed)
@@ -163,7 +164,7 @@ class Sweep:
             plan=planned,
             is_planned=left is not None,
             directory=home,
-            meaning=meaning,
+            fingerprint=fingerprint,
             changes=changes,
             has_measurements=any(Outcome(r["outcome"]).is_measurement for r in rows),
             num_finished=(
@@ -171,7 +172,7 @@ class Sweep:
             ),
             num_remaining=source.remaining if left is None else len(left),
             gpu_hours=source.gpu_hours,
-            device_hour_word=words_of_run(meaning, rows).hour,
+            device_hour_word=words_of_run(fingerprint, rows).hour,
             retry_failed=retry_failed,
         )
 
@@ -200,11 +201,12 @@ class Sweep:
         refuse_log_directory(sweep.site, sweep.directory / CLUSTER_DIRECTORY)
         if sweep.changes and sweep.has_measurements and not accept_changes:
             raise SpecError(
-                f"{sweep.directory} holds trials of another meaning: "
-                f"{'; '.join(sweep.changes)}. Their numbers cannot be compared with "
-                "new ones. Give the experiment another name for a new run, or pass "
-                "--accept-changes to go on in this one: what was measured before is "
-                "then marked code_changed, left out of the fits, and measured again."
+                "The code, the command or the measurement changed since trials in "
+                f"{sweep.directory} were run: {'; '.join(sweep.changes)}. Their "
+                "numbers cannot be compared with new ones. Give the experiment another "
+                "name for a new run, or pass --accept-changes to go on in this one: "
+                "what was measured before is then marked code_changed, left out of the "
+                "fits, and measured again."
             )
         _require_what_runs_trials()
         return sweep
@@ -247,7 +249,7 @@ class Sweep:
         with store.lease() as lease, StopRequests(self.directory) as stop_requests:
             store.extend(
                 self.text,
-                self.meaning,
+                self.fingerprint,
                 site=self.site_name,
                 supersedes=bool(self.changes),
             )
@@ -311,7 +313,7 @@ class Sweep:
         return RunStore.create(
             self.directory,
             experiment_text=self.text,
-            meaning=self.meaning,
+            fingerprint=self.fingerprint,
             site=self.site_name,
             code_directory=self.experiment.code_root,
         )

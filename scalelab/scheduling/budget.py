@@ -30,7 +30,7 @@ class Budget:
         if self._limit_gpu_s is not None:
             rows = store.rows()
             self._earlier_gpu_s = sum(row.get("allocated_gpu_s") or 0.0 for row in rows)
-            self._hour_word = words_of_run(store.meaning, rows).hour
+            self._hour_word = words_of_run(store.fingerprint, rows).hour
 
     def spent(self, tally: SweepTally) -> str | None:
         """Say that nothing is left, or return None."""

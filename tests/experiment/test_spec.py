@@ -5,7 +5,7 @@ import pytest
 
 from scalelab.errors import SpecError
 from scalelab.experiment.batch_sizes import ScalingMode
-from scalelab.experiment.fingerprint import changes_of_meaning
+from scalelab.experiment.fingerprint import fingerprint_changes
 from scalelab.experiment.job import Job
 from scalelab.experiment.program import CommandProgram, WorkloadProgram
 from scalelab.experiment.sections import AutoBatch, ConfirmAbove
@@ -390,11 +390,11 @@ def test_trials_know_when_they_are_given_up(
     assert measurement.stall_timeout_s == stall_timeout_s
 
 
-class TestMeaning:
+class TestFingerprint:
     def changes(self, before: str, after: str) -> tuple[str, ...]:
-        return changes_of_meaning(
-            json.loads(json.dumps(read(before).meaning(code_hash="abc"))),
-            read(after).meaning(code_hash="abc"),
+        return fingerprint_changes(
+            json.loads(json.dumps(read(before).fingerprint(code_hash="abc"))),
+            read(after).fingerprint(code_hash="abc"),
         )
 
     @pytest.mark.parametrize(
@@ -427,7 +427,7 @@ class TestMeaning:
             ("digits_mlp", "resnet_cifar", "workload: 'digits_mlp' -> 'resnet_cifar'"),
         ],
     )
-    def test_a_change_of_meaning_is_named(
+    def test_a_change_of_the_fingerprint_is_named(
         self, old: str, new: str, change: str
     ) -> None:
         assert self.changes(WORKLOAD, WORKLOAD.replace(old, new)) == (change,)
@@ -440,9 +440,11 @@ class TestMeaning:
         self, text: str, metrics: str
     ) -> None:
         text = text.replace("jsonl: $SCALELAB_METRICS", metrics)
-        meaning = read(text).meaning(code_hash="a", device_type="cpu")
+        fingerprint = read(text).fingerprint(code_hash="a", device_type="cpu")
 
-        assert changes_of_meaning(json.loads(json.dumps(meaning)), meaning) == ()
+        assert (
+            fingerprint_changes(json.loads(json.dumps(fingerprint)), fingerprint) == ()
+        )
 
     def test_a_longer_measurement_is_a_change(self) -> None:
         changes = self.changes(COMMAND, COMMAND.replace("steps: 60", "steps: 90"))
@@ -450,9 +452,9 @@ class TestMeaning:
         assert changes == ("measure.throughput.steps: 60 -> 90",)
 
     def test_other_code_is_a_change(self) -> None:
-        before, after = (read(COMMAND).meaning(code_hash=x) for x in ("a", "b"))
+        before, after = (read(COMMAND).fingerprint(code_hash=x) for x in ("a", "b"))
 
-        assert changes_of_meaning(before, after) == ("code_hash: 'a' -> 'b'",)
+        assert fingerprint_changes(before, after) == ("code_hash: 'a' -> 'b'",)
 
 
 def test_a_sweep_asks_above_either_threshold() -> None:

@@ -141,4 +141,4 @@ def test_a_decision_that_is_none_is_refused() -> None:
 def test_the_source_changes_neither_trials_nor_fingerprint() -> None:
     other = asked("{name: one_by_one, number: 2}")
     assert expand(other, SITE) == expand(asked(), SITE)
-    assert other.meaning() == asked().meaning()
+    assert other.fingerprint() == asked().fingerprint()

@@ -19,7 +19,7 @@ SpecMaker = Callable[..., AttemptSpec]
 @pytest.fixture
 def store(tmp_path: Path) -> RunStore:
     return RunStore.create(
-        tmp_path / "a run", experiment_text="name: a\n", meaning={"model": "small"}
+        tmp_path / "a run", experiment_text="name: a\n", fingerprint={"model": "small"}
     )
 
 

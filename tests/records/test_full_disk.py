@@ -69,7 +69,7 @@ SWEEP = """
 """
 CREATE = """
     try:
-        RunStore.create(directory / "new", experiment_text="x", meaning={})
+        RunStore.create(directory / "new", experiment_text="x", fingerprint={})
     except StoreError as error:
         sys.exit(str(error))
 """
@@ -182,7 +182,7 @@ def test_a_small_file_system_that_fills_up(tmp_path: Path, require_program) -> N
     if subprocess.run([mount, *options], check=False, capture_output=True).returncode:
         skip_or_fail("no file system can be mounted here")
     try:
-        store = RunStore.create(disk / "run", experiment_text="x", meaning={})
+        store = RunStore.create(disk / "run", experiment_text="x", fingerprint={})
         done = run(SWEEP, store.directory)
         assert "cannot be written: No space left on device. Free space" in done.stderr
         finished = done.stdout.split()
@@ -198,7 +198,7 @@ BECOME_SOMEBODY_ELSE = """
         import tempfile
         with tempfile.TemporaryDirectory() as rehearsal:
             store = RunStore.create(
-                Path(rehearsal) / "run", experiment_text="x", meaning={}
+                Path(rehearsal) / "run", experiment_text="x", fingerprint={}
             )
             with store.lease():
                 store.observations(), store.streams()
@@ -230,7 +230,7 @@ def test_a_directory_one_may_not_write_to_is_said(public: Path) -> None:
 @pytest.mark.slow
 def test_somebody_elses_run_is_read_but_not_run(public: Path) -> None:
     few = SWEEP.replace("100_000", "3")
-    store = RunStore.create(public / "run", experiment_text="x", meaning={})
+    store = RunStore.create(public / "run", experiment_text="x", fingerprint={})
     assert run(few, store.directory).returncode == 0
     store.directory.chmod(0o555)
     read = """

@@ -19,12 +19,14 @@ from scalelab.records.store import RunStore
 
 def test_a_run_is_made_and_opened(tmp_path: Path) -> None:
     made = RunStore.create(
-        tmp_path / "runs" / "vit b16", experiment_text="name: v\n", meaning={"a": [1]}
+        tmp_path / "runs" / "vit b16",
+        experiment_text="name: v\n",
+        fingerprint={"a": [1]},
     )
     opened = RunStore.open(tmp_path / "runs" / "vit b16")
     for store in (made, opened):
         assert store.name == "vit b16"
-        assert store.meaning == {"a": [1]}
+        assert store.fingerprint == {"a": [1]}
         assert store.experiment_text == "name: v\n"
         assert store.directory == tmp_path / "runs" / "vit b16"
         assert store.rows() == []
@@ -39,20 +41,20 @@ def test_a_run_keeps_its_name_when_moved(store: RunStore, tmp_path: Path) -> Non
 
 def test_a_run_is_made_once(store: RunStore) -> None:
     with pytest.raises(StoreError, match=r"a run exists already. Choose another name"):
-        RunStore.create(store.directory, experiment_text="", meaning={})
+        RunStore.create(store.directory, experiment_text="", fingerprint={})
 
 
 def test_a_file_in_the_way_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="file exists already"):
-        RunStore.create(tmp_path / "file", experiment_text="", meaning={})
+        RunStore.create(tmp_path / "file", experiment_text="", fingerprint={})
     with pytest.raises(StoreError, match="cannot be written: Not a directory"):
-        RunStore.create(tmp_path / "file" / "run", experiment_text="", meaning={})
+        RunStore.create(tmp_path / "file" / "run", experiment_text="", fingerprint={})
 
 
 def test_an_empty_directory_becomes_a_run(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    RunStore.create(tmp_path / "run", experiment_text="x", meaning={})
+    RunStore.create(tmp_path / "run", experiment_text="x", fingerprint={})
     assert RunStore.open(tmp_path / "run").experiment_text == "x"
 
 
@@ -93,7 +95,7 @@ def test_every_version_of_the_experiment_is_kept(store: RunStore) -> None:
     store.extend("name: b\n", {"model": "large"})
     reopened = RunStore.open(store.directory)
     assert reopened.experiment_text == store.experiment_text == "name: b\n"
-    assert reopened.meaning == store.meaning == {"model": "large"}
+    assert reopened.fingerprint == store.fingerprint == {"model": "large"}
     files = sorted(os.listdir(store.directory / "experiments"))
     assert files == ["0001.yaml", "0002.yaml"]
     versions = json.loads((store.directory / "run.json").read_text())["versions"]
@@ -103,9 +105,9 @@ def test_every_version_of_the_experiment_is_kept(store: RunStore) -> None:
 
 def test_the_latest_site_is_kept(store: RunStore) -> None:
     assert store.site is None
-    store.extend(store.experiment_text, store.meaning, site="alpine")
+    store.extend(store.experiment_text, store.fingerprint, site="alpine")
     assert RunStore.open(store.directory).site == store.site == "alpine"
-    store.extend(store.experiment_text, store.meaning, site="alpine")
+    store.extend(store.experiment_text, store.fingerprint, site="alpine")
     files = sorted(os.listdir(store.directory / "experiments"))
     assert files == ["0001.yaml", "0002.yaml"]
 
@@ -306,7 +308,7 @@ def test_the_cost_of_an_attempt_does_not_grow(
 
 def test_the_experiment_is_read_as_utf_8_whatever_the_locale(tmp_path: Path) -> None:
     text = "name: x  # caf\u00e9\n"
-    RunStore.create(tmp_path / "run", experiment_text=text, meaning={})
+    RunStore.create(tmp_path / "run", experiment_text=text, fingerprint={})
     code = (
         "import sys; from pathlib import Path; "
         "from scalelab.records.store import RunStore; "

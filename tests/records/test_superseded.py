@@ -1,4 +1,4 @@
-"""Attempts that ran under an earlier, incomparable meaning."""
+"""Attempts that ran before the code, command or measurement changed."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ CHANGED = EMULATED.replace("2.0e-3", "3.0e-3")
 def superseded_run(folder: Path) -> tuple[RunStore, Experiment]:
     store = measured_run(folder / "run")
     asked = Experiment.from_text(CHANGED)
-    store.extend(CHANGED, asked.meaning(device_type="cpu"), supersedes=True)
+    store.extend(CHANGED, asked.fingerprint(device_type="cpu"), supersedes=True)
     return store, asked
 
 
@@ -52,7 +52,7 @@ def test_a_run_may_be_superseded_again(tmp_path: Path) -> None:
 
 def test_an_extension_supersedes_nothing(tmp_path: Path) -> None:
     store = measured_run(tmp_path / "run")
-    store.extend(EMULATED.replace("[4, 8]", "[4, 8, 16]"), store.meaning)
+    store.extend(EMULATED.replace("[4, 8]", "[4, 8, 16]"), store.fingerprint)
     assert len(store.finished(store.rows())) == 8
     assert all(row["validity"] == [] for row in store.rows())
 

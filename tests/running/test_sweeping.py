@@ -91,12 +91,12 @@ def test_what_was_lost_runs_again_and_what_failed_on_request(here: Path) -> None
         ("warmup_steps: 1", "warmup_steps: 0", "throughput.warmup_steps: 1 -> 0"),
     ],
 )
-def test_a_change_of_meaning_is_explained(
+def test_a_change_of_the_fingerprint_is_explained(
     here: Path, old: str, new: str, change: str
 ) -> None:
     measured_run(here / "runs" / "small")
     path = write(EMULATED.replace(old, new))
-    with pytest.raises(SpecError, match="holds trials of another meaning") as caught:
+    with pytest.raises(SpecError, match="The code, the command or the mea") as caught:
         Sweep.prepare(path)
     assert change in str(caught.value)
     assert "--accept-changes" in str(caught.value)
@@ -113,7 +113,7 @@ def test_nothing_measured_means_nothing_to_confuse(here: Path, ending) -> None:
     assert sweep.num_remaining == 8
 
 
-def test_changed_code_is_a_change_of_meaning(here: Path) -> None:
+def test_changed_code_changes_the_fingerprint(here: Path) -> None:
     script = here / "runs" / "train.py"
     script.parent.mkdir()
     script.write_text("a = 1\n")
@@ -133,7 +133,7 @@ def test_accepted_changes_mark_what_was_measured_and_measure_again(
     store = measured_run(here / "runs" / "small")
     changed = EMULATED.replace("2.0e-3", "3.0e-3")
     asked = Experiment.from_text(changed)
-    store.extend(changed, asked.meaning(device_type="cpu"), supersedes=True)
+    store.extend(changed, asked.fingerprint(device_type="cpu"), supersedes=True)
     assert [row["validity"] for row in store.rows()] == [["code_changed"]] * 8
     assert store.finished(store.rows()) == []
     for trial in expand(asked, asked.resolve_site())[:3]:

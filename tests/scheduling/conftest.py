@@ -53,7 +53,7 @@ class Sweep:
 
     def __init__(self, cluster: LocalNodes, directory: Path) -> None:
         self.cluster = cluster
-        self.store = RunStore.create(directory, experiment_text="", meaning={})
+        self.store = RunStore.create(directory, experiment_text="", fingerprint={})
         self.events: list[Event] = []
 
     def driver(self, source: Source, **options: Any) -> Driver:

@@ -103,7 +103,7 @@ def measured_run(
     store = RunStore.create(
         directory,
         experiment_text=text,
-        meaning=asked.meaning(
+        fingerprint=asked.fingerprint(
             code_hash=code_hash(asked), device_type=site.device_type.value
         ),
     )

@@ -96,7 +96,7 @@ def import_table(
     return RunStore.create(
         run_directory,
         experiment_text=json.dumps({"imported": source}, indent=2) + "\n",
-        meaning={"imported": source},
+        fingerprint={"imported": source},
         imported=rows,
     )
 

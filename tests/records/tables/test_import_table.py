@@ -66,7 +66,7 @@ def test_a_table_becomes_a_run(write, tmp_path: Path) -> None:
 
 def test_an_imported_run_says_where_it_comes_from(write, tmp_path: Path) -> None:
     store = import_table(write(GOOD), tmp_path / "run", constants={"precision": "bf16"})
-    source = store.meaning["imported"]
+    source = store.fingerprint["imported"]
     assert source["table"] == "table.csv"
     assert source["columns"]["world_size"] == "gpus"
     assert source["constants"] == {"precision": "bf16"}
