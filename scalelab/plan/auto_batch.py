@@ -1,4 +1,4 @@
-"""The largest local batch that fits: doubling, then bisection."""
+"""Search for the largest local batch that fits, by doubling and bisection."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class LargestFit:
         return low + (high - low) // (2 * step) * step
 
     def tell(self, size: int, *, fits: bool) -> None:
-        """Learn whether a size fits."""
+        """Record whether a size fits."""
         (self._fitting if fits else self._failing).add(size)
 
     @property

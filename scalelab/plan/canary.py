@@ -1,4 +1,4 @@
-"""The canary: one cheap trial repeated through the sweep, to see the machine change."""
+"""The canary: a cheap control trial, repeated to notice that the machine changes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from scalelab.experiment.trial import FIRST_CANARY, Trial, TrialKind
 
 
 def with_canaries(trials: Sequence[Trial], every: int) -> list[Trial]:
-    """Put the canary first, after every so many trials, and last.
+    """Insert the canary at the start, after every ``every`` trials, and at the end.
 
     The canary is the first throughput trial of the cheapest configuration: the one with
     the fewest samples per step, since device time grows with them; among equals the

@@ -10,7 +10,7 @@ from scalelab.inputs.outcome import Outcome
 from scalelab.plan.source import Observation
 
 UNKNOWN_S = 30.0
-"""Until the first trial has ended, all are taken to be equally long."""
+"""Seconds that every trial is taken to last until the first one has ended."""
 
 _Work = tuple[str, int, int, int, int, str, str, str | None]
 """Kind, devices, nodes, local batch, accumulation; precision, parallelism, group."""
@@ -40,7 +40,7 @@ class Durations:
             self._seconds[_work_of(row)] = held / row["world_size"]
 
     def estimate(self, trial: Trial) -> float | None:
-        """Return seconds: of an equal trial, else of the most similar one of its kind.
+        """Return the seconds of an equal trial, else of the most similar of its kind.
 
         None where no trial of the kind has ended.
         """
@@ -90,7 +90,7 @@ def _work_of(row: Observation) -> _Work:
 
 
 def _distance(one: _Work, other: _Work) -> tuple[int, float]:
-    """Say how unlike two trials are: other settings first, then sizes in doublings."""
+    """Measure how two trials differ: by settings first, then by doublings in size."""
     settings = sum(a != b for a, b in zip(one[5:], other[5:], strict=True))
     sizes = zip(one[1:5], other[1:5], strict=True)
     return settings, sum(abs(math.log2(a / b)) for a, b in sizes)

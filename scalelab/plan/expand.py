@@ -1,4 +1,4 @@
-"""Experiment -> trials.
+"""Expand an experiment into its trials.
 
 Time for a job = samples it needs x time per sample. For synchronous training the first
 factor depends on the global batch, the learning-rate rule and the normalisation batch,
@@ -325,7 +325,7 @@ def _refuse_above_limit(num_trials: int) -> None:
 
 
 def _check_accumulation(experiment: Experiment, trials: Iterable[Trial]) -> None:
-    """Refuse accumulation that the command is not told about."""
+    """Refuse gradient accumulation where the command takes no such argument."""
     if experiment.command is None:
         return
     templates = [experiment.command, *experiment.env.values()]

@@ -132,7 +132,7 @@ class PlannedTrials(TrialSource):
         }
 
     def _advance_searches(self) -> None:
-        """Feed every search with what is known; expand once all have their answer."""
+        """Tell each search known outcomes; expand the plan once all are resolved."""
         if not self._plan.assumes_local_batch:
             return
         for setup, search in self._searches.items():
@@ -193,7 +193,7 @@ class PlannedTrials(TrialSource):
             self._num_finished = len(self._paced_by & self._told.keys())
 
     def _next(self) -> Trial | None:
-        """Take the canary that is due, else the next trial in line."""
+        """Return the canary that is due, else the next trial of the plan."""
         if self._canaries and self._canaries[0][0] <= self._num_finished:
             return self._canaries.popleft()[1]
         return self._waiting.popleft() if self._waiting else None

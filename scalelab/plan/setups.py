@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """How the program runs, whatever the devices and the batch; decides what fits.
+    """The settings of a trial other than devices and batch; they decide what fits.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class Setup:
 
 
 def num_combinations(experiment: Experiment) -> int:
-    """Return how many combinations of listed values there are, cheaply."""
+    """Count the combinations of listed values without making them."""
     local = experiment.local_batch_size
     axes = [
         experiment.gpus or (),
@@ -140,7 +140,7 @@ def _axes(
 
 @dataclass(frozen=True, slots=True)
 class GroupAllocations:
-    """The devices that trials get.
+    """Allocations that trials get, by node group.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ class GroupAllocations:
 
 
 def places(experiment: Experiment, site: Site) -> GroupAllocations:
-    """Return the devices that trials get in each node group.
+    """Return the allocations that trials get in each node group.
 
     Raises
     ------
@@ -183,7 +183,7 @@ def places(experiment: Experiment, site: Site) -> GroupAllocations:
 
 
 _Asked = tuple[int | None, int]
-"""Nodes, None: as few as do; and devices, of each node or in all."""
+"""Nodes and devices per node; or None, for as few nodes as possible, and devices."""
 
 
 def _asked(experiment: Experiment) -> list[_Asked]:

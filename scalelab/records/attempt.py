@@ -1,4 +1,4 @@
-"""One launch of a trial: what was asked, where it ran, how it ended, and its files."""
+"""An attempt, one launch of a trial: specification, placement, result and files."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ class AttemptFiles:
 
     @property
     def spec(self) -> Path:
-        """What was asked: an :class:`AttemptSpec` as JSON."""
+        """The specification: an :class:`AttemptSpec` as JSON."""
         return self.directory / "attempt.json"
 
     @property
@@ -188,7 +188,7 @@ class AttemptFiles:
 
     @property
     def result(self) -> Path:
-        """How it ended: an :class:`AttemptResult` as JSON."""
+        """The result: an :class:`AttemptResult` as JSON."""
         return self.directory / "result.json"
 
     @property

@@ -1,4 +1,4 @@
-"""How the files of a run are written so that a reader never meets half of one."""
+"""Atomic reading and writing of a run's files: no reader sees half of one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from scalelab.records.attempt import AttemptFiles, AttemptResult, AttemptSpec
 
 
 class TornRecordError(StoreError):
-    """A file of an attempt is there but is not what its name says."""
+    """A file of an attempt exists but cannot be parsed."""
 
 
 _FULL = "Free space (or raise the quota) and run the same command again: it resumes."
@@ -47,12 +47,12 @@ def storing(path: Path) -> Iterator[None]:
 
 
 def existing_place(path: Path) -> Path:
-    """Return an absolute path, or of what lies above it the nearest that exists."""
+    """Return an absolute path, or its nearest parent that exists."""
     return next(place for place in (path, *path.parents) if place.exists())
 
 
 def is_taken(directory: Path) -> bool:
-    """Tell whether something is where a run is to be; it may be an empty directory.
+    """Tell whether the directory of a run exists and is not empty.
 
     Raises
     ------
@@ -183,7 +183,7 @@ def append_line(descriptor: int, line: bytes) -> None:
 
 
 def write_spec(files: AttemptFiles, spec: AttemptSpec) -> str:
-    """Make an attempt's directory and write what is asked; not flushed to the disk.
+    """Make an attempt's directory and write its specification, without flushing.
 
     Returns
     -------
@@ -246,7 +246,7 @@ def write_result(
 
 
 def read_result(files: AttemptFiles) -> AttemptResult | None:
-    """Read how an attempt ended; None while it has not.
+    """Read the result of an attempt; None while there is none.
 
     Raises
     ------
@@ -265,7 +265,7 @@ def read_result(files: AttemptFiles) -> AttemptResult | None:
 
 
 def read_spec(files: AttemptFiles) -> AttemptSpec | None:
-    """Read what was asked of an attempt; None where it was never written.
+    """Read the specification of an attempt; None where it was never written.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Parquet files that only save time: rebuilt whenever what they come from changed."""
+"""Parquet caches of a run, rebuilt whenever their source files change."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def write_table(
     source: Mapping[str, Any],
     encodings: Mapping[str, str] | None = None,
 ) -> None:
-    """Keep a table and the state of what it was made from.
+    """Write a table to the cache, with the state of its source.
 
     Raises
     ------
@@ -66,7 +66,7 @@ def write_table(
 
 
 def read_source(path: Path) -> Mapping[str, Any] | None:
-    """Return the state a kept table was made from; None if there is no usable one."""
+    """Return the source state of a cached table; None if no table is usable."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -80,14 +80,14 @@ def read_source(path: Path) -> Mapping[str, Any] | None:
 def write_observations(
     path: Path, observations: pd.DataFrame, source: Mapping[str, Any]
 ) -> None:
-    """Keep an observations frame and the state of what it was made from."""
+    """Write an observations frame to the cache, with the state of its source."""
     import pyarrow as pa
 
     write_table(path, pa.Table.from_pandas(observations), source)
 
 
 def read_observations(path: Path, source: Mapping[str, Any]) -> pd.DataFrame | None:
-    """Read an observations frame if it was made from just this state."""
+    """Read a cached observations frame if its source has not changed."""
     if not path.exists() or read_source(path) != source:
         return None
     import pandas as pd

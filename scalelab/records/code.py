@@ -1,4 +1,4 @@
-"""A frozen copy of the user's code, named by its content."""
+"""Snapshots of the user's code, named by the hash of their content."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def _check_size(files: dict[str, Path], root: Path, max_bytes: int) -> None:
 
 
 def _copy(files: dict[str, Path], making: Path) -> str:
-    """Copy what was collected and return the hash of what was copied."""
+    """Copy the collected files and return the hash of the copies."""
     digest = hashlib.sha256()
     for name, file in files.items():
         try:

@@ -30,7 +30,7 @@ AttemptKey = tuple[str, int]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LedgerContent:
-    """What a ledger says.
+    """The content of a ledger.
 
     Parameters
     ----------

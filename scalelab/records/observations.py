@@ -1,4 +1,4 @@
-"""The tidy view of what was measured: one row per attempt."""
+"""The observations frame: one row per attempt, in tidy form."""
 
 from __future__ import annotations
 

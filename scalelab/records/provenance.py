@@ -1,4 +1,4 @@
-"""Where, with what and from which code a run was measured."""
+"""The provenance of a run: host, software versions and code state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a driver that was killed left behind, read and brought into order."""
+"""Recovery of a run whose driver was killed: reconcile the ledger with the files."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def last_number(trial_directory: Path) -> int:
 
 
 def recover(ledger: Ledger, trials: Path) -> list[Observation]:
-    """End what a dead driver left running and make the ledger agree with the disk.
+    """End attempts that a dead driver left open; make ledger and disk agree.
 
     What it, or a node that died with it, had only half written is deleted.
 
@@ -91,7 +91,7 @@ def recover(ledger: Ledger, trials: Path) -> list[Observation]:
 
 
 def _discard_halves(directory: Path) -> None:
-    """Delete what was being written in a directory when its process was killed."""
+    """Delete half-written files that a killed process left in a directory."""
     for name in _entries(directory):
         # A lease that was moved aside may still be put back.
         if _HALF.fullmatch(name) and not name.startswith(".driver.lease."):
@@ -174,7 +174,7 @@ def _set_aside(files: AttemptFiles, error: StoreError) -> AttemptResult:
 
 
 def _row_at(key: AttemptKey, spec: AttemptSpec, result: AttemptResult) -> Observation:
-    """Return the row under the name its directory has, copied or not."""
+    """Return the row, with trial id and number as its directory is called."""
     trial_id, number = key
     try:
         observation = row(spec, result)
@@ -194,7 +194,7 @@ def _glance(key: AttemptKey, files: AttemptFiles) -> Observation | None:
 def marked(
     rows: list[Observation], superseded: Collection[AttemptKey]
 ) -> list[Observation]:
-    """Return the rows, those of superseded attempts said to be unfit for a fit."""
+    """Return the rows, superseded attempts marked ``code_changed``."""
     if not superseded:
         return rows
     return [
@@ -211,7 +211,7 @@ def _unfit(observation: Observation) -> Observation:
 def measured_meanwhile(
     files: AttemptFiles, result: AttemptResult, replace: bool
 ) -> AttemptResult | None:
-    """Return the measurement on disk that outdoes a declared loss."""
+    """Return the measurement on disk that counts more than a declared node loss."""
     if replace or not result.outcome.is_retried:
         return None
     with suppress(TornRecordError):

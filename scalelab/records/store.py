@@ -1,4 +1,4 @@
-"""A run on disk: one directory per run, one per attempt.
+"""The store of a run: one directory per run, one per attempt.
 
 ::
 
@@ -178,7 +178,7 @@ class RunStore:
         site: str | None = None,
         supersedes: bool = False,
     ) -> None:
-        """Freeze a further version of the experiment, if it differs from the latest.
+        """Record a further version of the experiment, if it differs from the latest.
 
         Where it ``supersedes`` one whose numbers cannot be compared, all attempts until
         now carry ``code_changed`` in their validity, and their trials run again.
@@ -299,7 +299,7 @@ class RunStore:
         return Counter(self._outcomes.get(trial_id, {}).values())
 
     def recover(self, *, retry_failed: bool = False) -> list[Observation]:
-        """Bring in order what an earlier driver left, before the first attempt.
+        """Reconcile the records that an earlier driver left, before the first attempt.
 
         Attempts without a result end as ``node_fail``, those with one count even where
         the ledger does not know it, and a ledger that is torn, damaged or gone is
@@ -351,7 +351,7 @@ class RunStore:
 
     @property
     def state(self) -> Mapping[str, Any]:
-        """What changes whenever rows do, as long as no attempt runs; reads no row."""
+        """A signature that changes whenever rows do, as long as no attempt runs."""
         header = self.directory / "run.json"
         return cache.signature((header, self._ledger.path, self._imported_path))
 

@@ -1,4 +1,4 @@
-"""What rank 0 reports while it runs: JSON lines, and their compacted copy.
+"""Streams, the reports of rank 0 while it runs: JSON lines and a compacted copy.
 
 A stream is written by one process and survives its death up to the last whole line.
 Reading a run's streams from thousands of text files is slow, so they are gathered in
@@ -217,7 +217,7 @@ class Streams:
         return {_name(key): _size(path) for key, path in self._paths()}
 
     def _gather(self) -> tuple[pa.Table, dict[str, int | None]]:
-        """Read what changed, and the rest from the compacted copy if it all stands."""
+        """Read changed streams, the others from the compacted copy if it is valid."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -236,7 +236,7 @@ class Streams:
 
 
 def _encodings(table: pa.Table) -> dict[str, str]:
-    """Choose how columns are packed; those not named get a dictionary.
+    """Choose Parquet encodings of columns; others are dictionary-encoded.
 
     Times that a script rounded to a millisecond take few values, and a dictionary is a
     quarter of the size; in times of full precision no value comes twice, but their

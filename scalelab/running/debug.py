@@ -1,4 +1,4 @@
-"""One trial of an experiment in this very process, where a debugger can follow it."""
+"""Run one trial of an experiment in this process, for use with a debugger."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from scalelab.site.profile import Site
 def debug(
     experiment: str | Path, *, site: str | None = None
 ) -> tuple[Trial, AttemptResult]:
-    """Run the first trial on one device here: no fork, no supervisor, nothing caught.
+    """Run the first one-device trial in this process, unforked and unsupervised.
 
     The code runs where it lies, so that breakpoints in it are met. Nothing is recorded.
 

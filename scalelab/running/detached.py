@@ -1,4 +1,4 @@
-"""Drivers that outlive the shell that starts them: a process, or a batch job."""
+"""Detached drivers: a background process or a batch job that runs the sweep."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _TAIL = 40
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Detached:
-    """What came of a sweep that was started apart from this process.
+    """The state of a sweep that was started apart from this process.
 
     Parameters
     ----------
@@ -215,7 +215,7 @@ def _detach_job(asked: Sweep, run: Path, arguments: Sequence[str]) -> Detached:
 
 
 def _is_done(asked: Sweep) -> bool:
-    """Tell whether nothing is left to run."""
+    """Tell whether the source proposes no further trial."""
     store = asked.open_store()
     finished = store.finished(store.rows())
     return source_of(asked.experiment, asked.site, finished).is_exhausted()
@@ -302,7 +302,7 @@ class DriverJobLife:
 
 
 def leave_job(environment: os._Environ[str] | dict[str, str]) -> str | None:
-    """Return the id of the job a process is in and drop what says so, for its own jobs.
+    """Return the id of the surrounding job and drop it from the environment.
 
     >>> inherited = {"SLURM_JOB_ID": "7", "SLURM_CPU_BIND": "mask", "HOME": "/home/me"}
     >>> leave_job(inherited), inherited

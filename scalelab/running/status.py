@@ -1,4 +1,4 @@
-"""What a run has done, and exactly what is missing."""
+"""The status of a run: what has ended, what runs and what is missing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from scalelab.records.store import RunStore
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunStatus:
-    """What a run has done and what is missing.
+    """The status of a run.
 
     Parameters
     ----------

@@ -14,12 +14,12 @@ from scalelab.records.control.stop_request import request_stop
 from scalelab.records.store import RunStore
 
 HEARD_WITHIN_S = 15.0
-"""Seconds a driver on this host may take to see a request."""
+"""Seconds that a driver on this host may take to notice a stop request."""
 HEARD_FROM_AFAR_WITHIN_S = 75.0
 """The same on another host: network file systems show changes up to a minute late."""
 QUICK_S = 3.0
 ENDED_WITHIN_S = 120.0
-"""Seconds a driver may take to end what runs and to give its nodes back."""
+"""Seconds that a driver may take to end its trials and release its nodes."""
 _LOOK_AGAIN_S = 0.1
 
 
@@ -93,7 +93,7 @@ def _cancel_waiting(run: Path) -> str | None:
 
 
 def _unheard(run: Path, lease: Path, holder: Holder, at_once: bool) -> str:
-    """Deal with a driver that does not look at requests."""
+    """Signal or cancel a driver that does not answer stop requests."""
     if at_once and holder.is_here and holder.pid is not None:
         os.kill(holder.pid, signal.SIGTERM)
         if _becomes(lambda: _has_ended(lease), ENDED_WITHIN_S):

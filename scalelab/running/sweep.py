@@ -69,7 +69,7 @@ class RunningSweep:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sweep:
-    """A sweep about to run: what is asked, where, and what is already there.
+    """A sweep that is ready to run: the experiment, the site and earlier results.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ class Sweep:
         directory: str | Path | None = None,
         retry_failed: bool = False,
     ) -> Sweep:
-        """Read and check what is asked and what is already there; write nothing.
+        """Read and check the experiment, the site and the run; write nothing.
 
         Raises
         ------
@@ -289,7 +289,7 @@ class Sweep:
         return summary
 
     def _all_done(self, store: RunStore) -> SweepSummary | None:
-        """Return what earlier sweeps came to, if they left nothing to run."""
+        """Return the summary of earlier sweeps, if they left nothing to run."""
         if self.num_remaining and not self.plan.assumes_local_batch:
             return None
         source, tally = source_of(self.experiment, self.site), SweepTally()
@@ -320,7 +320,7 @@ class Sweep:
 
     @property
     def _patience(self) -> dict[str, Any]:
-        """How long nothing may run, and how often a trial may lose its nodes.
+        """Options of the driver: how long to wait for nodes, how often to retry.
 
         A batch system's queue takes its time, and its jobs end while trials run.
         """
@@ -340,7 +340,7 @@ class Sweep:
         return replace(program, name=str(rows[-1]["workload"])) if rows else program
 
     def _snapshot(self, store: RunStore) -> Path | None:
-        """Copy the code that trials run from; None: they run where it lies."""
+        """Copy the user's code; None: nothing to copy, it runs where it lies."""
         paths = code_paths(self.experiment)
         if not paths:
             return None

@@ -1,4 +1,4 @@
-"""How much device time a run may use."""
+"""Limit the device time that a run may use."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Budget:
             self._hour_word = words_of_run(store.fingerprint, rows).hour
 
     def spent(self, tally: SweepTally) -> str | None:
-        """Say that nothing is left, or return None."""
+        """Return a sentence that the budget is spent; None while it is not."""
         used_gpu_s = self._earlier_gpu_s + tally.used_gpu_s
         if self._limit_gpu_s is None or used_gpu_s < self._limit_gpu_s:
             return None

@@ -1,4 +1,4 @@
-"""Run a sweep: ask a source, place, submit, collect, retry, persist."""
+"""The driver: runs the trials of a source on nodes and records how they end."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from scalelab.records.store import RunStore
 
 MAX_WAITING = 20_000
-"""Trials asked for ahead: a source without end must not fill the memory."""
+"""Most trials taken from the source ahead, so that memory stays bounded."""
 
 
 class Driver:
@@ -115,11 +115,11 @@ class Driver:
         self._stopped: str | None = None
 
     def drain(self) -> None:
-        """Finish what runs and start nothing more; for any thread or signal handler."""
+        """Let running trials finish, start no more; from any thread or handler."""
         self._inbox.put(Stop(at_once=False))
 
     def kill(self) -> None:
-        """End what runs, now; for any thread or signal handler."""
+        """End running trials at once; callable from any thread or signal handler."""
         self._inbox.put(Stop(at_once=True))
 
     def run(self) -> SweepSummary:
@@ -153,7 +153,7 @@ class Driver:
 
     @property
     def progress(self) -> Progress:
-        """Where the sweep stands."""
+        """Counts of the sweep at this moment."""
         return Progress(
             num_done=self._tally.num_done,
             num_failed=self._tally.num_failed,
@@ -228,7 +228,7 @@ class Driver:
             self._on_event(Stopping(reason=reason, num_running=len(self._gangs)))
 
     def _ask(self) -> None:
-        """Take in all the source has to propose now."""
+        """Enqueue every trial that the source proposes now."""
         placer = self._pool.placer
         while self._stopped is None and placer.num_waiting < MAX_WAITING:
             trial = self._source.ask()
@@ -244,7 +244,7 @@ class Driver:
             placer.enqueue(Request(self._num_asked, trial, duration_s))
 
     def _refuse(self, trial: Trial, reason: str) -> None:
-        """Record that a trial can never run here."""
+        """Record that no nodes of this cluster can run a trial."""
         result = AttemptResult(outcome=Outcome.REFUSED, reason=reason)
         observation = self._refused_earlier.get(trial.trial_id)
         if observation is None:
@@ -294,7 +294,7 @@ class Driver:
         )
 
     def _end(self, verdict: Verdict) -> None:
-        """Record how an attempt ended and decide what becomes of its trial."""
+        """Record how an attempt ended, then retry its trial or finish it."""
         request = self._requests.pop(verdict.attempt_id)
         self._pruning.forget(verdict.attempt_id)
         held_gpu_s = verdict.held_s * request.trial.world_size
@@ -321,7 +321,7 @@ class Driver:
             self._ask()
 
     def _runs_again(self, request: Request, outcome: Outcome, *, got_on: bool) -> bool:
-        """Let a trial wait for a further attempt if it deserves one."""
+        """Enqueue a trial again if it gets a further attempt; tell whether it does."""
         if outcome.is_retried and self._stopped is not None:
             reason = f"{outcome}: {self._stopped}"
             self._tally.unfinished.append(Unfinished(request.trial, reason))
@@ -368,7 +368,7 @@ class Driver:
         self._on_event(event)
 
     def _abandon(self) -> None:
-        """End what runs after an error; record what can still be recorded."""
+        """End running attempts after an error and record how they ended if possible."""
         self._gangs.cancel_all("The sweep ended with an error.")
         while (deadline_s := self._gangs.next_deadline_s) is not None:
             verdicts: list[Verdict | None] = []

@@ -1,4 +1,4 @@
-"""What the driver reports while a sweep runs."""
+"""Events that the driver reports while a sweep runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scalelab.records.attempt import AttemptSpec
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """Where a sweep stands.
+    """Counts of a sweep at one moment.
 
     Parameters
     ----------
@@ -77,14 +77,14 @@ class TrialEnded:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeUp:
-    """A node answered a round trip; its devices are handed out from now on."""
+    """A node is up: it answered a round trip, and trials may run on it."""
 
     node: Node
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeLost:
-    """A node vanished; the attempts it ran are lost."""
+    """A node was lost, and the attempts that it ran with it."""
 
     node: Node
 
@@ -98,7 +98,7 @@ class Resumed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Waiting:
-    """What trials wait for, or why they wait longer.
+    """Trials wait for nodes, or wait longer than expected.
 
     Parameters
     ----------

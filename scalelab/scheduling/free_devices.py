@@ -1,4 +1,4 @@
-"""How many devices of each node are free, ready to be asked whether a trial fits."""
+"""An index of free devices per node that tells quickly whether a trial fits."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class FreeDevices:
         return twin
 
     def set(self, node: str, count: int) -> None:
-        """Say how many devices of a node are free, a new node included."""
+        """Set how many devices of a node are free; the node may be new."""
         while len(self._nodes_with) <= count:
             self._nodes_with.append({})
             self._num_with_at_least.append(0)
@@ -56,7 +56,7 @@ class FreeDevices:
         self.set(node, self._counts[node] + count)
 
     def remove(self, node: str) -> None:
-        """Forget a node."""
+        """Remove a node."""
         self.set(node, 0)
         del self._nodes_with[0][node], self._counts[node]
 

@@ -1,4 +1,4 @@
-"""Run attempts on their nodes, all parts of one together, and collect one verdict."""
+"""Multi-node attempts: start all parts together and merge their results into one."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from distributed import Client, Future
 
 END_GRACE_S = 30.0
-"""Seconds a node may take to end its ranks once an attempt is to end."""
+"""Seconds that a node may take to end its ranks after a cancellation."""
 
 BATCH = 16
-"""Attempts that are sent together at most; more would keep the first ones waiting."""
+"""Most attempts that are sent in one message; the first ones wait for the others."""
 
 RunAttempt = Callable[[str, int, str | None], str]
 _Task = tuple[str, int, tuple[Any, ...]]
@@ -105,7 +105,7 @@ class _Gang:
 
 
 class Gangs:
-    """The attempts under way.
+    """Runs attempts on their nodes and returns how each of them ended.
 
     All methods belong to the driver's thread; what Dask has to say arrives as
     :class:`PartEnded` through ``deliver`` and comes back in :meth:`take`. Messages
@@ -150,7 +150,7 @@ class Gangs:
 
     @property
     def held_gpu_s(self) -> float:
-        """Device-seconds the attempts under way have held so far."""
+        """Device-seconds that running attempts have held so far."""
         return time.monotonic() * self._num_devices - self._started_device_s
 
     def launch(
@@ -195,7 +195,7 @@ class Gangs:
         return self._verdict_if_last(gang)
 
     def node_left(self, address: str) -> list[Verdict]:
-        """Give up the parts on a node that vanished, and with them their attempts."""
+        """End the attempts that ran on a node that was lost."""
         verdicts = []
         for gang in list(self._running.values()):
             lost = {
@@ -231,7 +231,7 @@ class Gangs:
         return min(ends, default=None)
 
     def give_up(self) -> list[Verdict]:
-        """Return the verdicts of attempts whose nodes do not end their ranks."""
+        """Return verdicts on attempts whose nodes did not end their ranks in time."""
         now_s = time.monotonic()
         verdicts = []
         for gang in list(self._running.values()):
@@ -319,7 +319,7 @@ class Gangs:
         self._num_unsent += 1
 
     def send(self) -> None:
-        """Send what was begun, in one message per node.
+        """Send the attempts that were begun, in one message per node.
 
         What Dask does per message is the larger part of what dispatch costs.
         """
@@ -376,7 +376,7 @@ def _runs_command(gang: _Gang) -> bool:
 
 
 def _result(value: str | BaseException) -> AttemptResult:
-    """Return what a part's return value or exception says about the attempt."""
+    """Convert a task's return value or exception to the result of an attempt."""
     if isinstance(value, str):
         return AttemptResult.from_json(json.loads(value))
     if isinstance(value, LOST):

@@ -1,4 +1,4 @@
-"""Placement on nodes of several groups: a trial runs on those of its own only."""
+"""Placement with node groups: a trial runs only on nodes of its own group."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ class GroupedPlacer:
         }
 
     def add_node(self, node: Node) -> None:
-        """Hand out a node's devices from now on; see :meth:`Placer.add_node`."""
+        """Add a node of its group; see :meth:`Placer.add_node`."""
         placer = self._of(node.group)
         placer.add_node(node)
         self._with_node[node.name] = placer
 
     def remove_node(self, name: str) -> None:
-        """Hand out none of a node's devices; see :meth:`Placer.remove_node`."""
+        """Remove a node; see :meth:`Placer.remove_node`."""
         self._with_node.pop(name).remove_node(name)
         self._stop_s.pop(name, None)
 
@@ -85,11 +85,11 @@ class GroupedPlacer:
         return self._with_node[name].is_too_late(name, now_s)
 
     def why_never(self, trial: Trial) -> str | None:
-        """Say why a trial fits no nodes; see :meth:`Placer.why_never`."""
+        """Return why a trial fits no nodes; see :meth:`Placer.why_never`."""
         return self._of(trial.node_group).why_never(trial.allocation)
 
     def enqueue(self, request: Request) -> None:
-        """Let a trial wait for devices of its group."""
+        """Add a trial to the queue of its group."""
         self._of(request.trial.node_group).enqueue(request)
 
     def waiting(self) -> list[Request]:
@@ -109,7 +109,7 @@ class GroupedPlacer:
         return placed
 
     def release(self, number: int) -> None:
-        """Take back the devices of a request that was started."""
+        """Free the devices of a request that was started."""
         self._running.pop(number).release(number)
 
     def _of(self, group: str | None) -> Placer:

@@ -25,7 +25,7 @@ from scalelab.records.attempt import NodeShare, Placement
 from scalelab.scheduling.free_devices import FreeDevices
 
 WALLTIME_MARGIN_S = 15.0
-"""How much sooner than its node's job a trial is to end."""
+"""Seconds by which a trial is to end before the job of its node does."""
 PATIENCE = 256
 """Later trials that may start before a waiting trial goes first, however small."""
 
@@ -77,7 +77,7 @@ class _Group:
 
 @dataclass(slots=True)
 class _Slots:
-    """The free slots of one incarnation of a node, lowest first."""
+    """The free device slots of a node since it joined, lowest first."""
 
     node: Node
     free: list[int]
@@ -137,7 +137,7 @@ class _Reservation:
 
 
 class Placer:
-    """Alone knows which devices are free, and gives a trial all it needs or nothing.
+    """Allocates devices to trials: all that a trial needs at once, or none.
 
     Parameters
     ----------
@@ -180,14 +180,14 @@ class Placer:
         return dict(self._free.counts)
 
     def add_node(self, node: Node) -> None:
-        """Hand out a node's devices from now on; a node of this name is replaced."""
+        """Add a node whose devices trials may use; it replaces one of the same name."""
         count = len(node.device_ids)
         self._slots[node.name] = _Slots(node, list(range(count)))
         for devices in (self._free, self._whole, self._known):
             devices.set(node.name, count)
 
     def remove_node(self, name: str) -> None:
-        """Hand out none of a node's devices any more; what ran there is released."""
+        """Remove a node; the requests that ran on it hold its devices no more."""
         del self._slots[name]
         self._limits.pop(name, None)
         self._free.remove(name)
@@ -221,7 +221,7 @@ class Placer:
         return self._whole.fits(allocation.devices_per_node)
 
     def why_never(self, allocation: Allocation) -> str | None:
-        """Say why no configuration of known nodes fits a trial; None if one does."""
+        """Return why no nodes of the site can fit a trial; None if some can."""
         needed = allocation.devices_per_node
         if self._known.fits(needed) or self._expected.fits(needed):
             return None
@@ -236,7 +236,7 @@ class Placer:
         )
 
     def enqueue(self, request: Request) -> None:
-        """Let a trial wait for its devices."""
+        """Add a trial to the queue."""
         # Steps of a fifth keep the lines few and the short trials apart from the long.
         rough = math.ceil(4 * math.log2(max(request.duration_s, 1e-3)))
         turn = -1 if request.trial.is_canary else request.trial.repeat
@@ -299,7 +299,7 @@ class Placer:
         return placed
 
     def release(self, number: int) -> None:
-        """Take back the devices of a request that was started."""
+        """Free the devices of a request that was started."""
         for slots, taken in self._running.pop(number):
             slots.give(taken)
             if self._slots.get(slots.node.name) is slots:
@@ -323,7 +323,7 @@ class Placer:
         return lasting.choose(request.devices_per_node)
 
     def _last(self, names: Iterable[str], duration_s: float, now_s: float) -> bool:
-        """Tell whether nodes are there as long as a trial will take."""
+        """Tell whether nodes stay up for as long as a trial is estimated to take."""
         limits = filter(None, map(self._limits.get, names))
         return all(limit.allows(duration_s, now_s) for limit in limits)
 

@@ -1,4 +1,4 @@
-"""The nodes a sweep can use just now, and how long it waits for more."""
+"""The pool of nodes that are up, and the time limit on waiting for more."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Pool:
         return self.placer.free_devices[node.name] < len(node.device_ids)
 
     def join(self, node: Node) -> None:
-        """Use a node that answered a round trip, unless it is known already."""
+        """Add a node that answered a round trip, unless it is known already."""
         if node.address not in self._nodes:
             self.leave(self._address_of.get(node.name, ""))
             self._nodes[node.address] = node
@@ -84,12 +84,12 @@ class Pool:
             self._on_event(NodeUp(node=node))
 
     def leave(self, address: str) -> None:
-        """Forget a node that vanished, if it was known."""
+        """Remove a node that was lost, if it was known, and report it."""
         if node := self.give_back(address):
             self._on_event(NodeLost(node=node))
 
     def give_back(self, address: str) -> Node | None:
-        """Use a node no more; return it if it was known."""
+        """Remove a node; return it if it was known."""
         if node := self._nodes.pop(address, None):
             del self._address_of[node.name]
             self.placer.remove_node(node.name)
@@ -101,16 +101,16 @@ class Pool:
         return tuple(self._address_of[share.node] for share in placement.shares)
 
     def validity(self, workload: str, placement: Placement) -> tuple[str, ...]:
-        """Return what makes an attempt unfit for a fit already before it starts."""
+        """Return the validity reasons that are known before an attempt starts."""
         return self._hardware.validity(workload, placement)
 
     def time_left_s(self, placement: Placement) -> float | None:
-        """Return after how long to end an attempt early; None: not known."""
+        """Return the seconds until its nodes' walltime is nearly up; None: unknown."""
         stop_s = self.placer.stop_s(share.node for share in placement.shares)
         return None if stop_s is None else max(0.0, stop_s - time.monotonic())
 
     def threads_per_rank(self, placement: Placement, device_type: str) -> int:
-        """Return the threads a rank may use: its core, or its GPU's share of them."""
+        """Return the threads a rank may use: one core, or its share beside a GPU."""
         if device_type == "cpu":
             return 1
         nodes = [self._nodes[address] for address in self.addresses(placement)]

@@ -1,4 +1,4 @@
-"""What a sweep did, and exactly what is missing."""
+"""The summary of a sweep: what was done, what failed and what is missing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class FailedTrial:
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """A trial the same command would still run, and why it has not ended."""
+    """A trial that has not ended; the same command again would run it."""
 
     trial: Trial
     reason: str

@@ -1,4 +1,4 @@
-"""What makes an attempt unfit for a fit already before it starts."""
+"""Validity reasons known before an attempt starts, such as oversubscribed cores."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from scalelab.cluster.nodes import Node
 from scalelab.records.attempt import Placement
 
 DECLARED_TIMES = "emulated"
-"""The workload whose times are declared: what its ranks share cannot falsify them."""
+"""The workload whose times are declared, so that shared hardware does not matter."""
 
 
 class SharedHardware:
@@ -24,14 +24,14 @@ class SharedHardware:
         self._without_cores: set[str] = set()
 
     def add(self, node: Node) -> None:
-        """Take a node into account."""
+        """Add a node."""
         self._hosts[node.name] = node.host
         self._slots.update((node.host, device) for device in node.device_ids)
         if node.num_cores < len(set(node.device_ids)):
             self._without_cores.add(node.name)
 
     def remove(self, node: Node) -> None:
-        """Forget a node."""
+        """Remove a node."""
         del self._hosts[node.name]
         self._without_cores.discard(node.name)
         self._slots.subtract((node.host, device) for device in node.device_ids)

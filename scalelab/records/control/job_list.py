@@ -1,4 +1,4 @@
-"""The batch jobs of a run, as its driver last saw them: for readers, and its successor.
+"""The batch jobs of a run as its driver last saw them, for readers and later drivers.
 
 ::
 

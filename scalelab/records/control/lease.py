@@ -184,7 +184,7 @@ class Lease:
         )
 
     def _remove(self, holder: Mapping[str, Any]) -> None:
-        """Move a stale lease aside; of several that try, one moves it."""
+        """Move a stale lease aside; only one of several processes succeeds."""
         aside = self.path.with_name(f".{self.path.name}.{uuid.uuid4().hex}")
         with storing(self.path):
             try:
@@ -257,7 +257,7 @@ def this_process() -> dict[str, Any]:
 
 
 def has_ended(process: Mapping[str, Any]) -> bool:
-    """Tell whether what :func:`this_process` named ran on this host and does no more.
+    """Tell whether a process of this host, by :func:`this_process`, has ended.
 
     False where that cannot be seen from here.
     """

@@ -65,7 +65,7 @@ class StopRequests:
         self._thread = threading.Thread(target=self._watch, name="stop", daemon=True)
 
     def __enter__(self) -> Self:
-        """Start to look; what was meant for an earlier driver is dropped."""
+        """Start polling; requests meant for an earlier driver are dropped."""
         self._take()
         self._thread.start()
         return self
@@ -76,7 +76,7 @@ class StopRequests:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Look no more."""
+        """Stop polling."""
         self._end.set()
         self._thread.join()
 

@@ -1,4 +1,4 @@
-"""Which column of a foreign table is which column of the observations."""
+"""Match the columns of a foreign table with those of the observations."""
 
 from __future__ import annotations
 

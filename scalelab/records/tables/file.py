@@ -26,7 +26,7 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True)
 class ForeignTable:
-    """A foreign table, nothing yet understood of it."""
+    """A foreign table as text, before its columns are matched."""
 
     path: Path
     sha256: str

@@ -1,4 +1,4 @@
-"""A table somebody else measured, as a run."""
+"""Import a foreign table of measurements as a run."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def _cell(table: ForeignTable, line: int, name: str, theirs: str, text: str) -> 
 
 
 def _configuration(values: Mapping[str, Any]) -> str:
-    """Return what makes two rows repeats of one another, as canonical text."""
+    """Return canonical text that is equal for rows that repeat each other."""
     names = [name for name in values if name.startswith(OPTION_PREFIX)]
     chosen = {name: values.get(name) for name in (*_CONFIGURATION, *names)}
     return json.dumps(chosen, sort_keys=True, separators=(",", ":"))

@@ -1,4 +1,4 @@
-"""What a cell of a foreign table says, and whether it can be true."""
+"""Parse the cells of a foreign table and check that their values are possible."""
 
 from __future__ import annotations
 
