@@ -300,6 +300,11 @@ def _notes(evidence: _Evidence, chosen: OutlookRow) -> tuple[str, ...]:
         notes.append(evidence.fitted.note)
     if evidence.factorisation is not None:
         notes.append(evidence.factorisation.describe())
+    if pruned := evidence.subject.num_pruned:
+        notes.append(
+            f"Ended early by their source (pruned): {counted(pruned, 'attempt')}; what "
+            "they measured until then counts."
+        )
     batch = chosen.batch.global_batch_size
     if need.num_missed:
         runs = (
