@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
-import traceback
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-
-from distributed.scheduler import KilledWorker, NoValidWorkerError
 
 from scalelab.cluster.node_plugin import (
     cancel_attempt,
@@ -20,12 +16,17 @@ from scalelab.cluster.node_plugin import (
     prune_attempt,
     run_attempt,
 )
-from scalelab.errors import LaunchError, StoreError
+from scalelab.errors import StoreError
 from scalelab.experiment.program import CommandProgram
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.attempt import CommandAttempt
 from scalelab.launch.verdict import merge
 from scalelab.records.attempt import AttemptResult, AttemptSpec
+from scalelab.scheduling.task_results import (
+    result_of_lost_node,
+    result_of_task,
+    result_of_unresponsive_node,
+)
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -38,7 +39,6 @@ BATCH = 16
 
 RunAttempt = Callable[[str, int, str | None], str]
 _Task = tuple[str, int, tuple[Any, ...]]
-LOST = (KilledWorker, NoValidWorkerError, asyncio.CancelledError)
 RENDEZVOUS = -1
 """The part of node 0 that opens the rendezvous; that of node n is ``-1 - n``."""
 
@@ -191,7 +191,7 @@ class Gangs:
                 self._add_parts(gang)
                 self.send()
         else:
-            self._record(gang, node_rank, _result(message.value))
+            self._record(gang, node_rank, result_of_task(message.value))
         return self._verdict_if_last(gang)
 
     def node_left(self, address: str) -> list[Verdict]:
@@ -206,7 +206,7 @@ class Gangs:
             for rank in lost:
                 gang.waits_for.discard(rank)
                 share = gang.spec.placement.shares[_node_of(rank)]
-                self._record(gang, _node_of(rank), _lost(share.node))
+                self._record(gang, _node_of(rank), result_of_lost_node(share.node))
             if lost and (verdict := self._verdict_if_last(gang)):
                 verdicts.append(verdict)
         return verdicts
@@ -239,7 +239,7 @@ class Gangs:
                 silent = sorted({_node_of(rank) for rank in gang.waits_for})
                 for rank in silent:
                     node = gang.spec.placement.shares[rank].node
-                    gang.results[rank] = _unresponsive(node)
+                    gang.results[rank] = result_of_unresponsive_node(node, END_GRACE_S)
                 verdicts.append(
                     self._end(gang, tuple(gang.addresses[rank] for rank in silent))
                 )
@@ -373,34 +373,3 @@ def _node_of(part: int) -> int:
 
 def _runs_command(gang: _Gang) -> bool:
     return isinstance(gang.spec.program, CommandProgram)
-
-
-def _result(value: str | BaseException) -> AttemptResult:
-    """Convert a task's return value or exception to the result of an attempt."""
-    if isinstance(value, str):
-        return AttemptResult.from_json(json.loads(value))
-    if isinstance(value, LOST):
-        return AttemptResult(
-            outcome=Outcome.NODE_FAIL,
-            reason="The worker of the node was lost while it ran the attempt.",
-        )
-    outcome = Outcome.NODE_FAIL if isinstance(value, LaunchError) else Outcome.FAILED
-    return AttemptResult(
-        outcome=outcome,
-        reason=f"The node could not run the attempt: {value!r}",
-        traceback="".join(traceback.format_exception(value)),
-    )
-
-
-def _lost(node: str) -> AttemptResult:
-    return AttemptResult(
-        outcome=Outcome.NODE_FAIL,
-        reason=f"Node {node} vanished while it ran the attempt.",
-    )
-
-
-def _unresponsive(node: str) -> AttemptResult:
-    return AttemptResult(
-        outcome=Outcome.NODE_FAIL,
-        reason=f"Node {node} did not end its ranks within {END_GRACE_S:g} s.",
-    )

@@ -13,7 +13,8 @@ from dataclasses import replace
 from scalelab.cluster.watch import NodeLeft
 from scalelab.inputs.outcome import Outcome
 from scalelab.records.attempt import AttemptResult
-from scalelab.scheduling.gangs import LOST, PartEnded, Verdict
+from scalelab.scheduling.gangs import PartEnded, Verdict
+from scalelab.scheduling.task_results import LOST
 
 HOLD_S = 20.0
 """How long the batch system may take to say why a node was lost."""
