@@ -69,7 +69,7 @@ def sweep(
     Raises
     ------
     SpecError
-        If the experiment or the site is wrong, or the experiment changed its meaning.
+        If the experiment or the site is wrong, or code, command or measurement changed.
     ClusterError
         If the nodes do not come up.
     StoreError

@@ -52,7 +52,7 @@ class RunRecords:
     @cached_property
     def experiment(self) -> Experiment | None:
         """What was asked, at the site where it ran; None for an imported table."""
-        if "imported" in self._store.meaning:
+        if "imported" in self._store.fingerprint:
             return None
         asked = Experiment.from_text(
             self.experiment_text, source=f"the experiment of run {self.name}"
