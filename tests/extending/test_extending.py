@@ -1,0 +1,125 @@
+"""A row of each kind from an installed distribution works as a built-in one does."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import scalelab
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+SITE = "site: {device_type: cpu, gpus_per_node: 2}\n"
+PAIRED = f"""
+name: paired
+workload: digits_mlp
+parallelism: [ddp, paired]
+gpus: 2
+local_batch_size: 16
+measure: {{steps: 20, repeats: 1, canary_every: 0}}
+{SITE}"""
+LAUNCHED = f"""
+name: launched
+command: python train.py
+launcher: toyrun
+metrics: {{regex: 'step (?P<step>\\d+) samples (?P<samples>\\d+)'}}
+gpus: 2
+local_batch_size: 16
+measure: {{steps: 20, repeats: 1, canary_every: 0}}
+{SITE}"""
+SCRIPT = """
+import os, time
+rank, size = int(os.environ["TOY_RANK"]), int(os.environ["TOY_SIZE"])
+host, port = os.environ["TOY_MEET"].rsplit(":", 1)
+for step in range(1, 200):
+    time.sleep(0.005)
+    if rank == 0:
+        print(f"step {step} samples {16 * size * step}", flush=True)
+"""
+CUT_OFF = f"""
+name: cut-off
+source: {{name: cutoff, metric: val_acc, at_least: 0.5, step: 20}}
+workload: digits_mlp
+gpus: 1
+local_batch_size: 32
+learning_rate: {{base: 0.1, at_batch: 1000000000, rule: [none, linear]}}
+measure: {{kind: convergence, max_epochs: 4000}}
+job: {{target: val_acc >= 0.9, epochs: 4000, samples_per_epoch: 1437}}
+{SITE}"""
+TABLE = "gpus,nodes,local_batch_size,step_time_s\n" + "".join(
+    f"{n},1,32,{0.1 + 0.01 * n}\n" for n in (1, 2, 4, 8)
+)
+
+
+def swept(run_outside: Run, here: Path, experiment: str) -> pd.DataFrame:
+    """Sweep an experiment for real and return its observations."""
+    (here / "experiment.yaml").write_text(experiment)
+    ended = run_outside("scalelab", "sweep", "experiment.yaml")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    (directory,) = (here / "runs").iterdir()
+    return scalelab.load(directory).observations.set_index("trial_id", drop=False)
+
+
+def test_a_strategy_is_swept(run_outside: Run, tmp_path: Path) -> None:
+    rows = swept(run_outside, tmp_path, PAIRED).set_index("parallelism")
+    assert set(rows["outcome"]) == {"completed"}
+    assert dict(rows["data_parallel_size"]) == {"ddp": 2, "paired": 1}
+    assert dict(rows["global_batch_size"]) == {"ddp": 32, "paired": 16}
+    assert dict(rows["num_samples"] / rows["num_steps"]) == {"ddp": 32, "paired": 16}
+
+
+def test_a_strategy_refuses_what_it_cannot_divide(
+    run_outside: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "experiment.yaml").write_text(PAIRED.replace("gpus: 2", "gpus: 1"))
+    ended = run_outside("scalelab", "plan", "experiment.yaml")
+    assert ended.returncode == 2
+    needs = "parallelism=paired needs an even number of devices, not 1. Use 2, 4, ..."
+    assert needs in " ".join(ended.stderr.split())
+
+
+def test_an_environment_without_the_distribution_names_what_it_knows(
+    tmp_path: Path,
+) -> None:
+    from scalelab.cli import main
+
+    (tmp_path / "experiment.yaml").write_text(PAIRED)
+    assert main.run(["plan", str(tmp_path / "experiment.yaml")]) == 2
+
+
+def test_a_launcher_is_swept_and_starts_the_job(
+    run_outside: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    rows = swept(run_outside, tmp_path, LAUNCHED)
+    assert list(rows["outcome"]) == ["completed"]
+    assert list(rows["world_size"]) == [2]
+
+
+def test_a_resource_limits_an_answer(run_outside: Run, tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text(TABLE)
+    assert run_outside("scalelab", "import", "table.csv").returncode == 0
+    ask = ("scalelab", "recommend", "runs/table", "--samples", "10000000", "--json")
+    answers: list[dict[str, Any]] = []
+    for limit in ("100000l", "20l"):
+        ended = run_outside(*ask, "--max-water", limit)
+        assert ended.returncode in (0, 4), ended.stderr
+        answers.append(json.loads(ended.stdout))
+    assert [answer["meets_constraints"] for answer in answers] == [True, False]
+
+
+def test_a_source_proposes_and_prunes(run_outside: Run, tmp_path: Path) -> None:
+    rows = swept(run_outside, tmp_path, CUT_OFF)
+    assert dict(rows.set_index("lr_rule")["outcome"]) == {
+        "none": "completed",
+        "linear": "pruned",
+    }
+    again = run_outside("scalelab", "sweep", "experiment.yaml")
+    assert again.returncode == 0
+    (directory,) = (tmp_path / "runs").iterdir()
+    assert len(scalelab.load(directory).observations) == 2

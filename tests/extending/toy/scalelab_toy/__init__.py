@@ -1,0 +1,1 @@
+"""A row of each kind, as an installed distribution adds them to ScaleLab."""

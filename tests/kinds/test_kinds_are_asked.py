@@ -1,0 +1,167 @@
+"""No room compares the name of a kind: it asks the row."""
+
+import ast
+import dataclasses
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import scalelab
+from scalelab.kinds.batch_systems import BATCH_SYSTEMS
+from scalelab.kinds.launchers import LAUNCHERS
+from scalelab.kinds.registry import Registry
+from scalelab.kinds.resources import RESOURCES
+from scalelab.kinds.sources import SOURCES
+from scalelab.kinds.strategies import STRATEGIES
+
+PACKAGE = Path(scalelab.__file__).parent
+MODULES = {
+    ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): ast.parse(
+        path.read_text()
+    )
+    for path in PACKAGE.rglob("*.py")
+}
+REGISTRIES: tuple[tuple[Registry[Any], int], ...] = (
+    (STRATEGIES, 2),
+    (LAUNCHERS, 2),
+    (BATCH_SYSTEMS, 3),
+    (RESOURCES, 2),
+    (SOURCES, 2),
+)
+"""Each registry, and how many files may name one of its rows."""
+ROWS = [
+    pytest.param(registry, row, most, id=f"{registry.key}={row.name}")
+    for registry, most in REGISTRIES
+    for row in registry.built_in
+]
+ALSO = {
+    "none": {
+        "scalelab.recommend.question.subject",  # no node group
+        "scalelab.recommend.answer.sentences",  # a learning-rate rule
+    },
+    "time": {
+        "scalelab.doctor.site_trial",  # the clock of a node
+        "scalelab.cluster.survey.visit",
+        "scalelab.records.observations",  # a type of column
+        "scalelab.records.tables.values",
+        "scalelab.recommend.answer.tables",  # the heading of a column
+        "scalelab.site.slurm",  # an option of sbatch
+    },
+}
+"""Modules in which a name means something else."""
+
+
+def own_modules(registry: Registry[Any], row: Any) -> set[str]:
+    """Return the modules that a row is written in and those that it names by path."""
+    paths = [
+        getattr(row, field.name)
+        for field in dataclasses.fields(row)
+        if isinstance(getattr(row, field.name), str)
+    ]
+    named = {path.partition(":")[0] for path in paths if re.match(r"[\w.]+:\w", path)}
+    return {table_of(registry), *named}
+
+
+def table_of(registry: Registry[Any]) -> str:
+    """Return the module in which the built-in rows of a kind are written."""
+    return registry.group.replace("scalelab.", "scalelab.kinds.")
+
+
+def texts(node: ast.AST) -> Iterator[str]:
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Constant) and isinstance(inner.value, str):
+            yield inner.value
+
+
+def compared(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield the texts that a module compares, matches or uses as keys, and where."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            for text in texts(node):
+                yield node.lineno, text
+        elif isinstance(node, ast.MatchValue):
+            for text in texts(node):
+                yield node.lineno, text
+        elif isinstance(node, ast.Dict):
+            for key in filter(None, node.keys):
+                if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                    yield key.lineno, key.value
+        elif isinstance(node, ast.Subscript):
+            if isinstance(node.slice, ast.Constant) and isinstance(
+                node.slice.value, str
+            ):
+                yield node.lineno, node.slice.value
+
+
+COMPARED = {name: tuple(compared(tree)) for name, tree in MODULES.items()}
+
+
+def told_apart(tree: ast.AST, classes: set[str], objects: set[str]) -> Iterator[int]:
+    """Yield where instances of classes are told apart, or objects by their identity."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name(id="isinstance" | "issubclass")):
+                if {name.id for name in names(node)} & classes:
+                    yield node.lineno
+            case ast.Compare(ops=[ast.Is() | ast.IsNot()]):
+                sides = (node.left, *node.comparators)
+                if {side.id for side in sides if isinstance(side, ast.Name)} & objects:
+                    yield node.lineno
+
+
+def names(node: ast.AST) -> Iterator[ast.Name]:
+    return (each for each in ast.walk(node) if isinstance(each, ast.Name))
+
+
+@pytest.mark.parametrize(("registry", "row", "most"), ROWS)
+def test_only_its_own_files_compare_a_name(
+    registry: Registry[Any], row: Any, most: int
+) -> None:
+    own = own_modules(registry, row) | ALSO.get(row.name, set())
+    elsewhere = [
+        f"{name}:{line}"
+        for name, found in COMPARED.items()
+        if name not in own
+        for line, text in found
+        if text == row.name
+    ]
+    assert elsewhere == []
+
+
+@pytest.mark.parametrize(("registry", "row", "most"), ROWS)
+def test_few_files_name_a_row(registry: Registry[Any], row: Any, most: int) -> None:
+    own = own_modules(registry, row)
+    assert own <= set(MODULES)
+    assert len(own) <= most
+    print(f"{registry.key}={row.name}: {', '.join(sorted(own))}")
+
+
+@pytest.mark.parametrize(("registry", "row", "most"), ROWS)
+def test_no_room_tells_rows_apart_by_their_objects_or_classes(
+    registry: Registry[Any], row: Any, most: int
+) -> None:
+    table = table_of(registry)
+    own = own_modules(registry, row)
+    classes = {
+        node.name
+        for name in own - {table}
+        for node in MODULES[name].body
+        if isinstance(node, ast.ClassDef)
+    }
+    objects = {
+        name.id
+        for node in MODULES[table].body
+        if isinstance(node, ast.Assign)
+        for name in names(node)
+        if name.id.isupper() and isinstance(name.ctx, ast.Store)
+    }
+    elsewhere = [
+        f"{name}:{line}"
+        for name, tree in MODULES.items()
+        if name not in own
+        for line in told_apart(tree, classes, objects)
+    ]
+    assert elsewhere == []
