@@ -25,7 +25,7 @@ from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.question.run_site import RunSite
 from scalelab.records.attempt import AttemptResult
 from scalelab.session import import_table, load
-from scalelab.site.profile import sites_directory
+from scalelab.site.choice import sites_directory
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from distributions import install
 from fake_programs import FakePrograms
-from outside import install
 
 from scalelab.cluster.batch.client import client_class, survey
 from scalelab.cluster.batch.driver_queue import cancel, look_at, submit_driver
@@ -44,7 +44,7 @@ REQUEST = {
 @pytest.fixture
 def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BatchSystem]:
     """Install a distribution that adds a batch system."""
-    install(tmp_path, "toys", BATCH_SYSTEMS.group, toy="toy_batch_system:TOY")
+    install(tmp_path, "toys", BATCH_SYSTEMS.group, toy="scalelab_toy.batch_system:TOY")
     monkeypatch.syspath_prepend(str(tmp_path))
     vars(BATCH_SYSTEMS).pop("_outside", None)
     yield BATCH_SYSTEMS["toy"]

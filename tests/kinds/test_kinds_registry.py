@@ -30,8 +30,9 @@ def offer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Offer:
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def install(distribution: str, code: str, **entries: str) -> None:
+        paths = {name: f"{distribution}_rows:{row}" for name, row in entries.items()}
         install_distribution(
-            tmp_path, distribution, code, "scalelab.colours", **entries
+            tmp_path, distribution, "scalelab.colours", code=code, **paths
         )
 
     return install

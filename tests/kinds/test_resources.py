@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from distributions import install
 from measured_runs import measured_run
 
 from scalelab.errors import SpecError
@@ -69,12 +70,8 @@ def test_wrong_limits_are_refused(given, message: str) -> None:
 def test_a_resource_of_an_installed_distribution_limits_an_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "energy_rows.py").write_text(ENERGY)
-    metadata = tmp_path / "energy-1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Name: energy\nVersion: 1.0\n")
-    text = "[scalelab.resources]\nenergy = energy_rows:ENERGY\n"
-    (metadata / "entry_points.txt").write_text(text)
+    energy = "energy_rows:ENERGY"
+    install(tmp_path, "energy", "scalelab.resources", code=ENERGY, energy=energy)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
     run = measured_run(tmp_path / "run").directory
 

@@ -19,9 +19,9 @@ from scalelab.kinds.strategies import (
 )
 from scalelab.plan.expand import Plan, plan
 from scalelab.plan.planned import PlannedTrials
-from scalelab.site.profile import Site
+from scalelab.site.profile import LocalSite
 
-SITE = Site(device_type="cpu", nodes=4, gpus_per_node=4)
+SITE = LocalSite(device_type="cpu", nodes=4, gpus_per_node=4)
 HEAD = "name: a\nworkload: digits_mlp\nlearning_rate: 0.1\nmeasure: {repeats: 1}\n"
 
 

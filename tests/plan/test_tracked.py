@@ -12,7 +12,7 @@ from scalelab.kinds.sources import SOURCES, Source
 from scalelab.plan.expand import expand
 from scalelab.plan.source import Decision, TrialSource
 from scalelab.plan.tracked import TrackedSource, candidates, source_of
-from scalelab.site.profile import Site
+from scalelab.site.profile import LocalSite, Site
 
 TEXT = """\
 name: small
@@ -21,7 +21,7 @@ measure: {warmup_steps: 1, steps: 5, repeats: 2}
 gpus: [1, 2]
 local_batch_size: [4, 8]
 """
-SITE = Site(device_type="cpu", gpus_per_node=2)
+SITE = LocalSite(device_type="cpu", gpus_per_node=2)
 
 
 class OneByOne(TrialSource):

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from distributions import install
+
 MODULE = '''
 from scalelab.kinds.sources import Source
 from scalelab.plan.expand import expand
@@ -50,22 +52,20 @@ class Doubling(TrialSource):
         self._best = throughput
 
 
-IMPATIENT = Source(name="impatient", factory="toy_source:Impatient")
-DOUBLING = Source(name="doubling", factory="toy_source:Doubling")
+IMPATIENT = Source(name="impatient", factory="toy_source_rows:Impatient")
+DOUBLING = Source(name="doubling", factory="toy_source_rows:Doubling")
 '''
 
 
 def write_distribution(directory: Path) -> Path:
     """Lay out an installed distribution that adds both sources; return its folder."""
-    information = directory / "toy_source-1.0.dist-info"
-    information.mkdir(parents=True)
-    (information / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: toy-source\nVersion: 1.0\n"
+    module = "toy_source_rows"
+    install(
+        directory,
+        "toy_source",
+        "scalelab.sources",
+        code=MODULE,
+        impatient=f"{module}:IMPATIENT",
+        doubling=f"{module}:DOUBLING",
     )
-    (information / "entry_points.txt").write_text(
-        "[scalelab.sources]\n"
-        "impatient = toy_source:IMPATIENT\n"
-        "doubling = toy_source:DOUBLING\n"
-    )
-    (directory / "toy_source.py").write_text(MODULE)
     return directory

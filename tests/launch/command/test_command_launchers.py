@@ -55,7 +55,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Install a distribution with a launcher, for this process and those it starts."""
     folder = tmp_path / "installed"
     folder.mkdir()
-    install(folder, "toy", TOY, "scalelab.launchers", toy="TOY")
+    install(folder, "toy", "scalelab.launchers", code=TOY, toy="toy_rows:TOY")
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setenv("PYTHONPATH", str(folder), prepend=":")
     known = vars(LAUNCHERS)

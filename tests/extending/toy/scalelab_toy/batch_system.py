@@ -1,4 +1,4 @@
-"""A batch system as a distribution outside of ScaleLab adds one, with few settings."""
+"""A batch system with few settings."""
 
 from __future__ import annotations
 
@@ -102,8 +102,8 @@ def _log_options(log: Path) -> tuple[str, ...]:
 
 TOY = BatchSystem(
     name="toy",
-    site="toy_batch_system:ToySite",
-    client="toy_batch_system:ToyClient",
+    site="scalelab_toy.batch_system:ToySite",
+    client="scalelab_toy.batch_system:ToyClient",
     directive="#TOY",
     queue_noun="lane",
     programs=("toysub", "toystat", "toykill"),
