@@ -1,6 +1,7 @@
 """A row of each kind from an installed distribution works as a built-in one does."""
 
 import json
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from fake_programs import FakePrograms
 
 import scalelab
 
@@ -51,6 +53,13 @@ learning_rate: {{base: 0.1, at_batch: 1000000000, rule: [none, linear]}}
 measure: {{kind: convergence, max_epochs: 4000}}
 job: {{target: val_acc >= 0.9, epochs: 4000, samples_per_epoch: 1437}}
 {SITE}"""
+QUEUED = """
+name: queued
+workload: digits_mlp
+gpus: 4
+local_batch_size: 16
+"""
+HOSTS = '{"num_nodes": 3, "cores": 64, "gpus": 4, "gpu_type": "a100"}'
 TABLE = "gpus,nodes,local_batch_size,step_time_s\n" + "".join(
     f"{n},1,32,{0.1 + 0.01 * n}\n" for n in (1, 2, 4, 8)
 )
@@ -70,7 +79,7 @@ def test_a_strategy_is_swept(run_outside: Run, tmp_path: Path) -> None:
     assert set(rows["outcome"]) == {"completed"}
     assert dict(rows["data_parallel_size"]) == {"ddp": 2, "paired": 1}
     assert dict(rows["global_batch_size"]) == {"ddp": 32, "paired": 16}
-    assert dict(rows["num_samples"] / rows["num_steps"]) == {"ddp": 32, "paired": 16}
+    assert rows["num_samples"]["ddp"] == 2 * rows["num_samples"]["paired"]
 
 
 def test_a_strategy_refuses_what_it_cannot_divide(
@@ -101,12 +110,34 @@ def test_a_launcher_is_swept_and_starts_the_job(
     assert list(rows["world_size"]) == [2]
 
 
+def test_a_batch_system_renders_scripts_and_is_driven(
+    run_outside: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = FakePrograms(tmp_path / "programs")
+    monkeypatch.setenv("PATH", str(programs.folder), prepend=os.pathsep)
+    programs.says("toyhosts", HOSTS)
+    programs.says("toystat", "{}")
+    programs.says("toykill")
+    submitted = programs.says("toysub", errors="lane fast is closed", status=1)
+    written = run_outside(*"scalelab site init ./toyland.yaml --scheduler toy".split())
+    assert written.returncode == 0, written.stderr
+    (tmp_path / "experiment.yaml").write_text(QUEUED)
+    planned = run_outside(*"scalelab plan experiment.yaml --site toyland.yaml".split())
+    assert planned.returncode == 0, planned.stderr
+    assert "#TOY -lane fast" in planned.stdout
+    assert "#TOY -hosts 1" in planned.stdout
+    swept = run_outside(*"scalelab sweep experiment.yaml --site toyland.yaml".split())
+    assert swept.returncode == 3
+    assert "lane fast is closed" in swept.stderr
+    assert submitted.exists()
+
+
 def test_a_resource_limits_an_answer(run_outside: Run, tmp_path: Path) -> None:
     (tmp_path / "table.csv").write_text(TABLE)
     assert run_outside("scalelab", "import", "table.csv").returncode == 0
     ask = ("scalelab", "recommend", "runs/table", "--samples", "10000000", "--json")
     answers: list[dict[str, Any]] = []
-    for limit in ("100000l", "20l"):
+    for limit in ("100000l", "5l"):
         ended = run_outside(*ask, "--max-water", limit)
         assert ended.returncode in (0, 4), ended.stderr
         answers.append(json.loads(ended.stdout))
