@@ -23,10 +23,10 @@ def install(
     entries
         ``module:attribute`` by name of the entry point.
     """
-    if code is not None:
-        (folder / f"{name}_rows.py").write_text(code)
     metadata = folder / f"{name}-1.0.dist-info"
     metadata.mkdir(parents=True)
+    if code is not None:
+        (folder / f"{name}_rows.py").write_text(code)
     (metadata / "METADATA").write_text(f"Name: {name}\nVersion: 1.0\n")
     lines = [f"[{group}]", *(f"{entry} = {path}" for entry, path in entries.items())]
     (metadata / "entry_points.txt").write_text("\n".join(lines) + "\n")

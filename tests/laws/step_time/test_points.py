@@ -7,12 +7,19 @@ from scalelab.laws.step_time.points import Points
 
 def repeats(rng: np.random.Generator, counts: list[int], spreads: list[float]):
     rows = [
-        (2**position, 8, 1, 1, 0.1 * np.exp(spread * rng.standard_normal()))
+        (
+            2**position,
+            8,
+            1,
+            1,
+            2**position,
+            0.1 * np.exp(spread * rng.standard_normal()),
+        )
         for position, (count, spread) in enumerate(zip(counts, spreads, strict=True))
         for _ in range(count)
     ]
     names = ["world_size", "local_batch_size", "num_nodes"]
-    names += ["gradient_accumulation_steps", "step_time_s"]
+    names += ["gradient_accumulation_steps", "data_parallel_size", "step_time_s"]
     return pd.DataFrame(rows, columns=names)
 
 
