@@ -16,8 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "slurm"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from slurm_sweeps import EMULATED, Swept
 from throwaway_slurm import ThrowawaySlurm

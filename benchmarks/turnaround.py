@@ -23,8 +23,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "slurm"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from slurm_sweeps import Swept
 from throwaway_slurm import ThrowawaySlurm
