@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import BinaryIO
 
 from scalelab.errors import ClusterError
 
@@ -23,33 +26,50 @@ class Answer:
 async def ask(argv: Sequence[str]) -> Answer:
     """Run a program of the batch system.
 
+    It is over when the program has ended, even if a process that it started in the
+    background keeps its output open. Where the caller gives up first, it is killed.
+
     Raises
     ------
     ClusterError
         If it is not there or does not end.
     """
+    with _in_memory("output") as output, _in_memory("errors") as errors:
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *argv, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=errors
+            )
+        except OSError as error:
+            raise ClusterError(
+                f"{argv[0]} cannot be run here: {error.strerror}. Sweep from a machine "
+                "where it can."
+            ) from error
+        status = await _status(process, argv[0])
+        return Answer(status, _text(output), _text(errors).strip())
+
+
+async def _status(process: asyncio.subprocess.Process, name: str) -> int:
+    """Return the exit status of a program, which has ended in any case."""
     try:
-        process = await asyncio.create_subprocess_exec(
-            *argv,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-    except OSError as error:
-        raise ClusterError(
-            f"{argv[0]} cannot be run here: {error.strerror}. Sweep from a machine "
-            "where it can."
-        ) from error
-    try:
-        output, errors = await asyncio.wait_for(process.communicate(), CALL_TIMEOUT_S)
+        return await asyncio.wait_for(process.wait(), CALL_TIMEOUT_S)
     except TimeoutError:
-        process.kill()
-        await process.wait()
         raise ClusterError(
-            f"{argv[0]} did not answer within {CALL_TIMEOUT_S:g} s."
+            f"{name} did not answer within {CALL_TIMEOUT_S:g} s."
         ) from None
-    assert process.returncode is not None
-    return Answer(process.returncode, output.decode(), errors.decode().strip())
+    finally:
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+
+def _in_memory(name: str) -> BinaryIO:
+    return open(os.memfd_create(name), "w+b")
+
+
+def _text(file: BinaryIO) -> str:
+    file.seek(0)
+    return file.read().decode()
 
 
 def answered(argv: Sequence[str]) -> Answer:

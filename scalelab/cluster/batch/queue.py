@@ -125,14 +125,9 @@ def is_out_of_reach(words: str) -> bool:
     return _OUT_OF_REACH.search(words) is not None
 
 
-_WORDS = re.compile(r"stderr:\n(?P<errors>.*)", re.DOTALL)
-
-
 def scheduler_words(error: Exception) -> str:
-    """Return what the batch system said when dask-jobqueue could not submit."""
-    found = _WORDS.search(str(error))
-    words = found["errors"].strip() if found else ""
-    return " ".join((words or str(error)).split())
+    """Return what the batch system said, in one line."""
+    return " ".join(str(error).split())
 
 
 async def submitted(job: BatchJob) -> str:

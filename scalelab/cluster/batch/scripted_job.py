@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shlex
 import signal
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from scalelab.cluster.batch.programs import ask
 from scalelab.cluster.batch.queue import BatchJob, is_out_of_reach, scheduler_words
 from scalelab.errors import ClusterError
 from scalelab.kinds.registry import imported
@@ -68,13 +70,21 @@ class _ScriptedJob:
         """Return the script."""
         return self._script
 
+    @staticmethod
+    async def _call(cmd: Sequence[str], **_: Any) -> str:
+        """Run a program; dask-jobqueue leaves one behind that takes too long."""
+        answer = await ask(cmd)
+        if answer.status:
+            raise RuntimeError(answer.errors or f"{cmd[0]} ended with {answer.status}")
+        return answer.output
+
     @classmethod
     async def _close_job(cls, job_id: str | None, cancel_command: str) -> None:
         """Cancel a job; dask-jobqueue takes every failure for a job that has ended."""
         if job_id is None:
             return
         try:
-            await cls._call([*shlex.split(cancel_command), job_id])  # type: ignore[attr-defined]
+            await cls._call([*shlex.split(cancel_command), job_id])
         except RuntimeError as error:
             words = scheduler_words(error)
             if is_out_of_reach(words):

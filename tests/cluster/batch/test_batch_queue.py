@@ -14,7 +14,6 @@ from scalelab.cluster.batch.queue import (
     JobState,
     JobView,
     cancelled,
-    scheduler_words,
     submitted,
 )
 from scalelab.errors import ClusterError
@@ -225,7 +224,3 @@ def test_a_batch_system_that_stands_still_is_said_to(
     monkeypatch.setattr(batch_queue, "CALL_TIMEOUT_S", 0.05)
     with pytest.raises(ClusterError, match=r"it did not answer within 0\.05 s"):
         asyncio.run(call(StuckJob()))
-
-
-def test_other_errors_speak_for_themselves() -> None:
-    assert scheduler_words(ValueError("no job id")) == "no job id"
