@@ -1,4 +1,5 @@
 # Every target makes the environment first; `make sweep` is the shortest way to an answer.
+# `make check test` is the gate before a commit, .ci/run the one behind it.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,18 +8,26 @@ JOBS ?= 2
 # Slow tests wait for much of their time.
 SLOW_JOBS ?= 3
 TESTS := --dist loadfile --numprocesses
+QUICK := "not slow and not network and not browser"
 SLOW := "slow or network or browser"
 SEEDS ?= 5
 BENCHMARKS := launch dispatch instrumentation records cli packing
 INSTALLED := $(VENV)/.installed
 
-.PHONY: sweep test test-all test-faults test-slurm check bench bench-slurm clean
+# Packages are compiled as they are first imported, and then not again.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: sweep test test-ci test-all test-faults test-slurm check bench bench-slurm clean
 
 sweep: $(INSTALLED)
 	$(BIN)/scalelab sweep experiments/digits.yaml
 
 test: $(INSTALLED)
-	$(PYTEST) $(TESTS) $(JOBS) -m "not slow and not network and not browser"
+	$(PYTEST) $(TESTS) $(JOBS) -m $(QUICK)
+
+# The quick tests fill the time for which the slow ones wait.
+test-ci: $(INSTALLED)
+	$(BIN)/pytest --no-loadscope-reorder $(TESTS) $(SLOW_JOBS) -m "not repetition"
 
 test-all: $(INSTALLED)
 	$(BIN)/coverage erase
@@ -53,5 +62,4 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile \
 		--constraint constraints.txt --editable '.[train,dev]'
-	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # pip has one core for it
 	touch $@

@@ -60,7 +60,9 @@ def test_a_hundred_bad_experiments(scalelab, project: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(6))
+@pytest.mark.parametrize(
+    "part", [0, *(pytest.param(n, marks=pytest.mark.repetition) for n in range(1, 6))]
+)
 def test_six_hundred_bad_experiments(scalelab, project: Path, part: int) -> None:
     experiments = bad_experiments(100, seed=SEED + 1 + part)
     contents = (text.encode() for _, text in experiments)

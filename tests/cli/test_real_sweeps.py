@@ -151,6 +151,7 @@ site: {device_type: cpu, gpus_per_node: 2}
 
 
 @pytest.mark.slow
+@pytest.mark.repetition
 @pytest.mark.timeout(300)
 def test_a_command_is_swept_and_resumed(sweep: Sweep, here: Path) -> None:
     Path("script.py").write_text(SCRIPT)
@@ -162,6 +163,7 @@ def test_a_command_is_swept_and_resumed(sweep: Sweep, here: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.repetition
 def test_a_budget_ends_a_sweep(sweep: Sweep, here: Path) -> None:
     ended = sweep(LONG, "--sweep-budget", "0.00001gpu-h")
     assert ended.returncode == 0

@@ -89,6 +89,7 @@ def test_ctrl_c_before_the_nodes_are_up(start: Start, here: Path, times: int) ->
 
 
 @pytest.mark.slow
+@pytest.mark.repetition
 def test_the_run_of_a_killed_driver_goes_on(
     start: Start, sweep: Sweep, here: Path
 ) -> None:
@@ -117,7 +118,12 @@ def test_two_drivers_of_one_run(start: Start, sweep: Sweep, here: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("columns", "no_color"), [(100, False), (40, False), (100, True)]
+    ("columns", "no_color"),
+    [
+        (100, False),
+        pytest.param(40, False, marks=pytest.mark.repetition),
+        pytest.param(100, True, marks=pytest.mark.repetition),
+    ],
 )
 def test_a_terminal_shows_live_progress(
     start: Start, environment, here, terminal, columns: int, no_color: bool

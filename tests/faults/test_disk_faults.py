@@ -61,6 +61,7 @@ def fill(disk: Path) -> Path:
     return filler
 
 
+@pytest.mark.repetition
 @pytest.mark.two_nodes
 def test_a_limit_on_the_size_of_files_ends_the_sweep_and_loses_nothing(
     sweep: Sweep, rng: random.Random, patience_s: float, control_s: float
@@ -78,6 +79,7 @@ def test_a_limit_on_the_size_of_files_ends_the_sweep_and_loses_nothing(
     finish_after_refusal(sweep, before, patience_s, control_s)
 
 
+@pytest.mark.repetition
 def test_a_directory_that_becomes_read_only_ends_the_sweep_and_loses_nothing(
     sweep: Sweep, rng: random.Random, patience_s: float, control_s: float
 ) -> None:

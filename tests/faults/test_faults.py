@@ -87,6 +87,7 @@ def check_one_failure(
     assert "Not measured: 1 trial. sweep --retry-failed tries again." in ended.said
 
 
+@pytest.mark.repetition
 @pytest.mark.two_nodes
 def test_a_killed_rank_server_costs_an_attempt(
     sweep: Sweep, rng: random.Random, patience_s: float, control_s: float
@@ -132,6 +133,7 @@ def test_a_killed_driver_is_resumed(
     kill_the_driver(sweep, patience_s, control_s)
 
 
+@pytest.mark.repetition
 @pytest.mark.two_nodes
 def test_a_driver_killed_during_a_trial_on_two_devices_is_resumed(
     sweep: Sweep, rng: random.Random, patience_s: float, control_s: float

@@ -15,12 +15,14 @@ def test_fifty_trials_survive_the_loss_of_job_nanny_and_worker(pbs: Pbs) -> None
     assert "ended: the batch system does not know it any more." in said, said
 
 
+@pytest.mark.repetition
 def test_a_killed_driver_leaves_nothing_and_is_succeeded(pbs: Pbs) -> None:
     trials = batch_scenarios.TWENTY_SEVEN
     swept = Swept(pbs, "killed", trials, nodes=2, max_jobs=2)
     batch_scenarios.loses_its_driver(swept)
 
 
+@pytest.mark.repetition
 def test_preempted_jobs_and_a_restarted_server_cost_nothing_but_time(
     pbs: Pbs,
 ) -> None:
@@ -46,6 +48,7 @@ def test_preempted_jobs_and_a_restarted_server_cost_nothing_but_time(
     assert outcomes == {"preempted", "node_fail"}, lost["reason"].to_list()
 
 
+@pytest.mark.repetition
 def test_a_host_that_goes_down_is_done_without(pbs: Pbs) -> None:
     def take_down() -> str:
         host = pbs.admin("host-of", running_job(swept))
@@ -56,6 +59,7 @@ def test_a_host_that_goes_down_is_done_without(pbs: Pbs) -> None:
     batch_scenarios.loses_a_host(swept, take_down)
 
 
+@pytest.mark.repetition
 def test_what_waits_says_why_and_a_deleted_job_is_replaced(pbs: Pbs) -> None:
     if pbs.is_real:
         pytest.skip("holds all GPUs of the stand-in")

@@ -45,6 +45,7 @@ def test_what_cannot_be_is_said_in_the_words_of_pbs(
     swept.check_nothing_is_left()
 
 
+@pytest.mark.repetition
 def test_a_trial_longer_than_the_walltime_goes_on_in_the_next_job(pbs: Pbs) -> None:
     swept = Swept(pbs, "long", batch_scenarios.LONG, nodes=1, walltime="38s")
     batch_scenarios.outlasts_a_walltime(swept)

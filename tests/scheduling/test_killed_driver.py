@@ -48,7 +48,9 @@ def started_processes(parent: int) -> list[psutil.Process]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("finished_before", [1, 5])
+@pytest.mark.parametrize(
+    "finished_before", [pytest.param(1, marks=pytest.mark.repetition), 5]
+)
 def test_a_killed_driver_is_resumed_without_loss_or_doubling(
     nodes: Any,
     sweep: Any,

@@ -135,6 +135,7 @@ def test_digits_are_the_same_as_on_one_machine(slurm_for_users: ThrowawaySlurm) 
     check_alike(there, here)
 
 
+@pytest.mark.repetition
 def test_a_script_that_reports_json_is_the_same_as_on_one_machine(
     slurm_for_users: ThrowawaySlurm,
 ) -> None:
@@ -154,6 +155,7 @@ def test_a_script_that_reports_json_is_the_same_as_on_one_machine(
     check_alike(there, here, "num_steps", "num_samples")
 
 
+@pytest.mark.repetition
 def test_a_script_learns_on_two_nodes_as_on_one_machine(
     slurm_for_users: ThrowawaySlurm,
 ) -> None:

@@ -21,7 +21,9 @@ GROUPS = {
 }
 
 
-@pytest.mark.parametrize("provision", ["pool", "one_job"])
+@pytest.mark.parametrize(
+    "provision", ["pool", pytest.param("one_job", marks=pytest.mark.repetition)]
+)
 def test_trials_run_on_nodes_of_their_own_group(
     slurm: ThrowawaySlurm, provision: str
 ) -> None:

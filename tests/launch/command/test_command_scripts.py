@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from command_specs import JSONL, TICKER, command_spec, write_program
-from waiting import DEADLINE_S, wait_until
+from waiting import DEADLINE_S
 from watching import is_running
 
 from scalelab.errors import SpecError
@@ -96,6 +96,7 @@ def test_accumulating_script_keeps_to_the_batch_arithmetic(agent, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.repetition
 @pytest.mark.timeout(300)
 def test_script_on_two_nodes(agent, start, tmp_path):
     spec = script_spec(tmp_path, "train_with_metrics.py", ranks=(1, 1), steps=50)
@@ -116,12 +117,14 @@ def test_torchrun_inside_a_command_leaves_nothing(agent, tmp_path):
     write_program(
         code,
         """
-        import os, pathlib
+        import os, pathlib, time
         out = pathlib.Path(os.environ["SCALELAB_TRIAL_DIR"])
-        (out / f"{os.environ['RANK']}.pid").write_text(str(os.getpid()))
+        (out / f"{os.environ['RANK']}.new").write_text(str(os.getpid()))
+        (out / f"{os.environ['RANK']}.new").rename(out / f"{os.environ['RANK']}.pid")
         if os.environ["RANK"] != "0":
-            import time
             time.sleep(600)
+        while not (out / "1.pid").exists():
+            time.sleep(0.01)
         """
         + "".join(f"        {line}\n" for line in TICKER.splitlines()),
     )
@@ -136,7 +139,6 @@ def test_torchrun_inside_a_command_leaves_nothing(agent, tmp_path):
     result = agent.run(spec, 0, None)
     assert result.outcome is Outcome.COMPLETED, result
     out = Path(spec.directory) / "output"
-    wait_until((out / "1.pid").exists, "rank 1 has left its number")
     for rank in range(2):
         assert not is_running(int((out / f"{rank}.pid").read_text()))
 
