@@ -141,9 +141,7 @@ def executed(path: Path, run: Path) -> str:
     ("experiment", "attempts", "missing"),
     [
         pytest.param(EXPERIMENT, 22, 0, id="several world sizes"),
-        pytest.param(
-            ONE_SIZE, 4, 3, id="one world size", marks=pytest.mark.repetition
-        ),
+        pytest.param(ONE_SIZE, 4, 3, id="one world size", marks=pytest.mark.repetition),
     ],
 )
 @JUPYTER_WARNS_ABOUT_ITS_EVENT_LOOP

@@ -57,9 +57,13 @@ def test_a_second_ctrl_c_or_a_kill_leaves_no_process(
 ) -> None:
     process = start(LONG.replace("steps: 60", "steps: 2000"))
     processes = wait_for_a_step(process)
-    for number in numbers:
+    first, *further = numbers
+    interrupt(process, getattr(signal, first))
+    for number in further:
+        assert process.stderr is not None
+        while not (line := process.stderr.readline()).startswith("Stopping: "):
+            assert line, "it ended at the first"
         interrupt(process, getattr(signal, number))
-        time.sleep(0.2)
     _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, err
     assert "cancelled" in err

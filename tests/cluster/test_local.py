@@ -162,7 +162,7 @@ def test_starting_losing_a_worker_and_closing_say_and_leave_nothing(
     assert process.returncode == 0
     pids = [int(pid) for pid in output.split()]
     assert len(pids) == 4
-    assert gone_by(pids, 10)
+    assert gone_by(pids, 60)
     assert list((tmp_path / "home").iterdir()) == []
     assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "script.py"]
 
@@ -180,4 +180,4 @@ def test_a_killed_driver_leaves_no_process(tmp_path: Path) -> None:
     process.kill()
     process.communicate(timeout=60)
     assert len(pids) >= 2
-    assert gone_by(pids, 30)
+    assert gone_by(pids, 60)

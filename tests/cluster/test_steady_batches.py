@@ -8,7 +8,7 @@ from distributed.batched import BatchedSend
 
 from scalelab.cluster.steady_batches import keep_batches_steady
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 class Comm:

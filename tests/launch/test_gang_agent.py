@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import socket
+import time
 from datetime import datetime
 from pathlib import Path
 
@@ -41,13 +42,14 @@ def test_result_of_rank_0_is_returned_and_recorded(agent, make_spec):
 
 def test_node_adds_times_hosts_and_device_seconds(agent, make_spec):
     spec = make_spec("meet")
+    before_s = time.monotonic()
     measured = agent.run(spec, 0, None).measurements
+    took_s = time.monotonic() - before_s
     started, ended = (
         datetime.fromisoformat(measured[name]) for name in ("started_at", "ended_at")
     )
-    elapsed_s = (ended - started).total_seconds()
-    assert measured["allocated_gpu_s"] == pytest.approx(2 * elapsed_s, abs=0.5)
-    assert 0 < measured["start_up_s"] < elapsed_s + 0.5
+    assert started < ended
+    assert 0 < measured["start_up_s"] < measured["allocated_gpu_s"] / 2 < took_s
     assert len(measured["hosts"]) == 1
     assert row(spec, read_result(spec.files))["hosts"] == measured["hosts"]
 

@@ -1,7 +1,6 @@
 """A source is asked about trials that run, and ends some of them."""
 
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -55,9 +54,7 @@ def test_a_source_ends_a_trial_that_runs(sweep: Any, make_trial: MakeTrial) -> N
         make_trial(1, 1, does="report", seconds=3.0),
     ]
     source = Judge(trials, seeds=(0,))
-    started_s = time.monotonic()
     summary = sweep.driver(source).run()
-    assert time.monotonic() - started_s < 50
     assert summary.outcomes == {Outcome.PRUNED: 1, Outcome.COMPLETED: 1}
     assert summary.num_failed == 0
     assert sorted(source.outcomes) == ["completed", "pruned"]

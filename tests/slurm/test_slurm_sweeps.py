@@ -96,7 +96,7 @@ def test_what_cannot_be_is_said_in_slurms_own_words(
 ) -> None:
     name = f"refused-{next(iter(site.values()))}".replace("/", "")
     swept = Swept(slurm, name, {**EMULATED, "gpus": [1]}, **site)
-    code, said = swept.run(timeout=60)
+    code, said = swept.run()
     assert code == 3, said
     assert re.search(words, said), said
     swept.check_nothing_is_left()

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import pandas as pd
 import psutil
-from waiting import wait_until
+from waiting import DEADLINE_S, wait_until
 
 
 class BatchSystem(Protocol):
@@ -69,7 +69,7 @@ class BatchSweep:
     def arguments(self) -> list[str]:
         return [f"{self.name}.yaml", "--site", f"./{self.name}-site.yaml"]
 
-    def run(self, timeout: float = 120) -> tuple[int, str]:
+    def run(self, timeout: float = 180) -> tuple[int, str]:
         """Sweep; return the status and all that was said."""
         self.start()
         return self.end(timeout)
@@ -78,7 +78,7 @@ class BatchSweep:
         """Begin to sweep."""
         self._process = self.system.start_scalelab("sweep", *self.arguments)
 
-    def end(self, timeout: float = 120) -> tuple[int, str]:
+    def end(self, timeout: float = 180) -> tuple[int, str]:
         """Wait for what was begun; return the status and all that was said."""
         assert self._process is not None
         said, _ = self._process.communicate(timeout=timeout)
@@ -99,7 +99,7 @@ class BatchSweep:
         if not (self.directory / "run.json").exists():
             return ""
         process = self.system.start_scalelab("status", f"runs/{self.name}")
-        said, _ = process.communicate(timeout=60)
+        said, _ = process.communicate(timeout=DEADLINE_S)
         assert process.returncode == 0, said
         return said
 

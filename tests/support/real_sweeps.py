@@ -43,7 +43,7 @@ def wait_for_a_step(process: subprocess.Popen[str]) -> list[psutil.Process]:
 
 
 def assert_gone(processes: list[psutil.Process]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while left := [p for p in processes if _lives(p)]:
         assert time.monotonic() < deadline, left
         time.sleep(0.05)

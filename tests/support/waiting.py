@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-DEADLINE_S = 60.0
+DEADLINE_S = 100.0
 LONGEST_PAUSE_S = 0.5
 
 

@@ -68,10 +68,10 @@ def test_a_job_is_submitted_seen_and_cancelled(
         assert nodes.nodes() == []
         nodes.attend(heard.put)
         assert nodes.request(1) == "vit-1"
-        assert heard.get(timeout=30) == JobSubmitted("vit-1", "17")
+        assert heard.get(timeout=60) == JobSubmitted("vit-1", "17")
         assert "--job-name=vit-1" in Path("script").read_text()
         nodes.look()
-        seen = heard.get(timeout=30)
+        seen = heard.get(timeout=60)
         assert isinstance(seen, QueueSeen)
         assert seen.views["vit-1"].state is JobState.PENDING
         assert seen.asked == {"vit-1"}
@@ -80,9 +80,9 @@ def test_a_job_is_submitted_seen_and_cancelled(
         assert JobList.read(directory).last_number == 1
         nodes.give_back("vit-1")
         nodes.look()
-        assert heard.get(timeout=30) == QueueSeen({}, frozenset())
+        assert heard.get(timeout=60) == QueueSeen({}, frozenset())
         assert nodes.request(1) == "vit-2"
-        assert heard.get(timeout=30) == JobSubmitted("vit-2", "17")
+        assert heard.get(timeout=60) == JobSubmitted("vit-2", "17")
     assert len(submitted.read_text().splitlines()) == 2
     assert cancelled.read_text().splitlines() == ["--name=vit-1 17", "--name=vit-2 17"]
     assert JobList.read(directory) == JobList(last_number=2)
@@ -96,21 +96,21 @@ def test_refusals_and_silence_are_told(
     with batch(directory) as nodes:
         nodes.attend(heard.put)
         nodes.request(1)
-        assert heard.get(timeout=30) == JobRefused(
+        assert heard.get(timeout=60) == JobRefused(
             "vit-1", "sbatch: error: Invalid account"
         )
         program("sbatch", "echo Submitted batch job 17")
         program("scancel")
         program("squeue", "echo Unable to contact slurm controller >&2; exit 1")
         nodes.request(1)
-        assert isinstance(heard.get(timeout=30), JobSubmitted)
+        assert isinstance(heard.get(timeout=60), JobSubmitted)
         nodes.look()
-        silent = heard.get(timeout=30)
+        silent = heard.get(timeout=60)
         assert isinstance(silent, QueueSeen)
         assert silent.error == "squeue: Unable to contact slurm controller"
         program("squeue", "echo something else")
         nodes.look()
-        strange = heard.get(timeout=30)
+        strange = heard.get(timeout=60)
         assert isinstance(strange, QueueSeen)
         assert strange.error.startswith("ValueError")
 
@@ -153,7 +153,7 @@ def test_a_job_that_cannot_be_cancelled_is_left_to_the_next_driver(
     with batch(directory) as nodes:
         nodes.attend(heard.put)
         nodes.request(2)
-        assert isinstance(heard.get(timeout=30), JobSubmitted)
+        assert isinstance(heard.get(timeout=60), JobSubmitted)
     left = JobLine(
         name="vit-1",
         job_id="17",

@@ -78,18 +78,21 @@ def test_host_clock_adds_up_to_the_time_that_passed():
 def test_marks_cost_little_next_to_a_small_step():
     clock = HostClock()
     num_steps = 2000
-    costs = []
+    costs, readings = [], []
     for _ in range(5):
-        started = time.perf_counter()
+        started = time.thread_time()
+        for _ in range(num_steps * len(Phase)):
+            time.perf_counter()
+        readings.append((time.thread_time() - started) / num_steps)
+        started = time.thread_time()
         clock.start()
         for _ in range(num_steps):
             for phase in Phase:
                 clock.mark(phase)
             clock.end_step()
-        costs.append((time.perf_counter() - started) / num_steps)
+        costs.append((time.thread_time() - started) / num_steps)
         clock.drain()
-    # A tenth of a millisecond is a step smaller than any here; usually it is 1 us.
-    assert min(costs) < 0.02 * 1e-3
+    assert min(costs) < 50 * min(readings), "a mark is hardly more than a reading"
 
 
 def test_phases_name_their_columns():

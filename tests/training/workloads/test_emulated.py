@@ -35,6 +35,15 @@ def truth(trial, **machine):
     )
 
 
+def steadily(directory, trial, **machine):
+    """Run a trial again where the machine was too busy to keep the declared times."""
+    for number in range(5):
+        measured = run_trial(directory / str(number), trial, **machine)
+        if "unsteady_clock" not in (measured.get("validity") or ()):
+            break
+    return measured
+
+
 @pytest.mark.parametrize(
     "devices_per_node",
     [
@@ -50,7 +59,7 @@ def test_declared_step_time_is_measured(tmp_path, devices_per_node):
         gradient_accumulation_steps=2,
         measurement=MEASUREMENT,
     )
-    measured = run_trial(tmp_path, trial, **MACHINE)
+    measured = steadily(tmp_path, trial, **MACHINE)
     declared = truth(trial, **MACHINE)
     assert measured["step_time_s"] == pytest.approx(declared, rel=0.05)
     width = measured["step_time_hi_s"] - measured["step_time_lo_s"]
@@ -70,7 +79,7 @@ def test_64_ranks_keep_the_declared_time_on_few_cores(tmp_path):
         measurement=replace(MEASUREMENT, steps=25),
     )
     machine = MACHINE | {"fixed_time_s": 0.1}
-    measured = run_trial(tmp_path, trial, **machine)
+    measured = steadily(tmp_path, trial, **machine)
     assert measured["step_time_s"] == pytest.approx(truth(trial, **machine), rel=0.05)
 
 
