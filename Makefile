@@ -8,8 +8,8 @@ JOBS ?= 2
 # Slow tests wait for much of their time.
 SLOW_JOBS ?= 3
 TESTS := --dist loadfile --numprocesses
-QUICK := "not slow and not network and not browser"
-SLOW := "slow or network or browser"
+QUICK := not slow and not network and not browser
+SLOW := slow or network or browser
 SEEDS ?= 5
 BENCHMARKS := launch dispatch instrumentation records cli packing
 INSTALLED := $(VENV)/.installed
@@ -23,18 +23,18 @@ sweep: $(INSTALLED)
 	$(BIN)/scalelab sweep experiments/digits.yaml
 
 test: $(INSTALLED)
-	$(PYTEST) $(TESTS) $(JOBS) -m $(QUICK)
+	$(PYTEST) $(TESTS) $(JOBS) -m "$(QUICK)"
 
-# The quick tests fill the time for which the slow ones wait.
+# What continuous integration adds to `make check test`.
 test-ci: $(INSTALLED)
-	$(BIN)/pytest --no-loadscope-reorder $(TESTS) $(SLOW_JOBS) -m "not repetition"
+	$(BIN)/pytest --no-loadscope-reorder $(TESTS) $(SLOW_JOBS) -m "($(SLOW)) and not repetition"
 
 test-all: $(INSTALLED)
 	$(BIN)/coverage erase
 	$(MAKE) test PYTEST="$(BIN)/coverage run -m pytest"
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
-	$(BIN)/pytest --no-loadscope-reorder $(TESTS) $(SLOW_JOBS) -m $(SLOW)
+	$(BIN)/pytest --no-loadscope-reorder $(TESTS) $(SLOW_JOBS) -m "$(SLOW)"
 
 test-faults: $(INSTALLED)
 	SCALELAB_FAULT_SEEDS=$(SEEDS) $(BIN)/pytest tests/faults
