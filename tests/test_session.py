@@ -182,6 +182,20 @@ def test_the_report_of_a_run_without_an_answer_says_why(here: Path) -> None:
     assert 'href="half/trials/' in elsewhere.read_text()
 
 
+def test_a_run_is_read_where_its_kinds_are_not_installed_any_more(here: Path) -> None:
+    (here / "train.py").write_text("")
+    for name, text, gone in (
+        ("launched", COMMAND, "launcher: toyrun\nsource: cutoff\n"),
+        ("trained", EMULATED, "parallelism: paired\n"),
+    ):
+        store = measured_run(here / name, text)
+        store.extend(f"{text}\n{gone}", store.fingerprint)
+        run = load(store.directory)
+        assert run.status().num_missing is None
+        assert run.recommend().chosen.time_s.value > 0
+        assert run.write_report().exists()
+
+
 def test_an_imported_table_has_no_experiment(here: Path) -> None:
     Path("table.csv").write_text(
         "gpus,step_time_s,local_batch_size\n1,0.1,8\n2,0.12,8\n4,0.15,8\n8,0.2,8\n"

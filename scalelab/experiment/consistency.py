@@ -17,6 +17,7 @@ from scalelab.inputs.placeholders import (
     placeholders_in,
 )
 from scalelab.inputs.problems import one_of, shown
+from scalelab.kinds.launchers import LAUNCHERS
 from scalelab.kinds.strategies import STRATEGIES
 
 
@@ -39,6 +40,23 @@ def check_experiment(experiment: ExperimentKeys) -> None:
     _check_warmup(experiment)
 
 
+def check_kinds(experiment: ExperimentKeys) -> None:
+    """Refuse a launcher or a strategy that is not installed.
+
+    Only an experiment that is about to run is checked. A stored one can be read, and
+    its measurements analysed, after the distribution of a launcher was uninstalled.
+
+    Raises
+    ------
+    SpecError
+        If a name is not known, or its row cannot be loaded.
+    """
+    LAUNCHERS[experiment.launcher]
+    if experiment.workload:
+        for strategy in experiment.parallelism:
+            STRATEGIES[strategy]
+
+
 def _check_program(experiment: ExperimentKeys) -> None:
     if bool(experiment.workload) == bool(experiment.command):
         given = "both given" if experiment.command else "both missing"
@@ -55,8 +73,6 @@ def _check_workload(experiment: ExperimentKeys, workload: WorkloadChoice) -> Non
             raise SpecError(
                 f"{key} belongs to a command, not to a workload. Remove it."
             )
-    for strategy in experiment.parallelism:
-        STRATEGIES[strategy]  # raises for a name that is not known
     built_in = BUILT_IN_WORKLOADS.get(name)
     if built_in is None:
         if not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", name):

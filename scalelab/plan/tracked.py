@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from scalelab.errors import ScaleLabError, SpecError
+from scalelab.experiment.consistency import check_kinds
 from scalelab.experiment.trial import Trial
 from scalelab.inputs.allocation import Allocation
 from scalelab.kinds.registry import imported
@@ -151,9 +152,10 @@ def source_of(
     Raises
     ------
     SpecError
-        If there is no such source, its parameters are wrong, or it refuses the
-        experiment.
+        If the source, the launcher or a strategy is not installed, the parameters of
+        the source are wrong, or it refuses the experiment.
     """
+    check_kinds(experiment)
     name = experiment.source.name
     source = _built(name, experiment, site)
     tracked = TrackedSource(name, source, Durations(rows))

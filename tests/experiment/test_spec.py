@@ -207,7 +207,6 @@ def test_an_error_names_the_file(tmp_path: Path) -> None:
             "gradient_accumulation_steps follows from global_batch_size and "
             "local_batch_size. Remove one of the three.",
         ),
-        ("parallelism: dpp", "parallelism='dpp' is not known. Did you mean 'ddp'?"),
     ],
 )
 def test_an_error_names_field_value_rule_and_remedy(line: str, message: str) -> None:

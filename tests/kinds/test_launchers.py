@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import Annotated, Any
+from typing import Any
 
 import pytest
-from pydantic import TypeAdapter, ValidationError
 
 from scalelab.errors import SpecError
+from scalelab.experiment.spec import Experiment
 from scalelab.inputs.placeholders import PLACEHOLDERS
 from scalelab.kinds.launchers import LAUNCHERS, BatchJob, LaunchedProcess, Launcher
-from scalelab.kinds.row_name import RowName
 
 NODES = (("0", "1", "2"), ("5",))
 every_launcher = pytest.mark.parametrize(
@@ -153,10 +152,6 @@ def test_torchrun_starts_the_recommended_job(command: str, end: str) -> None:
     assert shlex.split(line)[-1] == shlex.split(end)[-1]
 
 
-def test_a_field_that_names_a_launcher_knows_their_names() -> None:
-    field = TypeAdapter(Annotated[str, RowName(LAUNCHERS)])
-    assert field.validate_python("torchrun") == "torchrun"
-    assert field.json_schema() == {"type": "string", "enum": ["torchrun", "none"]}
-    for wrong in ("tochrun", 3, None, ["none"]):
-        with pytest.raises(ValidationError, match="torchrun, none"):
-            field.validate_python(wrong)
+def test_the_schema_of_experiments_lists_the_launchers() -> None:
+    launcher = Experiment.json_schema()["properties"]["launcher"]
+    assert (launcher["type"], launcher["enum"]) == ("string", ["torchrun", "none"])

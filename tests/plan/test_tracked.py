@@ -1,5 +1,6 @@
 """The source of a sweep: made by name, told of what ended, asked what is left."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -121,6 +122,19 @@ def test_a_source_without_a_plan_answers_not_known() -> None:
 def test_a_source_that_cannot_be_made_is_refused(source: str, message: str) -> None:
     with pytest.raises(SpecError, match=message):
         source_of(asked(source), SITE)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("parallelism: dpp", "parallelism='dpp' is not known. Did you mean 'ddp'?"),
+        ("launcher: nobody", "launcher='nobody' is not known. Valid: torchrun, none"),
+    ],
+)
+def test_kinds_that_are_not_installed_are_refused(line: str, message: str) -> None:
+    experiment = Experiment.from_text(f"{TEXT}{line}")
+    with pytest.raises(SpecError, match=re.escape(message)):
+        source_of(experiment, SITE)
 
 
 def test_what_goes_wrong_in_a_source_is_said_with_its_name() -> None:
