@@ -97,7 +97,7 @@ def _notes(asked: Sweep) -> Iterator[str]:
 def _left_out(asked: Sweep) -> Iterator[str]:
     left_out = asked.plan.left_out
     if left_out:
-        yield f"Left out, {len(left_out)} combinations:"
+        yield f"Left out, {counted(len(left_out), 'combination')}:"
         yield from (f"  {reason}" for reason in left_out[:MAX_LEFT_OUT_SHOWN])
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from scalelab.errors import SpecError
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
+from scalelab.inputs.numerals import counted
 from scalelab.inputs.target import MetricMode, Target
 from scalelab.kinds.strategies import DEFAULT_STRATEGY, strategy_of
 
@@ -225,7 +226,7 @@ class Trial:
         return cls(**fields)
 
     def __str__(self) -> str:
-        devices = "1 device" if self.world_size == 1 else f"{self.world_size} devices"
+        devices = counted(self.world_size, "device")
         return (
             f"{self.trial_id} ({self.kind}, {devices} on {self.allocation}, "
             f"global batch {self.global_batch_size})"

@@ -141,3 +141,12 @@ def counted(count: float, word: str) -> str:
     ('1 GPU', '4,096 CPU slots')
     """
     return f"{count:,.0f} {plural(word, count)}"
+
+
+def every(count: int, word: str) -> str:
+    """Write that something holds for all of so many things, at the start of a sentence.
+
+    >>> every(1, "run"), every(3, "run")
+    ('The one run', 'All 3 runs')
+    """
+    return f"The one {word}" if count == 1 else f"All {counted(count, word)}"

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from scalelab.errors import ClusterError
+from scalelab.inputs.numerals import counted
 from scalelab.records.control.lease import LEASE, Holder, read_holder
 from scalelab.records.control.stop_request import request_stop
 from scalelab.records.store import RunStore
@@ -64,8 +65,8 @@ def stop(run: Path, *, at_once: bool = False) -> str:
             f"{ENDED_WITHIN_S:g} s. {_by_force(holder)}"
         )
     num_running = len(store.running())
-    trials = "trial that runs" if num_running == 1 else "trials that run"
-    work = f"finishes {num_running} {trials}" if num_running else "gives its nodes back"
+    trials = counted(num_running, "running trial")
+    work = f"finishes {trials}" if num_running else "gives its nodes back"
     return _joined(
         f"Stopping: {driver} starts no more trials and {work}. See: scalelab status "
         f"{run}. To end at once: scalelab stop {run} --now.",

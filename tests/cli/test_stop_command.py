@@ -183,4 +183,4 @@ def test_what_still_runs_is_counted(
         *earlier, _ = ledger.read_text().splitlines(keepends=True)
         ledger.write_text("".join(earlier))
         said = scalelab("stop", store.directory).out
-        assert "starts no more trials and finishes 1 trial that runs. See:" in said
+        assert "starts no more trials and finishes 1 running trial. See:" in said

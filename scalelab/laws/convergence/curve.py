@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtri
 
+from scalelab.inputs.numerals import every
 from scalelab.laws.convergence.fit import (
     ODD_SCALE,
     ODD_SHARE,
@@ -159,9 +160,7 @@ class BatchCurve:
                 f"Only the {smallest} was measured. Run a convergence trial at global "
                 f"batch {batch:.0f}."
             )
-        runs = (
-            "The one run" if self.num_censored == 1 else f"All {self.num_censored} runs"
-        )
+        runs = every(self.num_censored, "run")
         return f"{runs} stopped before the target. Train longer, first at {smallest}."
 
 

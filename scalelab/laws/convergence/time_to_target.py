@@ -26,6 +26,7 @@ import pandas as pd
 from scipy.special import ndtri
 
 from scalelab.errors import FitError, SpecError
+from scalelab.inputs.numerals import counted
 from scalelab.laws.convergence.law import ConvergenceLaw
 from scalelab.laws.convergence.rows import split_targets, with_workers
 from scalelab.laws.input_checks import checked_configurations
@@ -119,10 +120,9 @@ class Factorisation:
             return "No end-to-end trial checked the product of the two laws."
         count, bias = len(self.trials), 100 * np.expm1(self.trials["log_error"].mean())
         worst = 100 * np.expm1(self.trials["log_error"]).abs().max()
-        trials = "trial" if count == 1 else "trials"
         return (
-            f"{count} end-to-end {trials} took {bias:+.0f}% against the product of the "
-            f"two laws, {worst:.0f}% off at most; predictions are corrected by "
+            f"{counted(count, 'end-to-end trial')} took {bias:+.0f}% against the "
+            f"product of the two laws, {worst:.0f}% off at most; predictions are corrected by "
             f"{100 * np.expm1(self.log_bias):+.0f}%."
         )
 

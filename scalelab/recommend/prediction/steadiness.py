@@ -110,7 +110,10 @@ class Steadiness:
         elif drift is None or drift.hi - drift.lo > UNDECIDED:
             known = ""
             if drift:
-                known = f": its change is {drift.lo:+.0%} to {drift.hi:+.0%}"
+                known = (
+                    f": step times changed by {drift.lo:+.0%} to {drift.hi:+.0%} "
+                    "(80% interval)"
+                )
             yield (
                 f"Too few control trials ({self.num_canaries}) to tell whether the "
                 f"machine slowed down{known}. A smaller measure.canary_every runs more."

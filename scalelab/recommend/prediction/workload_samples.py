@@ -11,6 +11,7 @@ import pandas as pd
 
 from scalelab.errors import FitError, NotIdentifiableError, SpecError
 from scalelab.experiment.job import Job
+from scalelab.inputs.numerals import every
 from scalelab.inputs.target import Target
 from scalelab.laws.convergence.curve import BatchCurve
 from scalelab.laws.convergence.law import ConvergenceLaw
@@ -202,10 +203,9 @@ def _how_to_measure(law: ConvergenceLaw | None, num_missed: int) -> str:
     """Return a message: how to find the samples to a target that no run reached."""
     otherwise = "or say how long the job is (epochs, steps, samples)."
     if num_missed:
-        runs = "The one run" if num_missed == 1 else f"All {num_missed} runs"
         return (
-            f"{runs} with this target stopped before it. Let them train longer, ask "
-            f"for a target they came to, {otherwise}"
+            f"{every(num_missed, 'run')} with this target stopped before it. Let them "
+            f"train longer, ask for a target they came to, {otherwise}"
         )
     measured = [] if law is None else sorted({_target_text(k) for k in law.curves})
     seen = f"Measured targets: {', '.join(measured)}. " if measured else ""

@@ -157,7 +157,7 @@ def test_too_few_canaries_say_so() -> None:
     assert unlike[0].startswith(
         "Too few control trials (3) to tell whether the machine"
     )
-    assert " slowed down: its change is -" in unlike[0]
+    assert " slowed down: step times changed by -" in unlike[0]
 
 
 def test_without_canaries_nothing_is_said() -> None:
