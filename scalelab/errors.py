@@ -1,4 +1,4 @@
-"""Everything ScaleLab raises on purpose.
+"""The exceptions that ScaleLab raises on purpose.
 
 ::
 

@@ -30,10 +30,10 @@ def run(
         typer.Option("--job", help="With --site: also run one short job on a node."),
     ] = False,
 ) -> None:
-    """Say what this machine can run, and what it cannot.
+    """Check whether sweeps can run on this machine, part by part.
 
-    With --site, say whether sweeps can run there: without device time, or by one short
-    job.
+    With --site, check whether they can run there: without device time, or by one
+    short job.
     """
     from scalelab.errors import SpecError
 
@@ -69,7 +69,7 @@ def _check_site(runs: Path, name: str, *, with_job: bool) -> None:
 
 
 def _show(findings: Iterator[Finding], width: int = _SUBJECT_COLUMNS) -> bool:
-    """Print findings, subjects as wide as told; tell whether something is broken."""
+    """Print findings in columns; tell whether something is broken."""
     from scalelab.doctor.machine import Health
     from scalelab.inputs.lines import one_line
 

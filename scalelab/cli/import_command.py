@@ -29,7 +29,7 @@ def run(
         typer.Option(metavar="COLUMN=VALUE", help="What a column holds in every row."),
     ] = None,
 ) -> None:
-    """Read a table of somebody's measurements as a run."""
+    """Import a table of measurements as a run."""
     from scalelab.running.sweep import RUNS
     from scalelab.session import import_table
 

@@ -154,7 +154,7 @@ def _run_in_pipe(arguments: Sequence[str]) -> int:
 
 
 class _Interrupt:
-    """Ctrl-C where a command does not handle it: an exception, and remembered.
+    """Handler of Ctrl-C for commands without their own: raises and remembers it.
 
     Where it comes while an extension module calls back, as pydantic does when it is
     imported, it is wrapped in another error, or dropped: then it comes again.

@@ -21,7 +21,7 @@ HEADER = (
     "trials",
     "kind",
     "devices",
-    "nodes",
+    "allocation",
     "global batch",
     "= local x ranks x acc.",
 )
@@ -108,7 +108,7 @@ def _cost(asked: Sweep) -> Iterator[str]:
     for change in asked.changes:
         yield f"Changed since {asked.directory}: {change}."
     if asked.changes and asked.has_measurements:
-        yield "A sweep of that needs another name, or --accept-changes."
+        yield "Give the experiment another name, or sweep with --accept-changes."
     left = asked.num_remaining
     if asked.num_finished:
         done = counted(asked.num_finished, "trial")

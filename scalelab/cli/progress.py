@@ -35,7 +35,7 @@ WIDE_ENOUGH_FOR_BAR = 80
 
 
 class Counted(Protocol):
-    """Where the trials come from, and so how many there are."""
+    """The source of the trials, as far as progress needs it: how many there are."""
 
     @property
     def total(self) -> int | None:
@@ -65,11 +65,11 @@ class ProgressView(Protocol):
         ...
 
     def __call__(self, event: Event) -> None:
-        """Take in what happened."""
+        """Show an event of the sweep."""
         ...
 
     def watch(self, source: Counted) -> None:
-        """Say where the trials come from."""
+        """Set the source of the trials, which knows how many there are."""
         ...
 
     def announce(self, text: str) -> None:
@@ -95,7 +95,7 @@ def view(console: Console, device_hour_word: str, *, is_quiet: bool) -> Progress
 
 
 class Tracker:
-    """What every view needs to know about the sweep so far.
+    """The state of a sweep as its events tell it; every view shows it.
 
     Parameters
     ----------
@@ -122,11 +122,11 @@ class Tracker:
         self._is_stopping = False
 
     def watch(self, source: Counted) -> None:
-        """Say where the trials come from."""
+        """Set the source of the trials, which knows how many there are."""
         self._source = source
 
     def take(self, event: Event) -> None:
-        """Take in what happened."""
+        """Show an event of the sweep."""
         if isinstance(event, Stopping):
             self._is_stopping = True
         if isinstance(event, TrialStarted | TrialEnded):
@@ -160,7 +160,7 @@ class Tracker:
         return self._progress is not None
 
     def counts(self) -> str:
-        """Say how far the sweep is."""
+        """Return in words how many trials have ended, and what they took."""
         progress = self._progress
         if progress is None:
             return "starting nodes" if self._source is None else "starting trials"
@@ -210,7 +210,7 @@ class LiveView:
             self.announce(self._tracker.counts())
 
     def __call__(self, event: Event) -> None:
-        """Take in what happened."""
+        """Show an event of the sweep."""
         self._tracker.take(event)
         if self._is_waiting and _is_news_of_nodes(event):
             self._problem, self._is_waiting = None, False
@@ -221,7 +221,7 @@ class LiveView:
             )
 
     def watch(self, source: Counted) -> None:
-        """Say where the trials come from."""
+        """Set the source of the trials, which knows how many there are."""
         self._tracker.watch(source)
 
     def announce(self, text: str) -> None:
@@ -249,7 +249,7 @@ class LiveView:
 
 
 class LineView:
-    """A line now and then, for pipes, files and batch logs."""
+    """Progress as plain lines, at most one in a while, for pipes and files."""
 
     def __init__(
         self, console: Console, device_hour_word: str, *, is_quiet: bool
@@ -275,7 +275,7 @@ class LineView:
             self._print_counts()
 
     def __call__(self, event: Event) -> None:
-        """Take in what happened."""
+        """Show an event of the sweep."""
         self._tracker.take(event)
         if text := problem(event):
             self._print(text)
@@ -284,7 +284,7 @@ class LineView:
             self._print_counts()
 
     def watch(self, source: Counted) -> None:
-        """Say where the trials come from."""
+        """Set the source of the trials, which knows how many there are."""
         self._tracker.watch(source)
 
     def announce(self, text: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -19,6 +20,19 @@ if TYPE_CHECKING:
 NOTHING_MEETS = 4
 MAX_COUNT = 1_000_000
 Parsed = TypeVar("Parsed")
+
+
+def _count(text: str) -> int:
+    """Return the whole number that an option says, such as 500000 or 1e7."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not number.is_integer():
+        raise typer.BadParameter(
+            f"{text[:60]!r} is not a whole number. Write one such as 500000 or 1e7."
+        )
+    return int(number)
 
 
 def run(
@@ -47,13 +61,18 @@ def run(
         typer.Option(metavar="90", help="Job: epochs; needs --samples-per-epoch."),
     ] = None,
     samples_per_epoch: Annotated[
-        int | None, typer.Option(metavar="1281167", help="Job: samples in one epoch.")
+        int | None,
+        typer.Option(
+            parser=_count, metavar="1281167", help="Job: samples in one epoch."
+        ),
     ] = None,
     samples: Annotated[
-        int | None, typer.Option(metavar="1000000", help="Job: training samples.")
+        int | None,
+        typer.Option(parser=_count, metavar="1e7", help="Job: training samples."),
     ] = None,
     steps: Annotated[
-        int | None, typer.Option(metavar="10000", help="Job: optimiser steps.")
+        int | None,
+        typer.Option(parser=_count, metavar="10000", help="Job: optimiser steps."),
     ] = None,
     gpus: Annotated[
         str | None,
@@ -84,7 +103,7 @@ def run(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Say what was fitted and left out.")
+        bool, typer.Option("--explain", help="Add formulas and fitted parameters.")
     ] = False,
     sbatch: Annotated[
         bool, typer.Option("--sbatch", help="Print the job script.")

@@ -139,7 +139,7 @@ def run(
 
 
 def _spelt(words: Mapping[str, str | bool | None]) -> list[str]:
-    """Return options as they are typed."""
+    """Return options in the notation of the command line."""
     spelt: list[str] = []
     for name, value in words.items():
         if value is True:
@@ -166,7 +166,7 @@ def _run(
     is_quiet: bool,
     job: list[str] | Literal[False],
 ) -> SweepSummary:
-    """Run the sweep under the eyes of the user, or in a batch job of its own."""
+    """Run the sweep in this process, in a terminal or in a driver's batch job."""
     from rich.console import Console
 
     from scalelab.cli.progress import view

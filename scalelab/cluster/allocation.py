@@ -58,7 +58,7 @@ class AllocationNodes(HubCluster):
 
     @property
     def expected_devices(self) -> Mapping[str | None, tuple[int, ...]]:
-        """Devices of each node of the allocation; its nodes are alike."""
+        """Devices of each node of the allocation, the same for every node."""
         return {None: (self.site.devices_per_node,) * self._num_nodes}
 
     def _start(self) -> None:

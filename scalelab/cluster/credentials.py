@@ -1,4 +1,4 @@
-"""TLS credentials of one run: a key, and the certificate that its holders trust."""
+"""TLS credentials of one run: a private key and a self-signed certificate."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class DaskNodes:
         return ask_nodes(self.client, self.workers)
 
     def __enter__(self) -> Self:
-        """Start what the cluster has to start.
+        """Start scheduler, client and the cluster's own workers.
 
         Raises
         ------
@@ -113,11 +113,11 @@ class DaskNodes:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """End the nodes that are the cluster's to end, and all that runs on them."""
+        """End the nodes that this cluster started, and all that runs on them."""
         self._stack.close()
 
     def _start(self) -> None:
-        """Start the cluster; what is to end with it is pushed on the stack."""
+        """Start the cluster; push on the stack whatever must be closed at its end."""
         raise NotImplementedError
 
     def _make_scratch(self) -> str:
@@ -129,7 +129,7 @@ class DaskNodes:
     def _start_dask(
         self, host: str, scratch: str, security: Security, workers: dict[str, Any]
     ) -> None:
-        """Start scheduler, client, and the workers that are this process's to start.
+        """Start scheduler, client, and the workers that run on this machine.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""The cluster of a site: what starts the nodes, whoever hands them out."""
+"""The cluster of a site: local nodes, a held allocation, or batch jobs."""
 
 from __future__ import annotations
 

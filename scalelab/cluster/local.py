@@ -1,4 +1,4 @@
-"""The local cluster: nodes on this machine, with nothing to set up."""
+"""The local cluster: nodes on this machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ START_UP_TIMEOUT_S = 120.0
 def local_nodes(
     site: LocalSite, *, run: Path, max_nodes: int, **agent_options: Any
 ) -> LocalNodes:
-    """Return the nodes of this machine as its site divides it."""
+    """Return the local cluster with the number of nodes that its site declares."""
     return LocalNodes(
         site.num_nodes or 1,
         site.gpus_per_node,
@@ -73,7 +73,7 @@ class LocalNodes(DaskNodes):
 
     @property
     def expected_devices(self) -> Mapping[str | None, tuple[int, ...]]:
-        """Devices of each node when all are up; they are of one kind."""
+        """Devices of each node when all are up; local nodes are in no node group."""
         return {None: tuple(len(share) for share in self._shares)}
 
     def _start(self) -> None:
@@ -122,7 +122,7 @@ class LocalNodes(DaskNodes):
 def divide_devices(
     num_nodes: int, devices_per_node: int | None, device_type: str
 ) -> list[tuple[str, ...]]:
-    """Return each node's devices: disjoint while they last.
+    """Return each node's devices; nodes share devices only if there are too few.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Network addresses: at which of its addresses a host is reached by others."""
+"""Network addresses: the one at which other hosts reach this one."""
 
 from __future__ import annotations
 

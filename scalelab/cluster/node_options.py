@@ -1,4 +1,4 @@
-"""Node options: the file, for its user alone, by which a node joins the driver."""
+"""Node options: a private file that tells a node how to join the driver."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeOptions:
-    """How a node joins the driver, and what it offers.
+    """The scheduler's address, the credentials, and the devices of a node.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class NodeOptions:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file that nobody but its user may read.
+    """Write a file that only its user may read.
 
     Raises
     ------

@@ -96,7 +96,7 @@ class NodePlugin(WorkerPlugin):
 
 
 def describe_node() -> Node:
-    """Return the node this task runs on; having run is the round trip."""
+    """Return the node this task runs on; a result proves that the node answers."""
     worker = get_worker()
     plugin = _plugin()
     device_ids = plugin.device_ids or local_devices(plugin.device_type)

@@ -32,7 +32,7 @@ REACH_WITHIN_S = 60.0
 
 
 def worker_name(host: str, job_name: str) -> str:
-    """Return the name of a node's worker; a host has one node of a job.
+    """Return the name of a node's worker, unique since a host has one node of a job.
 
     >>> worker_name("n1.cluster.org", "vit-3")
     'n1/vit-3'
@@ -41,7 +41,7 @@ def worker_name(host: str, job_name: str) -> str:
 
 
 async def serve(options: NodeOptions, job_name: str, scratch: Path) -> None:
-    """Be a node until the driver or the job ends."""
+    """Run a node's Dask worker until the driver or the job ends."""
     device_ids = granted_devices(options.device_type, options.num_devices)
     if options.interface is not None:
         host = address_of_interface(options.interface)
@@ -81,7 +81,7 @@ async def serve(options: NodeOptions, job_name: str, scratch: Path) -> None:
 
 
 def main() -> None:
-    """Be a node, as the command line says."""
+    """Run a node with the options file and job that the command line names."""
     path, job_name = sys.argv[1:]
     scratch = make_scratch()
     settings = {**DASK_SETTINGS, "temporary-directory": str(scratch)}

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
-    """One Dask worker and the devices it answers for.
+    """One Dask worker and the devices that trials may use there.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class Node:
 
 
 class Cluster(Protocol):
-    """Where nodes come from; each kind of cluster gives the driver this much."""
+    """What the driver needs of any cluster: a client, and nodes with devices."""
 
     device_type: str
     """``cpu`` or ``cuda``."""

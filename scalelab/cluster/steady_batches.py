@@ -1,4 +1,4 @@
-"""A fix for Dask, whose messages stand still when the time of day steps back.
+"""A fix for Dask, which sends no messages after the system clock was set back.
 
 Dask sends messages in batches, a few milliseconds apart by the time of day
 (``distributed/batched.py``). A clock that is set back just after a batch, as when NTP
@@ -21,7 +21,7 @@ def keep_batches_steady() -> None:
     from distributed import batched
 
     def until(sender: BatchedSend) -> float | None:
-        """Return by the time of day, as it is now, when the next batch is due."""
+        """Return when the next batch is due, by the system clock as it is now."""
         due_s: float | None = getattr(sender, _DUE, None)
         if due_s is None:
             return None

@@ -36,7 +36,7 @@ class NodeLeft:
 
 
 class _NodeEvents(SchedulerPlugin):
-    """Tell clients about workers."""
+    """Scheduler plugin that reports workers that join or leave."""
 
     name = TOPIC
     idempotent = True
@@ -67,17 +67,17 @@ class NodeWatch:
         self._round_trips: set[asyncio.Task[None]] = set()
 
     def __enter__(self) -> Self:
-        """Start to listen."""
+        """Subscribe to node events."""
         self._client.register_plugin(_NodeEvents())
         self._client.subscribe_topic(TOPIC, self._hear)
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Listen no more."""
+        """Unsubscribe from node events."""
         self._client.unsubscribe_topic(TOPIC)
 
     def _hear(self, event: tuple[float, dict[str, str]]) -> None:
-        """Take an event; waiting here would hold up every message to the client."""
+        """Handle an event without waiting, since that would delay every message."""
         _, message = event
         if "left" in message:
             self._deliver(NodeLeft(message["left"]))

@@ -20,4 +20,4 @@ class NodeWorker(Worker):
         super().__init__(*args, **kwargs)
 
     def start_http_server(self, *args: Any, **kwargs: Any) -> None:
-        """Listen to nobody."""
+        """Start no HTTP server."""

@@ -1,4 +1,4 @@
-"""What this machine can run and what it cannot, each by trying it."""
+"""Checks of this machine: each part that a sweep needs is tried."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MIN_FREE_BYTES = 2**30
 
 
 class Health(StrEnum):
-    """Whether something works."""
+    """The result of a check."""
 
     OK = "ok"
     NOTE = "note"
@@ -35,7 +35,7 @@ class Health(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """One thing that was tried.
+    """One check: its subject, its result and details in words.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class Finding:
 
 
 def examine(runs: Path) -> Iterator[Finding]:
-    """Try what a sweep needs, the cheap things first.
+    """Check what a sweep needs, cheap checks first.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ def _package(name: str, extra: str) -> Finding:
 
 
 def run_directory_finding(runs: Path) -> Finding:
-    """Say whether runs can be written to a folder."""
+    """Check whether runs can be written to a folder."""
     place = runs.absolute()
     try:
         place = existing_place(place)
@@ -129,7 +129,7 @@ def _tried(subject: str, attempt: Callable[[], str]) -> Finding:
 
 
 def _two_ranks() -> str:
-    """Run two emulated ranks for two steps, as a sweep would."""
+    """Check that two ranks meet: run two emulated ones for two steps."""
     from scalelab.launch.gang_agent import NodeAgent
 
     trial = Trial(

@@ -1,4 +1,4 @@
-"""The check of a site: whether its profile will work, without using device time."""
+"""Checks of a site's profile that use no device time."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ AnyKind = TypeVar("AnyKind", bound=Site)
 
 MAX_SKEW_S = 2.0
 _SILENT = "batch system"
-# File systems of one machine; what is on them others do not see.
+# Local file systems, which other machines do not see.
 _LOCAL_FILE_SYSTEMS = ("tmpfs", "ext3", "ext4", "xfs", "btrfs", "overlay", "zfs")
 
 
 def examine_site(site: Site, runs: Path) -> Iterator[Finding]:
-    """Check what can be checked of a site without a job.
+    """Run all checks of a site that need no job.
 
     Parameters
     ----------
@@ -74,8 +74,8 @@ def _batch_system(site: BatchSite, runs: Path) -> Iterator[Finding]:
     queues = list(of_each_group(site, _queue))
     yield from queues
     if any(each.subject.endswith(_SILENT) for each in queues):
-        return  # whatever else is asked of it has the same answer
-    with suppress(SpecError):  # of the run's directory: it is said above
+        return  # all further questions to it would fail in the same way
+    with suppress(SpecError):  # the run's directory is reported above
         yield from of_each_group(site, lambda group: _submissions(group, runs))
         yield from _driver_submission(site, runs)
     yield from _submission_from_nodes(site)
@@ -84,7 +84,7 @@ def _batch_system(site: BatchSite, runs: Path) -> Iterator[Finding]:
 def of_each_group(
     site: AnyKind, check: Callable[[AnyKind], Iterator[Finding]]
 ) -> Iterator[Finding]:
-    """Check each kind of nodes; what several groups lack is said once."""
+    """Check each node group; a finding about several groups is reported once."""
     found: dict[Finding, list[str | None]] = {}
     for name, group in site.groups.items():
         for finding in check(group):
@@ -313,7 +313,7 @@ def _node_counts(site: BatchSite) -> list[int]:
 
 
 def _submissions(site: BatchSite, runs: Path) -> Iterator[Finding]:
-    """Let the batch system say whether it would take the jobs."""
+    """Ask the batch system whether it would accept the jobs of a sweep."""
     test = site.batch_system.test_submission
     if not test:
         yield note(
@@ -358,7 +358,7 @@ def _tested(subject: str, test: Sequence[str], script: str) -> Finding:
 
 
 def _submission_from_nodes(site: BatchSite) -> Iterator[Finding]:
-    """Find out whether a driver's job could submit others."""
+    """Check whether a driver's job could submit other jobs."""
     subject = "submit from nodes"
     may = client_class(site.batch_system).nodes_may_submit(site.queue_name)
     if may is None:

@@ -23,7 +23,7 @@ _NOT_PLAIN = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WrittenProfile:
-    """A profile that was written: where, and of which nodes.
+    """A site profile that was written: its path and its nodes.
 
     Parameters
     ----------
@@ -209,7 +209,7 @@ def _further(inventory: Inventory) -> Iterator[str]:
 
 
 def _word(text: str) -> str:
-    """Return a name as YAML reads it back.
+    """Return a name as a YAML scalar that is read back as text.
 
     >>> _word("gpu"), _word("no"), _word("2080ti")
     ('gpu', '"no"', '"2080ti"')
@@ -219,7 +219,7 @@ def _word(text: str) -> str:
 
 
 def _duration(seconds: float) -> str:
-    """Return a duration as profiles have it.
+    """Return a duration in the notation of site profiles.
 
     >>> _duration(14400), _duration(5400), _duration(90)
     ('4h', '90min', '90s')
@@ -231,7 +231,7 @@ def _duration(seconds: float) -> str:
 
 
 def write_profile(text: str, name_or_path: str, *, force: bool = False) -> Path:
-    """Write a profile, and return where.
+    """Write a site profile and return its path.
 
     Parameters
     ----------

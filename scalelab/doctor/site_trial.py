@@ -1,4 +1,4 @@
-"""The trial of a site: whether its nodes work, by one short job on one of them."""
+"""The test job of a site: one short job checks one node of each group."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def try_nodes(site: Site, runs: Path, say: Callable[[str], None]) -> Iterator[Fi
 def _each_tried(
     site: BatchSite, runs: Path, say: Callable[[str], None]
 ) -> Iterator[Finding]:
-    # Each is said at once: the job of the next group may wait long in its queue.
+    # Report each at once: the job of the next group may wait long in its queue.
     for name, group in site.groups.items():
         for finding in try_node(group, runs, say):
             yield of_groups([name], finding)
@@ -97,7 +97,7 @@ def try_node(
 
 
 class _Listener:
-    """Waits for the node's call, and calls back."""
+    """Accepts the connection of a node, and connects back to it."""
 
     def __init__(self, interface: str | None) -> None:
         self._socket = listening(own_address(interface))
@@ -142,7 +142,7 @@ class _Listener:
 def _visited(
     site: BatchSite, folder: Path, listener: _Listener, say: Callable[[str], None]
 ) -> Mapping[str, Any]:
-    """Submit the job and return what it wrote down.
+    """Submit the job and return the findings it wrote.
 
     Raises
     ------
@@ -182,7 +182,7 @@ def _visited(
 def _answer(
     record: DriverRecord, folder: Path, log: Path, say: Callable[[str], None]
 ) -> Mapping[str, Any]:
-    """Wait for what the job writes down."""
+    """Wait for the findings of the job."""
     started_s = time.monotonic()
     ended_s: float | None = None
     queued_s, said = 0.0, ""
@@ -218,7 +218,7 @@ def _require_start(record: DriverRecord, view: JobView, queued_s: float) -> None
 def _require_answer(
     record: DriverRecord, view: JobView | None, log: Path, since_s: float
 ) -> None:
-    """Give up, a while after the end of a job of which nothing is seen."""
+    """Raise an error if a job ended some time ago and wrote no findings."""
     words = " ".join(last_log_lines(log).split())
     if since_s < (SOON_S if words else LATE_S):
         return

@@ -9,7 +9,7 @@ from scalelab.errors import SpecError
 
 
 class ScalingMode(StrEnum):
-    """What stays fixed while the number of ranks grows."""
+    """Strong scaling fixes the global batch, weak scaling the local one."""
 
     STRONG = "strong"
     WEAK = "weak"
@@ -17,7 +17,7 @@ class ScalingMode(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchSizes:
-    """The batch of a trial.
+    """The batch sizes of a trial.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ global_batch_size=4096)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchRequest:
-    """A batch as asked for, before the number of ranks is known.
+    """The batch sizes that were asked for, before the number of ranks is known.
 
     Parameters
     ----------

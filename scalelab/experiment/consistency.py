@@ -1,4 +1,4 @@
-"""What must hold between the keys of an experiment."""
+"""Checks of keys of an experiment that depend on each other."""
 
 from __future__ import annotations
 

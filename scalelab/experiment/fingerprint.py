@@ -1,4 +1,4 @@
-"""What changed between two versions of an experiment that trials already ran under."""
+"""Differences between the fingerprints of two versions of an experiment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FAMILY = "measure."
 def fingerprint_changes(
     before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """Say which changes make old and new trials incomparable.
+    """Return the changes that make old and new trials incomparable, in words.
 
     A family of trials asked for only before or only now changes no trial of the other
     families, so it is no change.

@@ -1,4 +1,4 @@
-"""The training job the recommendation is for: how much there is to do."""
+"""The training job that the recommendation is for: its length or its target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The keys of an experiment, as users write them: each with its type and its words."""
+"""The keys of an experiment's YAML: the type and the description of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the learning rate follows the global batch, and how it warms up."""
+"""Learning-rate rules: scaling with the global batch, and warm-up."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from scalelab.experiment.trial import LearningRate
 
 
 class LearningRateRule(StrEnum):
-    """What happens to the learning rate when the global batch grows.
+    """How the learning rate scales with the global batch.
 
     References
     ----------

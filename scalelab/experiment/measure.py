@@ -1,4 +1,4 @@
-"""What is measured, and how long a trial runs for it."""
+"""The section ``measure``: families of trials, and how long each trial runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Repeats = Annotated[int, Field(strict=True, ge=1, le=FIRST_CANARY)]
 
 
 class Measure(Section):
-    """Which families of trials are run, and when each trial is done."""
+    """The families of trials that are run, and when a trial is complete."""
 
     kind: OneOrMany[TrialKind] = Field(
         default=(TrialKind.THROUGHPUT,),
@@ -101,7 +101,7 @@ class Measure(Section):
         return self
 
     def check(self, job: Job | None) -> None:
-        """Refuse families of trials that the job leaves without an end.
+        """Refuse families of trials that would never end, given the job.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""The program a trial runs: a workload class in our ranks, or any command."""
+"""The program that a trial runs: a workload class, or any command."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def needs_torch(program: Program) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuiltInWorkload:
-    """What a plan must know of a built-in workload before it runs.
+    """The properties of a built-in workload that a plan needs.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The learning rates an experiment asks for."""
+"""The learning rates that an experiment asks for."""
 
 from __future__ import annotations
 

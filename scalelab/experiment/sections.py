@@ -58,7 +58,7 @@ class WorkloadChoice(_NamedChoice):
 
 
 class SourceChoice(_NamedChoice):
-    """What proposes the trials, and its parameters."""
+    """The source of trials, and the arguments of its constructor."""
 
     name: Text = Field(description="planned, or a source of an installed package.")
 
@@ -85,7 +85,7 @@ class Code(Section):
 
 
 class Metrics(Section):
-    """Where a command reports its steps; one of the two."""
+    """Where a command reports its steps: in a file of JSON lines, or in its output."""
 
     jsonl: Text | None = Field(
         default=None, description="JSON-lines file, such as $SCALELAB_METRICS."

@@ -1,4 +1,4 @@
-"""The experiment: what a user asks for, read from YAML and checked."""
+"""The experiment of a user: read from YAML and checked."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from scalelab.site.profile import LocalSite, Site
 
 
 class Experiment(ExperimentKeys):
-    """One question put to the machine: what runs, over which axes, for which job.
+    """An experiment: the program to run, the axes to vary, the job to answer for.
 
     Read it with :meth:`from_file`; the fields are the keys of the YAML.
     """
@@ -109,7 +109,7 @@ class Experiment(ExperimentKeys):
 
     @property
     def has_batch_norm(self) -> bool:
-        """Convergence may depend on the local batch as well."""
+        """Batch norm is used, so convergence may depend on the local batch as well."""
         if self.measure.batch_norm is not None:
             return self.measure.batch_norm
         built_in = BUILT_IN_WORKLOADS.get(self.workload_name)

@@ -27,7 +27,7 @@ def is_canary(repeat: float) -> bool:
 
 
 class TrialKind(StrEnum):
-    """What a trial is run to find out."""
+    """The family of a trial: what it measures."""
 
     THROUGHPUT = "throughput"
     CONVERGENCE = "convergence"
@@ -61,7 +61,7 @@ class LearningRate:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measurement:
-    """What a trial does before it counts as done. Not part of the trial's identity.
+    """How long a trial runs. Not part of the trial's identity.
 
     Parameters
     ----------
@@ -174,7 +174,7 @@ class Trial:
 
     @property
     def is_canary(self) -> bool:
-        """The trial only shows whether the machine has changed."""
+        """The trial is a canary: it shows whether the machine has changed."""
         return is_canary(self.repeat)
 
     @property

@@ -1,4 +1,4 @@
-"""What a workload takes and what it measures, by name: checked before anything runs."""
+"""Names of a workload's parameters and metrics, checked before anything runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CLASSIFIER_METRICS = ("val_acc", "val_loss")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkloadNames:
-    """The names a workload knows.
+    """Names of the parameters that a workload takes and the metrics it reports.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class WorkloadNames:
     metrics: tuple[str, ...] | None = None
 
     def check_parameters(self, workload: str, given: Mapping[str, Any]) -> None:
-        """Refuse parameters, without those of the rank, that do not fit.
+        """Refuse unknown or missing parameters; options of the rank are not among them.
 
         Raises
         ------
@@ -57,7 +57,7 @@ class WorkloadNames:
             )
 
     def check_metric(self, workload: str, metric: str) -> None:
-        """Refuse a target that no evaluation can tell of.
+        """Refuse a target whose metric no evaluation reports.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""What devices and the time on them are called, wherever a user reads of them."""
+"""The words for devices and device time in messages, answers and reports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class DeviceWords(NamedTuple):
 
 
 def device_words(device_type: str | None, *, is_emulated: bool) -> DeviceWords:
-    """Return what devices are called.
+    """Return the words for devices of this type.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def device_words(device_type: str | None, *, is_emulated: bool) -> DeviceWords:
 def words_of_run(
     fingerprint: Mapping[str, Any], rows: Iterable[Mapping[str, Any]] = ()
 ) -> DeviceWords:
-    """Return what the devices of a run are called.
+    """Return the words for the devices of a run.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""YAML text -> plain values, without YAML 1.1's surprises.
+"""A YAML reader that returns plain values and reads no text as another type.
 
 Numbers, booleans and null follow the core schema of YAML 1.2: ``1e-3`` is a number,
 ``1:30`` and ``no`` are text. Whatever could mean two things is refused: repeated keys,

@@ -1,4 +1,4 @@
-"""The kinds of values an experiment or a site profile is made of."""
+"""Field types of experiments and site profiles."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class Section(BaseModel):
-    """A part of what users write: immutable, unknown keys refused.
+    """Base class of the sections that users write: immutable, unknown keys refused.
 
     ``shorthand`` is the JSON schema of the plain value that may stand for the mapping.
     """
@@ -46,7 +46,7 @@ class Section(BaseModel):
     def __get_pydantic_json_schema__(
         cls, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        """Let editors accept the shorthand too."""
+        """Add a section's shorthand to its JSON schema, for editors."""
         full = handler(schema)
         return {"anyOf": [cls.shorthand, full]} if cls.shorthand else full
 
@@ -127,7 +127,7 @@ def _target(value: Any) -> Target:
 
 
 class _OneOrMany:
-    """A value alone stands for a list of one; repeated values count once."""
+    """A list of values: a single value makes a list of one, duplicates are dropped."""
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler

@@ -1,4 +1,4 @@
-"""Text as a terminal shows it: sentences that follow each other, columns of cells."""
+"""Text for a terminal: full stops, single lines, aligned columns."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def ended(sentence: str) -> str:
-    """Return a sentence with a full stop, for another to follow.
+    """Return a sentence that ends with a full stop, so that another can follow.
 
     >>> ended("'int' object is not iterable"), ended("It measures: val_acc.")
     ("'int' object is not iterable.", 'It measures: val_acc.')
@@ -15,7 +15,7 @@ def ended(sentence: str) -> str:
 
 
 def one_line(text: str) -> str:
-    r"""Return text as one line that cannot steer a terminal.
+    r"""Return text as one line without control characters.
 
     >>> one_line("no\x1b[31m\nway")
     'no?[31m way'

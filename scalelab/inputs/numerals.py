@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Numbers, durations, shares and counts in words."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def number(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Write a duration in the unit a person would choose.
+    """Write a duration in the largest unit that suits its length.
 
     >>> [duration(value) for value in (0.0123, 90, 10440, 400000)]
     ['12.3 ms', '90 s', '2.9 h', '4.6 days']
@@ -106,7 +106,7 @@ def percent(share: float) -> str:
 
 
 def probability(share: float) -> str:
-    """Write a probability; what it is drawn from cannot tell 99.9% from certainty.
+    """Write a probability; above 99% and below 1% the draws say no more than that.
 
     >>> probability(1.0), probability(0.87), probability(0.0)
     ('> 99%', '87%', '< 1%')
@@ -126,7 +126,7 @@ def change(share: float) -> str:
 
 
 def plural(word: str, count: float) -> str:
-    """Return the word for this many.
+    """Return the singular or plural of a word for a count.
 
     >>> plural("GPU", 1), plural("GPU", 2)
     ('GPU', 'GPUs')

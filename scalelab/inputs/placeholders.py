@@ -1,4 +1,4 @@
-"""The ``{words}`` a command line or an environment value may hold."""
+"""Placeholders such as ``{rank}`` in command lines and environment values."""
 
 from __future__ import annotations
 

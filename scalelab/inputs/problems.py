@@ -1,4 +1,4 @@
-"""What pydantic found wrong -> one sentence a user can act on.
+"""Error messages about values: pydantic's errors as one sentence each.
 
 Pydantic is imported where something is validated: commands that validate nothing, such
 as ``scalelab --help``, would take twice as long with it.
@@ -44,7 +44,7 @@ _LIST_OF_WORDS = "If it is one of several values: a list needs brackets, [a, b].
 
 
 def validated(model: type[Model], values: Mapping[str, Any], *, source: str) -> Model:
-    """Return the model of these values.
+    """Validate values and return the model.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def validated(model: type[Model], values: Mapping[str, Any], *, source: str) -> 
 
 
 def one_of(names: Iterable[str], wrong: str) -> str:
-    """Say which names are valid, and which of them a wrong one resembles.
+    """Return a sentence with the valid names, and the one that a wrong name resembles.
 
     >>> one_of(["linear", "sqrt"], "linaer")
     "Did you mean 'linear'? Valid: linear, sqrt."
@@ -93,7 +93,7 @@ def shown(value: Any) -> str:
 
 
 def bracketed(value: Any) -> str:
-    """Say how to write values that stand side by side without brackets.
+    """Return a hint to write a list in brackets, if values lack them.
 
     >>> bracketed("1, 2"), bracketed("fast"), bracketed(3)
     (' A list needs brackets: [1, 2].', '', '')
@@ -150,7 +150,7 @@ def _sentence(detail: ErrorDetails, path: str, model: type[BaseModel]) -> str:
 
 
 def _path(loc: tuple[int | str, ...], values: Any) -> str:
-    """Return a location as the user wrote it: a value alone has no index."""
+    """Return a location in the user's notation; a single value has no index."""
     path, here = "", values
     for part in loc:
         if isinstance(part, int):

@@ -90,7 +90,7 @@ def parse_usd(text: str) -> float:
 
 
 def _sum(text: str, units: dict[str, int] | dict[str, float]) -> float:
-    """Add up the parts of a quantity; NaN where it is none."""
+    """Return the sum of the parts of a quantity; NaN if the text is no quantity."""
     rest, total = text.strip().lower(), 0.0
     while found := _QUANTITY.match(rest):
         total += float(found[1]) * units.get(found[2], math.nan)

@@ -1,1 +1,1 @@
-"""What to do about it: outlook, knee, choice and the next measurement."""
+"""Recommendations: outlook, knee, choice and the next measurement."""

@@ -22,7 +22,7 @@ _ROW_GROUP = 1 << 17
 
 
 def signature(paths: Iterable[Path]) -> dict[str, Any]:
-    """Return what changes whenever a file does, or how files are read.
+    """Return a value that changes with the source file and with the reader's code.
 
     Size and time of writing by name, and the schema's version.
     """

@@ -1,4 +1,4 @@
-"""The end of a log, however long the log is."""
+"""The last lines of a log, read without reading the whole log."""
 
 from __future__ import annotations
 

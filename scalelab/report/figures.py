@@ -19,7 +19,7 @@ from scalelab.report.subject import ReportSubject
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plot:
-    """A plot in its parts: the numbers, the drawing, and what to say about it.
+    """A plot: its table, its figure and its sentence.
 
     Parameters
     ----------

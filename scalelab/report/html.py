@@ -1,4 +1,4 @@
-"""The report: one HTML file that needs nothing else, not even a network."""
+"""The report: one self-contained HTML file that needs no network."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def _answer(recommendation: Recommendation) -> dict[str, Any]:
 
 
 def _tiles(recommendation: Recommendation) -> list[tuple[str, str]]:
-    """Return the chosen row's numbers, each with its name."""
+    """Return the numbers of the recommended row, each with its name."""
     row, interval = recommendation.chosen, percent(recommendation.interval)
     tiles = [
         ("time", duration(row.time_s.value)),
@@ -224,7 +224,7 @@ def _tiles(recommendation: Recommendation) -> list[tuple[str, str]]:
 
 
 def _what_happened(observations: pd.DataFrame) -> str:
-    """Say in a sentence what the attempts came to."""
+    """Return a sentence with the number of attempts and how they ended."""
     if observations.empty:
         return "Nothing has been run yet."
     counts = observations["outcome"].value_counts()

@@ -1,4 +1,4 @@
-"""What every figure of a report must say about itself."""
+"""Labels of figures: words that every figure of a report carries."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ class Labels:
 
     @property
     def scaling_facts(self) -> tuple[str, ...]:
-        """What a scaling plot must carry."""
+        """The facts that every scaling plot must state."""
         baseline = f"baseline: {self.baseline}" if self.baseline else ""
         return (self.curve, self.mode, baseline, self.repeats, self.bands)
 
     @property
     def bands(self) -> str:
-        """What the bands are, as a caption says it."""
+        """The meaning of the bands, for captions."""
         return f"bands: {self.interval}" if self.interval else ""
 
 
@@ -119,7 +119,7 @@ def label(
     rows: pd.DataFrame,
     recommendation: Recommendation | None,
 ) -> Labels:
-    """Find the words for a curve.
+    """Return the labels for a curve.
 
     Parameters
     ----------

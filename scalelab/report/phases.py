@@ -1,4 +1,4 @@
-"""Where the time of an optimiser step goes, by device count."""
+"""Phases of an optimiser step by device count."""
 
 from __future__ import annotations
 

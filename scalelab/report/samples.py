@@ -1,4 +1,4 @@
-"""Samples to target by global batch size, runs that never got there included."""
+"""Samples to target by global batch size; runs that stopped earlier are bounds."""
 
 from __future__ import annotations
 

@@ -264,7 +264,7 @@ def _count(row: pd.Series, labels: Labels) -> str:
 
 
 def _telling_row(table: pd.DataFrame) -> pd.Series:
-    """Return the recommended row, else that of the largest count."""
+    """Return the recommended row; without one, the row of the largest count."""
     rows = table[table["series"].isin(["law", "measured"])]
     chosen = rows[rows["is_chosen"]]
     return (chosen if len(chosen) else rows.sort_values("world_size")).iloc[-1]

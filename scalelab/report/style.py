@@ -1,4 +1,4 @@
-"""How every figure looks: colours, axes, captions. Nothing here computes a result.
+"""Style of all figures: colours, axes and captions; no result is computed here.
 
 Colours keep a contrast of at least 3 to 1 against white and against the report's dark
 background, and differ in lightness or shape where they are told apart by colour-blind
@@ -51,7 +51,7 @@ def band_colour(colour: str) -> str:
 def base_figure(
     title: str, facts: Iterable[str], labels: Labels, num_panels: int = 1
 ) -> go.Figure:
-    """Return an empty figure with its title and, below it, what must be known.
+    """Return an empty figure with a title and, below it, a caption.
 
     Parameters
     ----------
@@ -159,7 +159,7 @@ def ring_chosen(
     *,
     panel: int | None = None,
 ) -> None:
-    """Ring the recommended allocation."""
+    """Draw a ring around the recommended allocation."""
     figure.add_trace(
         go.Scatter(
             x=x,

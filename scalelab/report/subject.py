@@ -1,4 +1,4 @@
-"""The curve that a report shows, and the recommended plan along it."""
+"""The curve that a report shows, and the recommended batch sizes along it."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def _equals_if_known(rows: pd.DataFrame, name: str, value: str) -> pd.Series:
 def _has_settings(
     rows: pd.DataFrame, settings: Mapping[str, Scalar], swept: list[str]
 ) -> pd.Series:
-    """Tell which rows have these values, and none where the settings have none."""
+    """Mark the rows with these settings; no row if there are no settings."""
     matches = pd.Series(True, index=rows.index)
     for name in swept:
         values = rows[name if name in rows else OPTION_PREFIX + name]

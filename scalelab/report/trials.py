@@ -1,4 +1,4 @@
-"""What was run, how it ended, what was ignored, and where it all came from."""
+"""Tables of attempts, failures, curves and provenance."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _MIB = 2**20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FailedAttempt:
-    """An attempt that did not complete, and where to read more.
+    """An attempt that did not complete, and the path of its log.
 
     ``files`` is its log, else its directory, as seen from the report, and ``link`` the
     same as a URL; both are empty for an imported row.

@@ -18,7 +18,7 @@ from scalelab.site.profile import Site
 def debug(
     experiment: str | Path, *, site: str | None = None
 ) -> tuple[Trial, AttemptResult]:
-    """Run the first one-device trial in this process, unforked and unsupervised.
+    """Run the first one-device trial in this process, without fork or supervisor.
 
     The code runs where it lies, so that breakpoints in it are met. Nothing is recorded.
 

@@ -1,4 +1,4 @@
-"""What a sweep tells those who watch it: events while it runs, a summary at its end."""
+"""The events that a sweep reports while it runs, and the summary at its end."""
 
 from scalelab.scheduling.events import (
     Event,

@@ -25,7 +25,7 @@ _LOOK_AGAIN_S = 0.1
 
 
 def stop(run: Path, *, at_once: bool = False) -> str:
-    """Stop the driver of a run and say what came of it.
+    """Stop the driver of a run and return the result in words.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def stop(run: Path, *, at_once: bool = False) -> str:
     holder = read_holder(lease)
     if holder is None:
         return _cancel_waiting(store.directory) or (
-            f"Nobody runs {run}; there is nothing to stop."
+            f"No driver runs{run}; there is nothing to stop."
         )
     request = request_stop(store.directory, at_once=at_once)
     patience_s = HEARD_WITHIN_S if holder.is_here else HEARD_FROM_AFAR_WITHIN_S
@@ -79,7 +79,7 @@ def _joined(*sentences: str | None) -> str:
 
 
 def _cancel_waiting(run: Path) -> str | None:
-    """Cancel the job that waits to run the driver; say so, or None: there is none."""
+    """Cancel the queued job of the driver and say so; None: there is none."""
     from scalelab.cluster.batch.driver_queue import cancel, waiting_driver
 
     if (found := waiting_driver(run)) is None:
@@ -119,7 +119,7 @@ def _has_ended(lease: Path) -> bool:
 
 
 def _becomes(condition: Callable[[], bool], within_s: float) -> bool:
-    """Wait for a condition; tell whether it has come true."""
+    """Wait for a condition; tell whether it came true in time."""
     deadline_s = time.monotonic() + within_s
     while not condition():
         if time.monotonic() > deadline_s:

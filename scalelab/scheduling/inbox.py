@@ -15,7 +15,7 @@ from scalelab.scheduling.gangs import PartEnded
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The user wants the sweep to end: after what runs, or at once."""
+    """A request to end the sweep: after the running trials, or at once."""
 
     at_once: bool
 

@@ -132,7 +132,7 @@ def answer_text(answer: Recommendation, width: int, *, explain: bool = False) ->
     width
         Columns of the terminal.
     explain
-        Say also what was fitted and what was left out.
+        Add the formulas and the fitted parameters.
     """
     from scalelab.recommend.answer import text
 

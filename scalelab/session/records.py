@@ -1,4 +1,4 @@
-"""What a run holds: its records, the experiment behind them, and where it ran."""
+"""The records of a run, its experiment, and the site where it ran."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ class RunRecords:
 
     @property
     def experiment_text(self) -> str:
-        """What was asked, as written; of an imported table, where it came from."""
+        """The experiment as the user wrote it; for an imported table, its origin."""
         return self._store.experiment_text
 
     @cached_property
     def experiment(self) -> Experiment | None:
-        """What was asked, at the site where it ran; None for an imported table."""
+        """The experiment, with the site where it ran; None for an imported table."""
         if "imported" in self._store.fingerprint:
             return None
         asked = Experiment.from_text(
@@ -68,7 +68,7 @@ class RunRecords:
     @cached_property
     def observations(self) -> pd.DataFrame:
         """One row per attempt; see ``scalelab.records.columns``."""
-        _ = self.state  # of before they were read: an answer is never kept as newer
+        _ = self.state  # taken first: an answer is never kept as newer than its rows
         return self._store.observations()
 
     @cached_property
@@ -80,12 +80,12 @@ class RunRecords:
 
     @cached_property
     def state(self) -> Mapping[str, Any]:
-        """What the records were like when they were first looked at."""
+        """Signature of the records when they were first read."""
         return self._store.state
 
     @cached_property
     def homes(self) -> Mapping[str | None, RunSite]:
-        """Where the sweep ran, by node group; empty: imported, or not known here."""
+        """The site of the sweep by node group; empty if imported, or not known here."""
         from scalelab.recommend.question.run_site import RunSite
 
         return RunSite.by_group(self.experiment)
@@ -95,7 +95,7 @@ class RunRecords:
         return status_of(self._store, self.experiment)
 
     def observations_for(self, target: Target | None) -> pd.DataFrame:
-        """Return the observations, a target that no trial stopped at read off them."""
+        """Return the observations, with a new target read from metric curves."""
         from scalelab.laws.convergence.metric_curve import answering
 
         if target is None:
@@ -103,7 +103,7 @@ class RunRecords:
         return answering(self.observations, self._store.streams, target)
 
     def unhappy_results(self) -> dict[tuple[str, int], AttemptResult]:
-        """Return how the attempts ended that did not complete, tracebacks included."""
+        """Return the results of attempts that did not complete, with tracebacks."""
         results = {}
         for row in self._store.rows():
             if row["outcome"] != Outcome.COMPLETED:

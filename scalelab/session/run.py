@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Run(RunRecords):
-    """The measurements of one run, and what they say."""
+    """A run: fits laws to its measurements, answers and reports."""
 
     def fit(
         self, law: str = "scalelab", *, learn_from: Sequence[str | Path] = ()
@@ -117,7 +117,7 @@ class Run(RunRecords):
         return self._asked(question) if asked is None else self._answered(question)
 
     def _asked(self, question: Question) -> Recommendation:
-        """Return the answer kept from when the same was asked of the same records."""
+        """Return the kept answer to a question about the same records, or a new one."""
         from scalelab.recommend.answer.kept import KeptAnswers
 
         kept = KeptAnswers(self.directory / "cache" / "answers.json", self.state)

@@ -165,7 +165,7 @@ class BatchSite(RemoteSite, BatchNodeSettings):
         return self.model_copy(update=asked)
 
     def refuse_conflicts(self) -> None:
-        """Refuse also what a job script cannot ask for, or would ask for twice."""
+        """Refuse also settings that a job script cannot express, or would repeat."""
         super().refuse_conflicts()
         if self.device_type is DeviceType.CUDA and self.request_gpus is False:
             raise SpecError(

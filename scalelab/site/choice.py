@@ -222,7 +222,7 @@ def is_path(name_or_path: str) -> bool:
 
 
 def lasting_name(name_or_path: str) -> str:
-    """Return what names the same site from any directory."""
+    """Return a name or absolute path of the site, valid in any directory."""
     if not is_path(name_or_path):
         return name_or_path
     return str(Path(name_or_path).expanduser().absolute())

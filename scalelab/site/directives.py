@@ -99,7 +99,7 @@ def _lines(site: BatchSite, options: Iterable[str]) -> list[str]:
 
 
 def with_batch_system(site: Site) -> BatchSite:
-    """Return a site whose nodes are asked for with job scripts.
+    """Return the site as a :class:`BatchSite`; refuse one without a batch system.
 
     Raises
     ------

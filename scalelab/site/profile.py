@@ -22,14 +22,14 @@ from scalelab.site.node_settings import NodeSettings, RemoteNodeSettings
 
 
 class DeviceType(StrEnum):
-    """What a rank runs on."""
+    """The kind of device that a rank runs on."""
 
     CPU = "cpu"
     CUDA = "cuda"
 
 
 class Site(NodeSettings):
-    """What every site says, whoever schedules its nodes.
+    """The settings that every site has.
 
     ``cluster`` is the path, ``module:attribute``, of what starts its nodes: called with
     the site, the run's directory, the nodes of the largest trial, and the options of
@@ -192,7 +192,7 @@ class RemoteSite(Site, RemoteNodeSettings):
     )
 
     def refuse_conflicts(self) -> None:
-        """Refuse also nodes of which it is not said what they have."""
+        """Refuse also nodes whose devices are not declared."""
         super().refuse_conflicts()
         # The machine that reads the profile is a login node: it says nothing of theirs.
         if self.gpus_per_node is None:

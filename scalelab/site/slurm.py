@@ -55,7 +55,7 @@ class SlurmSite(BatchSite, SlurmNodeSettings):
     )
 
     def refuse_conflicts(self) -> None:
-        """Refuse also memory that is asked for twice, or by GPUs that are not."""
+        """Refuse also two settings of memory, or memory per GPU without GPUs."""
         if self.memory_per_node and self.memory_per_gpu:
             raise SpecError(
                 "memory_per_node and memory_per_gpu exclude each other. Keep one; a "

@@ -1,4 +1,4 @@
-"""Checkpoints of a trial: written whole or not at all, read without running code."""
+"""Checkpoints of a trial: written atomically, read without running code."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def write(context: RankContext, state: dict[str, Any], rank_state: Any) -> None:
 
 
 def read(context: RankContext, directory: Path) -> tuple[dict[str, Any], Any]:
-    """Read a checkpoint and put this rank's random generators back to it.
+    """Read a checkpoint and restore this rank's random generators.
 
     Returns
     -------

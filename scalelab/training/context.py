@@ -1,4 +1,4 @@
-"""What a rank knows about its attempt, and how it talks to the other ranks."""
+"""The context of a rank: its attempt, its device and the other ranks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STOP_FILE = "stop"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankIdentity:
-    """Which rank of which gang a process is.
+    """The position of a process among the ranks of an attempt.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class RankIdentity:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankContext:
-    """A rank's world: its device, its files, its supervisor and the other ranks.
+    """The context of a rank: device, files, supervisor and process group.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ class RankContext:
         return self.directory / "checkpoint"
 
     def should_stop(self) -> bool:
-        """Tell whether somebody asked this attempt to end early."""
+        """Tell whether this attempt was asked to end early."""
         return (self.directory / STOP_FILE).exists()
 
     def prune_reason(self) -> str | None:
@@ -118,7 +118,7 @@ class RankContext:
         return time.monotonic() - self._began_s >= self.stop_after_s
 
     def agree(self, values: Sequence[float]) -> list[float]:
-        """Return rank 0's values on every rank; all ranks meet here.
+        """Return rank 0's values on every rank (a broadcast; all ranks must call it).
 
         Parameters
         ----------

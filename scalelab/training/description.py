@@ -1,4 +1,4 @@
-"""Columns a rank knows from its model, its data and its libraries alone."""
+"""Columns that follow from the model, the data and the libraries."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def describe(
     optimizer: torch.optim.Optimizer,
     training_data: Dataset[Any],
 ) -> dict[str, Any]:
-    """Return what is known of a training run before its first step, by column."""
+    """Return the columns that are known before the first step."""
     trained = [p for p in model.parameters() if p.requires_grad]
     return {
         "dataset": f"{workload.dataset_name} {fingerprint(training_data)}",
@@ -41,7 +41,7 @@ def describe(
 
 
 def normalization_batch_size(model: nn.Module, trial: Trial) -> int | None:
-    """Return how many samples a batch-norm statistic sees, None without batch norm."""
+    """Return the samples that a batch-norm statistic sees; None without batch norm."""
     layers = [layer for layer in model.modules() if isinstance(layer, _BatchNorm)]
     if not layers:
         return None
@@ -80,7 +80,7 @@ def device_name(device: torch.device) -> str:
 
 
 def versions() -> str:
-    """Return the versions of what ran, as JSON."""
+    """Return the versions of the libraries of this rank, as JSON."""
     known: dict[str, Any] = {
         "scalelab": __version__,
         "python": platform.python_version(),

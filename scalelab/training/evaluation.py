@@ -1,4 +1,4 @@
-"""Held-out metrics, exact whatever the number of ranks."""
+"""Held-out metrics: exact sums over all ranks."""
 
 from __future__ import annotations
 

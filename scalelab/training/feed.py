@@ -1,4 +1,4 @@
-"""From data sets to batches on the device, in an order fixed beforehand."""
+"""Data loading: batches on the device, in the sample order of the trial."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def training_batches(
     num_random: int = 0,
     loader_workers: int = 0,
 ) -> Iterator[Batch]:
-    """Yield a rank's micro-batches for ever, accumulation steps innermost.
+    """Yield a rank's micro-batches without end, accumulation steps innermost.
 
     Parameters
     ----------
@@ -157,7 +157,7 @@ def num_samples_of(dataset: Dataset[Any]) -> int:
 
 
 def fingerprint(dataset: Dataset[Any]) -> str:
-    """Return a short hash that changes when the training data change.
+    """Return a short hash of the training data.
 
     Of in-memory data, up to 1,000 evenly spaced samples, the shapes and the types are
     hashed; of other data only the class and the number of samples.

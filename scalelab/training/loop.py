@@ -42,7 +42,7 @@ class Ending(StrEnum):
 
 @dataclass(kw_only=True, slots=True)
 class StepTally:
-    """What has happened so far in a trial; complete on rank 0.
+    """The steps, losses and evaluations of a trial so far; complete on rank 0.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ class StepTally:
         return np.concatenate([np.empty((0, len(Phase))), *self.measured])
 
     def position(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps: everything but the clock readings."""
+        """Return the state for a checkpoint: everything but the clock readings."""
         return {
             "step": self.step,
             "training_s": self.training_s,
@@ -93,7 +93,7 @@ class StepTally:
 
 
 class Loop:
-    """One rank's way through a trial.
+    """The training loop of one rank.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ class Loop:
         return self._tally
 
     def _agree_on_block(self) -> int:
-        """Meet the other ranks; return the steps of the next block, 0 to end."""
+        """Agree with all ranks on the steps of the next block; 0 ends the trial."""
         num_steps = saves = 0
         if self._context.is_first:
             self._tally.ending = self._ending()

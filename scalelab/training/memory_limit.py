@@ -1,4 +1,4 @@
-"""A memory limit for a CPU rank, so that "what fits" can be tried without a GPU."""
+"""A memory limit for CPU ranks, to try memory limits without a GPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ALLOCATION_FAILURES = (
 
 @contextmanager
 def memory_limit(limit_bytes: int | None) -> Iterator[None]:
-    """Limit what this process may allocate, from here, during the block.
+    """Limit the further memory that this process may allocate during the block.
 
     The limit plays the part of a device's memory: what the process holds on entry
     (Python, torch, the loaded libraries) is not counted, what it allocates afterwards
@@ -57,12 +57,12 @@ def memory_limit(limit_bytes: int | None) -> Iterator[None]:
 
 
 def peak_resident_bytes() -> int:
-    """Return the most physical memory this process has held."""
+    """Return the peak physical memory of this process."""
     return _status_bytes("VmHWM")
 
 
 def resident_bytes() -> int:
-    """Return the physical memory this process holds."""
+    """Return the physical memory of this process."""
     return _status_bytes("VmRSS")
 
 

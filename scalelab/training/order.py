@@ -1,4 +1,4 @@
-"""Which samples a step trains on: a function of seed, global batch and step alone."""
+"""Sample order: a function of seed, global batch and step alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parameters that a rank understands, whatever its workload."""
+"""Rank options: parameters that apply to every workload."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scalelab.errors import SpecError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankOptions:
-    """What may be set among any workload's parameters, or as an axis.
+    """Options of a rank, set among the workload's parameters or as an axis.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""From what the ranks saw to the measurements of an attempt."""
+"""The measurements of an attempt, computed from the readings of its ranks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class RankReadings:
 
 
 def validity_of(ranks: Sequence[RankReadings]) -> list[str] | None:
-    """Return what makes the times of any rank unfit for a fit; None: nothing."""
+    """Return the reasons why times of any rank are unfit for a law; None: no reason."""
     return sorted({reason for rank in ranks for reason in rank.validity}) or None
 
 
@@ -93,7 +93,7 @@ def device_columns(ranks: Sequence[RankReadings]) -> dict[str, Any]:
     if shares:
         columns["gpu_utilization"] = sum(shares) / len(shares)
     joules = [r.energy_j for r in ranks if r.energy_j is not None]
-    # The energy of some of the devices would pass for that of all.
+    # A sum over some of the devices would be mistaken for the sum over all.
     if len(joules) == len(ranks):
         columns["energy_j"] = sum(joules)
         columns["energy_source"] = "measured"
@@ -103,7 +103,7 @@ def device_columns(ranks: Sequence[RankReadings]) -> dict[str, Any]:
 def target_columns(
     tally: StepTally, trial: Trial, default_metric: str
 ) -> dict[str, Any]:
-    """Return what the evaluations showed, by column; nothing without evaluations."""
+    """Return the results of the evaluations by column; empty without evaluations."""
     if trial.kind is TrialKind.THROUGHPUT:
         return {}
     target = trial.measurement.target
@@ -124,7 +124,7 @@ def target_columns(
 def conclude(
     tally: StepTally, trial: Trial, measurements: Mapping[str, Any]
 ) -> AttemptResult:
-    """Return the result of an attempt whose ranks ended well."""
+    """Return the result of an attempt whose ranks all ended without an error."""
     outcome, reason = Outcome.COMPLETED, ""
     target = trial.measurement.target
     at = f"after {tally.step * trial.global_batch_size} samples"

@@ -1,4 +1,4 @@
-"""Every random generator of a rank: seeding, saving, restoring."""
+"""Random generators of a rank: seeding, saving, restoring."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MODEL_STREAM = 0
 
 
 def rank_stream(rank: int) -> int:
-    """Return the stream of a rank's own randomness, such as dropout."""
+    """Return the number of the stream of a rank's own randomness, such as dropout."""
     return rank + 1
 
 
@@ -50,7 +50,7 @@ def random_state(device: torch.device) -> dict[str, Any]:
 
 
 def restore_random_state(state: dict[str, Any], device: torch.device) -> None:
-    """Put every generator back to a state of :func:`random_state`."""
+    """Restore every generator to a state of :func:`random_state`."""
     random.setstate(state["python"])
     kind, keys, *rest = state["numpy"]
     np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))

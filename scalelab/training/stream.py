@@ -1,4 +1,4 @@
-"""The append-only record of an attempt: steps and evaluations as they happen."""
+"""The stream of an attempt: an append-only file of steps and evaluations."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class StreamWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Write what has been recorded so far."""
+        """Write the rows recorded so far."""
         if self._file is not None and self._lines:
             self._file.write("".join(self._lines).encode())
             self._lines.clear()

@@ -173,7 +173,7 @@ def test_a_driver_that_waits_in_the_queue_is_found_and_cancelled(
     assert queue.cancelled == ["17"]
     assert has_left_queue(run)
     queue.view = None
-    assert scalelab("stop", run).out.startswith("Nobody runs ")
+    assert scalelab("stop", run).out.startswith("No driver runs ")
 
 
 def test_a_driver_that_can_never_run_is_cancelled(scalelab, run, queue: Queue) -> None:

@@ -18,11 +18,11 @@ def test_configurations_are_counted(scalelab, here: Path) -> None:
     assert ended.out.splitlines() == [
         "small on site local: 8 trials",
         "",
-        "trials  kind        devices  nodes  global batch  = local x ranks x acc.",
-        "     2  throughput        1  1x1               4  4 x 1 x 1",
-        "     2  throughput        1  1x1               8  8 x 1 x 1",
-        "     2  throughput        2  1x2               8  4 x 2 x 1",
-        "     2  throughput        2  1x2              16  8 x 2 x 1",
+        "trials  kind        devices  allocation  global batch  = local x ranks x acc.",
+        "     2  throughput        1  1x1                    4  4 x 1 x 1",
+        "     2  throughput        1  1x1                    8  8 x 1 x 1",
+        "     2  throughput        2  1x2                    8  4 x 2 x 1",
+        "     2  throughput        2  1x2                   16  8 x 2 x 1",
         "",
         "Device time to come: not known before a trial of each kind has ended.",
         "Job to recommend for: 100,000 samples",
@@ -44,8 +44,8 @@ def test_what_is_done_and_what_the_rest_takes(scalelab, here: Path) -> None:
     assert lines[:4] == [
         "small on site local: 57 trials",
         "",
-        "trials  kind        devices  nodes  global batch  = local x ranks x acc.",
-        "     3  canary            1  1x1               4  4 x 1 x 1",
+        "trials  kind        devices  allocation  global batch  = local x ranks x acc.",
+        "     3  canary            1  1x1                    4  4 x 1 x 1",
     ]
     # 46 trials of 1 and of 2 devices and 3 canaries of 1, each about 10 s
     assert lines[-3:-1] == [
@@ -60,7 +60,7 @@ def test_changes_are_named(scalelab, here: Path) -> None:
     ended = scalelab("plan", write(changed), "--run", "elsewhere")
     assert ended.code == 0
     changed_since = f"Changed since {here}/elsewhere: measure.throughput.steps: 5 -> 6."
-    needs = "A sweep of that needs another name, or --accept-changes."
+    needs = "Give the experiment another name, or sweep with --accept-changes."
     assert f"{changed_since}\n{needs}\n" in ended.out
     assert "8 trials done" not in ended.out
 

@@ -73,7 +73,7 @@ def test_constraints_are_held_or_the_closest_is_shown(scalelab, swept: Path) -> 
 @pytest.mark.slow
 def test_another_job_may_be_meant(scalelab, swept: Path) -> None:
     own = scalelab("recommend", swept, "--json")
-    more = scalelab("recommend", swept, "--json", "--samples", 90_000_000)
+    more = scalelab("recommend", swept, "--json", "--samples", "9e7")
     hours = [json.loads(e.out)["rows"][0]["gpu_hours"]["value"] for e in (own, more)]
     assert math.isclose(hours[1], 10 * hours[0], rel_tol=0.01)
     epochs = ("--epochs", 90, "--samples-per-epoch", 100_000)
@@ -122,6 +122,7 @@ def test_a_job_script_for_one_node(scalelab, swept: Path) -> None:
         ("swept", ("--epochs", "3"), "epochs needs samples_per_epoch"),
         ("swept", ("--epochs", "-3", "--samples-per-epoch", "9"), "epochs"),
         ("swept", ("--samples", "0"), "samples"),
+        ("swept", ("--samples", "1.5"), "'--samples': '1.5' is not a whole number."),
         ("swept", ("--steps", "-1"), "steps"),
         ("swept", ("--select", "precision"), "--select 'precision' is not NAME=VALUE"),
         ("swept", ("--select", "colour=red"), "colour"),
@@ -143,7 +144,7 @@ def test_bad_options_are_refused_in_one_paragraph(
 
 def test_what_cannot_be_run_here_is_not_proposed(scalelab, small: Path) -> None:
     out = scalelab("recommend", small).out
-    assert "Would change the answer" not in out
+    assert "would change the answer" not in out
     assert "Not identifiable" not in out
     asked = json.loads(scalelab("recommend", small, "--gpus", "8", "--json").out)
     assert asked["next_trial"]["world_size"] > 2

@@ -36,7 +36,7 @@ def test_the_queue_is_not_asked_for_a_driver_that_has_begun(
     assert "Driver: process " in scalelab("status")
     assert scalelab("stop", "--now").startswith("Stopped: process ")
     assert "Driver: none; the sweep is not running" in scalelab("status")
-    assert scalelab("stop").startswith("Nobody runs ")
+    assert scalelab("stop").startswith("No driver runs ")
     assert not any(each.exists() for each in asked)
     assert swept.num_ended() < 100
     swept.check_nothing_is_left()

@@ -14,7 +14,7 @@ from scalelab.kinds.registry import imported
 
 
 class BatchClient(Protocol):
-    """The programs of a batch system, as a row of ``BATCH_SYSTEMS`` names them.
+    """Client of a batch system, whose class a row of ``BATCH_SYSTEMS`` names.
 
     What needs no job is static: it is asked without what submits jobs.
     """
@@ -51,7 +51,7 @@ class BatchClient(Protocol):
 
     @staticmethod
     def nodes_may_submit(queue: str | None) -> bool | None:
-        """Tell whether jobs of a queue may submit others; None: it is not said.
+        """Tell whether jobs of a queue may submit others; None: not known.
 
         Parameters
         ----------
@@ -62,12 +62,12 @@ class BatchClient(Protocol):
 
 
 def batch_client(system: BatchSystem) -> BatchClient:
-    """Return what submits jobs to a batch system; for the main thread."""
+    """Return the client of a batch system; call it in the main thread."""
     return client_class(system)()
 
 
 def client_class(system: BatchSystem) -> type[BatchClient]:
-    """Return the class of what runs the programs of a batch system."""
+    """Return the class of the client of a batch system."""
     found: type[BatchClient] = imported(system.client)
     return found
 

@@ -80,12 +80,12 @@ def submit_script(scheduler: str, name: str, script: str) -> DriverRecord:
 
 
 def job_log(run: Path, name: str) -> Path:
-    """Return where a job says what its driver's own log does not."""
+    """Return the path of the job's log: output from before the driver's own log."""
     return run / CLUSTER_DIRECTORY / f"{name}.log"
 
 
 def look_at(record: DriverRecord) -> JobView | None:
-    """Return how a driver's job stands; None: the batch system knows it no more.
+    """Return the state of a driver's job; None: unknown to the batch system.
 
     Raises
     ------

@@ -104,14 +104,14 @@ class BatchNodes(HubCluster):
         self._stack.callback(self._end_jobs)
 
     def _end_jobs(self) -> None:
-        """End all jobs and wait until the batch system has heard of it."""
+        """End all jobs and wait until the batch system shows them as ended."""
         with suppress(ClusterError, TimeoutError):
             self.wait_for(self._end_all(), CALL_TIMEOUT_S)
         # What could not be cancelled is left to the run's next driver.
         self.write_list((), ())
 
     def attend(self, deliver: Callable[[QueueEvent], None]) -> None:
-        """Deliver from now on what comes of requests and of looks at the queue.
+        """Deliver the results of job requests and queue polls from now on.
 
         Parameters
         ----------
@@ -129,7 +129,7 @@ class BatchNodes(HubCluster):
             If the site's batch system cannot be asked for it.
         """
         name = f"{self._run_name}-{self._last_number + 1}"
-        # Here, where an error ends the sweep: a task's would be heard by nobody.
+        # In this thread an error ends the sweep; in a task nobody would see it.
         site = self.site.groups[group]
         script = node_job_script(
             site, num_nodes, job_name=name, directory=self._directory
@@ -139,7 +139,7 @@ class BatchNodes(HubCluster):
         return name
 
     def give_back(self, name: str, addresses: Iterable[str] = ()) -> None:
-        """End a job: by itself where its workers can be told, else by cancelling it.
+        """End a job: close its workers if they can be reached, else cancel it.
 
         Parameters
         ----------
@@ -155,11 +155,11 @@ class BatchNodes(HubCluster):
         self._begin(self._look())
 
     def log_tail(self, name: str) -> str:
-        """Return the last lines that a job has said."""
+        """Return the last lines of a job's log."""
         return last_log_lines(self._directory / f"{name}.log")
 
     def write_list(self, jobs: Iterable[JobLine], waiting: Iterable[str]) -> None:
-        """Write down how the jobs stand, for readers and for a later driver.
+        """Record the state of all jobs, for ``scalelab status`` and for a later driver.
 
         Jobs that could not be cancelled, now or by an earlier driver, are among them.
         """
@@ -201,7 +201,7 @@ class BatchNodes(HubCluster):
         try:
             views = await self._client.look(asked) if asked else {}
         except (ClusterError, ValueError, KeyError) as error:
-            # An answer that makes no sense is none.
+            # An answer that cannot be parsed counts as no answer.
             words = str(error) if isinstance(error, ClusterError) else repr(error)
             self._deliver(QueueSeen({}, frozenset(asked), words))
             return
@@ -219,7 +219,7 @@ class BatchNodes(HubCluster):
             self._jobs |= ending
 
     async def _cancel(self, name: str, ending: dict[str, BatchJob]) -> None:
-        """Cancel a job; one that cannot be is kept, and tried again at the end."""
+        """Cancel a job; if that fails, keep it and try again at the end."""
         try:
             await cancelled(ending[name])
         except ClusterError as error:
@@ -229,7 +229,7 @@ class BatchNodes(HubCluster):
         del ending[name]
 
     async def _await_end(self, ending: dict[str, BatchJob]) -> None:
-        """Drop jobs that end by themselves, for a while; cancel those that wait."""
+        """Wait a while for jobs that end by themselves; cancel queued ones."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + LEAVE_S
         awaited = set(ending)

@@ -76,7 +76,7 @@ class PbsClient:
 
     @staticmethod
     def nodes_may_submit(queue: str | None) -> bool | None:
-        """Tell it by the server's ``flatuid``; see :class:`BatchClient`."""
+        """Read it from the server's ``flatuid``; see :class:`BatchClient`."""
         said = answered(["qstat", "-B", "-f"])
         return True if re.search(r"\bflatuid = True", said.output) else None
 

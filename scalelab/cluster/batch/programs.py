@@ -1,4 +1,4 @@
-"""The programs of a batch system: run, and their answers read."""
+"""Run the programs of a batch system and return their output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CALL_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a program said, and its status."""
+    """Output and exit status of a program."""
 
     status: int
     output: str
@@ -73,7 +73,7 @@ def _text(file: BinaryIO) -> str:
 
 
 def answered(argv: Sequence[str]) -> Answer:
-    """Return what a program says; that it cannot be run is an answer too."""
+    """Return the answer of a program, also if it failed or cannot be run."""
     try:
         return asyncio.run(ask(argv))
     except ClusterError as error:
@@ -81,7 +81,7 @@ def answered(argv: Sequence[str]) -> Answer:
 
 
 def said_by(argv: Sequence[str]) -> str:
-    """Return what a program prints.
+    """Return the standard output of a program.
 
     Raises
     ------

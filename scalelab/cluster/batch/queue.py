@@ -17,7 +17,7 @@ _CLOCK = re.compile(r"(?:(?P<d>\d+)-)?(?:(?P<h>\d+):)?(?P<m>\d+):(?P<s>\d+)")
 
 
 class JobState(StrEnum):
-    """Where a job stands."""
+    """The state of a batch job."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -126,7 +126,7 @@ def is_out_of_reach(words: str) -> bool:
 
 
 def scheduler_words(error: Exception) -> str:
-    """Return what the batch system said, in one line."""
+    """Return the batch system's message about a job, in one line."""
     return " ".join(str(error).split())
 
 

@@ -82,7 +82,7 @@ class SlurmClient:
 
     @staticmethod
     def nodes_may_submit(queue: str | None) -> bool | None:
-        """Tell it by the partition's ``AllocNodes``; see :class:`BatchClient`."""
+        """Read it from the partition's ``AllocNodes``; see :class:`BatchClient`."""
         named = [queue] if queue else []
         said = answered(["scontrol", "--oneliner", "show", "partition", *named])
         allowed = set(re.findall(r"\bAllocNodes=(\S+)", said.output))
@@ -90,7 +90,7 @@ class SlurmClient:
 
 
 def _require_answer(answer: Answer) -> None:
-    # Said where it knows none of the jobs any more.
+    # SLURM's message when it knows none of the jobs any more.
     is_unknown = "Invalid job id" in answer.errors
     if answer.status and not is_unknown:
         raise ClusterError(f"squeue: {answer.errors or answer.status}")

@@ -1,4 +1,4 @@
-"""The job of ``scalelab doctor --job``: what a node has, and whom it reaches."""
+"""The job of ``scalelab doctor --job``: checks devices and network of a node."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _EMPTY_JOB = "#!/bin/sh\ntrue\n"
 
 
 def visit(folder: Path) -> dict[str, Any]:
-    """Do what the task in a folder says, and return what was found.
+    """Run the checks that a task file asks for, and return the findings.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def visit(folder: Path) -> dict[str, Any]:
 
 
 def _call(task: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the driver, and let it call back."""
+    """Connect to the driver, and check that it can connect to this node."""
     url = f"tls://{task['url']}"
     if task["interface"]:
         address = address_of_interface(task["interface"])
@@ -90,7 +90,7 @@ def _devices(task: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _submission(task: Mapping[str, Any]) -> dict[str, Any]:
-    """Try whether a job could be submitted from here."""
+    """Check whether a job could be submitted from this node."""
     system = BATCH_SYSTEMS[task["scheduler"]]
     if not shutil.which(system.programs[0]):
         return {"may_submit": False}
@@ -123,7 +123,7 @@ _LOOKS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
 
 
 def main() -> None:
-    """Look around, as the command line says, and write down what was found."""
+    """Run the checks of a task folder and write the findings there."""
     folder = Path(sys.argv[1])
     write_atomically(folder / ANSWER, encode_json(visit(folder)))
 

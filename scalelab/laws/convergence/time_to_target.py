@@ -122,8 +122,8 @@ class Factorisation:
         worst = 100 * np.expm1(self.trials["log_error"]).abs().max()
         return (
             f"{counted(count, 'end-to-end trial')} took {bias:+.0f}% against the "
-            f"product of the two laws, {worst:.0f}% off at most; predictions are corrected by "
-            f"{100 * np.expm1(self.log_bias):+.0f}%."
+            f"product of the two laws, {worst:.0f}% off at most; predictions are "
+            f"corrected by {100 * np.expm1(self.log_bias):+.0f}%."
         )
 
 

@@ -1,4 +1,4 @@
-"""The memory law: the largest local batch that fits on a device.
+"""The memory law: peak memory, and the largest local batch that fits on a device.
 
 Activations grow linearly with the local batch; weights, gradients and optimiser state
 do not, and where they are sharded over ``k`` ranks each holds its share::
@@ -71,7 +71,7 @@ class MemoryCurve:
         )
 
     def largest_fitting(self, shards: float) -> int:
-        """Return the largest batch that ran on as many ranks or fewer; 0: none did."""
+        """Return the largest batch that ran on as many ranks or fewer; 0: none."""
         ran = self.batches[~self.failed & ~(self.shards > shards)]
         return int(ran.max()) if len(ran) else 0
 

@@ -221,7 +221,7 @@ def _next_trial(result: Recommendation) -> str:
     hours, word = trial.gpu_hours, result.device_hour_word
     cost = "" if hours is None else f", {device_time(hours, word)}"
     return (
-        f"Would change the answer: {_count(result, trial.world_size)} "
+        f"The trial that would change the answer most: {_count(result, trial.world_size)} "
         f"({trial.allocation}), {_batch(trial.batch)}, "
         f"{counted(trial.steps, 'step')}{cost}: {trial.why}."
     )

@@ -47,7 +47,7 @@ def answer_text(recommendation: Recommendation, width: int = 80) -> str:
 
 
 def explain_text(recommendation: Recommendation, width: int = 80) -> str:
-    """Return what was fitted, what was left out and why, and the formulas."""
+    """Return what stands below the answer on request: formulas and parameters."""
     result, said = recommendation, sentences(recommendation)
     lines = [
         f"Law: {result.law}.  {result.formula}",
@@ -57,11 +57,9 @@ def explain_text(recommendation: Recommendation, width: int = 80) -> str:
         f"Efficiency: device-hours against {result.baseline}.",
         *what_diminishing_means(result),
         "Times exclude start-up, evaluation and checkpoints.",
-        *texts(said, Part.UNANSWERED),
     ]
-    ends = _wrapped(_joined(said, *_ENDS), width)
     table = _aligned(parameters(result), left=("parameter", "interval", "unit", "open"))
-    return "\n".join([*_wrapped(lines, width), "", *table, "", *ends])
+    return "\n".join([*_wrapped(lines, width), "", *table])
 
 
 def _headline(said: tuple[Sentence, ...]) -> list[str]:

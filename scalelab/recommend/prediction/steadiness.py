@@ -33,7 +33,7 @@ UNDECIDED = 0.2
 DISTURBED = 0.1
 """The share by which a disturbed canary takes longer than usual."""
 _TAIL = 0.1  # probability on either side of an interval of 80%
-_DOUBT = 0.025  # ... of 95%: one steady sweep in twenty is said to drift
+_DOUBT = 0.025  # ... of 95%: one steady sweep in twenty is reported to drift by chance
 _MAX_NODES_NAMED = 3
 _SINGULAR = 1e-9
 

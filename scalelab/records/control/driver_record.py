@@ -18,7 +18,7 @@ from scalelab.records.control.job_list import CLUSTER_DIRECTORY
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DriverRecord:
-    """One such job.
+    """A batch job that runs a sweep's driver.
 
     Parameters
     ----------
@@ -41,14 +41,14 @@ class DriverRecord:
 
     @classmethod
     def read(cls, run: Path) -> DriverRecord | None:
-        """Return what the directory of a run holds; None: no such job was submitted."""
+        """Read the record in a run's directory; None: no such job was submitted."""
         try:
             return cls(**json.loads(_path(run).read_bytes()))
         except (OSError, ValueError, TypeError):
             return None
 
     def write(self, run: Path) -> None:
-        """Replace what the directory of a run holds.
+        """Replace the record in a run's directory.
 
         Raises
         ------
@@ -58,7 +58,7 @@ class DriverRecord:
         write_atomically(_path(run), encode_json(asdict(self)))
 
     def leave_queue(self, run: Path) -> None:
-        """Write down that the job waits no more.
+        """Record that the job no longer waits in the queue.
 
         Raises
         ------

@@ -103,12 +103,12 @@ class Lease:
         return self._file_id == _file_id(self.path)
 
     def say_begun(self) -> None:
-        """Let readers know that the sweep has its nodes, or waits for them."""
+        """Record that the sweep has begun: it has its nodes, or waits for them."""
         self._identity["has_begun"] = True
         self._write()
 
     def require(self) -> None:
-        """Refuse to go on without the lease.
+        """Raise an error unless the lease is still held.
 
         Raises
         ------
@@ -240,13 +240,13 @@ def read_holder(path: Path) -> Holder | None:
 
 
 def holder_of(path: Path) -> str | None:
-    """Say who holds a lease; see :func:`read_holder`."""
+    """Return the holder of a lease in words; see :func:`read_holder`."""
     holder = read_holder(path)
     return None if holder is None else holder.text
 
 
 def this_process() -> dict[str, Any]:
-    """Return what names this process among all of all hosts, as JSON values."""
+    """Return an identity of this process, unique over hosts, as JSON values."""
     pid = os.getpid()
     return {
         "host": socket.gethostname(),

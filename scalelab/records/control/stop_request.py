@@ -81,7 +81,7 @@ class StopRequests:
         self._thread.join()
 
     def control(self, drain: Callable[[], None], kill: Callable[[], None]) -> None:
-        """Call these from now on, from another thread.
+        """Pass stop requests to these functions from now on, in another thread.
 
         Raises
         ------
@@ -114,4 +114,4 @@ class StopRequests:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError, KeyError):
-            return False  # whatever it says, it is a request
+            return False  # any content counts as a request

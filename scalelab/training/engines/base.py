@@ -1,4 +1,4 @@
-"""What an engine is: it computes the steps of one rank.
+"""The protocol of engines, which compute the steps of one rank.
 
 The row of a strategy names an engine by its path, and a workload may name one of its
 own. Either is called with the workload, the trial, the rank's context, its step clock
@@ -14,10 +14,10 @@ from typing import Any, Protocol
 
 
 class Engine(Protocol):
-    """Computes steps and evaluations of one rank; knows nothing of when to stop."""
+    """Computes steps and evaluations of one rank; the loop decides when to stop."""
 
     def begin(self, step: int, num_steps: int) -> None:
-        """Get ready for a series of steps; all ranks are here, no clock runs.
+        """Prepare a series of steps; all ranks call it, and no clock runs.
 
         Parameters
         ----------
@@ -51,7 +51,7 @@ class Engine(Protocol):
         ...
 
     def state(self) -> tuple[dict[str, Any], Any]:
-        """Return what all ranks share and what is this rank's own, for a checkpoint.
+        """Return the state for a checkpoint: the shared part and this rank's own.
 
         All ranks take part. What they share is read on rank 0, so state that is spread
         over them is either gathered there, or is each rank's own.
@@ -59,7 +59,7 @@ class Engine(Protocol):
         ...
 
     def restore(self, step: int, state: dict[str, Any], rank_state: Any) -> None:
-        """Go on from a state, at a step."""
+        """Restore a state, to continue after a step."""
         ...
 
     def description(self) -> dict[str, Any]:
@@ -67,7 +67,7 @@ class Engine(Protocol):
         ...
 
     def validity(self) -> tuple[str, ...]:
-        """Return what makes this rank's times unfit for a fit; empty: nothing."""
+        """Return why this rank's times are unfit for a law; usually nothing."""
         ...
 
     def gradient_noise_scale(self) -> float | None:
@@ -75,9 +75,9 @@ class Engine(Protocol):
         ...
 
     def peak_memory_bytes(self) -> int | None:
-        """Return the most memory this rank's device held, None where not known."""
+        """Return the peak memory of this rank's device; None where not known."""
         ...
 
     def device_memory_bytes(self) -> int | None:
-        """Return the most memory it could have held, None where not known."""
+        """Return the memory that the rank could use on its device; None: not known."""
         ...

@@ -1,4 +1,4 @@
-"""Strategy ``ddp``: every rank holds the model, gradients are averaged each step."""
+"""Engine of ``ddp``: every rank holds the model, gradients are averaged each step."""
 
 # No postponed annotations here: torch checks those of a communication hook by identity.
 
@@ -54,7 +54,7 @@ class DdpModel:
                 self.model.register_comm_hook(dist.group.WORLD, self._exchange)
 
     def watch(self, loss: torch.Tensor) -> None:
-        """Have the observers told of the backward pass that begins at this loss."""
+        """Report to the observers the backward pass that begins at this loss."""
         if (
             isinstance(self.model, DistributedDataParallel)
             and self.model.require_backward_grad_sync

@@ -1,4 +1,4 @@
-"""What the training engine needs of a model that is spread over ranks."""
+"""The protocol of a model that a strategy has spread over ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import nn
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Observers:
-    """Whom a spread model tells about the gradients of this rank.
+    """Observers of gradients, which a spread model reports to.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class Observers:
 
 
 class SpreadModel(Protocol):
-    """A model spread over ranks.
+    """A model spread over ranks, as the training engine uses it.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class SpreadModel(Protocol):
     model: nn.Module
 
     def watch(self, loss: torch.Tensor) -> None:
-        """Have the observers told of the backward pass that begins at this loss."""
+        """Report to the observers the backward pass that begins at this loss."""
         ...
 
     def no_sync(self) -> AbstractContextManager[None]:

@@ -157,7 +157,7 @@ class TrainingEngine:
         )
 
     def begin(self, step: int, num_steps: int) -> None:
-        """Get ready for a series of steps; all ranks are here, no clock runs."""
+        """Prepare a series of steps; all ranks call it, and no clock runs."""
         self._model.train()
 
     def step(self, step: int) -> None:
@@ -252,7 +252,7 @@ class TrainingEngine:
             )
 
     def state(self) -> tuple[dict[str, Any], Any]:
-        """Return what all ranks share and what is this rank's own, for a checkpoint."""
+        """Return the state for a checkpoint: the shared part and this rank's own."""
         shared = {
             "model": self._model.state_dict(),
             "optimizer": self._optimizer.state_dict(),
@@ -261,7 +261,7 @@ class TrainingEngine:
         return shared, self._probe.average().state
 
     def restore(self, step: int, state: dict[str, Any], rank_state: Any) -> None:
-        """Go on from a state, at a step."""
+        """Restore a state, to continue after a step."""
         self._model.load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
         self._scaler.load_state_dict(state["scaler"])
@@ -279,7 +279,7 @@ class TrainingEngine:
         ) | {"planned_steps": self._num_planned_steps}
 
     def validity(self) -> tuple[str, ...]:
-        """Return what makes this rank's times unfit for a fit: nothing is known."""
+        """Return no reason: nothing makes this rank's times unfit for a law."""
         return ()
 
     def gradient_noise_scale(self) -> float | None:
@@ -287,13 +287,13 @@ class TrainingEngine:
         return self._probe.value(self.context)
 
     def peak_memory_bytes(self) -> int | None:
-        """Return the most memory torch held on the device, None on CPU."""
+        """Return the peak memory that torch held on the device; None on CPU."""
         if self.context.device.type == "cpu":
             return None
         return torch.cuda.max_memory_allocated(self.context.device)
 
     def device_memory_bytes(self) -> int | None:
-        """Return what torch holds on the device and what is free, None on CPU.
+        """Return what torch holds on the device plus what is free; None on CPU.
 
         That is less than the device has: CUDA and NCCL take their own.
         """

@@ -46,7 +46,7 @@ class DeviceMonitor:
         self._energy_at_start_mj = self._energy_mj()
 
     def sample(self) -> None:
-        """Read the utilisation of the moment."""
+        """Read the present utilisation."""
         if self._nvml is None:
             return
         try:

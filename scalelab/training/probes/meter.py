@@ -1,4 +1,4 @@
-"""Where the time of a step goes: data wait, compute, exposed exchange, optimiser.
+"""Step clocks: they measure data wait, compute, exposed exchange and optimiser.
 
 A step is an unbroken chain of intervals; a mark ends the current interval and says
 which phase it belonged to. So the phases of a step add up to its time, and consecutive
@@ -96,14 +96,14 @@ class HostClock:
 
 
 class Event(Protocol):
-    """What :class:`DeviceClock` needs of a ``torch.cuda.Event``."""
+    """The methods of ``torch.cuda.Event`` that :class:`DeviceClock` uses."""
 
     def record(self) -> None:
-        """Note the moment at which the device gets here."""
+        """Record the time at which the device reaches this point of its queue."""
         ...
 
     def synchronize(self) -> None:
-        """Wait until the device got here."""
+        """Wait until the device has reached the recorded point."""
         ...
 
     def elapsed_time(self, end: Event, /) -> float:

@@ -1,4 +1,4 @@
-"""Takes the squared gradient norms that the gradient noise scale is made of."""
+"""Measures the squared gradient norms for the gradient noise scale."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EVERY_STEPS = 10
 
 
 class NoiseProbe:
-    """Watches every tenth step of a trial, on the device, without waiting for it.
+    """Measures every tenth step of a trial on the device, without waiting for it.
 
     The small batch is one local batch. Without accumulation its gradient is the one
     that goes into the exchange; with accumulation it is what a forward-backward pass
@@ -42,16 +42,16 @@ class NoiseProbe:
 
     @property
     def is_watching(self) -> bool:
-        """The current step is watched."""
+        """The current step is measured."""
         return self._is_watching
 
     @property
     def takes_buckets(self) -> bool:
-        """Watched steps need :meth:`observe_bucket`."""
+        """Measured steps need calls of :meth:`observe_bucket`."""
         return self._enabled and self._accumulation == 1
 
     def begin_step(self, step: int) -> None:
-        """Watch this step if it is its turn."""
+        """Begin a step; every tenth one is measured."""
         self._is_watching = self._enabled and step % EVERY_STEPS == 0
         self._pieces, self._before, self._num_gradients = [], [], 0
 
@@ -81,7 +81,7 @@ class NoiseProbe:
             self._pairs.append((small / loss_scale**2, big / loss_scale**2))
 
     def average(self) -> NoiseScaleAverage:
-        """Return the averages over what was watched; waits for the device."""
+        """Return the averages over the measured steps; waits for the device."""
         pairs, self._pairs = self._pairs, []
         for small, big in pairs:
             norms = float(small), float(big)

@@ -1,4 +1,4 @@
-"""The gradient noise scale: how large a batch still pays in fewer steps."""
+"""The gradient noise scale: the batch up to which larger batches save steps."""
 
 from __future__ import annotations
 

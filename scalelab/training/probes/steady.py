@@ -1,4 +1,4 @@
-"""How well a series of step times pins down its mean."""
+"""Confidence interval of a mean step time, by block bootstrap."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The class a user writes to have a training job measured."""
+"""The base class of workloads, from which users derive their own."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class Workload:
         return torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=0.9)
 
     def learning_rate_factor(self, fraction: float) -> float:
-        """Return what the learning rate is multiplied by; 1 throughout.
+        """Return the factor on the learning rate; 1 by default.
 
         Parameters
         ----------

@@ -59,7 +59,7 @@ class Cifar10:
 
 
 def default_directory(name: str) -> Path:
-    """Return where a data set is looked for, and put, unless told otherwise."""
+    """Return the default directory of a data set."""
     return Path("data") / name
 
 
@@ -139,7 +139,7 @@ def _read_binary(path: Path) -> Split:
 
 
 class _ArrayUnpickler(pickle.Unpickler):
-    """Reads pickled arrays and plain values, and nothing that could run code."""
+    """An unpickler of arrays and plain values that runs no code."""
 
     _ALLOWED = frozenset(
         {

@@ -1,4 +1,4 @@
-"""A machine made of numbers, and how long a training step takes on it; pure.
+"""A declared machine, and a model of its step time (pure functions).
 
 The laws are tested against it, so nothing here imports torch.
 """

@@ -1,4 +1,4 @@
-"""Training on a machine made of numbers: timed waits in place of work.
+"""Emulated training on a declared machine: ranks wait instead of computing.
 
 Every rank waits until absolute deadlines that follow from the declared machine, so a
 late wake-up does not lengthen the steps after it, and a series of steps that ended late
@@ -38,7 +38,7 @@ LARGEST_CLOCK_ERROR = 0.02
 
 
 class Emulated(Workload):
-    """A declared machine; times are made up, the pipeline around them is real.
+    """An emulated workload: step times are declared, all processes are real.
 
     Parameters
     ----------
@@ -114,12 +114,12 @@ imbalance, noise
         return self.min_samples * (1 + global_batch_size / self.critical_batch_size)
 
     def memory_bytes(self, local_batch_size: int) -> int:
-        """Return what a local batch needs of a device."""
+        """Return the memory that a local batch needs on a device."""
         return self.memory_fixed_bytes + local_batch_size * self.memory_per_sample_bytes
 
 
 class EmulationEngine:
-    """Waits for declared times.
+    """Engine of emulated trials: waits for the declared times.
 
     Parameters
     ----------
@@ -182,7 +182,7 @@ class EmulationEngine:
         return 1.0 + self._workload.machine.imbalance * position
 
     def begin(self, step: int, num_steps: int) -> None:
-        """Start all ranks at one moment, however late each hears of it.
+        """Agree on one moment at which all ranks start.
 
         The waits of the measured steps add up to the declared times: what the series
         before this one lasted too long is taken off.
@@ -228,7 +228,7 @@ class EmulationEngine:
         return math.exp(sigma * drawn - sigma**2 / 2)
 
     def drain_losses(self) -> list[float]:
-        """Return nothing: there is no loss."""
+        """Return no losses: an emulated step has none."""
         return []
 
     def evaluate(self, step: int) -> dict[str, float]:
@@ -240,11 +240,11 @@ class EmulationEngine:
         return {"val_acc": 1 - (1 - VAL_ACC_AT_TARGET) ** done}
 
     def state(self) -> tuple[dict[str, Any], Any]:
-        """Return nothing: the step says it all."""
+        """Return an empty state: an emulated trial depends on the step alone."""
         return {}, None
 
     def restore(self, step: int, state: dict[str, Any], rank_state: Any) -> None:
-        """Go on from a step; there is no state."""
+        """Continue after a step; there is no other state."""
 
     def description(self) -> dict[str, Any]:
         """Return the columns that are known without measuring."""
@@ -258,7 +258,7 @@ class EmulationEngine:
         }
 
     def validity(self) -> tuple[str, ...]:
-        """Say whether this rank's waits came out as declared."""
+        """Return a reason if this rank's waits took longer than declared."""
         error = abs(self._waited_s - self._declared_s)
         is_unsteady = error > LARGEST_CLOCK_ERROR * self._declared_s
         return ("unsteady_clock",) if is_unsteady else ()
@@ -268,7 +268,7 @@ class EmulationEngine:
         return self._workload.critical_batch_size
 
     def peak_memory_bytes(self) -> int | None:
-        """Return the declared need; None where none is declared."""
+        """Return the declared memory of the batch; None where none is declared."""
         return self._workload.memory_bytes(self._trial.local_batch_size) or None
 
     def device_memory_bytes(self) -> int | None:

@@ -1,4 +1,4 @@
-"""What a workload takes and measures, found out before any node starts.
+"""Workload introspection: parameters and metrics of a class, before nodes start.
 
 The parameters of a built-in workload are read from its source: importing it would take
 seconds. A class of the user's own is asked in a process of its own: its module imports
@@ -71,7 +71,7 @@ def check_workload(asked: Experiment, site: Site) -> None:
 
 
 def names_of_built_in(workload: BuiltInWorkload) -> WorkloadNames:
-    """Return what the constructor of a built-in workload takes, and what it measures.
+    """Return names of the parameters and metrics of a built-in workload.
 
     Every one of its parameters has a default.
     """
@@ -137,7 +137,7 @@ def _answer(name: str, code_directory: str) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Print what a workload's class takes and measures, as JSON and nothing else."""
+    """Print names of a workload's parameters and metrics as JSON, and nothing else."""
     reply = os.dup(1)  # not inherited by programs that the module starts
     os.dup2(2, 1)
     text = json.dumps(_answer(*arguments))

@@ -1,4 +1,4 @@
-"""Finds a workload by name and builds it from an experiment's parameters."""
+"""Find a workload by name and build it with an experiment's parameters."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def build_workload(
 
 
 def names_of(workload: type[Workload]) -> WorkloadNames:
-    """Return what a workload's class takes, and measures where that shows."""
+    """Return names of a workload's parameters, and of its metrics if known."""
     from scalelab.training.workloads.base import Workload
 
     declared = inspect.signature(workload).parameters.values()

@@ -122,7 +122,7 @@ class ResnetCifar(Workload):
         )
 
     def learning_rate_factor(self, fraction: float) -> float:
-        """Return what the learning rate is multiplied by."""
+        """Return the factor on the learning rate."""
         if self.schedule == "constant":
             return 1.0
         return (1 + math.cos(math.pi * fraction)) / 2

@@ -107,7 +107,7 @@ def test_cores_are_called_slots():
     assert "CPU slots (1 node x 2)" in text or "1 CPU slot (1 node x 1)" in text
     assert "core-h" in text
     assert "GPU" not in text
-    assert "Would change the answer: 4 CPU slots" in text
+    assert "would change the answer most: 4 CPU slots" in text
 
 
 def test_an_end_of_scaling_out_of_range_is_said(measured):
@@ -119,7 +119,7 @@ def test_an_end_of_scaling_out_of_range_is_said(measured):
     assert "Returns diminish at 16 GPUs or more: inter-node" in text
 
 
-def test_the_explanation_lists_parameters_formulas_and_gaps():
+def test_the_explanation_lists_parameters_and_formulas():
     frame = pd.concat(
         [sweep((1, 2, 4), global_batch=None), convergence()], ignore_index=True
     )
@@ -129,7 +129,10 @@ def test_the_explanation_lists_parameters_formulas_and_gaps():
     assert "McCandlish et al. 2018" in text
     assert "compute_per_sample" in text
     assert "critical_batch_size" in text
-    assert "Not identifiable: inter_node_latency and inter_node_transfer" in text
+    assert (
+        "Not identifiable: inter_node_latency and inter_node_transfer"
+        in answer_text(found, 200)
+    )
     assert text.isascii()
 
 

@@ -11,7 +11,7 @@ from scalelab.experiment.spec import Experiment
 from scalelab.experiment.workload_names import RANK_PARAMETERS
 from scalelab.site.choice import site_of
 from scalelab.training.rank_options import RankOptions
-from scalelab.training.workloads import introspection as enquiry
+from scalelab.training.workloads import introspection
 from scalelab.training.workloads.introspection import check_workload, names_of_built_in
 from scalelab.training.workloads.registry import find_workload, names_of
 
@@ -110,7 +110,7 @@ def test_nothing_is_asked_of_a_command_or_without_torch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     check("command: python train.py {local_batch_size}")
-    monkeypatch.setattr(enquiry, "find_spec", lambda name: None)
+    monkeypatch.setattr(introspection, "find_spec", lambda name: None)
     check("workload: nowhere:Job")
 
 
@@ -140,7 +140,7 @@ def test_a_module_that_cannot_say_is_left_to_the_trials(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, patience_s: float
 ) -> None:
     (tmp_path / "own.py").write_text(module)
-    monkeypatch.setattr(enquiry, "PATIENCE_S", patience_s)
+    monkeypatch.setattr(introspection, "PATIENCE_S", patience_s)
     text = HEAD + "workload: {name: 'own:Job', depth: 3}"
     asked = Experiment.from_text(text, directory=tmp_path)
     check_workload(asked, site_of({"device_type": "cpu"}))
