@@ -49,7 +49,7 @@ class Counted(Protocol):
 
 
 class ProgressView(Protocol):
-    """What a sweep shows while it runs."""
+    """The interface of views that show a sweep while it runs."""
 
     def __enter__(self) -> Self:
         """Start showing."""

@@ -16,7 +16,7 @@ from scalelab.inputs.problems import shown
 
 
 class Warmup(Section):
-    """How long the learning rate rises; exactly one of the three."""
+    """The length of the warm-up; exactly one of the three is set."""
 
     epochs: Positive | None = Field(
         default=None, description="Needs an epoch's length."

@@ -25,7 +25,7 @@ def _no_options(num_nodes: int, cores: int | None, in_held_job: bool) -> list[st
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchSystem:
-    """How a batch system is spoken to: its job scripts, programs and environment.
+    """The interface of a batch system: its job scripts, programs and environment.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ class BatchSystem:
     task_prefixes: tuple[str, ...] = ()
 
     def is_of_job(self, variable: str) -> bool:
-        """Tell whether an environment variable says of what job a process is part."""
+        """Tell whether an environment variable identifies the job of a process."""
         is_prefixed = variable.startswith(self.job_prefixes)
         return is_prefixed and variable not in self.kept_variables
 

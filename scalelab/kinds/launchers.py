@@ -64,7 +64,7 @@ class LaunchedProcess:
 
     @property
     def placeholders(self) -> Mapping[str, object]:
-        """What a command may be told of this process, by placeholder."""
+        """Values of the placeholders that describe this process, by name."""
         return {
             "rank": self.rank,
             "local_rank": self.local_rank,
@@ -117,7 +117,7 @@ def per_node(device_ids: Devices, node_rank: int) -> tuple[Devices, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launcher:
-    """How the processes of a command are started.
+    """The way in which a launcher starts the processes of a command.
 
     Parameters
     ----------

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 class Row(Protocol):
-    """One of a kind: a small frozen object that rooms ask, and its name in files."""
+    """A row of a registry: a small frozen object, and its name in files."""
 
     @property
     def name(self) -> str:
-        """What experiments, sites and records call it."""
+        """Name of the row in experiments, sites and records."""
         ...
 
 
@@ -94,7 +94,7 @@ class Registry(Generic[R]):
 
     @property
     def outside(self) -> Mapping[str, str]:
-        """What installed distributions offer: by name, where it is and its version."""
+        """Rows of installed distributions: path and version by name."""
         return {
             entry.name: f"{entry.value} {entry.dist.version if entry.dist else ''}"
             for offers in self._outside.values()

@@ -1,4 +1,4 @@
-"""Resources: what a job takes of the world, and what a user may therefore limit."""
+"""Resources: time, device-hours and whatever else a job takes and a user may limit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ USD_PER_HOUR = "usd_per_hour"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Usage:
-    """What one run of the job occupies on each allocation, for how long.
+    """The devices and nodes that the job occupies on each allocation, and its time.
 
     Parameters
     ----------

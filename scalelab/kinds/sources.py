@@ -9,7 +9,7 @@ from scalelab.kinds.registry import Registry
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """What proposes the trials of a sweep.
+    """A source of trials, which proposes the trials of a sweep.
 
     Parameters
     ----------

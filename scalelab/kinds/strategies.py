@@ -43,7 +43,7 @@ def any_sizes(sizes: TrialSizes) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Strategy:
-    """How a model and its batch are spread over the ranks.
+    """The way in which a model and its batch are spread over the ranks.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Where the processes of an attempt meet: address, ports, interface, store."""
+"""Rendezvous of an attempt's processes: address, ports, interface, store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _served: list[object] = []
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Meeting:
-    """Where the processes of a command find each other.
+    """The address and ports where the processes of a command find each other.
 
     Parameters
     ----------

@@ -48,7 +48,7 @@ _ECHO = re.compile(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankFailure:
-    """How one rank failed.
+    """The failure of one rank.
 
     Parameters
     ----------

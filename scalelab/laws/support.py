@@ -15,7 +15,7 @@ _MIN_SIZES = 2  # of one tier: latency and transfer are two unknowns
 
 
 class Support(StrEnum):
-    """Whether a prediction is measured, interpolated, extrapolated or unsupported."""
+    """The basis of a prediction: measured, interpolated, extrapolated, unsupported."""
 
     MEASURED = "measured"
     INTERPOLATED = "interpolated"

@@ -1,4 +1,4 @@
-"""What trials measure, a setup and a batch on an allocation; where convergence runs."""
+"""Configurations of trials: a setup and a batch on an allocation."""
 
 from __future__ import annotations
 

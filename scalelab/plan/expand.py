@@ -30,8 +30,8 @@ from scalelab.plan.configurations import (
 )
 from scalelab.plan.setups import (
     Setup,
+    group_allocations,
     num_combinations,
-    places,
     setups,
 )
 
@@ -169,7 +169,7 @@ def largest_tried_batch(experiment: Experiment, site: Site) -> int:
 
 
 def _smallest_data_parallel_size(experiment: Experiment, site: Site) -> int:
-    found = places(experiment, site).of_group
+    found = group_allocations(experiment, site).of_group
     sizes = []
     for setup in setups(experiment, site):
         for place in found[setup.node_group]:
@@ -199,7 +199,7 @@ def _configurations(
     """Return every feasible configuration; every listed value occurs in one."""
     _refuse_above_limit(num_combinations(experiment))
     assumed = largest_tried_batch(experiment, site)
-    where = places(experiment, site)
+    where = group_allocations(experiment, site)
     left_out += where.left_out
     found: list[Configuration] = []
     problems: dict[tuple[str, str | int | None], SpecError] = {}

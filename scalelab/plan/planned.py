@@ -16,7 +16,7 @@ from scalelab.inputs.numerals import counted
 from scalelab.plan.auto_batch import LargestFit
 from scalelab.plan.configurations import Configuration, batch_at, fewest_devices
 from scalelab.plan.expand import Plan, largest_tried_batch, plan, throughput_trial
-from scalelab.plan.setups import Setup, places, setups
+from scalelab.plan.setups import Setup, group_allocations, setups
 from scalelab.plan.source import Observation, TrialSource
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class PlannedTrials(TrialSource):
 
     @property
     def local_batch_sizes(self) -> dict[Setup, int]:
-        """What ``auto`` has come to so far, by setup."""
+        """The local batch sizes that ``auto`` has found so far, by setup."""
         return {
             setup: search.largest
             for setup, search in self._searches.items()
@@ -121,7 +121,7 @@ class PlannedTrials(TrialSource):
         if not isinstance(auto, AutoBatch):
             return {}
         at_most = largest_tried_batch(self._experiment, self._site)
-        where = places(self._experiment, self._site).of_group
+        where = group_allocations(self._experiment, self._site).of_group
         self._probed_on = {
             setup: fewest_devices(setup, where[setup.node_group])
             for setup in setups(self._experiment, self._site)

@@ -44,7 +44,7 @@ class Setup:
 
     @property
     def strategy(self) -> Strategy:
-        """How the model and its batch are spread over ranks."""
+        """The strategy of the setup."""
         return strategy_of(self.parallelism)
 
     def data_parallel_size(self, allocation: Allocation) -> int:
@@ -154,7 +154,7 @@ class GroupAllocations:
     left_out: tuple[str, ...]
 
 
-def places(experiment: Experiment, site: Site) -> GroupAllocations:
+def group_allocations(experiment: Experiment, site: Site) -> GroupAllocations:
     """Return the allocations that trials get in each node group.
 
     Raises

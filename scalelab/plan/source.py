@@ -1,4 +1,4 @@
-"""Where trials come from: the contract between a plan or a search and the driver."""
+"""Trial sources: the interface between a plan or a search and the driver."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Observation = Mapping[str, Any]
 
 
 class Decision(StrEnum):
-    """What a source decides about a trial that runs."""
+    """The decision of a source about a running trial."""
 
     KEEP = "keep"
     END = "end"
@@ -38,7 +38,7 @@ class TrialSource(ABC):
 
     @property
     def name(self) -> str:
-        """What messages call the source."""
+        """Name of the source in messages."""
         return type(self).__name__
 
     @abstractmethod

@@ -30,7 +30,7 @@ class TrackedSource(TrialSource):
     Parameters
     ----------
     name
-        What the experiment calls the source.
+        Name of the source in the experiment.
     source
         Proposes the trials.
     durations
@@ -48,7 +48,7 @@ class TrackedSource(TrialSource):
 
     @property
     def name(self) -> str:
-        """What the experiment calls the source."""
+        """Name of the source in the experiment."""
         return self._name
 
     def ask(self) -> Trial | None:

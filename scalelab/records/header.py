@@ -16,7 +16,7 @@ from scalelab.records.provenance import provenance
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunHeader:
-    """What ``run.json`` holds.
+    """The content of ``run.json``.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class RunHeader:
 
     @property
     def fingerprint(self) -> Mapping[str, Any]:
-        """What trials' numbers depend on besides their configuration; the latest."""
+        """The latest fingerprint: what numbers depend on besides the configuration."""
         fingerprint: Mapping[str, Any] = self.versions[-1]["meaning"]
         return fingerprint
 

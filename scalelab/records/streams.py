@@ -69,7 +69,7 @@ def _rows(path: Path, content: bytes) -> list[dict[str, Any]]:
 
 
 class FollowedStream:
-    """Reads what a stream has gained since the last look.
+    """Reads the lines that a stream has gained since the last call.
 
     Parameters
     ----------

@@ -149,7 +149,7 @@ class Figures:
 
     @property
     def step_phases(self) -> go.Figure:
-        """Where the time of a step goes, by device count."""
+        """Phases of a step by device count."""
         return self._drawn("step_phases")
 
     def _drawn(self, name: str) -> go.Figure:

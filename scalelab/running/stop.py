@@ -46,7 +46,7 @@ def stop(run: Path, *, at_once: bool = False) -> str:
     holder = read_holder(lease)
     if holder is None:
         return _cancel_waiting(store.directory) or (
-            f"No driver runs{run}; there is nothing to stop."
+            f"No driver runs {run}; there is nothing to stop."
         )
     request = request_stop(store.directory, at_once=at_once)
     patience_s = HEARD_WITHIN_S if holder.is_here else HEARD_FROM_AFAR_WITHIN_S

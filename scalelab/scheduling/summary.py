@@ -31,7 +31,7 @@ class Unfinished:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SweepSummary:
-    """What a sweep did, and exactly what is missing.
+    """The counts of a sweep: trials that ended, failed or are missing.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What the end of a Dask task, or of its node, means for the attempt it was part of."""
+"""Conversion of the end of a Dask task, or of its node, to an attempt's result."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class RunRecords:
         return self._store.state
 
     @cached_property
-    def homes(self) -> Mapping[str | None, RunSite]:
+    def sites(self) -> Mapping[str | None, RunSite]:
         """The site of the sweep by node group; empty if imported, or not known here."""
         from scalelab.recommend.question.run_site import RunSite
 

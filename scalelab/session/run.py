@@ -122,7 +122,7 @@ class Run(RunRecords):
 
         kept = KeptAnswers(self.directory / "cache" / "answers.json", self.state)
         states = [RunRecords.open(each).state for each in question.learn_from]
-        words = repr((question, self.experiment_text, self.homes, states))
+        words = repr((question, self.experiment_text, self.sites, states))
         if (found := kept.find(words)) is not None:
             return found
         answer = self._answered(question)
@@ -136,7 +136,7 @@ class Run(RunRecords):
 
         frame = self.observations_for(question.limits.target)
         rows = self.fit_rows if frame is self.observations else frame
-        return answer(question, rows, self.homes, self._history(question.learn_from))
+        return answer(question, rows, self.sites, self._history(question.learn_from))
 
     def _history(self, learn_from: Sequence[str | Path]) -> History | None:
         from scalelab.recommend.question.history import History

@@ -154,7 +154,7 @@ class Site(NodeSettings):
 
 
 class LocalSite(Site):
-    """The machine that the sweep is started on, whole or divided into "nodes"."""
+    """The machine that the sweep is started on, as one node or divided into several."""
 
     cluster: ClassVar[str] = "scalelab.cluster.local:local_nodes"
     is_this_machine: ClassVar[bool] = True

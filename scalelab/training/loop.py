@@ -30,7 +30,7 @@ CHECKPOINT_INTERVAL_S = 30.0
 
 
 class Ending(StrEnum):
-    """Why the steps of a trial ended."""
+    """The reason why the steps of a trial ended."""
 
     DONE = "done"
     TARGET = "target"

@@ -16,7 +16,7 @@ from scalelab.training.probes.steady import mean_interval
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankReadings:
-    """What one rank measured.
+    """The measurements of one rank.
 
     Parameters
     ----------

@@ -456,7 +456,7 @@ def test_a_target_no_run_reached_is_not_called_measured(both_families):
         recommend(unreached(both_families), Job(target="val_acc >= 0.9"))
 
 
-def test_a_target_no_run_reached_is_doubted_aloud(both_families):
+def test_a_target_that_no_run_reached_is_said_in_a_note(both_families):
     job = Job(target="val_acc >= 0.9", samples=10_000_000)
     answer = recommend(unreached(both_families), job)
     assert (

@@ -32,7 +32,7 @@ def both(**columns: object) -> pd.DataFrame:
     return pd.concat([old, new], ignore_index=True)
 
 
-def homes(old: float | None, new: float | None) -> dict[str | None, RunSite]:
+def sites(old: float | None, new: float | None) -> dict[str | None, RunSite]:
     """Return the groups of a site with the prices of their GPUs."""
     groups = {"a100": old, "h100": new}
     site = site_of(
@@ -87,7 +87,7 @@ def frame() -> pd.DataFrame:
 def test_the_cheaper_group_is_recommended_or_the_faster_one(
     frame: pd.DataFrame, prices: tuple[float, float], best: str, why: str
 ) -> None:
-    found = answer(question(), frame, homes(*prices))
+    found = answer(question(), frame, sites(*prices))
     assert found.node_group == best
     (other,) = {"a100", "h100"} - {best}
     assert list(found.elsewhere) == [other]
@@ -98,7 +98,7 @@ def test_the_cheaper_group_is_recommended_or_the_faster_one(
 
 
 def test_each_group_is_answered_from_its_own_rows(frame: pd.DataFrame) -> None:
-    found = answer(question(), frame, homes(1.0, 2.0))
+    found = answer(question(), frame, sites(1.0, 2.0))
     alone = recommend(frame[frame["node_group"] == "a100"], JOB)
     there = found.elsewhere["a100"]
     # what the workload costs by the batch on the other group is known beside them
@@ -112,11 +112,11 @@ def test_each_group_is_answered_from_its_own_rows(frame: pd.DataFrame) -> None:
 def test_a_budget_takes_the_fastest_group_that_keeps_it(frame: pd.DataFrame) -> None:
     least = min(
         row.cost_usd.value
-        for row in answer(question(), frame, homes(1.0, 20.0)).rows
+        for row in answer(question(), frame, sites(1.0, 20.0)).rows
         if row.cost_usd
     )
     limits = Constraints(limits={"money": least * 1.5})
-    found = answer(question(limits=limits), frame, homes(1.0, 20.0))
+    found = answer(question(limits=limits), frame, sites(1.0, 20.0))
     assert found.node_group == "a100"
     assert found.meets_constraints
     assert not found.elsewhere["h100"].probability
@@ -124,7 +124,7 @@ def test_a_budget_takes_the_fastest_group_that_keeps_it(frame: pd.DataFrame) -> 
 
 def test_where_nothing_holds_the_least_over_is_the_closest(frame: pd.DataFrame) -> None:
     found = answer(
-        question(limits=Constraints(limits={"time": 1.0})), frame, homes(1, 2)
+        question(limits=Constraints(limits={"time": 1.0})), frame, sites(1, 2)
     )
     assert not found.meets_constraints
     assert found.node_group == "h100"
@@ -135,7 +135,7 @@ def test_where_nothing_holds_the_least_over_is_the_closest(frame: pd.DataFrame) 
 
 def test_a_group_may_be_chosen(frame: pd.DataFrame) -> None:
     asked = question(select={"node_group": "a100"})
-    found = answer(asked, frame, homes(1.0, 2.0))
+    found = answer(asked, frame, sites(1.0, 2.0))
     assert found.node_group == "a100"
     assert found.elsewhere == {}
     with pytest.raises(SpecError, match="No observation has node_group=v100"):
@@ -151,7 +151,7 @@ def test_without_groups_it_is_the_plain_answer() -> None:
 def test_a_group_that_cannot_be_answered_is_said(frame: pd.DataFrame) -> None:
     broken = frame.copy()
     broken.loc[broken["node_group"] == "a100", "outcome"] = "failed"
-    found = answer(question(), broken, homes(1.0, 2.0))
+    found = answer(question(), broken, sites(1.0, 2.0))
     assert found.node_group == "h100"
     assert found.notes[-1].startswith("Node group a100 is not compared: ")
 
@@ -160,7 +160,7 @@ def test_samples_learnt_on_one_group_hold_on_the_other() -> None:
     lessons = convergence().assign(node_group="a100")
     frame = pd.concat([both(lr_rule="sqrt"), lessons], ignore_index=True)
     target = Target.parse("val_acc >= 0.9")
-    found = answer(question(limits=Constraints(target=target)), frame, homes(1, 2))
+    found = answer(question(limits=Constraints(target=target)), frame, sites(1, 2))
     rows = {found.node_group: found.chosen, **found.elsewhere}
     assert set(rows) == {"a100", "h100"}
     a100, h100 = (rows[name].samples.value for name in ("a100", "h100"))
@@ -168,7 +168,7 @@ def test_samples_learnt_on_one_group_hold_on_the_other() -> None:
 
 
 def test_the_text_names_both_groups(frame: pd.DataFrame) -> None:
-    found = answer(question(), frame, homes(1.0, 2.0))
+    found = answer(question(), frame, sites(1.0, 2.0))
     text = answer_text(found, 100)
     assert " H100 (" in text.splitlines()[0]
     assert " h100 node" in text.splitlines()[0]
@@ -180,7 +180,7 @@ def test_the_text_names_both_groups(frame: pd.DataFrame) -> None:
 
 
 def test_the_groups_of_cpus_are_told_apart_by_name_alone() -> None:
-    found = answer(question(), both(device_name="A100"), homes(None, None))
+    found = answer(question(), both(device_name="A100"), sites(None, None))
     assert found.node_group == "h100"
     assert found.device_name == "A100"
 

@@ -73,7 +73,7 @@ class JobRefused:
 
 @dataclass(frozen=True, slots=True)
 class QueueSeen:
-    """What the batch system shows of the jobs it took.
+    """The jobs as the batch system shows them.
 
     Parameters
     ----------

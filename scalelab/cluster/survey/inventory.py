@@ -156,5 +156,5 @@ class Inventory:
 
     @property
     def noun(self) -> str:
-        """What the batch system calls a queue."""
+        """The batch system's word for a queue."""
         return BATCH_SYSTEMS[self.scheduler].queue_noun

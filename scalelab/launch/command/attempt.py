@@ -30,7 +30,7 @@ from scalelab.records.attempt import AttemptSpec
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommandAttempt:
-    """What one node runs of an attempt whose program is a command.
+    """One node's part of an attempt whose program is a command.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ class CommandAttempt:
 
     @property
     def output_directory(self) -> Path:
-        """What ``{trial_dir}`` stands for: a directory of this attempt alone."""
+        """Value of ``{trial_dir}``: a directory of this attempt alone."""
         return output_directory(self.spec)
 
     @property

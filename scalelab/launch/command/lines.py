@@ -18,7 +18,7 @@ _OWN = ("step", "samples", "t")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """What a command reported in one line.
+    """The report of a command in one line.
 
     Parameters
     ----------

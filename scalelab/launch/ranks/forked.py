@@ -1,4 +1,4 @@
-"""What a process does between its fork from the rank server and its end."""
+"""The life of a forked process, from its fork by the rank server to its end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OOM_SCORE = "500"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FreshInterpreter:
-    """How to start a rank in a new interpreter, where it cannot be a fork.
+    """A command that starts a rank in a new interpreter, where it cannot be a fork.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ from scalelab.laws.step_time.points import Points, spread_out
 from scalelab.laws.step_time.shape_prior import ShapePrior
 
 _FREEDOM = 4.0  # degrees of freedom of Student's t: an outlier counts for little
-_LEAST_DOUBT, _MOST_DOUBT = 0.8, 1e4  # factors on the variance of a single point
+_LEAST_FACTOR, _MOST_FACTOR = 0.8, 1e4  # factors on the variance of a single point
 _LOG_RANGE = (np.log(0.001), np.log(1.0))
 _NUM_STEPS = 8
 # One curve in ten is rough: its rows were measured on machines or under loads that
@@ -36,7 +36,7 @@ class DiscrepancyProcess:
         The measured points.
     log_amplitudes : ndarray, shape (4,)
         Log standard deviations of :data:`scalelab.laws.step_time.discrepancy.PARTS`.
-    doubt : ndarray, shape (n_points,)
+    factors : ndarray, shape (n_points,)
         Factor on the variance of each single point; large for an outlier.
     parts : ndarray, shape (4, n_points, n_points)
         Correlations among the points.
@@ -46,7 +46,7 @@ class DiscrepancyProcess:
 
     points: Points
     log_amplitudes: np.ndarray
-    doubt: np.ndarray
+    factors: np.ndarray
     parts: np.ndarray
     inverse: np.ndarray
 
@@ -55,18 +55,18 @@ class DiscrepancyProcess:
         cls,
         points: Points,
         log_amplitudes: np.ndarray,
-        doubt: np.ndarray | None = None,
+        factors: np.ndarray | None = None,
         parts: np.ndarray | None = None,
     ) -> DiscrepancyProcess:
         """Build the process; correlations (``parts``) are computed if not given."""
-        doubt = np.ones(len(points)) if doubt is None else doubt
+        factors = np.ones(len(points)) if factors is None else factors
         parts = correlations(points.at, points.at) if parts is None else parts
-        covariance = _covariance(points, log_amplitudes, doubt, parts)
+        covariance = _covariance(points, log_amplitudes, factors, parts)
         factor = cho_factor(covariance, lower=True)
         return cls(
             points=points,
             log_amplitudes=log_amplitudes,
-            doubt=doubt,
+            factors=factors,
             parts=parts,
             inverse=cho_solve(factor, np.eye(len(points))),
         )
@@ -91,12 +91,12 @@ class DiscrepancyProcess:
     def reweighted(self, residuals: np.ndarray) -> DiscrepancyProcess:
         """Return the process with larger variances of points far from all others."""
         single = self.variances[-1] + noise(self.points)
-        shares = single * self.doubt * self.solve(residuals)
-        doubt = (_FREEDOM + shares**2 / single) / (_FREEDOM + 1)
+        shares = single * self.factors * self.solve(residuals)
+        factors = (_FREEDOM + shares**2 / single) / (_FREEDOM + 1)
         return DiscrepancyProcess.of(
             self.points,
             self.log_amplitudes,
-            np.clip(doubt, _LEAST_DOUBT, _MOST_DOUBT),
+            np.clip(factors, _LEAST_FACTOR, _MOST_FACTOR),
             self.parts,
         )
 
@@ -124,17 +124,17 @@ class DiscrepancyProcess:
         """
         chosen = spread_out(len(self.points), _MOST_POINTS)
         points = self.points.take(chosen)
-        doubt, errors = self.doubt[chosen], errors[chosen]
+        factors, errors = self.factors[chosen], errors[chosen]
         parts = self.parts[:, chosen][:, :, chosen]
         explained = slopes[chosen] @ prior.covariance @ slopes[chosen].T
         center, spread = prior.amplitude_mean, prior.amplitude_spread
         sizes = parts.copy()
-        sizes[-1] = np.diag(doubt)
+        sizes[-1] = np.diag(factors)
 
         def negative_log_marginal_likelihood(
             logs: np.ndarray, center: np.ndarray, spread: np.ndarray
         ) -> tuple[float, np.ndarray]:
-            total = explained + _covariance(points, logs, doubt, parts)
+            total = explained + _covariance(points, logs, factors, parts)
             factor = cho_factor(total, lower=True)
             inverse = cho_solve(factor, np.eye(len(errors)))
             weights = inverse @ errors
@@ -155,7 +155,7 @@ class DiscrepancyProcess:
                 (np.append(center[:-1], _ROUGH), np.append(spread[:-1], _ROUGH_SPREAD)),
             )
             found = min(smooth, rough, key=lambda x: x.fun - (x is rough) * _ROUGH_LOG)
-        return DiscrepancyProcess.of(self.points, found.x, self.doubt, self.parts)
+        return DiscrepancyProcess.of(self.points, found.x, self.factors, self.parts)
 
 
 def noise(points: Points) -> np.ndarray:
@@ -180,9 +180,9 @@ def _settled(
 
 
 def _covariance(
-    points: Points, logs: np.ndarray, doubt: np.ndarray, parts: np.ndarray
+    points: Points, logs: np.ndarray, factors: np.ndarray, parts: np.ndarray
 ) -> np.ndarray:
     variances = np.exp(2 * logs)
     total = np.tensordot(variances[:-1], parts[:-1], 1)
-    single = (variances[-1] + noise(points)) * doubt + _JITTER
+    single = (variances[-1] + noise(points)) * factors + _JITTER
     return np.asarray(total + np.diag(single))

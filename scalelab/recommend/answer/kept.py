@@ -37,7 +37,7 @@ _SUFFIXES = (".py", ".json")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
-    """What is asked of a run; its ``repr`` tells it from every other question."""
+    """A question to a run, identified by its ``repr``."""
 
     job: Job | None
     limits: Constraints
@@ -104,7 +104,7 @@ def _key(question: str) -> str:
 
 
 def _code() -> str:
-    """Return what changes whenever code, priors or resources of an answer do."""
+    """Return a hash of the code, the priors and the resources of answers."""
     package = Path(__file__).parents[2]
     sources = sorted(path for room in _CODE for path in (package / room).rglob("*"))
     stats = [

@@ -22,7 +22,7 @@ from scalelab.kinds.resources import (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchPlan:
-    """How the samples of one optimiser step are spread over ranks and passes.
+    """The division of one global batch among ranks and forward passes.
 
     ``global_batch_size = local_batch_size * data_parallel_size *
     gradient_accumulation_steps``.
@@ -36,7 +36,7 @@ class BatchPlan:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutlookRow:
-    """What one allocation would do for the job.
+    """The predicted time, cost and efficiency of one allocation.
 
     Parameters
     ----------
@@ -103,12 +103,12 @@ class OutlookRow:
 
     @property
     def cost_usd(self) -> Interval | None:
-        """What the devices, or the nodes they are on, are charged; None: no price."""
+        """The cost of the whole job in usd; None where no price is known."""
         return self.amounts[MONEY.name]
 
     @property
     def spent(self) -> dict[Resource, Interval]:
-        """What the job uses up, where it is known."""
+        """Amounts of the resources that the job uses, where known."""
         known = {RESOURCES[n]: a for n, a in self.amounts.items() if a is not None}
         return {row: amount for row, amount in known.items() if row.is_spent}
 
@@ -130,7 +130,7 @@ class OutlookRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Knee:
-    """Where the next doubling returns less than ``marginal_return``.
+    """The knee: where the next doubling returns less than ``marginal_return``.
 
     Parameters
     ----------
@@ -295,7 +295,7 @@ class Recommendation:
 
 
 def _plain(value: Any) -> Any:
-    """Replace what JSON has no word for: infinite ends, NumPy scalars, tuples."""
+    """Replace values that JSON lacks: infinite ends, NumPy scalars, tuples."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

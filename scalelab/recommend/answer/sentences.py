@@ -39,7 +39,7 @@ _BUSY = "the computer was too busy to keep the declared times"
 
 
 class Part(Enum):
-    """What a sentence of the answer is about, in the order of the answer."""
+    """Subjects of the sentences of an answer, in the order of the answer."""
 
     USE = auto()
     SETTINGS = auto()
@@ -221,9 +221,9 @@ def _next_trial(result: Recommendation) -> str:
     hours, word = trial.gpu_hours, result.device_hour_word
     cost = "" if hours is None else f", {device_time(hours, word)}"
     return (
-        f"The trial that would change the answer most: {_count(result, trial.world_size)} "
-        f"({trial.allocation}), {_batch(trial.batch)}, "
-        f"{counted(trial.steps, 'step')}{cost}: {trial.why}."
+        "The trial that would change the answer most: "
+        f"{_count(result, trial.world_size)} ({trial.allocation}), "
+        f"{_batch(trial.batch)}, {counted(trial.steps, 'step')}{cost}: {trial.why}."
     )
 
 

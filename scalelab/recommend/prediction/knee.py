@@ -1,4 +1,4 @@
-"""The knee: the device count beyond which further devices stop paying, and why."""
+"""The knee: the device count beyond which more devices do not pay, and the cause."""
 
 from __future__ import annotations
 

@@ -33,7 +33,9 @@ UNDECIDED = 0.2
 DISTURBED = 0.1
 """The share by which a disturbed canary takes longer than usual."""
 _TAIL = 0.1  # probability on either side of an interval of 80%
-_DOUBT = 0.025  # ... of 95%: one steady sweep in twenty is reported to drift by chance
+_SIGNIFICANCE = (
+    0.025  # ... of 95%: one steady sweep in twenty is reported to drift by chance
+)
 _MAX_NODES_NAMED = 3
 _SINGULAR = 1e-9
 
@@ -212,7 +214,7 @@ class _Repeats:
         """Return the change from first to last moment, and if it is significant."""
         contrast = np.eye(len(self._effects))[0]
         change = self._interval(contrast, _TAIL)
-        return change, _is_significant(self._interval(contrast, _DOUBT))
+        return change, _is_significant(self._interval(contrast, _SIGNIFICANCE))
 
     def slow_nodes(self) -> tuple[SlowNode, ...]:
         """Return the nodes significantly slower than the mean of the others."""
@@ -222,7 +224,7 @@ class _Repeats:
             contrast = np.full(1 + num_hosts, -1 / max(1, num_hosts - 1))
             contrast[0], contrast[1 + position] = 0.0, 1.0
             excess = self._interval(contrast, _TAIL)
-            surely = self._interval(contrast, _DOUBT / num_hosts)
+            surely = self._interval(contrast, _SIGNIFICANCE / num_hosts)
             if excess and excess.value > 0 and _is_significant(surely):
                 found.append(SlowNode(host=host, excess=excess))
         return tuple(sorted(found, key=lambda node: -node.excess.value))

@@ -1,4 +1,4 @@
-"""What the devices of an allocation cost per hour, and who says so."""
+"""Prices: the cost of an allocation per hour, and the origin of the price."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Price:
-    """What is charged per hour.
+    """The price of a device or a node per hour.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class Price:
 
     @classmethod
     def of(cls, site: Site | None, per_device_hour: float | None = None) -> Self | None:
-        """Return the price to use; None where nobody says one.
+        """Return the price to use; None where none is given.
 
         Parameters
         ----------
@@ -87,7 +87,7 @@ class Price:
         return np.asarray(world_size * self.usd)
 
     def in_words(self, device_hour_word: str) -> str:
-        """Say what is charged, by whom.
+        """Return the price and its origin in words.
 
         >>> Price(usd=2.5, said_by="by the profile of site a").in_words("GPU-h")
         'Price: 2.5 usd per GPU-h, by the profile of site a.'

@@ -1,4 +1,4 @@
-"""The observations that an answer is about, and the words for a device there."""
+"""The subject of an answer: its observations, and the words for their devices."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ class Lease:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Holder:
-    """Who holds a lease.
+    """The holder of a lease.
 
     Parameters
     ----------

@@ -87,7 +87,7 @@ _REQUIRED = (
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """How a table's columns are understood.
+    """The matching of a table's columns with those of the observations.
 
     Parameters
     ----------

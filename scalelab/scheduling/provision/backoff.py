@@ -36,7 +36,7 @@ class SubmissionBackoff:
 
     @property
     def verdict(self) -> str | None:
-        """Why no further job should be submitted; None: one may be."""
+        """The reason why no further job should be submitted; None: one may be."""
         return self._final
 
     def allow(self, now_s: float) -> bool:

@@ -38,11 +38,11 @@ class Batch(Protocol):
         ...
 
     def log_tail(self, name: str) -> str:
-        """Return the last lines that a job has said."""
+        """Return the last lines of a job's log."""
         ...
 
     def write_list(self, jobs: Iterable[JobLine], waiting: Iterable[str]) -> None:
-        """Write down how the jobs stand."""
+        """Record the state of all jobs."""
         ...
 
 
@@ -90,7 +90,7 @@ class BatchJob:
         return None if self.started_s is None else self.started_s - self.requested_s
 
     def see(self, view: JobView, now_s: float) -> None:
-        """Record what the batch system shows of the job."""
+        """Record the state that the batch system shows of the job."""
         self.view, self.num_missing = view, 0
         if view.remaining_s is not None:
             self.end_s = now_s + view.remaining_s
@@ -119,7 +119,7 @@ class BatchJob:
             self.started_s = now_s
 
     def line(self) -> JobLine:
-        """Return what is said of it."""
+        """Return the job's line in the list of jobs."""
         state = "up" if self.is_up else "pending" if self.is_pending else "running"
         view = self.view
         return JobLine(

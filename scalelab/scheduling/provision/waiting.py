@@ -1,4 +1,4 @@
-"""Why trials wait, for those who ask for the status of a run or follow it."""
+"""The reasons why trials wait, for status and progress of a run."""
 
 from __future__ import annotations
 

@@ -96,12 +96,12 @@ def test_the_discrepancy_never_makes_an_extrapolation_worse_than_the_shapes():
     assert np.mean(with_it) <= np.mean(without) * 1.02
 
 
-def test_an_odd_point_is_doubted_and_the_others_are_not(rows):
+def test_the_variance_of_an_outlier_is_larger_than_of_others(rows):
     odd = rows.groupby(["world_size", "local_batch_size"], as_index=False).first()
     odd.loc[7, "step_time_s"] *= 3
     process = Ensemble.fit(Points.of(step_time_rows(odd).frame), PRIORS).process
-    assert process.doubt[7] > 5
-    assert np.delete(process.doubt, 7).max() < 2
+    assert process.factors[7] > 5
+    assert np.delete(process.factors, 7).max() < 2
 
 
 def test_amplitudes_follow_what_is_left_over(points, rng):

@@ -42,7 +42,8 @@ def test_the_rest_follows_in_order(answered: Recommendation) -> None:
         "Why: the fastest allocation at which a device added still brings half.",
         "Accuracy at batch 512 was not measured; 90 epochs are assumed.",
         "The trial that would change the answer most: 32 GPUs (8x4), global batch "
-        "512 = 16 x 32, 60 steps, 1.1 GPU-h: it would settle whether 32 GPUs still pay.",
+        "512 = 16 x 32, 60 steps, 1.1 GPU-h: it would settle whether 32 GPUs still "
+        "pay.",
         "2 of 33 trials ignored: other jobs ran on the node.",
         "Sweep cost 6.3 GPU-h.",
     ]
