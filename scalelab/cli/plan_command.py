@@ -89,8 +89,8 @@ def _notes(asked: Sweep) -> Iterator[str]:
         )
     if asked.plan.assumes_local_batch:
         yield (
-            "local_batch_size: auto is found first, on one device; the table assumes "
-            "the largest size that is tried."
+            "local_batch_size: auto is determined first, on one device; the table "
+            "assumes the largest size that is tried."
         )
 
 
@@ -116,7 +116,7 @@ def _cost(asked: Sweep) -> Iterator[str]:
         yield f"In {asked.directory}: {done} done{to_run}."
     if left and asked.gpu_hours is not None:
         hours = device_time(asked.gpu_hours, asked.device_hour_word)
-        yield f"Device time to come: about {hours}, by the trials that ended."
+        yield f"Device time to come: about {hours}, estimated from ended trials."
     elif left is None:
         yield "Device time to come: not known; the source of trials does not say."
     elif left:

@@ -127,8 +127,8 @@ def run(
 
     if site is not None and not sbatch:
         raise SpecError(
-            "--site says whose job script to print. Add --sbatch; another price is "
-            "given by --price."
+            "--site names the site whose job script is printed. Add --sbatch; give "
+            "another price with --price."
         )
     job = {
         "epochs": epochs,

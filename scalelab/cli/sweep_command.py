@@ -325,7 +325,7 @@ def _confirm(question: str) -> None:
     from scalelab.errors import SpecError
 
     if not sys.stdin.isatty():
-        raise SpecError(f"{question} There is nobody to ask here: pass --yes.")
+        raise SpecError(f"{question} There is no terminal to ask on: pass --yes.")
     if not typer.confirm(question, err=True):
         typer.echo("Nothing was run.", err=True)
         raise typer.Exit(INTERRUPTED)

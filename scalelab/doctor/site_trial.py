@@ -225,7 +225,7 @@ def _require_answer(
     how = f" ({view.reason})" if view is not None else ""
     if words:
         raise ClusterError(
-            f"job {record.job_id} ended{how} and wrote nothing down. Its log: {words}"
+            f"job {record.job_id} ended{how} and wrote no findings. Its log: {words}"
         )
     raise ClusterError(
         f"job {record.job_id} ended{how}, and nothing it wrote is seen here, not even "

@@ -264,7 +264,7 @@ def test_nobody_to_ask_names_the_option(
         monkeypatch.setattr("sys.stdin", nobody)
         ended = scalelab("sweep", "experiment.yaml")
     ended.assert_refused()
-    assert "There is nobody to ask here: pass --yes." in ended.err
+    assert "There is no terminal to ask on: pass --yes." in ended.err
     assert on_disk(project) == before
 
 

@@ -50,7 +50,7 @@ def test_what_is_done_and_what_the_rest_takes(scalelab, here: Path) -> None:
     # 46 trials of 1 and of 2 devices and 3 canaries of 1, each about 10 s
     assert lines[-3:-1] == [
         f"In {here}/runs/small: 8 trials done, 49 to run.",
-        "Device time to come: about 0.20 emulated GPU-h, by the trials that ended.",
+        "Device time to come: about 0.20 emulated GPU-h, estimated from ended trials.",
     ]
 
 
@@ -135,7 +135,7 @@ def test_combinations_left_out_say_why(scalelab, here: Path) -> None:
 
 def test_an_unknown_batch_is_said(scalelab, here: Path) -> None:
     out = scalelab("plan", write(EMULATED.replace("[4, 8]", "auto"))).out
-    assert "local_batch_size: auto is found first" in out
+    assert "local_batch_size: auto is determined first" in out
 
 
 def test_neither_torch_nor_dask_is_loaded(command, here: Path) -> None:

@@ -304,7 +304,7 @@ class TestJob:
         self.break_script = lambda script: "echo module: no such thing >&2; exit 1"
         text = broken(self.tried(tmp_path))["job"]
         assert (
-            text == "job 5 ended and wrote nothing down. Its log: module: no such thing"
+            text == "job 5 ended and wrote no findings. Its log: module: no such thing"
         )
 
     def test_a_folder_that_is_not_shared(self, tmp_path: Path) -> None:

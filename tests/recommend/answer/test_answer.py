@@ -62,7 +62,7 @@ def test_a_job_of_seconds_is_not_told_in_hours():
     short = Job(epochs=1, samples_per_epoch=2000)
     text = answer_text(recommend(sweep((2, 4)), short), 120)
     assert "GPU-s" in text
-    assert "GPU-h" not in text.split("Would change")[0]
+    assert "GPU-h" not in text.split("The trial that would change")[0]
 
 
 def test_a_step_up_that_is_no_doubling_says_where_it_leads():
