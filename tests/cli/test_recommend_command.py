@@ -104,7 +104,7 @@ def test_a_job_script_for_one_node(scalelab, swept: Path) -> None:
     [
         ("small", ("--sbatch",), "scheduler=local, which has no job script"),
         ("swept", ("--site", "nowhere", "--sbatch"), "no site is called 'nowhere'"),
-        ("swept", ("--site", "nowhere"), "whose job script to print. Add --sbatch"),
+        ("swept", ("--site", "nowhere"), "whose job script is printed. Add --sbatch"),
         ("swept", ("--max-cost", "3usd"), "price"),
         ("swept", ("--price", "-2usd"), "'-2usd' is not a price"),
         ("swept", ("--max-time", "4"), "'4' is not a duration"),
