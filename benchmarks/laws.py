@@ -29,7 +29,7 @@ from scaling_tasks import Case, cases
 from score_adapter import observations
 
 from scalelab.laws.rows import configurations, step_time_rows
-from scalelab.laws.step_time.ensemble import Part
+from scalelab.laws.step_time.ensemble import Component
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.step_time.physics import Configurations
 from scalelab.laws.step_time.prior import StepTimePrior
@@ -111,10 +111,12 @@ def alone(law: StepTimeLaw, query: pd.DataFrame, shape: Shape) -> pd.DataFrame:
     ((key, curve),) = law.curves.items()
     fit = curve.ensemble.fits[shape]
     within, across = (
-        tuple(Part(shape=shape, node=node, weight=node.share) for node in nodes)
+        tuple(Component(shape=shape, node=node, weight=node.share) for node in nodes)
         for nodes in (fit.nodes, fit.nodes_across)
     )
-    ensemble = replace(curve.ensemble, parts_within=within, parts_across=across)
+    ensemble = replace(
+        curve.ensemble, components_within=within, components_across=across
+    )
     narrowed = replace(law, curves={key: replace(curve, ensemble=ensemble)})
     return narrowed.predict(query, guess=True)
 

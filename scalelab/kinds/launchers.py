@@ -75,8 +75,8 @@ class LaunchedProcess:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BatchJob:
-    """The recommended job, as a launcher starts it in the script of a batch job.
+class RecommendedJob:
+    """A recommended job, as a launcher starts it in the script of a batch job.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ class Launcher:
     name: str
     processes: Callable[[Devices, int], tuple[Devices, ...]]
     environment: Callable[[LaunchedProcess], Mapping[str, str]]
-    job_lines: Callable[[BatchJob], list[str]]
+    job_lines: Callable[[RecommendedJob], list[str]]
     serves_store: bool = False
     ports_per_process: int = 0
     only_one_node: str | None = None
@@ -201,7 +201,7 @@ def _torchrun_environment(process: LaunchedProcess) -> Mapping[str, str]:
     }
 
 
-def _torchrun_job(job: BatchJob) -> list[str]:
+def _torchrun_job(job: RecommendedJob) -> list[str]:
     program = _under_torchrun(job.command)
     ranks = f"--nproc-per-node={job.devices_per_node}"
     if job.num_nodes == 1:
@@ -252,7 +252,7 @@ def _single_environment(process: LaunchedProcess) -> Mapping[str, str]:
     }
 
 
-def _single_job(job: BatchJob) -> list[str]:
+def _single_job(job: RecommendedJob) -> list[str]:
     only = {"rank": 0, "local_rank": 0, "node_rank": 0}
     meet = {"master_addr": "127.0.0.1", "master_port": _JOB_PORT}
     return [fill_placeholders(job.command, {**only, **meet})]

@@ -24,7 +24,7 @@ from scalelab.launch.protocol import (
     LaunchRequest,
 )
 from scalelab.launch.ranks.requests import rank_requests
-from scalelab.launch.ranks.server_process import ServerKeeper
+from scalelab.launch.ranks.server_process import RankServers
 from scalelab.launch.rendezvous import (
     LOOPBACK,
     Meeting,
@@ -90,7 +90,7 @@ class NodeAgent:
         self._directory = make_scratch()
         if entry is not None:
             preload = (*preload, entry.partition(":")[0])
-        self._servers = ServerKeeper(
+        self._servers = RankServers(
             preload, search_path, self._directory, has_ranks=entry is not None
         )
         self._lock = threading.Lock()

@@ -10,7 +10,7 @@ from contextlib import suppress
 from scalelab.errors import LaunchError
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import LaunchRequest, ProcessRequest, StoreTask, receive
-from scalelab.launch.ranks.server_process import ServerKeeper
+from scalelab.launch.ranks.server_process import RankServers
 from scalelab.launch.rendezvous import network_environment
 
 _STORE_PATIENCE_S = 30.0
@@ -27,7 +27,7 @@ class RendezvousStores:
         Name of the node.
     """
 
-    def __init__(self, servers: ServerKeeper, node: str) -> None:
+    def __init__(self, servers: RankServers, node: str) -> None:
         self._servers = servers
         self._node = node
         self._lock = threading.Lock()

@@ -11,7 +11,12 @@ import pytest
 from scalelab.errors import SpecError
 from scalelab.experiment.spec import Experiment
 from scalelab.inputs.placeholders import PLACEHOLDERS
-from scalelab.kinds.launchers import LAUNCHERS, BatchJob, LaunchedProcess, Launcher
+from scalelab.kinds.launchers import (
+    LAUNCHERS,
+    LaunchedProcess,
+    Launcher,
+    RecommendedJob,
+)
 
 NODES = (("0", "1", "2"), ("5",))
 every_launcher = pytest.mark.parametrize(
@@ -37,7 +42,7 @@ def process(rank: int = 3, **changes: Any) -> LaunchedProcess:
     return LaunchedProcess(**(fields | changes))
 
 
-def job(command: str, num_nodes: int = 1, **changes: Any) -> BatchJob:
+def job(command: str, num_nodes: int = 1, **changes: Any) -> RecommendedJob:
     fields: dict[str, Any] = {
         "command": command,
         "num_nodes": num_nodes,
@@ -45,7 +50,7 @@ def job(command: str, num_nodes: int = 1, **changes: Any) -> BatchJob:
         "on_each_node": "srun",
         "first_host": "$(first)",
     }
-    return BatchJob(**(fields | changes))
+    return RecommendedJob(**(fields | changes))
 
 
 @every_launcher

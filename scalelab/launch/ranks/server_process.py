@@ -77,7 +77,7 @@ def server_environment(
 class ServerProcess:
     """A rank server in a process of its own.
 
-    The server dies with the *thread* that makes this object; see :class:`ServerKeeper`.
+    The server dies with the *thread* that makes this object; see :class:`RankServers`.
 
     Parameters
     ----------
@@ -209,8 +209,8 @@ class ServerProcess:
         os.close(self.descriptor)
 
 
-class ServerKeeper:
-    """Keeps one rank server running whose modules are up to date.
+class RankServers:
+    """The rank servers of a node, of which the latest has modules that are up to date.
 
     All servers are started by one thread, which lives as long as this object: the
     kernel kills a server when the thread that started it ends. A server whose preloaded

@@ -28,15 +28,15 @@ from scalelab.laws.step_time.shapes import Shape, log_time
 
 _MOST_POINTS = 144
 """Points of a curve that are fitted; the time of a prediction grows with them."""
-_LEAST_WEIGHT = 0.001  # of a part; rarer parts change no prediction
+_LEAST_WEIGHT = 0.001  # of a component; rarer components change no prediction
 # most configurations predicted at once, and most configurations times points: the
 # arrays then fit into the cache of the processor
 _BLOCK, _BLOCK_CELLS = 4000, 144_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
-    """One normal part of the predictive mixture."""
+class Component:
+    """One normal component of the predictive mixture."""
 
     shape: Shape
     node: LinearisedNode
@@ -53,8 +53,8 @@ class Ensemble:
         The discrepancy, conditioned on the points.
     fits
         The fit of each shape.
-    parts_within, parts_across
-        The parts of the predictive mixture, for configurations on one node and on
+    components_within, components_across
+        The components of the predictive mixture, for configurations on one node and on
         several; their weights add up to 1.
     unseen
         Positions of the points that were not fitted, because there are too many.
@@ -62,8 +62,8 @@ class Ensemble:
 
     process: DiscrepancyProcess
     fits: Mapping[Shape, ShapeFit]
-    parts_within: tuple[Part, ...]
-    parts_across: tuple[Part, ...]
+    components_within: tuple[Component, ...]
+    components_across: tuple[Component, ...]
     unseen: np.ndarray
 
     @classmethod
@@ -84,36 +84,38 @@ class Ensemble:
         return cls(
             process=process,
             fits=fits,
-            parts_within=_parts(fits, len(points), across=False),
-            parts_across=_parts(fits, len(points), across=True),
+            components_within=_components(fits, len(points), across=False),
+            components_across=_components(fits, len(points), across=True),
             unseen=unseen,
         )
 
     def mixture(self, at: Configurations) -> Mixture:
         """Return the predictive distribution of log expected times, shape (n,)."""
-        parts = self._parts_at(at)
+        components = self._components_at(at)
         every = np.arange(len(at.samples))
         size = min(_BLOCK, _BLOCK_CELLS // len(self.process.points))
         blocks = np.array_split(every, -(-len(every) // size) or 1)
-        found = [self._moments(at.take(block), parts) for block in blocks]
+        found = [self._moments(at.take(block), components) for block in blocks]
         means, variances = np.concatenate(found, axis=2)
-        weights = np.array([[part.weight] for part in parts])
+        weights = np.array([[component.weight] for component in components])
         return Mixture(weights=weights, means=means, variances=variances)
 
-    def _parts_at(self, at: Configurations) -> tuple[Part, ...]:
+    def _components_at(self, at: Configurations) -> tuple[Component, ...]:
         across = bool((at.num_nodes > 1).any())
-        return self.parts_across if across else self.parts_within
+        return self.components_across if across else self.components_within
 
-    def _moments(self, at: Configurations, parts: tuple[Part, ...]) -> np.ndarray:
-        """Return mean and variance by part, shape (2, n_parts, n)."""
+    def _moments(
+        self, at: Configurations, components: tuple[Component, ...]
+    ) -> np.ndarray:
+        """Return mean and variance by component, shape (2, n_components, n)."""
         cross = self.process.cross(at)
         carried = self.process.solve(cross.T)
         known = (cross * carried.T).sum(axis=1)
         left = np.maximum(float(self.process.variances.sum()) - known, 0.0)
         means, variances = [], []
-        for part in parts:
-            mean, slopes = self._linear(part, at, cross, carried)
-            spread = np.einsum("ij,ij->i", slopes @ part.node.covariance, slopes)
+        for component in components:
+            mean, slopes = self._linear(component, at, cross, carried)
+            spread = np.einsum("ij,ij->i", slopes @ component.node.covariance, slopes)
             means.append(mean)
             variances.append(spread + left)
         return np.array([means, variances])
@@ -133,44 +135,50 @@ class Ensemble:
         left = _root(self.process.own(at) - cross @ carried)
         count = normals.shape[1] - left.shape[0]
         draws = normals[:, count:] @ left.T
-        parts = self._parts_at(at)
-        shares = _shares([part.weight for part in parts], len(normals))
-        for part, share in zip(parts, shares, strict=True):
-            mean, slopes = self._linear(part, at, cross, carried)
-            moved = normals[share, :count] @ _root(part.node.covariance).T
+        components = self._components_at(at)
+        shares = _shares([component.weight for component in components], len(normals))
+        for component, share in zip(components, shares, strict=True):
+            mean, slopes = self._linear(component, at, cross, carried)
+            moved = normals[share, :count] @ _root(component.node.covariance).T
             draws[share] += mean + moved @ slopes.T
         return np.asarray(draws)
 
     def _linear(
-        self, part: Part, at: Configurations, cross: np.ndarray, carried: np.ndarray
+        self,
+        component: Component,
+        at: Configurations,
+        cross: np.ndarray,
+        carried: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return mean and slopes of the log time of a part with its discrepancy."""
-        mean, slopes = log_time(part.node.parameters, at, part.shape)
-        slopes = slopes - carried.T @ part.node.slopes
-        return mean + cross @ part.node.weights, slopes
+        """Return mean and slopes of a component, its discrepancy included."""
+        mean, slopes = log_time(component.node.parameters, at, component.shape)
+        slopes = slopes - carried.T @ component.node.slopes
+        return mean + cross @ component.node.weights, slopes
 
 
 def _shares(weights: list[float], num_draws: int) -> list[slice]:
-    """Return the slice of draws that belongs to each part, by its weight."""
+    """Return the slice of draws that belongs to each component, by its weight."""
     ends = np.cumsum([0.0, *weights]) / sum(weights) * num_draws
     bounds = np.round(ends).astype(int).tolist()
     return [slice(*pair) for pair in itertools.pairwise(bounds)]
 
 
-def _parts(
+def _components(
     fits: Mapping[Shape, ShapeFit], num_points: int, *, across: bool
-) -> tuple[Part, ...]:
+) -> tuple[Component, ...]:
     logs = np.array([fit.log_evidence for fit in fits.values()])
     weights = np.exp((logs - logs.max()) / np.sqrt(num_points))
     weights /= weights.sum()
     found = [
-        Part(shape=fit.shape, node=node, weight=float(weight) * node.share)
+        Component(shape=fit.shape, node=node, weight=float(weight) * node.share)
         for fit, weight in zip(fits.values(), weights, strict=True)
         for node in (fit.nodes_across if across else fit.nodes)
     ]
-    kept = [part for part in found if part.weight > _LEAST_WEIGHT]
-    total = sum(part.weight for part in kept)
-    return tuple(replace(part, weight=part.weight / total) for part in kept)
+    kept = [component for component in found if component.weight > _LEAST_WEIGHT]
+    total = sum(component.weight for component in kept)
+    return tuple(
+        replace(component, weight=component.weight / total) for component in kept
+    )
 
 
 def _root(covariance: np.ndarray) -> np.ndarray:

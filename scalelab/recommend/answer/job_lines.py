@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from scalelab.errors import SpecError
 from scalelab.experiment.batch_sizes import samples_on_node
 from scalelab.inputs.placeholders import fill_placeholders
-from scalelab.kinds.launchers import LAUNCHERS, BatchJob
+from scalelab.kinds.launchers import LAUNCHERS, RecommendedJob
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.site.profile import Site
 
@@ -44,7 +44,7 @@ def job_lines(experiment: Experiment, site: Site, answer: Recommendation) -> lis
     system = site.batch_system
     if system and not system.passes_environment:
         system = None  # a launcher would not be found on the other nodes
-    job = BatchJob(
+    job = RecommendedJob(
         command=fill_placeholders(experiment.command, _values(experiment, answer)),
         num_nodes=row.num_nodes,
         devices_per_node=row.world_size // row.num_nodes,

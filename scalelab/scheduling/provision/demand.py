@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from scalelab.scheduling.provision.backoff import SubmissionBackoff
-from scalelab.scheduling.provision.jobs import BatchJob
+from scalelab.scheduling.provision.jobs import ProvisionedJob
 
 if TYPE_CHECKING:
     from scalelab.scheduling.pool import Pool
@@ -55,8 +55,11 @@ class GroupDemand:
         return min(self.max_nodes, max(at_least, useful))
 
     def spare(
-        self, jobs: Sequence[BatchJob], idle: Sequence[BatchJob], wanted: int
-    ) -> list[BatchJob]:
+        self,
+        jobs: Sequence[ProvisionedJob],
+        idle: Sequence[ProvisionedJob],
+        wanted: int,
+    ) -> list[ProvisionedJob]:
         """Return those of the idle jobs that are not needed, those that wait first.
 
         Parameters

@@ -47,8 +47,11 @@ class Batch(Protocol):
 
 
 @dataclass(slots=True)
-class BatchJob:
-    """A batch job that has not ended; times are on the monotonic clock."""
+class ProvisionedJob:
+    """A batch job that the provisioner asked for and that has not ended.
+
+    Times are on the monotonic clock.
+    """
 
     name: str
     num_nodes: int

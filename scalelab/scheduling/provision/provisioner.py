@@ -28,7 +28,7 @@ from scalelab.scheduling.events import OnEvent, Waiting
 from scalelab.scheduling.gangs import PartEnded
 from scalelab.scheduling.provision.backoff import SubmissionBackoff
 from scalelab.scheduling.provision.demand import GroupDemand
-from scalelab.scheduling.provision.jobs import Batch, BatchJob
+from scalelab.scheduling.provision.jobs import Batch, ProvisionedJob
 from scalelab.scheduling.provision.node_losses import HOLD_S, DelayedNodeLosses
 from scalelab.scheduling.provision.null_provisioner import NullProvisioner
 from scalelab.scheduling.provision.waiting import QueueNews, why_waiting
@@ -102,7 +102,7 @@ class Provision:
         self._pool = pool
         self._leave = leave
         self._on_event = on_event
-        self._jobs: dict[str, BatchJob] = {}
+        self._jobs: dict[str, ProvisionedJob] = {}
         self._demands = {
             group: GroupDemand(site, pool.max_nodes[group])
             for group, site in batch.site.groups.items()
@@ -230,7 +230,7 @@ class Provision:
         if not any(job.leaving_since_s for job in self._jobs.values()):
             self._losses.release(self._look_started_s)
 
-    def _ended(self, job: BatchJob, words: str) -> None:
+    def _ended(self, job: ProvisionedJob, words: str) -> None:
         """Forget a job that ended although its nodes are needed."""
         del self._jobs[job.name]
         said = f"job {job.job_id} ({job.name}) ended: {words}"
@@ -243,7 +243,7 @@ class Provision:
             self._leave(address)
         self._on_event(Waiting(reason=f"{said}."))
 
-    def _drop(self, job: BatchJob) -> None:
+    def _drop(self, job: ProvisionedJob) -> None:
         del self._jobs[job.name]
         for node in job.nodes:
             self._pool.give_back(node.address)
@@ -267,7 +267,7 @@ class Provision:
             job.meet(found, now_s)
             self._limit(job, now_s)
 
-    def _limit(self, job: BatchJob, now_s: float) -> None:
+    def _limit(self, job: ProvisionedJob, now_s: float) -> None:
         walltime_s, end_s = self._demands[job.group].site.walltime, job.end_s
         if end_s is None and walltime_s and job.is_pending:
             # Seen to wait when it was last looked for, it has begun since.
@@ -278,10 +278,10 @@ class Provision:
             for node in job.nodes:
                 self._pool.placer.limit(node.name, end_s, longest_s)
 
-    def _jobs_of(self, group: str | None) -> list[BatchJob]:
+    def _jobs_of(self, group: str | None) -> list[ProvisionedJob]:
         return [job for job in self._jobs.values() if job.group == group]
 
-    def _backoff_of(self, job: BatchJob) -> SubmissionBackoff:
+    def _backoff_of(self, job: ProvisionedJob) -> SubmissionBackoff:
         return self._demands[job.group].backoff
 
     def _give_back(self, group: str | None, wanted: int) -> None:
@@ -309,7 +309,7 @@ class Provision:
             group = min(lacking, key=lambda each: len(self._jobs_of(each)))
             size = wanted[group] if self._site.provision == "one_job" else 1
             name = self._batch.request(size, group)
-            self._jobs[name] = BatchJob(name, size, now_s, group)
+            self._jobs[name] = ProvisionedJob(name, size, now_s, group)
             self._last_submission_s = now_s
             self._hurry()
 

@@ -23,14 +23,14 @@ from scalelab.launch.protocol import (
     receive,
 )
 from scalelab.launch.ranks.server import must_not_fork, preload, watched_files
-from scalelab.launch.ranks.server_process import ServerKeeper
+from scalelab.launch.ranks.server_process import RankServers
 
 
 @pytest.fixture(scope="module")
-def keeper(tmp_path_factory):
-    keeper = ServerKeeper((), (), tmp_path_factory.mktemp("server"))
-    yield keeper
-    keeper.close()
+def servers(tmp_path_factory):
+    servers = RankServers((), (), tmp_path_factory.mktemp("server"))
+    yield servers
+    servers.close()
 
 
 def status_of(pid: int) -> dict[str, str]:
@@ -60,8 +60,8 @@ def command(*argv: str, **given: object) -> ProcessRequest:
     return ProcessRequest(rank=0, task=CommandTask(argv=argv), **given)
 
 
-def test_server_has_its_own_session_and_one_thread(keeper):
-    pid = keeper.current().pid
+def test_server_has_its_own_session_and_one_thread(servers):
+    pid = servers.current().pid
     assert os.getsid(pid) == pid
     assert status_of(pid)["Threads"] == "1"
 
@@ -70,9 +70,9 @@ def maps_of(pid: int) -> str:
     return Path(f"/proc/{pid}/maps").read_text()
 
 
-def test_server_imports_torch_for_ranks_only(keeper, tmp_path):
-    assert "libtorch" in maps_of(keeper.current().pid)
-    of_commands = ServerKeeper((), (), tmp_path, has_ranks=False)
+def test_server_imports_torch_for_ranks_only(servers, tmp_path):
+    assert "libtorch" in maps_of(servers.current().pid)
+    of_commands = RankServers((), (), tmp_path, has_ranks=False)
     try:
         assert "libtorch" not in maps_of(of_commands.current().pid)
     finally:
@@ -81,11 +81,11 @@ def test_server_imports_torch_for_ranks_only(keeper, tmp_path):
 
 @pytest.mark.slow
 def test_server_stays_with_one_thread_when_sklearn_is_preloaded(tmp_path):
-    keeper = ServerKeeper(("sklearn.datasets", "torch._dynamo"), (), tmp_path)
+    servers = RankServers(("sklearn.datasets", "torch._dynamo"), (), tmp_path)
     try:
-        assert status_of(keeper.current().pid)["Threads"] == "1"
+        assert status_of(servers.current().pid)["Threads"] == "1"
     finally:
-        keeper.close()
+        servers.close()
 
 
 def test_agent_imports_no_torch():
@@ -93,19 +93,19 @@ def test_agent_imports_no_torch():
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-def test_server_is_used_again(keeper):
-    assert keeper.current() is keeper.current()
+def test_server_is_used_again(servers):
+    assert servers.current() is servers.current()
 
 
-def test_server_survives_the_sigterm_of_a_batch_system(keeper):
-    server = keeper.current()
+def test_server_survives_the_sigterm_of_a_batch_system(servers):
+    server = servers.current()
     os.kill(server.pid, signal.SIGTERM)
     channel = launch(server, command("true"))
     assert hear(channel, "exited")["status"] == 0
     channel.close()
 
 
-def test_command_runs_in_its_directory_with_its_environment_and_log(keeper, tmp_path):
+def test_command_runs_in_its_directory_with_its_environment_and_log(servers, tmp_path):
     log = tmp_path / "log"
     request = command(
         "sh",
@@ -115,30 +115,30 @@ def test_command_runs_in_its_directory_with_its_environment_and_log(keeper, tmp_
         directory=str(tmp_path),
         log=str(log),
     )
-    channel = launch(keeper.current(), request)
+    channel = launch(servers.current(), request)
     assert hear(channel, "exited")["status"] == 5
     assert log.read_text() == f"hello from {tmp_path}\n"
     channel.close()
 
 
-def test_command_that_does_not_exist_is_a_failure(keeper):
-    channel = launch(keeper.current(), command("no-such-program"))
+def test_command_that_does_not_exist_is_a_failure(servers):
+    channel = launch(servers.current(), command("no-such-program"))
     failure = hear(channel, "failed")["failure"]
     assert failure["summary"].startswith("raised FileNotFoundError")
     assert hear(channel, "exited")["status"] == 1
     channel.close()
 
 
-def test_closed_channel_ends_the_attempt(keeper):
-    channel = launch(keeper.current(), command("sleep", "600"))
+def test_closed_channel_ends_the_attempt(servers):
+    channel = launch(servers.current(), command("sleep", "600"))
     pid = hear(channel, "started")["pid"]
     assert is_running(pid)
     channel.close()
     wait_until(lambda: not is_running(pid), "the command has ended")
 
 
-def test_request_that_cannot_be_served_is_refused_and_the_server_goes_on(keeper):
-    server = keeper.current()
+def test_request_that_cannot_be_served_is_refused_and_the_server_goes_on(servers):
+    server = servers.current()
     channel = launch(server, ProcessRequest(rank=0, task=CommandTask(argv=("true",))))
     hear(channel, "exited")
     channel.close()

@@ -10,7 +10,7 @@ from scalelab.errors import LaunchError
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import LaunchRequest
 from scalelab.launch.ranks import server_process
-from scalelab.launch.ranks.server_process import ServerKeeper, server_environment
+from scalelab.launch.ranks.server_process import RankServers, server_environment
 
 
 def test_environment_keeps_the_users_and_drops_the_launchers():
@@ -37,29 +37,29 @@ def test_environment_keeps_the_users_and_drops_the_launchers():
 
 def test_server_that_cannot_start_is_an_error(tmp_path):
     (tmp_path / "torch.py").write_text("raise ImportError('a broken torch')")
-    keeper = ServerKeeper((), (str(tmp_path),), tmp_path)
+    servers = RankServers((), (str(tmp_path),), tmp_path)
     with pytest.raises(
         LaunchError,
         match=r"The rank server did not start \(it ended\): .*ImportError: a broken "
         rf"torch\. Run {sys.executable} -c 'import torch.distributed' on that node\.",
     ):
-        keeper.current()
-    keeper.close()
+        servers.current()
+    servers.close()
 
 
 def test_server_that_is_not_ready_in_time_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(server_process, "_READY_PATIENCE_S", 0.01)
     monkeypatch.setattr(server_process, "_EXIT_PATIENCE_S", 0.01)
-    keeper = ServerKeeper((), (), tmp_path)
+    servers = RankServers((), (), tmp_path)
     with pytest.raises(LaunchError, match=r"timed out.*its log is empty"):
-        keeper.current()
-    keeper.close()
+        servers.current()
+    servers.close()
 
 
 @pytest.mark.slow
 def test_request_to_a_dead_server_is_an_error(tmp_path):
-    keeper = ServerKeeper((), (), tmp_path)
-    server = keeper.current()
+    servers = RankServers((), (), tmp_path)
+    server = servers.current()
     os.kill(server.pid, signal.SIGKILL)
     assert "ended with status -9" in server.explain_death()
     board = ProgressBoard(1)
@@ -68,4 +68,4 @@ def test_request_to_a_dead_server_is_an_error(tmp_path):
     ):
         server.launch(LaunchRequest(processes=()), board)
     board.close()
-    keeper.close()
+    servers.close()

@@ -38,8 +38,8 @@ def ensemble(points):
 
 
 def test_weights_add_up_and_every_shape_is_fitted(ensemble):
-    for parts in (ensemble.parts_within, ensemble.parts_across):
-        assert sum(part.weight for part in parts) == pytest.approx(1.0)
+    for components in (ensemble.components_within, ensemble.components_across):
+        assert sum(component.weight for component in components) == pytest.approx(1.0)
     assert set(ensemble.fits) == set(Shape)
 
 
@@ -88,8 +88,9 @@ def test_the_discrepancy_never_makes_an_extrapolation_worse_than_the_shapes():
         truth = np.log(asked["step_time_s"].to_numpy() / seen.time_unit_s)
         ensemble = Ensemble.fit(seen, PRIORS)
         shapes = sum(
-            part.weight * log_time(part.node.parameters, where, part.shape)[0]
-            for part in ensemble.parts_across
+            component.weight
+            * log_time(component.node.parameters, where, component.shape)[0]
+            for component in ensemble.components_across
         )
         with_it.append(np.abs(ensemble.mixture(where).mean - truth).mean())
         without.append(np.abs(shapes - truth).mean())
@@ -124,7 +125,7 @@ def test_parameters_of_a_shape_are_recovered(rng):
     grid = [at(sizes, b) for b in (0.3, 1.0, 3.0) for sizes in [[1, 2, 4, 8, 16, 32]]]
     where = Configurations(
         **{
-            name: np.concatenate([getattr(part, name) for part in grid])
+            name: np.concatenate([getattr(component, name) for component in grid])
             for name in ("world_size", "num_nodes", "samples", "accumulation")
         }
     )

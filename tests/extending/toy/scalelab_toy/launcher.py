@@ -2,7 +2,12 @@
 
 from collections.abc import Mapping
 
-from scalelab.kinds.launchers import BatchJob, LaunchedProcess, Launcher, per_device
+from scalelab.kinds.launchers import (
+    LaunchedProcess,
+    Launcher,
+    RecommendedJob,
+    per_device,
+)
 
 
 def environment(process: LaunchedProcess) -> Mapping[str, str]:
@@ -14,7 +19,7 @@ def environment(process: LaunchedProcess) -> Mapping[str, str]:
     }
 
 
-def job_lines(job: BatchJob) -> list[str]:
+def job_lines(job: RecommendedJob) -> list[str]:
     """Return the line that starts the recommended job."""
     return [f"toyrun -n {job.num_nodes * job.devices_per_node} {job.command}"]
 
