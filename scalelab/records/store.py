@@ -1,18 +1,4 @@
-"""The store of a run: one directory per run, one per attempt.
-
-::
-
-    NAME/run.json                       name, schema version, fingerprint, provenance
-    NAME/experiments/0001.yaml, ...     the experiment as written, and its extensions
-    NAME/ledger.jsonl                   which attempts began and ended; an index
-    NAME/driver.lease                   who runs it now
-    NAME/code/<hash>/                   snapshots of the user's code
-    NAME/trials/<trial_id>/001/         one attempt: see AttemptFiles
-    NAME/imported.jsonl                 rows of a foreign table, instead of trials
-    NAME/cache/                         may be deleted at any time
-
-Nothing in it is unpickled or executed by reading it.
-"""
+"""The store of a run: its records, for the one driver that writes them."""
 
 from __future__ import annotations
 
@@ -20,14 +6,13 @@ import shutil
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from scalelab.errors import StoreError
 from scalelab.inputs.outcome import Outcome
 from scalelab.plan.source import Observation
-from scalelab.records import cache
 from scalelab.records.attempt import AttemptFiles, AttemptResult, AttemptSpec
 from scalelab.records.attempt_io import (
     encode_json,
@@ -37,38 +22,23 @@ from scalelab.records.attempt_io import (
     write_result,
     write_spec,
 )
-from scalelab.records.control.lease import LEASE, Lease, holder_of
-from scalelab.records.header import RunHeader, read_header
-from scalelab.records.ledger import AttemptKey, Ledger
-from scalelab.records.observations import check_row, finished_rows, frame, row
-from scalelab.records.recovery import (
-    attempt_directory,
-    ended_rows,
-    last_number,
-    marked,
-    measured_meanwhile,
-    recover,
-)
-from scalelab.records.streams import Streams, read_lines
-
-if TYPE_CHECKING:
-    import pandas as pd
+from scalelab.records.control.lease import LEASE, Lease
+from scalelab.records.header import RunHeader
+from scalelab.records.observations import row
+from scalelab.records.recovery import last_number, measured_meanwhile, recover
+from scalelab.records.run_reader import RunReader
+from scalelab.records.streams import Streams
 
 
-class RunStore:
-    """The records of one run.
+class RunStore(RunReader):
+    """The records of one run, for reading and writing.
 
-    Reading needs nothing; writing is for one thread of one driver, which holds
-    :meth:`lease` and has called :meth:`recover`. Made by :meth:`create` and
-    :meth:`open`.
+    Writing is for one thread of one driver, which holds :meth:`lease` and has called
+    :meth:`recover`. Made by :meth:`create` and :meth:`open`.
     """
 
     def __init__(self, directory: Path, header: RunHeader) -> None:
-        self.directory = directory
-        self._header = header
-        self._trials = directory / "trials"
-        self._imported_path = directory / "imported.jsonl"
-        self._ledger = Ledger(directory / "ledger.jsonl")
+        super().__init__(directory, header)
         self._lease: Lease | None = None
         self._outcomes: dict[str, dict[int, Outcome]] = {}
 
@@ -94,7 +64,7 @@ class RunStore:
         fingerprint
             What numbers depend on besides the configuration, as plain JSON values.
         site
-            Name or path of the site's profile, where not the experiment's own.
+            Name or path of the site's profile; None: the experiment names it.
         code_directory
             Where the user's code lies; its git state is recorded.
         imported
@@ -129,46 +99,6 @@ class RunStore:
                 shutil.rmtree(making, ignore_errors=True)
                 raise
         return cls(directory, header)
-
-    @classmethod
-    def open(cls, directory: Path) -> Self:
-        """Open the directory of a run.
-
-        Raises
-        ------
-        StoreError
-            If it is no run.
-        SchemaError
-            If a newer ScaleLab wrote it.
-        """
-        directory = directory.absolute()
-        return cls(directory, read_header(directory / "run.json"))
-
-    @property
-    def name(self) -> str:
-        """The run's name: that of its directory when it was created."""
-        return self._header.name
-
-    @property
-    def fingerprint(self) -> Mapping[str, Any]:
-        """What trials' numbers depend on besides their configuration; the latest."""
-        return self._header.fingerprint
-
-    @property
-    def site(self) -> str | None:
-        """Name or path of the site's profile, where not the experiment's own."""
-        return self._header.site
-
-    @property
-    def experiment_text(self) -> str:
-        """The experiment as the user wrote it, in its latest version."""
-        path = self.directory / "experiments" / self._header.experiment
-        try:
-            return path.read_text(encoding="utf-8", errors="replace")
-        except OSError as error:
-            raise StoreError(
-                f"{path} cannot be read: {error.strerror}. Restore it or run anew."
-            ) from error
 
     def extend(
         self,
@@ -224,10 +154,6 @@ class RunStore:
     def next_attempt_number(self, trial_id: str) -> int:
         """Return the number of the trial's next attempt, from 1."""
         return last_number(self._trials / trial_id) + 1
-
-    def attempt_directory(self, trial_id: str, number: int) -> Path:
-        """Return where an attempt's files are, absolute."""
-        return attempt_directory(self._trials, trial_id, number)
 
     def begin(self, spec: AttemptSpec) -> str:
         """Record that an attempt is about to start; not flushed to the disk.
@@ -295,7 +221,7 @@ class RunStore:
         attempts[observation["attempt"]] = Outcome(observation["outcome"])
 
     def outcomes(self, trial_id: str) -> Counter[Outcome]:
-        """Count a trial's attempts by outcome; earlier drivers' too after recover."""
+        """Count the outcomes of a trial's attempts, of earlier sweeps after recover."""
         return Counter(self._outcomes.get(trial_id, {}).values())
 
     def recover(self, *, retry_failed: bool = False) -> list[Observation]:
@@ -319,79 +245,6 @@ class RunStore:
         for observation in rows:
             self._count(observation)
         return self.finished(rows, retry_failed=retry_failed)
-
-    def finished(
-        self, rows: Sequence[Observation], *, retry_failed: bool = False
-    ) -> list[Observation]:
-        """Return those of :meth:`rows` whose trials need not run again."""
-        superseded = self._header.superseded
-        return finished_rows(rows, superseded=superseded, retry_failed=retry_failed)
-
-    @property
-    def driver(self) -> str | None:
-        """Who runs the sweep at the moment, in words; None: nobody."""
-        return holder_of(self.directory / LEASE)
-
-    def running(self) -> tuple[AttemptKey, ...]:
-        """Return the attempts (trial id, number) that began and have not ended."""
-        ledger = self._ledger.read()
-        return tuple(key for key in ledger.begun if key not in ledger.ended)
-
-    def rows(self) -> list[Observation]:
-        """Return one row per attempt that has ended, in order of their ends.
-
-        A result that no ledger line mentions yet is among them; nothing is written.
-        """
-        return self._read()[0]
-
-    def _read(self) -> tuple[list[Observation], bool]:
-        imported = [check_row(values) for values in read_lines(self._imported_path)]
-        rows, is_settled = ended_rows(self._ledger, self._trials)
-        return [*imported, *marked(rows, self._header.superseded)], is_settled
-
-    @property
-    def state(self) -> Mapping[str, Any]:
-        """A signature that changes whenever rows do, as long as no attempt runs."""
-        header = self.directory / "run.json"
-        return cache.signature((header, self._ledger.path, self._imported_path))
-
-    def observations(self) -> pd.DataFrame:
-        """Return the frame of :func:`scalelab.records.observations.frame`.
-
-        Raises
-        ------
-        SchemaError
-            If a newer ScaleLab wrote the records.
-        """
-        path, state = self.directory / "cache" / "observations.parquet", self.state
-        if (cached := cache.read_observations(path, state)) is not None:
-            return cached
-        rows, is_settled = self._read()
-        observations = frame(rows)
-        if is_settled:
-            with suppress(StoreError):  # a reader may lack the right, or the room
-                cache.write_observations(path, observations, state)
-        return observations
-
-    def stream(self, trial_id: str, number: int) -> pd.DataFrame:
-        """Return what rank 0 of an attempt reported, in the order it did.
-
-        Returns
-        -------
-        DataFrame
-            One row per report and one column per reported name; ``step`` and
-            ``samples`` whole numbers, other numbers ``float64``, NaN where missing.
-
-        Raises
-        ------
-        StoreError
-            If a line other than the last, half-written one is unreadable.
-        """
-        return Streams(self.directory).one((trial_id, number))
-
-    def streams(self) -> pd.DataFrame:
-        """Return the streams of all attempts, with ``trial_id`` and ``attempt``."""
-        return Streams(self.directory).all()
 
     def compact(self) -> None:
         """Gather the streams of all attempts in one Parquet file, for fast reading."""

@@ -14,7 +14,7 @@ from scalelab.inputs.outcome import Outcome
 from scalelab.plan.source import Observation
 from scalelab.plan.tracked import source_of
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY, JobList
-from scalelab.records.store import RunStore
+from scalelab.records.run_reader import RunReader
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,26 +59,26 @@ class RunStatus:
     has_canaries: bool = False
 
 
-def status_of(store: RunStore, experiment: Experiment | None) -> RunStatus:
+def status_of(reader: RunReader, experiment: Experiment | None) -> RunStatus:
     """Return the status of a run.
 
     Parameters
     ----------
-    store
+    reader
         Its records.
     experiment
         What was asked; None for an imported table.
     """
-    rows = store.rows()
-    finished = store.finished(rows)
+    rows = reader.rows()
+    finished = reader.finished(rows)
     ended = {(row["trial_id"], row["attempt"]) for row in rows}
-    job_list = JobList.read(store.directory / CLUSTER_DIRECTORY)
+    job_list = JobList.read(reader.directory / CLUSTER_DIRECTORY)
     return RunStatus(
         outcomes=Counter(str(row["outcome"]) for row in finished),
         used_gpu_s=sum(row.get("allocated_gpu_s") or 0.0 for row in rows),
-        device_hour_word=words_of_run(store.fingerprint, rows).hour,
-        driver=store.driver,
-        running=tuple(key for key in store.running() if key not in ended),
+        device_hour_word=words_of_run(reader.fingerprint, rows).hour,
+        driver=reader.driver,
+        running=tuple(key for key in reader.running() if key not in ended),
         num_missing=_num_missing(experiment, finished) if experiment else None,
         reasons=tuple(
             f"{row['trial_id']}: {row['outcome']}. {row['reason'] or ''}".rstrip()

@@ -12,7 +12,7 @@ from scalelab.errors import ClusterError
 from scalelab.inputs.numerals import counted
 from scalelab.records.control.lease import LEASE, Holder, read_holder
 from scalelab.records.control.stop_request import request_stop
-from scalelab.records.store import RunStore
+from scalelab.records.run_reader import RunReader
 
 HEARD_WITHIN_S = 15.0
 """Seconds that a driver on this host may take to notice a stop request."""
@@ -41,18 +41,18 @@ def stop(run: Path, *, at_once: bool = False) -> str:
     ClusterError
         If the driver, or the batch system in whose queue it waits, does not answer.
     """
-    store = RunStore.open(run)
-    lease = store.directory / LEASE
+    reader = RunReader.open(run)
+    lease = reader.directory / LEASE
     holder = read_holder(lease)
     if holder is None:
-        return _cancel_waiting(store.directory) or (
+        return _cancel_waiting(reader.directory) or (
             f"No driver runs {run}; there is nothing to stop."
         )
-    request = request_stop(store.directory, at_once=at_once)
+    request = request_stop(reader.directory, at_once=at_once)
     patience_s = HEARD_WITHIN_S if holder.is_here else HEARD_FROM_AFAR_WITHIN_S
     if not _becomes(lambda: not request.exists() or _has_ended(lease), patience_s):
         return _unheard(run, lease, holder, at_once)
-    cancelled = _cancel_waiting(store.directory)
+    cancelled = _cancel_waiting(reader.directory)
     driver = f"process {holder.pid} on host {holder.host}"
     if _becomes(lambda: _has_ended(lease), ENDED_WITHIN_S if at_once else QUICK_S):
         request.unlink(missing_ok=True)
@@ -64,7 +64,7 @@ def stop(run: Path, *, at_once: bool = False) -> str:
             f"{driver} ends what runs, and has not finished within "
             f"{ENDED_WITHIN_S:g} s. {_by_force(holder)}"
         )
-    num_running = len(store.running())
+    num_running = len(reader.running())
     trials = counted(num_running, "running trial")
     work = f"finishes {trials}" if num_running else "gives its nodes back"
     return _joined(

@@ -12,7 +12,7 @@ from scalelab.experiment.spec import Experiment
 from scalelab.inputs.outcome import Outcome
 from scalelab.records.attempt import AttemptFiles, AttemptResult
 from scalelab.records.attempt_io import read_result
-from scalelab.records.store import RunStore
+from scalelab.records.run_reader import RunReader
 from scalelab.running.status import RunStatus, status_of
 
 if TYPE_CHECKING:
@@ -26,38 +26,38 @@ if TYPE_CHECKING:
 class RunRecords:
     """The measurements of one run, and what was asked of it."""
 
-    def __init__(self, store: RunStore) -> None:
-        self._store = store
+    def __init__(self, reader: RunReader) -> None:
+        self._reader = reader
 
     @classmethod
     def open(cls, directory: str | Path) -> Self:
         """Open a run; see :func:`scalelab.load`."""
-        return cls(RunStore.open(Path(directory)))
+        return cls(RunReader.open(Path(directory)))
 
     @property
     def name(self) -> str:
         """Name of the run."""
-        return self._store.name
+        return self._reader.name
 
     @property
     def directory(self) -> Path:
         """Directory of the run, absolute."""
-        return self._store.directory
+        return self._reader.directory
 
     @property
     def experiment_text(self) -> str:
         """The experiment as the user wrote it; for an imported table, its origin."""
-        return self._store.experiment_text
+        return self._reader.experiment_text
 
     @cached_property
     def experiment(self) -> Experiment | None:
         """The experiment, with the site where it ran; None for an imported table."""
-        if "imported" in self._store.fingerprint:
+        if "imported" in self._reader.fingerprint:
             return None
         asked = Experiment.from_text(
             self.experiment_text, source=f"the experiment of run {self.name}"
         )
-        site = self._store.site
+        site = self._reader.site
         return asked.model_copy(update={"site": site}) if site else asked
 
     @property
@@ -69,7 +69,7 @@ class RunRecords:
     def observations(self) -> pd.DataFrame:
         """One row per attempt; see ``scalelab.records.columns``."""
         _ = self.state  # taken first: an answer is never kept as newer than its rows
-        return self._store.observations()
+        return self._reader.observations()
 
     @cached_property
     def fit_rows(self) -> FitRows:
@@ -81,7 +81,7 @@ class RunRecords:
     @cached_property
     def state(self) -> Mapping[str, Any]:
         """Signature of the records when they were first read."""
-        return self._store.state
+        return self._reader.state
 
     @cached_property
     def sites(self) -> Mapping[str | None, RunSite]:
@@ -92,7 +92,7 @@ class RunRecords:
 
     def status(self) -> RunStatus:
         """Return what has been done and what is missing."""
-        return status_of(self._store, self.experiment)
+        return status_of(self._reader, self.experiment)
 
     def observations_for(self, target: Target | None) -> pd.DataFrame:
         """Return the observations, with a new target read from metric curves."""
@@ -100,15 +100,15 @@ class RunRecords:
 
         if target is None:
             return self.observations
-        return answering(self.observations, self._store.streams, target)
+        return answering(self.observations, self._reader.streams, target)
 
     def unhappy_results(self) -> dict[tuple[str, int], AttemptResult]:
         """Return the results of attempts that did not complete, with tracebacks."""
         results = {}
-        for row in self._store.rows():
+        for row in self._reader.rows():
             if row["outcome"] != Outcome.COMPLETED:
                 key = (row["trial_id"], row["attempt"])
-                files = AttemptFiles(self._store.attempt_directory(*key))
+                files = AttemptFiles(self._reader.attempt_directory(*key))
                 if result := read_result(files):
                     results[key] = result
         return results

@@ -126,7 +126,7 @@ class Run(RunRecords):
         if (found := kept.find(words)) is not None:
             return found
         answer = self._answered(question)
-        if not self._store.running():
+        if not self._reader.running():
             with suppress(StoreError):  # a reader may lack the right, or the room
                 kept.keep(words, answer)
         return answer
