@@ -34,7 +34,8 @@ from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
 from scalelab.plan.durations import UNKNOWN_S
 from scalelab.records.attempt import Placement
-from scalelab.scheduling.placement import Placer, Request
+from scalelab.scheduling.grouped_placer import GroupedPlacer
+from scalelab.scheduling.trial_queue import Request
 
 NUM_NODES, DEVICES = 64, 8
 DEFAULT_TRIALS = 1_000
@@ -76,7 +77,7 @@ class Change:
 
 
 POLICIES: dict[str, Callable[[], Policy]] = {
-    "ours": Placer,
+    "ours": lambda: GroupedPlacer({}),
     "fifo": fifo,
     "largest first": largest_first,
 }
@@ -333,7 +334,7 @@ def main() -> None:
             report_fixed(number, seeds, estimate)
         report_late(number, seeds)
     sweep = make_sweep(0, 10_000, roughly_known)
-    large = Simulation(Placer(), sweep, fixed(1024))
+    large = Simulation(GroupedPlacer({}), sweep, fixed(1024))
     print(
         f"10,000 trials on 1,024 nodes: placed in {large.cpu_s:.1f} s of CPU, line < "
         f"10: {'met' if large.cpu_s < 10 else 'NOT met'}; "

@@ -29,12 +29,12 @@ from scalelab.scheduling.events import (
 )
 from scalelab.scheduling.gangs import Gangs, PartEnded, RunAttempt, Verdict
 from scalelab.scheduling.inbox import Inbox, Message, Stop
-from scalelab.scheduling.placement import Request
 from scalelab.scheduling.pool import Pool
 from scalelab.scheduling.provision.provisioner import provision_of
 from scalelab.scheduling.pruning import Pruning
 from scalelab.scheduling.retries import Retries
 from scalelab.scheduling.summary import SweepSummary, SweepTally, Unfinished
+from scalelab.scheduling.trial_queue import Request
 
 if TYPE_CHECKING:
     from scalelab.records.store import RunStore

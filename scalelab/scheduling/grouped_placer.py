@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from scalelab.records.attempt import Placement
-from scalelab.scheduling.placement import WALLTIME_MARGIN_S, Placer, Request
+from scalelab.scheduling.placement import WALLTIME_MARGIN_S, Placer
+from scalelab.scheduling.trial_queue import Request
 
 if TYPE_CHECKING:
     from scalelab.cluster.nodes import Node
@@ -44,7 +45,7 @@ class GroupedPlacer:
     @property
     def num_waiting(self) -> int:
         """Trials that wait for devices."""
-        return sum(placer.num_waiting for placer in self._placers.values())
+        return sum(len(placer.queue) for placer in self._placers.values())
 
     @property
     def free_devices(self) -> dict[str, int]:
@@ -90,12 +91,14 @@ class GroupedPlacer:
 
     def enqueue(self, request: Request) -> None:
         """Add a trial to the queue of its group."""
-        self._of(request.trial.node_group).enqueue(request)
+        self._of(request.trial.node_group).queue.add(request)
 
     def waiting(self) -> list[Request]:
         """Return the trials that wait, in the source's order."""
         requests = (
-            each for placer in self._placers.values() for each in placer.waiting()
+            each
+            for placer in self._placers.values()
+            for each in placer.queue.requests()
         )
         return sorted(requests, key=lambda request: request.number)
 

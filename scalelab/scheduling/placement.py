@@ -1,78 +1,27 @@
-"""Decide which trial starts on which devices, and when. Pure: no Dask, no clock.
+"""Placement: on which devices a trial starts, and when. It uses no Dask and no clock.
 
-The order of the queue is: canaries first, which are worth nothing late; then earlier
-repeats, so that repeats are interleaved and a machine that drifts drifts for all
-configurations alike; within a repeat the largest allocation first; among equals the
-order of the source. The first trial that does not fit gets a reservation, computed from
-the estimated ends of what runs. A later trial may start before it only if it ends
-before the reservation begins, or leaves its devices alone (EASY backfill; Lifka 1995,
-"The ANL/IBM SP scheduling system").
+Trials are considered in the order of the queue. The first trial that does not fit gets
+a reservation, computed from the estimated ends of what runs. A later trial may start
+before it only if it ends before the reservation begins, or leaves its devices alone
+(EASY backfill; Lifka 1995, "The ANL/IBM SP scheduling system").
 """
 
 from __future__ import annotations
 
 import heapq
-import math
 from bisect import bisect_left, insort
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from scalelab.cluster.nodes import Node
-from scalelab.experiment.trial import Trial
 from scalelab.inputs.allocation import Allocation
 from scalelab.records.attempt import NodeShare, Placement
 from scalelab.scheduling.free_devices import FreeDevices
+from scalelab.scheduling.trial_queue import Request, TrialQueue
 
 WALLTIME_MARGIN_S = 15.0
 """Seconds by which a trial is to end before the job of its node does."""
-PATIENCE = 256
-"""Later trials that may start before a waiting trial goes first, however small."""
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A trial that waits for devices.
-
-    Parameters
-    ----------
-    number
-        Position in the source's order; names the request.
-    trial
-        What is to run.
-    duration_s
-        Estimated seconds it will hold its devices.
-    """
-
-    number: int
-    trial: Trial
-    duration_s: float
-
-    @property
-    def devices_per_node(self) -> tuple[int, ...]:
-        """Devices of each share, largest first."""
-        return self.trial.allocation.devices_per_node
-
-
-@dataclass(slots=True)
-class _Group:
-    """Requests of one turn, allocation and rough duration: a first-in-first-out line.
-
-    ``overtaken`` counts the requests that came later, when its head was waiting
-    already, and started before it. Those that came together are ordered by plan.
-    """
-
-    turn: int
-    world_size: int
-    queue: deque[Request] = field(default_factory=deque)
-    overtaken: int = 0
-
-    @property
-    def rank(self) -> tuple[bool, int, int, int]:
-        """Sort key among groups: the smallest goes first."""
-        impatient = self.overtaken >= PATIENCE
-        number = self.queue[0].number
-        return (not impatient, self.turn, -self.world_size, number)
 
 
 @dataclass(slots=True)
@@ -137,15 +86,20 @@ class _Reservation:
 
 
 class Placer:
-    """Allocates devices to trials: all that a trial needs at once, or none.
+    """The placer of trials: it gives a trial all the devices it needs at once, or none.
 
     Parameters
     ----------
     nodes
         Nodes that are up.
     expected_devices
-        Devices of each node the cluster has when it is whole: what a trial may wait for
-        although it is not up yet.
+        Devices of each node that the cluster has when it is whole. A trial may wait for
+        them although they are not up yet.
+
+    Attributes
+    ----------
+    queue
+        The trials that wait for devices.
     """
 
     def __init__(
@@ -158,21 +112,13 @@ class Placer:
         self._expected = FreeDevices(
             {str(index): count for index, count in enumerate(expected_devices)}
         )
-        self._groups: dict[tuple[int, tuple[int, ...], int], _Group] = {}
+        self.queue = TrialQueue()
         self._running: dict[int, _Held] = {}
         self._ends: list[tuple[float, int]] = []
         self._end_of: dict[int, float] = {}
         self._limits: dict[str, _Limit] = {}
-        self._num_waiting = 0
-        self._num_rounds = 0
-        self._round_of: dict[int, int] = {}
         for node in nodes:
             self.add_node(node)
-
-    @property
-    def num_waiting(self) -> int:
-        """Trials that wait for devices."""
-        return self._num_waiting
 
     @property
     def free_devices(self) -> dict[str, int]:
@@ -211,13 +157,12 @@ class Placer:
     def is_too_late(self, name: str, now_s: float) -> bool:
         """Tell whether a node ends too soon for every trial that waits."""
         limit = self._limits.get(name)
-        heads = (group.queue[0] for group in self._groups.values())
         return limit is not None and not any(
-            limit.allows(head.duration_s, now_s) for head in heads
+            limit.allows(head.duration_s, now_s) for head in self.queue.heads()
         )
 
     def has_room(self, allocation: Allocation) -> bool:
-        """Tell whether a trial fits the nodes that are up, once they are free."""
+        """Tell whether a trial fits the nodes that are up when all of them are free."""
         return self._whole.fits(allocation.devices_per_node)
 
     def why_never(self, allocation: Allocation) -> str | None:
@@ -235,34 +180,6 @@ class Placer:
             "Ask for fewer devices, or run on a larger cluster."
         )
 
-    def enqueue(self, request: Request) -> None:
-        """Add a trial to the queue."""
-        # Steps of a fifth keep the lines few and the short trials apart from the long.
-        rough = math.ceil(4 * math.log2(max(request.duration_s, 1e-3)))
-        turn = -1 if request.trial.is_canary else request.trial.repeat
-        key = (turn, request.devices_per_node, rough)
-        if key not in self._groups:
-            self._groups[key] = _Group(key[0], request.trial.world_size)
-        queue = self._groups[key].queue
-        if queue and request.number < queue[0].number:
-            queue.appendleft(request)  # it runs again after an attempt was lost
-        else:
-            queue.append(request)
-        self._num_waiting += 1
-        self._round_of[request.number] = self._num_rounds
-
-    def waiting(self) -> list[Request]:
-        """Return the trials that wait, in the source's order."""
-        requests = [item for group in self._groups.values() for item in group.queue]
-        return sorted(requests, key=lambda request: request.number)
-
-    def waiting_allocations(self) -> Counter[Allocation]:
-        """Return how many trials wait for each allocation."""
-        counts: Counter[Allocation] = Counter()
-        for group in self._groups.values():
-            counts[group.queue[0].trial.allocation] += len(group.queue)
-        return counts
-
     def place(self, now_s: float) -> list[tuple[Request, Placement]]:
         """Start what may start now.
 
@@ -276,15 +193,12 @@ class Placer:
         list of (Request, Placement)
             In the order of their start; each holds its devices until :meth:`release`.
         """
-        self._num_rounds += 1
         placed = []
         first: Request | None = None
         reservation: _Reservation | None = None
-        line = [(group.rank, key) for key, group in self._groups.items()]
-        heapq.heapify(line)
-        while line and self._free.fits((1,)):
-            _, key = heapq.heappop(line)
-            request = self._groups[key].queue[0]
+        for request in self.queue.in_order():
+            if not self._free.fits((1,)):
+                break
             if not self._free.fits(request.devices_per_node):
                 if first is None and self._whole.fits(request.devices_per_node):
                     first = request
@@ -293,9 +207,8 @@ class Placer:
                 reservation = self._reserve(first, now_s)
             nodes = self._choose(request, reservation, now_s)
             if nodes is not None:
-                placed.append((request, self._start(key, nodes, reservation, now_s)))
-                if key in self._groups:
-                    heapq.heappush(line, (self._groups[key].rank, key))
+                placement = self._start(request, nodes, reservation, now_s)
+                placed.append((request, placement))
         return placed
 
     def release(self, number: int) -> None:
@@ -329,13 +242,12 @@ class Placer:
 
     def _start(
         self,
-        key: tuple[int, tuple[int, ...], int],
+        request: Request,
         nodes: list[str],
         reservation: _Reservation | None,
         now_s: float,
     ) -> Placement:
-        request = self._groups[key].queue[0]
-        self._leave_line(key)
+        self.queue.take(request)
         held = []
         for name, count in zip(nodes, request.devices_per_node, strict=True):
             held.append((self._slots[name], self._slots[name].take(count)))
@@ -355,18 +267,6 @@ class Placer:
                 for slots, taken in held
             )
         )
-
-    def _leave_line(self, key: tuple[int, tuple[int, ...], int]) -> None:
-        group = self._groups[key]
-        started = group.queue.popleft()
-        self._num_waiting -= 1
-        group.overtaken = 0
-        if not group.queue:
-            del self._groups[key]
-        came = self._round_of.pop(started.number)
-        for other in self._groups.values():
-            if self._round_of[other.queue[0].number] < came:
-                other.overtaken += 1
 
     def _reserve(self, request: Request, now_s: float) -> _Reservation:
         """Find the earliest moment at which the first in line fits, by estimate."""

@@ -9,7 +9,7 @@ from scalelab.inputs.outcome import Outcome
 
 if TYPE_CHECKING:
     from scalelab.records.store import RunStore
-    from scalelab.scheduling.placement import Request
+    from scalelab.scheduling.trial_queue import Request
 
 
 class Retries:

@@ -9,8 +9,9 @@ from scalelab.cluster.nodes import Node
 from scalelab.experiment.trial import FIRST_CANARY, Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
 from scalelab.records.attempt import Placement
-from scalelab.scheduling import placement
-from scalelab.scheduling.placement import Placer, Request
+from scalelab.scheduling import trial_queue
+from scalelab.scheduling.placement import Placer
+from scalelab.scheduling.trial_queue import Request
 
 
 def node(name: str, devices: int | tuple[str, ...]) -> Node:
@@ -50,14 +51,14 @@ def placer(*devices: int) -> Placer:
 
 def test_a_trial_gets_all_it_needs_or_nothing() -> None:
     place = placer(2, 2)
-    place.enqueue(request(0, 2, 1))
-    place.enqueue(request(1, 2))
+    place.queue.add(request(0, 2, 1))
+    place.queue.add(request(1, 2))
     (started, where), *rest = place.place(0.0)
     assert started.number == 0
     assert not rest
     assert [len(share.device_ids) for share in where.shares] == [2, 1]
     assert len({share.node for share in where.shares}) == 2
-    assert place.num_waiting == 1
+    assert len(place.queue) == 1
     place.release(0)
     assert numbers(place.place(1.0)) == [1]
 
@@ -67,9 +68,9 @@ def test_repeats_are_interleaved_and_the_largest_goes_first() -> None:
     for number, (size, repeat) in enumerate(
         [(1, 0), (2, 0), (1, 1), (2, 1), (2, 0), (1, 0)]
     ):
-        place.enqueue(request(number, size, repeat=repeat))
+        place.queue.add(request(number, size, repeat=repeat))
     order = []
-    while place.num_waiting:
+    while place.queue:
         for number in numbers(place.place(0.0)):
             order.append(number)
             place.release(number)
@@ -79,16 +80,16 @@ def test_repeats_are_interleaved_and_the_largest_goes_first() -> None:
 def test_a_canary_goes_before_all_that_wait() -> None:
     place = placer(2)
     for number, (size, repeat) in enumerate([(2, 0), (1, 1), (1, FIRST_CANARY + 20)]):
-        place.enqueue(request(number, size, repeat=repeat))
+        place.queue.add(request(number, size, repeat=repeat))
     assert numbers(place.place(0.0)) == [2, 1]
 
 
 def test_equals_keep_the_order_of_the_source_whatever_their_estimates() -> None:
     place = placer(1)
     for number in range(8):
-        place.enqueue(request(number, 1, duration_s=1.0 + 7.0 * (number % 2)))
+        place.queue.add(request(number, 1, duration_s=1.0 + 7.0 * (number % 2)))
     order = []
-    while place.num_waiting:
+    while place.queue:
         order += (started := numbers(place.place(0.0)))
         place.release(started[0])
     assert order == list(range(8))
@@ -96,11 +97,11 @@ def test_equals_keep_the_order_of_the_source_whatever_their_estimates() -> None:
 
 def test_a_short_trial_is_backfilled_and_a_long_one_is_not() -> None:
     place = placer(2)
-    place.enqueue(request(0, 1, duration_s=10.0))
+    place.queue.add(request(0, 1, duration_s=10.0))
     place.place(0.0)
-    place.enqueue(request(1, 2, duration_s=5.0))
-    place.enqueue(request(2, 1, duration_s=11.0))
-    place.enqueue(request(3, 1, duration_s=9.0))
+    place.queue.add(request(1, 2, duration_s=5.0))
+    place.queue.add(request(2, 1, duration_s=11.0))
+    place.queue.add(request(3, 1, duration_s=9.0))
     assert numbers(place.place(0.5)) == [3]
     place.release(3)
     place.release(0)
@@ -109,12 +110,12 @@ def test_a_short_trial_is_backfilled_and_a_long_one_is_not() -> None:
 
 def test_a_long_trial_may_use_what_the_first_in_line_leaves_over() -> None:
     place = placer(2, 1)
-    place.enqueue(request(0, 1, duration_s=10.0))
-    place.enqueue(request(1, 1, duration_s=10.0))
+    place.queue.add(request(0, 1, duration_s=10.0))
+    place.queue.add(request(1, 1, duration_s=10.0))
     assert numbers(place.place(0.0)) == [0, 1]
     place.release(0)
-    place.enqueue(request(2, 2, duration_s=5.0))
-    place.enqueue(request(3, 1, duration_s=100.0))
+    place.queue.add(request(2, 2, duration_s=5.0))
+    place.queue.add(request(3, 1, duration_s=100.0))
     (started, where), *rest = place.place(1.0)
     assert started.number == 3
     assert where.shares[0].node == "n1"
@@ -125,22 +126,22 @@ def test_a_long_trial_may_use_what_the_first_in_line_leaves_over() -> None:
 
 def test_overdue_trials_do_not_let_others_past_the_first_in_line() -> None:
     place = placer(2)
-    place.enqueue(request(0, 1, duration_s=1.0))
+    place.queue.add(request(0, 1, duration_s=1.0))
     place.place(0.0)
-    place.enqueue(request(1, 2))
-    place.enqueue(request(2, 1, duration_s=0.01))
+    place.queue.add(request(1, 2))
+    place.queue.add(request(2, 1, duration_s=0.01))
     assert place.place(100.0) == []
 
 
 def test_small_trials_do_not_starve_behind_a_stream_of_large_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(placement, "PATIENCE", 5)
+    monkeypatch.setattr(trial_queue, "PATIENCE", 5)
     place = placer(2)
-    place.enqueue(request(0, 1))
+    place.queue.add(request(0, 1))
     for number in range(1, 20):
-        place.enqueue(request(number, 2))
-        place.enqueue(request(number + 100, 2))
+        place.queue.add(request(number, 2))
+        place.queue.add(request(number + 100, 2))
         started = numbers(place.place(float(number)))
         for running in started:
             place.release(running)
@@ -152,13 +153,13 @@ def test_small_trials_do_not_starve_behind_a_stream_of_large_ones(
 def test_what_is_known_from_the_beginning_overtakes_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(placement, "PATIENCE", 5)
+    monkeypatch.setattr(trial_queue, "PATIENCE", 5)
     place = placer(2)
-    place.enqueue(request(0, 1))
+    place.queue.add(request(0, 1))
     for number in range(1, 20):
-        place.enqueue(request(number, 2))
+        place.queue.add(request(number, 2))
     order = []
-    while place.num_waiting:
+    while place.queue:
         for number in numbers(place.place(float(len(order)))):
             order.append(number)
             place.release(number)
@@ -168,20 +169,20 @@ def test_what_is_known_from_the_beginning_overtakes_nobody(
 def test_a_retried_trial_goes_before_its_equals() -> None:
     place = placer(1)
     for number in range(3):
-        place.enqueue(request(number, 1))
+        place.queue.add(request(number, 1))
     assert numbers(place.place(0.0)) == [0]
     place.release(0)
-    place.enqueue(request(0, 1))
+    place.queue.add(request(0, 1))
     assert numbers(place.place(0.0)) == [0]
 
 
 def test_nodes_come_and_go_while_trials_run() -> None:
     place = placer(2, 2)
-    place.enqueue(request(0, 2, 2))
+    place.queue.add(request(0, 2, 2))
     place.place(0.0)
     place.remove_node("n1")
-    place.enqueue(request(1, 2, 2))
-    place.enqueue(request(2, 1))
+    place.queue.add(request(1, 2, 2))
+    place.queue.add(request(2, 1))
     place.release(0)
     assert numbers(place.place(1.0)) == [2], "the large trial waits for its node"
     place.add_node(node("n1", 2))
@@ -191,14 +192,14 @@ def test_nodes_come_and_go_while_trials_run() -> None:
 
 def test_devices_of_a_lost_node_are_not_handed_out_twice_when_it_returns() -> None:
     place = placer(2)
-    place.enqueue(request(0, 2))
+    place.queue.add(request(0, 2))
     place.place(0.0)
     place.remove_node("n0")
     place.add_node(node("n0", 2))
-    place.enqueue(request(1, 2))
+    place.queue.add(request(1, 2))
     assert numbers(place.place(1.0)) == [1]
     place.release(0)
-    place.enqueue(request(2, 1))
+    place.queue.add(request(2, 1))
     assert place.place(2.0) == []
     assert place.free_devices == {"n0": 0}
 
@@ -224,8 +225,8 @@ def test_an_impossible_trial_is_named_with_what_there_is() -> None:
 
 def test_slots_that_share_a_core_are_handed_out_apart_first() -> None:
     place = Placer([node("n0", ("0", "1", "0", "1"))])
-    place.enqueue(request(0, 2))
-    place.enqueue(request(1, 2))
+    place.queue.add(request(0, 2))
+    place.queue.add(request(1, 2))
     placed = place.place(0.0)
     assert [where.shares[0].device_ids for _, where in placed] == [("0", "1")] * 2
 
@@ -258,7 +259,7 @@ class Simulation:
         self.number += 1
         if self.place.why_never(new.trial.allocation) is None:
             self.waiting[new.number] = new
-            self.place.enqueue(new)
+            self.place.queue.add(new)
 
     def lose_or_return(self) -> None:
         name = self.draw.choice(list(self.nodes))
@@ -301,9 +302,11 @@ class Simulation:
             assert (
                 self.place.free_devices[name] == len(self.nodes[name].device_ids) - used
             )
-        assert [item.number for item in self.place.waiting()] == sorted(self.waiting)
-        assert self.place.num_waiting == len(self.waiting)
-        assert self.place.waiting_allocations() == Counter(
+        assert [item.number for item in self.place.queue.requests()] == sorted(
+            self.waiting
+        )
+        assert len(self.place.queue) == len(self.waiting)
+        assert self.place.queue.allocations() == Counter(
             item.trial.allocation for item in self.waiting.values()
         )
 
@@ -336,13 +339,13 @@ def test_backfill_never_delays_the_first_in_line(seed: int) -> None:
         place = placer(4, 4, 2)
         ends: dict[int, float] = {}
         for number, duration_s in enumerate(durations):
-            place.enqueue(request(number, 1, duration_s=duration_s))
+            place.queue.add(request(number, 1, duration_s=duration_s))
         for started, _ in place.place(0.0):
             ends[started.number] = started.duration_s
-        place.enqueue(request(100, 4, 3, duration_s=1.0))
+        place.queue.add(request(100, 4, 3, duration_s=1.0))
         if with_backfill:
             for number, (size, duration_s) in enumerate(later):
-                place.enqueue(request(200 + number, size, duration_s=duration_s))
+                place.queue.add(request(200 + number, size, duration_s=duration_s))
         now_s = 0.0
         while True:
             for started, _ in place.place(now_s):
@@ -365,7 +368,7 @@ def tick_times(num_waiting: int) -> list[float]:
     for number in range(num_waiting):
         nodes = draw.choice([1, 1, 1, 2, 8])
         sizes = [draw.choice([1, 2, 4])] * nodes
-        place.enqueue(
+        place.queue.add(
             request(number, *sizes, duration_s=draw.uniform(1, 100), repeat=number % 3)
         )
     running = {item.number: item.duration_s for item, _ in place.place(0.0)}
@@ -392,6 +395,6 @@ def test_starts_follow_the_priority_within_one_tick() -> None:
     place = placer(8)
     draw = random.Random(3)
     for number in range(12):
-        place.enqueue(request(number, draw.randint(1, 2)))
+        place.queue.add(request(number, draw.randint(1, 2)))
     keys = [(-item.trial.world_size, item.number) for item, _ in place.place(0.0)]
     assert all(before < after for before, after in pairwise(keys))

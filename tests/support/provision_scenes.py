@@ -10,9 +10,9 @@ from scalelab.experiment.trial import Trial
 from scalelab.records.control.job_list import JobLine
 from scalelab.scheduling.events import Event, Waiting
 from scalelab.scheduling.gangs import PartEnded
-from scalelab.scheduling.placement import Request
 from scalelab.scheduling.pool import Pool
 from scalelab.scheduling.provision.provisioner import Provision
+from scalelab.scheduling.trial_queue import Request
 from scalelab.site.choice import site_of
 from scalelab.site.profile import Site
 

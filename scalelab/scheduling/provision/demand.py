@@ -45,7 +45,7 @@ class GroupDemand:
             No further trial starts.
         """
         group = self.site.group
-        waiting = {} if is_stopped else pool.placer.groups[group].waiting_allocations()
+        waiting = {} if is_stopped else pool.placer.groups[group].queue.allocations()
         num_devices = sum(each.world_size * count for each, count in waiting.items())
         num_devices += pool.num_held_in(group)
         at_least = max((each.num_nodes for each in waiting), default=0)

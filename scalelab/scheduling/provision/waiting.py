@@ -48,7 +48,7 @@ def why_waiting(pool: Pool, jobs: Sequence[JobLine]) -> list[str]:
     sentences = []
     has_others = False
     for group, placer in pool.placer.groups.items():
-        waiting = placer.waiting_allocations()
+        waiting = placer.queue.allocations()
         lacking = [each for each in waiting if not placer.has_room(each)]
         has_others |= len(lacking) < len(waiting)
         for each in sorted(lacking, key=lambda each: (each.world_size, each.num_nodes)):
