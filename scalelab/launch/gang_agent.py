@@ -17,6 +17,7 @@ from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.attempt import CommandAttempt
 from scalelab.launch.command.results import refused
 from scalelab.launch.command.run import run_command
+from scalelab.launch.ending import Cancellation, Limits
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import (
     DEFAULT_ENTRY,
@@ -34,7 +35,7 @@ from scalelab.launch.rendezvous import (
 )
 from scalelab.launch.scratch import make_scratch
 from scalelab.launch.stores import RendezvousStores
-from scalelab.launch.supervision import Cancellation, Limits, Supervisor
+from scalelab.launch.supervision import Supervisor
 from scalelab.launch.timing import Timing, with_validity
 from scalelab.records.attempt import AttemptResult, AttemptSpec
 from scalelab.records.attempt_io import write_result

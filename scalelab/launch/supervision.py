@@ -1,25 +1,23 @@
-"""The supervisor of an attempt's processes on one node, until all have ended."""
+"""The supervision of an attempt's processes on one node, until all have ended."""
 
 from __future__ import annotations
 
-import os
 import selectors
 import signal
 import socket
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from scalelab.inputs.outcome import Outcome
+from scalelab.launch.ending import Limits, Processes
 from scalelab.launch.host_memory import oom_kill_count
-from scalelab.launch.process_tree import signal_group
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import receive
-from scalelab.launch.stall import Member, StallWatch, has_ended
+from scalelab.launch.stall import Member, StallWatch
 from scalelab.launch.verdict import (
     NO_RESULT,
     RankFailure,
@@ -31,62 +29,13 @@ from scalelab.records.attempt import AttemptResult
 
 # A rank that lost its peer may report before the peer: wait this long for the cause.
 _SETTLE_S = 1.0
-# A process stuck in the kernel (a dead network file system) outlives SIGKILL.
-_KILL_PATIENCE_S = 30.0
 
 ExplainExit = Callable[[int, float, int, str, Path, int], RankFailure]
 Conclude = Callable[[int], AttemptResult | None]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
-    """Time limits at which an attempt is ended although nothing has failed.
-
-    Parameters
-    ----------
-    timeout_s
-        Seconds from the launch; None: never.
-    stall_factor, stall_floor_s
-        As in :class:`scalelab.records.attempt.AttemptSpec`.
-    grace_s
-        Seconds between SIGTERM and SIGKILL.
-    start_up_s
-        Seconds that must pass without a report, if more, while no step time is known.
-    """
-
-    timeout_s: float | None
-    stall_factor: float
-    stall_floor_s: float
-    grace_s: float
-    start_up_s: float = 0.0
-
-
-class Cancellation:
-    """A request from another thread to end an attempt, even before it has started."""
-
-    def __init__(self) -> None:
-        self.descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self.reason: str | None = None
-        self.outcome = Outcome.CANCELLED
-        self._lock = threading.Lock()
-        self._is_open = True
-
-    def request(self, reason: str, outcome: Outcome = Outcome.CANCELLED) -> None:
-        """Ask for the end; only the first reason and its outcome are kept."""
-        with self._lock:
-            if self.reason is None and self._is_open:
-                self.reason, self.outcome = reason, outcome
-                os.eventfd_write(self.descriptor, 1)
-
-    def close(self) -> None:
-        """Close the descriptor; later requests are ignored."""
-        with self._lock:
-            self._is_open = False
-            os.close(self.descriptor)
-
-
 class Supervisor:
-    """Waits for the processes of an attempt, ends them, and returns one result.
+    """The supervisor of an attempt's processes, which makes one result of their ends.
 
     Parameters
     ----------
@@ -152,14 +101,11 @@ class Supervisor:
         )
         self._started_s = self._heard_s = time.monotonic()
         self._oom_kills = oom_kill_count()
-        self._expected = set(ranks)
-        self._members: dict[int, Member] = {}
+        self._processes = Processes(ranks, limits.grace_s)
         self._returned: dict[int, AttemptResult | None] = {}
         self._failures: list[RankFailure] = []
         self._cause: AttemptResult | None = None
         self._settle_at: float | None = None
-        self._ending_s: float | None = None
-        self._kill_at: float | None = None
         self.unpinned: set[int] = set()
         self._selector = selectors.DefaultSelector()
         channel.setblocking(False)
@@ -173,7 +119,7 @@ class Supervisor:
     def supervise(self) -> AttemptResult:
         """Wait until every process has ended, and return the attempt's result."""
         try:
-            while self._expected:
+            while self._processes.expected:
                 for key, _ in self._selector.select(self._patience_s()):
                     # An earlier event of the batch may have unregistered this one.
                     if key.fd in self._selector.get_map():
@@ -182,8 +128,7 @@ class Supervisor:
         finally:
             self._selector.close()
             self._channel.close()
-            for member in self._members.values():
-                os.close(member.descriptor)
+            self._processes.close()
         return self._result()
 
     def end(self, result: AttemptResult, *, grace_s: float | None = None) -> None:
@@ -196,10 +141,10 @@ class Supervisor:
         grace_s
             Seconds between SIGTERM and SIGKILL; None: as in the limits.
         """
-        if self._ending_s is None:
+        if self._processes.ending_since_s is None:
             if not self._failures:
                 self._cause = result
-            self._begin_ending(self._limits.grace_s if grace_s is None else grace_s)
+            self._processes.terminate(grace_s)
 
     def cancel(self, reason: str) -> None:
         """End the processes of a cancelled attempt.
@@ -213,7 +158,7 @@ class Supervisor:
             Why the attempt ends.
         """
         result = AttemptResult(outcome=Outcome.CANCELLED, reason=reason)
-        if halted := self._stall_watch.halted(self._live()):
+        if halted := self._stall_watch.halted(self._processes.live):
             rank, place = halted
             log = self._log(rank).name
             result = replace(result, rank=rank, traceback=place, log=log)
@@ -234,7 +179,8 @@ class Supervisor:
         self._heard_s = time.monotonic()
         match message["kind"]:
             case "started":
-                self._started(message["rank"], message["pid"], descriptors[0])
+                process = Member(message["pid"], descriptors[0])
+                self._processes.add(message["rank"], process)
             case "returned":
                 values = message["result"]
                 self._returned[message["rank"]] = (
@@ -247,21 +193,16 @@ class Supervisor:
             case "unpinned":
                 self.unpinned.add(message["rank"])
             case "refused":
-                self._expected &= set(self._members)
+                self._processes.expect_no_more()
                 reason = f"the node cannot start processes: {message['reason']}"
                 self.end(AttemptResult(outcome=Outcome.NODE_FAIL, reason=reason))
 
-    def _started(self, rank: int, pid: int, descriptor: int) -> None:
-        self._members[rank] = Member(pid, descriptor)
-        if self._ending_s is not None:
-            signal_group(pid, signal.SIGKILL)
-
     def _exited(self, rank: int, status: int) -> None:
-        self._expected.discard(rank)
+        self._processes.expected.discard(rank)
         spoke = rank in self._returned or any(
             failure.rank == rank for failure in self._failures
         )
-        if spoke or self._ending_s is not None:
+        if spoke or self._processes.ending_since_s is not None:
             return
         if status == 0 and self._conclude is not None:
             if result := self._conclude(rank):
@@ -279,11 +220,12 @@ class Supervisor:
         )
 
     def _failed(self, failure: RankFailure) -> None:
-        if self._ending_s is not None and failure.at_s > self._ending_s:
+        ending_since_s = self._processes.ending_since_s
+        if ending_since_s is not None and failure.at_s > ending_since_s:
             return
         self._failures.append(failure)
         if not failure.is_echo:
-            self._begin_ending(self._limits.grace_s)
+            self._processes.terminate()
         elif self._settle_at is None:
             self._settle_at = time.monotonic() + _SETTLE_S
 
@@ -295,71 +237,57 @@ class Supervisor:
             with suppress(BlockingIOError):
                 while (heard := receive(self._channel))[0] is not None:
                     self._heard(heard[0], heard[1])
-        self._expected &= set(self._members)
-        if not self._expected:
+        self._processes.expect_no_more()
+        if not self._processes.expected:
             return
         reason = self._explain_death()
         self.end(AttemptResult(outcome=Outcome.NODE_FAIL, reason=reason), grace_s=0)
-        for rank, member in self._live().items():
-            signal_group(member.pid, signal.SIGKILL)
+        self._processes.kill()
+        for rank, member in self._processes.live.items():
             self.watch(member.descriptor, self._noticer(rank, member))
 
     def _noticer(self, rank: int, member: Member) -> Callable[[], None]:
         def notice() -> None:
             self._selector.unregister(member.descriptor)
-            self._expected.discard(rank)
+            self._processes.expected.discard(rank)
 
         return notice
 
     # Time limits, and the end of the processes.
 
-    def _live(self) -> dict[int, Member]:
-        return {
-            rank: self._members[rank] for rank in self._expected & set(self._members)
-        }
-
     def _judge(self, now: float) -> None:
-        if self._ending_s is not None:
-            self._kill_what_is_left(now)
+        if self._processes.ending_since_s is not None:
+            if self._processes.kill_in_time(now):
+                self._give_up()
         elif self._settle_at is not None and now >= self._settle_at:
-            self._begin_ending(self._limits.grace_s)
+            self._processes.terminate()
         elif self._limits.timeout_s is not None and (
             now >= self._started_s + self._limits.timeout_s
         ):
             reason = f"did not end within timeout_s={self._limits.timeout_s:g} s"
             self.end(AttemptResult(outcome=Outcome.TIMED_OUT, reason=reason))
-        elif not self._members and now >= self._started_s + self._stall_watch.floor_s:
+        elif (
+            not self._processes.started
+            and now >= self._started_s + self._stall_watch.floor_s
+        ):
             reason = "the rank server does not answer"
             self.end(AttemptResult(outcome=Outcome.NODE_FAIL, reason=reason))
             self._kill_server()
-        elif stall := self._stall_watch.find(self._live(), self._heard_s, now):
+        elif stall := self._stall_watch.find(self._processes.live, self._heard_s, now):
             self.end(stall, grace_s=0)
 
-    def _begin_ending(self, grace_s: float) -> None:
-        if self._ending_s is not None:
+    def _give_up(self) -> None:
+        """Stop waiting for processes that have been killed in vain."""
+        left = self._processes.survivors()
+        if not left:
+            self._kill_server()
             return
-        self._ending_s = time.monotonic()
-        self._kill_at = self._ending_s + grace_s
-        for member in self._live().values():
-            signal_group(member.pid, signal.SIGTERM)
-
-    def _kill_what_is_left(self, now: float) -> None:
-        assert self._ending_s is not None
-        if self._kill_at is not None and now >= self._kill_at:
-            self._kill_at = None
-            for member in self._live().values():
-                signal_group(member.pid, signal.SIGKILL)
-        elif now >= self._ending_s + self._limits.grace_s + _KILL_PATIENCE_S:
-            left = [member for member in self._live().values() if not has_ended(member)]
-            if not left:
-                self._kill_server()
-                return
-            self._cause = AttemptResult(
-                outcome=Outcome.NODE_FAIL,
-                reason="processes do not end after SIGKILL: "
-                + ", ".join(str(member.pid) for member in left),
-            )
-            self._expected.clear()
+        self._cause = AttemptResult(
+            outcome=Outcome.NODE_FAIL,
+            reason="processes do not end after SIGKILL: "
+            + ", ".join(str(member.pid) for member in left),
+        )
+        self._processes.expected.clear()
 
     def _kill_server(self) -> None:
         """Kill a server that hangs; the processes that it has started die with it."""
@@ -369,9 +297,8 @@ class Supervisor:
     def _patience_s(self) -> float:
         """Return the seconds until the next time limit has to be checked."""
         now = time.monotonic()
-        if self._ending_s is not None:
-            last = self._ending_s + self._limits.grace_s + _KILL_PATIENCE_S
-            return max(0.0, (last if self._kill_at is None else self._kill_at) - now)
+        if self._processes.ending_since_s is not None:
+            return max(0.0, self._processes.deadline_s - now)
         moments = [self._stall_watch.next_look_s(now)]
         if self._settle_at is not None:
             moments.append(self._settle_at)

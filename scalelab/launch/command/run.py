@@ -8,11 +8,12 @@ from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.attempt import CommandAttempt
 from scalelab.launch.command.verdict import from_command_exit
 from scalelab.launch.command.watch import CommandWatch, command_limits
+from scalelab.launch.ending import Cancellation
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import LaunchRequest
 from scalelab.launch.ranks.server_process import ServerProcess
 from scalelab.launch.rendezvous import Meeting
-from scalelab.launch.supervision import Cancellation, Supervisor
+from scalelab.launch.supervision import Supervisor
 from scalelab.launch.timing import with_validity
 from scalelab.records.attempt import AttemptResult
 

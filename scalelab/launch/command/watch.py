@@ -20,8 +20,9 @@ from scalelab.launch.command.results import (
     result_while_running,
 )
 from scalelab.launch.command.steps import StepLog
+from scalelab.launch.ending import Limits
 from scalelab.launch.progress import ProgressBoard
-from scalelab.launch.supervision import Limits, Supervisor
+from scalelab.launch.supervision import Supervisor
 from scalelab.launch.verdict import last_lines
 from scalelab.records.attempt import AttemptResult, AttemptSpec
 from scalelab.training.stream import StreamWriter

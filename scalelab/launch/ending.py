@@ -1,0 +1,156 @@
+"""The end of an attempt's processes: what asks for it, and the signals that do it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from scalelab.inputs.outcome import Outcome
+from scalelab.launch.process_tree import signal_group
+from scalelab.launch.stall import Member, has_ended
+
+# A process stuck in the kernel (a dead network file system) outlives SIGKILL.
+_KILL_PATIENCE_S = 30.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """Time limits at which an attempt is ended although nothing has failed.
+
+    Parameters
+    ----------
+    timeout_s
+        Seconds from the launch; None: never.
+    stall_factor, stall_floor_s
+        As in :class:`scalelab.records.attempt.AttemptSpec`.
+    grace_s
+        Seconds between SIGTERM and SIGKILL.
+    start_up_s
+        Seconds that must pass without a report, if more, while no step time is known.
+    """
+
+    timeout_s: float | None
+    stall_factor: float
+    stall_floor_s: float
+    grace_s: float
+    start_up_s: float = 0.0
+
+
+class Cancellation:
+    """A request from another thread to end an attempt, even before it has started."""
+
+    def __init__(self) -> None:
+        self.descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.reason: str | None = None
+        self.outcome = Outcome.CANCELLED
+        self._lock = threading.Lock()
+        self._is_open = True
+
+    def request(self, reason: str, outcome: Outcome = Outcome.CANCELLED) -> None:
+        """Request the end of the attempt; the first reason and outcome are kept."""
+        with self._lock:
+            if self.reason is None and self._is_open:
+                self.reason, self.outcome = reason, outcome
+                os.eventfd_write(self.descriptor, 1)
+
+    def close(self) -> None:
+        """Close the descriptor; later requests are ignored."""
+        with self._lock:
+            self._is_open = False
+            os.close(self.descriptor)
+
+
+class Processes:
+    """The processes of an attempt on one node, from their start until they have ended.
+
+    Parameters
+    ----------
+    ranks
+        The ranks whose processes are expected.
+    grace_s
+        Seconds between SIGTERM and SIGKILL.
+
+    Attributes
+    ----------
+    expected
+        The ranks whose processes have not ended, whether they have started or not.
+    started
+        The processes that have started, by rank.
+    ending_since_s
+        When SIGTERM was sent, on the monotonic clock; None: it was not sent.
+    """
+
+    def __init__(self, ranks: Iterable[int], grace_s: float) -> None:
+        self.expected = set(ranks)
+        self.started: dict[int, Member] = {}
+        self.ending_since_s: float | None = None
+        self._grace_s = grace_s
+        self._kill_at: float | None = None
+
+    @property
+    def live(self) -> Mapping[int, Member]:
+        """The processes that have started and not ended, by rank."""
+        ranks = self.expected & set(self.started)
+        return {rank: self.started[rank] for rank in ranks}
+
+    def add(self, rank: int, process: Member) -> None:
+        """Add a process that has started; kill it where the others are being ended."""
+        self.started[rank] = process
+        if self.ending_since_s is not None:
+            signal_group(process.pid, signal.SIGKILL)
+
+    def expect_no_more(self) -> None:
+        """Expect no process that has not started yet."""
+        self.expected &= set(self.started)
+
+    def terminate(self, grace_s: float | None = None) -> None:
+        """Send SIGTERM, once, and let SIGKILL follow after ``grace_s`` seconds.
+
+        Parameters
+        ----------
+        grace_s
+            Seconds between both; None: as given to the constructor.
+        """
+        if self.ending_since_s is None:
+            self.ending_since_s = time.monotonic()
+            grace_s = self._grace_s if grace_s is None else grace_s
+            self._kill_at = self.ending_since_s + grace_s
+            self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self._signal(signal.SIGKILL)
+
+    def kill_in_time(self, now_s: float) -> bool:
+        """Send SIGKILL when it is due; tell whether the wait since then is over."""
+        if now_s < self.deadline_s:
+            return False
+        if self._kill_at is None:
+            return True
+        self._kill_at = None
+        self.kill()
+        return False
+
+    @property
+    def deadline_s(self) -> float:
+        """When to call :meth:`kill_in_time` again, once they are being ended."""
+        assert self.ending_since_s is not None
+        last = self.ending_since_s + self._grace_s + _KILL_PATIENCE_S
+        return last if self._kill_at is None else self._kill_at
+
+    def survivors(self) -> list[Member]:
+        """Return the processes that run, whatever the rank server says of them."""
+        return [process for process in self.live.values() if not has_ended(process)]
+
+    def close(self) -> None:
+        """Close the descriptors of the processes."""
+        for process in self.started.values():
+            os.close(process.descriptor)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for process in self.live.values():
+            signal_group(process.pid, number)
