@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from scalelab.cli.progress import ProgressView
     from scalelab.records.control.stop_request import StopRequests
     from scalelab.running.events import SweepSummary
-    from scalelab.running.sweep import RunningSweep, Sweep
+    from scalelab.running.execution import RunningSweep
+    from scalelab.running.sweep import Sweep
 
 SOME_FAILED, INTERRUPTED = 1, 130
 MAX_SHOWN = 5
@@ -171,6 +172,7 @@ def _run(
 
     from scalelab.cli.progress import view
     from scalelab.running.detached import DriverJobLife, refuse_second_driver
+    from scalelab.running.execution import run_sweep
 
     started_s = time.monotonic()
     life: DriverJobLife | None = None
@@ -196,7 +198,9 @@ def _run(
             life = DriverJobLife(asked, job, say=progress.announce, started_s=started_s)
         for line in _opening(asked):
             progress.announce(line)
-        return asked.run(budget_gpu_hours=budget, on_event=progress, on_start=started)
+        return run_sweep(
+            asked, budget_gpu_hours=budget, on_event=progress, on_start=started
+        )
 
 
 def _answer(directory: Path, *, is_quiet: bool) -> None:

@@ -24,7 +24,8 @@ from scalelab.site.batch_site import driver_job_of
 
 if TYPE_CHECKING:
     from scalelab.cluster.batch.queue import JobView
-    from scalelab.running.sweep import RunningSweep, Sweep
+    from scalelab.running.execution import RunningSweep
+    from scalelab.running.sweep import Sweep
 
 QUEUED_S = 5.0
 """Seconds that ``--detach`` watches a job that waits in the queue."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scalelab.running.execution import run_sweep
 from scalelab.running.sweep import Sweep
 from scalelab.session.run import Run as Run
 
@@ -82,7 +83,7 @@ def sweep(
         accept_changes=accept_changes,
         retry_failed=retry_failed,
     )
-    asked.run(budget_gpu_hours=budget_gpu_hours)
+    run_sweep(asked, budget_gpu_hours=budget_gpu_hours)
     return load(asked.directory)
 
 

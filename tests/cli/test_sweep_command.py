@@ -8,7 +8,7 @@ from waiting import wait_until
 
 from scalelab.cli.sweep_command import _Interrupts
 from scalelab.records.control.stop_request import StopRequests, request_stop
-from scalelab.running.sweep import RunningSweep
+from scalelab.running.execution import RunningSweep
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,8 @@ from scalelab.plan.expand import expand
 from scalelab.records.attempt import AttemptResult
 from scalelab.records.store import RunStore
 from scalelab.running import sweep as module
-from scalelab.running.sweep import RunningSweep, Sweep
+from scalelab.running.execution import RunningSweep, run_sweep
+from scalelab.running.sweep import Sweep
 from scalelab.scheduling.events import Event
 
 
@@ -188,12 +189,12 @@ def test_large_sweeps_ask_first(here: Path) -> None:
 
 def test_a_sweep_that_is_done_starts_no_nodes(here: Path, no_nodes) -> None:
     measured_run(here / "runs" / "small")
-    summary = Sweep.prepare(write()).run()
+    summary = run_sweep(Sweep.prepare(write()))
     assert summary.outcomes == {Outcome.COMPLETED: 8}
     assert summary.num_resumed == 8
     assert summary.is_complete
     shorter = EMULATED.replace("[4, 8]", "4").replace("100000", "200000")
-    assert Sweep.prepare(write(shorter)).run().num_resumed == 8
+    assert run_sweep(Sweep.prepare(write(shorter))).num_resumed == 8
     assert "200000" in RunStore.open(here / "runs" / "small").experiment_text
 
 
@@ -211,7 +212,7 @@ def test_an_auto_batch_that_is_found_starts_no_nodes(here: Path, no_nodes) -> No
     assert not sweep.plan.assumes_local_batch
     assert {trial.local_batch_size for trial in sweep.plan.trials} == {4}
     assert sweep.num_remaining == 0
-    assert sweep.run().is_complete
+    assert run_sweep(sweep).is_complete
 
 
 def test_an_auto_batch_that_is_still_looked_for_is_assumed(here: Path) -> None:
@@ -235,7 +236,7 @@ def test_a_run_that_another_driver_holds_is_left_alone(here: Path, no_nodes) -> 
     store = measured_run(here / "runs" / "small")
     sweep = Sweep.prepare(write())
     with store.lease(), pytest.raises(LeaseError):
-        sweep.run()
+        run_sweep(sweep)
 
 
 def test_what_is_asked_reaches_the_driver(
@@ -244,7 +245,7 @@ def test_what_is_asked_reaches_the_driver(
     monkeypatch.setattr(conductor, "stopped", "the budget is spent")
     starts: list[RunningSweep] = []
     sweep = Sweep.prepare(write(), retry_failed=True)
-    summary = sweep.run(budget_gpu_hours=0.5, on_start=starts.append)
+    summary = run_sweep(sweep, budget_gpu_hours=0.5, on_start=starts.append)
     (driver,) = conductor.made
     assert driver.options["budget_gpu_s"] == 1800
     assert driver.options["retry_failed"] is True
@@ -267,7 +268,7 @@ def test_the_code_that_trials_run_is_copied(here: Path, conductor) -> None:
     text = EMULATED.replace(
         "{name: emulated, sample_time_s: 2.0e-3, fixed_time_s: 10.0e-3}", "mine:Mine"
     )
-    Sweep.prepare(write(text)).run()
+    run_sweep(Sweep.prepare(write(text)))
     (driver,) = conductor.made
     copy = Path(driver.program.code_directory)
     assert copy.parent == here / "runs" / "small" / "code"
@@ -286,7 +287,7 @@ def test_a_command_keeps_the_name_it_has_in_the_records(
     text = text.replace("[1, 2, 4, 8, 16]", "[1, 2]").replace("cuda", "cpu")
     measured_run(runs / "x", text, ending=completed if begun else None)
     renamed = text.replace("trained", "renamed").replace("[16, 32]", "[16, 32, 64]")
-    Sweep.prepare(write(renamed), directory=runs / "x").run()
+    run_sweep(Sweep.prepare(write(renamed), directory=runs / "x"))
     (driver,) = conductor.made
     assert driver.program.name == ("trained" if begun else "renamed")
 
@@ -299,7 +300,7 @@ def test_a_rank_that_finds_the_input_wrong_ends_the_sweep(
     monkeypatch.setattr(conductor, "tracebacks", tracebacks)
     events: list[Event] = []
     with pytest.raises(SpecError, match=r"^width=0 is wrong\.$"):
-        Sweep.prepare(write()).run(on_event=events.append)
+        run_sweep(Sweep.prepare(write()), on_event=events.append)
     assert len(events) == 3
     assert conductor.made[0].num_drained == 1
 

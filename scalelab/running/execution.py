@@ -1,0 +1,209 @@
+"""The execution of a sweep: nodes come up, and a driver runs and records the trials.
+
+With ``session`` this is where both sides meet: what runs trials is handed the plan.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scalelab.errors import SpecError
+from scalelab.experiment.program import CommandProgram, Program
+from scalelab.inputs.outcome import Outcome
+from scalelab.plan.tracked import TrackedSource, source_of
+from scalelab.records.code import code_paths, snapshot_code
+from scalelab.records.control.stop_request import StopRequests
+from scalelab.records.store import RunStore
+from scalelab.running.sweep import Sweep
+from scalelab.scheduling.summary import SweepSummary, SweepTally
+
+if TYPE_CHECKING:
+    from scalelab.cluster.nodes import Cluster
+    from scalelab.experiment.spec import Experiment
+    from scalelab.scheduling.driver import Driver
+    from scalelab.scheduling.events import Event, OnEvent
+    from scalelab.site.profile import Site
+
+MAX_JOBS_LOST = 8
+"""Batch jobs that one trial may lose, to preemption or their time limit."""
+_INPUT_ERROR = "scalelab.errors.SpecError: "
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunningSweep:
+    """A sweep whose nodes are up: where to watch it, and how to stop it.
+
+    Parameters
+    ----------
+    driver
+        The driver that runs the trials; ``drain`` and ``kill`` stop it.
+    source
+        The source of trials, which knows how many there are if anybody does.
+    dashboard_link
+        The address of Dask's dashboard.
+    stop_requests
+        What ``scalelab stop`` asks of the sweep.
+    """
+
+    driver: Driver
+    source: TrackedSource
+    dashboard_link: str
+    stop_requests: StopRequests
+
+
+def run_sweep(
+    sweep: Sweep,
+    *,
+    budget_gpu_hours: float | None = None,
+    on_event: OnEvent = lambda event: None,
+    on_start: Callable[[RunningSweep], None] = lambda running: None,
+) -> SweepSummary:
+    """Run the trials that are left of a sweep.
+
+    Parameters
+    ----------
+    sweep
+        The sweep; see :meth:`~scalelab.running.sweep.Sweep.prepare`.
+    budget_gpu_hours
+        Start no trial once the run has used this much device time.
+    on_event
+        Called in this thread with what happens.
+    on_start
+        Called once, when the nodes are up; never where nothing is left to run.
+
+    Raises
+    ------
+    SpecError
+        If a rank finds the workload or its parameters wrong.
+    ClusterError
+        If the nodes do not come up, or do not come back.
+    StoreError
+        If the run cannot be written, or another driver holds it.
+    """
+    store = sweep.open_store()
+    with store.lease() as lease, StopRequests(sweep.directory) as stop_requests:
+        store.extend(
+            sweep.text,
+            sweep.fingerprint,
+            site=sweep.site_name,
+            supersedes=bool(sweep.changes),
+        )
+        if earlier := _all_done(sweep, store):
+            return earlier
+        program = _program(sweep, store)
+        source = source_of(sweep.experiment, sweep.site)
+        with _nodes(sweep, program) as cluster:
+            from scalelab.scheduling.driver import Driver
+
+            guard = _InputErrors(on_event)
+            driver = Driver(
+                source,
+                cluster,
+                store,
+                program,
+                estimate_duration=source.estimate,
+                on_event=guard,
+                retry_failed=sweep.retry_failed,
+                budget_gpu_s=budget_gpu_hours and budget_gpu_hours * 3600,
+                **_patience(sweep.site),
+            )
+            guard.stop = driver.drain
+            stop_requests.control(driver.drain, driver.kill)
+            on_start(
+                RunningSweep(
+                    driver=driver,
+                    source=source,
+                    dashboard_link=cluster.dashboard_link,
+                    stop_requests=stop_requests,
+                )
+            )
+            lease.say_begun()
+            summary = driver.run()
+        store.compact()
+    guard.raise_first()
+    return summary
+
+
+def _all_done(sweep: Sweep, store: RunStore) -> SweepSummary | None:
+    """Return the summary of earlier sweeps, if they left nothing to run."""
+    if sweep.num_remaining and not sweep.plan.assumes_local_batch:
+        return None
+    source, tally = source_of(sweep.experiment, sweep.site), SweepTally()
+    for row in store.recover(retry_failed=sweep.retry_failed):
+        if row["outcome"] == Outcome.REFUSED:
+            return None  # what did not fit the nodes of that sweep may fit these
+        source.tell(row)
+        tally.count_earlier(row)
+    return tally.summary(None) if source.is_exhausted() else None
+
+
+def _patience(site: Site) -> dict[str, Any]:
+    """Return options of the driver: how long to wait for nodes, how often to retry.
+
+    A batch system's queue takes its time, and its jobs end while trials run.
+    """
+    if site.batch_system is None:
+        return {}
+    return {"node_timeout_s": math.inf, "max_retries": MAX_JOBS_LOST}
+
+
+def _program(sweep: Sweep, store: RunStore) -> Program:
+    """Return what trials run; a command keeps the name it has in the run's records.
+
+    An answer is about one workload: the experiment may have got another name since,
+    and commands were once called after their run.
+    """
+    program = sweep.experiment.program(_snapshot(sweep.experiment, store))
+    is_same = not any(change.startswith("workload: ") for change in sweep.changes)
+    rows = store.rows() if is_same and isinstance(program, CommandProgram) else []
+    return replace(program, name=str(rows[-1]["workload"])) if rows else program
+
+
+def _snapshot(experiment: Experiment, store: RunStore) -> Path | None:
+    """Copy the user's code and return the copy; None: the code runs where it lies."""
+    paths = code_paths(experiment)
+    if not paths:
+        return None
+    directory, _ = snapshot_code(paths, experiment.code_root, store.directory / "code")
+    return directory
+
+
+def _nodes(sweep: Sweep, program: Program) -> AbstractContextManager[Cluster]:
+    from scalelab.cluster.from_site import cluster_of
+
+    trials = sweep.plan.trials
+    return cluster_of(
+        sweep.site,
+        run=sweep.directory,
+        max_nodes=max(trial.allocation.num_nodes for trial in trials),
+        program=program,
+        parallelism=sweep.experiment.parallelism,
+    )
+
+
+class _InputErrors:
+    """The first error that a rank finds in the user's input; it ends the sweep."""
+
+    def __init__(self, on_event: OnEvent) -> None:
+        self._on_event = on_event
+        self._first: str | None = None
+        self.stop: Callable[[], None] = lambda: None
+
+    def __call__(self, event: Event) -> None:
+        from scalelab.scheduling.events import TrialEnded
+
+        if isinstance(event, TrialEnded):
+            last_line = (event.traceback or "").strip().rpartition("\n")[2]
+            if last_line.startswith(_INPUT_ERROR) and self._first is None:
+                self._first = last_line.removeprefix(_INPUT_ERROR)
+                self.stop()
+        self._on_event(event)
+
+    def raise_first(self) -> None:
+        if self._first is not None:
+            raise SpecError(self._first)
