@@ -1,9 +1,8 @@
-"""From observations and a job to a recommendation."""
+"""The recommendation of an allocation, from observations and a job."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -11,9 +10,7 @@ import pandas as pd
 from scalelab.experiment.job import Job
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
-from scalelab.inputs.numerals import counted
 from scalelab.laws.convergence.time_to_target import (
-    Factorisation,
     measured_factorisation,
 )
 from scalelab.laws.rivals.laws import law_named
@@ -21,10 +18,11 @@ from scalelab.laws.rows import CONFIGURATION, FitRows, Observed, numbers, prepar
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.support import Gap, Support
 from scalelab.recommend.answer.recommendation import (
-    OutlookRow,
     ParameterRow,
     Recommendation,
 )
+from scalelab.recommend.knowledge import Knowledge
+from scalelab.recommend.notes import assumptions, not_considered, not_identifiable
 from scalelab.recommend.prediction.knee import find_knee, last_paying
 from scalelab.recommend.prediction.learning_rate import learning_rate
 from scalelab.recommend.prediction.next_trial import loss, next_trial
@@ -39,17 +37,11 @@ from scalelab.recommend.question.candidates import (
     BatchRule,
     candidates,
     places,
-    replica_size,
-    why_unshared,
 )
 from scalelab.recommend.question.history import History, LawWithTransfer
 from scalelab.recommend.question.memory_room import MemoryRoom
 from scalelab.recommend.question.objective import Choice, Constraints, choose
-from scalelab.recommend.question.subject import AskedCurves, choose_subject
-
-# with fewer world sizes, and no other curve that says how the machine scales, only
-# measured allocations are recommended
-_MIN_SIZES = 3
+from scalelab.recommend.question.subject import choose_subject
 
 
 def recommend(
@@ -72,7 +64,7 @@ def recommend(
         Rows of the observations frame; one workload on one kind of device, or narrowed
         to that by ``select``.
     job
-        How much there is to do; None: the target of the constraints.
+        How much there is to train; None: until the target of the constraints.
     constraints
         Limits and how sure the answer must be; None: no limits.
     allocations
@@ -83,9 +75,9 @@ def recommend(
     law
         Name of the step-time law, see :data:`scalelab.laws.rivals.laws.LAWS`.
     within
-        All there is to measure on: nothing larger is proposed; None: no limit.
+        The largest allocation that can be measured; None: there is no limit.
     devices_on_node
-        Devices that a node holds; None: as many as one was measured with.
+        Devices that a node holds; None: the most that were measured on one.
     history
         Other runs that inform the step-time law; None: there are none.
 
@@ -112,7 +104,7 @@ def recommend(
     fitted = LawWithTransfer.fit(law_named(law), rows, rest=rest, history=history)
     need = SampleNeed.of(subject.every_group, job, limits.target)
     whole = every.take(subject.every_group.index)
-    evidence = _Evidence(
+    knowledge = Knowledge(
         subject=subject,
         fitted=fitted,
         need=need,
@@ -124,70 +116,33 @@ def recommend(
         memory=MemoryRoom.of(subject.frame),
     )
     where = places(rows.frame, allocations, devices_on_node)
-    asked = _fitting(candidates(rows.curves, where, evidence.rule), evidence)
-    gaps = evidence.law.blocking(_in_reach(asked, within) if evidence.is_few else asked)
-    if evidence.is_few:
+    asked = _fitting(candidates(rows.curves, where, knowledge.rule), knowledge)
+    gaps = knowledge.law.blocking(
+        _in_reach(asked, within) if knowledge.is_few else asked
+    )
+    if knowledge.is_few:
         asked = asked[_is_measured(asked, rows)].reset_index(drop=True)
     outlook = look_ahead(
-        asked, evidence.law, evidence.need, limits, evidence.correction
+        asked, knowledge.law, knowledge.need, limits, knowledge.correction
     )
     wanted = sorted({place.world_size for place in allocations or ()})
-    return _answer(evidence, outlook, gaps, limits, within, wanted)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Evidence:
-    """The measurements that an answer rests on, and the laws fitted to them."""
-
-    subject: AskedCurves
-    fitted: LawWithTransfer
-    need: SampleNeed
-    factorisation: Factorisation | None
-    rows: FitRows
-    rule: BatchRule
-    memory: MemoryRoom
-
-    @property
-    def law(self) -> StepTimeLaw:
-        return self.fitted.law
-
-    @property
-    def correction(self) -> np.ndarray:
-        """Factors that correct the product of both laws, shape (n_draws, 1)."""
-        if self.factorisation is None:
-            return np.ones((1, 1))
-        return np.asarray(np.exp(self.factorisation.draws()))
-
-    @property
-    def num_sizes(self) -> int:
-        return int(self.rows.frame["world_size"].nunique())
-
-    @property
-    def is_few(self) -> bool:
-        return self.num_sizes < _MIN_SIZES and not self.fitted.determines_scaling
-
-    @property
-    def swept(self) -> list[str]:
-        """Columns in which the curves differ."""
-        curves = [dict(key) for key in self.rows.curves]
-        names = list(dict.fromkeys(name for curve in curves for name in curve))
-        return [n for n in names if len({str(c.get(n)) for c in curves}) > 1]
+    return _answer(knowledge, outlook, gaps, limits, within, wanted)
 
 
 def _answer(
-    evidence: _Evidence,
+    knowledge: Knowledge,
     outlook: Outlook,
     gaps: tuple[Gap, ...],
     limits: Constraints,
     within: Allocation | None,
     wanted: Sequence[int],
 ) -> Recommendation:
-    subject, law, need = evidence.subject, evidence.law, evidence.need
+    subject, law, need = knowledge.subject, knowledge.law, knowledge.need
     choice = _choose(outlook, limits, subject.device_word)
     baseline, baseline_text = baseline_index(outlook.frame, subject.device_word)
     has_limits = limits.any_limit or need.uses_law
     table = outlook_rows(
-        outlook, choice.index, baseline, has_limits, limits, evidence.swept
+        outlook, choice.index, baseline, has_limits, limits, knowledge.swept
     )
     losses = loss(outlook.spent, outlook.sizes, limits)
     return Recommendation(
@@ -223,19 +178,19 @@ def _answer(
             outlook.spent.time_s,
             gaps,
             subject.frame,
-            evidence.rule,
+            knowledge.rule,
             within,
         ),
         price=limits.price.in_words(subject.device_hour_word) if limits.price else None,
         notes=(
-            *_notes(evidence, table[choice.index]),
-            *evidence.memory.notes(
+            *assumptions(knowledge, table[choice.index]),
+            *knowledge.memory.notes(
                 outlook.questions.iloc[[choice.index]], subject.device_word
             ),
-            *_not_considered(evidence, wanted, {row.world_size for row in table}),
+            *not_considered(knowledge, wanted, {row.world_size for row in table}),
         ),
         unsupported=tuple(
-            dict.fromkeys(_unanswered(gap, subject.is_emulated) for gap in gaps)
+            dict.fromkeys(not_identifiable(gap, subject.is_emulated) for gap in gaps)
         ),
         left_out=law.left_out,
         left_out_of_convergence=need.law.left_out if need.law else {},
@@ -248,10 +203,10 @@ def _answer(
     )
 
 
-def _fitting(asked: pd.DataFrame, evidence: _Evidence) -> pd.DataFrame:
+def _fitting(asked: pd.DataFrame, knowledge: Knowledge) -> pd.DataFrame:
     """Drop configurations that are not measured and are known not to fit in memory."""
-    known = _is_measured(asked, evidence.rows)
-    fits = evidence.memory.fits(asked)
+    known = _is_measured(asked, knowledge.rows)
+    fits = knowledge.memory.fits(asked)
     chosen: pd.DataFrame = asked[fits | known].reset_index(drop=True)
     return chosen
 
@@ -283,88 +238,6 @@ def _choose(outlook: Outlook, limits: Constraints, device_word: str) -> Choice:
         paying,
         limits,
         device_word,
-    )
-
-
-def _notes(evidence: _Evidence, chosen: OutlookRow) -> tuple[str, ...]:
-    need, notes = evidence.need, []
-    amount = need.job and need.job.model_copy(update={"target": None})
-    if evidence.is_few:
-        sizes = counted(evidence.num_sizes, "world size")
-        were = "was" if evidence.num_sizes == 1 else "were"
-        notes.append(
-            f"Only {sizes} {were} measured: the answer is among the measured "
-            "allocations."
-        )
-    if evidence.fitted.note:
-        notes.append(evidence.fitted.note)
-    if evidence.factorisation is not None:
-        notes.append(evidence.factorisation.describe())
-    if pruned := evidence.subject.num_pruned:
-        notes.append(
-            f"Ended early by their source (pruned): {counted(pruned, 'attempt')}; what "
-            "they measured until then counts."
-        )
-    batch = chosen.batch.global_batch_size
-    if need.num_missed:
-        runs = (
-            "the one run" if need.num_missed == 1 else counted(need.num_missed, "run")
-        )
-        notes.append(
-            f"Not reached: {need.target}, by {runs}; the answer is for {amount}, which "
-            "may not suffice."
-        )
-    elif need.target is not None and not need.uses_law:
-        notes.append(
-            f"Not measured: samples to {need.target}; assumes {amount} suffice."
-        )
-    elif need.job and not need.uses_law and batch not in need.measured_batches():
-        notes.append(
-            f"Not measured: accuracy at batch {batch}; assumes {amount} suffice."
-        )
-    notes += [
-        f"Accuracy is assumed not to depend on {name} (chosen: {value})."
-        for name, value in chosen.settings.items()
-    ]
-    if chosen.basis == Support.EXTRAPOLATED:
-        devices = counted(chosen.world_size, evidence.subject.device_word)
-        notes.append(
-            f"{devices} were not measured: run a short trial there before the job."
-        )
-    return tuple(notes)
-
-
-def _not_considered(
-    evidence: _Evidence, wanted: Sequence[int], answered: Set[int]
-) -> Iterator[str]:
-    """Say which of the wanted world sizes have no row, and why."""
-    if evidence.is_few:
-        return
-    missing = [size for size in wanted if size not in answered]
-    yield from why_unshared(evidence.rows.curves.values(), missing)
-    replica = replica_size(evidence.rows.frame) or 1
-    missing = [size for size in missing if size % replica == 0]
-    if not missing:
-        return
-    devices = f"{', '.join(map(str, missing))} {evidence.subject.device_word}s"
-    batches = evidence.rule.fixed
-    if batches and not any(evidence.rule.splits(int(n / replica)) for n in missing):
-        listed = " or ".join(map(str, batches))
-        yield (
-            f"Not considered: {devices}; global batch {listed} cannot be shared evenly."
-        )
-    else:
-        yield f"Not considered: {devices}; no step time can be predicted there yet."
-
-
-def _unanswered(gap: Gap, is_emulated: bool) -> str:
-    elsewhere = ""
-    is_of_machine = any(name.startswith("inter_node") for name in gap.parameters)
-    if is_of_machine and not is_emulated:  # an emulated run declares its own machine
-        elsewhere = " Or learn from another run on these devices: --learn-from RUN."
-    return (
-        f"Not identifiable: {' and '.join(gap.parameters)}, because {gap.why}. "
-        f"{gap.remedy}{elsewhere}"
     )
 
 

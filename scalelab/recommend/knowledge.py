@@ -1,0 +1,81 @@
+"""The knowledge behind an answer: measurements, and the laws fitted to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from scalelab.laws.convergence.time_to_target import Factorisation
+from scalelab.laws.rows import FitRows
+from scalelab.laws.step_time.law import StepTimeLaw
+from scalelab.recommend.prediction.workload_samples import SampleNeed
+from scalelab.recommend.question.candidates import BatchRule
+from scalelab.recommend.question.history import LawWithTransfer
+from scalelab.recommend.question.memory_room import MemoryRoom
+from scalelab.recommend.question.subject import AskedCurves
+
+# With fewer world sizes, and no other curve that says how the machine scales, only
+# measured allocations are recommended.
+_MIN_SIZES = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Knowledge:
+    """The measurements that an answer rests on, and the laws fitted to them.
+
+    Parameters
+    ----------
+    subject
+        The observations that the answer is about.
+    fitted
+        The step-time law, and what other runs added to it.
+    need
+        How many samples training needs.
+    factorisation
+        How well the product of both laws met measured times to the target; None: it
+        is not used or was not measured.
+    rows
+        The rows of the subject that the step-time law was fitted to.
+    rule
+        The batches that are allowed.
+    memory
+        What is known of the memory of the devices.
+    """
+
+    subject: AskedCurves
+    fitted: LawWithTransfer
+    need: SampleNeed
+    factorisation: Factorisation | None
+    rows: FitRows
+    rule: BatchRule
+    memory: MemoryRoom
+
+    @property
+    def law(self) -> StepTimeLaw:
+        """The step-time law."""
+        return self.fitted.law
+
+    @property
+    def correction(self) -> np.ndarray:
+        """The factors that correct the product of both laws, shape (n_draws, 1)."""
+        if self.factorisation is None:
+            return np.ones((1, 1))
+        return np.asarray(np.exp(self.factorisation.draws()))
+
+    @property
+    def num_sizes(self) -> int:
+        """The number of world sizes that were measured."""
+        return int(self.rows.frame["world_size"].nunique())
+
+    @property
+    def is_few(self) -> bool:
+        """Too few world sizes were measured to answer for any other."""
+        return self.num_sizes < _MIN_SIZES and not self.fitted.determines_scaling
+
+    @property
+    def swept(self) -> list[str]:
+        """The columns in which the curves differ."""
+        curves = [dict(key) for key in self.rows.curves]
+        names = list(dict.fromkeys(name for curve in curves for name in curve))
+        return [n for n in names if len({str(c.get(n)) for c in curves}) > 1]
