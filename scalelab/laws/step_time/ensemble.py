@@ -150,7 +150,7 @@ class Ensemble:
         cross: np.ndarray,
         carried: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return mean and slopes of a component, its discrepancy included."""
+        """Return mean and slopes of a component's log time, discrepancy included."""
         mean, slopes = log_time(component.node.parameters, at, component.shape)
         slopes = slopes - carried.T @ component.node.slopes
         return mean + cross @ component.node.weights, slopes

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from scalelab.cluster.batch.nodes import BatchNodes
 from scalelab.cluster.batch.queue import (
     MISSING_LOOKS,
     JobRefused,
@@ -20,18 +19,16 @@ from scalelab.cluster.batch.queue import (
     QueueEvent,
     QueueSeen,
 )
-from scalelab.cluster.nodes import Cluster
 from scalelab.cluster.watch import NodeLeft
 from scalelab.errors import ClusterError
-from scalelab.records.control.job_list import JobLine
 from scalelab.scheduling.events import OnEvent, Waiting
 from scalelab.scheduling.gangs import PartEnded
 from scalelab.scheduling.provision.backoff import SubmissionBackoff
 from scalelab.scheduling.provision.demand import GroupDemand
 from scalelab.scheduling.provision.jobs import Batch, ProvisionedJob
 from scalelab.scheduling.provision.node_losses import HOLD_S, DelayedNodeLosses
-from scalelab.scheduling.provision.null_provisioner import NullProvisioner
-from scalelab.scheduling.provision.waiting import QueueNews, why_waiting
+from scalelab.scheduling.provision.queue_looks import QueueLooks
+from scalelab.scheduling.provision.waiting import WaitingReport
 
 if TYPE_CHECKING:
     from scalelab.cluster.nodes import Node
@@ -41,43 +38,17 @@ if TYPE_CHECKING:
 TICK_S = 0.5
 FRESH = 0.9
 """Part of its walltime that a job has left while it counts as new."""
-FIRST_LOOK_S = 0.5
-
-
-def provision_of(
-    cluster: Cluster,
-    pool: Pool,
-    leave: Callable[[str], None],
-    on_event: OnEvent,
-    deliver: Callable[[QueueEvent | NodeLeft | PartEnded], None],
-) -> Provision | NullProvisioner:
-    """Return the provisioner of a cluster; a null one where all nodes are there.
-
-    Parameters
-    ----------
-    cluster
-        Where nodes come from.
-    pool, leave, on_event
-        See :class:`Provision`.
-    deliver
-        Called with what a batch system says, from any thread, and with losses that were
-        held back.
-    """
-    if not isinstance(cluster, BatchNodes):
-        return NullProvisioner()
-    cluster.attend(deliver)
-    return Provision(cluster, pool, leave=leave, on_event=on_event, deliver=deliver)
 
 
 class Provision:
-    """Submits jobs, replaces jobs that are lost, and ends jobs that are not needed.
+    """The provisioner: it submits jobs, replaces lost ones and ends unneeded ones.
 
     All methods belong to the driver's thread.
 
     Parameters
     ----------
     batch
-        Submits jobs.
+        The cluster that submits the jobs.
     pool
         The nodes that are up, and the trials that wait for them.
     leave
@@ -108,17 +79,13 @@ class Provision:
             for group, site in batch.site.groups.items()
         }
         self._next_tick_s = 0.0
-        self._next_look_s = 0.0
-        self._look_every_s = FIRST_LOOK_S
-        self._is_looking = False
-        self._look_started_s = 0.0
+        self._looks = QueueLooks(batch.look, batch.site.poll_interval)
         self._last_submission_s = -math.inf
         self._idle_since_s: float | None = None
         self._silence = ""
         self._losses = DelayedNodeLosses(deliver)
         self.explain = self._losses.explain
-        self._written: tuple[list[JobLine], list[str]] | None = None
-        self._news = QueueNews(on_event)
+        self._report = WaitingReport(batch, pool, on_event)
 
     @property
     def deadline_s(self) -> float:
@@ -148,7 +115,8 @@ class Provision:
             return False
         if isinstance(message, NodeLeft):
             self._pool.leave(message.address)
-        self._next_look_s = self._next_tick_s = 0.0
+        self._looks.allow_at_once()
+        self._next_tick_s = 0.0
         return True
 
     def take(self, event: QueueEvent) -> None:
@@ -161,7 +129,7 @@ class Provision:
                 if job := self._jobs.pop(name, None):
                     self._backoff_of(job).refused(words)
             case QueueSeen():
-                self._is_looking = False
+                self._looks.end()
                 self._see(event)
         self._next_tick_s = 0.0
 
@@ -193,8 +161,11 @@ class Provision:
             for group, number in wanted.items():
                 self._give_back(group, number)
         self._submit(wanted, now_s)
-        self._look(now_s)
-        self._report(is_stopped=is_stopped)
+        if self._jobs:
+            self._looks.begin(now_s)
+        troubles = [self._silence, *(d.backoff.words for d in self._demands.values())]
+        lines = [job.line() for job in self._jobs.values()]
+        self._report.update(lines, troubles, is_stopped=is_stopped)
         self._check(wanted, now_s)
 
     def _see(self, seen: QueueSeen) -> None:
@@ -213,7 +184,7 @@ class Provision:
                     self._ended(job, "the batch system does not know it any more")
                 continue
             if job.view is None or job.view.state is not view.state:
-                self._hurry()
+                self._looks.hurry()
             job.see(view, now_s)
             if view.state is JobState.ENDED or job.is_leaving_for_long(now_s):
                 self._ended(job, view.reason)
@@ -228,7 +199,7 @@ class Provision:
                 )
 
         if not any(job.leaving_since_s for job in self._jobs.values()):
-            self._losses.release(self._look_started_s)
+            self._losses.release(self._looks.started_s)
 
     def _ended(self, job: ProvisionedJob, words: str) -> None:
         """Forget a job that ended although its nodes are needed."""
@@ -263,7 +234,7 @@ class Provision:
         for job in self._jobs.values():
             found = nodes.get(job.name, [])
             if len(found) != len(job.nodes):
-                self._hurry()
+                self._looks.hurry()
             job.meet(found, now_s)
             self._limit(job, now_s)
 
@@ -271,7 +242,7 @@ class Provision:
         walltime_s, end_s = self._demands[job.group].site.walltime, job.end_s
         if end_s is None and walltime_s and job.is_pending:
             # Seen to wait when it was last looked for, it has begun since.
-            end_s = (self._look_started_s or now_s) + walltime_s
+            end_s = (self._looks.started_s or now_s) + walltime_s
             walltime_s = end_s - now_s
         if end_s is not None:
             longest_s = FRESH * (walltime_s or end_s - now_s)
@@ -311,7 +282,7 @@ class Provision:
             name = self._batch.request(size, group)
             self._jobs[name] = ProvisionedJob(name, size, now_s, group)
             self._last_submission_s = now_s
-            self._hurry()
+            self._looks.hurry()
 
     def _may_submit(self, group: str | None, now_s: float) -> bool:
         site = self._site
@@ -323,33 +294,6 @@ class Provision:
         if pause_s and now_s < self._last_submission_s + pause_s:
             return False
         return self._demands[group].backoff.allow(now_s)
-
-    def _hurry(self) -> None:
-        """Look at the queue soon, and then less and less often."""
-        self._look_every_s = FIRST_LOOK_S
-        self._next_look_s = min(self._next_look_s, time.monotonic() + FIRST_LOOK_S)
-
-    def _look(self, now_s: float) -> None:
-        if self._jobs and not self._is_looking and now_s >= self._next_look_s:
-            self._is_looking = True
-            self._look_started_s = now_s
-            self._batch.look()
-            self._next_look_s = now_s + self._look_every_s
-            longer_s = self._look_every_s * 2
-            self._look_every_s = min(longer_s, self._site.poll_interval)
-
-    def _report(self, *, is_stopped: bool) -> None:
-        """Record and report what the sweep waits for, when that changes."""
-        lines = [job.line() for job in self._jobs.values()]
-        troubles = [each.backoff.words for each in self._demands.values()]
-        waiting = [words for words in (self._silence, *troubles) if words]
-        if not is_stopped:
-            waiting += why_waiting(self._pool, lines)
-        if (lines, waiting) == self._written:
-            return
-        self._written = (lines, waiting)
-        self._batch.write_list(lines, waiting)
-        self._news.tell(lines)
 
     def _check(self, wanted: Mapping[str | None, int], now_s: float) -> None:
         """Give up jobs whose nodes do not answer, and end a sweep that cannot go on."""

@@ -8,6 +8,7 @@ from scalelab.inputs.numerals import counted
 from scalelab.records.control.job_list import JobLine
 from scalelab.scheduling.events import OnEvent, Waiting
 from scalelab.scheduling.pool import Pool
+from scalelab.scheduling.provision.jobs import Batch
 
 
 class QueueNews:
@@ -33,6 +34,50 @@ class QueueNews:
             if is_waiting and news not in self._told:
                 self._told.add(news)
                 self._on_event(Waiting(reason=str(job)))
+
+
+class WaitingReport:
+    """The report of what the sweep waits for, made whenever that changes.
+
+    Parameters
+    ----------
+    batch
+        The cluster that writes down how the jobs stand.
+    pool
+        The nodes that are up, and the trials that wait.
+    on_event
+        Told why jobs wait.
+    """
+
+    def __init__(self, batch: Batch, pool: Pool, on_event: OnEvent) -> None:
+        self._batch = batch
+        self._pool = pool
+        self._news = QueueNews(on_event)
+        self._written: tuple[list[JobLine], list[str]] | None = None
+
+    def update(
+        self, jobs: list[JobLine], troubles: Iterable[str], *, is_stopped: bool
+    ) -> None:
+        """Report the jobs and what the trials wait for, if either has changed.
+
+        Parameters
+        ----------
+        jobs
+            The batch jobs that have not ended.
+        troubles
+            What the batch system refuses or does not answer; empty strings are left
+            out.
+        is_stopped
+            No further trial starts.
+        """
+        waiting = [words for words in troubles if words]
+        if not is_stopped:
+            waiting += why_waiting(self._pool, jobs)
+        if (jobs, waiting) == self._written:
+            return
+        self._written = (jobs, waiting)
+        self._batch.write_list(jobs, waiting)
+        self._news.tell(jobs)
 
 
 def why_waiting(pool: Pool, jobs: Sequence[JobLine]) -> list[str]:
