@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -162,7 +163,9 @@ def large() -> Experiment:
     return Experiment.from_file(EXPERIMENTS / "emulated_64_gpus.yaml")
 
 
-def test_the_knee_of_the_example_lies_inside_its_range_and_is_no_close_call(large):
+def test_the_knee_of_the_example_lies_inside_its_range_and_is_no_close_call(
+    large: Experiment,
+) -> None:
     machine = machine_of(large)
     for change in (0.97, 1.0, 1.03):
         changed = replace(machine, sample_time_s=change * machine.sample_time_s)
@@ -170,7 +173,9 @@ def test_the_knee_of_the_example_lies_inside_its_range_and_is_no_close_call(larg
 
 
 @pytest.mark.slow
-def test_random_machines_are_recovered_as_often_as_their_intervals_say(large):
+def test_random_machines_are_recovered_as_often_as_their_intervals_say(
+    large: Any,
+) -> None:
     planned = expand(large, large.resolve_site())
     trials = [trial for trial in planned if trial.canary_after is None]
     terms, knees = [], []
@@ -186,7 +191,9 @@ def test_random_machines_are_recovered_as_often_as_their_intervals_say(large):
 
 @pytest.mark.slow
 @pytest.mark.timeout(500)
-def test_the_declared_machine_comes_back_out_of_a_real_sweep(tmp_path, monkeypatch):
+def test_the_declared_machine_comes_back_out_of_a_real_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "experiment.yaml"
     path.write_text(SMALL)

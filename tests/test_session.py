@@ -2,6 +2,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -76,7 +77,7 @@ def test_an_answer_or_why_there_is_none(here: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"gpus": [4]}])
-def test_an_empty_run_answers_nothing(here: Path, options) -> None:
+def test_an_empty_run_answers_nothing(here: Path, options: Any) -> None:
     run = load(measured_run(here / "run", ending=None).directory)
     with pytest.raises(FitError):
         run.recommend(**options)
@@ -171,7 +172,7 @@ def test_figures_and_report(here: Path) -> None:
 
 
 def test_the_report_of_a_run_without_an_answer_says_why(here: Path) -> None:
-    def ending(trial):
+    def ending(trial: Any) -> Any:
         return failed(trial) if trial.world_size == 1 else completed(trial)
 
     nothing = load(measured_run(here / "nothing", ending=failed).directory)
@@ -383,7 +384,7 @@ class TestAQuestionAskedAgain:
 
 
 def test_the_status_counts_trials_and_names_reasons(here: Path) -> None:
-    def ending(trial):
+    def ending(trial: Any) -> Any:
         return failed(trial) if trial.world_size == 1 else completed(trial)
 
     status = load(measured_run(here / "run", ending=ending).directory).status()

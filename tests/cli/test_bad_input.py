@@ -34,7 +34,9 @@ def on_disk(folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("values", VALID, ids=["workload", "command"])
-def test_what_is_broken_below_was_valid(scalelab, project: Path, values) -> None:
+def test_what_is_broken_below_was_valid(
+    scalelab: Callable[..., Any], project: Path, values: dict[str, Any]
+) -> None:
     Path("good.yaml").write_text(yaml.safe_dump(values))
     assert scalelab("plan", "good.yaml").code == 0
 
@@ -54,7 +56,7 @@ def refuse_experiments(
     return count
 
 
-def test_a_hundred_bad_experiments(scalelab, project: Path) -> None:
+def test_a_hundred_bad_experiments(scalelab: Callable[..., Any], project: Path) -> None:
     contents = (text.encode() for _, text in bad_experiments(100, seed=SEED))
     assert refuse_experiments(scalelab, project, contents) == 100
 
@@ -63,24 +65,26 @@ def test_a_hundred_bad_experiments(scalelab, project: Path) -> None:
 @pytest.mark.parametrize(
     "part", [0, *(pytest.param(n, marks=pytest.mark.repetition) for n in range(1, 6))]
 )
-def test_six_hundred_bad_experiments(scalelab, project: Path, part: int) -> None:
+def test_six_hundred_bad_experiments(scalelab: Any, project: Path, part: int) -> None:
     experiments = bad_experiments(100, seed=SEED + 1 + part)
     contents = (text.encode() for _, text in experiments)
     assert refuse_experiments(scalelab, project, contents) == 100
 
 
-def test_files_that_are_no_experiment(scalelab, project: Path) -> None:
+def test_files_that_are_no_experiment(
+    scalelab: Callable[..., Any], project: Path
+) -> None:
     contents = (content for _, content in bad_files(50, seed=SEED))
     assert refuse_experiments(scalelab, project, contents) == 50
 
 
 @pytest.mark.slow
-def test_hundreds_of_bad_tables(scalelab, here: Path) -> None:
+def test_hundreds_of_bad_tables(scalelab: Any, here: Path) -> None:
     assert len(TABLES) > 300
     refuse_tables(scalelab, here, TABLES)
 
 
-def test_some_bad_tables(scalelab, here: Path) -> None:
+def test_some_bad_tables(scalelab: Callable[..., Any], here: Path) -> None:
     refuse_tables(scalelab, here, TABLES[::15])
 
 
@@ -178,7 +182,9 @@ BROKEN_RUNS = [
 
 
 @pytest.mark.parametrize("spoil", BROKEN_RUNS)
-def test_broken_runs(scalelab, here: Path, good_run: Path, spoil) -> None:
+def test_broken_runs(
+    scalelab: Callable[..., Any], here: Path, good_run: Path, spoil: Callable[..., Any]
+) -> None:
     run = here / "run"
     shutil.copytree(good_run, run)
     spoil(run)
@@ -192,7 +198,7 @@ def test_broken_runs(scalelab, here: Path, good_run: Path, spoil) -> None:
 
 @pytest.mark.parametrize("name", ["run.json", "ledger.jsonl"])
 def test_cut_records_never_end_in_a_traceback(
-    scalelab, here: Path, good_run: Path, name: str
+    scalelab: Callable[..., Any], here: Path, good_run: Path, name: str
 ) -> None:
     draw = random.Random(SEED)
     whole = (good_run / name).read_bytes()
@@ -209,7 +215,7 @@ def test_cut_records_never_end_in_a_traceback(
 
 
 def test_a_run_of_something_else_is_not_swept_into(
-    scalelab, here: Path, good_run: Path
+    scalelab: Callable[..., Any], here: Path, good_run: Path
 ) -> None:
     text = yaml.safe_dump({**VALID[0], "name": "run"})
     Path("experiment.yaml").write_text(text)
@@ -240,14 +246,18 @@ def test_a_run_of_something_else_is_not_swept_into(
         ("--accept-changes=yes",),
     ],
 )
-def test_bad_options_of_a_sweep(scalelab, project: Path, options) -> None:
+def test_bad_options_of_a_sweep(
+    scalelab: Callable[..., Any], project: Path, options: tuple[Any, ...]
+) -> None:
     Path("experiment.yaml").write_text(yaml.safe_dump(VALID[0]))
     before = on_disk(project)
     scalelab("sweep", "--yes", *options, "experiment.yaml").assert_refused()
     assert on_disk(project) == before
 
 
-def test_a_command_is_not_run_in_process(scalelab, project: Path) -> None:
+def test_a_command_is_not_run_in_process(
+    scalelab: Callable[..., Any], project: Path
+) -> None:
     Path("experiment.yaml").write_text(yaml.safe_dump(COMMAND))
     ended = scalelab("sweep", "--in-process", "experiment.yaml")
     ended.assert_refused()
@@ -255,7 +265,7 @@ def test_a_command_is_not_run_in_process(scalelab, project: Path) -> None:
 
 
 def test_nobody_to_ask_names_the_option(
-    scalelab, project: Path, monkeypatch: pytest.MonkeyPatch
+    scalelab: Callable[..., Any], project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = yaml.safe_dump({**VALID[0], "confirm_above": {"trials": 2}})
     Path("experiment.yaml").write_text(text)

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from real_sweeps import PATIENCE_S, Start, Sweep, assert_gone, rows, wait_for_a_step
@@ -79,7 +80,7 @@ def canaries() -> list[int]:
 
 @pytest.mark.slow
 def test_neighbours_that_come_halfway_are_seen_and_said(
-    start: Start, scalelab, here: Path, come: Callable[[str], None]
+    start: Start, scalelab: Any, here: Path, come: Callable[[str], None]
 ) -> None:
     process = start(DIGITS)
     wait_until(process, num_ended=14)
@@ -98,7 +99,7 @@ def test_neighbours_that_come_halfway_are_seen_and_said(
 
 @pytest.mark.slow
 def test_the_canaries_of_a_killed_sweep_are_neither_lost_nor_repeated(
-    start: Start, sweep: Sweep, scalelab, here: Path
+    start: Start, sweep: Sweep, scalelab: Any, here: Path
 ) -> None:
     Path("experiment.yaml").write_text(EMULATED)
     planned = scalelab("plan", "experiment.yaml").out.splitlines()

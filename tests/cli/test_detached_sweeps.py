@@ -2,6 +2,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -39,7 +40,7 @@ def ended() -> Iterator[Callable[[str], psutil.Process]]:
 
 @pytest.mark.slow
 def test_a_detached_sweep_is_found_followed_and_stopped(
-    scalelab, here: Path, ended: Callable[[str], psutil.Process]
+    scalelab: Any, here: Path, ended: Callable[[str], psutil.Process]
 ) -> None:
     Path("experiment.yaml").write_text(LONG)
     begun = scalelab("sweep", "--detach", "experiment.yaml")
@@ -69,7 +70,7 @@ def test_a_detached_sweep_is_found_followed_and_stopped(
 
 
 @pytest.mark.slow
-def test_a_detached_sweep_that_cannot_begin_says_why(scalelab, here: Path) -> None:
+def test_a_detached_sweep_that_cannot_begin_says_why(scalelab: Any, here: Path) -> None:
     held = EMULATED.replace("site: {", "site: {scheduler: allocation, ")
     Path("experiment.yaml").write_text(held)
     said = scalelab("sweep", "--detach", "--run", "held", "experiment.yaml")
@@ -152,7 +153,7 @@ def run(here: Path) -> Path:
 
 
 def test_a_driver_that_waits_in_the_queue_is_found_and_cancelled(
-    scalelab, run: Path, queue: Queue
+    scalelab: Callable[..., Any], run: Path, queue: Queue
 ) -> None:
     queued = scalelab(*SWEEP, "--detach", "--retry-failed")
     assert queued.code == 0, queued
@@ -176,7 +177,9 @@ def test_a_driver_that_waits_in_the_queue_is_found_and_cancelled(
     assert scalelab("stop", run).out.startswith("No driver runs ")
 
 
-def test_a_driver_that_can_never_run_is_cancelled(scalelab, run, queue: Queue) -> None:
+def test_a_driver_that_can_never_run_is_cancelled(
+    scalelab: Callable[..., Any], run: Path, queue: Queue
+) -> None:
     queue.view = JobView(
         state=JobState.PENDING, reason="PartitionTimeLimit", can_never_run=True
     )
@@ -188,7 +191,7 @@ def test_a_driver_that_can_never_run_is_cancelled(scalelab, run, queue: Queue) -
 
 
 def test_a_driver_that_ended_early_says_what_it_said(
-    scalelab, run: Path, queue: Queue
+    scalelab: Callable[..., Any], run: Path, queue: Queue
 ) -> None:
     queue.view = JobView(state=JobState.ENDED, reason="FAILED (NonZeroExitCode)")
     refused = scalelab(*SWEEP, "--detach")
@@ -198,7 +201,7 @@ def test_a_driver_that_ended_early_says_what_it_said(
 
 
 def test_a_driver_whose_sweep_was_done_is_no_failure(
-    scalelab, here: Path, queue: Queue
+    scalelab: Callable[..., Any], here: Path, queue: Queue
 ) -> None:
     queue.view = None
     measured_run(here / "runs" / "small")
@@ -207,7 +210,7 @@ def test_a_driver_whose_sweep_was_done_is_no_failure(
 
 
 def test_a_refused_driver_is_an_error_of_the_cluster(
-    scalelab, run: Path, queue: Queue
+    scalelab: Callable[..., Any], run: Path, queue: Queue
 ) -> None:
     queue.refusal = "no such partition"
     refused = scalelab(*SWEEP, "--detach")
@@ -217,7 +220,7 @@ def test_a_refused_driver_is_an_error_of_the_cluster(
 
 @pytest.mark.parametrize("options", [[], ["--detach"]])
 def test_a_run_where_the_batch_system_can_write_no_log_is_refused_and_not_begun(
-    scalelab, here: Path, queue: Queue, options: list[str]
+    scalelab: Callable[..., Any], here: Path, queue: Queue, options: list[str]
 ) -> None:
     site = Path("site.yaml")
     site.write_text(site.read_text().replace("slurm", "pbs"))
@@ -307,7 +310,7 @@ def test_a_job_without_a_successor_works_to_its_end(here: Path, queue: Queue) ->
     assert "it has no successor: too many jobs" in said[0]
 
 
-def test_a_debugger_needs_a_shell(scalelab, here: Path) -> None:
+def test_a_debugger_needs_a_shell(scalelab: Callable[..., Any], here: Path) -> None:
     refused = scalelab("sweep", "x.yaml", "--in-process", "--detach")
     refused.assert_refused()
     assert "--detach apart from it." in refused.err

@@ -1,10 +1,14 @@
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from scalelab.experiment.spec import Experiment
 
 
-def test_what_it_writes_can_be_planned(scalelab, here: Path) -> None:
+def test_what_it_writes_can_be_planned(
+    scalelab: Callable[..., Any], here: Path
+) -> None:
     ended = scalelab("init")
     assert (ended.code, ended.err) == (0, "")
     assert ended.out == (
@@ -31,7 +35,7 @@ def test_its_lines_are_short_and_complete() -> None:
     assert experiment.learning_rate is not None
 
 
-def test_nothing_is_overwritten(scalelab, here: Path) -> None:
+def test_nothing_is_overwritten(scalelab: Callable[..., Any], here: Path) -> None:
     Path("mine.yaml").write_text("name: precious\n")
     scalelab("init", "mine.yaml").assert_refused()
     assert Path("mine.yaml").read_text() == "name: precious\n"
@@ -40,7 +44,7 @@ def test_nothing_is_overwritten(scalelab, here: Path) -> None:
     assert sorted(path.name for path in here.iterdir()) == ["mine.yaml"]
 
 
-def test_the_schema_is_json(scalelab) -> None:
+def test_the_schema_is_json(scalelab: Callable[..., Any]) -> None:
     ended = scalelab("schema")
     assert (ended.code, ended.err) == (0, "")
     schema = json.loads(ended.out)

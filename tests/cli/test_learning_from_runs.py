@@ -1,13 +1,17 @@
 """A run that was measured on one node learns of others what several cost."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from measured_runs import COMMAND, EMULATED, completed, measured_run, step_time_s
 
 from scalelab.errors import SpecError, StoreError
+from scalelab.experiment.trial import Trial
 from scalelab.inputs.allocation import Allocation
+from scalelab.recommend.answer.recommendation import Recommendation
+from scalelab.records.attempt import AttemptResult
 from scalelab.session import Run, load
 
 ONE_NODE = COMMAND.replace("name: trained", "name: heavier").replace(
@@ -16,7 +20,7 @@ ONE_NODE = COMMAND.replace("name: trained", "name: heavier").replace(
 LARGEST = Allocation.packed(16, devices_on_node=4)
 
 
-def heavier(trial):
+def heavier(trial: Trial) -> AttemptResult:
     """Computation takes half as long again as that of the run it learns from."""
     step = step_time_s(trial.allocation, trial.local_batch_size)
     step += 0.5 * (0.010 + 0.002 * trial.local_batch_size)
@@ -38,11 +42,13 @@ def taught(here: Path) -> Path:
     return measured_run(here / "trained", COMMAND).directory
 
 
-def sizes(answer) -> list[int]:
+def sizes(answer: Recommendation) -> list[int]:
     return [row.world_size for row in answer.rows]
 
 
-def test_what_one_node_cannot_tell_is_learned_from_another_run(asked, taught) -> None:
+def test_what_one_node_cannot_tell_is_learned_from_another_run(
+    asked: Run, taught: Path
+) -> None:
     alone = asked.recommend(gpus=[8, 16])
     assert sizes(alone) == [1, 2, 4]
     assert any("Not considered: 8, 16" in note for note in alone.notes)
@@ -72,7 +78,9 @@ def test_one_measured_size_is_enough_where_others_tell_the_rest(
     assert row.step_time_s.lo < true < row.step_time_s.hi
 
 
-def test_an_answer_is_kept_for_the_runs_it_was_learned_from(asked, taught) -> None:
+def test_an_answer_is_kept_for_the_runs_it_was_learned_from(
+    asked: Run, taught: Path
+) -> None:
     def again() -> Run:
         return load(asked.directory)
 
@@ -84,12 +92,12 @@ def test_an_answer_is_kept_for_the_runs_it_was_learned_from(asked, taught) -> No
     assert again().recommend(learn_from=[taught, from_more]) != told
 
 
-def test_a_run_named_twice_teaches_once(asked, taught) -> None:
+def test_a_run_named_twice_teaches_once(asked: Run, taught: Path) -> None:
     once = asked.recommend(gpus=[16], learn_from=[taught])
     assert asked.recommend(gpus=[16], learn_from=[taught, "trained"]) == once
 
 
-def test_a_law_learns_too(asked, taught) -> None:
+def test_a_law_learns_too(asked: Run, taught: Path) -> None:
     question = asked.observations.head(1).assign(world_size=16, num_nodes=4)
     law = asked.fit(learn_from=[taught])
     assert law.predict(question)["support"].item() == "extrapolated"
@@ -98,7 +106,9 @@ def test_a_law_learns_too(asked, taught) -> None:
     assert alone["support"].item() == "unsupported"
 
 
-def test_runs_that_cannot_teach_are_refused(asked, taught, here: Path) -> None:
+def test_runs_that_cannot_teach_are_refused(
+    asked: Run, taught: Path, here: Path
+) -> None:
     unrelated = measured_run(here / "small", EMULATED).directory
     with pytest.raises(SpecError, match="Nothing can be learned from small: no curve"):
         asked.recommend(learn_from=[unrelated])
@@ -125,7 +135,9 @@ def table(workloads: Mapping[str, int]) -> str:
     return "\n".join(rows)
 
 
-def test_the_other_workloads_of_a_run_teach_too(scalelab, here: Path) -> None:
+def test_the_other_workloads_of_a_run_teach_too(
+    scalelab: Callable[..., Any], here: Path
+) -> None:
     for name, workloads in (("alone", {"b": 4}), ("both", {"a": 16, "b": 4})):
         (here / f"{name}.csv").write_text(table(workloads))
         assert scalelab("import", f"{name}.csv").code == 0
@@ -140,7 +152,9 @@ def test_the_other_workloads_of_a_run_teach_too(scalelab, here: Path) -> None:
     assert both.count("extrapolated") == 2
 
 
-def test_the_command_learns(scalelab, asked, taught) -> None:
+def test_the_command_learns(
+    scalelab: Callable[..., Any], asked: Run, taught: Path
+) -> None:
     answer = scalelab("recommend", "heavier", "--gpus", 16, "--learn-from", "trained")
     assert (answer.code, answer.err) == (0, "")
     assert answer.out.count("extrapolated") == 1

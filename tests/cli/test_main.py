@@ -4,9 +4,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 import typer
@@ -19,7 +21,9 @@ from scalelab.cli import init_command, main, progress
 
 @pytest.mark.parametrize("name", main.COMMANDS)
 @pytest.mark.parametrize("flag", ["-h", "--help"])
-def test_every_command_explains_itself(scalelab, name: str, flag: str) -> None:
+def test_every_command_explains_itself(
+    scalelab: Callable[..., Any], name: str, flag: str
+) -> None:
     ended = scalelab(name, flag)
     assert ended.code == 0
     assert ended.err == ""
@@ -30,13 +34,15 @@ def test_every_command_explains_itself(scalelab, name: str, flag: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",)])
-def test_without_a_command_the_commands_are_listed(scalelab, arguments) -> None:
+def test_without_a_command_the_commands_are_listed(
+    scalelab: Callable[..., Any], arguments: tuple[Any, ...]
+) -> None:
     ended = scalelab(*arguments)
     assert ended.code == 0
     assert all(summary in ended.out for summary in main.COMMANDS.values())
 
 
-def test_the_version_is_told(scalelab) -> None:
+def test_the_version_is_told(scalelab: Callable[..., Any]) -> None:
     ended = scalelab("--version")
     assert (ended.code, ended.out) == (0, f"scalelab {version('scalelab')}\n")
 
@@ -55,7 +61,9 @@ def test_the_version_is_told(scalelab) -> None:
         (["sweep", "a\nb\x1b[31m"], "a b?[31m cannot be read"),
     ],
 )
-def test_wrong_usage_is_one_paragraph(scalelab, arguments, message: str) -> None:
+def test_wrong_usage_is_one_paragraph(
+    scalelab: Callable[..., Any], arguments: list[str], message: str
+) -> None:
     ended = scalelab(*arguments)
     ended.assert_refused()
     assert message in ended.err
@@ -87,7 +95,11 @@ def raising(error: BaseException) -> typer.Typer:
     ],
 )
 def test_every_error_has_its_exit_code(
-    scalelab, monkeypatch: pytest.MonkeyPatch, error, code: int, message: str
+    scalelab: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    error: Any,
+    code: int,
+    message: str,
 ) -> None:
     monkeypatch.setattr(main, "build_app", lambda *asked: raising(error))
     ended = scalelab("run")
@@ -95,13 +107,17 @@ def test_every_error_has_its_exit_code(
     assert message in ended.err
 
 
-def test_a_mistake_of_ours_is_shown_whole(scalelab, monkeypatch) -> None:
+def test_a_mistake_of_ours_is_shown_whole(
+    scalelab: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(main, "build_app", lambda *asked: raising(ZeroDivisionError()))
     with pytest.raises(ZeroDivisionError):
         scalelab("run")
 
 
-def test_a_connection_that_breaks_is_not_taken_for_the_reader(monkeypatch) -> None:
+def test_a_connection_that_breaks_is_not_taken_for_the_reader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(
         main, "build_app", lambda *asked: raising(BrokenPipeError("node"))
     )
@@ -127,7 +143,9 @@ def interrupted_import(*asked: str) -> None:
         raise ValueError("Error building validator") from error
 
 
-def test_ctrl_c_that_comes_as_another_error_is_one(monkeypatch, capsys) -> None:
+def test_ctrl_c_that_comes_as_another_error_is_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = signal.getsignal(signal.SIGINT)
     monkeypatch.setattr(main, "build_app", interrupted_import)
     with pytest.raises(SystemExit) as caught:
@@ -152,7 +170,9 @@ class Failing:
         raise ZeroDivisionError
 
 
-def test_ctrl_c_is_not_dropped(monkeypatch, capsys) -> None:
+def test_ctrl_c_is_not_dropped(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def build_app(*asked: str) -> None:
         Interrupting()
         time.sleep(60)
@@ -164,7 +184,9 @@ def test_ctrl_c_is_not_dropped(monkeypatch, capsys) -> None:
     assert capsys.readouterr().err == "Interrupted.\n"
 
 
-def test_other_errors_that_are_dropped_are_told_as_ever(monkeypatch, capsys) -> None:
+def test_other_errors_that_are_dropped_are_told_as_ever(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     told: list[type[BaseException]] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda each: told.append(each.exc_type))
     monkeypatch.setattr(main, "build_app", Failing)
@@ -175,7 +197,9 @@ def test_other_errors_that_are_dropped_are_told_as_ever(monkeypatch, capsys) -> 
 
 
 def test_ctrl_c_stays_ignored_in_the_background(
-    monkeypatch, capsys, own_interrupt: None
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    own_interrupt: None,
 ) -> None:
     def build_app(*asked: str) -> typer.Typer:
         os.kill(os.getpid(), signal.SIGINT)
@@ -227,7 +251,12 @@ def _catches_interrupts(pid: int) -> bool:
 @pytest.mark.parametrize("home", [main, entry])
 @pytest.mark.parametrize("name", ["main", "recommend_resources"])
 def test_the_entry_points_exit(
-    home, name: str, here: Path, monkeypatch, capsys, own_interrupt: None
+    home: ModuleType,
+    name: str,
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    own_interrupt: None,
 ) -> None:
     measured_run(here / "run")
     arguments = ["run"] if name == "recommend_resources" else ["recommend", "run"]
@@ -240,7 +269,7 @@ def test_the_entry_points_exit(
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_a_reader_that_leaves_ends_it_in_silence(
-    command, here: Path, stream: str
+    command: list[str], here: Path, stream: str
 ) -> None:
     arguments = ["schema"] if stream == "stdout" else ["plan", "absent.yaml"]
     script = f'{{ "$@" {"2>&1 >/dev/null" if stream == "stderr" else ""}; }} | true'
@@ -255,5 +284,5 @@ def test_a_reader_that_leaves_ends_it_in_silence(
 
 
 @pytest.mark.parametrize("module", [progress, init_command])
-def test_the_examples_hold(module) -> None:
+def test_the_examples_hold(module: ModuleType) -> None:
     assert doctest.testmod(module).failed == 0

@@ -1,7 +1,9 @@
 import os
 import re
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from measured_runs import COMMAND, EMULATED, measured_run
@@ -12,7 +14,7 @@ def write(text: str = EMULATED) -> str:
     return "experiment.yaml"
 
 
-def test_configurations_are_counted(scalelab, here: Path) -> None:
+def test_configurations_are_counted(scalelab: Callable[..., Any], here: Path) -> None:
     ended = scalelab("plan", write())
     assert (ended.code, ended.err) == (0, "")
     assert ended.out.splitlines() == [
@@ -30,7 +32,9 @@ def test_configurations_are_counted(scalelab, here: Path) -> None:
     assert os.listdir() == ["experiment.yaml"]
 
 
-def test_what_is_done_and_what_the_rest_takes(scalelab, here: Path) -> None:
+def test_what_is_done_and_what_the_rest_takes(
+    scalelab: Callable[..., Any], here: Path
+) -> None:
     measured_run(here / "runs" / "small")
     lines = scalelab("plan", write()).out.splitlines()
     assert lines[-2:] == [
@@ -54,7 +58,7 @@ def test_what_is_done_and_what_the_rest_takes(scalelab, here: Path) -> None:
     ]
 
 
-def test_changes_are_named(scalelab, here: Path) -> None:
+def test_changes_are_named(scalelab: Callable[..., Any], here: Path) -> None:
     measured_run(here / "elsewhere")
     changed = EMULATED.replace("steps: 5", "steps: 6")
     ended = scalelab("plan", write(changed), "--run", "elsewhere")
@@ -82,7 +86,7 @@ def test_changes_are_named(scalelab, here: Path) -> None:
     ],
 )
 def test_batch_systems_show_what_they_would_be_asked(
-    scalelab, here: Path, site: str, asked: str, lines: list[str]
+    scalelab: Callable[..., Any], here: Path, site: str, asked: str, lines: list[str]
 ) -> None:
     Path("train.py").write_text("")
     Path("hpc.yaml").write_text(site)
@@ -103,7 +107,9 @@ node_groups:
 """
 
 
-def test_every_node_group_shows_its_script(scalelab, here: Path) -> None:
+def test_every_node_group_shows_its_script(
+    scalelab: Callable[..., Any], here: Path
+) -> None:
     Path("train.py").write_text("")
     Path("hpc.yaml").write_text(GROUPS)
     text = COMMAND + "node_group: [a100, h100]\n"
@@ -118,7 +124,9 @@ def test_every_node_group_shows_its_script(scalelab, here: Path) -> None:
     assert "/nodes-h100.json" in out
 
 
-def test_the_group_that_is_taken_unasked_is_named(scalelab, here: Path) -> None:
+def test_the_group_that_is_taken_unasked_is_named(
+    scalelab: Callable[..., Any], here: Path
+) -> None:
     Path("train.py").write_text("")
     Path("hpc.yaml").write_text(GROUPS)
     out = scalelab("plan", write(COMMAND), "--site", "./hpc.yaml").out
@@ -127,18 +135,20 @@ def test_the_group_that_is_taken_unasked_is_named(scalelab, here: Path) -> None:
     assert "--partition=small" not in out
 
 
-def test_combinations_left_out_say_why(scalelab, here: Path) -> None:
+def test_combinations_left_out_say_why(
+    scalelab: Callable[..., Any], here: Path
+) -> None:
     text = EMULATED.replace("gpus: [1, 2]", "gpus: [1, 2]\nglobal_batch_size: [8, 4]")
     out = scalelab("plan", write(text)).out
     assert re.search(r"Left out, \d combinations?:\n  .*global_batch_size=4", out)
 
 
-def test_an_unknown_batch_is_said(scalelab, here: Path) -> None:
+def test_an_unknown_batch_is_said(scalelab: Callable[..., Any], here: Path) -> None:
     out = scalelab("plan", write(EMULATED.replace("[4, 8]", "auto"))).out
     assert "local_batch_size: auto is determined first" in out
 
 
-def test_neither_torch_nor_dask_is_loaded(command, here: Path) -> None:
+def test_neither_torch_nor_dask_is_loaded(command: list[str], here: Path) -> None:
     write()
     code = """if True:
         import sys
@@ -166,7 +176,7 @@ def test_neither_torch_nor_dask_is_loaded(command, here: Path) -> None:
     ],
 )
 def test_what_the_workload_does_not_know_is_refused_as_by_a_sweep(
-    scalelab, here: Path, old: str, new: str, message: str
+    scalelab: Callable[..., Any], here: Path, old: str, new: str, message: str
 ) -> None:
     text = EMULATED.replace("0e-3}", "0e-3, min_samples: 9, critical_batch_size: 9}")
     text = text.replace("job: {", "job: {target: val_f1 >= 0.9, ")

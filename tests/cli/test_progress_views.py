@@ -181,7 +181,7 @@ def test_an_unknown_total_is_counted_once_it_is_known(clock: Clock) -> None:
         ),
     ],
 )
-def test_problems_are_said(event, text: str | None) -> None:
+def test_problems_are_said(event: Any, text: str | None) -> None:
     assert problem(event) == text
 
 
@@ -320,7 +320,9 @@ def test_an_error_is_not_preceded_by_counts() -> None:
         (Console(file=io.StringIO(), force_terminal=False), False, LineView),
     ],
 )
-def test_the_view_suits_the_console(console, is_quiet: bool, kind) -> None:
+def test_the_view_suits_the_console(
+    console: Console, is_quiet: bool, kind: type[Any]
+) -> None:
     assert isinstance(view(console, "core-h", is_quiet=is_quiet), kind)
 
 

@@ -1,11 +1,15 @@
 import json
 import math
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from measured_runs import COMMAND, EMULATED, completed, failed, measured_run
 
+from scalelab.experiment.trial import Trial
+from scalelab.records.attempt import AttemptResult
 from scalelab.session import load
 
 
@@ -23,7 +27,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return measured_run(tmp_path_factory.mktemp("small") / "run").directory
 
 
-def test_the_answer_comes_first(scalelab, swept: Path) -> None:
+def test_the_answer_comes_first(scalelab: Callable[..., Any], swept: Path) -> None:
     ended = scalelab("recommend", swept)
     assert (ended.code, ended.err) == (0, "")
     lines = ended.out.splitlines()
@@ -34,7 +38,7 @@ def test_the_answer_comes_first(scalelab, swept: Path) -> None:
 
 
 @pytest.mark.slow
-def test_explanations_follow_the_answer(scalelab, swept: Path) -> None:
+def test_explanations_follow_the_answer(scalelab: Any, swept: Path) -> None:
     plain, explained = (
         scalelab("recommend", swept, *options).out for options in ((), ("--explain",))
     )
@@ -49,7 +53,9 @@ def refuse(constant: str) -> float:
 
 
 @pytest.mark.parametrize("options", [(), ("--price", "2usd", "--max-cost", "1usd")])
-def test_json_is_json(scalelab, swept: Path, options) -> None:
+def test_json_is_json(
+    scalelab: Callable[..., Any], swept: Path, options: tuple[Any, ...]
+) -> None:
     ended = scalelab("recommend", swept, "--json", *options)
     answer = json.loads(ended.out, parse_constant=refuse)
     assert answer["meets_constraints"] is (not options)
@@ -60,7 +66,9 @@ def test_json_is_json(scalelab, swept: Path, options) -> None:
 
 
 @pytest.mark.slow
-def test_constraints_are_held_or_the_closest_is_shown(scalelab, swept: Path) -> None:
+def test_constraints_are_held_or_the_closest_is_shown(
+    scalelab: Any, swept: Path
+) -> None:
     fast = scalelab("recommend", swept, "--max-time", "30d")
     assert fast.code == 0
     assert "Chance of meeting < 30 days: > 99%." in fast.out
@@ -71,7 +79,7 @@ def test_constraints_are_held_or_the_closest_is_shown(scalelab, swept: Path) -> 
 
 
 @pytest.mark.slow
-def test_another_job_may_be_meant(scalelab, swept: Path) -> None:
+def test_another_job_may_be_meant(scalelab: Any, swept: Path) -> None:
     own = scalelab("recommend", swept, "--json")
     more = scalelab("recommend", swept, "--json", "--samples", "9e7")
     hours = [json.loads(e.out)["rows"][0]["gpu_hours"]["value"] for e in (own, more)]
@@ -83,14 +91,16 @@ def test_another_job_may_be_meant(scalelab, swept: Path) -> None:
     )
 
 
-def test_further_devices_may_be_asked_about(scalelab, swept: Path) -> None:
+def test_further_devices_may_be_asked_about(
+    scalelab: Callable[..., Any], swept: Path
+) -> None:
     answer = json.loads(scalelab("recommend", swept, "--gpus", "32", "--json").out)
     assert [r["world_size"] for r in answer["rows"]] == [1, 2, 4, 8, 16, 32]
     assert answer["rows"][-1]["basis"] == "extrapolated"
     assert answer["rows"][-1]["allocation"] == "8x4"
 
 
-def test_a_job_script_for_one_node(scalelab, swept: Path) -> None:
+def test_a_job_script_for_one_node(scalelab: Callable[..., Any], swept: Path) -> None:
     ended = scalelab("recommend", swept, "--sbatch", "--max-time", "30d")
     assert (ended.code, ended.err) == (0, "")
     assert ended.out.startswith("#!/usr/bin/env bash\n#SBATCH --job-name=run\n")
@@ -131,7 +141,11 @@ def test_a_job_script_for_one_node(scalelab, swept: Path) -> None:
     ],
 )
 def test_bad_options_are_refused_in_one_paragraph(
-    scalelab, request, run: str, options: tuple[str, ...], message: str
+    scalelab: Callable[..., Any],
+    request: pytest.FixtureRequest,
+    run: str,
+    options: tuple[str, ...],
+    message: str,
 ) -> None:
     directory: Path = request.getfixturevalue(run)
     before = sorted(directory.rglob("*"))
@@ -142,7 +156,9 @@ def test_bad_options_are_refused_in_one_paragraph(
     assert {path for path in after if "cache" not in path.parts} <= {*before}
 
 
-def test_what_cannot_be_run_here_is_not_proposed(scalelab, small: Path) -> None:
+def test_what_cannot_be_run_here_is_not_proposed(
+    scalelab: Callable[..., Any], small: Path
+) -> None:
     out = scalelab("recommend", small).out
     assert "would change the answer" not in out
     assert "Not identifiable" not in out
@@ -158,15 +174,19 @@ def test_what_cannot_be_run_here_is_no_next_trial(tmp_path: Path) -> None:
     assert answer.next_trial is None or answer.next_trial.world_size <= 4
 
 
-def test_what_cannot_be_answered_says_so(scalelab, tmp_path: Path) -> None:
+def test_what_cannot_be_answered_says_so(
+    scalelab: Callable[..., Any], tmp_path: Path
+) -> None:
     run = measured_run(tmp_path / "run", ending=failed).directory
     ended = scalelab("recommend", run)
     ended.assert_refused()
     assert "step time" in ended.err
 
 
-def test_devices_that_failed_are_left_out(scalelab, tmp_path: Path) -> None:
-    def ending(trial):
+def test_devices_that_failed_are_left_out(
+    scalelab: Callable[..., Any], tmp_path: Path
+) -> None:
+    def ending(trial: Trial) -> AttemptResult:
         return completed(trial) if trial.world_size == 1 else failed(trial)
 
     run = measured_run(tmp_path / "run", ending=ending).directory

@@ -1,13 +1,16 @@
 """status, report and import: what looks at a run, or makes one of a table."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from measured_runs import EMULATED, completed, failed, measured_run
 
 from scalelab.cli.answering import print_answer, width
 from scalelab.errors import NotIdentifiableError
+from scalelab.experiment.trial import Trial
 from scalelab.inputs.outcome import Outcome
 from scalelab.records.attempt import AttemptResult
 
@@ -16,7 +19,9 @@ TABLE = "world_size,num_nodes,local_batch_size,step_time_s\n" + "".join(
 )
 
 
-def test_status_of_a_run_that_is_done(scalelab, tmp_path: Path) -> None:
+def test_status_of_a_run_that_is_done(
+    scalelab: Callable[..., Any], tmp_path: Path
+) -> None:
     run = measured_run(tmp_path / "run").directory
     ended = scalelab("status", run)
     assert (ended.code, ended.err) == (0, "")
@@ -28,8 +33,10 @@ def test_status_of_a_run_that_is_done(scalelab, tmp_path: Path) -> None:
     ]
 
 
-def test_status_names_what_is_missing_and_why(scalelab, tmp_path: Path) -> None:
-    def ending(trial) -> AttemptResult:
+def test_status_names_what_is_missing_and_why(
+    scalelab: Callable[..., Any], tmp_path: Path
+) -> None:
+    def ending(trial: Trial) -> AttemptResult:
         if trial.world_size == 1:
             return failed(trial)
         if trial.local_batch_size == 4:
@@ -46,7 +53,9 @@ def test_status_names_what_is_missing_and_why(scalelab, tmp_path: Path) -> None:
     assert f"Driver: process {os.getpid()}" in out
 
 
-def test_status_names_attempts_that_a_dead_driver_left(scalelab, tmp_path) -> None:
+def test_status_names_attempts_that_a_dead_driver_left(
+    scalelab: Callable[..., Any], tmp_path: Path
+) -> None:
     store = measured_run(tmp_path / "run")
     ledger = store.directory / "ledger.jsonl"
     *earlier, _ = ledger.read_text().splitlines(keepends=True)
@@ -67,7 +76,7 @@ def test_status_names_attempts_that_a_dead_driver_left(scalelab, tmp_path) -> No
     ],
 )
 def test_status_does_not_count_what_it_cannot_know(
-    scalelab, here: Path, old: str, new: str
+    scalelab: Callable[..., Any], here: Path, old: str, new: str
 ) -> None:
     text = EMULATED.replace(old, new)
     if "elsewhere" in new:
@@ -79,7 +88,9 @@ def test_status_does_not_count_what_it_cannot_know(
     assert "Not run yet" not in ended.out
 
 
-def test_the_report_lands_where_it_is_wanted(scalelab, here: Path) -> None:
+def test_the_report_lands_where_it_is_wanted(
+    scalelab: Callable[..., Any], here: Path
+) -> None:
     run = measured_run(here / "runs" / "small").directory
     assert scalelab("report", "runs/small").out == f"{run}/report.html\n"
     assert (run / "report.html").read_text().startswith("<!DOCTYPE html>")
@@ -89,13 +100,13 @@ def test_the_report_lands_where_it_is_wanted(scalelab, here: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_report_that_cannot_be_written_is_refused(scalelab, here: Path) -> None:
+def test_a_report_that_cannot_be_written_is_refused(scalelab: Any, here: Path) -> None:
     measured_run(here / "run")
     scalelab("report", "run", "-o", "absent/mine.html").assert_refused()
     assert not Path("absent").exists()
 
 
-def test_a_table_becomes_a_run(scalelab, here: Path) -> None:
+def test_a_table_becomes_a_run(scalelab: Callable[..., Any], here: Path) -> None:
     Path("table.csv").write_text(TABLE)
     ended = scalelab("import", "table.csv", "--constant", "precision=bf16")
     assert (ended.code, ended.err) == (0, "")
@@ -114,14 +125,18 @@ def test_a_table_becomes_a_run(scalelab, here: Path) -> None:
 @pytest.mark.parametrize(
     "option", ["step_time_s", "=x", "a=b --column a=c", "", "nothing=gpus"]
 )
-def test_columns_are_named_in_pairs(scalelab, here: Path, option: str) -> None:
+def test_columns_are_named_in_pairs(
+    scalelab: Callable[..., Any], here: Path, option: str
+) -> None:
     Path("table.csv").write_text(TABLE)
     arguments = ["--column", *option.split(" ")]
     scalelab("import", "table.csv", *arguments).assert_refused()
     assert not Path("runs").exists()
 
 
-def test_without_an_answer_the_reason_goes_to_standard_error(capsys) -> None:
+def test_without_an_answer_the_reason_goes_to_standard_error(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     print_answer(NotIdentifiableError("x", "Measure 2 nodes."))
     captured = capsys.readouterr()
     assert captured.out == ""

@@ -1,4 +1,6 @@
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_programs import FakePrograms
@@ -6,7 +8,7 @@ from fake_programs import FakePrograms
 from scalelab.cli import main
 
 
-def test_the_group_explains_itself(scalelab) -> None:
+def test_the_group_explains_itself(scalelab: Callable[..., Any]) -> None:
     for words in (["site"], ["site", "--help"], ["site", "init", "--help"]):
         said = scalelab(*words)
         assert "rofile" in said.out + said.err
@@ -14,7 +16,9 @@ def test_the_group_explains_itself(scalelab) -> None:
     assert list(main.GROUPS) == ["site"]
 
 
-def test_no_batch_system(scalelab, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_batch_system(
+    scalelab: Callable[..., Any], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(here))
     refused = scalelab("site", "init")
     refused.assert_refused(3)
@@ -24,7 +28,7 @@ def test_no_batch_system(scalelab, here: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_profile_is_written_and_checked(
-    scalelab, here: Path, monkeypatch: pytest.MonkeyPatch
+    scalelab: Callable[..., Any], here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", f"{here}")
     programs = FakePrograms(here)
@@ -54,7 +58,9 @@ def test_a_profile_is_written_and_checked(
         (["--site", "./held.yaml", "--job"], "uses one that is held already."),
     ],
 )
-def test_what_doctor_cannot_check(scalelab, here: Path, words, text: str) -> None:
+def test_what_doctor_cannot_check(
+    scalelab: Callable[..., Any], here: Path, words: list[str], text: str
+) -> None:
     held = "{scheduler: allocation, device_type: cpu, gpus_per_node: 2}"
     Path("held.yaml").write_text(held)
     refused = scalelab("doctor", *words)

@@ -2,7 +2,9 @@
 
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from measured_runs import EMULATED
@@ -61,7 +63,9 @@ def toy_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def say(command: list[str], environment: dict[str, str], here: Path):
+def say(
+    command: list[str], environment: dict[str, str], here: Path
+) -> Callable[..., Any] | str:
     """Return a function that runs a command of ScaleLab and returns what it prints."""
 
     def say(*arguments: str) -> str:
@@ -75,7 +79,7 @@ def say(command: list[str], environment: dict[str, str], here: Path):
 
 @pytest.mark.timeout(300)
 def test_a_trial_that_its_source_ends_is_measured_up_to_then(
-    sweep: Sweep, say, here: Path
+    sweep: Sweep, say: Callable[..., Any], here: Path
 ) -> None:
     first = sweep(EXPERIMENT)
     assert first.returncode == 0, first
@@ -133,7 +137,7 @@ def test_a_source_that_fails_ends_the_sweep_and_is_named(sweep: Sweep) -> None:
 
 @pytest.mark.timeout(300)
 def test_a_source_that_does_not_know_its_trials_beforehand(
-    sweep: Sweep, say, here: Path
+    sweep: Sweep, say: Callable[..., Any], here: Path
 ) -> None:
     text = EMULATED.replace("[1, 2]", "[1, 2, 4]").replace(
         "gpus_per_node: 2", "gpus_per_node: 4"

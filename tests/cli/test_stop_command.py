@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from measured_runs import EMULATED, measured_run
@@ -18,7 +19,7 @@ from scalelab.running import stop as stopping
 LONG = EMULATED.replace("steps: 5,", "steps: 100,")
 
 
-def test_nothing_to_stop(scalelab, tmp_path: Path) -> None:
+def test_nothing_to_stop(scalelab: Callable[..., Any], tmp_path: Path) -> None:
     run = measured_run(tmp_path / "run").directory
     ended = scalelab("stop", run)
     assert (ended.code, ended.err) == (0, "")
@@ -26,7 +27,9 @@ def test_nothing_to_stop(scalelab, tmp_path: Path) -> None:
     assert not (run / "driver.stop").exists()
 
 
-def test_what_is_no_run_is_refused(scalelab, tmp_path: Path) -> None:
+def test_what_is_no_run_is_refused(
+    scalelab: Callable[..., Any], tmp_path: Path
+) -> None:
     scalelab("stop", tmp_path / "absent").assert_refused()
 
 
@@ -37,7 +40,9 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_driver_that_does_not_answer_is_named(scalelab, tmp_path: Path) -> None:
+def test_a_driver_that_does_not_answer_is_named(
+    scalelab: Callable[..., Any], tmp_path: Path
+) -> None:
     store = measured_run(tmp_path / "run")
     with store.lease():
         ended = scalelab("stop", store.directory)
@@ -56,7 +61,7 @@ def test_a_driver_that_does_not_answer_is_named(scalelab, tmp_path: Path) -> Non
 
 @pytest.mark.usefixtures("impatient")
 def test_a_driver_that_takes_its_time_is_named(
-    scalelab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    scalelab: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = measured_run(tmp_path / "run")
     request_stop = stopping.request_stop
@@ -111,7 +116,7 @@ def start(
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("--now",)])
 def test_a_sweep_is_stopped_and_goes_on(
-    scalelab, start: Start, here: Path, options: tuple[str, ...]
+    scalelab: Any, start: Start, here: Path, options: tuple[str, ...]
 ) -> None:
     process = start()
     ended = scalelab("stop", *options, "runs/small")
@@ -135,7 +140,7 @@ def test_a_sweep_is_stopped_and_goes_on(
 
 @pytest.mark.slow
 def test_a_driver_that_stands_still_stops_once_it_goes_on(
-    scalelab, start: Start, monkeypatch: pytest.MonkeyPatch
+    scalelab: Any, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = start()
     monkeypatch.setattr(stopping, "HEARD_WITHIN_S", 1.5)
@@ -157,7 +162,7 @@ with Lease(Path(sys.argv[1])):
 
 
 def test_what_does_not_answer_is_ended_by_a_signal(
-    scalelab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    scalelab: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = measured_run(tmp_path / "run").directory
     monkeypatch.setattr(stopping, "HEARD_WITHIN_S", 0.2)
@@ -172,7 +177,7 @@ def test_what_does_not_answer_is_ended_by_a_signal(
 
 
 def test_what_still_runs_is_counted(
-    scalelab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    scalelab: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stopping, "QUICK_S", 0.1)
     store = measured_run(tmp_path / "run")

@@ -1,8 +1,12 @@
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
+from signal import Signals
+from typing import Any
 
 import pytest
+from conducting import Conductor
 from measured_runs import EMULATED, failed, measured_run
 from waiting import wait_until
 
@@ -18,7 +22,9 @@ def experiment(here: Path) -> Path:
     return path
 
 
-def test_a_run_that_is_done_is_answered_at_once(scalelab, here: Path) -> None:
+def test_a_run_that_is_done_is_answered_at_once(
+    scalelab: Callable[..., Any], here: Path
+) -> None:
     measured_run(here / "runs" / "small")
     ended = scalelab("sweep", "experiment.yaml")
     assert ended.code == 0
@@ -30,7 +36,9 @@ def test_a_run_that_is_done_is_answered_at_once(scalelab, here: Path) -> None:
     assert quiet.out == ended.out.rpartition("Report: ")[0]
 
 
-def test_trials_that_failed_before_are_not_forgotten(scalelab, here: Path) -> None:
+def test_trials_that_failed_before_are_not_forgotten(
+    scalelab: Callable[..., Any], here: Path
+) -> None:
     measured_run(here / "runs" / "small", ending=failed)
     ended = scalelab("sweep", "experiment.yaml")
     assert ended.code == 1
@@ -41,7 +49,12 @@ def test_trials_that_failed_before_are_not_forgotten(scalelab, here: Path) -> No
     assert ended.out == f"Report: {here}/runs/small/report.html\n"
 
 
-def test_failures_are_listed(scalelab, here: Path, conductor, monkeypatch) -> None:
+def test_failures_are_listed(
+    scalelab: Callable[..., Any],
+    here: Path,
+    conductor: type[Conductor],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(conductor, "num_failed", 7)
     monkeypatch.setattr(conductor, "tracebacks", ("ValueError: no",))
     ended = scalelab("sweep", "experiment.yaml")
@@ -61,7 +74,12 @@ def test_failures_are_listed(scalelab, here: Path, conductor, monkeypatch) -> No
     ]
 
 
-def test_a_spent_budget_is_no_failure(scalelab, here, conductor, monkeypatch) -> None:
+def test_a_spent_budget_is_no_failure(
+    scalelab: Callable[..., Any],
+    here: Path,
+    conductor: type[Conductor],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(conductor, "stopped", "the budget is spent")
     ended = scalelab("sweep", "--sweep-budget", "30gpu-min", "experiment.yaml")
     assert ended.code == 0
@@ -80,7 +98,13 @@ def test_a_spent_budget_is_no_failure(scalelab, here, conductor, monkeypatch) ->
     ],
 )
 def test_signals_reach_the_driver(
-    scalelab, here: Path, conductor, monkeypatch, numbers, drained: int, killed: int
+    scalelab: Callable[..., Any],
+    here: Path,
+    conductor: type[Conductor],
+    monkeypatch: pytest.MonkeyPatch,
+    numbers: list[Signals],
+    drained: int,
+    killed: int,
 ) -> None:
     def meanwhile() -> None:
         for number in numbers:
@@ -101,7 +125,12 @@ def test_signals_reach_the_driver(
 
 @pytest.mark.parametrize(("at_once", "drained"), [(False, 1), (True, 0)])
 def test_a_request_to_stop_reaches_the_driver(
-    scalelab, here: Path, conductor, monkeypatch, at_once: bool, drained: int
+    scalelab: Callable[..., Any],
+    here: Path,
+    conductor: type[Conductor],
+    monkeypatch: pytest.MonkeyPatch,
+    at_once: bool,
+    drained: int,
 ) -> None:
     def meanwhile() -> None:
         request = request_stop(here / "runs" / "small", at_once=at_once)
@@ -119,7 +148,10 @@ def test_a_request_to_stop_reaches_the_driver(
 
 
 def test_a_third_signal_ends_everything(
-    scalelab, here: Path, conductor, monkeypatch
+    scalelab: Callable[..., Any],
+    here: Path,
+    conductor: type[Conductor],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def meanwhile() -> None:
         for _ in range(3):
@@ -130,7 +162,7 @@ def test_a_third_signal_ends_everything(
     assert (ended.code, ended.err.splitlines()[-1]) == (130, "Interrupted.")
 
 
-def running(conductor, directory: Path) -> RunningSweep:
+def running(conductor: type[Conductor], directory: Path) -> RunningSweep:
     driver = conductor(None, None, None, None, on_event=None)
     requests = StopRequests(directory)
     return RunningSweep(
@@ -138,7 +170,9 @@ def running(conductor, directory: Path) -> RunningSweep:
     )
 
 
-def test_a_signal_before_the_nodes_are_up_runs_nothing(here: Path, conductor) -> None:
+def test_a_signal_before_the_nodes_are_up_runs_nothing(
+    here: Path, conductor: type[Conductor]
+) -> None:
     said: list[str] = []
     interrupts = _Interrupts()
     interrupts.say = said.append
@@ -153,13 +187,23 @@ def test_a_signal_before_the_nodes_are_up_runs_nothing(here: Path, conductor) ->
             os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_an_auto_batch_has_no_count_yet(scalelab, here, experiment, conductor) -> None:
+def test_an_auto_batch_has_no_count_yet(
+    scalelab: Callable[..., Any],
+    here: Path,
+    experiment: Path,
+    conductor: type[Conductor],
+) -> None:
     experiment.write_text(EMULATED.replace("[4, 8]", "auto"))
     err = scalelab("sweep", "experiment.yaml").err
     assert err.startswith(f"Into {here}/runs/small: first the largest local batch.\n")
 
 
-def test_what_goes_on_is_counted(scalelab, here, experiment, conductor) -> None:
+def test_what_goes_on_is_counted(
+    scalelab: Callable[..., Any],
+    here: Path,
+    experiment: Path,
+    conductor: type[Conductor],
+) -> None:
     measured_run(here / "runs" / "small")
     experiment.write_text(EMULATED.replace("[4, 8]", "[4, 8, 16]"))
     err = scalelab("sweep", "experiment.yaml").err
@@ -168,7 +212,12 @@ def test_what_goes_on_is_counted(scalelab, here, experiment, conductor) -> None:
     )
 
 
-def test_accepted_changes_are_repeated(scalelab, here, experiment, conductor) -> None:
+def test_accepted_changes_are_repeated(
+    scalelab: Callable[..., Any],
+    here: Path,
+    experiment: Path,
+    conductor: type[Conductor],
+) -> None:
     measured_run(here / "runs" / "small")
     experiment.write_text(EMULATED.replace("steps: 5", "steps: 6"))
     assert scalelab("sweep", "experiment.yaml").code == 2
@@ -183,7 +232,13 @@ def test_accepted_changes_are_repeated(scalelab, here, experiment, conductor) ->
     ("reply", "code"), [(True, 0), (False, 130)], ids=["yes", "no"]
 )
 def test_large_sweeps_ask(
-    scalelab, here, experiment, conductor, monkeypatch, reply: bool, code: int
+    scalelab: Callable[..., Any],
+    here: Path,
+    experiment: Path,
+    conductor: type[Conductor],
+    monkeypatch: pytest.MonkeyPatch,
+    reply: bool,
+    code: int,
 ) -> None:
     experiment.write_text(EMULATED + "confirm_above: {trials: 7}\n")
     questions: list[str] = []
@@ -203,7 +258,9 @@ def test_large_sweeps_ask(
     assert len(questions) == 1
 
 
-def test_one_trial_runs_in_this_process(scalelab, here: Path, monkeypatch) -> None:
+def test_one_trial_runs_in_this_process(
+    scalelab: Callable[..., Any], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("os.environ", dict(os.environ))
     ended = scalelab("sweep", "--in-process", "experiment.yaml")
     assert (ended.code, ended.err) == (0, "")
@@ -213,7 +270,9 @@ def test_one_trial_runs_in_this_process(scalelab, here: Path, monkeypatch) -> No
     assert [path.name for path in here.iterdir()] == ["experiment.yaml"]
 
 
-def test_data_land_where_they_are_looked_for(scalelab, here, monkeypatch) -> None:
+def test_data_land_where_they_are_looked_for(
+    scalelab: Callable[..., Any], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[tuple[str, Path]] = []
 
     def obtain(name: str, directory: Path) -> Path:

@@ -4,7 +4,9 @@ import re
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -130,7 +132,12 @@ def test_two_drivers_of_one_run(start: Start, sweep: Sweep, here: Path) -> None:
     ],
 )
 def test_a_terminal_shows_live_progress(
-    start: Start, environment, here, terminal, columns: int, no_color: bool
+    start: Start,
+    environment: Any,
+    here: Any,
+    terminal: Any,
+    columns: int,
+    no_color: bool,
 ) -> None:
     environment["TERM"] = "xterm-256color"
     if no_color:
@@ -152,7 +159,7 @@ def test_a_terminal_shows_live_progress(
 
 @pytest.mark.parametrize("reply", ["n\n", "\x04"])
 def test_a_large_sweep_asks_and_takes_no_for_an_answer(
-    start: Start, here: Path, terminal, reply: str
+    start: Start, here: Path, terminal: Callable[..., Any], reply: str
 ) -> None:
     made = terminal(80)
     asking = EMULATED + "confirm_above: {trials: 7}\n"

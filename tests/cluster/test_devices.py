@@ -103,7 +103,9 @@ def test_gpus_are_never_shared(two_gpus: FakeNvml) -> None:
         divide_devices(2, 2, "cuda")
 
 
-def test_a_job_s_cores_are_as_many_as_it_offers(monkeypatch) -> None:
+def test_a_job_s_cores_are_as_many_as_it_offers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {4, 7})
     assert granted_devices("cpu", 1) == ("4",)
     assert granted_devices("cpu", 3) == ("4", "7", "4")
@@ -119,7 +121,9 @@ def test_a_job_s_gpus_are_those_the_batch_system_names(
         granted_devices("cuda", 4)
 
 
-def test_a_share_of_a_node_whose_gpus_nobody_names_is_refused(monkeypatch) -> None:
+def test_a_share_of_a_node_whose_gpus_nobody_names_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr("scalelab.cluster.devices._num_cuda_devices", lambda: 4)
     assert granted_devices("cuda", 4) == ("0", "1", "2", "3")

@@ -1,6 +1,7 @@
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -19,7 +20,7 @@ TWO = {**ONE, "ib0": ["10.2.0.5"], "docker0": ["172.17.0.1"]}
 
 
 @pytest.fixture
-def interfaces(monkeypatch: pytest.MonkeyPatch):
+def interfaces(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     def make(addresses: Mapping[str, list[str]]) -> None:
         def family(address: str) -> socket.AddressFamily:
             return socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -33,14 +34,16 @@ def interfaces(monkeypatch: pytest.MonkeyPatch):
     return make
 
 
-def test_an_interface_has_an_address(interfaces) -> None:
+def test_an_interface_has_an_address(interfaces: Callable[..., Any]) -> None:
     interfaces({**TWO, "ib1": ["fe80::2%ib1", "fd00::7"]})
     assert address_of_interface("ib0") == "10.2.0.5"
     assert address_of_interface("eth0") == "10.1.0.5"
     assert address_of_interface("ib1") == "fd00::7"
 
 
-def test_an_unknown_interface_lists_the_known_ones(interfaces) -> None:
+def test_an_unknown_interface_lists_the_known_ones(
+    interfaces: Callable[..., Any],
+) -> None:
     interfaces(ONE)
     with pytest.raises(
         ClusterError, match=r"no network interface 'ib0'.*eth0 \(10\.1\.0\.5\)"
@@ -48,13 +51,13 @@ def test_an_unknown_interface_lists_the_known_ones(interfaces) -> None:
         address_of_interface("ib0")
 
 
-def test_the_only_address_is_the_driver_s(interfaces) -> None:
+def test_the_only_address_is_the_driver_s(interfaces: Callable[..., Any]) -> None:
     interfaces(ONE)
     assert own_address(None) == "10.1.0.5"
 
 
 def test_of_several_the_default_route_s_is_taken_then_the_name_s(
-    interfaces, monkeypatch: pytest.MonkeyPatch
+    interfaces: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     interfaces(TWO)
     here = "scalelab.cluster.network"

@@ -1,6 +1,7 @@
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -87,7 +88,11 @@ class TestWhatIsMissing:
         ],
     )
     def test_a_batch_system(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, present, text: str
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        present: tuple[Any, ...],
+        text: str,
     ) -> None:
         monkeypatch.setattr(
             "shutil.which", lambda name: f"/bin/{name}" if name in present else None
@@ -133,7 +138,11 @@ def test_a_trial_that_ends_badly_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
     ],
 )
 def test_the_command_says_whether_sweeps_can_run(
-    monkeypatch: pytest.MonkeyPatch, capsys, health: Health, code: int, last: str
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    health: Health,
+    code: int,
+    last: str,
 ) -> None:
     def findings(runs: Path) -> Iterator[Finding]:
         yield Finding(subject="torch", health=health, text="it is there")

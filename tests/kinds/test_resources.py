@@ -3,6 +3,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -62,7 +63,7 @@ def test_money_is_not_known_without_a_price() -> None:
         ({"max_cost": "20"}, "'20' is not a price."),
     ],
 )
-def test_wrong_limits_are_refused(given, message: str) -> None:
+def test_wrong_limits_are_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError, match=re.escape(message)):
         read_limits(given)
 

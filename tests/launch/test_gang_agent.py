@@ -5,8 +5,10 @@ import re
 import signal
 import socket
 import time
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from waiting import DEADLINE_S
@@ -15,13 +17,15 @@ from watching import ENTRY, STAND_IN, core_ids, is_running, read_pid
 from scalelab.errors import LaunchError
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.gang_agent import NodeAgent
+from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import send
 from scalelab.launch.verdict import merge
+from scalelab.records.attempt import AttemptSpec
 from scalelab.records.attempt_io import read_result
 from scalelab.records.observations import row
 
 
-def describe(agent, spec):
+def describe(agent: NodeAgent, spec: AttemptSpec) -> dict[str, str]:
     result = agent.run(spec, 0, None)
     assert result.outcome is Outcome.COMPLETED, result
     return dict(
@@ -31,7 +35,9 @@ def describe(agent, spec):
     )
 
 
-def test_result_of_rank_0_is_returned_and_recorded(agent, make_spec):
+def test_result_of_rank_0_is_returned_and_recorded(
+    agent: NodeAgent, make_spec: Callable[..., Any]
+) -> None:
     spec = make_spec("meet")
     result = agent.run(spec, 0, None)
     assert result.outcome is Outcome.COMPLETED
@@ -40,7 +46,9 @@ def test_result_of_rank_0_is_returned_and_recorded(agent, make_spec):
     assert "rank 1 has met the others" in spec.files.log(1).read_text()
 
 
-def test_node_adds_times_hosts_and_device_seconds(agent, make_spec):
+def test_node_adds_times_hosts_and_device_seconds(
+    agent: NodeAgent, make_spec: Callable[..., Any]
+) -> None:
     spec = make_spec("meet")
     before_s = time.monotonic()
     measured = agent.run(spec, 0, None).measurements
@@ -55,12 +63,14 @@ def test_node_adds_times_hosts_and_device_seconds(agent, make_spec):
 
 
 @pytest.mark.slow
-def test_many_attempts_in_a_row_leave_clean_exits(agent, make_spec):
+def test_many_attempts_in_a_row_leave_clean_exits(agent: Any, make_spec: Any) -> None:
     outcomes = {agent.run(make_spec("meet"), 0, None).outcome for _ in range(30)}
     assert outcomes == {Outcome.COMPLETED}
 
 
-def test_rank_process_is_set_up(agent, make_spec):
+def test_rank_process_is_set_up(
+    agent: NodeAgent, make_spec: Callable[..., Any]
+) -> None:
     spec = make_spec("describe", ranks=1, threads_per_rank=3)
     facts = describe(agent, spec)
     assert facts["threads"] == "3"
@@ -78,14 +88,18 @@ def test_rank_process_is_set_up(agent, make_spec):
     assert len(facts["descriptors"].split(",")) <= 8
 
 
-def test_code_directory_comes_first_on_the_search_path(agent, make_spec, tmp_path):
+def test_code_directory_comes_first_on_the_search_path(
+    agent: NodeAgent, make_spec: Callable[..., Any], tmp_path: Path
+) -> None:
     code = tmp_path / "code"
     code.mkdir()
     facts = describe(agent, make_spec("describe", ranks=1, code=str(code)))
     assert facts["code"].startswith(f"['{code}'")
 
 
-def test_core_that_is_not_permitted_is_recorded(agent, make_spec):
+def test_core_that_is_not_permitted_is_recorded(
+    agent: NodeAgent, make_spec: Callable[..., Any]
+) -> None:
     spec = make_spec("describe", ranks=1, device_ids=("1000",))
     result = agent.run(spec, 0, None)
     assert result.measurements["validity"] == ["unexpected_placement"]
@@ -93,13 +107,15 @@ def test_core_that_is_not_permitted_is_recorded(agent, make_spec):
     assert f"affinity={allowed}" in result.measurements["versions"]
 
 
-def test_emulated_ranks_are_not_pinned(agent, make_spec):
+def test_emulated_ranks_are_not_pinned(
+    agent: NodeAgent, make_spec: Callable[..., Any]
+) -> None:
     spec = make_spec("describe", ranks=1, workload="emulated", device_ids=("1000",))
     assert "validity" not in agent.run(spec, 0, None).measurements
 
 
 @pytest.mark.slow
-def test_cuda_devices_are_made_visible(make_spec):
+def test_cuda_devices_are_made_visible(make_spec: Any) -> None:
     with NodeAgent("gpu-0", "cuda", (), entry=ENTRY, search_path=(str(STAND_IN),)) as a:
         spec = make_spec(
             "describe", ranks=1, device_type="cuda", device_ids=("GPU-5ab",)
@@ -109,7 +125,9 @@ def test_cuda_devices_are_made_visible(make_spec):
     assert facts["affinity"] == str(sorted(os.sched_getaffinity(0)))
 
 
-def test_other_device_type_is_refused(agent, make_spec):
+def test_other_device_type_is_refused(
+    agent: NodeAgent, make_spec: Callable[..., Any]
+) -> None:
     result = agent.run(make_spec("meet", device_type="cuda"), 0, None)
     assert result.outcome is Outcome.REFUSED
     assert result.reason == (
@@ -119,7 +137,9 @@ def test_other_device_type_is_refused(agent, make_spec):
 
 
 @pytest.mark.parametrize("culprit", [0, 1])
-def test_error_of_the_first_failing_rank_is_reported(agent, make_spec, culprit):
+def test_error_of_the_first_failing_rank_is_reported(
+    agent: NodeAgent, make_spec: Callable[..., Any], culprit: int
+) -> None:
     spec = make_spec("raise_error", culprit=culprit)
     result = agent.run(spec, 0, None)
     assert result.outcome is Outcome.FAILED
@@ -135,13 +155,17 @@ def test_error_of_the_first_failing_rank_is_reported(agent, make_spec, culprit):
     assert read_result(spec.files) == result
 
 
-def test_cause_is_preferred_to_an_earlier_connection_error(agent, make_spec):
+def test_cause_is_preferred_to_an_earlier_connection_error(
+    agent: NodeAgent, make_spec: Callable[..., Any]
+) -> None:
     result = agent.run(make_spec("raise_late_under_echo", culprit=1), 0, None)
     assert (result.rank, result.outcome) == (1, Outcome.FAILED)
     assert result.reason == "rank 1 raised ValueError: the cause"
 
 
-def test_killed_rank_ends_the_attempt(start, make_spec):
+def test_killed_rank_ends_the_attempt(
+    start: Callable[..., Any], make_spec: Callable[..., Any]
+) -> None:
     spec = make_spec("train")
     attempt = start(spec)
     pids = [read_pid(spec, f"rank-{rank}") for rank in range(2)]
@@ -154,7 +178,9 @@ def test_killed_rank_ends_the_attempt(start, make_spec):
 
 
 @pytest.mark.parametrize("status", [0, 3])
-def test_exit_without_a_result_is_a_failure(agent, make_spec, status):
+def test_exit_without_a_result_is_a_failure(
+    agent: NodeAgent, make_spec: Callable[..., Any], status: int
+) -> None:
     result = agent.run(make_spec("exit_silently", status=status), 0, None)
     assert result.outcome is Outcome.FAILED
     assert result.rank == 1
@@ -164,7 +190,9 @@ def test_exit_without_a_result_is_a_failure(agent, make_spec, status):
     )
 
 
-def test_death_by_a_bug_shows_the_stack(agent, make_spec):
+def test_death_by_a_bug_shows_the_stack(
+    agent: NodeAgent, make_spec: Callable[..., Any]
+) -> None:
     spec = make_spec("die_by_signal", ranks=1, signal=int(signal.SIGSEGV))
     result = agent.run(spec, 0, None)
     assert (result.outcome, result.traceback) == (Outcome.FAILED, "SIGSEGV")
@@ -172,50 +200,62 @@ def test_death_by_a_bug_shows_the_stack(agent, make_spec):
     assert "in die_by_signal" in spec.files.log(0).read_text()
 
 
-def test_foreign_sigterm_is_a_preemption(agent, make_spec):
+def test_foreign_sigterm_is_a_preemption(
+    agent: NodeAgent, make_spec: Callable[..., Any]
+) -> None:
     spec = make_spec("die_by_signal", ranks=1, signal=int(signal.SIGTERM))
     assert agent.run(spec, 0, None).outcome is Outcome.PREEMPTED
 
 
-def test_no_result_from_rank_0_is_a_failure(agent, make_spec):
+def test_no_result_from_rank_0_is_a_failure(
+    agent: NodeAgent, make_spec: Callable[..., Any]
+) -> None:
     result = agent.run(make_spec("return_nothing", ranks=1), 0, None)
     assert (result.outcome, result.log) == (Outcome.FAILED, "rank-0.log")
     assert result.reason == "rank 0 returned no result"
 
 
-def test_result_that_is_no_json_is_a_failure(agent, make_spec):
+def test_result_that_is_no_json_is_a_failure(
+    agent: NodeAgent, make_spec: Callable[..., Any]
+) -> None:
     result = agent.run(make_spec("return_tensor", ranks=1), 0, None)
     assert result.outcome is Outcome.FAILED
     assert re.search("TypeError: .*Tensor is not JSON serializable", result.reason)
 
 
-def test_large_result_arrives_whole(agent, make_spec):
+def test_large_result_arrives_whole(
+    agent: NodeAgent, make_spec: Callable[..., Any]
+) -> None:
     result = agent.run(make_spec("return_much", ranks=1), 0, None)
     assert len(result.measurements["versions"]) == 300_000
 
 
 @pytest.mark.slow
-def test_unknown_entry_is_a_failure_of_the_trial(make_spec):
+def test_unknown_entry_is_a_failure_of_the_trial(make_spec: Any) -> None:
     with NodeAgent("node-0", "cpu", (), entry="no_such_module:act") as agent:
         result = agent.run(make_spec("meet"), 0, None)
     assert result.outcome is Outcome.FAILED
     assert "ModuleNotFoundError: No module named 'no_such_module'" in result.reason
 
 
-def test_memory_limit_is_out_of_memory_and_the_next_attempt_is_well(agent, make_spec):
+def test_memory_limit_is_out_of_memory_and_the_next_attempt_is_well(
+    agent: NodeAgent, make_spec: Callable[..., Any]
+) -> None:
     result = agent.run(make_spec("allocate_too_much"), 0, None)
     assert (result.outcome, result.rank) == (Outcome.OUT_OF_MEMORY, 1)
     assert "can't allocate memory" in result.traceback
     assert agent.run(make_spec("meet"), 0, None).outcome is Outcome.COMPLETED
 
 
-def test_abort_for_want_of_memory_is_out_of_memory(agent, make_spec):
+def test_abort_for_want_of_memory_is_out_of_memory(
+    agent: NodeAgent, make_spec: Callable[..., Any]
+) -> None:
     result = agent.run(make_spec("abort_without_memory", ranks=1), 0, None)
     assert (result.outcome, result.traceback) == (Outcome.OUT_OF_MEMORY, "SIGABRT")
 
 
 @pytest.mark.slow
-def test_timeout_ends_the_attempt(agent, make_spec):
+def test_timeout_ends_the_attempt(agent: Any, make_spec: Any) -> None:
     spec = make_spec("train", timeout_s=1)
     result = agent.run(spec, 0, None)
     assert result.outcome is Outcome.TIMED_OUT
@@ -223,7 +263,9 @@ def test_timeout_ends_the_attempt(agent, make_spec):
     assert not is_running(read_pid(spec, "rank-0"))
 
 
-def test_cancel_leaves_no_process(agent, start, make_spec):
+def test_cancel_leaves_no_process(
+    agent: NodeAgent, start: Callable[..., Any], make_spec: Callable[..., Any]
+) -> None:
     spec = make_spec("load")
     attempt = start(spec)
     names = ("rank-0", "rank-1", "loader-0", "loader-1")
@@ -237,7 +279,9 @@ def test_cancel_leaves_no_process(agent, start, make_spec):
 
 
 @pytest.mark.slow
-def test_cancel_ends_ranks_that_ignore_sigterm(agent, start, make_spec):
+def test_cancel_ends_ranks_that_ignore_sigterm(
+    agent: Any, start: Any, make_spec: Any
+) -> None:
     spec = make_spec("ignore_sigterm")
     attempt = start(spec)
     pids = [read_pid(spec, f"rank-{rank}") for rank in range(2)]
@@ -246,7 +290,9 @@ def test_cancel_ends_ranks_that_ignore_sigterm(agent, start, make_spec):
     assert not any(map(is_running, pids))
 
 
-def test_cancel_before_the_launch_counts(agent, make_spec):
+def test_cancel_before_the_launch_counts(
+    agent: NodeAgent, make_spec: Callable[..., Any]
+) -> None:
     spec = make_spec("train")
     agent.cancel(spec.attempt_id, "too early")
     result = agent.run(spec, 0, None)
@@ -255,7 +301,7 @@ def test_cancel_before_the_launch_counts(agent, make_spec):
 
 
 @pytest.mark.slow
-def test_processes_a_rank_leaves_behind_are_ended(make_spec):
+def test_processes_a_rank_leaves_behind_are_ended(make_spec: Any) -> None:
     with NodeAgent("n", "cpu", (), entry=ENTRY, search_path=(str(STAND_IN),)) as agent:
         spec = make_spec("leave_processes_behind", ranks=1)
         assert agent.run(spec, 0, None).outcome is Outcome.COMPLETED
@@ -263,7 +309,9 @@ def test_processes_a_rank_leaves_behind_are_ended(make_spec):
         assert not is_running(read_pid(spec, "daemon"))
 
 
-def test_attempts_run_side_by_side(agent, start, make_spec):
+def test_attempts_run_side_by_side(
+    agent: NodeAgent, start: Callable[..., Any], make_spec: Callable[..., Any]
+) -> None:
     lasting = make_spec("train", ranks=1)
     attempt = start(lasting)
     pid = read_pid(lasting, "rank-0")
@@ -276,7 +324,9 @@ def test_attempts_run_side_by_side(agent, start, make_spec):
     assert attempt.result(DEADLINE_S).outcome is Outcome.CANCELLED
 
 
-def test_attempt_runs_once_at_a_time(agent, start, make_spec):
+def test_attempt_runs_once_at_a_time(
+    agent: NodeAgent, start: Callable[..., Any], make_spec: Callable[..., Any]
+) -> None:
     spec = make_spec("train", ranks=1)
     start(spec)
     read_pid(spec, "rank-0")
@@ -289,7 +339,7 @@ def test_attempt_runs_once_at_a_time(agent, start, make_spec):
 
 
 @pytest.mark.slow
-def test_two_nodes_on_one_machine(agent, start, make_spec):
+def test_two_nodes_on_one_machine(agent: Any, start: Any, make_spec: Any) -> None:
     with NodeAgent(
         "node-1", "cpu", (), entry=ENTRY, search_path=(str(STAND_IN),)
     ) as other:
@@ -314,7 +364,7 @@ def test_two_nodes_on_one_machine(agent, start, make_spec):
     assert verdict.reason == "rank 1 raised ValueError: the loss is not finite"
 
 
-def test_rendezvous_on_a_foreign_address_is_an_error():
+def test_rendezvous_on_a_foreign_address_is_an_error() -> None:
     agent = NodeAgent("n", "cpu", (), entry=ENTRY, address="192.0.2.1")
     with pytest.raises(LaunchError, match=r"^address=192\.0\.2\.1 is no address of "):
         agent.open_rendezvous("a-1")
@@ -332,9 +382,15 @@ def test_rendezvous_on_a_foreign_address_is_an_error():
         (None, "the rank server has ended"),
     ],
 )
-def test_store_that_is_not_served_is_an_error(monkeypatch, word, error):
+def test_store_that_is_not_served_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+    word: dict[str, dict[str, str] | str] | None,
+    error: str,
+) -> None:
     class Server:
-        def launch(self, request, board):
+        def launch(
+            self, request: pytest.FixtureRequest, board: ProgressBoard
+        ) -> socket:
             near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with far:
                 send(far, {"kind": "started", "rank": 0, "pid": 1}, [far.fileno()])
@@ -354,7 +410,7 @@ def test_store_that_is_not_served_is_an_error(monkeypatch, word, error):
 
 
 @pytest.mark.slow
-def test_close_ends_running_attempts_and_stores(start, make_spec):
+def test_close_ends_running_attempts_and_stores(start: Any, make_spec: Any) -> None:
     agent = NodeAgent("n", "cpu", (), entry=ENTRY, search_path=(str(STAND_IN),))
     agent.start()
     agent.open_rendezvous("another-1")
@@ -366,7 +422,9 @@ def test_close_ends_running_attempts_and_stores(start, make_spec):
     assert not is_running(pid)
 
 
-def test_directory_that_cannot_be_written_is_a_failure(agent, make_spec, tmp_path):
+def test_directory_that_cannot_be_written_is_a_failure(
+    agent: NodeAgent, make_spec: Callable[..., Any], tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("")
     spec = make_spec("meet", directory=tmp_path / "file" / "attempt-1")
     result = agent.run(spec, 0, None)
@@ -374,7 +432,9 @@ def test_directory_that_cannot_be_written_is_a_failure(agent, make_spec, tmp_pat
     assert re.search("cannot be written: Not a directory", result.reason)
 
 
-def test_full_disk_under_the_log_is_a_failure(agent, make_spec):
+def test_full_disk_under_the_log_is_a_failure(
+    agent: NodeAgent, make_spec: Callable[..., Any]
+) -> None:
     spec = make_spec("fill_the_log", ranks=1)
     Path(spec.directory).mkdir()
     spec.files.log(0).symlink_to("/dev/full")
@@ -383,7 +443,9 @@ def test_full_disk_under_the_log_is_a_failure(agent, make_spec):
     assert result.reason.startswith("rank 0 raised OSError: [Errno 28] No space left")
 
 
-def test_log_that_cannot_be_opened_is_a_failure(agent, make_spec):
+def test_log_that_cannot_be_opened_is_a_failure(
+    agent: NodeAgent, make_spec: Callable[..., Any]
+) -> None:
     spec = make_spec("meet", ranks=1)
     spec.files.log(0).mkdir(parents=True)
     result = agent.run(spec, 0, None)
@@ -391,7 +453,9 @@ def test_log_that_cannot_be_opened_is_a_failure(agent, make_spec):
     assert result.reason.startswith("rank 0 raised IsADirectoryError")
 
 
-def test_result_that_cannot_be_recorded_is_a_failure(agent, make_spec):
+def test_result_that_cannot_be_recorded_is_a_failure(
+    agent: NodeAgent, make_spec: Callable[..., Any]
+) -> None:
     spec = make_spec("remove_directory", ranks=1)
     result = agent.run(spec, 0, None)
     assert result.outcome is Outcome.FAILED

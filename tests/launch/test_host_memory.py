@@ -4,8 +4,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from watching import ENTRY, STAND_IN
@@ -16,11 +17,11 @@ from scalelab.records.attempt import AttemptResult
 
 
 @pytest.fixture
-def host(tmp_path):
+def host(tmp_path: Path) -> Callable[..., Any]:
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "cgroup").mkdir()
 
-    def build(membership, files):
+    def build(membership: str, files: dict[str, str]) -> int:
         (tmp_path / "proc/self/cgroup").write_text(membership)
         for name, text in files.items():
             file = tmp_path / name
@@ -31,23 +32,23 @@ def host(tmp_path):
     return build
 
 
-def test_version_2(host):
+def test_version_2(host: Callable[..., Any]) -> None:
     events = "low 0\nhigh 0\nmax 7\noom 3\noom_kill 2\noom_group_kill 0\n"
     assert host("0::/job/step\n", {"cgroup/job/step/memory.events": events}) == 2
 
 
-def test_version_1(host):
+def test_version_1(host: Callable[..., Any]) -> None:
     control = "oom_kill_disable 0\nunder_oom 0\noom_kill 4\n"
     membership = "5:cpu:/job\n4:hugetlb,memory:/job\n0::/\n"
     assert host(membership, {"cgroup/memory/job/memory.oom_control": control}) == 4
 
 
-def test_whole_host_where_the_group_shows_nothing(host):
+def test_whole_host_where_the_group_shows_nothing(host: Callable[..., Any]) -> None:
     assert host("0::/\n", {"proc/vmstat": "pgfault 9\noom_kill 5\n"}) == 5
     assert host("", {"proc/vmstat": "pgfault 9\n"}) == 0
 
 
-def test_this_host_has_a_count():
+def test_this_host_has_a_count() -> None:
     assert oom_kill_count() >= 0
 
 
@@ -78,7 +79,9 @@ def small_group() -> Iterator[Path]:
 
 
 @pytest.mark.slow
-def test_kernel_kills_the_rank_and_the_agent_says_why(small_group, make_spec, tmp_path):
+def test_kernel_kills_the_rank_and_the_agent_says_why(
+    small_group: Any, make_spec: Any, tmp_path: Path
+) -> None:
     spec = make_spec("eat_memory")
     (tmp_path / "spec.json").write_text(json.dumps(spec.to_json()))
     script = f"""

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from watching import ENTRY, STAND_IN
@@ -12,18 +14,18 @@ from scalelab.records.attempt_io import read_result
 
 
 @pytest.fixture(autouse=True)
-def _importable(monkeypatch):
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(STAND_IN)
 
 
 @pytest.fixture
-def _no_group_left():
+def _no_group_left() -> Iterator[None]:
     yield
     assert not sys.modules["torch"].distributed.is_initialized()
 
 
 @pytest.mark.usefixtures("_no_group_left")
-def test_rank_runs_here_and_is_recorded(make_spec):
+def test_rank_runs_here_and_is_recorded(make_spec: Callable[..., Any]) -> None:
     spec = make_spec("meet", ranks=1)
     result = run_in_process(spec, ENTRY)
     assert result.outcome is Outcome.COMPLETED
@@ -31,18 +33,18 @@ def test_rank_runs_here_and_is_recorded(make_spec):
     assert read_result(spec.files) == result
 
 
-def test_missing_result_is_a_failure(make_spec):
+def test_missing_result_is_a_failure(make_spec: Callable[..., Any]) -> None:
     result = run_in_process(make_spec("return_nothing", ranks=1), ENTRY)
     assert result.outcome is Outcome.FAILED
 
 
 @pytest.mark.usefixtures("_no_group_left")
-def test_errors_pass_through_to_the_debugger(make_spec):
+def test_errors_pass_through_to_the_debugger(make_spec: Callable[..., Any]) -> None:
     with pytest.raises(ValueError, match=r"^the loss is not finite$"):
         run_in_process(make_spec("raise_error", ranks=1, culprit=0), ENTRY)
 
 
-def test_several_ranks_are_refused(make_spec):
+def test_several_ranks_are_refused(make_spec: Callable[..., Any]) -> None:
     spec = make_spec("meet", ranks=2)
     with pytest.raises(
         SpecError,

@@ -4,10 +4,13 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
 
 from waiting import wait_until
 from watching import is_running
 
+from scalelab.launch.gang_agent import NodeAgent
 from scalelab.launch.process_tree import reap, signal_group
 from scalelab.launch.stall import is_stopped
 
@@ -17,7 +20,7 @@ from scalelab.launch.process_tree import *
 """
 
 
-def python(code: str, **given) -> subprocess.Popen[str]:
+def python(code: str, **given: int) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", PRELUDE + code],
         stdout=subprocess.PIPE,
@@ -26,12 +29,12 @@ def python(code: str, **given) -> subprocess.Popen[str]:
     )
 
 
-def test_child_of_a_dead_parent_ends_at_once():
+def test_child_of_a_dead_parent_ends_at_once() -> None:
     with python("die_with_parent(1 if os.getppid() != 1 else 2)") as process:
         assert process.wait() == -signal.SIGKILL
 
 
-def test_child_dies_with_its_parent():
+def test_child_dies_with_its_parent() -> None:
     code = """
 parent = os.getpid()
 if os.fork() == 0:
@@ -46,7 +49,7 @@ time.sleep(600)
     wait_until(lambda: not is_running(child), "the child has died")
 
 
-def test_every_later_fork_dies_with_its_parent():
+def test_every_later_fork_dies_with_its_parent() -> None:
     code = """
 bind_future_forks()
 for _ in range(2):
@@ -61,12 +64,14 @@ time.sleep(600)
     wait_until(lambda: not any(map(is_running, pids)), "both generations have died")
 
 
-def test_fork_of_another_thread_outlives_the_thread(agent, make_spec):
+def test_fork_of_another_thread_outlives_the_thread(
+    agent: NodeAgent, make_spec: Callable[..., Any]
+) -> None:
     result = agent.run(make_spec("fork_in_thread", ranks=1), 0, None)
     assert result.measurements["num_steps"] == 7
 
 
-def test_group_is_signalled_and_reaped():
+def test_group_is_signalled_and_reaped() -> None:
     code = "print(flush=True); time.sleep(600)"
     process = python(code, process_group=0)
     process.stdout.readline()
@@ -78,7 +83,7 @@ def test_group_is_signalled_and_reaped():
     signal_group(process.pid, signal.SIGKILL)
 
 
-def test_reaping_gives_up_on_a_process_that_lives():
+def test_reaping_gives_up_on_a_process_that_lives() -> None:
     with python("print(flush=True); time.sleep(600)") as process:
         process.stdout.readline()
         reap(process.pid, patience_s=0.05)
@@ -86,7 +91,7 @@ def test_reaping_gives_up_on_a_process_that_lives():
         process.kill()
 
 
-def test_stopped_process_is_told_from_a_running_and_a_dead_one():
+def test_stopped_process_is_told_from_a_running_and_a_dead_one() -> None:
     with python("print(flush=True); time.sleep(600)") as process:
         process.stdout.readline()
         assert not is_stopped(process.pid)

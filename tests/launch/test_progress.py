@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -9,13 +10,13 @@ from scalelab.launch.progress import ProgressBoard
 
 
 @pytest.fixture
-def board():
+def board() -> Iterator[ProgressBoard]:
     board = ProgressBoard(2)
     yield board
     board.close()
 
 
-def test_new_board_counts_silence_from_its_making(board):
+def test_new_board_counts_silence_from_its_making(board: ProgressBoard) -> None:
     before = time.monotonic()
     assert before - board.last_sign_s(1) < 5
     assert board.step(0) == 0
@@ -23,7 +24,9 @@ def test_new_board_counts_silence_from_its_making(board):
     assert board.median_interval_s() is None
 
 
-def test_report_shows_in_another_mapping_and_in_its_row_only(board):
+def test_report_shows_in_another_mapping_and_in_its_row_only(
+    board: ProgressBoard,
+) -> None:
     descriptor = os.dup(board.descriptor)
     other = ProgressBoard(2, descriptor)
     silent = board.last_sign_s(0)
@@ -34,7 +37,7 @@ def test_report_shows_in_another_mapping_and_in_its_row_only(board):
     other.close()
 
 
-def test_ready_is_the_last_sign_before_the_first_step(board):
+def test_ready_is_the_last_sign_before_the_first_step(board: ProgressBoard) -> None:
     report = board.reporter(0)
     report(0)
     first = board.ready_s(0)
@@ -45,8 +48,8 @@ def test_ready_is_the_last_sign_before_the_first_step(board):
 
 
 def test_median_interval_leaves_out_start_up_and_signs_within_a_step(
-    board, monkeypatch
-):
+    board: ProgressBoard, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     report = board.reporter(0)
@@ -59,7 +62,9 @@ def test_median_interval_leaves_out_start_up_and_signs_within_a_step(
     assert board.median_interval_s() == 2.0
 
 
-def test_only_the_latest_intervals_count(board, monkeypatch):
+def test_only_the_latest_intervals_count(
+    board: ProgressBoard, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     report = board.reporter(0)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterator
 
 import pytest
 
@@ -17,7 +18,7 @@ from scalelab.launch.protocol import (
 
 
 @pytest.fixture
-def pair():
+def pair() -> Iterator[tuple[socket, socket]]:
     near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with near, far:
         yield near, far
@@ -31,7 +32,9 @@ def pair():
         StoreTask(address="::1"),
     ],
 )
-def test_request_travels_through_memory(task):
+def test_request_travels_through_memory(
+    task: CommandTask | RankTask | StoreTask,
+) -> None:
     process = ProcessRequest(
         rank=3, task=task, cores=(1,), env={"A": "b"}, log="l", search_path=("p",)
     )
@@ -43,7 +46,9 @@ def test_request_travels_through_memory(task):
 
 
 @pytest.mark.parametrize("length", [10, 65_000, 1_000_000])
-def test_message_of_any_size_arrives_whole(pair, length):
+def test_message_of_any_size_arrives_whole(
+    pair: tuple[socket, socket], length: int
+) -> None:
     near, far = pair
     send(near, {"text": "x" * length})
     message, descriptors = receive(far)
@@ -51,7 +56,7 @@ def test_message_of_any_size_arrives_whole(pair, length):
     assert descriptors == []
 
 
-def test_descriptor_travels_and_is_not_inherited(pair):
+def test_descriptor_travels_and_is_not_inherited(pair: tuple[socket, socket]) -> None:
     near, far = pair
     with open(os.devnull) as file:
         send(near, {}, [file.fileno()])
@@ -61,7 +66,7 @@ def test_descriptor_travels_and_is_not_inherited(pair):
         os.close(descriptor)
 
 
-def test_closed_end_gives_none(pair):
+def test_closed_end_gives_none(pair: tuple[socket, socket]) -> None:
     near, far = pair
     near.close()
     assert receive(far) == (None, [])

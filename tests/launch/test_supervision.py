@@ -7,7 +7,10 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from subprocess import Popen
+from typing import Any
 
 import pytest
 from waiting import DEADLINE_S, wait_until
@@ -29,7 +32,10 @@ class PlayedServer:
     """The far end of a channel, played by the test; its processes are real."""
 
     def __init__(
-        self, log_directory: Path, limits: Limits = LIMITS, ranks=(0,)
+        self,
+        log_directory: Path,
+        limits: Limits = LIMITS,
+        ranks: tuple[Any, ...] = (0,),
     ) -> None:
         near, self.channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.process = self.sleep()
@@ -82,10 +88,10 @@ class PlayedServer:
 
 
 @pytest.fixture
-def play(tmp_path):
+def play(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     played = []
 
-    def start(**given):
+    def start(**given: Limits | tuple[int, int]) -> Popen | PlayedServer:
         played.append(PlayedServer(tmp_path, **given))
         return played[-1]
 
@@ -94,13 +100,13 @@ def play(tmp_path):
         server.close()
 
 
-def limits(**given):
+def limits(**given: float) -> Limits:
     values = {name: getattr(LIMITS, name) for name in LIMITS.__slots__}
     return Limits(**{**values, **given})
 
 
 @pytest.mark.slow
-def test_stopped_rank_is_found_stalled(start, make_spec):
+def test_stopped_rank_is_found_stalled(start: Any, make_spec: Any) -> None:
     spec = make_spec("train", stall_floor_s=0.8, stall_factor=5)
     attempt = start(spec)
     pids = [read_pid(spec, f"rank-{rank}") for rank in range(2)]
@@ -114,7 +120,9 @@ def test_stopped_rank_is_found_stalled(start, make_spec):
 
 
 @pytest.mark.slow
-def test_cancelled_node_names_a_rank_that_is_halted(agent, start, make_spec):
+def test_cancelled_node_names_a_rank_that_is_halted(
+    agent: Any, start: Any, make_spec: Any
+) -> None:
     spec = make_spec("train")
     attempt = start(spec)
     pids = [read_pid(spec, f"rank-{rank}") for rank in range(2)]
@@ -129,7 +137,7 @@ def test_cancelled_node_names_a_rank_that_is_halted(agent, start, make_spec):
 
 
 @pytest.mark.slow
-def test_hanging_rank_shows_where_it_hangs(agent, make_spec):
+def test_hanging_rank_shows_where_it_hangs(agent: Any, make_spec: Any) -> None:
     result = agent.run(make_spec("hang", stall_floor_s=0.8, culprit=1), 0, None)
     assert result.outcome is Outcome.STALLED
     assert "rank 0 at step 20, rank 1 at step 20" in result.reason
@@ -139,7 +147,9 @@ def test_hanging_rank_shows_where_it_hangs(agent, make_spec):
 
 
 @pytest.mark.slow
-def test_rank_that_falls_behind_is_stalled_though_the_other_goes_on(agent, make_spec):
+def test_rank_that_falls_behind_is_stalled_though_the_other_goes_on(
+    agent: Any, make_spec: Any
+) -> None:
     spec = make_spec("fall_behind", stall_floor_s=0.8, culprit=0)
     result = agent.run(spec, 0, None)
     assert (result.outcome, result.rank) == (Outcome.STALLED, 0)
@@ -147,13 +157,15 @@ def test_rank_that_falls_behind_is_stalled_though_the_other_goes_on(agent, make_
 
 
 @pytest.mark.slow
-def test_ranks_that_wait_for_a_busy_one_are_not_stalled(agent, make_spec):
+def test_ranks_that_wait_for_a_busy_one_are_not_stalled(
+    agent: Any, make_spec: Any
+) -> None:
     result = agent.run(make_spec("wait_for_slow_rank", stall_floor_s=1), 0, None)
     assert result.outcome is Outcome.COMPLETED
 
 
 @pytest.mark.slow
-def test_limit_grows_with_the_median_step(play):
+def test_limit_grows_with_the_median_step(play: Any) -> None:
     server = play(limits=limits(stall_floor_s=0.2, stall_factor=50))
     process = server.start(0)
     report = server.board.reporter(0)
@@ -166,11 +178,11 @@ def test_limit_grows_with_the_median_step(play):
     assert time.monotonic() - started > 1.5
 
 
-def supervise_and_reap(server, process):
+def supervise_and_reap(server: PlayedServer, process: Popen) -> AttemptResult:
     """Supervise while a thread plays the server's part: reap and report."""
     import threading
 
-    def reap():
+    def reap() -> None:
         status = process.wait()
         server.tell(kind="exited", rank=0, status=status)
 
@@ -181,13 +193,15 @@ def supervise_and_reap(server, process):
     return result
 
 
-def test_timeout_and_other_endings_keep_the_first_word(play):
+def test_timeout_and_other_endings_keep_the_first_word(
+    play: Callable[..., Any],
+) -> None:
     server = play(limits=limits(timeout_s=0.1))
     result = supervise_and_reap(server, server.start(0))
     assert result.outcome is Outcome.TIMED_OUT
 
 
-def test_end_after_a_failure_does_not_hide_it(play):
+def test_end_after_a_failure_does_not_hide_it(play: Callable[..., Any]) -> None:
     server = play(ranks=(0, 1))
     server.start(0)
     server.start(1)
@@ -200,7 +214,7 @@ def test_end_after_a_failure_does_not_hide_it(play):
 
 
 @pytest.mark.slow
-def test_echo_alone_is_reported_after_a_while(play):
+def test_echo_alone_is_reported_after_a_while(play: Any) -> None:
     server = play()
     process = server.start(0)
     server.tell(
@@ -218,7 +232,9 @@ def test_echo_alone_is_reported_after_a_while(play):
     assert result.reason == "rank 0 raised RuntimeError: Connection closed by peer"
 
 
-def test_server_that_starts_nothing_is_a_node_failure_and_is_killed(play):
+def test_server_that_starts_nothing_is_a_node_failure_and_is_killed(
+    play: Callable[..., Any],
+) -> None:
     server = play(limits=limits(stall_floor_s=0.2))
     result = server.supervisor.supervise()
     assert result == AttemptResult(
@@ -227,7 +243,9 @@ def test_server_that_starts_nothing_is_a_node_failure_and_is_killed(play):
     assert server.process.wait(DEADLINE_S) == -signal.SIGKILL
 
 
-def test_server_that_does_not_reap_is_killed(play, monkeypatch):
+def test_server_that_does_not_reap_is_killed(
+    play: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ending, "_KILL_PATIENCE_S", 0.2)
     server = play(limits=limits(timeout_s=0.1))
     server.start(0)
@@ -236,7 +254,9 @@ def test_server_that_does_not_reap_is_killed(play, monkeypatch):
     assert server.process.wait(DEADLINE_S) == -signal.SIGKILL
 
 
-def test_process_that_survives_sigkill_is_given_up(play, monkeypatch):
+def test_process_that_survives_sigkill_is_given_up(
+    play: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ending, "_KILL_PATIENCE_S", 0.2)
     monkeypatch.setattr(ending, "signal_group", lambda pid, number: None)
     server = play(limits=limits(timeout_s=0.1))
@@ -246,7 +266,7 @@ def test_process_that_survives_sigkill_is_given_up(play, monkeypatch):
     assert result.reason == f"processes do not end after SIGKILL: {process.pid}"
 
 
-def test_death_of_the_server_ends_what_it_started(play):
+def test_death_of_the_server_ends_what_it_started(play: Callable[..., Any]) -> None:
     server = play(ranks=(0, 1))
     process = server.start(0)
     server.process.kill()
@@ -256,7 +276,9 @@ def test_death_of_the_server_ends_what_it_started(play):
     assert process.wait(DEADLINE_S) < 0
 
 
-def test_server_that_closes_the_channel_is_as_good_as_dead(play):
+def test_server_that_closes_the_channel_is_as_good_as_dead(
+    play: Callable[..., Any],
+) -> None:
     server = play()
     process = server.start(0)
     server.channel.close()
@@ -264,7 +286,7 @@ def test_server_that_closes_the_channel_is_as_good_as_dead(play):
     assert process.wait(DEADLINE_S) < 0
 
 
-def test_last_words_of_a_server_are_heard(play):
+def test_last_words_of_a_server_are_heard(play: Callable[..., Any]) -> None:
     server = play()
     server.start(0)
     server.tell(kind="returned", rank=0, result={"outcome": "completed"})
@@ -275,7 +297,7 @@ def test_last_words_of_a_server_are_heard(play):
     assert server.supervisor.supervise().outcome is Outcome.COMPLETED
 
 
-def test_refusal_is_a_node_failure(play):
+def test_refusal_is_a_node_failure(play: Callable[..., Any]) -> None:
     server = play()
     server.tell(kind="refused", reason="no more processes")
     result = server.supervisor.supervise()
@@ -283,7 +305,7 @@ def test_refusal_is_a_node_failure(play):
     assert result.reason == "the node cannot start processes: no more processes"
 
 
-def test_process_that_starts_during_the_end_is_killed(play):
+def test_process_that_starts_during_the_end_is_killed(play: Callable[..., Any]) -> None:
     server = play()
     server.supervisor.end(AttemptResult(outcome=Outcome.CANCELLED, reason="stop"))
     process = server.start(0)
@@ -291,7 +313,7 @@ def test_process_that_starts_during_the_end_is_killed(play):
     assert process.returncode == -signal.SIGKILL
 
 
-def test_cancellation_wakes_its_descriptor_once():
+def test_cancellation_wakes_its_descriptor_once() -> None:
     cancellation = Cancellation()
     cancellation.request("first")
     cancellation.request("second")

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +19,9 @@ from scalelab.launch.verdict import (
 from scalelab.records.attempt import AttemptResult
 
 
-def raised(error, device_type="cpu", rank=0, at_s=0.0):
+def raised(
+    error: Any, device_type: str = "cpu", rank: int = 0, at_s: float = 0.0
+) -> RankFailure:
     try:
         raise error
     except type(error) as caught:
@@ -47,42 +51,49 @@ class OutOfMemoryError(RuntimeError):
         (RuntimeError("shape mismatch"), "cuda", "failed"),
     ],
 )
-def test_exception_means(error, device_type, outcome):
+def test_exception_means(error: Any, device_type: str, outcome: str) -> None:
     assert raised(error, device_type).outcome == outcome
 
 
-def test_cause_of_an_exception_counts():
+def test_cause_of_an_exception_counts() -> None:
     error = ValueError("the step failed")
     error.__cause__ = MemoryError()
     assert raised(error).outcome is Outcome.OUT_OF_MEMORY
 
 
-def test_circular_context_ends():
+def test_circular_context_ends() -> None:
     error, other = ValueError("a"), ValueError("b")
     error.__cause__, other.__cause__ = other, error
     assert raised(error).outcome is Outcome.FAILED
 
 
-def test_headline_is_one_line_and_not_endless():
+def test_headline_is_one_line_and_not_endless() -> None:
     assert raised(ValueError("first\nsecond")).summary == "raised ValueError: first"
     assert raised(KeyboardInterrupt()).summary == "raised KeyboardInterrupt"
     assert len(raised(ValueError("x" * 9999)).summary) < 400
     assert len(raised(ValueError("x" * 99999)).traceback) <= 20_000
 
 
-def test_failure_travels_as_json():
+def test_failure_travels_as_json() -> None:
     failure = raised(MemoryError("no"))
     assert RankFailure.from_json(failure.to_json()) == failure
 
 
-def exited(status, tmp_path, *, oom_kills=0, device_type="cpu", said=""):
+def exited(
+    status: int,
+    tmp_path: Path,
+    *,
+    oom_kills: int = 0,
+    device_type: str = "cpu",
+    said: str = "",
+) -> AttemptResult:
     log = tmp_path / "rank-1.log"
     log.write_text(said)
     failure = from_exit(1, 0.0, status, device_type, log, oom_kills)
     return failure.result(log)
 
 
-def test_exit_means(tmp_path):
+def test_exit_means(tmp_path: Path) -> None:
     killed = exited(-signal.SIGKILL, tmp_path)
     assert (killed.outcome, killed.traceback) == (Outcome.FAILED, "SIGKILL")
     starved = exited(-signal.SIGKILL, tmp_path, oom_kills=1)
@@ -100,7 +111,7 @@ def test_exit_means(tmp_path):
     assert realtime.reason == f"rank 1 was killed by signal {signal.SIGRTMIN + 3}"
 
 
-def test_last_lines_join_a_reason_without_traceback(tmp_path):
+def test_last_lines_join_a_reason_without_traceback(tmp_path: Path) -> None:
     said = "\n".join(f"line {number}" for number in range(9))
     assert exited(2, tmp_path, said=said).reason == (
         "rank 1 exited with status 2 before it returned a result; last lines of "
@@ -114,7 +125,7 @@ ECHO = RuntimeError(
 )
 
 
-def test_first_cause_is_the_earliest_that_is_no_echo():
+def test_first_cause_is_the_earliest_that_is_no_echo() -> None:
     echo = raised(ECHO, rank=0, at_s=1.0)
     late = raised(ValueError("late"), rank=1, at_s=3.0)
     early = raised(ValueError("early"), rank=2, at_s=2.0)
@@ -122,7 +133,7 @@ def test_first_cause_is_the_earliest_that_is_no_echo():
     assert first_cause([raised(ECHO, rank=3, at_s=5.0), echo]) is echo
 
 
-def test_killed_loader_worker_is_host_out_of_memory():
+def test_killed_loader_worker_is_host_out_of_memory() -> None:
     failure = raised(
         RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed.")
     )
@@ -132,13 +143,15 @@ def test_killed_loader_worker_is_host_out_of_memory():
     assert after_oom_kills(other, 1) is other
 
 
-def word(outcome, traceback=None, **measurements):
+def word(
+    outcome: Outcome, traceback: str | None = None, **measurements: int | list[str]
+) -> AttemptResult:
     return AttemptResult(
         outcome=outcome, reason="why", traceback=traceback, measurements=measurements
     )
 
 
-def test_merge_takes_measurements_from_node_0_and_hosts_from_all():
+def test_merge_takes_measurements_from_node_0_and_hosts_from_all() -> None:
     merged = merge(
         [
             word(Outcome.TARGET_NOT_REACHED, hosts=["a"], num_steps=5, validity=["x"]),
@@ -161,14 +174,14 @@ def test_merge_takes_measurements_from_node_0_and_hosts_from_all():
         word(Outcome.FAILED, "Traceback\nRuntimeError: Connection reset by peer"),
     ],
 )
-def test_merge_blames_the_node_where_it_began(echo):
+def test_merge_blames_the_node_where_it_began(echo: AttemptResult) -> None:
     cause = word(Outcome.FAILED, "Traceback\nValueError: bad", hosts=["b"])
     assert merge([echo, cause]).traceback == cause.traceback
     assert merge([cause, echo]).traceback == cause.traceback
     assert merge([echo, word(Outcome.COMPLETED)]).outcome is echo.outcome
 
 
-def test_merge_blames_the_halted_rank_that_the_others_wait_for():
+def test_merge_blames_the_halted_rank_that_the_others_wait_for() -> None:
     waits = AttemptResult(
         outcome=Outcome.STALLED,
         reason="no progress for 9 s: rank 0 at step 3",

@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,14 +14,14 @@ from scalelab.laws.rows import (
 )
 
 
-def test_nodes_follow_from_devices_per_node():
+def test_nodes_follow_from_devices_per_node() -> None:
     frame = pd.DataFrame(
         {"world_size": [4, 6, 8], "gpus_per_node": [4, 3, None], "local_batch_size": 8}
     )
     assert configurations(frame)["num_nodes"].tolist() == [1, 2, 1]
 
 
-def test_the_local_batch_follows_from_the_global_batch():
+def test_the_local_batch_follows_from_the_global_batch() -> None:
     frame = pd.DataFrame(
         {
             "world_size": [4, 4],
@@ -30,7 +32,7 @@ def test_the_local_batch_follows_from_the_global_batch():
     assert configurations(frame)["local_batch_size"].tolist() == [32, 64]
 
 
-def test_the_global_batch_counts_the_ranks_that_see_different_samples():
+def test_the_global_batch_counts_the_ranks_that_see_different_samples() -> None:
     frame = pd.DataFrame(
         {
             "world_size": [8, 8, 8, 8],
@@ -46,7 +48,7 @@ def test_the_global_batch_counts_the_ranks_that_see_different_samples():
     assert found["local_batch_size"].tolist() == [32, 32, 32, 64]
 
 
-def test_a_table_without_the_needed_columns_is_refused():
+def test_a_table_without_the_needed_columns_is_refused() -> None:
     with pytest.raises(SpecError, match=r"columns \['batch', 'gpus'\]"):
         configurations(pd.DataFrame({"gpus": [1], "batch": [2]}))
 
@@ -62,11 +64,13 @@ def test_a_table_without_the_needed_columns_is_refused():
         ([], ()),
     ],
 )
-def test_validity_cells_of_any_table_are_read(cell, expected):
+def test_validity_cells_of_any_table_are_read(
+    cell: Any, expected: tuple[Any, ...]
+) -> None:
     assert invalid_reasons(cell) == expected
 
 
-def test_rows_are_left_out_for_a_stated_reason():
+def test_rows_are_left_out_for_a_stated_reason() -> None:
     frame = pd.DataFrame(
         {
             "world_size": [1, 1, 1, 1, 2],
@@ -85,7 +89,7 @@ def test_rows_are_left_out_for_a_stated_reason():
     ("column", "value"),
     [("world_size", np.inf), ("num_nodes", 5), ("local_batch_size", 0)],
 )
-def test_what_no_run_can_have_been_is_left_out(column, value):
+def test_what_no_run_can_have_been_is_left_out(column: str, value: float) -> None:
     frame = pd.DataFrame(
         {"world_size": [4, 4.0], "num_nodes": 1, "local_batch_size": 8}
     ).assign(step_time_s=0.1)
@@ -93,7 +97,7 @@ def test_what_no_run_can_have_been_is_left_out(column, value):
     assert step_time_rows(frame).left_out == {"no possible configuration": 1}
 
 
-def test_curves_split_on_what_is_fixed_and_on_options():
+def test_curves_split_on_what_is_fixed_and_on_options() -> None:
     frame = pd.DataFrame(
         {
             "workload": ["a", "a", "b"],

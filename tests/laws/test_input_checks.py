@@ -45,7 +45,9 @@ EACH = [(law, column) for law, columns in NEEDS.items() for column in columns]
 
 @pytest.mark.parametrize("value", [0, -4, np.nan, np.inf, None, "four"])
 @pytest.mark.parametrize(("law", "column"), EACH)
-def test_no_law_answers_about_what_no_run_can_be(law, column, value):
+def test_no_law_answers_about_what_no_run_can_be(
+    law: str, column: str, value: float | str | None
+) -> None:
     asked = GOOD[NEEDS[law]]
     spoilt = asked.astype(object).assign(**{column: [value]})
     with pytest.raises(SpecError, match=r"=.* \(row 2 of 2\) must be "):
@@ -53,20 +55,20 @@ def test_no_law_answers_about_what_no_run_can_be(law, column, value):
 
 
 @pytest.mark.parametrize(("law", "column"), EACH)
-def test_a_column_that_a_law_needs_is_named(law, column):
+def test_a_column_that_a_law_needs_is_named(law: str, column: str) -> None:
     with pytest.raises(SpecError, match=column):
         LAWS[law].predict(GOOD[NEEDS[law]].drop(columns=column).assign(other=1))
 
 
 @pytest.mark.parametrize("law", LAWS)
-def test_no_question_has_no_answer(law):
+def test_no_question_has_no_answer(law: str) -> None:
     answer = LAWS[law].predict(GOOD.iloc[:0])
     assert answer.empty
     assert len(answer.columns) > len(GOOD.columns)
 
 
 @pytest.mark.parametrize("law", LAWS)
-def test_a_question_beyond_all_machines_is_answered_with_a_number(law):
+def test_a_question_beyond_all_machines_is_answered_with_a_number(law: str) -> None:
     huge = GOOD.assign(world_size=1e12, global_batch_size=1e15, local_batch_size=1e3)
     answer = LAWS[law].predict(huge[NEEDS[law]])
     numbers = answer.select_dtypes("number").to_numpy()
@@ -76,12 +78,12 @@ def test_a_question_beyond_all_machines_is_answered_with_a_number(law):
 
 @pytest.mark.parametrize("law", ["convergence", "step_time", "time_to_target"])
 @pytest.mark.parametrize("interval", [0, 1, -0.5, 80, np.nan])
-def test_an_interval_is_a_share(law, interval):
+def test_an_interval_is_a_share(law: str, interval: float) -> None:
     with pytest.raises(SpecError, match=f"interval={interval} must lie between 0"):
         LAWS[law].predict(GOOD[NEEDS[law]], interval=interval)
 
 
-def test_more_nodes_than_devices_are_refused():
+def test_more_nodes_than_devices_are_refused() -> None:
     asked = pd.DataFrame(
         {"world_size": [8, 4], "num_nodes": [8, 5], "local_batch_size": 1}
     )
@@ -93,13 +95,13 @@ def test_more_nodes_than_devices_are_refused():
 @pytest.mark.parametrize(
     "column", ["world_size", "num_nodes", "gradient_accumulation_steps"]
 )
-def test_half_a_device_node_or_pass_is_refused(column):
+def test_half_a_device_node_or_pass_is_refused(column: str) -> None:
     asked = GOOD.assign(**{column: 0.5})
     with pytest.raises(SpecError, match=f"{column}=0.5 .* must be 1 or more"):
         checked_configurations(asked)
 
 
-def test_numbers_are_read_whatever_they_are_written_as():
+def test_numbers_are_read_whatever_they_are_written_as() -> None:
     frame = pd.DataFrame({"a": ["3", 4.5, np.int64(2)], "b": [None, 2, np.nan]})
     assert positive(frame, "a").tolist() == [3, 4.5, 2]
     given = positive_if_given(frame, "b")
@@ -110,7 +112,7 @@ def test_numbers_are_read_whatever_they_are_written_as():
 
 @pytest.mark.parametrize("column", ["budget_samples", "normalization_batch_size"])
 @pytest.mark.parametrize("value", [0.0, -5.0, np.inf])
-def test_a_gap_is_allowed_where_nonsense_is_not(column, value):
+def test_a_gap_is_allowed_where_nonsense_is_not(column: str, value: float) -> None:
     law = LAWS["convergence"]
     asked = GOOD[["global_batch_size"]]
     told = law.predict(asked.assign(**{column: np.nan}))

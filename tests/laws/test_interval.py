@@ -10,25 +10,29 @@ from scalelab.laws.interval import (
 )
 
 
-def test_central_interval_of_known_draws():
+def test_central_interval_of_known_draws() -> None:
     lo, hi = central(np.arange(101.0), 0.8)
     assert (lo, hi) == pytest.approx((10.0, 90.0))
 
 
-def test_the_shortest_interval_of_a_skewed_quantity_starts_at_zero(rng):
+def test_the_shortest_interval_of_a_skewed_quantity_starts_at_zero(
+    rng: np.random.Generator,
+) -> None:
     lo, hi = shortest_positive(rng.exponential(size=4000), 0.8)
     assert lo == 0.0
     assert hi == pytest.approx(-np.log(0.2), rel=0.1)
 
 
-def test_the_shortest_interval_of_a_sharp_quantity_does_not(rng):
+def test_the_shortest_interval_of_a_sharp_quantity_does_not(
+    rng: np.random.Generator,
+) -> None:
     lo, hi = shortest_positive(rng.normal(10, 1, 4000), 0.8)
     assert lo == pytest.approx(10 - 1.28, abs=0.2)
     assert hi == pytest.approx(10 + 1.28, abs=0.2)
 
 
-def test_draws_follow_a_narrow_ridge(rng):
-    def log_density(x):
+def test_draws_follow_a_narrow_ridge(rng: np.random.Generator) -> None:
+    def log_density(x: np.ndarray) -> np.ndarray:
         # sum known to 0.01, difference to 1: a ridge 100 times longer than wide
         return -0.5 * ((x.sum(axis=1) / 0.01) ** 2 + (x[:, 0] - x[:, 1]) ** 2)
 
@@ -39,10 +43,10 @@ def test_draws_follow_a_narrow_ridge(rng):
     assert (draws[:, 0] - draws[:, 1]).std() == pytest.approx(1.0, rel=0.3)
 
 
-def test_draws_are_the_same_every_time(rng):
+def test_draws_are_the_same_every_time(rng: np.random.Generator) -> None:
     start = rng.normal(size=(NUM_WALKERS, 2))
 
-    def log_density(x):
+    def log_density(x: np.ndarray) -> np.ndarray:
         return -0.5 * (x**2).sum(axis=1)
 
     first, again = (sample(log_density, start, 50) for _ in range(2))

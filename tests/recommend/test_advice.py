@@ -1,4 +1,5 @@
 import json
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,6 +11,7 @@ from scalelab.experiment.job import Job
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.target import Target
 from scalelab.recommend.advice import recommend
+from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
 from scalelab.recommend.question.objective import Constraints
 from scalelab.recommend.question.prices import Price
 
@@ -28,15 +30,15 @@ def hours(size: int, batch: int = 256) -> float:
 
 
 @pytest.fixture(scope="module")
-def plain():
+def plain() -> Recommendation:
     return recommend(sweep(), JOB)
 
 
-def row(recommendation, size):
+def row(recommendation: Recommendation, size: int) -> OutlookRow:
     return next(r for r in recommendation.rows if r.world_size == size)
 
 
-def test_rows_follow_the_truth(plain):
+def test_rows_follow_the_truth(plain: Recommendation) -> None:
     assert [r.world_size for r in plain.rows] == [1, 2, 4, 8, 16, 32, 64]
     for size in (1, 2, 4, 8, 16):
         found = row(plain, size)
@@ -48,7 +50,7 @@ def test_rows_follow_the_truth(plain):
     assert row(plain, 32).basis == "extrapolated"
 
 
-def test_the_batch_arithmetic_holds_in_every_row(plain):
+def test_the_batch_arithmetic_holds_in_every_row(plain: Recommendation) -> None:
     for found in plain.rows:
         batch = found.batch
         assert batch.global_batch_size == 256
@@ -57,7 +59,7 @@ def test_the_batch_arithmetic_holds_in_every_row(plain):
         assert product * batch.gradient_accumulation_steps == 256
 
 
-def test_efficiency_refers_to_one_full_node(plain):
+def test_efficiency_refers_to_one_full_node(plain: Recommendation) -> None:
     assert plain.baseline == "one full node"
     base = row(plain, 4)
     assert base.is_baseline
@@ -67,7 +69,7 @@ def test_efficiency_refers_to_one_full_node(plain):
         assert found.scaling_efficiency == pytest.approx(expected)
 
 
-def test_the_next_doubling_is_the_next_row(plain):
+def test_the_next_doubling_is_the_next_row(plain: Recommendation) -> None:
     for size in (1, 2, 4, 8):
         found, following = row(plain, size), row(plain, 2 * size)
         assert found.next_world_size == 2 * size
@@ -77,7 +79,9 @@ def test_the_next_doubling_is_the_next_row(plain):
     assert plain.rows[-1].next_time_change is None
 
 
-def test_without_limits_the_last_paying_doubling_is_chosen(plain):
+def test_without_limits_the_last_paying_doubling_is_chosen(
+    plain: Recommendation,
+) -> None:
     assert plain.meets_constraints
     assert plain.chosen.probability is None
     assert plain.chosen.basis == "measured"
@@ -85,7 +89,9 @@ def test_without_limits_the_last_paying_doubling_is_chosen(plain):
     assert plain.knee.lo == plain.chosen.world_size
 
 
-def test_the_knee_covers_the_declared_one_and_names_the_network(plain):
+def test_the_knee_covers_the_declared_one_and_names_the_network(
+    plain: Recommendation,
+) -> None:
     sizes = [1, 2, 4, 8, 16]
     returns = [hours(n) / hours(2 * n) - 1 for n in sizes[:-1]]
     declared = next(n for n, gain in zip(sizes, returns, strict=False) if gain < 0.7)
@@ -97,7 +103,7 @@ def test_the_knee_covers_the_declared_one_and_names_the_network(plain):
     assert knee.probability_in_range > 0.9
 
 
-def test_the_cheapest_that_meets_a_deadline_is_chosen():
+def test_the_cheapest_that_meets_a_deadline_is_chosen() -> None:
     limit = hours(8) * 1.2
     found = recommend(
         sweep(), JOB, constraints=Constraints(limits={"time": limit * HOUR})
@@ -109,7 +115,7 @@ def test_the_cheapest_that_meets_a_deadline_is_chosen():
     assert found.limits == (f"< {limit:.1f} h",) or "h" in found.limits[0]
 
 
-def test_the_fastest_that_meets_a_budget_is_chosen():
+def test_the_fastest_that_meets_a_budget_is_chosen() -> None:
     price = 2.0
     budget = hours(4) * 4 * price * 1.05
     limits = Constraints(limits={"money": budget}, price=Price(usd=price))
@@ -120,7 +126,7 @@ def test_the_fastest_that_meets_a_budget_is_chosen():
     assert cost.lo <= cost.value <= cost.hi
 
 
-def test_an_exclusive_node_is_charged_for_all_its_devices():
+def test_an_exclusive_node_is_charged_for_all_its_devices() -> None:
     whole = Price(usd=2.0, devices_on_node=4)
     found = recommend(sweep(), JOB, constraints=Constraints(price=whole))
     for size, charged in ((1, 4), (2, 4), (4, 4), (16, 16)):
@@ -129,7 +135,7 @@ def test_an_exclusive_node_is_charged_for_all_its_devices():
     assert found.price == "Price: 2 usd per GPU-h of whole nodes, 4 each, as given."
 
 
-def test_under_a_deadline_it_is_the_money_that_counts():
+def test_under_a_deadline_it_is_the_money_that_counts() -> None:
     late = hours(1) * 1.5 * HOUR
     fewest = recommend(sweep(), JOB, constraints=Constraints(limits={"time": late}))
     assert fewest.chosen.world_size < 4
@@ -139,7 +145,7 @@ def test_under_a_deadline_it_is_the_money_that_counts():
     assert least.objective.endswith("the one that costs least")
 
 
-def test_nothing_meets_the_limits_gives_the_closest():
+def test_nothing_meets_the_limits_gives_the_closest() -> None:
     limits = Constraints(limits={"time": 60.0})
     found = recommend(sweep(), JOB, constraints=limits)
     assert not found.meets_constraints
@@ -152,7 +158,7 @@ def test_nothing_meets_the_limits_gives_the_closest():
     assert cheap.chosen.gpu_hours.value == min(r.gpu_hours.value for r in cheap.rows)
 
 
-def test_both_limits_hold_together():
+def test_both_limits_hold_together() -> None:
     both = Constraints(
         limits={"time": hours(8) * 1.2 * HOUR, "device_hours": hours(8) * 8 * 1.1}
     )
@@ -164,7 +170,7 @@ def test_both_limits_hold_together():
     assert not recommend(sweep(), JOB, constraints=impossible).meets_constraints
 
 
-def test_the_pareto_front_holds_what_nothing_beats(plain):
+def test_the_pareto_front_holds_what_nothing_beats(plain: Recommendation) -> None:
     for found in plain.rows:
         beaten = any(
             other.time_s.value < found.time_s.value
@@ -175,7 +181,7 @@ def test_the_pareto_front_holds_what_nothing_beats(plain):
     assert plain.pareto == tuple(r for r in plain.rows if r.is_pareto)
 
 
-def test_weak_scaling_keeps_the_local_batch():
+def test_weak_scaling_keeps_the_local_batch() -> None:
     frame = sweep((1, 2, 4, 8), global_batch=None)
     found = recommend(frame, JOB)
     for r in found.rows:
@@ -184,7 +190,7 @@ def test_weak_scaling_keeps_the_local_batch():
     assert any("accuracy at batch" in note for note in found.notes)
 
 
-def test_two_world_sizes_answer_among_the_measured():
+def test_two_world_sizes_answer_among_the_measured() -> None:
     found = recommend(sweep((1, 2)), JOB)
     assert [r.world_size for r in found.rows] == [1, 2]
     assert found.notes[0].startswith("Only 2 world sizes were measured")
@@ -200,7 +206,7 @@ def test_two_world_sizes_answer_among_the_measured():
     assert found.next_trial.why.startswith("no devices were measured on more than")
 
 
-def test_one_world_size_and_one_row():
+def test_one_world_size_and_one_row() -> None:
     single = recommend(sweep((4,)), JOB)
     assert single.chosen.world_size == 4
     assert single.knee is None
@@ -211,7 +217,7 @@ def test_one_world_size_and_one_row():
     assert one.chosen.time_s.lo < one.chosen.time_s.hi
 
 
-def test_no_rows_and_only_spoilt_rows_are_errors():
+def test_no_rows_and_only_spoilt_rows_are_errors() -> None:
     with pytest.raises(FitError, match="None of the 0 rows"):
         recommend(sweep().iloc[:0], JOB)
     spoilt = sweep()
@@ -220,7 +226,7 @@ def test_no_rows_and_only_spoilt_rows_are_errors():
         recommend(spoilt, JOB)
 
 
-def test_mixed_workloads_must_be_told_apart():
+def test_mixed_workloads_must_be_told_apart() -> None:
     other = sweep(workload="other")
     other["step_time_s"] *= 2
     both = pd.concat([sweep(), other], ignore_index=True)
@@ -235,7 +241,7 @@ def test_mixed_workloads_must_be_told_apart():
         recommend(both, JOB, select={"workload": "third"})
 
 
-def test_the_faster_setting_is_chosen_and_said():
+def test_the_faster_setting_is_chosen_and_said() -> None:
     fast = sweep(precision="bf16")
     fast["step_time_s"] *= 0.6
     both = pd.concat([sweep(precision="fp32"), fast], ignore_index=True)
@@ -245,7 +251,7 @@ def test_the_faster_setting_is_chosen_and_said():
     assert note in found.notes
 
 
-def test_allocations_can_be_named():
+def test_allocations_can_be_named() -> None:
     asked = [Allocation(devices_per_node=(4, 4, 4))]
     found = recommend(sweep(global_batch=None), JOB, allocations=asked)
     assert row(found, 12).allocation == "3x4"
@@ -253,14 +259,14 @@ def test_allocations_can_be_named():
     assert [r.world_size for r in found.rows] == [1, 2, 4, 8, 12, 16]
 
 
-def test_gaps_no_allocation_asks_for_are_not_mentioned():
+def test_gaps_no_allocation_asks_for_are_not_mentioned() -> None:
     node = [Allocation(devices_per_node=(n,)) for n in (1, 2)]
     found = recommend(sweep((1, 2)), JOB, allocations=node)
     assert found.unsupported == ()
     assert found.next_trial is None
 
 
-def test_a_gap_of_several_curves_is_told_once():
+def test_a_gap_of_several_curves_is_told_once() -> None:
     frames = [
         sweep((1, 2, 4, 8), precision=name, local_batches=batches)
         for name, batches in (("fp32", (16, 32)), ("bf16", (8, 16)))
@@ -269,7 +275,7 @@ def test_a_gap_of_several_curves_is_told_once():
     assert len(found.unsupported) == 1
 
 
-def test_a_batch_known_not_to_fit_is_not_proposed():
+def test_a_batch_known_not_to_fit_is_not_proposed() -> None:
     frame = sweep((1, 2, 4), local_batches=(16, 32))
     small = frame[(frame["local_batch_size"] == 16) | (frame["world_size"] == 1)]
     failed = frame.iloc[[-1]].assign(outcome="out_of_memory", step_time_s=None)
@@ -280,7 +286,7 @@ def test_a_batch_known_not_to_fit_is_not_proposed():
     assert found.left_out == {"out_of_memory": 1}
 
 
-def test_rows_left_out_are_counted_and_the_cost_summed():
+def test_rows_left_out_are_counted_and_the_cost_summed() -> None:
     frame = sweep()
     frame["validity"] = [["shared_node"]] * 2 + [[]] * (len(frame) - 2)
     found = recommend(frame, JOB)
@@ -304,13 +310,15 @@ def test_rows_left_out_are_counted_and_the_cost_summed():
         ),
     ],
 )
-def test_devices_are_called_what_they_are(columns, words):
+def test_devices_are_called_what_they_are(
+    columns: dict[str, Any], words: tuple[str, str]
+) -> None:
     found = recommend(sweep((1, 2), repeats=1, **columns), JOB)
     assert (found.device_word, found.device_hour_word) == words
     assert found.is_emulated == ("emulated" in columns)
 
 
-def test_a_table_somebody_else_measured_is_enough():
+def test_a_table_somebody_else_measured_is_enough() -> None:
     frame = sweep(global_batch=None)
     table = pd.DataFrame(
         {
@@ -329,21 +337,21 @@ def test_a_table_somebody_else_measured_is_enough():
 
 
 @pytest.mark.parametrize("law", ["amdahl", "usl", "power", "pollux"])
-def test_rival_laws_can_be_asked(law):
+def test_rival_laws_can_be_asked(law: str) -> None:
     found = recommend(sweep(), JOB, law=law)
     assert found.law == law
     assert found.knee.term == "step time grows"
     assert json.dumps(found.to_json(), allow_nan=False)
 
 
-def test_more_than_a_thousand_rows_make_the_same_answer():
+def test_more_than_a_thousand_rows_make_the_same_answer() -> None:
     frame = sweep(repeats=34)
     assert len(frame) > 300
     found = recommend(frame, JOB)
     assert found.chosen.world_size == recommend(sweep(), JOB).chosen.world_size
 
 
-def test_json_is_plain(plain):
+def test_json_is_plain(plain: Recommendation) -> None:
     values = json.loads(json.dumps(plain.to_json(), allow_nan=False))
     assert values["rows"][0]["batch"]["global_batch_size"] == 256
     assert values["knee"]["term"] == "inter-node all-reduce"
@@ -354,14 +362,16 @@ TARGET = Job(target="val_acc >= 0.9")
 
 
 @pytest.fixture(scope="module")
-def both_families():
+def both_families() -> pd.DataFrame:
     throughput = sweep(
         (1, 2, 4, 8), global_batch=None, lr_rule="sqrt", learning_rate=0.1
     )
     return pd.concat([throughput, convergence()], ignore_index=True)
 
 
-def test_a_trial_that_both_laws_leave_out_counts_once_in_each(both_families):
+def test_a_trial_that_both_laws_leave_out_counts_once_in_each(
+    both_families: pd.DataFrame,
+) -> None:
     tried = both_families["samples_to_target"].notna()
     spoilt = both_families.assign(step_time_s=both_families["step_time_s"].fillna(0.1))
     spoilt["validity"] = [["code_changed"] if t else [] for t in tried.cumsum() == 1]
@@ -370,7 +380,9 @@ def test_a_trial_that_both_laws_leave_out_counts_once_in_each(both_families):
     assert answer.left_out_of_convergence == {"validity": 1}
 
 
-def test_a_target_takes_its_samples_from_the_convergence_trials(both_families):
+def test_a_target_takes_its_samples_from_the_convergence_trials(
+    both_families: pd.DataFrame,
+) -> None:
     found = recommend(both_families, TARGET)
     for r in found.rows:
         expected = 100_000 * (1 + r.batch.global_batch_size / 256)
@@ -381,7 +393,9 @@ def test_a_target_takes_its_samples_from_the_convergence_trials(both_families):
     assert found.learning_rate.rule == "sqrt"
 
 
-def test_a_bigger_batch_pays_less_where_it_needs_more_samples(both_families):
+def test_a_bigger_batch_pays_less_where_it_needs_more_samples(
+    both_families: pd.DataFrame,
+) -> None:
     by_target = recommend(both_families, TARGET)
     by_amount = recommend(both_families, Job(samples=200_000))
     gain = {
@@ -391,14 +405,14 @@ def test_a_bigger_batch_pays_less_where_it_needs_more_samples(both_families):
     assert gain["target"] < gain["amount"]
 
 
-def test_growing_samples_can_be_what_ends_scaling():
+def test_growing_samples_can_be_what_ends_scaling() -> None:
     throughput = sweep((1, 2, 4), global_batch=None, per_node=8)
     steep = convergence((32, 64, 128), critical=16)
     found = recommend(pd.concat([throughput, steep], ignore_index=True), TARGET)
     assert found.knee.term == "a larger batch needs more samples"
 
 
-def test_the_amount_of_a_target_job_is_a_cap(both_families):
+def test_the_amount_of_a_target_job_is_a_cap(both_families: pd.DataFrame) -> None:
     capped = Job(target="val_acc >= 0.9", samples=130_000)
     found = recommend(both_families, capped)
     needed = [100_000 * (1 + r.batch.global_batch_size / 256) for r in found.rows]
@@ -408,7 +422,7 @@ def test_the_amount_of_a_target_job_is_a_cap(both_families):
     assert found.rows[-1].probability < 0.1
 
 
-def test_the_rule_that_needs_fewer_samples_is_used(both_families):
+def test_the_rule_that_needs_fewer_samples_is_used(both_families: pd.DataFrame) -> None:
     worse = convergence(lr_rule="none")
     worse["samples_to_target"] *= 2
     found = recommend(pd.concat([both_families, worse], ignore_index=True), TARGET)
@@ -419,13 +433,17 @@ def test_the_rule_that_needs_fewer_samples_is_used(both_families):
     assert nearest == pytest.approx(expected, rel=0.5)
 
 
-def test_a_target_of_the_constraints_replaces_the_jobs(both_families):
+def test_a_target_of_the_constraints_replaces_the_jobs(
+    both_families: pd.DataFrame,
+) -> None:
     target = Target.parse("val_acc >= 0.9")
     found = recommend(both_families, JOB, constraints=Constraints(target=target))
     assert found.rows[0].samples.value < 1e6
 
 
-def test_a_target_nobody_measured_is_not_identifiable(both_families):
+def test_a_target_nobody_measured_is_not_identifiable(
+    both_families: pd.DataFrame,
+) -> None:
     with pytest.raises(
         NotIdentifiableError, match=r"Measured targets: val_acc >= 0\.9\."
     ):
@@ -445,7 +463,9 @@ def unreached(rows: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def test_a_target_no_run_reached_is_not_called_measured(both_families):
+def test_a_target_no_run_reached_is_not_called_measured(
+    both_families: pd.DataFrame,
+) -> None:
     with pytest.raises(
         NotIdentifiableError,
         match=r"^the number of samples to val_acc >= 0\.9 is not identifiable\. All 15 "
@@ -456,7 +476,7 @@ def test_a_target_no_run_reached_is_not_called_measured(both_families):
         recommend(unreached(both_families), Job(target="val_acc >= 0.9"))
 
 
-def test_a_target_that_no_run_reached_is_said_in_a_note(both_families):
+def test_a_target_that_no_run_reached_is_said_in_a_note(both_families: Any) -> None:
     job = Job(target="val_acc >= 0.9", samples=10_000_000)
     answer = recommend(unreached(both_families), job)
     assert (
@@ -478,14 +498,18 @@ def test_a_target_that_no_run_reached_is_said_in_a_note(both_families):
         ),
     ],
 )
-def test_what_was_asked_about_and_has_no_row_is_named(measured, wanted, note):
+def test_what_was_asked_about_and_has_no_row_is_named(
+    measured: dict[str, Any], wanted: tuple[Any, ...], note: str | None
+) -> None:
     asked = [Allocation.packed(size, devices_on_node=4) for size in wanted]
     found = recommend(sweep(**measured), JOB, allocations=asked)
     notes = [each for each in found.notes if each.startswith("Not considered")]
     assert notes == ([f"Not considered: {note}"] if note else [])
 
 
-def test_a_target_nobody_measured_falls_back_on_the_amount(both_families):
+def test_a_target_nobody_measured_falls_back_on_the_amount(
+    both_families: pd.DataFrame,
+) -> None:
     job = Job(target="val_loss <= 2", samples=1_000_000)
     found = recommend(both_families, job)
     assert found.rows[0].samples.value == 1e6
@@ -495,34 +519,36 @@ def test_a_target_nobody_measured_falls_back_on_the_amount(both_families):
     )
 
 
-def test_a_capped_target_without_convergence_trials_is_assumed_to_need_its_cap():
+def test_a_capped_target_without_convergence_trials_is_assumed_to_need_its_cap() -> (
+    None
+):
     found = recommend(sweep(), Job(target="val_loss <= 2", samples=1_000_000))
     assert found.notes == (
         "Not measured: samples to val_loss <= 2; assumes 1,000,000 samples suffice.",
     )
 
 
-def test_batches_far_from_any_convergence_trial_have_no_answer():
+def test_batches_far_from_any_convergence_trial_have_no_answer() -> None:
     one_batch = convergence((4096,))
     throughput = sweep((1, 2), global_batch=None)
     with pytest.raises(NotIdentifiableError, match=r"Convergence .* batches \[4096\]"):
         recommend(pd.concat([throughput, one_batch], ignore_index=True), TARGET)
 
 
-def test_no_job_and_no_target_is_an_error():
+def test_no_job_and_no_target_is_an_error() -> None:
     with pytest.raises(
         SpecError, match=r"no job to recommend for: .* pass --epochs with"
     ):
         recommend(sweep((1, 2)), None)
 
 
-def test_a_job_in_steps_follows_the_batch():
+def test_a_job_in_steps_follows_the_batch() -> None:
     found = recommend(sweep((1, 2, 4), global_batch=None), Job(steps=1000))
     for r in found.rows:
         assert r.samples.value == 1000 * r.batch.global_batch_size
 
 
-def test_end_to_end_trials_correct_the_answer_and_are_named():
+def test_end_to_end_trials_correct_the_answer_and_are_named() -> None:
     target = Target.parse("val_acc >= 0.9")
     limits = Constraints(target=target)
     frame = pd.concat([sweep(), convergence()], ignore_index=True)

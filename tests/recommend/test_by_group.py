@@ -185,7 +185,9 @@ def test_the_groups_of_cpus_are_told_apart_by_name_alone() -> None:
     assert found.device_name == "A100"
 
 
-def test_a_group_that_learns_nothing_from_other_runs_is_compared_still(frame):
+def test_a_group_that_learns_nothing_from_other_runs_is_compared_still(
+    frame: pd.DataFrame,
+) -> None:
     other = sweep(workload="other", node_group="a100")
     history = History.of([("before", other)])
     answered = answer(question(), frame, {}, history)

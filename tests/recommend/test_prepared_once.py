@@ -1,6 +1,7 @@
 """Observations are prepared for the laws once, however many parts of an answer ask."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -44,13 +45,15 @@ def whole_runs() -> pd.DataFrame:
     return pd.concat([sweep(lr_rule="sqrt"), trained, ended], ignore_index=True)
 
 
-def test_a_recommendation_prepares_its_observations_once(times_prepared) -> None:
+def test_a_recommendation_prepares_its_observations_once(
+    times_prepared: Callable[..., Any],
+) -> None:
     recommend(sweep(), JOB)
     assert times_prepared() == 1
 
 
 def test_checking_the_product_of_both_laws_prepares_nothing_more(
-    times_prepared,
+    times_prepared: Callable[..., Any],
 ) -> None:
     target = Target.parse("val_acc >= 0.9")
     found = recommend(whole_runs(), None, constraints=Constraints(target=target))
@@ -59,7 +62,7 @@ def test_checking_the_product_of_both_laws_prepares_nothing_more(
 
 
 def test_node_groups_share_what_was_prepared_and_so_do_other_runs(
-    times_prepared,
+    times_prepared: Callable[..., Any],
 ) -> None:
     groups = [sweep(node_group=name) for name in ("a100", "h100")]
     history = History.of([("other", sweep(workload="other", node_group="a100"))])
@@ -76,7 +79,9 @@ def test_node_groups_share_what_was_prepared_and_so_do_other_runs(
     assert times_prepared() == 2, "the run, and the other run"
 
 
-def test_a_report_prepares_nothing_that_its_answer_did(times_prepared) -> None:
+def test_a_report_prepares_nothing_that_its_answer_did(
+    times_prepared: Callable[..., Any],
+) -> None:
     observations = frame(
         [trial_row(n, 32, repeat=k) for n in (1, 2, 4, 8) for k in range(2)]
     )

@@ -1,4 +1,6 @@
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +23,7 @@ def test_a_measurement_is_never_retried(outcome: Outcome) -> None:
     assert not (outcome.is_measurement and outcome.is_retried)
 
 
-def test_the_files_of_an_attempt(make_spec) -> None:
+def test_the_files_of_an_attempt(make_spec: Callable[..., Any]) -> None:
     spec: AttemptSpec = make_spec()
     files = spec.files
     assert files == AttemptFiles(Path(spec.directory))

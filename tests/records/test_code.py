@@ -1,5 +1,7 @@
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -128,7 +130,11 @@ def nothing(root: Path) -> None:
     ],
 )
 def test_what_cannot_be_copied_is_refused(
-    root: Path, destination: Path, paths, spoil, message: str
+    root: Path,
+    destination: Path,
+    paths: list[str],
+    spoil: Callable[..., Any],
+    message: str,
 ) -> None:
     spoil(root)
     with pytest.raises(SpecError, match=message):
@@ -239,7 +245,9 @@ def test_code_that_lies_elsewhere_has_no_hash(root: Path, text: str) -> None:
     assert code_hash(experiment(root, text)) is None
 
 
-def test_nothing_is_left_of_hashing(root: Path, tmp_path: Path, monkeypatch) -> None:
+def test_nothing_is_left_of_hashing(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(scratch))

@@ -7,16 +7,17 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from promised import skip_or_fail
 
 from scalelab.errors import StoreError
 from scalelab.inputs.outcome import Outcome
-from scalelab.records.attempt import AttemptFiles
+from scalelab.records.attempt import AttemptFiles, AttemptResult
 from scalelab.records.attempt_io import read_result
 from scalelab.records.store import RunStore
 
@@ -135,7 +136,7 @@ def test_a_full_disk_loses_no_finished_attempt(store: RunStore, limit: int) -> N
 
 
 @pytest.fixture
-def files_of_at_most():
+def files_of_at_most() -> Callable[..., Any]:
     """Return a block in which this process cannot write files beyond a size."""
 
     @contextmanager
@@ -151,7 +152,10 @@ def files_of_at_most():
 
 
 def test_an_attempt_that_cannot_be_written_down_is_not_begun(
-    store: RunStore, make_spec, measured, files_of_at_most
+    store: RunStore,
+    make_spec: Callable[..., Any],
+    measured: AttemptResult,
+    files_of_at_most: Callable[..., Any],
 ) -> None:
     first, second, third = (make_spec(seed) for seed in range(3))
     store.begin(first)
@@ -172,7 +176,9 @@ def test_an_attempt_that_cannot_be_written_down_is_not_begun(
     assert store.rows()[0]["outcome"] == "completed"
 
 
-def test_a_small_file_system_that_fills_up(tmp_path: Path, require_program) -> None:
+def test_a_small_file_system_that_fills_up(
+    tmp_path: Path, require_program: Callable[..., Any]
+) -> None:
     if os.geteuid() != 0:
         skip_or_fail("a file system can be mounted by root only")
     mount, umount = require_program("mount"), require_program("umount")

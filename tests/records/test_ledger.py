@@ -1,5 +1,7 @@
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +17,7 @@ def ledger(tmp_path: Path) -> Ledger:
 
 
 def test_what_is_appended_is_read(
-    ledger: Ledger, make_spec, measured: AttemptResult
+    ledger: Ledger, make_spec: Callable[..., Any], measured: AttemptResult
 ) -> None:
     observation = row(make_spec(), measured)
     key = (observation["trial_id"], 1)
@@ -31,7 +33,12 @@ def test_a_missing_ledger_is_not_whole(ledger: Ledger) -> None:
     assert not ledger.read().is_whole
 
 
-def test_the_last_end_of_an_attempt_counts(ledger: Ledger, make_spec, measured, lost):
+def test_the_last_end_of_an_attempt_counts(
+    ledger: Ledger,
+    make_spec: Callable[..., Any],
+    measured: AttemptResult,
+    lost: AttemptResult,
+) -> None:
     spec = make_spec()
     ledger.append_end(row(spec, lost))
     ledger.append_end(row(spec, measured))
@@ -40,7 +47,9 @@ def test_the_last_end_of_an_attempt_counts(ledger: Ledger, make_spec, measured, 
 
 
 @pytest.mark.parametrize("cut", [1, 20, 200])
-def test_half_a_last_line_is_left_out(ledger: Ledger, make_spec, measured, cut: int):
+def test_half_a_last_line_is_left_out(
+    ledger: Ledger, make_spec: Callable[..., Any], measured: AttemptResult, cut: int
+) -> None:
     for seed in range(3):
         ledger.append_end(row(make_spec(seed), measured))
     content = ledger.path.read_bytes()
@@ -52,7 +61,9 @@ def test_half_a_last_line_is_left_out(ledger: Ledger, make_spec, measured, cut: 
 @pytest.mark.parametrize(
     "line", [b"\0\0\0", b"{", b"[]", b"3", b'{"event":"end","row":{}}', b"{}"]
 )
-def test_a_damaged_line_is_noticed(ledger: Ledger, make_spec, measured, line: bytes):
+def test_a_damaged_line_is_noticed(
+    ledger: Ledger, make_spec: Callable[..., Any], measured: AttemptResult, line: bytes
+) -> None:
     ledger.append_end(row(make_spec(0), measured))
     ledger.close()
     ledger.path.write_bytes(line + b"\n" + ledger.path.read_bytes())
@@ -60,7 +71,9 @@ def test_a_damaged_line_is_noticed(ledger: Ledger, make_spec, measured, line: by
     assert (len(read.ended), read.is_whole) == (1, False)
 
 
-def test_a_newer_row_is_refused(ledger: Ledger, make_spec, measured) -> None:
+def test_a_newer_row_is_refused(
+    ledger: Ledger, make_spec: Callable[..., Any], measured: AttemptResult
+) -> None:
     newer = {**row(make_spec(), measured), "schema_version": 2}
     ledger.path.write_text(json.dumps({"event": "end", "row": newer}) + "\n")
     with pytest.raises(
@@ -69,7 +82,9 @@ def test_a_newer_row_is_refused(ledger: Ledger, make_spec, measured) -> None:
         ledger.read()
 
 
-def test_replacing_and_appending_go_together(ledger: Ledger, make_spec, measured):
+def test_replacing_and_appending_go_together(
+    ledger: Ledger, make_spec: Callable[..., Any], measured: AttemptResult
+) -> None:
     first, second = (row(make_spec(seed), measured) for seed in range(2))
     key = (first["trial_id"], 1)
     ledger.append_begin(key)

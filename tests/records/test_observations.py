@@ -1,4 +1,6 @@
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -19,7 +21,9 @@ from scalelab.records.observations import (
 )
 
 
-def test_a_row_has_every_column_and_nothing_invented(make_spec, measured) -> None:
+def test_a_row_has_every_column_and_nothing_invented(
+    make_spec: Callable[..., Any], measured: AttemptResult
+) -> None:
     spec = make_spec(7, (2, 1), options={"feed": "disk", "compile": True})
     observation = row(spec, measured)
     assert set(observation) == set(COLUMNS_BY_NAME) | {
@@ -61,14 +65,18 @@ def test_a_row_has_every_column_and_nothing_invented(make_spec, measured) -> Non
     assert {name: observation[name] for name in expected} == expected
 
 
-def test_what_the_batch_system_gave_is_part_of_the_row(make_spec, measured) -> None:
+def test_what_the_batch_system_gave_is_part_of_the_row(
+    make_spec: Callable[..., Any], measured: AttemptResult
+) -> None:
     assert row(make_spec(), measured)["queue_wait_s"] is None
     spec = replace(make_spec(), queue_wait_s=90.0, exclusive_node=True)
     values = row(AttemptSpec.from_json(spec.to_json()), measured)
     assert (values["queue_wait_s"], values["exclusive_node"]) == (90.0, True)
 
 
-def test_the_target_is_part_of_the_row(make_spec, measured) -> None:
+def test_the_target_is_part_of_the_row(
+    make_spec: Callable[..., Any], measured: AttemptResult
+) -> None:
     target = Target(metric="val_loss", mode=MetricMode.MIN, value=2.9)
     spec = make_spec(measurement=Measurement(target=target))
     observation = row(spec, measured)
@@ -78,13 +86,13 @@ def test_the_target_is_part_of_the_row(make_spec, measured) -> None:
 
 @pytest.mark.parametrize(("name", "workload"), [("vit", "vit"), ("", "a run")])
 def test_a_command_is_named_after_its_experiment_wherever_its_run_lies(
-    make_spec, measured, name: str, workload: str
+    make_spec: Callable[..., Any], measured: AttemptResult, name: str, workload: str
 ) -> None:
     spec = replace(make_spec(), program=command("python t.py", "/here", name))
     assert row(spec, measured)["workload"] == workload
 
 
-def test_reasons_against_a_fit_are_united(make_spec) -> None:
+def test_reasons_against_a_fit_are_united(make_spec: Callable[..., Any]) -> None:
     spec = replace(make_spec(), validity=("loopback_nodes", "code_changed"))
     result = AttemptResult(
         outcome=Outcome.COMPLETED,
@@ -97,7 +105,9 @@ def test_reasons_against_a_fit_are_united(make_spec) -> None:
     ]
 
 
-def test_a_measurement_overrides_what_the_trial_implies(make_spec) -> None:
+def test_a_measurement_overrides_what_the_trial_implies(
+    make_spec: Callable[..., Any],
+) -> None:
     result = AttemptResult(
         outcome=Outcome.COMPLETED,
         measurements={"data_parallel_size": 1, "emulated": True, "seed": None},
@@ -125,7 +135,9 @@ def test_a_measurement_overrides_what_the_trial_implies(make_spec) -> None:
         ("started_at", 1.0, "must be an ISO 8601 time"),
     ],
 )
-def test_a_wrong_measurement_is_named(make_spec, name, value, message) -> None:
+def test_a_wrong_measurement_is_named(
+    make_spec: Callable[..., Any], name: str, value: Any, message: str
+) -> None:
     result = AttemptResult(outcome=Outcome.COMPLETED, measurements={name: value})
     with pytest.raises(StoreError, match=rf"measurements\['{name}'\]=.*{message}"):
         row(make_spec(), result)
@@ -153,7 +165,9 @@ def test_the_program_hash_sees_content_not_location() -> None:
     )
 
 
-def test_the_frame_has_proper_types(make_spec, measured, lost) -> None:
+def test_the_frame_has_proper_types(
+    make_spec: Callable[..., Any], measured: AttemptResult, lost: AttemptResult
+) -> None:
     specs = [make_spec(0, options={"depth": 2}), make_spec(1)]
     observations = frame([row(specs[0], measured), row(specs[1], lost)])
     dtypes = {
@@ -186,7 +200,13 @@ def test_the_frame_has_proper_types(make_spec, measured, lost) -> None:
         ([True, 2], "string", ["True", "2"]),
     ],
 )
-def test_an_axis_takes_the_narrowest_type(make_spec, measured, values, dtype, expected):
+def test_an_axis_takes_the_narrowest_type(
+    make_spec: Callable[..., Any],
+    measured: AttemptResult,
+    values: list[Any],
+    dtype: str,
+    expected: list[bool | float | str],
+) -> None:
     rows = [
         row(make_spec(seed, options={"axis": value}), measured)
         for seed, value in enumerate(values)
@@ -202,7 +222,9 @@ def test_no_rows_still_make_a_frame_with_types() -> None:
     assert str(observations["started_at"].dtype) == "datetime64[ns, UTC]"
 
 
-def test_an_older_row_is_read_and_a_newer_one_refused(make_spec, measured) -> None:
+def test_an_older_row_is_read_and_a_newer_one_refused(
+    make_spec: Callable[..., Any], measured: AttemptResult
+) -> None:
     observation = row(make_spec(), measured)
     older = {n: v for n, v in observation.items() if n != "energy_source"}
     assert frame([{**older, "schema_version": 0}])["energy_source"].isna().all()

@@ -3,7 +3,9 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,7 @@ from scalelab.records.provenance import affinity, git_state, provenance, version
 
 @pytest.fixture
 def repository(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, require_program
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, require_program: Callable[..., Any]
 ) -> Path:
     require_program("git")
     for role in ("AUTHOR", "COMMITTER"):

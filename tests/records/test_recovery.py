@@ -1,6 +1,8 @@
 import os
 import shutil
 from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -12,12 +14,14 @@ from scalelab.records.store import RunStore
 
 
 @pytest.fixture
-def reopened(store: RunStore):
+def reopened(store: RunStore) -> Callable[..., Any]:
     """Open the run as the next driver does."""
     return lambda: RunStore.open(store.directory)
 
 
-def test_attempts_left_running_end_as_node_fail(store, make_spec, reopened) -> None:
+def test_attempts_left_running_end_as_node_fail(
+    store: RunStore, make_spec: Callable[..., Any], reopened: Callable[..., Any]
+) -> None:
     spec = make_spec()
     store.begin(spec)
     driver = reopened()
@@ -33,7 +37,12 @@ def test_attempts_left_running_end_as_node_fail(store, make_spec, reopened) -> N
     assert driver.next_attempt_number(spec.trial.trial_id) == 2
 
 
-def test_what_was_half_written_is_deleted(store, make_spec, lost, reopened) -> None:
+def test_what_was_half_written_is_deleted(
+    store: RunStore,
+    make_spec: Callable[..., Any],
+    lost: AttemptResult,
+    reopened: Callable[..., Any],
+) -> None:
     spec = make_spec()
     store.begin(spec)
     run, mark = store.directory, "0123456789abcdef" * 2
@@ -55,7 +64,10 @@ def test_what_was_half_written_is_deleted(store, make_spec, lost, reopened) -> N
 
 
 def test_a_result_the_ledger_missed_counts_once(
-    store, make_spec, measured, reopened
+    store: RunStore,
+    make_spec: Callable[..., Any],
+    measured: AttemptResult,
+    reopened: Callable[..., Any],
 ) -> None:
     spec = make_spec()
     store.begin(spec)
@@ -69,7 +81,12 @@ def test_a_result_the_ledger_missed_counts_once(
 
 @pytest.mark.parametrize("damage", ["delete", "tear", "zero", "garble", "empty"])
 def test_a_damaged_ledger_is_rebuilt(
-    store, make_spec, measured, lost, reopened, damage: str
+    store: RunStore,
+    make_spec: Callable[..., Any],
+    measured: AttemptResult,
+    lost: AttemptResult,
+    reopened: Callable[..., Any],
+    damage: str,
 ) -> None:
     for seed, results in enumerate([[measured], [lost, measured], [lost]]):
         for result in results:
@@ -96,7 +113,7 @@ def test_a_damaged_ledger_is_rebuilt(
     counting = driver.recover()
     assert [row["outcome"] for row in counting] == ["completed", "completed"]
 
-    def ordered(rows):
+    def ordered(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return sorted(rows, key=lambda row: (row["seed"], row["attempt"]))
 
     assert ordered(driver.rows()) == ordered(before)
@@ -112,7 +129,9 @@ def test_a_damaged_ledger_is_rebuilt(
     assert len(reopened().rows()) == len(before) + 1
 
 
-def test_a_torn_result_is_kept_aside(store, make_spec, reopened) -> None:
+def test_a_torn_result_is_kept_aside(
+    store: RunStore, make_spec: Callable[..., Any], reopened: Callable[..., Any]
+) -> None:
     spec = make_spec()
     store.begin(spec)
     spec.files.result.write_bytes(b'{"outcome":"compl')
@@ -125,7 +144,9 @@ def test_a_torn_result_is_kept_aside(store, make_spec, reopened) -> None:
     assert aside.read_bytes() == b'{"outcome":"compl'
 
 
-def test_a_result_with_a_wrong_measurement_is_kept_aside(store, make_spec, reopened):
+def test_a_result_with_a_wrong_measurement_is_kept_aside(
+    store: RunStore, make_spec: Callable[..., Any], reopened: Callable[..., Any]
+) -> None:
     spec = make_spec()
     store.begin(spec)
     wrong = AttemptResult(outcome=Outcome.COMPLETED, measurements={"speed": 1})
@@ -137,7 +158,9 @@ def test_a_result_with_a_wrong_measurement_is_kept_aside(store, make_spec, reope
     assert (spec.files.directory / "result.json.torn").exists()
 
 
-def test_results_that_cannot_be_read_are_not_thrown_away(store, make_spec, reopened):
+def test_results_that_cannot_be_read_are_not_thrown_away(
+    store: RunStore, make_spec: Callable[..., Any], reopened: Callable[..., Any]
+) -> None:
     spec = make_spec()
     store.begin(spec)
     spec.files.result.mkdir()
@@ -149,7 +172,10 @@ def test_results_that_cannot_be_read_are_not_thrown_away(store, make_spec, reope
 
 @pytest.mark.parametrize("content", [None, b"", b"{}"])
 def test_an_attempt_that_was_never_written_down_is_skipped(
-    store, make_spec, reopened, content
+    store: RunStore,
+    make_spec: Callable[..., Any],
+    reopened: Callable[..., Any],
+    content: bytes | None,
 ) -> None:
     spec = make_spec()
     store.begin(spec)
@@ -161,7 +187,12 @@ def test_an_attempt_that_was_never_written_down_is_skipped(
     assert driver.next_attempt_number(spec.trial.trial_id) == 2
 
 
-def test_a_deleted_attempt_is_forgotten(store, make_spec, measured, reopened) -> None:
+def test_a_deleted_attempt_is_forgotten(
+    store: RunStore,
+    make_spec: Callable[..., Any],
+    measured: AttemptResult,
+    reopened: Callable[..., Any],
+) -> None:
     specs = [make_spec(seed) for seed in range(2)]
     for spec in specs:
         store.begin(spec)
@@ -175,7 +206,10 @@ def test_a_deleted_attempt_is_forgotten(store, make_spec, measured, reopened) ->
 
 
 def test_strangers_among_the_directories_are_ignored(
-    store, make_spec, measured, reopened
+    store: RunStore,
+    make_spec: Callable[..., Any],
+    measured: AttemptResult,
+    reopened: Callable[..., Any],
 ) -> None:
     spec = make_spec()
     store.begin(spec)
@@ -188,7 +222,7 @@ def test_strangers_among_the_directories_are_ignored(
 
 
 def test_only_trials_that_need_not_run_again_are_returned(
-    store, make_spec, reopened
+    store: RunStore, make_spec: Callable[..., Any], reopened: Callable[..., Any]
 ) -> None:
     for seed, outcome in enumerate(Outcome):
         spec = make_spec(seed)
@@ -198,6 +232,6 @@ def test_only_trials_that_need_not_run_again_are_returned(
     assert returned == {str(each) for each in Outcome if not each.is_retried}
 
 
-def test_the_first_recovery_of_a_new_run_is_empty(store) -> None:
+def test_the_first_recovery_of_a_new_run_is_empty(store: RunStore) -> None:
     assert store.recover() == []
     assert os.path.getsize(store.directory / "ledger.jsonl") == 0

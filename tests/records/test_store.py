@@ -3,7 +3,10 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
+from os import stat_result
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -112,7 +115,9 @@ def test_the_latest_site_is_kept(store: RunStore) -> None:
     assert files == ["0001.yaml", "0002.yaml"]
 
 
-def test_an_attempt_is_begun_and_finished(store: RunStore, make_spec, measured) -> None:
+def test_an_attempt_is_begun_and_finished(
+    store: RunStore, make_spec: Callable[..., Any], measured: AttemptResult
+) -> None:
     spec = make_spec()
     store.begin(spec)
     assert store.running() == ((spec.trial.trial_id, 1),)
@@ -127,7 +132,9 @@ def test_an_attempt_is_begun_and_finished(store: RunStore, make_spec, measured) 
     assert store.outcomes("another") == Counter()
 
 
-def test_an_attempt_is_begun_once(store: RunStore, make_spec) -> None:
+def test_an_attempt_is_begun_once(
+    store: RunStore, make_spec: Callable[..., Any]
+) -> None:
     spec = make_spec()
     store.begin(spec)
     with pytest.raises(StoreError, match="this attempt was begun before"):
@@ -136,7 +143,10 @@ def test_an_attempt_is_begun_once(store: RunStore, make_spec) -> None:
 
 
 def test_a_local_measurement_is_not_read_again(
-    store: RunStore, make_spec, measured, monkeypatch: pytest.MonkeyPatch
+    store: RunStore,
+    make_spec: Callable[..., Any],
+    measured: AttemptResult,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     spec = make_spec()
     store.begin(spec)
@@ -147,7 +157,10 @@ def test_a_local_measurement_is_not_read_again(
 
 
 def test_a_measurement_outdoes_a_declared_loss(
-    store: RunStore, make_spec, measured, lost
+    store: RunStore,
+    make_spec: Callable[..., Any],
+    measured: AttemptResult,
+    lost: AttemptResult,
 ) -> None:
     spec = make_spec()
     store.begin(spec)
@@ -157,7 +170,9 @@ def test_a_measurement_outdoes_a_declared_loss(
     assert read_result(spec.files) == lost
 
 
-def test_the_verdict_over_all_nodes_stands(store: RunStore, make_spec, lost) -> None:
+def test_the_verdict_over_all_nodes_stands(
+    store: RunStore, make_spec: Callable[..., Any], lost: AttemptResult
+) -> None:
     spec = make_spec(0, (2, 2))
     store.begin(spec)
     echo = AttemptResult(outcome=Outcome.FAILED, reason="Connection closed by peer.")
@@ -168,7 +183,7 @@ def test_the_verdict_over_all_nodes_stands(store: RunStore, make_spec, lost) -> 
 
 
 def test_a_torn_result_is_overwritten_by_the_verdict(
-    store: RunStore, make_spec, lost
+    store: RunStore, make_spec: Callable[..., Any], lost: AttemptResult
 ) -> None:
     spec = make_spec()
     store.begin(spec)
@@ -177,7 +192,9 @@ def test_a_torn_result_is_overwritten_by_the_verdict(
     assert read_result(spec.files) == lost
 
 
-def test_a_wrong_measurement_leaves_no_trace(store: RunStore, make_spec) -> None:
+def test_a_wrong_measurement_leaves_no_trace(
+    store: RunStore, make_spec: Callable[..., Any]
+) -> None:
     spec = make_spec()
     store.begin(spec)
     wrong = AttemptResult(outcome=Outcome.COMPLETED, measurements={"speed": 1})
@@ -188,7 +205,10 @@ def test_a_wrong_measurement_leaves_no_trace(store: RunStore, make_spec) -> None
 
 
 def test_observations_have_one_row_per_ended_attempt(
-    store: RunStore, make_spec, measured, lost
+    store: RunStore,
+    make_spec: Callable[..., Any],
+    measured: AttemptResult,
+    lost: AttemptResult,
 ) -> None:
     for result in (lost, measured):
         spec = make_spec()
@@ -201,7 +221,10 @@ def test_observations_have_one_row_per_ended_attempt(
 
 
 def test_the_cache_gives_the_same_frame_and_follows_the_ledger(
-    store: RunStore, make_spec, measured, lost
+    store: RunStore,
+    make_spec: Callable[..., Any],
+    measured: AttemptResult,
+    lost: AttemptResult,
 ) -> None:
     cached = store.directory / "cache" / "observations.parquet"
     for seed, result in enumerate((measured, lost)):
@@ -222,7 +245,7 @@ def test_the_cache_gives_the_same_frame_and_follows_the_ledger(
 
 
 def test_a_pending_result_is_seen_but_not_cached(
-    store: RunStore, make_spec, measured
+    store: RunStore, make_spec: Callable[..., Any], measured: AttemptResult
 ) -> None:
     spec = make_spec()
     store.begin(spec)
@@ -233,7 +256,7 @@ def test_a_pending_result_is_seen_but_not_cached(
 
 
 def test_a_driver_without_its_lease_writes_nothing(
-    store: RunStore, make_spec, measured
+    store: RunStore, make_spec: Callable[..., Any], measured: AttemptResult
 ) -> None:
     first, second = make_spec(0), make_spec(1)
     with store.lease():
@@ -272,7 +295,9 @@ def test_opening_a_run_loads_no_heavy_package(store: RunStore) -> None:
     assert not loaded & {"numpy", "pandas", "pyarrow", "torch", "distributed"}
 
 
-def test_nothing_in_a_run_is_executed(store: RunStore, make_spec, measured) -> None:
+def test_nothing_in_a_run_is_executed(
+    store: RunStore, make_spec: Callable[..., Any], measured: AttemptResult
+) -> None:
     spec = make_spec()
     store.begin(spec)
     (spec.files.directory / "result.json").write_bytes(b"cos\nsystem\n(S'exit'\ntR.")
@@ -282,14 +307,22 @@ def test_nothing_in_a_run_is_executed(store: RunStore, make_spec, measured) -> N
 
 
 def test_the_cost_of_an_attempt_does_not_grow(
-    store: RunStore, make_spec, measured, monkeypatch: pytest.MonkeyPatch
+    store: RunStore,
+    make_spec: Callable[..., Any],
+    measured: AttemptResult,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Count what the operating system is asked; times would measure the machine."""
     calls: Counter[str] = Counter()
     for name in ("open", "write", "stat", "listdir", "scandir", "mkdir", "lseek"):
         real = getattr(os, name)
 
-        def counted(*args, _real=real, _name=name, **kwargs):
+        def counted(
+            *args: bytes | int | Path,
+            _real: Callable[..., Any] = real,
+            _name: str = name,
+            **kwargs: bool,
+        ) -> int | stat_result | None:
             calls[_name] += 1
             return _real(*args, **kwargs)
 

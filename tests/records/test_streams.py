@@ -1,5 +1,7 @@
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -23,14 +25,14 @@ def report(files: AttemptFiles, *rows: object, end: str = "\n") -> None:
 
 
 @pytest.fixture
-def attempt(store: RunStore):
+def attempt(store: RunStore) -> Callable[..., Any]:
     """Return the files of an attempt of trial ``t<index>``."""
     return lambda index=0, number=1: AttemptFiles(
         store.attempt_directory(f"t{index}", number)
     )
 
 
-def test_a_stream_is_a_frame(store: RunStore, attempt) -> None:
+def test_a_stream_is_a_frame(store: RunStore, attempt: Callable[..., Any]) -> None:
     report(
         attempt(),
         step(1, loss=2, step_time_s=0.01),
@@ -58,7 +60,9 @@ def test_no_stream_is_an_empty_frame(store: RunStore) -> None:
 
 
 @pytest.mark.parametrize("torn", ['{"step":3,"lo', '{"step":3}', "\0\0\0", "{"])
-def test_half_a_last_line_is_dropped(store: RunStore, attempt, torn: str) -> None:
+def test_half_a_last_line_is_dropped(
+    store: RunStore, attempt: Callable[..., Any], torn: str
+) -> None:
     report(attempt(), step(1), step(2), torn, end="")
     for _ in range(2):
         assert store.stream("t0", 1)["step"].tolist() == [1, 2]
@@ -67,7 +71,7 @@ def test_half_a_last_line_is_dropped(store: RunStore, attempt, torn: str) -> Non
 
 @pytest.mark.parametrize("torn", ['{"step":3,"lo', "", "7", "[]", '{"a":1},{"b":2}'])
 def test_a_torn_line_in_the_middle_is_named(
-    store: RunStore, attempt, torn: str
+    store: RunStore, attempt: Callable[..., Any], torn: str
 ) -> None:
     report(attempt(), step(1), torn, step(4))
     message = r"t0/001/stream\.jsonl, line 2 is no JSON object: b'.*Remove the line"
@@ -92,14 +96,16 @@ def test_two_half_lines_do_not_pass_for_a_whole_one(tmp_path: Path) -> None:
     ],
 )
 def test_a_value_of_another_type_is_named(
-    store: RunStore, attempt, second, message: str
+    store: RunStore, attempt: Callable[..., Any], second: dict[str, Any], message: str
 ) -> None:
     report(attempt(), step(1, loss=2.5), second)
     with pytest.raises(StoreError, match=message):
         store.stream("t0", 1)
 
 
-def test_an_unreadable_stream_is_said(store: RunStore, attempt) -> None:
+def test_an_unreadable_stream_is_said(
+    store: RunStore, attempt: Callable[..., Any]
+) -> None:
     attempt().stream.mkdir(parents=True)
     with pytest.raises(
         StoreError, match=r"stream\.jsonl cannot be read: Is a directory"
@@ -107,7 +113,9 @@ def test_an_unreadable_stream_is_said(store: RunStore, attempt) -> None:
         store.stream("t0", 1)
 
 
-def test_compacting_changes_nothing_that_is_read(store: RunStore, attempt) -> None:
+def test_compacting_changes_nothing_that_is_read(
+    store: RunStore, attempt: Callable[..., Any]
+) -> None:
     for index in range(3):
         report(attempt(index), *(step(n, loss=1 / n) for n in range(1, 5 + index)))
     report(attempt(1, 2), step(1, only_here="text"), step(2, flag=True))
@@ -128,7 +136,9 @@ def test_compacting_changes_nothing_that_is_read(store: RunStore, attempt) -> No
     }
 
 
-def test_the_compacted_copy_follows_the_streams(store: RunStore, attempt) -> None:
+def test_the_compacted_copy_follows_the_streams(
+    store: RunStore, attempt: Callable[..., Any]
+) -> None:
     copy = store.directory / "cache" / "streams.parquet"
     report(attempt(0), step(1))
     store.compact()
@@ -149,7 +159,7 @@ def test_the_compacted_copy_follows_the_streams(store: RunStore, attempt) -> Non
 
 
 def test_what_stands_is_not_read_again(
-    store: RunStore, attempt, monkeypatch: pytest.MonkeyPatch
+    store: RunStore, attempt: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report(attempt(0), step(1))
     store.compact()

@@ -9,7 +9,7 @@ FEW = ("scalelab", "amdahl", "power")
 
 
 @pytest.fixture
-def observations(rng):
+def observations(rng: np.random.Generator) -> pd.DataFrame:
     rows = [
         {
             "world_size": size,
@@ -24,7 +24,7 @@ def observations(rng):
     return pd.DataFrame(rows)
 
 
-def test_laws_are_ranked_in_percent(observations):
+def test_laws_are_ranked_in_percent(observations: pd.DataFrame) -> None:
     contest = Contest.hold(observations, HoldBack.LARGEST_SCALE, laws=FEW)
     assert set(contest.ranking.index) == set(FEW)
     assert contest.refusals == ()
@@ -35,7 +35,7 @@ def test_laws_are_ranked_in_percent(observations):
     assert "refused" not in page
 
 
-def test_the_worst_points_come_first(observations):
+def test_the_worst_points_come_first(observations: pd.DataFrame) -> None:
     contest = Contest.hold(observations, HoldBack.LARGEST_SCALE, laws=FEW)
     worst = contest.worst(4)
     every = held_back_errors(observations, laws=FEW)["error"].abs()
@@ -44,7 +44,9 @@ def test_the_worst_points_come_first(observations):
     assert list(worst.columns) == [*names, "measured_s", "predicted_s", "error"]
 
 
-def test_a_law_that_refuses_says_why_and_is_not_ranked(observations):
+def test_a_law_that_refuses_says_why_and_is_not_ranked(
+    observations: pd.DataFrame,
+) -> None:
     two = observations[observations["world_size"].isin((1, 8))]
     contest = Contest.hold(two, HoldBack.LARGEST_SCALE, laws=FEW)
     assert "scalelab" not in contest.ranking.index
@@ -57,7 +59,7 @@ def test_a_law_that_refuses_says_why_and_is_not_ranked(observations):
     assert alone._repr_html_() == f"<p>{contest.refusals[0]}</p>"
 
 
-def test_no_contest_says_why_there_is_none(observations):
+def test_no_contest_says_why_there_is_none(observations: pd.DataFrame) -> None:
     one = observations[observations["world_size"] == 1]
     contest = Contest.hold(one, HoldBack.LARGEST_SCALE, laws=FEW)
     assert contest.why_none.startswith("No curve can spare its largest world_size")

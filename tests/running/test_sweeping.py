@@ -1,12 +1,13 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conducting import Nodes
+from conducting import Conductor, Nodes
 from measured_runs import COMMAND, EMULATED, completed, end_trial, failed, measured_run
 
 from scalelab.cluster.local import LocalNodes
@@ -107,7 +108,9 @@ def test_a_change_of_the_fingerprint_is_explained(
 
 
 @pytest.mark.parametrize("ending", [None, failed], ids=["nothing began", "all failed"])
-def test_nothing_measured_means_nothing_to_confuse(here: Path, ending) -> None:
+def test_nothing_measured_means_nothing_to_confuse(
+    here: Path, ending: Callable[..., Any] | None
+) -> None:
     measured_run(here / "runs" / "small", ending=ending)
     sweep = Sweep.prepare(write(EMULATED.replace("2.0e-3", "3.0e-3")))
     assert sweep.changes
@@ -187,7 +190,7 @@ def test_large_sweeps_ask_first(here: Path) -> None:
     )
 
 
-def test_a_sweep_that_is_done_starts_no_nodes(here: Path, no_nodes) -> None:
+def test_a_sweep_that_is_done_starts_no_nodes(here: Path, no_nodes: Any) -> None:
     measured_run(here / "runs" / "small")
     summary = run_sweep(Sweep.prepare(write()))
     assert summary.outcomes == {Outcome.COMPLETED: 8}
@@ -198,7 +201,7 @@ def test_a_sweep_that_is_done_starts_no_nodes(here: Path, no_nodes) -> None:
     assert "200000" in RunStore.open(here / "runs" / "small").experiment_text
 
 
-def test_an_auto_batch_that_is_found_starts_no_nodes(here: Path, no_nodes) -> None:
+def test_an_auto_batch_that_is_found_starts_no_nodes(here: Path, no_nodes: Any) -> None:
     auto = EMULATED.replace("[4, 8]", "{at_most: 4}")
 
     store = measured_run(here / "runs" / "small", auto, ending=None)
@@ -232,7 +235,9 @@ def test_an_auto_batch_that_is_still_looked_for_is_assumed(here: Path) -> None:
     assert Sweep.prepare(write(auto)).plan.assumes_local_batch
 
 
-def test_a_run_that_another_driver_holds_is_left_alone(here: Path, no_nodes) -> None:
+def test_a_run_that_another_driver_holds_is_left_alone(
+    here: Path, no_nodes: Any
+) -> None:
     store = measured_run(here / "runs" / "small")
     sweep = Sweep.prepare(write())
     with store.lease(), pytest.raises(LeaseError):
@@ -240,7 +245,7 @@ def test_a_run_that_another_driver_holds_is_left_alone(here: Path, no_nodes) -> 
 
 
 def test_what_is_asked_reaches_the_driver(
-    here: Path, conductor, monkeypatch: pytest.MonkeyPatch
+    here: Path, conductor: type[Conductor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(conductor, "stopped", "the budget is spent")
     starts: list[RunningSweep] = []
@@ -261,7 +266,9 @@ def test_what_is_asked_reaches_the_driver(
     assert len(header["versions"]) == 1
 
 
-def test_the_code_that_trials_run_is_copied(here: Path, conductor) -> None:
+def test_the_code_that_trials_run_is_copied(
+    here: Path, conductor: type[Conductor]
+) -> None:
     mine = "from scalelab import Workload\n\nclass Mine(Workload): ...\n"
     (here / "mine.py").write_text(mine)
     (here / "other.py").write_text("")
@@ -277,7 +284,7 @@ def test_the_code_that_trials_run_is_copied(here: Path, conductor) -> None:
 
 @pytest.mark.parametrize("begun", [True, False])
 def test_a_command_keeps_the_name_it_has_in_the_records(
-    here: Path, conductor, begun: bool
+    here: Path, conductor: type[Conductor], begun: bool
 ) -> None:
     runs = here / "runs"
     runs.mkdir()
@@ -293,7 +300,7 @@ def test_a_command_keeps_the_name_it_has_in_the_records(
 
 
 def test_a_rank_that_finds_the_input_wrong_ends_the_sweep(
-    here: Path, conductor, monkeypatch: pytest.MonkeyPatch
+    here: Path, conductor: type[Conductor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wrong = "scalelab.errors.SpecError: width=0 is wrong."
     tracebacks = ("ValueError: x\n", f"Traceback ...\n{wrong}\n", f"{wrong} Again.\n")

@@ -82,7 +82,7 @@ def identity(rank: int, world_size: int) -> RankIdentity:
     )
 
 
-def _rank_main(pipe, who, rendezvous, function, args):
+def _rank_main(pipe: Any, who: Any, rendezvous: Any, function: Any, args: Any) -> Any:
     torch.set_num_threads(1)
     try:
         pipe.send(("ended", function(who, rendezvous, *args)))
@@ -92,7 +92,9 @@ def _rank_main(pipe, who, rendezvous, function, args):
     pipe.close()
 
 
-def with_context(who, rendezvous, directory, function, *args):
+def with_context(
+    who: Any, rendezvous: Any, directory: Any, function: Any, *args: Any
+) -> Any:
     """Call ``function(context, *args)`` inside the process group."""
     device = torch.device("cpu")
     with process_group(who, rendezvous, device, "test"):
@@ -106,7 +108,9 @@ def with_context(who, rendezvous, directory, function, *args):
         return function(context, *args)
 
 
-def run_in_contexts(world_size, function, *args, directory):
+def run_in_contexts(
+    world_size: int, function: Callable[..., Any], *args: int, directory: Path
+) -> list[Any] | None:
     """Call ``function(context, *args)`` in every rank; return by rank."""
     return run_in_gang(
         world_size, with_context, directory, function, *args, directory=directory
@@ -125,7 +129,11 @@ def throughput_trial(workload: str, **changes: Any) -> Trial:
 
 
 def attempt(
-    directory: Path, trial: Trial, *, code_directory: str | None = None, **parameters
+    directory: Path,
+    trial: Trial,
+    *,
+    code_directory: str | None = None,
+    **parameters: Any,
 ) -> AttemptSpec:
     nodes = enumerate(trial.allocation.devices_per_node)
     shares = tuple(
@@ -164,8 +172,10 @@ def run_attempt(
     return AttemptResult.from_json(results[0])
 
 
-def _run_rank(who, rendezvous, spec, stop_at_step, by_file):
-    def progress(step):
+def _run_rank(
+    who: Any, rendezvous: Any, spec: Any, stop_at_step: Any, by_file: Any
+) -> Any:
+    def progress(step: Any) -> Any:
         if who.rank == 0 and step == stop_at_step:
             (Path(spec.directory) / by_file).write_text("Enough was seen.")
 
@@ -174,7 +184,11 @@ def _run_rank(who, rendezvous, spec, stop_at_step, by_file):
 
 
 def run_trial(
-    directory: Path, trial: Trial, *, code_directory=None, **parameters
+    directory: Path,
+    trial: Trial,
+    *,
+    code_directory: str | None = None,
+    **parameters: float | list[int] | str,
 ) -> dict[str, Any]:
     """Run a trial that completes; return its measurements."""
     spec = attempt(directory, trial, code_directory=code_directory, **parameters)

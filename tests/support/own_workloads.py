@@ -1,6 +1,7 @@
 """Workloads as a user would write them."""
 
 import hashlib
+from typing import Any
 
 import torch
 from torch.utils.data import Dataset, TensorDataset
@@ -12,7 +13,7 @@ from scalelab.training.workloads.digits_mlp import DigitsMlp
 class HashedDigits(DigitsMlp):
     """Reports a hash of its weights, so that runs can be compared bit by bit."""
 
-    def evaluate(self, model, batch):
+    def evaluate(self, model: Any, batch: Any) -> Any:
         sums = dict(super().evaluate(model, batch))
         digest = hashlib.sha256()
         for tensor in model.state_dict().values():
@@ -24,10 +25,10 @@ class HashedDigits(DigitsMlp):
 class Squares(Dataset):
     """A map-style data set: no tensors to index, samples as dictionaries."""
 
-    def __len__(self):
+    def __len__(self) -> int:
         return 40
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         if not 0 <= index < 40:
             raise IndexError(index)
         x = torch.tensor([index / 40])
@@ -35,40 +36,40 @@ class Squares(Dataset):
 
 
 class MapStyle(Workload):
-    def build_model(self):
+    def build_model(self) -> Any:
         return torch.nn.Linear(1, 1)
 
-    def training_data(self):
+    def training_data(self) -> Any:
         return Squares()
 
-    def loss(self, model, batch):
+    def loss(self, model: Any, batch: Any) -> Any:
         return (model(batch["x"]) - batch["y"]).square().mean()
 
 
 class Diverging(Workload):
     """Its loss is infinite from the start."""
 
-    def build_model(self):
+    def build_model(self) -> Any:
         return torch.nn.Linear(2, 2)
 
-    def training_data(self):
+    def training_data(self) -> Any:
         return TensorDataset(torch.ones(64, 2), torch.zeros(64, dtype=torch.int64))
 
     held_out_data = training_data
 
-    def loss(self, model, batch):
+    def loss(self, model: Any, batch: Any) -> Any:
         return model(batch[0]).sum() * float("inf")
 
 
 class Wide(Workload):
     """Needs about 40 kB per sample and 4 MB besides."""
 
-    def build_model(self):
+    def build_model(self) -> Any:
         return torch.nn.Sequential(
             torch.nn.Linear(1, 10_000), torch.nn.Linear(10_000, 2)
         )
 
-    def training_data(self):
+    def training_data(self) -> Any:
         return TensorDataset(torch.ones(64, 1), torch.zeros(64, dtype=torch.int64))
 
 

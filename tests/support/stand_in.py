@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import torch
@@ -21,6 +22,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset
 
 from scalelab.inputs.outcome import Outcome
+from scalelab.launch.progress import Reporter
 from scalelab.records.attempt import AttemptResult, AttemptSpec
 from scalelab.training.context import RankIdentity
 
@@ -55,7 +57,7 @@ def group(identity: RankIdentity, rendezvous: str) -> Iterator[None]:
     dist.barrier()
 
 
-def completed(identity: RankIdentity, **measurements) -> AttemptResult | None:
+def completed(identity: RankIdentity, **measurements: int) -> AttemptResult | None:
     if identity.rank != 0:
         return None
     return AttemptResult(outcome=Outcome.COMPLETED, measurements=measurements)
@@ -80,27 +82,33 @@ def exchange_until(done: Callable[[int], bool], progress: Progress) -> None:
         time.sleep(0.005)
 
 
-def meet(spec, identity, rendezvous, progress):
+def meet(
+    spec: AttemptSpec, identity: RankIdentity, rendezvous: str, progress: Reporter
+) -> AttemptResult:
     with group(identity, rendezvous):
         progress(0)
     print(f"rank {identity.rank} has met the others")
     return completed(identity, num_steps=0)
 
 
-def train(spec, identity, rendezvous, progress):
+def train(spec: Any, identity: Any, rendezvous: Any, progress: Any) -> Any:
     leave_pid(spec, f"rank-{identity.rank}", os.getpid())
     with group(identity, rendezvous):
         exchange_until(lambda step: False, progress)
 
 
-def raise_error(spec, identity, rendezvous, progress):
+def raise_error(
+    spec: AttemptSpec, identity: RankIdentity, rendezvous: str, progress: Reporter
+) -> None:
     with group(identity, rendezvous):
         if is_culprit(spec, identity):
             raise ValueError("the loss is not finite")
         exchange_until(lambda step: False, progress)
 
 
-def raise_late_under_echo(spec, identity, rendezvous, progress):
+def raise_late_under_echo(
+    spec: Any, identity: Any, rendezvous: Any, progress: Any
+) -> Any:
     """The culprit's connections break well before it can say why."""
     with group(identity, rendezvous):
         if is_culprit(spec, identity):
@@ -110,7 +118,7 @@ def raise_late_under_echo(spec, identity, rendezvous, progress):
         exchange_until(lambda step: False, progress)
 
 
-def exit_silently(spec, identity, rendezvous, progress):
+def exit_silently(spec: Any, identity: Any, rendezvous: Any, progress: Any) -> Any:
     with group(identity, rendezvous):
         if is_culprit(spec, identity):
             print("about to leave", flush=True)
@@ -118,30 +126,34 @@ def exit_silently(spec, identity, rendezvous, progress):
         exchange_until(lambda step: False, progress)
 
 
-def die_by_signal(spec, identity, rendezvous, progress):
+def die_by_signal(spec: Any, identity: Any, rendezvous: Any, progress: Any) -> Any:
     print("about to die", flush=True)
     os.kill(os.getpid(), int(spec.trial.options["signal"]))
     time.sleep(FOREVER_S)
 
 
-def abort_without_memory(spec, identity, rendezvous, progress):
+def abort_without_memory(
+    spec: Any, identity: Any, rendezvous: Any, progress: Any
+) -> Any:
     os.write(2, b"terminate called after throwing an instance of 'std::bad_alloc'\n")
     os.kill(os.getpid(), signal.SIGABRT)
 
 
-def return_nothing(spec, identity, rendezvous, progress):
+def return_nothing(
+    spec: AttemptSpec, identity: RankIdentity, rendezvous: str, progress: Reporter
+) -> None:
     return None
 
 
-def return_tensor(spec, identity, rendezvous, progress):
+def return_tensor(spec: Any, identity: Any, rendezvous: Any, progress: Any) -> Any:
     return completed(identity, num_steps=torch.ones(1))
 
 
-def return_much(spec, identity, rendezvous, progress):
+def return_much(spec: Any, identity: Any, rendezvous: Any, progress: Any) -> Any:
     return completed(identity, versions="x" * 300_000)
 
 
-def allocate_too_much(spec, identity, rendezvous, progress):
+def allocate_too_much(spec: Any, identity: Any, rendezvous: Any, progress: Any) -> Any:
     limit = 64 << 30
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     with group(identity, rendezvous):
@@ -150,13 +162,13 @@ def allocate_too_much(spec, identity, rendezvous, progress):
         exchange_until(lambda step: False, progress)
 
 
-def eat_memory(spec, identity, rendezvous, progress):
+def eat_memory(spec: Any, identity: Any, rendezvous: Any, progress: Any) -> Any:
     if is_culprit(spec, identity):
         torch.ones(1 << 30)
     time.sleep(FOREVER_S)
 
 
-def hang(spec, identity, rendezvous, progress):
+def hang(spec: Any, identity: Any, rendezvous: Any, progress: Any) -> Any:
     with group(identity, rendezvous):
         exchange_until(lambda step: step == 20, progress)
         if is_culprit(spec, identity):
@@ -164,11 +176,11 @@ def hang(spec, identity, rendezvous, progress):
         exchange_until(lambda step: False, progress)
 
 
-def hang_here():
+def hang_here() -> Any:
     time.sleep(FOREVER_S)
 
 
-def fall_behind(spec, identity, rendezvous, progress):
+def fall_behind(spec: Any, identity: Any, rendezvous: Any, progress: Any) -> Any:
     """The culprit hangs while the other, which waits for nobody, goes on."""
     if is_culprit(spec, identity):
         progress(1)
@@ -178,7 +190,7 @@ def fall_behind(spec, identity, rendezvous, progress):
         time.sleep(0.01)
 
 
-def wait_for_slow_rank(spec, identity, rendezvous, progress):
+def wait_for_slow_rank(spec: Any, identity: Any, rendezvous: Any, progress: Any) -> Any:
     """Rank 0 is busy for longer than the stall limit, but says so."""
     with group(identity, rendezvous):
         if identity.rank == 0:
@@ -188,7 +200,7 @@ def wait_for_slow_rank(spec, identity, rendezvous, progress):
     return completed(identity)
 
 
-def ignore_sigterm(spec, identity, rendezvous, progress):
+def ignore_sigterm(spec: Any, identity: Any, rendezvous: Any, progress: Any) -> Any:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     leave_pid(spec, f"rank-{identity.rank}", os.getpid())
     time.sleep(FOREVER_S)
@@ -203,7 +215,7 @@ class Slow(Dataset):
         return index
 
 
-def load(spec, identity, rendezvous, progress):
+def load(spec: Any, identity: Any, rendezvous: Any, progress: Any) -> Any:
     loader = iter(DataLoader(Slow(), num_workers=2))
     next(loader)
     for number, worker in enumerate(loader._workers):
@@ -212,7 +224,9 @@ def load(spec, identity, rendezvous, progress):
     time.sleep(FOREVER_S)
 
 
-def leave_processes_behind(spec, identity, rendezvous, progress):
+def leave_processes_behind(
+    spec: Any, identity: Any, rendezvous: Any, progress: Any
+) -> Any:
     """One child in the rank's group, one that has left group, session and parent."""
     sleep = "import time; time.sleep(600)"
     child = subprocess.Popen([sys.executable, "-c", sleep])
@@ -232,7 +246,7 @@ def leave_processes_behind(spec, identity, rendezvous, progress):
     return completed(identity)
 
 
-def fork_in_thread(spec, identity, rendezvous, progress):
+def fork_in_thread(spec: Any, identity: Any, rendezvous: Any, progress: Any) -> Any:
     """A process forked by a thread that ends must live on."""
     pids = []
 
@@ -250,7 +264,7 @@ def fork_in_thread(spec, identity, rendezvous, progress):
     return completed(identity, num_steps=os.waitstatus_to_exitcode(status))
 
 
-def describe(spec, identity, rendezvous, progress):
+def describe(spec: Any, identity: Any, rendezvous: Any, progress: Any) -> Any:
     """Report, in the columns there are, how the process was set up."""
     death_signal = ctypes.c_int()
     ctypes.CDLL(None).prctl(2, ctypes.byref(death_signal), 0, 0, 0)
@@ -276,18 +290,18 @@ def describe(spec, identity, rendezvous, progress):
     return completed(identity, versions="\n".join(facts))
 
 
-def version_of_module(spec, identity, rendezvous, progress):
+def version_of_module(spec: Any, identity: Any, rendezvous: Any, progress: Any) -> Any:
     import preloaded
 
     return completed(identity, num_steps=preloaded.VERSION)
 
 
-def fill_the_log(spec, identity, rendezvous, progress):
+def fill_the_log(spec: Any, identity: Any, rendezvous: Any, progress: Any) -> Any:
     print("x" * 10_000, flush=True)
     return completed(identity)
 
 
-def remove_directory(spec, identity, rendezvous, progress):
+def remove_directory(spec: Any, identity: Any, rendezvous: Any, progress: Any) -> Any:
     import shutil
 
     shutil.rmtree(spec.directory)

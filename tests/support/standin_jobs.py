@@ -10,8 +10,10 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 STATE = Path(os.environ["STANDIN_PBS"])
 SERVER = "standin"
@@ -26,7 +28,7 @@ NODE_FAIL_REQUEUE_S = 5  # set by the administrator; the default is 310
 
 
 @contextmanager
-def server():
+def server() -> Iterator[Any]:
     """Give the jobs by id and what hosts are down; go on with them before and after."""
     with (STATE / "lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -40,7 +42,7 @@ def server():
         path.write_text(json.dumps(known))
 
 
-def go_on(known) -> None:
+def go_on(known: Any) -> None:
     """End what has ended or ran too long, start what fits."""
     jobs, now_s = known["jobs"], time.time()
     for job_id, job in list(jobs.items()):
@@ -58,7 +60,7 @@ def go_on(known) -> None:
                 start(job_id, job, hosts)
 
 
-def has_ended(job, down, now_s: float) -> bool:
+def has_ended(job: Any, down: Any, now_s: float) -> bool:
     """Do what the MoMs do about a job; tell whether the server has heard of its end."""
     lost = [down[host] for host in job["hosts"] if host in down]
     if lost:
@@ -81,7 +83,7 @@ def has_ended(job, down, now_s: float) -> bool:
     return not job["killed_s"] or now_s > job["gone_s"] + LEAVES_S
 
 
-def place(job, known) -> list[str] | str:
+def place(job: Any, known: Any) -> list[str] | str:
     """Return a host for each chunk, or why there are not enough."""
     free = {host: dict(PER_HOST) for host in HOSTS if host not in known["down"]}
     for other in known["jobs"].values():
@@ -116,7 +118,7 @@ def insufficient(name: str, asked: int, left: int, total: int) -> str:
     return f"Insufficient amount of resource: {name} {sizes}"
 
 
-def start(job_id: str, job, hosts: list[str]) -> None:
+def start(job_id: str, job: Any, hosts: list[str]) -> None:
     """Run a job's script on the first of its hosts, with what PBS sets and no more."""
     nodefile, scratch = STATE / f"{job_id}.nodes", STATE / f"{job_id}.tmp"
     nodefile.write_text("".join(f"{host}\n" for host in hosts))
@@ -165,18 +167,18 @@ def on_host(host: str, argv: list[str]) -> list[str]:
     return ["unshare", *rights, "--uts", *named]
 
 
-def suspend(job) -> None:
+def suspend(job: Any) -> None:
     """Stop a job; others may have what it held."""
     send(job, signal.SIGSTOP)
     job.update(state="S", comment="Job was suspended")
 
 
-def terminate(job) -> None:
+def terminate(job: Any) -> None:
     send(job, signal.SIGTERM)
     job["killed_s"] = time.time()
 
 
-def send(job, number: int) -> None:
+def send(job: Any, number: int) -> None:
     with suppress(ProcessLookupError):
         os.killpg(job["pid"], number)
 

@@ -32,6 +32,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from standin_jobs import (
     SERVER,
@@ -121,7 +122,7 @@ def header() -> dict[str, object]:
     return {"timestamp": int(time.time()), "pbs_server": SERVER}
 
 
-def view(job) -> dict[str, object]:
+def view(job: Any) -> dict[str, object]:
     """Return what qstat shows of a job."""
     name, chunk = job["name"], job["chunk"]
     totals = {each: size * job["num_chunks"] for each, size in chunk.items()}

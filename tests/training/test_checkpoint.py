@@ -1,4 +1,6 @@
 import random
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,11 +19,11 @@ from scalelab.training.seeds import (
 CPU = torch.device("cpu")
 
 
-def draw():
+def draw() -> tuple[float, float, float]:
     return random.random(), float(np.random.rand()), torch.rand(1).item()
 
 
-def test_seeding_reaches_every_generator():
+def test_seeding_reaches_every_generator() -> None:
     seed_everything(3, MODEL_STREAM)
     first = draw()
     seed_everything(3, MODEL_STREAM)
@@ -31,7 +33,7 @@ def test_seeding_reaches_every_generator():
         assert all(new != old for new, old in zip(draw(), first, strict=True))
 
 
-def test_random_state_can_be_restored():
+def test_random_state_can_be_restored() -> None:
     seed_everything(3, MODEL_STREAM)
     np.random.standard_normal()  # leaves a second number waiting in the generator
     state = random_state(CPU)
@@ -40,7 +42,7 @@ def test_random_state_can_be_restored():
     assert (draw(), np.random.standard_normal()) == first
 
 
-def write_and_read(context):
+def write_and_read(context: Any) -> Any:
     seed_everything(1, rank_stream(context.rank))
     weights = torch.full((2,), float(context.rank))
     checkpoint.write(context, {"weights": weights}, context.rank)
@@ -51,7 +53,7 @@ def write_and_read(context):
 
 
 @pytest.mark.slow
-def test_checkpoint_keeps_rank_0s_state_and_each_ranks_own(tmp_path):
+def test_checkpoint_keeps_rank_0s_state_and_each_ranks_own(tmp_path: Path) -> None:
     results = run_in_contexts(2, write_and_read, directory=tmp_path)
     assert results == [([0.0, 0.0], 0, True), ([0.0, 0.0], 1, True)]
     assert [path.name for path in (tmp_path / "checkpoint").iterdir()] == [
@@ -60,11 +62,11 @@ def test_checkpoint_keeps_rank_0s_state_and_each_ranks_own(tmp_path):
 
 
 class Payload:
-    def __reduce__(self):
+    def __reduce__(self) -> Any:
         return (print, ("code ran",))
 
 
-def read_payload(context):
+def read_payload(context: Any) -> Any:
     context.checkpoint_directory.mkdir()
     torch.save(
         {"state": Payload(), "ranks": []},
@@ -77,24 +79,24 @@ def read_payload(context):
     return "ran"
 
 
-def test_reading_a_checkpoint_runs_no_code(tmp_path):
+def test_reading_a_checkpoint_runs_no_code(tmp_path: Path) -> None:
     assert run_in_contexts(1, read_payload, directory=tmp_path) == ["UnpicklingError"]
 
 
 @pytest.fixture
-def trial_directory(tmp_path):
+def trial_directory(tmp_path: Path) -> Path:
     for number in ("001", "002", "003", "010"):
         (tmp_path / number).mkdir()
     (tmp_path / "notes").mkdir()
     return tmp_path
 
 
-def put(directory):
+def put(directory: Path) -> None:
     (directory / "checkpoint").mkdir()
     (directory / "checkpoint" / checkpoint.FILE_NAME).touch()
 
 
-def test_latest_checkpoint_of_earlier_attempts_is_found(trial_directory):
+def test_latest_checkpoint_of_earlier_attempts_is_found(trial_directory: Path) -> None:
     put(trial_directory / "001")
     put(trial_directory / "002")
     put(trial_directory / "010")
@@ -102,12 +104,12 @@ def test_latest_checkpoint_of_earlier_attempts_is_found(trial_directory):
     assert found == trial_directory / "002" / "checkpoint"
 
 
-def test_interrupted_checkpoint_does_not_count(trial_directory):
+def test_interrupted_checkpoint_does_not_count(trial_directory: Path) -> None:
     (trial_directory / "003" / "checkpoint").mkdir()
     (trial_directory / "003" / "checkpoint" / "checkpoint.pt.unfinished").touch()
     assert checkpoint.latest(trial_directory / "003") is None
 
 
-def test_directory_that_is_no_attempt_starts_afresh(trial_directory):
+def test_directory_that_is_no_attempt_starts_afresh(trial_directory: Path) -> None:
     put(trial_directory / "notes")
     assert checkpoint.latest(trial_directory / "notes") is None

@@ -1,5 +1,7 @@
 import multiprocessing
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ from scalelab.training.context import claim_device, process_group
 from scalelab.training.stream import StreamWriter
 
 
-def talk(context):
+def talk(context: Any) -> Any:
     stop = context.directory / "stop"
     before = context.should_stop()
     context.agree([0.0])
@@ -22,7 +24,7 @@ def talk(context):
     return before, context.should_stop(), agreed, context.sum(own), context.gather(own)
 
 
-def test_ranks_agree_sum_and_gather(tmp_path):
+def test_ranks_agree_sum_and_gather(tmp_path: Path) -> None:
     results = run_in_contexts(3, talk, directory=tmp_path)
     for rank, (before, after, agreed, summed, gathered) in enumerate(results):
         assert (before, after) == (False, True)
@@ -32,7 +34,7 @@ def test_ranks_agree_sum_and_gather(tmp_path):
         assert gathered == (everybody if rank == 0 else [])
 
 
-def join_over_tcp(who, _rendezvous, port):
+def join_over_tcp(who: Any, _rendezvous: Any, port: Any) -> Any:
     address = f"tcp://127.0.0.1:{port}"
     total = torch.ones(1)
     for name in ("first", "second"):
@@ -42,7 +44,7 @@ def join_over_tcp(who, _rendezvous, port):
     return total.item()
 
 
-def serve(port_pipe, done):
+def serve(port_pipe: Any, done: Any) -> Any:
     store = dist.TCPStore(
         "127.0.0.1",
         0,
@@ -54,7 +56,7 @@ def serve(port_pipe, done):
     done.recv()
 
 
-def test_ranks_meet_at_a_store_served_elsewhere_twice(tmp_path):
+def test_ranks_meet_at_a_store_served_elsewhere_twice(tmp_path: Path) -> None:
     forkserver = multiprocessing.get_context("forkserver")
     ports, port_pipe = forkserver.Pipe(duplex=False)
     waiting, done = forkserver.Pipe(duplex=False)
@@ -69,19 +71,19 @@ def test_ranks_meet_at_a_store_served_elsewhere_twice(tmp_path):
         server.join()
 
 
-def fail_on_the_second_rank(context):
+def fail_on_the_second_rank(context: Any) -> Any:
     if context.rank == 1:
         raise ValueError("no good")
     context.agree([0.0])
 
 
-def test_failing_rank_raises_without_waiting_for_the_others(tmp_path):
+def test_failing_rank_raises_without_waiting_for_the_others(tmp_path: Path) -> None:
     with pytest.raises(RankFailure, match=r"ValueError: no good|RuntimeError"):
         run_in_contexts(2, fail_on_the_second_rank, directory=tmp_path)
 
 
 @pytest.mark.parametrize("rendezvous", ["udp://host:1", "tcp://host", "nowhere"])
-def test_wrong_rendezvous_is_refused(rendezvous):
+def test_wrong_rendezvous_is_refused(rendezvous: str) -> None:
     with (
         pytest.raises(LaunchError, match=r"is not an address. Use file:///abs"),
         process_group(identity(0, 1), rendezvous, torch.device("cpu"), "test"),
@@ -89,11 +91,13 @@ def test_wrong_rendezvous_is_refused(rendezvous):
         pass
 
 
-def test_cpu_rank_claims_the_cpu():
+def test_cpu_rank_claims_the_cpu() -> None:
     assert claim_device("cpu", 3) == torch.device("cpu")
 
 
-def test_stream_writes_whole_lines_and_leaves_out_what_is_missing(tmp_path):
+def test_stream_writes_whole_lines_and_leaves_out_what_is_missing(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "stream.jsonl"
     path.write_text('{"step":1}\n')
     stream = StreamWriter(path)
@@ -106,7 +110,9 @@ def test_stream_writes_whole_lines_and_leaves_out_what_is_missing(tmp_path):
     assert path.read_text().endswith('{"step":3}\n')
 
 
-def test_stream_flushes_by_itself_after_a_while(tmp_path, monkeypatch):
+def test_stream_flushes_by_itself_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("scalelab.training.stream.FLUSH_INTERVAL_S", 0.0)
     stream = StreamWriter(tmp_path / "stream.jsonl")
     stream.append({"step": 1})
@@ -114,7 +120,7 @@ def test_stream_flushes_by_itself_after_a_while(tmp_path, monkeypatch):
     stream.close()
 
 
-def test_stream_of_other_ranks_is_silent():
+def test_stream_of_other_ranks_is_silent() -> None:
     stream = StreamWriter(None)
     stream.append({"step": 1})
     stream.close()

@@ -4,6 +4,8 @@ import pytest
 import torch
 from gang import throughput_trial
 from torch import nn
+from torch.nn.modules.batchnorm import BatchNorm1d, SyncBatchNorm
+from torch.nn.modules.linear import Linear
 
 from scalelab.experiment.trial import LearningRate
 from scalelab.inputs.allocation import Allocation
@@ -23,12 +25,14 @@ TRIAL = throughput_trial(
     ("layer", "expected"),
     [(nn.Linear(2, 2), None), (nn.BatchNorm1d(2), 8), (nn.SyncBatchNorm(2), 24)],
 )
-def test_normalization_batch_follows_the_layers(layer, expected):
+def test_normalization_batch_follows_the_layers(
+    layer: BatchNorm1d | SyncBatchNorm | Linear, expected: int | None
+) -> None:
     model = nn.Sequential(nn.Linear(2, 2), layer)
     assert normalization_batch_size(model, TRIAL) == expected
 
 
-def test_optimizer_is_described_by_class_and_terms():
+def test_optimizer_is_described_by_class_and_terms() -> None:
     parameters = [nn.Parameter(torch.zeros(1))]
     sgd = torch.optim.SGD(parameters, lr=0.1)
     adam = torch.optim.AdamW(parameters, lr=0.1, betas=(0.8, 0.99))
@@ -36,7 +40,7 @@ def test_optimizer_is_described_by_class_and_terms():
     assert describe_optimizer(adam) == "AdamW(betas=(0.8, 0.99), weight_decay=0.01)"
 
 
-def test_schedule_tells_its_warm_up():
+def test_schedule_tells_its_warm_up() -> None:
     rate = LearningRate(
         base=0.1, at_batch=None, rule="none", warmup_samples=500, value=0.1
     )
@@ -46,7 +50,7 @@ def test_schedule_tells_its_warm_up():
     assert describe_schedule("constant", TRIAL) == "constant"
 
 
-def test_device_has_a_name(monkeypatch):
+def test_device_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert device_name(torch.device("cpu"))
     monkeypatch.setattr("pathlib.Path.read_text", lambda path: "Hardware : none\n")
     monkeypatch.setattr("platform.machine", lambda: "aarch64")

@@ -1,3 +1,6 @@
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 from gang import run_in_contexts
@@ -10,7 +13,7 @@ from scalelab.training.feed import held_out_batches
 LABELS = torch.tensor([1, 0, 1, 1, 0, 1, 1])
 
 
-def evaluate_labels(context):
+def evaluate_labels(context: Any) -> Any:
     dataset = TensorDataset(LABELS, torch.arange(7) / 8)
     batches = held_out_batches(
         dataset,
@@ -28,13 +31,15 @@ def evaluate_labels(context):
 
 
 @pytest.mark.parametrize("world_size", [1, 9])
-def test_metrics_are_exact_with_uneven_and_empty_shards(tmp_path, world_size):
+def test_metrics_are_exact_with_uneven_and_empty_shards(
+    tmp_path: Path, world_size: int
+) -> None:
     first, *others = run_in_contexts(world_size, evaluate_labels, directory=tmp_path)
     assert first == {"mean": 3 / 8, "ones": 5 / 7}
     assert others == [{}] * (world_size - 1)
 
 
-def share_batch_norm(context):
+def share_batch_norm(context: Any) -> Any:
     torch.manual_seed(context.rank)
     model = nn.Sequential(nn.BatchNorm1d(3), nn.BatchNorm1d(2))
     for buffer in model.buffers():
@@ -43,10 +48,10 @@ def share_batch_norm(context):
     return [buffer.tolist() for buffer in model.buffers()]
 
 
-def test_every_rank_takes_the_buffers_of_rank_0(tmp_path):
+def test_every_rank_takes_the_buffers_of_rank_0(tmp_path: Path) -> None:
     first, second = run_in_contexts(2, share_batch_norm, directory=tmp_path)
     assert first == second
 
 
-def test_model_without_buffers_shares_nothing():
+def test_model_without_buffers_shares_nothing() -> None:
     share_buffers(nn.Linear(2, 2))

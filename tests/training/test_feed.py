@@ -1,4 +1,6 @@
+from collections.abc import Callable, Iterator
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +18,14 @@ from scalelab.training.order import SampleOrder, Share
 CPU = torch.device("cpu")
 
 
-def batches(dataset, rank, world_size, accumulation, first_step=0, **options):
+def batches(
+    dataset: Squares | TensorDataset,
+    rank: int,
+    world_size: int,
+    accumulation: int,
+    first_step: int = 0,
+    **options: Callable[..., Any] | int,
+) -> Iterator[Any]:
     order = SampleOrder(num_samples=len(dataset), global_batch_size=12, seed=5)
     share = Share(
         rank=rank,
@@ -29,11 +38,11 @@ def batches(dataset, rank, world_size, accumulation, first_step=0, **options):
     )
 
 
-def numbers(num_samples=50):
+def numbers(num_samples: int = 50) -> TensorDataset:
     return TensorDataset(torch.arange(num_samples))
 
 
-def test_global_batches_do_not_depend_on_how_they_are_shared_out():
+def test_global_batches_do_not_depend_on_how_they_are_shared_out() -> None:
     alone = [batch for (batch,) in islice(batches(numbers(), 0, 1, 1), 6)]
     first, second = (
         [batch for (batch,) in islice(batches(numbers(), rank, 2, 2), 12)]
@@ -45,24 +54,26 @@ def test_global_batches_do_not_depend_on_how_they_are_shared_out():
         assert torch.equal(torch.cat(parts), alone[step])
 
 
-def test_feed_goes_on_at_any_step():
+def test_feed_goes_on_at_any_step() -> None:
     alone = [batch for (batch,) in islice(batches(numbers(), 0, 1, 1), 8)]
     (late,) = next(batches(numbers(), 0, 1, 1, first_step=7))
     assert torch.equal(late, alone[7])
 
 
-def test_map_style_data_come_in_the_same_order():
+def test_map_style_data_come_in_the_same_order() -> None:
     indexed = islice(batches(numbers(40), 1, 2, 2), 8)
     loaded = islice(batches(Squares(), 1, 2, 2), 8)
     for (expected,), batch in zip(indexed, loaded, strict=True):
         assert torch.allclose(batch["x"][:, 0] * 40, expected.float())
 
 
-def test_augmentation_of_a_sample_does_not_depend_on_its_rank():
-    def augment(batch, uniform):
+def test_augmentation_of_a_sample_does_not_depend_on_its_rank() -> None:
+    def augment(
+        batch: tuple[torch.Tensor], uniform: torch.Tensor
+    ) -> tuple[torch.Tensor]:
         return (batch[0] + uniform[:, 0],)
 
-    def values(rank, world_size):
+    def values(rank: int, world_size: int) -> torch.Tensor:
         (batch,) = next(
             batches(numbers(), rank, world_size, 1, augment=augment, num_random=2)
         )
@@ -71,7 +82,7 @@ def test_augmentation_of_a_sample_does_not_depend_on_its_rank():
     assert torch.equal(torch.cat([values(0, 2), values(1, 2)]), values(0, 1))
 
 
-def test_held_out_samples_are_each_on_one_rank():
+def test_held_out_samples_are_each_on_one_rank() -> None:
     seen = []
     for rank in range(4):
         for (batch,), size in held_out_batches(
@@ -82,14 +93,14 @@ def test_held_out_samples_are_each_on_one_rank():
     assert sorted(seen) == list(range(11))
 
 
-def test_rank_without_held_out_samples_gets_no_batch():
+def test_rank_without_held_out_samples_gets_no_batch() -> None:
     parts = held_out_batches(
         Squares(), rank=40, world_size=41, batch_size=8, device=CPU
     )
     assert list(parts) == []
 
 
-def test_structures_of_tensors_move_whole():
+def test_structures_of_tensors_move_whole() -> None:
     batch = {"x": torch.ones(2), "rest": [torch.zeros(1), "label"]}
     moved = to_device(batch, torch.device("meta"))
     assert moved["x"].is_meta
@@ -97,7 +108,7 @@ def test_structures_of_tensors_move_whole():
     assert moved["rest"][1] == "label"
 
 
-def test_fingerprint_changes_with_the_data():
+def test_fingerprint_changes_with_the_data() -> None:
     values = torch.arange(5000)
     changed = values.clone()
     changed[0] = 1
@@ -110,7 +121,7 @@ def test_fingerprint_changes_with_the_data():
     assert fingerprint(Squares()) == fingerprint(Squares())
 
 
-def test_split_is_the_same_as_numpys():
+def test_split_is_the_same_as_numpys() -> None:
     parts = [
         [
             batch

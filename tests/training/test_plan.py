@@ -18,21 +18,21 @@ TRIAL = Trial(
 )
 
 
-def boundaries(plan):
+def boundaries(plan: TrainingPlan) -> list[int]:
     steps = [0]
     while steps[-1] < plan.num_steps:
         steps.append(plan.boundary_after(steps[-1]))
     return steps[1:]
 
 
-def test_throughput_trial_has_warm_up_and_measured_steps():
+def test_throughput_trial_has_warm_up_and_measured_steps() -> None:
     plan = TrainingPlan.of(replace(TRIAL, kind=TrialKind.THROUGHPUT))
     assert (plan.warmup_steps, plan.num_steps) == (3, 53)
     assert boundaries(plan) == [3, 53]
     assert not any(plan.is_evaluated_after(step) for step in range(54))
 
 
-def test_convergence_trial_sees_at_least_its_samples():
+def test_convergence_trial_sees_at_least_its_samples() -> None:
     plan = TrainingPlan.of(TRIAL)
     assert plan.num_steps == 11
     assert boundaries(plan) == [3, 5, 8, 10, 11]
@@ -40,20 +40,20 @@ def test_convergence_trial_sees_at_least_its_samples():
     assert evaluated == [3, 5, 8, 10, 11]
 
 
-def test_without_an_interval_only_the_end_is_evaluated():
+def test_without_an_interval_only_the_end_is_evaluated() -> None:
     measurement = replace(TRIAL.measurement, evaluate_every_samples=None)
     plan = TrainingPlan.of(replace(TRIAL, measurement=measurement))
     assert [step for step in range(12) if plan.is_evaluated_after(step)] == [11]
 
 
-def test_interval_below_a_batch_evaluates_every_step():
+def test_interval_below_a_batch_evaluates_every_step() -> None:
     measurement = replace(TRIAL.measurement, evaluate_every_samples=7)
     plan = TrainingPlan.of(replace(TRIAL, measurement=measurement))
     assert boundaries(plan) == list(range(1, 12))
     assert all(plan.is_evaluated_after(step) for step in range(1, 12))
 
 
-def test_trial_without_a_limit_is_refused():
+def test_trial_without_a_limit_is_refused() -> None:
     measurement = replace(TRIAL.measurement, max_samples=None)
     with pytest.raises(SpecError, match="max_samples is missing: a convergence trial"):
         TrainingPlan.of(replace(TRIAL, measurement=measurement))

@@ -2,6 +2,8 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 from gang import (
@@ -16,16 +18,19 @@ from gang import (
 )
 
 from scalelab.experiment.program import program_from_json
-from scalelab.experiment.trial import LearningRate, Measurement, TrialKind
+from scalelab.experiment.trial import LearningRate, Measurement, Trial, TrialKind
 from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.target import MetricMode, Target
+from scalelab.records.attempt import AttemptSpec
 from scalelab.records.observations import row
 
 RATE = LearningRate(base=0.1, at_batch=64, rule="linear", warmup_samples=0, value=0.1)
 VAL_ACC = Target(metric="val_acc", mode=MetricMode.MAX, value=0.95)
 
 
-def convergence_trial(workload="digits_mlp", **changes):
+def convergence_trial(
+    workload: str = "digits_mlp", **changes: int | Measurement | str
+) -> Trial:
     fields = {
         "kind": TrialKind.CONVERGENCE,
         "learning_rate": RATE,
@@ -38,7 +43,9 @@ def convergence_trial(workload="digits_mlp", **changes):
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_throughput_trial_measures_every_column_it_can_know(tmp_path, world_size):
+def test_throughput_trial_measures_every_column_it_can_know(
+    tmp_path: Path, world_size: int
+) -> None:
     trial = on(throughput_trial("digits_mlp"), world_size)
     spec = attempt(tmp_path, trial)
     result = run_attempt(spec)
@@ -68,7 +75,7 @@ def test_throughput_trial_measures_every_column_it_can_know(tmp_path, world_size
     assert row(spec, result)["num_steps"] == 20
 
 
-def test_stream_has_every_step_and_its_phases_add_up(tmp_path):
+def test_stream_has_every_step_and_its_phases_add_up(tmp_path: Path) -> None:
     run_trial(tmp_path, throughput_trial("digits_mlp"))
     steps = stream(tmp_path, "step")
     assert [step["step"] for step in steps] == list(range(1, 23))
@@ -81,14 +88,14 @@ def test_stream_has_every_step_and_its_phases_add_up(tmp_path):
     assert steps[-1]["t"] == pytest.approx(sum(step["step_time_s"] for step in steps))
 
 
-def test_precise_measurement_ends_before_the_step_limit(tmp_path):
+def test_precise_measurement_ends_before_the_step_limit(tmp_path: Path) -> None:
     measurement = Measurement(warmup_steps=1, steps=400, relative_precision=0.5)
     trial = throughput_trial("emulated", local_batch_size=1, measurement=measurement)
     measured = run_trial(tmp_path, trial, fixed_time_s=0.02, sample_time_s=0.0)
     assert 20 <= measured["num_steps"] < 400
 
 
-def test_target_reached_counts_training_time_only(tmp_path):
+def test_target_reached_counts_training_time_only(tmp_path: Path) -> None:
     measurement = Measurement(
         max_samples=40_000, evaluate_every_samples=1000, target=VAL_ACC
     )
@@ -107,7 +114,7 @@ def test_target_reached_counts_training_time_only(tmp_path):
     assert measured["gradient_noise_scale"] > 0
 
 
-def test_unreached_target_is_an_outcome_with_a_reason(tmp_path):
+def test_unreached_target_is_an_outcome_with_a_reason(tmp_path: Path) -> None:
     target = replace(VAL_ACC, value=0.9999)
     measurement = Measurement(max_samples=640, target=target)
     result = run_attempt(attempt(tmp_path, convergence_trial(measurement=measurement)))
@@ -118,7 +125,7 @@ def test_unreached_target_is_an_outcome_with_a_reason(tmp_path):
     assert len(stream(tmp_path, "evaluation")) == 1
 
 
-def test_a_pruned_trial_ends_early_with_all_it_measured(tmp_path):
+def test_a_pruned_trial_ends_early_with_all_it_measured(tmp_path: Path) -> None:
     measurement = Measurement(max_samples=10_000_000, target=VAL_ACC)
     trial = on(convergence_trial(measurement=measurement), 2)
     spec = attempt(tmp_path, trial)
@@ -133,14 +140,14 @@ def test_a_pruned_trial_ends_early_with_all_it_measured(tmp_path):
     assert not spec.files.checkpoint.exists()
 
 
-def test_diverged_training_ends_at_once(tmp_path):
+def test_diverged_training_ends_at_once(tmp_path: Path) -> None:
     trial = convergence_trial("own_workloads:Diverging")
     result = run_attempt(attempt(tmp_path, trial, code_directory=HERE))
     assert result.outcome is Outcome.TARGET_NOT_REACHED
     assert "no longer finite after 32 samples" in result.reason
 
 
-def test_convergence_does_not_depend_on_the_number_of_devices(tmp_path):
+def test_convergence_does_not_depend_on_the_number_of_devices(tmp_path: Path) -> None:
     one = convergence_trial(gradient_accumulation_steps=2)
     two = on(convergence_trial(), 2)
     measured = [
@@ -158,11 +165,11 @@ def test_convergence_does_not_depend_on_the_number_of_devices(tmp_path):
 
 
 @pytest.mark.parametrize("world_size", [pytest.param(1, marks=pytest.mark.slow), 2])
-def test_stopped_trial_goes_on_bit_by_bit(tmp_path, world_size):
+def test_stopped_trial_goes_on_bit_by_bit(tmp_path: Path, world_size: int) -> None:
     trial = on(convergence_trial("own_workloads:HashedDigits"), world_size)
     parameters = {"dropout": 0.3, "batch_norm": True, "hidden_sizes": [16]}
 
-    def spec(*place):
+    def spec(*place: str) -> AttemptSpec:
         return attempt(
             tmp_path.joinpath(*place), trial, code_directory=HERE, **parameters
         )
@@ -189,11 +196,11 @@ def test_stopped_trial_goes_on_bit_by_bit(tmp_path, world_size):
     assert resumed.measurements["normalization_batch_size"] == 32
 
 
-def test_a_trial_whose_time_is_up_goes_on_in_another_attempt(tmp_path):
+def test_a_trial_whose_time_is_up_goes_on_in_another_attempt(tmp_path: Path) -> None:
     measurement = Measurement(max_samples=100_000, evaluate_every_samples=1600)
     trial = convergence_trial(measurement=measurement)
 
-    def spec(number):
+    def spec(number: str) -> AttemptSpec:
         return attempt(tmp_path / number, trial, hidden_sizes=[8])
 
     cut_off = run_attempt(replace(spec("001"), stop_after_s=0.3))
@@ -206,7 +213,9 @@ def test_a_trial_whose_time_is_up_goes_on_in_another_attempt(tmp_path):
     assert steps == list(range(reached + 1, 100_000 // 32 + 1))
 
 
-def test_a_throughput_trial_has_no_checkpoint_and_ends_when_it_ends(tmp_path):
+def test_a_throughput_trial_has_no_checkpoint_and_ends_when_it_ends(
+    tmp_path: Path,
+) -> None:
     spec = attempt(tmp_path, throughput_trial("digits_mlp"))
     result = run_attempt(replace(spec, stop_after_s=0.0))
     assert result.outcome is Outcome.COMPLETED
@@ -215,7 +224,7 @@ def test_a_throughput_trial_has_no_checkpoint_and_ends_when_it_ends(tmp_path):
 @pytest.mark.parametrize(
     "precision", [pytest.param("bf16", marks=pytest.mark.slow), "fp16"]
 )
-def test_lower_precision_trains(tmp_path, precision):
+def test_lower_precision_trains(tmp_path: Path, precision: str) -> None:
     measurement = Measurement(
         max_samples=40_000, evaluate_every_samples=2000, target=VAL_ACC
     )
@@ -225,7 +234,7 @@ def test_lower_precision_trains(tmp_path, precision):
     assert run_trial(tmp_path, trial)["reached_target"]
 
 
-def test_map_style_data_come_through_loader_workers(tmp_path):
+def test_map_style_data_come_through_loader_workers(tmp_path: Path) -> None:
     trial = throughput_trial("own_workloads:MapStyle", local_batch_size=8)
     losses = []
     for loader_workers in (0, 2):
@@ -236,7 +245,7 @@ def test_map_style_data_come_through_loader_workers(tmp_path):
     assert losses[0][-1] < losses[0][0]
 
 
-def test_batch_beyond_the_memory_limit_is_out_of_memory(tmp_path):
+def test_batch_beyond_the_memory_limit_is_out_of_memory(tmp_path: Path) -> None:
     small = throughput_trial("own_workloads:Wide", local_batch_size=64)
     measured = run_trial(
         tmp_path / "small", small, code_directory=HERE, memory_limit_bytes=400_000_000
@@ -288,19 +297,21 @@ def test_batch_beyond_the_memory_limit_is_out_of_memory(tmp_path):
         ),
     ],
 )
-def test_wrong_trial_is_refused_with_the_rule(tmp_path, changes, parameters, message):
+def test_wrong_trial_is_refused_with_the_rule(
+    tmp_path: Path, changes: dict[str, Any], parameters: dict[str, Any], message: str
+) -> None:
     spec = attempt(tmp_path, throughput_trial("digits_mlp", **changes), **parameters)
     with pytest.raises(RankFailure, match=message):
         run_attempt(spec)
 
 
-def test_convergence_needs_held_out_data(tmp_path):
+def test_convergence_needs_held_out_data(tmp_path: Path) -> None:
     trial = convergence_trial("own_workloads:MapStyle", local_batch_size=8)
     with pytest.raises(RankFailure, match=r"own_workloads:MapStyle has no held-out"):
         run_trial(tmp_path, trial, code_directory=HERE)
 
 
-def test_command_is_not_for_ranks(tmp_path):
+def test_command_is_not_for_ranks(tmp_path: Path) -> None:
     values = {
         "kind": "command",
         "command": "python train.py",
@@ -315,7 +326,7 @@ def test_command_is_not_for_ranks(tmp_path):
         run_attempt(spec)
 
 
-def test_larger_batch_than_the_data_still_measures_throughput(tmp_path):
+def test_larger_batch_than_the_data_still_measures_throughput(tmp_path: Path) -> None:
     trial = throughput_trial(
         "digits_mlp",
         local_batch_size=2000,

@@ -24,7 +24,7 @@ TRIAL = replace(
 )
 
 
-def test_slowest_rank_sets_the_step_time_and_the_throughput():
+def test_slowest_rank_sets_the_step_time_and_the_throughput() -> None:
     fast = np.tile([0.1, 0.6, 0.2, 0.1], (10, 1))
     slow = np.tile([0.3, 0.8, 0.0, 0.1], (10, 1))
     columns = step_columns([fast, slow, fast], global_batch_size=48)
@@ -35,29 +35,29 @@ def test_slowest_rank_sets_the_step_time_and_the_throughput():
     assert columns["exposed_sync_s"] == pytest.approx(0.4 / 3)
 
 
-def test_no_measured_steps_leave_times_missing():
+def test_no_measured_steps_leave_times_missing() -> None:
     assert step_columns([np.empty((0, 4))], global_batch_size=8) == {"num_steps": 0}
 
 
-def test_three_steps_have_no_interval():
+def test_three_steps_have_no_interval() -> None:
     columns = step_columns([np.ones((3, 4))], global_batch_size=8)
     assert columns["step_time_s"] == 4.0
     assert "step_time_lo_s" not in columns
 
 
-def readings(**changes):
+def readings(**changes: float | tuple[str]) -> RankReadings:
     names = ("peak_memory_bytes", "device_memory_bytes", "utilization", "energy_j")
     fields = dict.fromkeys(names)
     return RankReadings(steps=np.empty((0, 4)), **(fields | changes))
 
 
-def test_one_unfit_rank_makes_the_attempt_unfit():
+def test_one_unfit_rank_makes_the_attempt_unfit() -> None:
     assert validity_of([readings(), readings()]) is None
     unfit = readings(validity=("unsteady_clock",))
     assert validity_of([readings(), unfit, unfit]) == ["unsteady_clock"]
 
 
-def test_devices_are_summed_up():
+def test_devices_are_summed_up() -> None:
     ranks = [
         readings(
             peak_memory_bytes=10,
@@ -81,11 +81,11 @@ def test_devices_are_summed_up():
     }
 
 
-def test_energy_of_some_devices_is_not_that_of_all():
+def test_energy_of_some_devices_is_not_that_of_all() -> None:
     assert device_columns([readings(energy_j=1.0), readings()]) == {}
 
 
-def test_target_columns_of_a_reached_target():
+def test_target_columns_of_a_reached_target() -> None:
     tally = StepTally(
         step=9,
         metrics={"val_loss": 0.4},
@@ -103,7 +103,7 @@ def test_target_columns_of_a_reached_target():
     }
 
 
-def test_trial_without_target_reports_the_workloads_metric():
+def test_trial_without_target_reports_the_workloads_metric() -> None:
     trial = replace(TRIAL, measurement=Measurement())
     columns = target_columns(StepTally(metrics={"val_acc": 0.9}), trial, "val_acc")
     assert columns == {"evaluation_s": 0.0, "final_metric": 0.9}
@@ -135,7 +135,9 @@ def test_trial_without_target_reports_the_workloads_metric():
         ),
     ],
 )
-def test_endings_become_outcomes(tally, outcome, reason):
+def test_endings_become_outcomes(
+    tally: StepTally, outcome: Outcome, reason: str
+) -> None:
     result = conclude(tally, TRIAL, {"num_steps": 4, "energy_j": None})
     assert (result.outcome, result.reason) == (outcome, reason)
     assert result.measurements == {"num_steps": 4}

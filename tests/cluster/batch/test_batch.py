@@ -188,7 +188,7 @@ def test_jobs_are_kept_where_cancelling_them_takes_too_long(
 def test_the_site_decides_where_nodes_come_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def made(**site: object):
+    def made(**site: object) -> AllocationNodes | BatchNodes:
         found = site_of({**SLURM, **site})
         return cluster_of(
             found,

@@ -12,19 +12,20 @@ from scalelab.experiment.program import MetricsSource
 from scalelab.launch.command.attempt import CommandAttempt, output_directory
 from scalelab.launch.protocol import ProcessRequest
 from scalelab.launch.rendezvous import Meeting
+from scalelab.records.attempt import AttemptSpec
 
 MEETING = Meeting.parse("tcp://127.0.0.1:4711")
 
 
-def requests(spec, node_rank: int = 0) -> tuple[ProcessRequest, ...]:
+def requests(spec: AttemptSpec, node_rank: int = 0) -> tuple[ProcessRequest, ...]:
     return CommandAttempt.of(spec, node_rank).requests(MEETING, "127.0.0.1")
 
 
-def argv(spec, node_rank: int = 0) -> tuple[str, ...]:
+def argv(spec: AttemptSpec, node_rank: int = 0) -> tuple[str, ...]:
     return requests(spec, node_rank)[0].task.argv
 
 
-def test_placeholders_are_filled_after_the_line_is_split(tmp_path):
+def test_placeholders_are_filled_after_the_line_is_split(tmp_path: Path) -> None:
     spec = command_spec(
         tmp_path / "a b ü",
         command=(
@@ -47,7 +48,7 @@ def test_placeholders_are_filled_after_the_line_is_split(tmp_path):
     )
 
 
-def test_placeholders_have_the_values_of_the_node(tmp_path):
+def test_placeholders_have_the_values_of_the_node(tmp_path: Path) -> None:
     spec = command_spec(tmp_path, ranks=(3, 1), depth=18)
     values = dict(CommandAttempt.of(spec, 1).values)
     assert values.pop("trial_dir") == output_directory(spec)
@@ -72,7 +73,7 @@ def test_placeholders_have_the_values_of_the_node(tmp_path):
     assert CommandAttempt.of(spec, 0).values["batch_size_per_node"] == 6
 
 
-def test_placeholders_of_a_process_are_filled_for_each(tmp_path):
+def test_placeholders_of_a_process_are_filled_for_each(tmp_path: Path) -> None:
     command = "python {rank} {local_rank} {node_rank} {master_addr}:{master_port}"
     spec = command_spec(tmp_path, ranks=(1, 2), command=command, env={"ME": "r{rank}"})
     first, second = requests(spec, node_rank=1)
@@ -81,7 +82,7 @@ def test_placeholders_of_a_process_are_filled_for_each(tmp_path):
     assert (second.env["ME"], second.env["SCALELAB_LOCAL_RANK"]) == ("r2", "1")
 
 
-def test_rank_finds_what_torchrun_sets(tmp_path):
+def test_rank_finds_what_torchrun_sets(tmp_path: Path) -> None:
     spec = command_spec(tmp_path, ranks=(2, 2), threads_per_rank=3)
     ranks = requests(spec, node_rank=1)
     assert [each.rank for each in ranks] == [2, 3]
@@ -110,12 +111,12 @@ def test_rank_finds_what_torchrun_sets(tmp_path):
     assert "PET_MASTER_PORT" not in env
 
 
-def test_programs_are_those_of_this_environment(tmp_path):
+def test_programs_are_those_of_this_environment(tmp_path: Path) -> None:
     env = requests(command_spec(tmp_path))[0].env
     assert env["PATH"].split(os.pathsep)[0] == str(Path(sys.executable).parent)
 
 
-def test_only_rank_0_writes_metrics(tmp_path):
+def test_only_rank_0_writes_metrics(tmp_path: Path) -> None:
     spec = command_spec(tmp_path, ranks=(1, 1))
     files = [requests(spec, node)[0].env["SCALELAB_METRICS"] for node in (0, 1)]
     assert files == [str(output_directory(spec) / "metrics.jsonl"), os.devnull]
@@ -130,12 +131,14 @@ def test_only_rank_0_writes_metrics(tmp_path):
         ("logs/x.jsonl", "code/logs/x.jsonl"),
     ],
 )
-def test_metrics_file_may_be_elsewhere(tmp_path, template, path):
+def test_metrics_file_may_be_elsewhere(
+    tmp_path: Path, template: str, path: str
+) -> None:
     spec = command_spec(tmp_path, metrics=MetricsSource(jsonl=template))
     assert CommandAttempt.of(spec, 0).metrics_file == tmp_path / path
 
 
-def test_process_runs_in_the_code_and_on_its_core(tmp_path):
+def test_process_runs_in_the_code_and_on_its_core(tmp_path: Path) -> None:
     spec = command_spec(tmp_path, ranks=2)
     ranks = requests(spec)
     assert [each.cores for each in ranks] == [
@@ -145,7 +148,7 @@ def test_process_runs_in_the_code_and_on_its_core(tmp_path):
     assert ranks[1].log == str(spec.files.log(1))
 
 
-def test_all_devices_of_the_node_are_visible(tmp_path):
+def test_all_devices_of_the_node_are_visible(tmp_path: Path) -> None:
     ranks = requests(command_spec(tmp_path, ranks=2, device_type="cuda"))
     visible = {each.env["CUDA_VISIBLE_DEVICES"] for each in ranks}
     assert len(visible) == 1
@@ -154,7 +157,7 @@ def test_all_devices_of_the_node_are_visible(tmp_path):
     assert {each.cores for each in ranks} == {()}
 
 
-def test_own_variables_win(tmp_path):
+def test_own_variables_win(tmp_path: Path) -> None:
     env = {"OMP_NUM_THREADS": "9", "OUT": "{trial_dir}/x", "SHELL_LIKE": "${HOME}"}
     spec = command_spec(tmp_path, env=env)
     found = requests(spec)[0].env
@@ -163,7 +166,7 @@ def test_own_variables_win(tmp_path):
     assert found["SHELL_LIKE"] == "${HOME}"
 
 
-def test_launcher_none_starts_one_process_for_all_devices(tmp_path):
+def test_launcher_none_starts_one_process_for_all_devices(tmp_path: Path) -> None:
     spec = command_spec(tmp_path, ranks=2, launcher="none")
     (process,) = requests(spec)
     assert process.rank == 0
@@ -174,7 +177,7 @@ def test_launcher_none_starts_one_process_for_all_devices(tmp_path):
     assert process.env["SCALELAB_WORLD_SIZE"] == "2"
 
 
-def test_launcher_none_is_for_one_node(tmp_path):
+def test_launcher_none_is_for_one_node(tmp_path: Path) -> None:
     spec = command_spec(tmp_path, ranks=(1, 1), launcher="none")
     message = (
         r"^launcher=none starts one process per trial, but this trial has 2 nodes\. "
@@ -201,14 +204,16 @@ def test_launcher_none_is_for_one_node(tmp_path):
         ("./train.py", r"^command: '\./train\.py' is no program that can be exec"),
     ],
 )
-def test_command_line_that_cannot_be_run_is_refused(tmp_path, command, message):
+def test_command_line_that_cannot_be_run_is_refused(
+    tmp_path: Path, command: str, message: str
+) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "train.py").write_text("")
     with pytest.raises(SpecError, match=message):
         requests(command_spec(tmp_path, command=command))
 
 
-def test_executable_file_of_the_code_can_be_run(tmp_path):
+def test_executable_file_of_the_code_can_be_run(tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
     script = tmp_path / "code" / "train.sh"
     script.write_text("#!/bin/sh\n")

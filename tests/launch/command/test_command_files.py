@@ -21,7 +21,7 @@ def append(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-def test_lines_come_once_and_whole(tmp_path):
+def test_lines_come_once_and_whole(tmp_path: Path) -> None:
     path = tmp_path / "metrics"
     followed = FollowedFile(path)
     assert lines(followed) == []
@@ -36,7 +36,7 @@ def test_lines_come_once_and_whole(tmp_path):
     followed.close()
 
 
-def test_what_was_there_before_is_left_out(tmp_path):
+def test_what_was_there_before_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "metrics"
     append(path, b"old\n")
     followed = FollowedFile(path)
@@ -46,7 +46,9 @@ def test_what_was_there_before_is_left_out(tmp_path):
 
 
 @pytest.mark.parametrize("way", ["truncated", "replaced"])
-def test_file_that_starts_again_is_read_from_its_beginning(tmp_path, way):
+def test_file_that_starts_again_is_read_from_its_beginning(
+    tmp_path: Path, way: str
+) -> None:
     path = tmp_path / "metrics"
     append(path, b"")
     followed = FollowedFile(path)
@@ -61,7 +63,7 @@ def test_file_that_starts_again_is_read_from_its_beginning(tmp_path, way):
     followed.close()
 
 
-def test_file_that_was_removed_is_read_to_its_end(tmp_path):
+def test_file_that_was_removed_is_read_to_its_end(tmp_path: Path) -> None:
     path = tmp_path / "metrics"
     append(path, b"")
     followed = FollowedFile(path)
@@ -72,7 +74,7 @@ def test_file_that_was_removed_is_read_to_its_end(tmp_path):
     followed.close()
 
 
-def test_huge_line_is_passed_over(tmp_path):
+def test_huge_line_is_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "metrics"
     followed = FollowedFile(path)
     append(path, b"x" * 5_000_000)
@@ -82,7 +84,7 @@ def test_huge_line_is_passed_over(tmp_path):
     followed.close()
 
 
-def test_pipe_without_a_writer_holds_nobody_up(tmp_path):
+def test_pipe_without_a_writer_holds_nobody_up(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError, match="Illegal seek"):
         FollowedFile(tmp_path / "pipe")
@@ -93,7 +95,7 @@ def wait_for(watch: FileWatch) -> set[Path]:
     return watch.changed()
 
 
-def test_change_of_a_file_wakes_the_watcher(tmp_path):
+def test_change_of_a_file_wakes_the_watcher(tmp_path: Path) -> None:
     path, other = tmp_path / "a ä.log", tmp_path / "b.log"
     watch = FileWatch([path, other])
     assert watch.changed() == set()
@@ -106,7 +108,7 @@ def test_change_of_a_file_wakes_the_watcher(tmp_path):
     watch.close()
 
 
-def test_folders_made_later_are_watched(tmp_path):
+def test_folders_made_later_are_watched(tmp_path: Path) -> None:
     path = tmp_path / "runs" / "1" / "metrics"
     watch = FileWatch([path])
     path.parent.mkdir(parents=True)
@@ -119,7 +121,7 @@ def test_folders_made_later_are_watched(tmp_path):
     watch.close()
 
 
-def test_file_moved_into_place_is_seen(tmp_path):
+def test_file_moved_into_place_is_seen(tmp_path: Path) -> None:
     watch = FileWatch([tmp_path / "metrics"])
     append(tmp_path / "draft", b"x")
     (tmp_path / "draft").rename(tmp_path / "metrics")
@@ -127,7 +129,9 @@ def test_file_moved_into_place_is_seen(tmp_path):
     watch.close()
 
 
-def test_refusal_of_the_kernel_names_the_limit(tmp_path, monkeypatch):
+def test_refusal_of_the_kernel_names_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Refusing:
         def inotify_init1(self, flags: int) -> int:
             ctypes.set_errno(24)
@@ -151,7 +155,7 @@ def test_refusal_of_the_kernel_names_the_limit(tmp_path, monkeypatch):
         FileWatch([tmp_path / "metrics"])
 
 
-def test_closing_gives_descriptors_back(tmp_path):
+def test_closing_gives_descriptors_back(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
         watch, followed = FileWatch([tmp_path / "a"]), FollowedFile(tmp_path / "a")

@@ -12,13 +12,13 @@ def read_json(values: object) -> Report | None:
     return JsonLines().read(json.dumps(values).encode())
 
 
-def test_json_line_is_a_report():
+def test_json_line_is_a_report() -> None:
     assert read_json({"step": 3, "samples": 96, "t": 1.5, "loss": 2}) == Report(
         step=3, samples=96, t=1.5, metrics={"loss": 2}
     )
 
 
-def test_only_finite_numbers_are_metrics():
+def test_only_finite_numbers_are_metrics() -> None:
     line = (
         b'{"step": 1, "a": NaN, "b": Infinity, "c": true, "d": "x", "e": [1], "f": 2}'
     )
@@ -44,24 +44,24 @@ def test_only_finite_numbers_are_metrics():
         b'{"a": ' * 200_000,
     ],
 )
-def test_line_that_reports_nothing_is_passed_over(line):
+def test_line_that_reports_nothing_is_passed_over(line: bytes) -> None:
     assert JsonLines().read(line) is None
 
 
-def test_whole_numbers_may_be_written_as_fractions():
+def test_whole_numbers_may_be_written_as_fractions() -> None:
     assert read_json({"step": 4.0, "samples": 1e3}) == Report(step=4, samples=1000)
 
 
-def test_samples_that_are_no_count_are_not_said():
+def test_samples_that_are_no_count_are_not_said() -> None:
     report = read_json({"step": 4, "samples": 10.5, "t": float("nan")})
     assert report == Report(step=4)
 
 
-def test_metrics_without_a_step_belong_to_the_last_one():
+def test_metrics_without_a_step_belong_to_the_last_one() -> None:
     assert read_json({"val_acc": 0.5}) == Report(step=None, metrics={"val_acc": 0.5})
 
 
-def test_all_patterns_make_one_report():
+def test_all_patterns_make_one_report() -> None:
     lines = RegexLines(
         (r"step\s+(?P<step>[\d,]+)", r"loss (?P<loss>\S+)", r"(?P<t>\S+) s$")
     )
@@ -72,22 +72,22 @@ def test_all_patterns_make_one_report():
     assert lines.read(b"loss nan") is None
 
 
-def test_group_that_took_no_part_is_not_said():
+def test_group_that_took_no_part_is_not_said() -> None:
     lines = RegexLines((r"step (?P<step>\d+)(?: of (?P<total>\d+))?",))
     assert lines.read(b"step 3") == Report(step=3)
 
 
-def test_group_that_is_no_number_is_not_said():
+def test_group_that_is_no_number_is_not_said() -> None:
     lines = RegexLines((r"step (?P<step>\d+) loss (?P<loss>\S+)",))
     assert lines.read(b"step 3 loss n/a") == Report(step=3)
 
 
-def test_decimal_comma_is_not_taken_for_thousands():
+def test_decimal_comma_is_not_taken_for_thousands() -> None:
     lines = RegexLines((r"step (?P<step>\d+) loss (?P<loss>\S+)",))
     assert lines.read(b"step 3 loss 0,95") == Report(step=3)
 
 
-def test_readers_say_what_they_expect():
+def test_readers_say_what_they_expect() -> None:
     assert line_reader(MetricsSource(jsonl="x")).expectation() == (
         'a JSON object such as {"step": 10, "samples": 640}'
     )

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import pytest
 from command_specs import command_spec
 
 from scalelab.errors import SpecError
@@ -19,7 +21,7 @@ from scalelab.launch.command.steps import StepLog
 from scalelab.records.observations import row
 
 
-def trial(**changes) -> Trial:
+def trial(**changes: int | TrialKind | str) -> Trial:
     return command_spec(Path("/tmp/never"), code=Path("/tmp"), **changes).trial
 
 
@@ -33,7 +35,7 @@ def reported(of: Trial, num_steps: int, value: float | None = None) -> StepLog:
     return log
 
 
-def test_throughput_trial_is_done_after_its_steps():
+def test_throughput_trial_is_done_after_its_steps() -> None:
     asked = trial(warmup_steps=2, steps=20)
     assert result_while_running(reported(asked, 21), asked, 0.0) is None
     result = result_while_running(reported(asked, 22), asked, 0.0)
@@ -52,12 +54,12 @@ def test_throughput_trial_is_done_after_its_steps():
     assert row(spec, result)["workload"] == "test"
 
 
-def test_exit_after_the_least_steps_is_completed():
+def test_exit_after_the_least_steps_is_completed() -> None:
     asked = trial(warmup_steps=2, steps=50)
     assert result_at_exit(reported(asked, 22), asked, "").outcome is Outcome.COMPLETED
 
 
-def test_exit_too_early_says_how_many_steps_were_seen_and_needed():
+def test_exit_too_early_says_how_many_steps_were_seen_and_needed() -> None:
     asked = trial(warmup_steps=2, steps=50)
     result = result_at_exit(reported(asked, 21), asked, "")
     assert (result.outcome, result.rank) == (Outcome.FAILED, 0)
@@ -72,13 +74,13 @@ def test_exit_too_early_says_how_many_steps_were_seen_and_needed():
     ).outcome is (Outcome.COMPLETED)
 
 
-def test_exit_without_a_report_says_where_they_were_looked_for():
+def test_exit_without_a_report_says_where_they_were_looked_for() -> None:
     asked = trial()
     result = result_at_exit(reported(asked, 0), asked, "looked there")
     assert (result.outcome, result.reason) == (Outcome.FAILED, "looked there")
 
 
-def test_steps_that_all_arrived_at_once_are_no_measurement():
+def test_steps_that_all_arrived_at_once_are_no_measurement() -> None:
     asked = trial(warmup_steps=0, steps=50)
     log = StepLog(asked, may_repeat=False)
     log.take([Report(step=1)], 1.0)
@@ -91,7 +93,7 @@ def test_steps_that_all_arrived_at_once_are_no_measurement():
     )
 
 
-def convergence(**changes) -> Trial:
+def convergence(**changes: Any) -> Trial:
     return trial(
         kind=TrialKind.CONVERGENCE,
         target="val_acc >= 0.5",
@@ -101,7 +103,7 @@ def convergence(**changes) -> Trial:
     )
 
 
-def test_convergence_trial_is_done_at_its_target():
+def test_convergence_trial_is_done_at_its_target() -> None:
     asked = convergence()
     log = reported(asked, 4, 0.4)
     assert result_while_running(log, asked, 0.0) is None
@@ -119,7 +121,7 @@ def test_convergence_trial_is_done_at_its_target():
     }
 
 
-def test_convergence_trial_gives_up_beyond_its_limit():
+def test_convergence_trial_gives_up_beyond_its_limit() -> None:
     asked = convergence()
     # At the limit itself the evaluation is still to come.
     assert result_while_running(reported(asked, 10, 0.3), asked, 0.0) is None
@@ -132,7 +134,7 @@ def test_convergence_trial_gives_up_beyond_its_limit():
     assert "samples_to_target" not in result.measurements
 
 
-def test_convergence_trial_that_ends_by_itself_is_measured():
+def test_convergence_trial_that_ends_by_itself_is_measured() -> None:
     asked = convergence()
     result = result_at_exit(reported(asked, 6, 0.3), asked, "")
     assert result.outcome is Outcome.TARGET_NOT_REACHED
@@ -141,14 +143,14 @@ def test_convergence_trial_that_ends_by_itself_is_measured():
     assert result.outcome is Outcome.COMPLETED
 
 
-def test_target_at_the_first_report_has_no_time():
+def test_target_at_the_first_report_has_no_time() -> None:
     asked = convergence()
     result = result_at_exit(reported(asked, 1, 0.6), asked, "")
     assert result.measurements["samples_to_target"] == 8
     assert "time_to_target_s" not in result.measurements
 
 
-def test_metric_that_was_never_reported_is_refused():
+def test_metric_that_was_never_reported_is_refused() -> None:
     asked = convergence()
     result = result_at_exit(reported(asked, 6), asked, "")
     assert result.outcome is Outcome.REFUSED
@@ -158,7 +160,7 @@ def test_metric_that_was_never_reported_is_refused():
     )
 
 
-def test_end_to_end_trial_without_a_target_is_completed_at_its_end():
+def test_end_to_end_trial_without_a_target_is_completed_at_its_end() -> None:
     asked = trial(kind=TrialKind.END_TO_END, max_samples=80, warmup_steps=2)
     assert result_while_running(reported(asked, 10), asked, 0.0) is None
     for result in (
@@ -169,19 +171,21 @@ def test_end_to_end_trial_without_a_target_is_completed_at_its_end():
         assert result.measurements.keys() == {"num_samples", "num_steps", "versions"}
 
 
-def test_trial_without_a_limit_goes_on():
+def test_trial_without_a_limit_goes_on() -> None:
     asked = trial(kind=TrialKind.END_TO_END)
     assert result_while_running(reported(asked, 99), asked, 0.0) is None
 
 
-def test_refusal_ends_with_the_error_a_sweep_looks_for():
+def test_refusal_ends_with_the_error_a_sweep_looks_for() -> None:
     result = refused(SpecError("lr=-1 is wrong."))
     assert result.outcome is Outcome.REFUSED
     assert result.reason == "SpecError: lr=-1 is wrong."
     assert result.traceback == "scalelab.errors.SpecError: lr=-1 is wrong."
 
 
-def test_versions_of_what_is_not_installed_are_left_out(monkeypatch):
+def test_versions_of_what_is_not_installed_are_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def version(package: str) -> str:
         if package == "torch":
             raise command_results.metadata.PackageNotFoundError(package)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command_specs import GLOBAL_BATCH, REGEX, TICKER, command_spec, write_program
@@ -46,13 +48,15 @@ def run(agent: NodeAgent, spec: AttemptSpec) -> AttemptResult:
     return result
 
 
-def test_node_of_nothing_but_commands_runs_them(tmp_path):
+def test_node_of_nothing_but_commands_runs_them(tmp_path: Path) -> None:
     with NodeAgent("node-0", "cpu", (), entry=None) as agent:
         spec = command_spec(tmp_path, TICKER, launcher="none", steps=3)
         assert run(agent, spec).outcome is Outcome.COMPLETED
 
 
-def test_command_is_stopped_after_the_measured_steps(agent, tmp_path):
+def test_command_is_stopped_after_the_measured_steps(
+    agent: NodeAgent, tmp_path: Path
+) -> None:
     spec = command_spec(tmp_path, TICKER, warmup_steps=3, steps=20)
     agent.device_name = "a device"
     result = run(agent, spec)
@@ -71,7 +75,7 @@ def test_command_is_stopped_after_the_measured_steps(agent, tmp_path):
     assert row(spec, result)["num_steps"] == measured["num_steps"]
 
 
-def test_stream_holds_the_steps_of_rank_0(agent, tmp_path):
+def test_stream_holds_the_steps_of_rank_0(agent: NodeAgent, tmp_path: Path) -> None:
     spec = command_spec(tmp_path, TICKER, steps=20)
     run(agent, spec)
     rows = read_lines(spec.files.stream)
@@ -84,7 +88,9 @@ def test_stream_holds_the_steps_of_rank_0(agent, tmp_path):
     assert len(times) > 20
 
 
-def test_output_is_read_by_regular_expressions(agent, tmp_path):
+def test_output_is_read_by_regular_expressions(
+    agent: NodeAgent, tmp_path: Path
+) -> None:
     program = """
         import sys, time
         print("loading \\u00fc ...")
@@ -101,13 +107,15 @@ def test_output_is_read_by_regular_expressions(agent, tmp_path):
     assert result.measurements["num_steps"] % 5 == 0
 
 
-def test_every_rank_may_write_where_only_rank_0_is_read(agent, tmp_path):
+def test_every_rank_may_write_where_only_rank_0_is_read(
+    agent: NodeAgent, tmp_path: Path
+) -> None:
     result = run(agent, command_spec(tmp_path, TICKER, ranks=2))
     assert result.outcome is Outcome.COMPLETED, result
     assert (tmp_path / "attempt" / "rank-1.log").read_text() == ""
 
 
-def test_garbage_between_reports_is_survived(agent, tmp_path):
+def test_garbage_between_reports_is_survived(agent: NodeAgent, tmp_path: Path) -> None:
     program = """
         import os, time
         file = open(os.environ["SCALELAB_METRICS"], "wb", buffering=0)
@@ -121,7 +129,7 @@ def test_garbage_between_reports_is_survived(agent, tmp_path):
     assert result.outcome is Outcome.COMPLETED, result
 
 
-def test_unicode_and_spaces_in_paths(agent, tmp_path):
+def test_unicode_and_spaces_in_paths(agent: NodeAgent, tmp_path: Path) -> None:
     code = tmp_path / "c ö d e"
     write_program(code / "sub dir", TICKER, "träin 1.py")
     spec = command_spec(
@@ -130,7 +138,7 @@ def test_unicode_and_spaces_in_paths(agent, tmp_path):
     assert run(agent, spec).outcome is Outcome.COMPLETED
 
 
-def test_metrics_file_in_a_folder_made_later(agent, tmp_path):
+def test_metrics_file_in_a_folder_made_later(agent: NodeAgent, tmp_path: Path) -> None:
     program = """
         import json, os, sys, time
         os.makedirs(sys.argv[1])
@@ -152,7 +160,7 @@ def test_metrics_file_in_a_folder_made_later(agent, tmp_path):
 _RESERVED_SIGNALS = 0b11 << 31
 
 
-def test_no_signal_is_ignored_from_the_start(agent, tmp_path):
+def test_no_signal_is_ignored_from_the_start(agent: NodeAgent, tmp_path: Path) -> None:
     # Not by Python, which ignores some by itself.
     spec = command_spec(tmp_path, command="grep SigIgn /proc/self/status")
     run(agent, spec)
@@ -161,7 +169,9 @@ def test_no_signal_is_ignored_from_the_start(agent, tmp_path):
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_wrong_batch_arithmetic_is_refused(agent, tmp_path, ranks):
+def test_wrong_batch_arithmetic_is_refused(
+    agent: NodeAgent, tmp_path: Path, ranks: int
+) -> None:
     program = TICKER.replace("step * 8", "step * 4")
     result = run(agent, command_spec(tmp_path, program, ranks=ranks))
     assert result.outcome is Outcome.REFUSED
@@ -172,7 +182,7 @@ def test_wrong_batch_arithmetic_is_refused(agent, tmp_path, ranks):
     )
 
 
-def test_two_writers_are_refused(agent, tmp_path):
+def test_two_writers_are_refused(agent: NodeAgent, tmp_path: Path) -> None:
     program = TICKER.replace(
         "metrics.write(", "print(file=metrics, end='', *["
     ).replace('"\\n")', '"\\n"] * 2, sep="")')
@@ -181,13 +191,15 @@ def test_two_writers_are_refused(agent, tmp_path):
     assert "was reported twice" in result.reason
 
 
-def test_command_line_that_cannot_be_run_is_refused(agent, tmp_path):
+def test_command_line_that_cannot_be_run_is_refused(
+    agent: NodeAgent, tmp_path: Path
+) -> None:
     result = run(agent, command_spec(tmp_path, command="no-such-program"))
     assert result.outcome is Outcome.REFUSED
     assert result.traceback.startswith("scalelab.errors.SpecError: command: 'no-such")
 
 
-def test_code_that_is_not_there_is_a_failure(agent, tmp_path):
+def test_code_that_is_not_there_is_a_failure(agent: NodeAgent, tmp_path: Path) -> None:
     spec = command_spec(tmp_path, TICKER, code=tmp_path / "gone")
     (tmp_path / "gone" / "program.py").unlink()
     (tmp_path / "gone").rmdir()
@@ -197,7 +209,9 @@ def test_code_that_is_not_there_is_a_failure(agent, tmp_path):
 
 
 @pytest.mark.parametrize("culprit", [0, 1])
-def test_killed_rank_ends_the_attempt(start, tmp_path, culprit):
+def test_killed_rank_ends_the_attempt(
+    start: Callable[..., Any], tmp_path: Path, culprit: int
+) -> None:
     spec = command_spec(tmp_path, PID + "time.sleep(600)", ranks=2)
     attempt = start(spec)
     pids = [pid_of(spec, f"rank-{rank}") for rank in range(2)]
@@ -208,7 +222,9 @@ def test_killed_rank_ends_the_attempt(start, tmp_path, culprit):
     assert not any(map(is_running, pids))
 
 
-def test_traceback_of_the_rank_that_raises_is_recorded(agent, tmp_path):
+def test_traceback_of_the_rank_that_raises_is_recorded(
+    agent: NodeAgent, tmp_path: Path
+) -> None:
     program = """
         import os, time
         if os.environ["RANK"] == "1":
@@ -224,7 +240,9 @@ def test_traceback_of_the_rank_that_raises_is_recorded(agent, tmp_path):
     assert result.log == "rank-1.log"
 
 
-def test_exit_status_is_reported_with_the_last_lines(agent, tmp_path):
+def test_exit_status_is_reported_with_the_last_lines(
+    agent: NodeAgent, tmp_path: Path
+) -> None:
     program = "import sys; print('usage: ...'); sys.exit('no such option')"
     result = run(agent, command_spec(tmp_path, program))
     assert result.outcome is Outcome.FAILED
@@ -234,12 +252,12 @@ def test_exit_status_is_reported_with_the_last_lines(agent, tmp_path):
     )
 
 
-def test_out_of_memory_is_an_outcome(agent, tmp_path):
+def test_out_of_memory_is_an_outcome(agent: NodeAgent, tmp_path: Path) -> None:
     result = run(agent, command_spec(tmp_path, "raise MemoryError('no more')"))
     assert result.outcome is Outcome.OUT_OF_MEMORY
 
 
-def test_port_in_use_is_tried_again(agent, tmp_path):
+def test_port_in_use_is_tried_again(agent: NodeAgent, tmp_path: Path) -> None:
     program = """
         import socket
         first = socket.create_server(("127.0.0.1", 0))
@@ -252,7 +270,7 @@ def test_port_in_use_is_tried_again(agent, tmp_path):
 
 
 @pytest.mark.slow
-def test_hanging_command_is_stalled(agent, tmp_path):
+def test_hanging_command_is_stalled(agent: Any, tmp_path: Path) -> None:
     program = TICKER.replace(
         "    metrics.write", "    time.sleep(600 * (step > 10))\n        metrics.write"
     )
@@ -264,7 +282,9 @@ def test_hanging_command_is_stalled(agent, tmp_path):
 
 
 @pytest.mark.slow
-def test_command_that_never_reports_is_stalled_and_told_why(agent, tmp_path):
+def test_command_that_never_reports_is_stalled_and_told_why(
+    agent: Any, tmp_path: Path
+) -> None:
     spec = command_spec(
         tmp_path, "import time; print('hello'); time.sleep(600)", stall_floor_s=1.0
     )
@@ -279,7 +299,7 @@ def test_command_that_never_reports_is_stalled_and_told_why(agent, tmp_path):
 
 
 @pytest.mark.slow
-def test_output_is_a_sign_of_life_but_not_for_ever(agent, tmp_path):
+def test_output_is_a_sign_of_life_but_not_for_ever(agent: Any, tmp_path: Path) -> None:
     program = """
         import time
         while True:
@@ -303,8 +323,8 @@ def test_output_is_a_sign_of_life_but_not_for_ever(agent, tmp_path):
     ],
 )
 def test_silence_may_last_longer_unless_the_user_said_how_long(
-    tmp_path, kind, stall_floor_s, limits
-):
+    tmp_path: Path, kind: TrialKind, stall_floor_s: float, limits: tuple[float, float]
+) -> None:
     spec = command_spec(tmp_path, kind=kind, stall_floor_s=stall_floor_s, timeout_s=9)
     found = command_limits(spec, 0, grace_s=2.0)
     assert (found.start_up_s, found.stall_floor_s) == limits
@@ -314,7 +334,7 @@ def test_silence_may_last_longer_unless_the_user_said_how_long(
 
 
 @pytest.mark.slow
-def test_timeout_says_that_nothing_was_reported(agent, tmp_path):
+def test_timeout_says_that_nothing_was_reported(agent: Any, tmp_path: Path) -> None:
     spec = command_spec(tmp_path, "import time; time.sleep(600)", timeout_s=0.5)
     result = run(agent, spec)
     assert result.outcome is Outcome.TIMED_OUT
@@ -325,7 +345,9 @@ def test_timeout_says_that_nothing_was_reported(agent, tmp_path):
     assert run(agent, spec).reason == "did not end within timeout_s=1 s"
 
 
-def test_early_exit_says_how_many_steps_there_were(agent, tmp_path):
+def test_early_exit_says_how_many_steps_there_were(
+    agent: NodeAgent, tmp_path: Path
+) -> None:
     program = TICKER.replace("100_000", "6")
     result = run(agent, command_spec(tmp_path, program))
     assert (result.outcome, result.log) == (Outcome.FAILED, "rank-0.log")
@@ -336,21 +358,21 @@ def test_early_exit_says_how_many_steps_there_were(agent, tmp_path):
     assert result.reason.endswith("last lines of rank-0.log: done")
 
 
-def test_exit_after_enough_steps_is_completed(agent, tmp_path):
+def test_exit_after_enough_steps_is_completed(agent: NodeAgent, tmp_path: Path) -> None:
     program = TICKER.replace("100_000", "40")
     result = run(agent, command_spec(tmp_path, program, ranks=2, steps=500))
     assert result.outcome is Outcome.COMPLETED, result
     assert result.measurements["num_samples"] == 39 * GLOBAL_BATCH
 
 
-def test_other_ranks_may_end_before_rank_0(agent, tmp_path):
+def test_other_ranks_may_end_before_rank_0(agent: NodeAgent, tmp_path: Path) -> None:
     program = "import os\nif os.environ['RANK'] == '1':\n    raise SystemExit\n"
     result = run(agent, command_spec(tmp_path, program + TICKER, ranks=2))
     assert result.outcome is Outcome.COMPLETED, result
 
 
 @pytest.mark.slow
-def test_command_that_ignores_sigterm_is_ended(agent, tmp_path):
+def test_command_that_ignores_sigterm_is_ended(agent: Any, tmp_path: Path) -> None:
     program = "import signal; signal.signal(15, signal.SIG_IGN)\n" + PID + TICKER
     spec = command_spec(tmp_path, program)
     assert run(agent, spec).outcome is Outcome.COMPLETED
@@ -373,7 +395,9 @@ leave("daemon", int(subprocess.check_output([sys.executable, "-c", inner])))
 MEMBERS = ("rank-0", "child", "session", "daemon")
 
 
-def test_nothing_a_command_started_is_left(agent, start, tmp_path):
+def test_nothing_a_command_started_is_left(
+    agent: NodeAgent, start: Callable[..., Any], tmp_path: Path
+) -> None:
     lasting = command_spec(tmp_path / "1", FAMILY, steps=10**6)
     attempt = start(lasting)
     of_lasting = [pid_of(lasting, name) for name in MEMBERS]
@@ -388,7 +412,9 @@ def test_nothing_a_command_started_is_left(agent, start, tmp_path):
 
 
 @pytest.mark.parametrize("member", ["rank-0", "supervisor"])
-def test_nothing_is_left_when_a_process_is_killed(start, tmp_path, member):
+def test_nothing_is_left_when_a_process_is_killed(
+    start: Callable[..., Any], tmp_path: Path, member: str
+) -> None:
     spec = command_spec(tmp_path, FAMILY, steps=10**6)
     attempt = start(spec)
     pids = [pid_of(spec, name) for name in MEMBERS]
@@ -400,7 +426,9 @@ def test_nothing_is_left_when_a_process_is_killed(start, tmp_path, member):
 
 
 @pytest.mark.slow
-def test_nothing_is_left_when_the_rank_server_is_killed(start, tmp_path):
+def test_nothing_is_left_when_the_rank_server_is_killed(
+    start: Any, tmp_path: Path
+) -> None:
     with NodeAgent("node-0", "cpu", ()) as agent:
         spec = command_spec(tmp_path, FAMILY, steps=10**6)
         attempt = start(spec, on=agent)
@@ -415,7 +443,9 @@ def parent_of(pid: int) -> int:
     return int(status.partition("PPid:")[2].split()[0])
 
 
-def test_convergence_trial_stops_at_its_target(agent, tmp_path):
+def test_convergence_trial_stops_at_its_target(
+    agent: NodeAgent, tmp_path: Path
+) -> None:
     program = """
         import time
         for step in range(1, 10_000):
@@ -453,7 +483,7 @@ def test_convergence_trial_stops_at_its_target(agent, tmp_path):
     assert run(agent, spec).outcome is Outcome.TARGET_NOT_REACHED
 
 
-def test_disk_that_is_full_is_a_failure(agent, tmp_path):
+def test_disk_that_is_full_is_a_failure(agent: NodeAgent, tmp_path: Path) -> None:
     spec = command_spec(tmp_path, TICKER)
     Path(spec.directory).mkdir()
     spec.files.stream.symlink_to("/dev/full")
@@ -463,7 +493,9 @@ def test_disk_that_is_full_is_a_failure(agent, tmp_path):
 
 
 @pytest.mark.slow
-def test_command_on_two_nodes_is_ended_by_the_first(agent, start, tmp_path):
+def test_command_on_two_nodes_is_ended_by_the_first(
+    agent: Any, start: Any, tmp_path: Path
+) -> None:
     spec = command_spec(tmp_path, PID + TICKER, ranks=(1, 1))
     with NodeAgent("node-1", "cpu", ()) as other:
         meeting = agent.open_rendezvous(spec.attempt_id)
@@ -482,7 +514,9 @@ def test_command_on_two_nodes_is_ended_by_the_first(agent, start, tmp_path):
     assert len(merged.measurements["hosts"]) == 2
 
 
-def test_other_node_of_a_command_waits_for_all_its_ranks(agent, tmp_path):
+def test_other_node_of_a_command_waits_for_all_its_ranks(
+    agent: NodeAgent, tmp_path: Path
+) -> None:
     spec = command_spec(tmp_path, "print('done')", ranks=(1, 2))
     meeting = agent.open_rendezvous(spec.attempt_id)
     result = agent.run(spec, 1, meeting)
@@ -490,7 +524,9 @@ def test_other_node_of_a_command_waits_for_all_its_ranks(agent, tmp_path):
     assert result.outcome is Outcome.COMPLETED
 
 
-def test_metrics_are_read_while_the_program_runs(agent, start, tmp_path):
+def test_metrics_are_read_while_the_program_runs(
+    agent: NodeAgent, start: Callable[..., Any], tmp_path: Path
+) -> None:
     spec = command_spec(tmp_path, TICKER, steps=10**6)
     attempt = start(spec)
     wait_until(lambda: len(read_lines(spec.files.stream)) > 10, "steps are recorded")

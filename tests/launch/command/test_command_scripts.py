@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command_specs import JSONL, TICKER, command_spec, write_program
@@ -30,7 +31,7 @@ ARGUMENTS = (
 NOISE = 3.0
 
 
-def script_spec(directory: Path, name: str, **changes):
+def script_spec(directory: Path, name: str, **changes: Any) -> Any:
     """Return an attempt of a script, read as its experiment says."""
     by_regex = Experiment.from_file(EXPERIMENTS / "your_script.yaml").program().metrics
     asked = {
@@ -48,7 +49,7 @@ def script_spec(directory: Path, name: str, **changes):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_both_ways_to_report_measure_the_same(agent, tmp_path):
+def test_both_ways_to_report_measure_the_same(agent: Any, tmp_path: Path) -> None:
     for repeat in range(3):
         measured = []
         for name in ("train.py", "train_with_metrics.py"):
@@ -71,7 +72,9 @@ def test_both_ways_to_report_measure_the_same(agent, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_accumulating_script_keeps_to_the_batch_arithmetic(agent, tmp_path):
+def test_accumulating_script_keeps_to_the_batch_arithmetic(
+    agent: Any, tmp_path: Path
+) -> None:
     spec = script_spec(
         tmp_path / "1", "train_with_metrics.py", ranks=2, accumulation=4, steps=20
     )
@@ -98,7 +101,7 @@ def test_accumulating_script_keeps_to_the_batch_arithmetic(agent, tmp_path):
 @pytest.mark.slow
 @pytest.mark.repetition
 @pytest.mark.timeout(300)
-def test_script_on_two_nodes(agent, start, tmp_path):
+def test_script_on_two_nodes(agent: Any, start: Any, tmp_path: Path) -> None:
     spec = script_spec(tmp_path, "train_with_metrics.py", ranks=(1, 1), steps=50)
     with NodeAgent("node-1", "cpu", ()) as other:
         meeting = agent.open_rendezvous(spec.attempt_id)
@@ -112,7 +115,7 @@ def test_script_on_two_nodes(agent, start, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_torchrun_inside_a_command_leaves_nothing(agent, tmp_path):
+def test_torchrun_inside_a_command_leaves_nothing(agent: Any, tmp_path: Path) -> None:
     code = tmp_path / "code"
     write_program(
         code,
@@ -161,7 +164,7 @@ def experiment(directory: Path, program: str, **changes: str) -> Path:
 
 
 @pytest.mark.slow
-def test_sweep_of_a_command_on_two_nodes(tmp_path):
+def test_sweep_of_a_command_on_two_nodes(tmp_path: Path) -> None:
     file = experiment(
         tmp_path,
         TICKER.replace("* 8", '* int(os.environ["SCALELAB_GLOBAL_BATCH_SIZE"])'),
@@ -178,13 +181,15 @@ def test_sweep_of_a_command_on_two_nodes(tmp_path):
 
 
 @pytest.mark.slow
-def test_sweep_ends_at_the_first_wrong_count_of_samples(tmp_path):
+def test_sweep_ends_at_the_first_wrong_count_of_samples(tmp_path: Path) -> None:
     file = experiment(tmp_path, TICKER.replace("step * 8", "step * 3"))
     with pytest.raises(SpecError, match=r"^the command reported \d+ samples in \d+ st"):
         sweep(file, directory=tmp_path / "run")
 
 
-def test_launcher_none_on_several_nodes_is_refused_before_it_runs(tmp_path):
+def test_launcher_none_on_several_nodes_is_refused_before_it_runs(
+    tmp_path: Path,
+) -> None:
     file = experiment(tmp_path, TICKER, launcher="none", gpus="[1, 2]")
     asked = Experiment.from_file(file)
     one_device_each = site_of({"device_type": "cpu", "nodes": 2, "gpus_per_node": 1})
@@ -199,7 +204,7 @@ def test_launcher_none_on_several_nodes_is_refused_before_it_runs(tmp_path):
     ).trials
 
 
-def test_experiments_of_your_script_are_short_and_valid():
+def test_experiments_of_your_script_are_short_and_valid() -> None:
     for name in ("your_script", "your_script_jsonl"):
         file = EXPERIMENTS / f"{name}.yaml"
         assert len(file.read_text().splitlines()) <= 40

@@ -37,7 +37,7 @@ def raised(message: str) -> str:
     return said_by(f"raise RuntimeError({message!r})")
 
 
-def test_exception_is_named_and_its_traceback_kept(tmp_path):
+def test_exception_is_named_and_its_traceback_kept(tmp_path: Path) -> None:
     failure = explain(tmp_path, "epoch 1\n" + said_by("[][1]") + "bye\n")
     assert (failure.outcome, failure.rank) == (Outcome.FAILED, 3)
     assert failure.summary == "raised IndexError: list index out of range"
@@ -47,7 +47,7 @@ def test_exception_is_named_and_its_traceback_kept(tmp_path):
     assert result.reason == "rank 3 raised IndexError: list index out of range"
 
 
-def test_exceptions_it_was_raised_from_belong_to_it(tmp_path):
+def test_exceptions_it_was_raised_from_belong_to_it(tmp_path: Path) -> None:
     said = said_by("""
         try:
             1 / 0
@@ -64,14 +64,14 @@ def test_exceptions_it_was_raised_from_belong_to_it(tmp_path):
     assert "earlier" not in failure.traceback
 
 
-def test_prefix_of_the_rank_is_no_part_of_a_traceback(tmp_path):
+def test_prefix_of_the_rank_is_no_part_of_a_traceback(tmp_path: Path) -> None:
     said = "".join(f"[rank1]: {line}\n" for line in raised("no").splitlines())
     failure = explain(tmp_path, said)
     assert failure.summary == "raised RuntimeError: no"
     assert "rank1" not in failure.traceback
 
 
-def test_traceback_of_a_launcher_gives_way_to_that_of_its_rank(tmp_path):
+def test_traceback_of_a_launcher_gives_way_to_that_of_its_rank(tmp_path: Path) -> None:
     launcher = raised("x").replace(
         "RuntimeError: x", "torch.distributed.ChildFailedError: \n====\nexitcode: 1"
     )
@@ -81,7 +81,7 @@ def test_traceback_of_a_launcher_gives_way_to_that_of_its_rank(tmp_path):
     assert failure.summary == "raised torch.distributed.ChildFailedError: "
 
 
-def test_long_message_is_kept_in_part(tmp_path):
+def test_long_message_is_kept_in_part(tmp_path: Path) -> None:
     lines = "\\n".join(f"line {index}" for index in range(50))
     said = said_by(f"raise RuntimeError('{lines}')")
     traceback = explain(tmp_path, said).traceback
@@ -90,7 +90,7 @@ def test_long_message_is_kept_in_part(tmp_path):
     )
 
 
-def test_exit_without_a_traceback_shows_the_last_lines(tmp_path):
+def test_exit_without_a_traceback_shows_the_last_lines(tmp_path: Path) -> None:
     failure = explain(tmp_path, "usage: train.py\nerror: no such argument\n", 2)
     assert (failure.summary, failure.traceback) == ("exited with status 2", None)
     result = failure.result(tmp_path / "rank-3.log")
@@ -100,7 +100,7 @@ def test_exit_without_a_traceback_shows_the_last_lines(tmp_path):
     )
 
 
-def test_silent_exit_is_a_failure_all_the_same(tmp_path):
+def test_silent_exit_is_a_failure_all_the_same(tmp_path: Path) -> None:
     failure = from_command_exit(0, 1.0, 7, "cpu", tmp_path / "none", 0)
     assert (failure.outcome, failure.summary) == (
         Outcome.FAILED,
@@ -121,30 +121,32 @@ def test_silent_exit_is_a_failure_all_the_same(tmp_path):
         ("the loss is not finite", "cuda", Outcome.FAILED),
     ],
 )
-def test_message_tells_what_went_wrong(tmp_path, message, device_type, outcome):
+def test_message_tells_what_went_wrong(
+    tmp_path: Path, message: str, device_type: str, outcome: Outcome
+) -> None:
     failure = explain(tmp_path, raised(message), device_type=device_type)
     assert failure.outcome is outcome
     assert failure.summary.startswith(f"raised RuntimeError: {message}")
 
 
-def test_source_that_mentions_memory_is_no_evidence(tmp_path):
+def test_source_that_mentions_memory_is_no_evidence(tmp_path: Path) -> None:
     said = 'Traceback (most recent call last):\n  File "a.py", line 1\n'
     said += "    raise ValueError() # not a MemoryError\nValueError\n"
     assert explain(tmp_path, said).outcome is Outcome.FAILED
 
 
-def test_exception_without_a_message(tmp_path):
+def test_exception_without_a_message(tmp_path: Path) -> None:
     said = 'Traceback (most recent call last):\n  File "a.py", line 1\n'
     assert explain(tmp_path, said).summary == "raised an exception"
 
 
-def test_lost_connection_is_an_echo(tmp_path):
+def test_lost_connection_is_an_echo(tmp_path: Path) -> None:
     failure = explain(tmp_path, raised("Connection closed by peer [127.0.0.1]:41"))
     assert failure.is_echo
     assert not explain(tmp_path, raised("the loss is not finite")).is_echo
 
 
-def test_signals_mean_what_they_mean_for_ranks(tmp_path):
+def test_signals_mean_what_they_mean_for_ranks(tmp_path: Path) -> None:
     failure = explain(tmp_path, "", -signal.SIGKILL)
     assert (failure.outcome, failure.summary) == (
         Outcome.FAILED,
@@ -162,7 +164,9 @@ def test_signals_mean_what_they_mean_for_ranks(tmp_path):
     ("status", "said"),
     [(137, ""), (1, "exitcode: -9\nSignal 9 (SIGKILL) received by PID 12\n")],
 )
-def test_kill_by_the_kernel_inside_a_command_is_known(tmp_path, status, said):
+def test_kill_by_the_kernel_inside_a_command_is_known(
+    tmp_path: Path, status: int, said: str
+) -> None:
     failure = explain(tmp_path, said, status, oom_kills=1)
     assert failure.outcome is Outcome.HOST_OUT_OF_MEMORY
     assert failure.summary == (
@@ -172,12 +176,12 @@ def test_kill_by_the_kernel_inside_a_command_is_known(tmp_path, status, said):
     assert explain(tmp_path, said, status).outcome is Outcome.FAILED
 
 
-def test_log_of_garbage_is_survived(tmp_path):
+def test_log_of_garbage_is_survived(tmp_path: Path) -> None:
     log = tmp_path / "rank-0.log"
     log.write_bytes(b"\xff\xfe\x00" * 100_000)
     failure = from_command_exit(0, 1.0, 1, "cpu", log, 0)
     assert failure.summary == "exited with status 1"
 
 
-def test_text_without_a_traceback_has_none():
+def test_text_without_a_traceback_has_none() -> None:
     assert last_traceback("all is well\n") is None

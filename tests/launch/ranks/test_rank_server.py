@@ -7,7 +7,9 @@ import socket
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from waiting import DEADLINE_S, wait_until
@@ -23,11 +25,11 @@ from scalelab.launch.protocol import (
     receive,
 )
 from scalelab.launch.ranks.server import must_not_fork, preload, watched_files
-from scalelab.launch.ranks.server_process import RankServers
+from scalelab.launch.ranks.server_process import RankServers, ServerProcess
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory):
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     servers = RankServers((), (), tmp_path_factory.mktemp("server"))
     yield servers
     servers.close()
@@ -38,7 +40,7 @@ def status_of(pid: int) -> dict[str, str]:
     return dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
 
 
-def launch(server, *tasks: ProcessRequest) -> socket.socket:
+def launch(server: ServerProcess, *tasks: ProcessRequest) -> socket.socket:
     board = ProgressBoard(1)
     channel = server.launch(LaunchRequest(processes=tasks), board)
     channel.settimeout(DEADLINE_S)
@@ -60,7 +62,7 @@ def command(*argv: str, **given: object) -> ProcessRequest:
     return ProcessRequest(rank=0, task=CommandTask(argv=argv), **given)
 
 
-def test_server_has_its_own_session_and_one_thread(servers):
+def test_server_has_its_own_session_and_one_thread(servers: Any) -> None:
     pid = servers.current().pid
     assert os.getsid(pid) == pid
     assert status_of(pid)["Threads"] == "1"
@@ -70,7 +72,7 @@ def maps_of(pid: int) -> str:
     return Path(f"/proc/{pid}/maps").read_text()
 
 
-def test_server_imports_torch_for_ranks_only(servers, tmp_path):
+def test_server_imports_torch_for_ranks_only(servers: Any, tmp_path: Path) -> None:
     assert "libtorch" in maps_of(servers.current().pid)
     of_commands = RankServers((), (), tmp_path, has_ranks=False)
     try:
@@ -80,7 +82,7 @@ def test_server_imports_torch_for_ranks_only(servers, tmp_path):
 
 
 @pytest.mark.slow
-def test_server_stays_with_one_thread_when_sklearn_is_preloaded(tmp_path):
+def test_server_stays_with_one_thread_when_sklearn_is_preloaded(tmp_path: Path) -> None:
     servers = RankServers(("sklearn.datasets", "torch._dynamo"), (), tmp_path)
     try:
         assert status_of(servers.current().pid)["Threads"] == "1"
@@ -88,16 +90,16 @@ def test_server_stays_with_one_thread_when_sklearn_is_preloaded(tmp_path):
         servers.close()
 
 
-def test_agent_imports_no_torch():
+def test_agent_imports_no_torch() -> None:
     code = "import sys, scalelab.launch.gang_agent; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-def test_server_is_used_again(servers):
+def test_server_is_used_again(servers: Any) -> None:
     assert servers.current() is servers.current()
 
 
-def test_server_survives_the_sigterm_of_a_batch_system(servers):
+def test_server_survives_the_sigterm_of_a_batch_system(servers: Any) -> None:
     server = servers.current()
     os.kill(server.pid, signal.SIGTERM)
     channel = launch(server, command("true"))
@@ -105,7 +107,9 @@ def test_server_survives_the_sigterm_of_a_batch_system(servers):
     channel.close()
 
 
-def test_command_runs_in_its_directory_with_its_environment_and_log(servers, tmp_path):
+def test_command_runs_in_its_directory_with_its_environment_and_log(
+    servers: Any, tmp_path: Path
+) -> None:
     log = tmp_path / "log"
     request = command(
         "sh",
@@ -121,7 +125,7 @@ def test_command_runs_in_its_directory_with_its_environment_and_log(servers, tmp
     channel.close()
 
 
-def test_command_that_does_not_exist_is_a_failure(servers):
+def test_command_that_does_not_exist_is_a_failure(servers: Any) -> None:
     channel = launch(servers.current(), command("no-such-program"))
     failure = hear(channel, "failed")["failure"]
     assert failure["summary"].startswith("raised FileNotFoundError")
@@ -129,7 +133,7 @@ def test_command_that_does_not_exist_is_a_failure(servers):
     channel.close()
 
 
-def test_closed_channel_ends_the_attempt(servers):
+def test_closed_channel_ends_the_attempt(servers: Any) -> None:
     channel = launch(servers.current(), command("sleep", "600"))
     pid = hear(channel, "started")["pid"]
     assert is_running(pid)
@@ -137,7 +141,9 @@ def test_closed_channel_ends_the_attempt(servers):
     wait_until(lambda: not is_running(pid), "the command has ended")
 
 
-def test_request_that_cannot_be_served_is_refused_and_the_server_goes_on(servers):
+def test_request_that_cannot_be_served_is_refused_and_the_server_goes_on(
+    servers: Any,
+) -> None:
     server = servers.current()
     channel = launch(server, ProcessRequest(rank=0, task=CommandTask(argv=("true",))))
     hear(channel, "exited")
@@ -159,7 +165,7 @@ def test_request_that_cannot_be_served_is_refused_and_the_server_goes_on(servers
 
 
 @pytest.mark.slow
-def test_changed_module_restarts_the_server(make_spec, tmp_path):
+def test_changed_module_restarts_the_server(make_spec: Any, tmp_path: Path) -> None:
     module = tmp_path / "preloaded.py"
     module.write_text("VERSION = 1\n")
     search_path = (str(STAND_IN), str(tmp_path))
@@ -167,7 +173,7 @@ def test_changed_module_restarts_the_server(make_spec, tmp_path):
         "n", "cpu", ("preloaded",), entry=ENTRY, search_path=search_path
     ) as agent:
 
-        def version():
+        def version() -> Any:
             result = agent.run(make_spec("version_of_module", ranks=1), 0, None)
             return result.measurements["num_steps"]
 
@@ -178,7 +184,9 @@ def test_changed_module_restarts_the_server(make_spec, tmp_path):
 
 
 @pytest.mark.slow
-def test_replaced_server_lets_its_ranks_finish(make_spec, start, tmp_path):
+def test_replaced_server_lets_its_ranks_finish(
+    make_spec: Any, start: Any, tmp_path: Path
+) -> None:
     module = tmp_path / "preloaded.py"
     module.write_text("")
     search_path = (str(STAND_IN), str(tmp_path))
@@ -212,7 +220,9 @@ def test_replaced_server_lets_its_ranks_finish(make_spec, start, tmp_path):
         ),
     ],
 )
-def test_unfit_server_spawns_its_ranks(make_spec, tmp_path, source, reason):
+def test_unfit_server_spawns_its_ranks(
+    make_spec: Any, tmp_path: Path, source: Any, reason: Any
+) -> None:
     (tmp_path / "unfit.py").write_text(source)
     search_path = (str(STAND_IN), str(tmp_path))
     with NodeAgent(
@@ -230,7 +240,9 @@ def test_unfit_server_spawns_its_ranks(make_spec, tmp_path, source, reason):
 
 
 @pytest.mark.slow
-def test_module_that_cannot_be_preloaded_is_left_to_the_rank(make_spec, tmp_path):
+def test_module_that_cannot_be_preloaded_is_left_to_the_rank(
+    make_spec: Any, tmp_path: Path
+) -> None:
     (tmp_path / "broken.py").write_text("raise RuntimeError('broken module')\n")
     search_path = (str(STAND_IN), str(tmp_path))
     with NodeAgent(
@@ -240,7 +252,9 @@ def test_module_that_cannot_be_preloaded_is_left_to_the_rank(make_spec, tmp_path
 
 
 @pytest.mark.slow
-def test_killed_server_is_a_node_failure_and_is_replaced(make_spec, start):
+def test_killed_server_is_a_node_failure_and_is_replaced(
+    make_spec: Any, start: Any
+) -> None:
     with NodeAgent("n", "cpu", (), entry=ENTRY, search_path=(str(STAND_IN),)) as agent:
         spec = make_spec("load")
         attempt = start(spec, on=agent)
@@ -257,7 +271,9 @@ def test_killed_server_is_a_node_failure_and_is_replaced(make_spec, start):
         assert agent.run(make_spec("meet"), 0, None).outcome is Outcome.COMPLETED
 
 
-def test_loader_workers_of_a_killed_rank_end(agent, start, make_spec):
+def test_loader_workers_of_a_killed_rank_end(
+    agent: NodeAgent, start: Callable[..., Any], make_spec: Callable[..., Any]
+) -> None:
     spec = make_spec("load", ranks=1)
     attempt = start(spec)
     pids = [read_pid(spec, name) for name in ("loader-0", "loader-1", "rank-0")]
@@ -267,7 +283,9 @@ def test_loader_workers_of_a_killed_rank_end(agent, start, make_spec):
 
 
 @pytest.mark.slow
-def test_everything_dies_with_the_agents_process(make_spec, tmp_path):
+def test_everything_dies_with_the_agents_process(
+    make_spec: Any, tmp_path: Path
+) -> None:
     spec = make_spec("load")
     script = textwrap.dedent(
         f"""
@@ -298,18 +316,20 @@ def test_everything_dies_with_the_agents_process(make_spec, tmp_path):
     )
 
 
-def test_this_process_may_not_fork_ranks_once_it_has_threads(agent):
+def test_this_process_may_not_fork_ranks_once_it_has_threads(agent: NodeAgent) -> None:
     # pytest's own process has the threads of OpenBLAS or of other tests.
     assert must_not_fork() in (None, "a preloaded module has started a thread")
 
 
-def test_watched_files_are_neither_pythons_nor_installed():
+def test_watched_files_are_neither_pythons_nor_installed() -> None:
     files = watched_files()
     assert any(path.endswith("scalelab/launch/ranks/server.py") for path in files)
     assert not any("site-packages" in path for path in files)
     assert os.__file__ not in files
 
 
-def test_preload_reports_a_module_that_fails(capsys):
+def test_preload_reports_a_module_that_fails(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     preload(["no_such_module"])
     assert "No module named 'no_such_module'" in capsys.readouterr().err

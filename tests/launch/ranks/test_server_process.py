@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,7 @@ from scalelab.launch.ranks import server_process
 from scalelab.launch.ranks.server_process import RankServers, server_environment
 
 
-def test_environment_keeps_the_users_and_drops_the_launchers():
+def test_environment_keeps_the_users_and_drops_the_launchers() -> None:
     inherited = {
         "HOME": "/home/me",
         "SLURM_JOB_ID": "7",
@@ -35,7 +36,7 @@ def test_environment_keeps_the_users_and_drops_the_launchers():
     assert server_environment({}, ())["PYTHONPATH"] == ""
 
 
-def test_server_that_cannot_start_is_an_error(tmp_path):
+def test_server_that_cannot_start_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('a broken torch')")
     servers = RankServers((), (str(tmp_path),), tmp_path)
     with pytest.raises(
@@ -47,7 +48,9 @@ def test_server_that_cannot_start_is_an_error(tmp_path):
     servers.close()
 
 
-def test_server_that_is_not_ready_in_time_is_an_error(tmp_path, monkeypatch):
+def test_server_that_is_not_ready_in_time_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(server_process, "_READY_PATIENCE_S", 0.01)
     monkeypatch.setattr(server_process, "_EXIT_PATIENCE_S", 0.01)
     servers = RankServers((), (), tmp_path)
@@ -57,7 +60,7 @@ def test_server_that_is_not_ready_in_time_is_an_error(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_request_to_a_dead_server_is_an_error(tmp_path):
+def test_request_to_a_dead_server_is_an_error(tmp_path: Path) -> None:
     servers = RankServers((), (), tmp_path)
     server = servers.current()
     os.kill(server.pid, signal.SIGKILL)

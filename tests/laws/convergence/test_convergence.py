@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,7 +14,13 @@ from scalelab.laws.support import Support
 S_MIN, B_CRIT = 20_000, 512
 
 
-def trials(rng, batches=(64, 128, 256, 512, 1024), seeds=4, spread=0.05, **columns):
+def trials(
+    rng: np.random.Generator,
+    batches: tuple[Any, ...] = (64, 128, 256, 512, 1024),
+    seeds: int = 4,
+    spread: float = 0.05,
+    **columns: float | str,
+) -> pd.DataFrame:
     rows = []
     for batch in batches:
         for _ in range(seeds):
@@ -34,11 +42,13 @@ def trials(rng, batches=(64, 128, 256, 512, 1024), seeds=4, spread=0.05, **colum
     )
 
 
-def asked(*batches, **columns):
+def asked(
+    *batches: int | np.float64, **columns: int | list[int | str] | str
+) -> pd.DataFrame:
     return pd.DataFrame({"global_batch_size": batches, **columns})
 
 
-def test_the_constants_are_recovered_at_the_rate_of_their_intervals():
+def test_the_constants_are_recovered_at_the_rate_of_their_intervals() -> None:
     declared = {
         "min_samples": S_MIN,
         "critical_batch_size": B_CRIT,
@@ -56,13 +66,15 @@ def test_the_constants_are_recovered_at_the_rate_of_their_intervals():
     assert np.mean(inside) > 0.75
 
 
-def test_the_critical_batch_size_is_a_table_of_its_own(rng):
+def test_the_critical_batch_size_is_a_table_of_its_own(
+    rng: np.random.Generator,
+) -> None:
     critical = ConvergenceLaw.fit(trials(rng)).critical_batch_size
     assert list(critical.columns[:4]) == ["curve", "value", "lo", "hi"]
     assert critical["lo"].item() < critical["value"].item() < critical["hi"].item()
 
 
-def test_intervals_cover_at_their_rate():
+def test_intervals_cover_at_their_rate() -> None:
     inside = []
     for seed in range(12):
         rng = np.random.default_rng(seed)
@@ -76,7 +88,9 @@ def test_intervals_cover_at_their_rate():
     assert 0.65 < np.mean(inside) < 0.95
 
 
-def test_samples_rise_with_the_batch_and_uncertainty_with_distance(rng):
+def test_samples_rise_with_the_batch_and_uncertainty_with_distance(
+    rng: np.random.Generator,
+) -> None:
     answer = ConvergenceLaw.fit(trials(rng)).predict(asked(32, 64, 300, 1024, 8192))
     assert (np.diff(answer["samples_to_target"]) > 0).all()
     kinds = ["extrapolated", "measured", "interpolated", "measured", "extrapolated"]
@@ -85,7 +99,9 @@ def test_samples_rise_with_the_batch_and_uncertainty_with_distance(rng):
     assert width.iloc[4] > width.iloc[2]
 
 
-def test_trials_that_stopped_early_are_censored_not_dropped(rng):
+def test_trials_that_stopped_early_are_censored_not_dropped(
+    rng: np.random.Generator,
+) -> None:
     full = trials(rng, seeds=6)
     cut = stopped(full, 50_000)
     assert (~cut["reached_target"]).sum() >= 5
@@ -99,7 +115,9 @@ def test_trials_that_stopped_early_are_censored_not_dropped(rng):
     assert answer["samples_hi"].item() > naive * 0.8
 
 
-def test_pruned_trials_are_censored_like_those_that_ran_to_their_limit(rng):
+def test_pruned_trials_are_censored_like_those_that_ran_to_their_limit(
+    rng: np.random.Generator,
+) -> None:
     cut = stopped(trials(rng), 50_000)
     pruned = cut.assign(outcome=cut["outcome"].replace("target_not_reached", "pruned"))
     question = asked(64, 1024)
@@ -113,7 +131,9 @@ def test_pruned_trials_are_censored_like_those_that_ran_to_their_limit(rng):
     assert len(target_rows(both).frame) == len(pruned)
 
 
-def test_probability_of_reaching_falls_with_the_batch_and_rises_with_the_budget(rng):
+def test_probability_of_reaching_falls_with_the_batch_and_rises_with_the_budget(
+    rng: np.random.Generator,
+) -> None:
     law = ConvergenceLaw.fit(trials(rng))
     small = law.predict(asked(64, 512, 4096, budget_samples=45_000))
     chances = small["probability_of_reaching"]
@@ -126,7 +146,9 @@ def test_probability_of_reaching_falls_with_the_batch_and_rises_with_the_budget(
     assert (without.to_numpy() >= chances.iloc[[0, 2]].to_numpy()).all()
 
 
-def test_the_noise_scale_says_something_where_one_batch_was_measured(rng):
+def test_the_noise_scale_says_something_where_one_batch_was_measured(
+    rng: np.random.Generator,
+) -> None:
     plain = ConvergenceLaw.fit(trials(rng, batches=(64,)))
     told = ConvergenceLaw.fit(trials(rng, batches=(64,), gradient_noise_scale=500.0))
     wide, narrow = plain.critical_batch_size, told.critical_batch_size
@@ -135,7 +157,7 @@ def test_the_noise_scale_says_something_where_one_batch_was_measured(rng):
     assert told_ratio < wide["hi"].item() / wide["lo"].item()
 
 
-def test_one_batch_answers_only_itself(rng):
+def test_one_batch_answers_only_itself(rng: np.random.Generator) -> None:
     law = ConvergenceLaw.fit(trials(rng, batches=(64,)))
     answer = law.predict(asked(64, 128))
     assert answer["support"].tolist() == [Support.MEASURED, Support.UNSUPPORTED]
@@ -151,13 +173,15 @@ def test_one_batch_answers_only_itself(rng):
 
 
 @pytest.mark.parametrize("columns", [{}, {"workload": []}])
-def test_no_question_has_no_answer(rng, columns):
+def test_no_question_has_no_answer(
+    rng: np.random.Generator, columns: dict[str, Any]
+) -> None:
     answer = ConvergenceLaw.fit(trials(rng)).predict(asked().assign(**columns))
     assert answer.empty
     assert "samples_to_target" in answer.columns
 
 
-def test_a_target_nobody_reached_supports_nothing(rng):
+def test_a_target_nobody_reached_supports_nothing(rng: np.random.Generator) -> None:
     runs = stopped(trials(rng), 1000)
     law = ConvergenceLaw.fit(runs)
     assert (law.support(asked(64, 128)) == Support.UNSUPPORTED).all()
@@ -170,7 +194,7 @@ def test_a_target_nobody_reached_supports_nothing(rng):
         law.predict(asked(64, 128))
 
 
-def test_rules_are_fitted_apart(rng):
+def test_rules_are_fitted_apart(rng: np.random.Generator) -> None:
     worse = trials(rng).assign(
         lr_rule="none", samples_to_target=lambda d: d["samples_to_target"] * 2
     )
@@ -182,7 +206,7 @@ def test_rules_are_fitted_apart(rng):
         law.predict(asked(256))
 
 
-def test_runs_without_a_rule_are_a_curve_of_their_own(rng):
+def test_runs_without_a_rule_are_a_curve_of_their_own(rng: np.random.Generator) -> None:
     worse = trials(rng).assign(
         lr_rule=None, samples_to_target=lambda d: d["samples_to_target"] * 2
     )
@@ -194,27 +218,29 @@ def test_runs_without_a_rule_are_a_curve_of_their_own(rng):
     assert law.predict(asked(256, lr_rule="sqrt"))["samples_to_target"].notna().all()
 
 
-def test_only_marks_that_spoil_convergence_leave_rows_out(rng):
+def test_only_marks_that_spoil_convergence_leave_rows_out(
+    rng: np.random.Generator,
+) -> None:
     frame = trials(rng)
     marks = [["shared_node"], ["code_changed"]] * (len(frame) // 2)
     law = ConvergenceLaw.fit(frame.assign(validity=marks))
     assert law.left_out == {"validity": len(frame) // 2}
 
 
-def test_rows_without_a_target_are_no_convergence():
+def test_rows_without_a_target_are_no_convergence() -> None:
     frame = pd.DataFrame({"world_size": [1], "step_time_s": [0.1]})
     with pytest.raises(FitError, match="Run trials of kind convergence"):
         ConvergenceLaw.fit(frame)
 
 
-def test_the_order_of_rows_does_not_matter(rng):
+def test_the_order_of_rows_does_not_matter(rng: np.random.Generator) -> None:
     frame = trials(rng)
     first = ConvergenceLaw.fit(frame).predict(asked(300))
     second = ConvergenceLaw.fit(frame.iloc[::-1]).predict(asked(300))
     pd.testing.assert_frame_equal(first, second)
 
 
-def test_batches_that_never_get_there_are_a_finding(rng):
+def test_batches_that_never_get_there_are_a_finding(rng: np.random.Generator) -> None:
     frame = trials(rng, batches=(64, 128, 256, 512, 1024, 2048))
     hopeless = frame["global_batch_size"] >= 1024
     budget = frame["samples_to_target"].where(~hopeless)
@@ -235,7 +261,7 @@ def test_batches_that_never_get_there_are_a_finding(rng):
     assert reached[:, 0].mean() > reached[:, 1].mean()
 
 
-def test_a_budget_is_a_bound_not_a_value(rng):
+def test_a_budget_is_a_bound_not_a_value(rng: np.random.Generator) -> None:
     frame = trials(rng, seeds=6)
     small, large = (
         ConvergenceLaw.fit(
@@ -253,7 +279,9 @@ def test_a_budget_is_a_bound_not_a_value(rng):
     )
 
 
-def test_the_law_is_monotone_and_flat_below_the_critical_batch(rng):
+def test_the_law_is_monotone_and_flat_below_the_critical_batch(
+    rng: np.random.Generator,
+) -> None:
     law = ConvergenceLaw.fit(trials(rng))
     batches = np.geomspace(1, 1e6, 40) * 1.0001
     answer = law.predict(asked(*batches))
@@ -264,7 +292,7 @@ def test_the_law_is_monotone_and_flat_below_the_critical_batch(rng):
     assert chances.iloc[0] == pytest.approx(1, abs=1e-3)
 
 
-def test_a_change_of_units_changes_no_answer(rng):
+def test_a_change_of_units_changes_no_answer(rng: np.random.Generator) -> None:
     frame = trials(rng)
     tokens = frame.assign(
         global_batch_size=frame["global_batch_size"] * 1000,
@@ -279,7 +307,7 @@ def test_a_change_of_units_changes_no_answer(rng):
     assert scaled["support"].equals(plain["support"])
 
 
-def test_a_row_given_twice_counts_once(rng):
+def test_a_row_given_twice_counts_once(rng: np.random.Generator) -> None:
     frame = trials(rng)
     frame["trial_id"] = [f"t{n}" for n in range(len(frame))]
     twice = ConvergenceLaw.fit(pd.concat([frame, frame])).predict(asked(300))
@@ -287,14 +315,14 @@ def test_a_row_given_twice_counts_once(rng):
     pd.testing.assert_frame_equal(once, twice)
 
 
-def test_equal_counts_of_two_seeds_are_two_runs(rng):
+def test_equal_counts_of_two_seeds_are_two_runs(rng: np.random.Generator) -> None:
     frame = trials(rng, batches=(64, 256), seeds=1)
     both = pd.concat([frame.assign(seed=0), frame.assign(seed=1)])
     (curve,) = ConvergenceLaw.fit(both).curves.values()
     assert curve.num_reached == 4
 
 
-def test_one_odd_batch_moves_the_others_little(rng):
+def test_one_odd_batch_moves_the_others_little(rng: np.random.Generator) -> None:
     frame = trials(rng, spread=0.02)
     odd = frame.assign(
         samples_to_target=frame["samples_to_target"].where(
@@ -306,7 +334,7 @@ def test_one_odd_batch_moves_the_others_little(rng):
     assert moved.to_numpy() == pytest.approx(plain.to_numpy(), rel=0.15)
 
 
-def test_a_measured_batch_is_answered_by_its_own_runs(rng):
+def test_a_measured_batch_is_answered_by_its_own_runs(rng: np.random.Generator) -> None:
     frame = trials(rng, seeds=8, spread=0.02)
     easy = frame["global_batch_size"] == 256
     frame["samples_to_target"] = frame["samples_to_target"].where(
@@ -319,7 +347,9 @@ def test_a_measured_batch_is_answered_by_its_own_runs(rng):
     assert beside > measured
 
 
-def test_the_normalisation_batch_matters_where_batch_norm_is_used(rng):
+def test_the_normalisation_batch_matters_where_batch_norm_is_used(
+    rng: np.random.Generator,
+) -> None:
     frames = []
     for norm in (4, 64):
         rows = trials(rng, batches=(64, 256, 1024))
@@ -340,12 +370,14 @@ def test_the_normalisation_batch_matters_where_batch_norm_is_used(rng):
     assert few < between < many
 
 
-def test_missing_columns_are_missing_knowledge(rng):
+def test_missing_columns_are_missing_knowledge(rng: np.random.Generator) -> None:
     frame = trials(rng)[["global_batch_size", "samples_to_target"]]
     assert ConvergenceLaw.fit(frame).predict(asked(300))["samples_hi"].notna().all()
 
 
-def test_stale_workers_have_curves_of_their_own(rng, monkeypatch):
+def test_stale_workers_have_curves_of_their_own(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     register(monkeypatch, STALE)
     frame = pd.concat(
         [
@@ -363,6 +395,6 @@ def test_stale_workers_have_curves_of_their_own(rng, monkeypatch):
     assert len(ConvergenceLaw.fit(frame.assign(parallelism="ddp")).curves) == 1
 
 
-def test_an_interval_has_a_mass_below_one(rng):
+def test_an_interval_has_a_mass_below_one(rng: np.random.Generator) -> None:
     with pytest.raises(SpecError, match="interval=1 must lie between 0 and 1"):
         ConvergenceLaw.fit(trials(rng)).predict(asked(64), interval=1)

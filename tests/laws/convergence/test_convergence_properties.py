@@ -1,5 +1,7 @@
 """What any law of samples to a target must obey, over declared curves."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,7 +14,9 @@ ANSWER = ["samples_to_target", "samples_lo", "samples_hi"]
 BATCHES = np.geomspace(1, 1e7, 29)
 
 
-def curve(seed, *, seeds=3, batches=6):
+def curve(
+    seed: int, *, seeds: int = 3, batches: int = 6
+) -> tuple[pd.DataFrame, dict[str, float | np.float64]]:
     """Trials of a random job: S_min, B_crit, exponent and spread are declared."""
     rng = np.random.default_rng(seed)
     minimum, critical = np.exp(rng.uniform([8, 4], [13, 8]))
@@ -26,18 +30,20 @@ def curve(seed, *, seeds=3, batches=6):
     return rows, truth
 
 
-def asked(batches):
+def asked(batches: list[float | np.float64] | np.ndarray) -> pd.DataFrame:
     return pd.DataFrame({"global_batch_size": batches})
 
 
 @pytest.fixture(scope="module")
-def fitted():
+def fitted() -> list[tuple[ConvergenceLaw, pd.DataFrame, Any]]:
     """Law, rows and truth of each seed."""
     curves = [curve(seed) for seed in SEEDS]
     return [(ConvergenceLaw.fit(rows), rows, truth) for rows, truth in curves]
 
 
-def test_every_declared_constant_lies_inside_its_interval_at_its_rate(fitted):
+def test_every_declared_constant_lies_inside_its_interval_at_its_rate(
+    fitted: list[tuple[ConvergenceLaw, pd.DataFrame, Any]],
+) -> None:
     inside = []
     for law, _, truth in fitted:
         table = law.parameters(0.8).set_index("name")
@@ -48,7 +54,9 @@ def test_every_declared_constant_lies_inside_its_interval_at_its_rate(fitted):
     assert np.mean(inside) > 0.7
 
 
-def test_beyond_the_measured_batches_samples_rise_and_chances_fall(fitted):
+def test_beyond_the_measured_batches_samples_rise_and_chances_fall(
+    fitted: list[tuple[ConvergenceLaw, pd.DataFrame, Any]],
+) -> None:
     for law, rows, _ in fitted:
         outside = BATCHES[BATCHES > 2 * rows["global_batch_size"].max()]
         answer = law.predict(asked(outside))
@@ -60,7 +68,9 @@ def test_beyond_the_measured_batches_samples_rise_and_chances_fall(fitted):
         assert (np.diff(log_width) > 0).all()
 
 
-def test_small_batches_need_the_minimum_and_large_ones_a_power_of_the_batch(fitted):
+def test_small_batches_need_the_minimum_and_large_ones_a_power_of_the_batch(
+    fitted: list[tuple[ConvergenceLaw, pd.DataFrame, Any]],
+) -> None:
     for law, _, _ in fitted:
         table = law.parameters(0.98).set_index("name")
         floor = law.predict(asked([1e-3]))["samples_to_target"].item()
@@ -71,7 +81,9 @@ def test_small_batches_need_the_minimum_and_large_ones_a_power_of_the_batch(fitt
         assert exponent["lo"] <= np.diff(large).item() / np.log(100) <= exponent["hi"]
 
 
-def test_a_budget_buys_a_chance_that_rises_from_none_to_that_of_arriving(fitted):
+def test_a_budget_buys_a_chance_that_rises_from_none_to_that_of_arriving(
+    fitted: list[tuple[ConvergenceLaw, pd.DataFrame, Any]],
+) -> None:
     for law, rows, _ in fitted:
         budgets = np.geomspace(1e-3, 1e3, 13) * rows["samples_to_target"].median()
         batch = rows["global_batch_size"].median()
@@ -83,7 +95,9 @@ def test_a_budget_buys_a_chance_that_rises_from_none_to_that_of_arriving(fitted)
         assert chance.iloc[-1] == pytest.approx(arriving)
 
 
-def test_a_later_stop_never_makes_the_target_nearer(fitted):
+def test_a_later_stop_never_makes_the_target_nearer(
+    fitted: list[tuple[ConvergenceLaw, pd.DataFrame, Any]],
+) -> None:
     """Runs that stopped without arriving say the more, the longer they ran."""
     _, rows, _ = fitted[0]
     late = stopped(rows, rows["samples_to_target"].quantile(0.7))
@@ -96,7 +110,9 @@ def test_a_later_stop_never_makes_the_target_nearer(fitted):
     assert (np.diff(answers) > 0).all()
 
 
-def test_neither_order_nor_index_nor_company_matters(fitted):
+def test_neither_order_nor_index_nor_company_matters(
+    fitted: list[tuple[ConvergenceLaw, pd.DataFrame, Any]],
+) -> None:
     law, rows, _ = fitted[1]
     late = stopped(rows, rows["samples_to_target"].quantile(0.8))
     at = asked([16, 100, 3000])
@@ -107,7 +123,9 @@ def test_neither_order_nor_index_nor_company_matters(fitted):
     assert alone == pytest.approx(law.predict(at)[ANSWER].to_numpy()[1])
 
 
-def test_stopped_runs_given_twice_count_once(fitted):
+def test_stopped_runs_given_twice_count_once(
+    fitted: list[tuple[ConvergenceLaw, pd.DataFrame, Any]],
+) -> None:
     _, rows, _ = fitted[2]
     late = stopped(rows, rows["samples_to_target"].quantile(0.7))
     late["trial_id"] = [f"t{n}" for n in range(len(late))]
@@ -117,7 +135,9 @@ def test_stopped_runs_given_twice_count_once(fitted):
 
 
 @pytest.mark.parametrize("factor", [0.2, 5.0])
-def test_one_odd_run_widens_the_answer_more_than_it_moves_it(fitted, factor):
+def test_one_odd_run_widens_the_answer_more_than_it_moves_it(
+    fitted: list[tuple[ConvergenceLaw, pd.DataFrame, Any]], factor: float
+) -> None:
     for law, rows, _ in fitted[:3]:
         at = asked([rows["global_batch_size"].median() * 1.5])
         odd = rows.copy()
@@ -139,7 +159,9 @@ def test_one_odd_run_widens_the_answer_more_than_it_moves_it(fitted, factor):
         "validity",
     ],
 )
-def test_a_missing_column_says_as_much_as_an_empty_one(fitted, column):
+def test_a_missing_column_says_as_much_as_an_empty_one(
+    fitted: list[tuple[ConvergenceLaw, pd.DataFrame, Any]], column: str
+) -> None:
     law, rows, _ = fitted[0]
     empty = ConvergenceLaw.fit(rows.assign(**{column: np.nan}))
     at = asked([64, 2048])
@@ -148,14 +170,18 @@ def test_a_missing_column_says_as_much_as_an_empty_one(fitted, column):
 
 @pytest.mark.parametrize("column", ["normalization_batch_size", "gradient_noise_scale"])
 @pytest.mark.parametrize("value", [0.0, -3.0, np.inf])
-def test_what_no_run_can_have_measured_is_not_believed(fitted, column, value):
+def test_what_no_run_can_have_measured_is_not_believed(
+    fitted: list[tuple[ConvergenceLaw, pd.DataFrame, Any]], column: str, value: float
+) -> None:
     law, rows, _ = fitted[0]
     at = asked([64, 2048])
     told = ConvergenceLaw.fit(rows.assign(**{column: value}))
     pd.testing.assert_frame_equal(told.predict(at), law.predict(at))
 
 
-def test_a_row_with_an_endless_batch_is_left_out_and_counted(fitted):
+def test_a_row_with_an_endless_batch_is_left_out_and_counted(
+    fitted: list[tuple[ConvergenceLaw, pd.DataFrame, Any]],
+) -> None:
     _, rows, _ = fitted[0]
     rows = rows.copy()
     rows.loc[0, "global_batch_size"] = np.inf

@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,11 +12,17 @@ from scalelab.laws.convergence.metric_curve import answering, read_target
 EVERY = 1000
 
 
-def accuracy(samples, batch):
+def accuracy(samples: np.ndarray, batch: int) -> np.ndarray:
     return 1 - (1 + samples / (4000 * (1 + batch / 512))) ** -0.8
 
 
-def runs(rng, *, stop=0.8, budget=60_000, schedule="constant"):
+def runs(
+    rng: np.random.Generator,
+    *,
+    stop: float = 0.8,
+    budget: int = 60_000,
+    schedule: str = "constant",
+) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Runs that stop at an accuracy, evaluated every thousand samples."""
     observations, streams = [], []
     for batch in (64, 128, 256, 512):
@@ -53,7 +61,7 @@ def runs(rng, *, stop=0.8, budget=60_000, schedule="constant"):
     return pd.DataFrame(observations), pd.DataFrame(streams)
 
 
-def test_a_lower_target_is_read_off_runs_that_went_on(rng):
+def test_a_lower_target_is_read_off_runs_that_went_on(rng: np.random.Generator) -> None:
     observations, streams = runs(rng)
     reading = read_target(observations, streams, Target.parse("val_acc >= 0.6"))
     assert reading.rows["reached_target"].all()
@@ -67,14 +75,14 @@ def test_a_lower_target_is_read_off_runs_that_went_on(rng):
     assert answer["samples_to_target"].item() == pytest.approx(truth, rel=0.15)
 
 
-def test_the_same_target_reads_as_it_was_recorded(rng):
+def test_the_same_target_reads_as_it_was_recorded(rng: np.random.Generator) -> None:
     observations, streams = runs(rng)
     rows = read_target(observations, streams, Target.parse("val_acc >= 0.8")).rows
     recorded = observations["samples_to_target"].astype("Int64")
     assert rows["samples_to_target"].equals(recorded)
 
 
-def test_a_target_beyond_the_runs_is_a_bound(rng):
+def test_a_target_beyond_the_runs_is_a_bound(rng: np.random.Generator) -> None:
     observations, streams = runs(rng)
     rows = read_target(observations, streams, Target.parse("val_acc >= 0.95")).rows
     assert rows["samples_to_target"].isna().all()
@@ -82,7 +90,7 @@ def test_a_target_beyond_the_runs_is_a_bound(rng):
     assert (rows["num_samples"] == observations["num_samples"]).all()
 
 
-def test_a_metric_to_minimise_is_read_too(rng):
+def test_a_metric_to_minimise_is_read_too(rng: np.random.Generator) -> None:
     observations, streams = runs(rng)
     streams["val_loss"] = 1 - streams["val_acc"]
     rows = read_target(observations, streams, Target.parse("val_loss <= 0.4")).rows
@@ -90,7 +98,9 @@ def test_a_metric_to_minimise_is_read_too(rng):
     assert rows["samples_to_target"].equals(same["samples_to_target"])
 
 
-def test_a_schedule_planned_for_another_target_cannot_say(rng):
+def test_a_schedule_planned_for_another_target_cannot_say(
+    rng: np.random.Generator,
+) -> None:
     observations, streams = runs(rng, schedule="cosine")
     reading = read_target(observations, streams, Target.parse("val_acc >= 0.6"))
     assert reading.rows.empty
@@ -99,14 +109,14 @@ def test_a_schedule_planned_for_another_target_cannot_say(rng):
     assert len(read_target(warm, streams, Target.parse("val_acc >= 0.6")).rows) == 8
 
 
-def test_trials_without_a_curve_are_counted(rng):
+def test_trials_without_a_curve_are_counted(rng: np.random.Generator) -> None:
     observations, streams = runs(rng)
     part = streams[streams["trial_id"] != "64-0"]
     reading = read_target(observations, part, Target.parse("val_acc >= 0.6"))
     assert reading.left_out == {"no metric curve": 1}
 
 
-def test_an_unknown_metric_lists_the_known_ones(rng):
+def test_an_unknown_metric_lists_the_known_ones(rng: np.random.Generator) -> None:
     observations, streams = runs(rng)
     with pytest.raises(
         FitError,
@@ -123,10 +133,12 @@ def test_an_unknown_metric_lists_the_known_ones(rng):
         read_target(nothing, pd.DataFrame(), Target.parse("f1 >= 0.5"))
 
 
-def test_only_a_target_that_was_not_stopped_at_is_read_off(rng):
+def test_only_a_target_that_was_not_stopped_at_is_read_off(
+    rng: np.random.Generator,
+) -> None:
     observations, streams = runs(rng)
 
-    def unread():
+    def unread() -> Any:
         raise AssertionError
 
     same = answering(observations, unread, Target.parse("val_acc >= 0.8"))

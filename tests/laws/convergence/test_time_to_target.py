@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -15,15 +17,22 @@ from scalelab.laws.support import Support
 LAW = law_named("amdahl")
 
 
-def step_time(n, b):
+def step_time(n: int, b: float) -> float:
     return (0.01 + 0.002 * b) * (1 + 0.02 * (n - 1))
 
 
-def samples(batch):
+def samples(batch: int) -> float:
     return 100_000 * (1 + batch / 512)
 
 
-def rows(rng, kind, pairs, *, factor=1.0, seeds=3):
+def rows(
+    rng: np.random.Generator,
+    kind: str,
+    pairs: list[tuple[int, int]],
+    *,
+    factor: float = 1.0,
+    seeds: int = 3,
+) -> pd.DataFrame:
     table = []
     for n, total in pairs:
         time = step_time(n, total / n)
@@ -46,7 +55,11 @@ THROUGHPUT = [(n, 32 * n) for n in (1, 2, 4, 8, 16)] + [(n, 16 * n) for n in (1,
 CONVERGENCE = [(1, b) for b in (64, 128, 256, 512)]
 
 
-def sweep(rng, end_to_end=(), **how):
+def sweep(
+    rng: np.random.Generator,
+    end_to_end: list[tuple[int, int]] | tuple[Any, ...] = (),
+    **how: float,
+) -> pd.DataFrame:
     parts = [
         rows(rng, "throughput", THROUGHPUT),
         rows(rng, "convergence", CONVERGENCE),
@@ -56,11 +69,11 @@ def sweep(rng, end_to_end=(), **how):
     return pd.concat(parts, ignore_index=True).assign(num_nodes=1)
 
 
-def asked(*pairs):
+def asked(*pairs: tuple[int, int]) -> pd.DataFrame:
     return pd.DataFrame(pairs, columns=["world_size", "global_batch_size"])
 
 
-def test_time_is_the_product_of_both_laws(rng):
+def test_time_is_the_product_of_both_laws(rng: np.random.Generator) -> None:
     law = TimeToTargetLaw.fit(sweep(rng), LAW)
     answer = law.predict(asked((4, 128), (16, 512), (16, 1024)))
     expected = [
@@ -74,7 +87,9 @@ def test_time_is_the_product_of_both_laws(rng):
     assert (answer["probability_of_reaching"] > 0.5).all()
 
 
-def test_end_to_end_trials_correct_the_product_and_say_by_how_much(rng):
+def test_end_to_end_trials_correct_the_product_and_say_by_how_much(
+    rng: np.random.Generator,
+) -> None:
     ends = [(4, 128), (8, 256), (16, 512)]
     plain = TimeToTargetLaw.fit(sweep(rng), LAW)
     told = TimeToTargetLaw.fit(sweep(rng, ends, factor=1.3, seeds=4), LAW)
@@ -91,7 +106,9 @@ def test_end_to_end_trials_correct_the_product_and_say_by_how_much(rng):
     ).replace("+31%", "+30%")
 
 
-def test_a_product_that_holds_is_left_alone_and_trusted_more(rng):
+def test_a_product_that_holds_is_left_alone_and_trusted_more(
+    rng: np.random.Generator,
+) -> None:
     ends = [(n, 32 * n) for n in (2, 4, 8, 16)]
     plain = TimeToTargetLaw.fit(sweep(rng), LAW).factorisation
     held = TimeToTargetLaw.fit(sweep(rng, ends), LAW).factorisation
@@ -103,7 +120,7 @@ def test_a_product_that_holds_is_left_alone_and_trusted_more(rng):
     )
 
 
-def test_end_to_end_trials_do_not_judge_themselves(rng):
+def test_end_to_end_trials_do_not_judge_themselves(rng: np.random.Generator) -> None:
     spoilt = sweep(rng, [(4, 128)], factor=2.0)
     law = TimeToTargetLaw.fit(spoilt, LAW)
     (curve,) = law.convergence.curves.values()
@@ -112,7 +129,9 @@ def test_end_to_end_trials_do_not_judge_themselves(rng):
     assert law.step_time.num_rows == 24
 
 
-def test_end_to_end_trials_are_used_where_there_is_nothing_else(rng):
+def test_end_to_end_trials_are_used_where_there_is_nothing_else(
+    rng: np.random.Generator,
+) -> None:
     pairs = [(n, b * n) for n in (1, 2, 4, 8) for b in (16, 32)]
     only = rows(rng, "end_to_end", pairs).assign(num_nodes=1)
     law = TimeToTargetLaw.fit(only, LAW)
@@ -121,7 +140,7 @@ def test_end_to_end_trials_are_used_where_there_is_nothing_else(rng):
     assert answer == pytest.approx(expected, rel=0.1)
 
 
-def test_intervals_hold_further_runs_and_are_little_wider_than_these_scatter():
+def test_intervals_hold_further_runs_and_are_little_wider_than_these_scatter() -> None:
     inside, widths = [], []
     ends = [(2, 64), (8, 256), (16, 512)]
     for seed in range(12):
@@ -140,14 +159,14 @@ def test_intervals_hold_further_runs_and_are_little_wider_than_these_scatter():
     assert declared < np.median(widths) < 2.2 * declared
 
 
-def test_what_no_law_supports_has_no_answer(rng):
+def test_what_no_law_supports_has_no_answer(rng: np.random.Generator) -> None:
     one = sweep(rng).query("kind == 'throughput' or global_batch_size == 64")
     answer = TimeToTargetLaw.fit(one, LAW).predict(asked((2, 64), (8, 256)))
     assert answer["support"].tolist() == [Support.MEASURED, Support.UNSUPPORTED]
     assert np.isnan(answer["time_to_target_s"].iloc[1])
 
 
-def test_what_nothing_supports_at_all_is_refused(rng):
+def test_what_nothing_supports_at_all_is_refused(rng: np.random.Generator) -> None:
     one = sweep(rng).query("kind == 'throughput' or global_batch_size == 64")
     with pytest.raises(
         NotIdentifiableError, match="Run a convergence trial at global batch 256"
@@ -155,7 +174,9 @@ def test_what_nothing_supports_at_all_is_refused(rng):
         TimeToTargetLaw.fit(one, LAW).predict(asked((8, 256)))
 
 
-def test_an_end_to_end_trial_that_cannot_be_judged_judges_nothing(rng):
+def test_an_end_to_end_trial_that_cannot_be_judged_judges_nothing(
+    rng: np.random.Generator,
+) -> None:
     one = sweep(rng, [(8, 256)]).query(
         "kind != 'convergence' or global_batch_size == 64"
     )
@@ -163,20 +184,22 @@ def test_an_end_to_end_trial_that_cannot_be_judged_judges_nothing(rng):
     assert law.factorisation.trials.empty
 
 
-def test_stale_weights_do_not_factorise(rng, monkeypatch):
+def test_stale_weights_do_not_factorise(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     register(monkeypatch, STALE)
     with pytest.raises(FitError, match="parallelism=stale learns from stale"):
         TimeToTargetLaw.fit(sweep(rng).assign(parallelism="stale"), LAW)
 
 
-def test_an_interval_has_a_mass_below_one(rng):
+def test_an_interval_has_a_mass_below_one(rng: np.random.Generator) -> None:
     law = TimeToTargetLaw.fit(sweep(rng), LAW)
     with pytest.raises(SpecError, match="interval=0 must lie between 0 and 1"):
         law.predict(asked((2, 64)), interval=0)
 
 
-def test_few_trials_correct_less_than_many():
-    def judged(count):
+def test_few_trials_correct_less_than_many() -> None:
+    def judged(count: int) -> Factorisation:
         trials = pd.DataFrame({"log_error": np.full(count, 0.2)})
         return Factorisation.of(trials, np.full(count, 0.01**2))
 
@@ -185,7 +208,9 @@ def test_few_trials_correct_less_than_many():
     assert many.log_bias_deviation < few.log_bias_deviation
 
 
-def test_only_end_to_end_trials_measure_the_factorisation(rng, monkeypatch):
+def test_only_end_to_end_trials_measure_the_factorisation(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     register(monkeypatch, STALE)
     assert measured_factorisation(sweep(rng), LAW) is None
     assert measured_factorisation(sweep(rng).drop(columns="kind"), LAW) is None

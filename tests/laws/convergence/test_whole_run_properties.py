@@ -1,5 +1,7 @@
 """What the product of both laws must obey, whatever was measured."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -17,19 +19,25 @@ ENDS = [(2, 64), (4, 128), (8, 256), (16, 512)]
 TIMES = ["time_to_target_s", "time_to_target_lo_s", "time_to_target_hi_s"]
 
 
-def step_time(n, b):
+def step_time(n: int, b: float) -> float:
     return (0.01 + 0.002 * b) * (1 + 0.02 * (n - 1))
 
 
-def need(batch):
+def need(batch: int) -> float:
     return 100_000 * (1 + batch / 512)
 
 
-def sweep(seed, *, factor=1.0, ends=ENDS, repeats=3):
+def sweep(
+    seed: int,
+    *,
+    factor: float = 1.0,
+    ends: list[tuple[int, int]] = ENDS,
+    repeats: int = 3,
+) -> pd.DataFrame:
     """Throughput, convergence and end-to-end trials of one declared job."""
     rng = np.random.default_rng(seed)
 
-    def luck(spread):
+    def luck(spread: float) -> np.float64:
         return np.exp(spread * rng.standard_normal())
 
     rows = [
@@ -56,14 +64,14 @@ def sweep(seed, *, factor=1.0, ends=ENDS, repeats=3):
     return table.assign(trial_id=[f"t{n}" for n in range(len(table))])
 
 
-def asked(*pairs):
+def asked(*pairs: tuple[int, int]) -> pd.DataFrame:
     return pd.DataFrame(pairs, columns=["world_size", "global_batch_size"])
 
 
 AT = asked((4, 128), (16, 512), (32, 1024))
 
 
-def only_of_end_to_end(rows, **columns):
+def only_of_end_to_end(rows: pd.DataFrame, **columns: Any) -> pd.DataFrame:
     """Change one end-to-end trial."""
     changed = rows.copy()
     first = changed.index[changed["kind"] == "end_to_end"][0]
@@ -74,7 +82,7 @@ def only_of_end_to_end(rows, **columns):
     return changed
 
 
-def test_more_devices_at_a_batch_take_less_time_and_no_fewer_device_hours():
+def test_more_devices_at_a_batch_take_less_time_and_no_fewer_device_hours() -> None:
     law = TimeToTargetLaw.fit(sweep(0), LAW)
     sizes = [1, 2, 4, 8, 16, 32]
     answer = law.predict(asked(*((n, 1024) for n in sizes)))
@@ -86,7 +94,7 @@ def test_more_devices_at_a_batch_take_less_time_and_no_fewer_device_hours():
     assert answer["probability_of_reaching"].between(0, 1).all()
 
 
-def test_the_declared_error_of_the_product_lies_inside_its_interval():
+def test_the_declared_error_of_the_product_lies_inside_its_interval() -> None:
     inside = []
     for seed in range(15):
         found = TimeToTargetLaw.fit(sweep(seed, factor=1.2), LAW).factorisation
@@ -96,7 +104,7 @@ def test_the_declared_error_of_the_product_lies_inside_its_interval():
 
 
 @pytest.mark.parametrize("factor", [1e-3, 3600.0])
-def test_a_change_of_the_unit_of_time_changes_nothing_else(factor):
+def test_a_change_of_the_unit_of_time_changes_nothing_else(factor: float) -> None:
     rows = sweep(1)
     scaled = rows.assign(
         step_time_s=rows["step_time_s"] * factor,
@@ -109,7 +117,7 @@ def test_a_change_of_the_unit_of_time_changes_nothing_else(factor):
     assert other["support"].equals(plain["support"])
 
 
-def test_neither_the_order_of_rows_nor_a_second_copy_matters():
+def test_neither_the_order_of_rows_nor_a_second_copy_matters() -> None:
     rows = sweep(2, factor=1.1)
     first = TimeToTargetLaw.fit(rows, LAW)
     turned = rows.sample(frac=1, random_state=5).reset_index(drop=True)
@@ -119,7 +127,7 @@ def test_neither_the_order_of_rows_nor_a_second_copy_matters():
         pd.testing.assert_frame_equal(other.predict(AT), first.predict(AT))
 
 
-def test_an_answer_hardly_depends_on_what_else_is_asked():
+def test_an_answer_hardly_depends_on_what_else_is_asked() -> None:
     """Draws are few: a configuration's place among them shows by a percent."""
     law = TimeToTargetLaw.fit(sweep(2), LAW)
     together = law.predict(AT)[TIMES].to_numpy()
@@ -129,7 +137,7 @@ def test_an_answer_hardly_depends_on_what_else_is_asked():
 
 
 @pytest.mark.parametrize("factor", [0.1, 2.0, 10.0])
-def test_one_odd_end_to_end_trial_is_outvoted(factor):
+def test_one_odd_end_to_end_trial_is_outvoted(factor: float) -> None:
     rows = sweep(3)
     plain = TimeToTargetLaw.fit(rows, LAW).predict(AT)
     time = rows["time_to_target_s"].dropna().iloc[0]
@@ -144,7 +152,7 @@ def test_one_odd_end_to_end_trial_is_outvoted(factor):
     assert (widths[1] < 1.6 * widths[0]).all()
 
 
-def test_a_disagreement_of_most_trials_is_no_oddity():
+def test_a_disagreement_of_most_trials_is_no_oddity() -> None:
     errors = pd.DataFrame({"log_error": [0.0, 0.0, 0.9, 1.0, 1.1, 1.0]})
     found = Factorisation.of(errors, np.full(6, 0.01**2))
     assert found.log_spread > 0.2
@@ -160,12 +168,12 @@ def test_a_disagreement_of_most_trials_is_no_oddity():
         {"world_size": 0},
     ],
 )
-def test_a_trial_that_is_unfit_judges_nothing(columns):
+def test_a_trial_that_is_unfit_judges_nothing(columns: dict[str, Any]) -> None:
     rows = only_of_end_to_end(sweep(4), **columns)
     assert len(TimeToTargetLaw.fit(rows, LAW).factorisation.trials) == 11
 
 
-def test_where_no_trial_is_fit_to_judge_nothing_was_measured():
+def test_where_no_trial_is_fit_to_judge_nothing_was_measured() -> None:
     rows = sweep(4)
     is_whole = rows["kind"] == "end_to_end"
     marked = rows.assign(validity=np.where(is_whole, "shared_node", ""))
@@ -173,14 +181,14 @@ def test_where_no_trial_is_fit_to_judge_nothing_was_measured():
     assert measured_factorisation(marked, LAW) is None
 
 
-def test_the_worst_trial_is_told_in_percent_of_the_product():
+def test_the_worst_trial_is_told_in_percent_of_the_product() -> None:
     fast = pd.DataFrame({"log_error": [np.log(0.2), 0.0]})
     told = Factorisation.of(fast, np.zeros(2)).describe()
     assert "80% off at most" in told
 
 
 @pytest.mark.parametrize("column", ["num_nodes", "trial_id"])
-def test_a_missing_column_says_as_much_as_an_empty_one(column):
+def test_a_missing_column_says_as_much_as_an_empty_one(column: str) -> None:
     rows = sweep(5)
     without = TimeToTargetLaw.fit(rows.drop(columns=column), LAW)
     empty = TimeToTargetLaw.fit(rows.assign(**{column: np.nan}), LAW)

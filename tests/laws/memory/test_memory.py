@@ -7,7 +7,7 @@ from scalelab.laws.memory.law import MemoryLaw
 GIB = 2**30
 
 
-def rows(**columns):
+def rows(**columns: int | list[float | int | str | None] | str) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "workload": "resnet",
@@ -19,18 +19,20 @@ def rows(**columns):
     )
 
 
-def largest(law, capacity=None, **columns):
+def largest(
+    law: MemoryLaw, capacity: float | None = None, **columns: int | str
+) -> pd.DataFrame:
     asked = pd.DataFrame({"workload": ["resnet"], **columns})
     return law.largest_local_batch(asked, capacity)
 
 
-def test_the_largest_that_ran_is_the_answer():
+def test_the_largest_that_ran_is_the_answer() -> None:
     answer = largest(MemoryLaw.fit(rows()))
     assert answer["largest_local_batch"].item() == 64
     assert answer["smallest_failing"].item() == 128
 
 
-def test_measured_peaks_let_the_answer_go_further_but_not_to_a_failure():
+def test_measured_peaks_let_the_answer_go_further_but_not_to_a_failure() -> None:
     peaks = [3.0 * GIB, 5.0 * GIB, 9.0 * GIB, None]
     law = MemoryLaw.fit(rows(gpu_memory_peak_bytes=peaks))
     (curve,) = law.curves.values()
@@ -42,19 +44,19 @@ def test_measured_peaks_let_the_answer_go_further_but_not_to_a_failure():
     assert largest(law, 4 * GIB)["largest_local_batch"].item() == 64
 
 
-def test_a_batch_that_failed_once_is_not_planned_with():
+def test_a_batch_that_failed_once_is_not_planned_with() -> None:
     law = MemoryLaw.fit(rows(outcome=["completed", "out_of_memory"] * 2))
     assert largest(law)["largest_local_batch"].item() == 31
 
 
-def test_nothing_fits_where_everything_failed():
+def test_nothing_fits_where_everything_failed() -> None:
     law = MemoryLaw.fit(rows(outcome="out_of_memory"))
     answer = largest(law)
     assert answer["largest_local_batch"].item() == 0
     assert answer["smallest_failing"].item() == 16
 
 
-def test_an_unknown_workload_has_no_answer():
+def test_an_unknown_workload_has_no_answer() -> None:
     law = MemoryLaw.fit(rows())
     asked = pd.DataFrame({"workload": ["bert"]})
     answer = law.largest_local_batch(asked)
@@ -62,7 +64,7 @@ def test_an_unknown_workload_has_no_answer():
     assert answer["smallest_failing"].isna().item()
 
 
-def test_only_sharding_makes_memory_depend_on_ranks():
+def test_only_sharding_makes_memory_depend_on_ranks() -> None:
     sharded = rows(parallelism="fsdp", world_size=[1, 1, 4, 4])
     law = MemoryLaw.fit(sharded)
     four = largest(law, parallelism="fsdp", world_size=4)
@@ -74,19 +76,19 @@ def test_only_sharding_makes_memory_depend_on_ranks():
     assert anywhere["largest_local_batch"].item() == 64
 
 
-def test_other_outcomes_say_nothing_about_memory():
+def test_other_outcomes_say_nothing_about_memory() -> None:
     with pytest.raises(
         FitError, match="No row with a local_batch_size completed or ran out of memory"
     ):
         MemoryLaw.fit(rows(outcome="failed"))
 
 
-def test_a_table_without_outcomes_ran():
+def test_a_table_without_outcomes_ran() -> None:
     law = MemoryLaw.fit(rows().drop(columns="outcome"))
     assert largest(law)["largest_local_batch"].item() == 128
 
 
-def test_the_terms_of_sharding_come_back():
+def test_the_terms_of_sharding_come_back() -> None:
     sizes = [(n, b) for n in (1, 2, 4, 8) for b in (8, 16)]
     peaks = [(2 + 12 / n + 0.25 * b) * GIB for n, b in sizes]
     frame = pd.DataFrame(
@@ -108,7 +110,7 @@ def test_the_terms_of_sharding_come_back():
     assert predicted.tolist() == pytest.approx([22 * GIB, 11.5 * GIB, 10.1875 * GIB])
 
 
-def test_peaks_of_one_sharding_plan_nothing_for_fewer_ranks():
+def test_peaks_of_one_sharding_plan_nothing_for_fewer_ranks() -> None:
     peaks = [3.0 * GIB, 5.0 * GIB, 9.0 * GIB, None]
     frame = rows(parallelism="fsdp", world_size=4, gpu_memory_peak_bytes=peaks)
     law = MemoryLaw.fit(frame.assign(outcome="completed"))
@@ -119,7 +121,7 @@ def test_peaks_of_one_sharding_plan_nothing_for_fewer_ranks():
     assert [answer["largest_local_batch"].item() for answer in batches] == [0, 600, 600]
 
 
-def test_what_ran_on_fewer_ranks_runs_on_more_and_the_other_way_round():
+def test_what_ran_on_fewer_ranks_runs_on_more_and_the_other_way_round() -> None:
     sharded = rows(parallelism="fsdp", world_size=[2, 2, 2, 8])
     law = MemoryLaw.fit(sharded)
     more = largest(law, parallelism="fsdp", world_size=16)
@@ -130,7 +132,7 @@ def test_what_ran_on_fewer_ranks_runs_on_more_and_the_other_way_round():
     assert fewer["smallest_failing"].item() == 128
 
 
-def test_precisions_are_apart_and_an_unmeasured_one_has_no_answer():
+def test_precisions_are_apart_and_an_unmeasured_one_has_no_answer() -> None:
     halves = rows(precision="bf16", local_batch_size=[32, 64, 128, 256])
     law = MemoryLaw.fit(pd.concat([rows(precision="fp32"), halves]))
     assert largest(law, precision="fp32")["largest_local_batch"].item() == 64
@@ -139,7 +141,7 @@ def test_precisions_are_apart_and_an_unmeasured_one_has_no_answer():
     assert largest(law)["largest_local_batch"].item() == 64
 
 
-def test_scattered_peaks_leave_more_room():
+def test_scattered_peaks_leave_more_room() -> None:
     exact = [3.0 * GIB, 5.0 * GIB, 9.0 * GIB, None]
     rough = [3.3 * GIB, 4.6 * GIB, 9.3 * GIB, None]
     plans = [
@@ -151,7 +153,7 @@ def test_scattered_peaks_leave_more_room():
     assert plans[1] < plans[0]
 
 
-def test_units_order_and_duplicates_do_not_matter():
+def test_units_order_and_duplicates_do_not_matter() -> None:
     frame = rows(gpu_memory_peak_bytes=[3.0 * GIB, 5.0 * GIB, 9.0 * GIB, None])
     plain = largest(MemoryLaw.fit(frame), 16 * GIB)
     for other in (frame.iloc[::-1], pd.concat([frame, frame])):
@@ -160,7 +162,7 @@ def test_units_order_and_duplicates_do_not_matter():
     pd.testing.assert_frame_equal(largest(MemoryLaw.fit(kib), 16 * GIB / 1024), plain)
 
 
-def test_one_peak_says_nothing_of_others():
+def test_one_peak_says_nothing_of_others() -> None:
     law = MemoryLaw.fit(rows(gpu_memory_peak_bytes=[3.0 * GIB, None, None, None]))
     asked = pd.DataFrame({"workload": ["resnet", "bert"], "local_batch_size": 8})
     assert law.predict(asked)["peak_bytes"].isna().all()

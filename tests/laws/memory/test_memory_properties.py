@@ -1,5 +1,7 @@
 """What the law of memory must obey, on models whose memory is declared."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,12 +14,19 @@ GIB = 2**30
 RANKS = [1, 2, 4, 8, 64, 10**6]
 
 
-def declared(rng):
+def declared(rng: np.random.Generator) -> np.ndarray:
     """Bytes replicated, sharded and per sample."""
     return np.exp(rng.uniform(np.log([0.5, 2, 0.05]), np.log([4, 30, 1.0]))) * GIB
 
 
-def measured(terms, rng, *, noise=0.0, ranks=(1, 2, 4, 8), batches=(4, 8, 16, 32)):
+def measured(
+    terms: np.ndarray | tuple[Any, ...],
+    rng: np.random.Generator,
+    *,
+    noise: float = 0.0,
+    ranks: tuple[Any, ...] = (1, 2, 4, 8),
+    batches: tuple[Any, ...] = (4, 8, 16, 32),
+) -> pd.DataFrame:
     rows = [
         {"workload": "lm", "parallelism": "fsdp", "world_size": n}
         | {"local_batch_size": b}
@@ -28,23 +37,29 @@ def measured(terms, rng, *, noise=0.0, ranks=(1, 2, 4, 8), batches=(4, 8, 16, 32
     return pd.DataFrame(rows)
 
 
-def peak(terms, ranks, batch):
+def peak(
+    terms: np.ndarray | tuple[Any, ...],
+    ranks: int | np.ndarray,
+    batch: int | np.ndarray,
+) -> float | np.float64 | np.ndarray:
     return terms[0] + terms[1] / ranks + terms[2] * batch
 
 
-def asked(ranks=RANKS, **columns):
+def asked(ranks: list[int] = RANKS, **columns: Any) -> pd.DataFrame:
     return pd.DataFrame(
         {"workload": "lm", "parallelism": "fsdp", "world_size": ranks, **columns}
     )
 
 
-def largest(law, capacity, ranks=RANKS):
+def largest(
+    law: MemoryLaw, capacity: float | None, ranks: list[int] = RANKS
+) -> np.ndarray | None:
     answer = law.largest_local_batch(asked(ranks), capacity)
     return answer["largest_local_batch"].to_numpy()
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_plan_grows_with_ranks_and_capacity_and_always_fits(seed):
+def test_a_plan_grows_with_ranks_and_capacity_and_always_fits(seed: int) -> None:
     rng = np.random.default_rng(seed)
     terms = declared(rng)
     law = MemoryLaw.fit(measured(terms, rng))
@@ -59,7 +74,9 @@ def test_a_plan_grows_with_ranks_and_capacity_and_always_fits(seed):
         assert (next_one[goes_on] > 0.95 * capacity * GIB).all()
 
 
-def test_a_peak_rises_with_the_batch_and_falls_with_ranks_to_what_is_replicated(rng):
+def test_a_peak_rises_with_the_batch_and_falls_with_ranks_to_what_is_replicated(
+    rng: np.random.Generator,
+) -> None:
     terms = declared(rng)
     law = MemoryLaw.fit(measured(terms, rng, noise=0.02))
     by_batch = law.predict(asked([2] * 4, local_batch_size=[1, 8, 64, 10**6]))
@@ -70,7 +87,7 @@ def test_a_peak_rises_with_the_batch_and_falls_with_ranks_to_what_is_replicated(
     assert by_ranks.iloc[0] == pytest.approx(peak(terms, 1, 8), rel=0.03)
 
 
-def test_terms_come_back_inside_two_of_their_deviations():
+def test_terms_come_back_inside_two_of_their_deviations() -> None:
     off = []
     for seed in range(30):
         rng = np.random.default_rng(seed)
@@ -82,7 +99,9 @@ def test_terms_come_back_inside_two_of_their_deviations():
 
 
 @pytest.mark.parametrize("batches", [(8, 16), (8, 16, 32), (4, 8, 16, 32, 64)])
-def test_plans_far_beyond_the_measured_batches_hardly_ever_fail(batches):
+def test_plans_far_beyond_the_measured_batches_hardly_ever_fail(
+    batches: tuple[Any, ...],
+) -> None:
     failed = []
     for seed in range(100):
         rng = np.random.default_rng(seed)
@@ -96,7 +115,7 @@ def test_plans_far_beyond_the_measured_batches_hardly_ever_fail(batches):
 
 
 @pytest.mark.parametrize("factor", [0.1, 0.5, 2.0, 5.0])
-def test_one_odd_peak_is_outvoted(rng, factor):
+def test_one_odd_peak_is_outvoted(rng: np.random.Generator, factor: float) -> None:
     terms = declared(rng)
     rows = measured(terms, rng, noise=0.01)
     plain = largest(MemoryLaw.fit(rows), 80 * GIB)
@@ -109,7 +128,7 @@ def test_one_odd_peak_is_outvoted(rng, factor):
 
 @pytest.mark.parametrize("factor", [1e-3, 0.1, 0.5, 2.0, 8.0, 1e3])
 @pytest.mark.parametrize("place", range(5))
-def test_of_five_peaks_too_one_may_be_odd(factor, place):
+def test_of_five_peaks_too_one_may_be_odd(factor: float, place: int) -> None:
     batches = np.array([8.0, 16.0, 32.0, 64.0, 128.0])
     odd = 1 + batches / 8
     odd[place] *= factor
@@ -117,7 +136,7 @@ def test_of_five_peaks_too_one_may_be_odd(factor, place):
     assert found.terms == pytest.approx([1, 0, 1 / 8], rel=0.01)
 
 
-def test_peaks_of_one_batch_tell_nothing_of_smaller_ones():
+def test_peaks_of_one_batch_tell_nothing_of_smaller_ones() -> None:
     shards = np.array([2.0, 4.0, 8.0])
     found = Peaks.fit(np.full(3, 16.0), shards, 10 + 8 / shards + 16 / 160)
     assert found.at(16, 1) == pytest.approx(18.1)
@@ -128,7 +147,7 @@ def test_peaks_of_one_batch_tell_nothing_of_smaller_ones():
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_whatever_the_peaks_a_fit_is_a_number(seed):
+def test_whatever_the_peaks_a_fit_is_a_number(seed: int) -> None:
     rng = np.random.default_rng(seed)
     for count in range(2, 12):
         peaks = np.exp(rng.uniform(0, 12, count))
@@ -138,7 +157,7 @@ def test_whatever_the_peaks_a_fit_is_a_number(seed):
         assert 0 < found.at(8, 8) <= found.planned(8, 8) < np.inf
 
 
-def test_what_ran_and_what_failed_bound_every_plan(rng):
+def test_what_ran_and_what_failed_bound_every_plan(rng: np.random.Generator) -> None:
     rows = measured(declared(rng), rng)
     for failing in (33, 48):
         over = rows.iloc[[0]].assign(local_batch_size=failing, outcome="out_of_memory")
@@ -148,7 +167,9 @@ def test_what_ran_and_what_failed_bound_every_plan(rng):
         assert largest(law, 1e4 * GIB, [2]).item() > failing
 
 
-def test_the_least_answer_counts_where_curves_cannot_be_told_apart(rng):
+def test_the_least_answer_counts_where_curves_cannot_be_told_apart(
+    rng: np.random.Generator,
+) -> None:
     """A configuration that says no precision must fit in any."""
     wide, narrow = (14 * GIB, 0, GIB), (14 * GIB, 0, GIB / 2)
     rows = pd.concat(
@@ -174,7 +195,9 @@ def test_the_least_answer_counts_where_curves_cannot_be_told_apart(rng):
 
 
 @pytest.mark.parametrize("column", ["outcome", "precision", "num_parameters"])
-def test_a_missing_column_says_as_much_as_an_empty_one(rng, column):
+def test_a_missing_column_says_as_much_as_an_empty_one(
+    rng: np.random.Generator, column: str
+) -> None:
     rows = measured(declared(rng), rng)
     empty = MemoryLaw.fit(rows.assign(**{column: None}))
     assert largest(empty, 80 * GIB) == pytest.approx(
@@ -183,7 +206,9 @@ def test_a_missing_column_says_as_much_as_an_empty_one(rng, column):
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, np.inf, "unknown"])
-def test_a_peak_that_no_device_can_have_is_none(rng, value):
+def test_a_peak_that_no_device_can_have_is_none(
+    rng: np.random.Generator, value: float | str
+) -> None:
     rows = measured(declared(rng), rng)
     rows["gpu_memory_peak_bytes"] = rows["gpu_memory_peak_bytes"].astype(object)
     with_it = pd.concat(
@@ -195,7 +220,9 @@ def test_a_peak_that_no_device_can_have_is_none(rng, value):
 
 
 @pytest.mark.parametrize("capacity", [0, -1.0, np.nan, np.inf])
-def test_a_capacity_that_no_device_has_is_refused(rng, capacity):
+def test_a_capacity_that_no_device_has_is_refused(
+    rng: np.random.Generator, capacity: float
+) -> None:
     law = MemoryLaw.fit(measured(declared(rng), rng))
     with pytest.raises(SpecError, match=rf"capacity_bytes={capacity} must be a posi"):
         largest(law, capacity)

@@ -1,3 +1,6 @@
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,7 +13,7 @@ from scalelab.laws.support import Support
 RIVALS = [name for name in LAWS if name != "scalelab"]
 
 
-def table(time):
+def table(time: Callable[..., Any]) -> pd.DataFrame:
     rows = [
         {"world_size": n, "local_batch_size": b, "step_time_s": time(n, b)}
         for n in (1, 2, 4, 8, 16)
@@ -23,7 +26,7 @@ ASKED = pd.DataFrame({"world_size": [4, 64], "local_batch_size": 32})
 
 
 @pytest.mark.parametrize("name", RIVALS)
-def test_rivals_answer_with_the_same_interface(name, rows):
+def test_rivals_answer_with_the_same_interface(name: str, rows: pd.DataFrame) -> None:
     law = law_named(name).fit(rows)
     answer = law.predict(ASKED.assign(num_nodes=[1, 16]))
     assert list(answer["support"]) == [Support.MEASURED, Support.EXTRAPOLATED]
@@ -35,12 +38,12 @@ def test_rivals_answer_with_the_same_interface(name, rows):
     assert law.terms(ASKED) is None
 
 
-def test_the_default_comes_first_and_five_rivals_follow():
+def test_the_default_comes_first_and_five_rivals_follow() -> None:
     assert next(iter(LAWS.values())) is StepTimeLaw
     assert RIVALS == ["amdahl", "usl", "power", "pollux", "xgboost"]
 
 
-def test_an_unknown_law_lists_the_known_ones():
+def test_an_unknown_law_lists_the_known_ones() -> None:
     with pytest.raises(SpecError, match=r"law='gustafson' is unknown\. .*amdahl, usl"):
         law_named("gustafson")
 
@@ -56,14 +59,16 @@ def test_an_unknown_law_lists_the_known_ones():
         ("power", lambda n, b: (0.01 + 0.002 * b) * n**0.2),
     ],
 )
-def test_each_recovers_the_curve_it_describes(name, time):
+def test_each_recovers_the_curve_it_describes(
+    name: str, time: Callable[..., Any]
+) -> None:
     answer = law_named(name).fit(table(time)).predict(ASKED)
     expected = [time(4, 32), time(64, 32)]
     assert answer["step_time_s"].to_numpy() == pytest.approx(expected, rel=0.03)
 
 
-def test_pollux_knows_the_node_boundary():
-    def time(n, b):
+def test_pollux_knows_the_node_boundary() -> None:
+    def time(n: int, b: int) -> float:
         compute = 0.01 + 0.002 * b
         sync = 0.0 if n == 1 else (0.02 if n <= 4 else 0.1) + 0.001 * max(n - 2, 0)
         return (compute**2 + sync**2) ** 0.5
@@ -77,7 +82,9 @@ def test_pollux_knows_the_node_boundary():
     assert answer == pytest.approx(expected, rel=0.1)
 
 
-def test_boosted_trees_are_constant_beyond_the_data_and_near_it_within(rows, truth):
+def test_boosted_trees_are_constant_beyond_the_data_and_near_it_within(
+    rows: pd.DataFrame, truth: Callable[..., Any]
+) -> None:
     law = law_named("xgboost").fit(rows)
     answer = law.predict(ASKED.assign(world_size=[64, 1024], num_nodes=[16, 256]))
     near, far = answer["step_time_s"]
@@ -89,7 +96,9 @@ def test_boosted_trees_are_constant_beyond_the_data_and_near_it_within(rows, tru
     assert within == pytest.approx(expected, rel=0.05)
 
 
-def test_a_regressor_is_fitted_to_part_of_a_long_table(rng):
+def test_a_regressor_is_fitted_to_part_of_a_long_table(
+    rng: np.random.Generator,
+) -> None:
     frame = pd.DataFrame(
         {
             "world_size": rng.integers(1, 64, 400),

@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,7 +10,9 @@ from scalelab.laws.rivals.held_back import HoldBack, held_back_errors, ranking
 FEW = ("amdahl", "power", "pollux")
 
 
-def sweep(rng, sizes=(1, 2, 4, 8, 16), **columns):
+def sweep(
+    rng: np.random.Generator, sizes: tuple[Any, ...] = (1, 2, 4, 8, 16), **columns: str
+) -> pd.DataFrame:
     rows = [
         {
             "world_size": n,
@@ -25,7 +29,9 @@ def sweep(rng, sizes=(1, 2, 4, 8, 16), **columns):
     return pd.DataFrame(rows).assign(**columns)
 
 
-def test_the_law_that_made_the_data_predicts_what_was_held_back(rng):
+def test_the_law_that_made_the_data_predicts_what_was_held_back(
+    rng: np.random.Generator,
+) -> None:
     errors = held_back_errors(sweep(rng), laws=FEW)
     assert set(errors["world_size"]) == {16}
     assert len(errors) == 3 * len(FEW)
@@ -36,7 +42,9 @@ def test_the_law_that_made_the_data_predicts_what_was_held_back(rng):
     assert (table["answered"] == 1).all()
 
 
-def test_a_held_back_point_does_not_help_its_own_prediction(rng):
+def test_a_held_back_point_does_not_help_its_own_prediction(
+    rng: np.random.Generator,
+) -> None:
     frame = sweep(rng)
     spoilt = frame.assign(
         step_time_s=frame["step_time_s"].where(frame["world_size"] < 16, 99.0)
@@ -45,7 +53,9 @@ def test_a_held_back_point_does_not_help_its_own_prediction(rng):
     assert plain.equals(held_back_errors(spoilt, laws=FEW)["predicted_s"])
 
 
-def test_every_configuration_is_held_back_once_where_they_are_scattered(rng):
+def test_every_configuration_is_held_back_once_where_they_are_scattered(
+    rng: np.random.Generator,
+) -> None:
     frame = sweep(rng)
     errors = held_back_errors(frame, HoldBack.SCATTERED, laws=("amdahl",))
     assert len(errors) == 15
@@ -53,12 +63,14 @@ def test_every_configuration_is_held_back_once_where_they_are_scattered(rng):
     assert errors["inside"].mean() > 0.5
 
 
-def test_the_largest_batch_can_be_held_back(rng):
+def test_the_largest_batch_can_be_held_back(rng: np.random.Generator) -> None:
     errors = held_back_errors(sweep(rng), HoldBack.LARGEST_BATCH, laws=("amdahl",))
     assert set(errors["local_batch_size"]) == {32}
 
 
-def test_curves_are_judged_apart_and_the_order_of_rows_does_not_matter(rng):
+def test_curves_are_judged_apart_and_the_order_of_rows_does_not_matter(
+    rng: np.random.Generator,
+) -> None:
     frame = pd.concat(
         [sweep(rng, precision="fp32"), sweep(rng, precision="bf16")], ignore_index=True
     )
@@ -72,7 +84,7 @@ def test_curves_are_judged_apart_and_the_order_of_rows_does_not_matter(rng):
     )
 
 
-def test_a_refusal_is_no_error(rng):
+def test_a_refusal_is_no_error(rng: np.random.Generator) -> None:
     frame = sweep(rng, sizes=(1, 4))
     errors = held_back_errors(frame, laws=("scalelab", "power"))
     table = ranking(errors)
@@ -86,7 +98,7 @@ def test_a_refusal_is_no_error(rng):
     assert why["power"].tolist() == [""]
 
 
-def test_configurations_are_whole_numbers(rng):
+def test_configurations_are_whole_numbers(rng: np.random.Generator) -> None:
     errors = held_back_errors(sweep(rng), laws=("power",))
     places = errors[["world_size", "num_nodes", "local_batch_size"]]
     assert (places.dtypes == "Int64").all()
@@ -104,7 +116,7 @@ def test_configurations_are_whole_numbers(rng):
         (HoldBack.SCATTERED, r"^No curve can spare a point: it takes three "),
     ],
 )
-def test_nothing_to_spare_is_said(hold_back, message):
+def test_nothing_to_spare_is_said(hold_back: HoldBack, message: str) -> None:
     frame = pd.DataFrame(
         {"world_size": [1, 2], "local_batch_size": 8, "step_time_s": [0.1, 0.2]}
     )

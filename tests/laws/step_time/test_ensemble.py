@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,7 +18,9 @@ from scalelab.laws.step_time.shapes import NUM_PARAMETERS, PARAMETERS, Shape, lo
 PRIORS = StepTimePrior.shipped().priors
 
 
-def at(sizes, batch=1.0, per_node=4):
+def at(
+    sizes: list[int] | np.ndarray, batch: float = 1.0, per_node: int = 4
+) -> Configurations:
     sizes = np.array(sizes, dtype=float)
     return Configurations(
         world_size=sizes,
@@ -28,22 +31,24 @@ def at(sizes, batch=1.0, per_node=4):
 
 
 @pytest.fixture(scope="module")
-def points(rows):
+def points(rows: pd.DataFrame) -> Points:
     return Points.of(step_time_rows(rows).frame)
 
 
 @pytest.fixture(scope="module")
-def ensemble(points):
+def ensemble(points: Points) -> Ensemble:
     return Ensemble.fit(points, PRIORS)
 
 
-def test_weights_add_up_and_every_shape_is_fitted(ensemble):
+def test_weights_add_up_and_every_shape_is_fitted(ensemble: Ensemble) -> None:
     for components in (ensemble.components_within, ensemble.components_across):
         assert sum(component.weight for component in components) == pytest.approx(1.0)
     assert set(ensemble.fits) == set(Shape)
 
 
-def test_draws_have_the_moments_of_the_mixture(ensemble, rng):
+def test_draws_have_the_moments_of_the_mixture(
+    ensemble: Ensemble, rng: np.random.Generator
+) -> None:
     where = at([2, 12, 64, 256], 0.5)
     mixture = ensemble.mixture(where)
     mean, variance = mixture.mean, mixture.variance
@@ -53,21 +58,23 @@ def test_draws_have_the_moments_of_the_mixture(ensemble, rng):
     assert draws.std(axis=0) == pytest.approx(np.sqrt(variance), rel=0.1)
 
 
-def test_neighbouring_configurations_err_together(ensemble, rng):
+def test_neighbouring_configurations_err_together(
+    ensemble: Ensemble, rng: np.random.Generator
+) -> None:
     draws = ensemble.draws(
         at([128, 256]), rng.standard_normal((2000, NUM_PARAMETERS + 2))
     )
     assert np.corrcoef(draws.T)[0, 1] > 0.5
 
 
-def test_many_configurations_are_answered_as_few_are(ensemble):
+def test_many_configurations_are_answered_as_few_are(ensemble: Ensemble) -> None:
     sizes = np.arange(1, 2500)
     many, few = ensemble.mixture(at(sizes)), ensemble.mixture(at([3, 2400]))
     assert many.mean[[2, 2399]] == pytest.approx(few.mean)
     assert many.variance[[2, 2399]] == pytest.approx(few.variance)
 
 
-def test_the_discrepancy_fades_far_from_every_point(ensemble):
+def test_the_discrepancy_fades_far_from_every_point(ensemble: Ensemble) -> None:
     """Far away the answer is that of the shapes, whatever the points left over."""
     far = at([4096], 500.0)
     fit = ensemble.fits[Shape.ONE_RING]
@@ -75,7 +82,7 @@ def test_the_discrepancy_fades_far_from_every_point(ensemble):
     assert abs(carried.item()) < 0.1 * np.sqrt(ensemble.process.variances[0])
 
 
-def test_the_discrepancy_never_makes_an_extrapolation_worse_than_the_shapes():
+def test_the_discrepancy_never_makes_an_extrapolation_worse_than_the_shapes() -> None:
     """On declared machines, beyond all that is fitted."""
     with_it, without = [], []
     for seed in range(8):
@@ -97,7 +104,7 @@ def test_the_discrepancy_never_makes_an_extrapolation_worse_than_the_shapes():
     assert np.mean(with_it) <= np.mean(without) * 1.02
 
 
-def test_the_variance_of_an_outlier_is_larger_than_of_others(rows):
+def test_the_variance_of_an_outlier_is_larger_than_of_others(rows: Any) -> None:
     odd = rows.groupby(["world_size", "local_batch_size"], as_index=False).first()
     odd.loc[7, "step_time_s"] *= 3
     process = Ensemble.fit(Points.of(step_time_rows(odd).frame), PRIORS).process
@@ -105,7 +112,9 @@ def test_the_variance_of_an_outlier_is_larger_than_of_others(rows):
     assert np.delete(process.factors, 7).max() < 2
 
 
-def test_amplitudes_follow_what_is_left_over(points, rng):
+def test_amplitudes_follow_what_is_left_over(
+    points: Points, rng: np.random.Generator
+) -> None:
     rough = replace(
         points, log_time=points.log_time + 0.1 * rng.standard_normal(len(points))
     )
@@ -117,7 +126,7 @@ def test_amplitudes_follow_what_is_left_over(points, rng):
     assert single[0] < single[1]
 
 
-def test_parameters_of_a_shape_are_recovered(rng):
+def test_parameters_of_a_shape_are_recovered(rng: np.random.Generator) -> None:
     """Points drawn from a shape give its parameters back inside two deviations."""
     truth = PRIORS[Shape.ONE_RING].mean.copy()
     truth[PARAMETERS.index("node_jump")] = 1.0
@@ -147,7 +156,9 @@ def test_parameters_of_a_shape_are_recovered(rng):
     assert deviation[jump] < 0.7 * np.sqrt(prior.covariance[jump, jump])
 
 
-def test_rows_that_no_shape_explains_widen_the_answer_and_are_not_extrapolated():
+def test_rows_that_no_shape_explains_widen_the_answer_and_are_not_extrapolated() -> (
+    None
+):
     """Three device counts measured on unlike machines: the rise is not believed."""
     wide = {}
     for name, times in {"steady": [1.0, 1.1, 1.2], "wild": [1.0, 1.0, 2.7]}.items():
@@ -162,7 +173,7 @@ def test_rows_that_no_shape_explains_widen_the_answer_and_are_not_extrapolated()
     assert wide["wild"] > 3 * wide["steady"]
 
 
-def test_a_node_jump_that_nothing_tells_of_skews_the_answer():
+def test_a_node_jump_that_nothing_tells_of_skews_the_answer() -> None:
     """Unmeasured, the second node may cost a lot and cannot gain much."""
     rows = pd.DataFrame(
         {

@@ -10,7 +10,9 @@ from scalelab.laws.step_time.physics import (
 )
 
 
-def at(sizes, nodes, batch=4.0, accumulation=1.0):
+def at(
+    sizes: list[int], nodes: list[int], batch: float = 4.0, accumulation: float = 1.0
+) -> Configurations:
     sizes = np.array(sizes, dtype=float)
     return Configurations(
         world_size=sizes,
@@ -20,14 +22,14 @@ def at(sizes, nodes, batch=4.0, accumulation=1.0):
     )
 
 
-def parameters(rng, count=100):
+def parameters(rng: np.random.Generator, count: int = 100) -> np.ndarray:
     values = np.tile(NEUTRAL, (count, 1))
     values[:, :6] = rng.uniform(0, 1, (count, 6)) * [1, 1, 0.01, 0.5, 0.01, 0.5]
     values[:, 6:] = rng.uniform([0, 0.5, 0], [0.9, 1.1, 0.2], (count, 3))
     return values
 
 
-def test_one_device_only_computes(rng):
+def test_one_device_only_computes(rng: np.random.Generator) -> None:
     values = parameters(rng)
     expected = 3 * (values[:, 0] + values[:, 1] * 4.0 ** values[:, 7])
     for form in ExchangeForm:
@@ -35,7 +37,7 @@ def test_one_device_only_computes(rng):
         assert measured == pytest.approx(expected)
 
 
-def test_a_hand_worked_ring():
+def test_a_hand_worked_ring() -> None:
     values = np.array([[1.0, 0.5, 0.1, 2.0, 0.3, 4.0, 0.0, 1.0, 0.0]])
     # compute 1 + 4 * 0.5 = 3; four devices of one node: 6 * 0.1 + 6 / 4 * 2 = 3.6
     for form in ExchangeForm:
@@ -48,7 +50,9 @@ def test_a_hand_worked_ring():
 
 
 @pytest.mark.parametrize("form", ExchangeForm)
-def test_overlap_hides_at_most_one_pass_and_at_most_the_exchange(rng, form):
+def test_overlap_hides_at_most_one_pass_and_at_most_the_exchange(
+    rng: np.random.Generator, form: ExchangeForm
+) -> None:
     values = parameters(rng)
     where = at([8, 8], [1, 2], accumulation=2)
     parts = terms(values, where, form)
@@ -62,7 +66,9 @@ def test_overlap_hides_at_most_one_pass_and_at_most_the_exchange(rng, form):
 
 
 @pytest.mark.parametrize("form", ExchangeForm)
-def test_time_grows_with_batch_devices_and_passes(rng, form):
+def test_time_grows_with_batch_devices_and_passes(
+    rng: np.random.Generator, form: ExchangeForm
+) -> None:
     values = parameters(rng)
     for small, large in (
         (at([8], [2], batch=2), at([8], [2], batch=4)),
@@ -74,7 +80,7 @@ def test_time_grows_with_batch_devices_and_passes(rng, form):
         assert (low <= high * (1 + 1e-9)).all()
 
 
-def test_the_bandwidth_term_saturates_and_the_latency_term_does_not():
+def test_the_bandwidth_term_saturates_and_the_latency_term_does_not() -> None:
     transfer = np.array([[0, 0, 0, 0, 0, 1.0, 0, 1, 0]])
     latency = np.array([[0, 0, 0, 0, 1.0, 0, 0, 1, 0]])
     many = at([1024], [1024])
@@ -84,7 +90,7 @@ def test_the_bandwidth_term_saturates_and_the_latency_term_does_not():
     )
 
 
-def test_imbalance_counts_from_two_devices_on():
+def test_imbalance_counts_from_two_devices_on() -> None:
     values = np.array([[1.0, 0.0, 0, 0, 0, 0, 0, 1, 0.1]])
     times = step_time_s(values, at([1, 2], [1, 1]), ExchangeForm.TIERED)
     assert times.ravel() == pytest.approx([1.0, 1.1])

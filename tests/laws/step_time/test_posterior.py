@@ -1,4 +1,5 @@
 import numpy as np
+import pandas as pd
 import pytest
 
 from scalelab.laws.rows import step_time_rows
@@ -7,7 +8,9 @@ from scalelab.laws.step_time.physics import NAMES, ExchangeForm
 from scalelab.laws.step_time.points import Points
 
 
-def test_a_chain_six_times_as_long_gives_no_narrower_answer(rows, monkeypatch):
+def test_a_chain_six_times_as_long_gives_no_narrower_answer(
+    rows: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
     points = Points.of(step_time_rows(rows).frame)
     fitted = posterior.fit(points, ExchangeForm.TIERED)
     monkeypatch.setattr(posterior, "_NUM_STEPS", 6 * posterior._NUM_STEPS)

@@ -1,3 +1,6 @@
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,14 +14,14 @@ from scalelab.laws.support import Support
 MACHINE = {"device_type": "cuda", "device_name": "here"}
 
 
-def far(per_node=4):
+def far(per_node: int = 4) -> pd.DataFrame:
     return pd.DataFrame(
         {"world_size": [32], "num_nodes": [32 // per_node], "local_batch_size": [16]}
     )
 
 
 @pytest.fixture(scope="module")
-def others(machine):
+def others(machine: dict[str, float]) -> pd.DataFrame:
     """Two workloads of one machine, whose second node costs much."""
     rng = np.random.default_rng(3)
     frames = []
@@ -28,7 +31,7 @@ def others(machine):
     return pd.concat(frames)
 
 
-def test_the_shipped_priors_are_proper():
+def test_the_shipped_priors_are_proper() -> None:
     priors = StepTimePrior.shipped().priors
     assert set(priors) == set(Shape)
     for prior in priors.values():
@@ -37,7 +40,9 @@ def test_the_shipped_priors_are_proper():
         assert prior.mean[0] == 0
 
 
-def test_the_same_machine_is_believed_more_than_the_same_workload_elsewhere(others):
+def test_the_same_machine_is_believed_more_than_the_same_workload_elsewhere(
+    others: pd.DataFrame,
+) -> None:
     prior = StepTimePrior.learn(others)
     jump = 6
     spread = {
@@ -52,7 +57,9 @@ def test_the_same_machine_is_believed_more_than_the_same_workload_elsewhere(othe
     assert spread["elsewhere"] <= spread["unrelated"] * 1.001
 
 
-def test_what_the_machine_shows_is_told_and_elsewhere_is_not(others):
+def test_what_the_machine_shows_is_told_and_elsewhere_is_not(
+    others: pd.DataFrame,
+) -> None:
     prior = StepTimePrior.learn(others)
     here = tuple({"workload": "c", **MACHINE}.items())
     assert "inter_node_transfer" in prior.determined_for(here)
@@ -66,8 +73,8 @@ def test_what_the_machine_shows_is_told_and_elsewhere_is_not(others):
 
 
 def test_other_workloads_of_the_machine_sharpen_what_one_node_cannot_tell(
-    others, rows, truth
-):
+    others: pd.DataFrame, rows: pd.DataFrame, truth: Callable[..., Any]
+) -> None:
     own = rows.assign(workload="c", **MACHINE)
     own = own[own["num_nodes"] == 1]
     asked = far().assign(workload="c", **MACHINE)
@@ -84,7 +91,9 @@ def test_other_workloads_of_the_machine_sharpen_what_one_node_cannot_tell(
     assert told["step_time_lo_s"].item() < expected < told["step_time_hi_s"].item()
 
 
-def test_the_own_rows_override_a_wrong_prior(others, rows, truth):
+def test_the_own_rows_override_a_wrong_prior(
+    others: pd.DataFrame, rows: pd.DataFrame, truth: Callable[..., Any]
+) -> None:
     misleading = others.assign(step_time_s=others["step_time_s"] * others["num_nodes"])
     own = rows.assign(workload="c", **MACHINE)
     asked = far().assign(workload="c", **MACHINE)
@@ -94,7 +103,9 @@ def test_the_own_rows_override_a_wrong_prior(others, rows, truth):
     )
 
 
-def test_curves_of_one_fit_teach_those_that_reach_less_far(others, rows):
+def test_curves_of_one_fit_teach_those_that_reach_less_far(
+    others: pd.DataFrame, rows: pd.DataFrame
+) -> None:
     own = rows.assign(workload="c", **MACHINE)
     own = own[own["num_nodes"] == 1]
     asked = far().assign(workload="c", **MACHINE)
@@ -113,7 +124,9 @@ def test_curves_of_one_fit_teach_those_that_reach_less_far(others, rows):
 
 
 @pytest.mark.parametrize("learned", [1, 3, 40])
-def test_a_long_history_is_cut_to_the_largest_curves(learned, rows):
+def test_a_long_history_is_cut_to_the_largest_curves(
+    learned: int, rows: pd.DataFrame
+) -> None:
     some = [
         rows.head(6 + number % 3).assign(workload=f"w{number}", **MACHINE)
         for number in range(learned)
@@ -125,7 +138,7 @@ def test_a_long_history_is_cut_to_the_largest_curves(learned, rows):
         assert sum(sizes[2::3]) == 13  # of the 13 with eight rows, none is cut
 
 
-def test_the_same_workload_elsewhere_tells_how_a_batch_costs():
+def test_the_same_workload_elsewhere_tells_how_a_batch_costs() -> None:
     """Here arithmetic takes over only beyond the batches that were measured."""
     batches, errors, widths = (4, 8, 16, 64, 256), [], []
     for seed in range(6):
@@ -155,7 +168,9 @@ def test_the_same_workload_elsewhere_tells_how_a_batch_costs():
     assert told < 0.95 * alone
 
 
-def test_a_workload_is_the_same_only_in_everything_but_the_machine(others):
+def test_a_workload_is_the_same_only_in_everything_but_the_machine(
+    others: pd.DataFrame,
+) -> None:
     prior = StepTimePrior.learn(others.assign(precision="fp32"))
     spread = {
         precision: prior.about(

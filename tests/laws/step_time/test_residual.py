@@ -10,7 +10,7 @@ from scalelab.laws.step_time.prior import StepTimePrior
 from scalelab.laws.step_time.residual import ENOUGH_POINTS, Residual
 
 
-def grid(count, rng):
+def grid(count: int, rng: np.random.Generator) -> Configurations:
     return Configurations(
         world_size=rng.choice([1.0, 2, 4, 8], count),
         num_nodes=np.ones(count),
@@ -19,16 +19,18 @@ def grid(count, rng):
     )
 
 
-def test_few_points_teach_nothing(rng):
+def test_few_points_teach_nothing(rng: np.random.Generator) -> None:
     at = grid(ENOUGH_POINTS - 1, rng)
     assert Residual.fit(at, np.ones(ENOUGH_POINTS - 1)) is None
 
 
-def test_noise_teaches_nothing(rng):
+def test_noise_teaches_nothing(rng: np.random.Generator) -> None:
     assert Residual.fit(grid(1200, rng), 0.05 * rng.standard_normal(1200)) is None
 
 
-def test_a_pattern_is_learned_and_kept_inside_the_measured_range(rng):
+def test_a_pattern_is_learned_and_kept_inside_the_measured_range(
+    rng: np.random.Generator,
+) -> None:
     at = grid(1200, rng)
     pattern = np.where(at.samples > 1, 0.2, -0.2)
     residual = Residual.fit(at, pattern + 0.02 * rng.standard_normal(1200))
@@ -40,15 +42,19 @@ def test_a_pattern_is_learned_and_kept_inside_the_measured_range(rng):
     assert (correction[40:] == 0).all()
 
 
-def passes(frame, count):
+def passes(frame: pd.DataFrame, count: int) -> pd.DataFrame:
     return frame.assign(gradient_accumulation_steps=count)
 
 
-def test_a_long_history_is_interpolated_better_and_extrapolated_as_before(machine):
+def test_a_long_history_is_interpolated_better_and_extrapolated_as_before(
+    machine: dict[str, float],
+) -> None:
     """Uneven placements are slow at some batches; 1200 configurations show it."""
     rng = np.random.default_rng(5)
 
-    def measured(places, batches):
+    def measured(
+        places: list[tuple[int, int]], batches: list[int] | range
+    ) -> pd.DataFrame:
         rows = [
             (n, m, b, declared_step_time(machine, n, b) * slow(n, b))
             for n, m in places
@@ -59,17 +65,17 @@ def test_a_long_history_is_interpolated_better_and_extrapolated_as_before(machin
         luck = np.exp(0.01 * rng.standard_normal(len(frame)))
         return frame.assign(step_time_s=frame["step_time_s"] * luck)
 
-    def slow(world_size, batch):
+    def slow(world_size: int, batch: int) -> float:
         return 1.3 if world_size % 4 and 40 <= batch < 90 else 1.0
 
-    def full(*sizes):
+    def full(*sizes: int) -> list[tuple[int, int]]:
         return [(n, -(-n // 4)) for n in sizes]
 
     seen = measured(full(1, 2, 3, 4, 6, 8, 10, 12), range(4, 154))
     curve = Curve.fit((), step_time_rows(seen).frame, StepTimePrior.shipped())
     assert curve.residual is not None
 
-    def both(frame):
+    def both(frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
         at = Configurations.of(frame, curve.points.batch_unit)
         plain = curve.ensemble.mixture(at).mean + np.log(curve.points.time_unit_s)
         return curve.mixture(frame).mean, plain

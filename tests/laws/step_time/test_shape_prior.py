@@ -16,7 +16,7 @@ PRIOR = ShapePrior(
 SHARED = np.append(np.zeros(1), np.full(NUM_PARAMETERS - 1, 0.5))
 
 
-def evidence(value, precision):
+def evidence(value: float, precision: float) -> Evidence:
     information = np.zeros((NUM_PARAMETERS, NUM_PARAMETERS))
     information[JUMP, JUMP] = precision
     information_vector = information @ np.full(NUM_PARAMETERS, value)
@@ -27,11 +27,11 @@ def evidence(value, precision):
     )
 
 
-def test_without_relatives_nothing_changes():
+def test_without_relatives_nothing_changes() -> None:
     assert informed(PRIOR, [], SHARED) is PRIOR
 
 
-def test_a_relative_moves_the_prior_by_what_the_family_shares():
+def test_a_relative_moves_the_prior_by_what_the_family_shares() -> None:
     told = informed(PRIOR, [evidence(2.0, 1e6)], SHARED)
     # family variance 1/2, own deviation 1/2: half of what one relative shows
     assert told.mean[JUMP] == pytest.approx(1.0, rel=1e-3)
@@ -39,19 +39,19 @@ def test_a_relative_moves_the_prior_by_what_the_family_shares():
     assert np.delete(told.mean, JUMP) == pytest.approx(0.0, abs=1e-6)
 
 
-def test_many_relatives_teach_the_family_but_never_the_own_deviation():
+def test_many_relatives_teach_the_family_but_never_the_own_deviation() -> None:
     told = informed(PRIOR, [evidence(2.0, 1e6)] * 200, SHARED)
     assert told.mean[JUMP] == pytest.approx(2.0, rel=0.02)
     assert told.covariance[JUMP, JUMP] == pytest.approx(0.5, rel=0.02)
 
 
-def test_a_relative_that_measured_nothing_teaches_nothing():
+def test_a_relative_that_measured_nothing_teaches_nothing() -> None:
     told = informed(PRIOR, [evidence(2.0, 0.0)], SHARED)
     assert told.mean == pytest.approx(PRIOR.mean, abs=1e-6)
     assert np.diag(told.covariance)[1:] == pytest.approx(1.0, rel=1e-3)
 
 
-def test_units_of_time_are_not_shared():
+def test_units_of_time_are_not_shared() -> None:
     heavy = evidence(2.0, 1e6)
     heavy = replace(heavy, information=1e6 * np.eye(NUM_PARAMETERS))
     told = informed(PRIOR, [heavy], SHARED)

@@ -14,7 +14,12 @@ TYPICAL = np.array([0, 0.5, 0.95, 0.0, -1, 0.2, 0.3, 0.1, 0.1, 0, 0.4, -3.5, -5.
 GROWING = ["growth", "growth_per_node", "growth_nodes", "node_jump"]
 
 
-def at(sizes, nodes=1, batch=1.0, accumulation=1.0):
+def at(
+    sizes: list[int],
+    nodes: int | np.ndarray = 1,
+    batch: float | np.ndarray = 1.0,
+    accumulation: float = 1.0,
+) -> Configurations:
     sizes = np.array(sizes, dtype=float)
     full = np.ones(len(sizes))
     return Configurations(
@@ -25,7 +30,7 @@ def at(sizes, nodes=1, batch=1.0, accumulation=1.0):
     )
 
 
-def machines(rng, count=100):
+def machines(rng: np.random.Generator, count: int = 100) -> np.ndarray:
     """Any machine whose exchange grows with devices and nodes."""
     drawn = TYPICAL + 0.5 * rng.standard_normal((count, NUM_PARAMETERS))
     drawn[:, PARAMETERS.index("batch_exponent")] = rng.uniform(0.6, 1.1, count)
@@ -36,12 +41,14 @@ def machines(rng, count=100):
     return drawn
 
 
-def time_of(parameters, where, shape):
+def time_of(parameters: np.ndarray, where: Configurations, shape: Shape) -> np.ndarray:
     return np.exp(log_time(parameters, where, shape)[0])
 
 
 @pytest.mark.parametrize("shape", Shape)
-def test_the_slopes_are_those_of_the_time(rng, shape):
+def test_the_slopes_are_those_of_the_time(
+    rng: np.random.Generator, shape: Shape
+) -> None:
     where = Configurations(
         world_size=np.array([1, 2, 4, 8, 8, 3, 16, 64.0]),
         num_nodes=np.array([1, 1, 1, 1, 2, 2, 4, 16.0]),
@@ -58,7 +65,7 @@ def test_the_slopes_are_those_of_the_time(rng, shape):
 
 
 @pytest.mark.parametrize("shape", Shape)
-def test_one_device_only_computes(shape):
+def test_one_device_only_computes(shape: Shape) -> None:
     silent = TYPICAL.copy()
     silent[PARAMETERS.index("exchange")] = -30
     for batch in (0.1, 1.0, 10.0):
@@ -68,7 +75,9 @@ def test_one_device_only_computes(shape):
 
 
 @pytest.mark.parametrize("shape", Shape)
-def test_computation_is_the_fixed_share_at_no_batch_and_a_power_of_a_large_one(shape):
+def test_computation_is_the_fixed_share_at_no_batch_and_a_power_of_a_large_one(
+    shape: Shape,
+) -> None:
     parameters = TYPICAL.copy()
     parameters[PARAMETERS.index("batch_sharpness")] = -20  # a plain sum
     share = 1 / (1 + np.exp(-0.5))
@@ -79,7 +88,9 @@ def test_computation_is_the_fixed_share_at_no_batch_and_a_power_of_a_large_one(s
 
 
 @pytest.mark.parametrize("shape", Shape)
-def test_time_rises_with_batch_devices_nodes_and_passes(rng, shape):
+def test_time_rises_with_batch_devices_nodes_and_passes(
+    rng: np.random.Generator, shape: Shape
+) -> None:
     smaller_and_larger = [
         (at([8], 2, 0.5), at([8], 2, 2.0)),
         (at([2]), at([8])),
@@ -96,7 +107,9 @@ def test_time_rises_with_batch_devices_nodes_and_passes(rng, shape):
 
 
 @pytest.mark.parametrize("shape", Shape)
-def test_overlap_hides_no_more_than_the_shorter_of_the_two(rng, shape):
+def test_overlap_hides_no_more_than_the_shorter_of_the_two(
+    rng: np.random.Generator, shape: Shape
+) -> None:
     where = at([8, 16], np.array([1, 4]))
     plain = machines(rng, 1)[0]
     hidden = plain.copy()
@@ -111,7 +124,7 @@ def test_overlap_hides_no_more_than_the_shorter_of_the_two(rng, shape):
 
 
 @pytest.mark.parametrize("shape", Shape)
-def test_only_exactly_two_nodes_are_odd(shape):
+def test_only_exactly_two_nodes_are_odd(shape: Shape) -> None:
     odd = TYPICAL.copy()
     odd[PARAMETERS.index("second_node")] = 0.5
     where = at([4, 8, 12], np.array([1, 2, 3]))
@@ -120,7 +133,7 @@ def test_only_exactly_two_nodes_are_odd(shape):
     assert ratio[1] > 1.05
 
 
-def test_one_ring_without_jump_does_not_see_the_nodes():
+def test_one_ring_without_jump_does_not_see_the_nodes() -> None:
     flat = TYPICAL.copy()
     for name in ("node_jump", "growth_per_node", "growth_nodes", "contention"):
         flat[PARAMETERS.index(name)] = -40.0 if name == "contention" else 0.0
@@ -130,7 +143,9 @@ def test_one_ring_without_jump_does_not_see_the_nodes():
 
 @pytest.mark.parametrize("shape", Shape)
 @pytest.mark.parametrize("factor", [0.03, 1.0, 50.0])
-def test_another_unit_of_batches_tells_the_same_times(rng, shape, factor):
+def test_another_unit_of_batches_tells_the_same_times(
+    rng: np.random.Generator, shape: Shape, factor: float
+) -> None:
     old = at([1, 2, 4, 16], batch=rng.uniform(0.1, 9, 4))
     new = at([1, 2, 4, 16], batch=old.samples / factor)
     for parameters in machines(rng, 20):

@@ -1,3 +1,6 @@
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,7 +14,12 @@ from scalelab.laws.support import Support
 ANSWER = ["step_time_s", "step_time_lo_s", "step_time_hi_s"]
 
 
-def configurations(sizes, batch=32, per_node=4, **more):
+def configurations(
+    sizes: list[int],
+    batch: int | list[int] = 32,
+    per_node: int = 4,
+    **more: int | list[str | str | None] | str,
+) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "world_size": sizes,
@@ -23,11 +31,13 @@ def configurations(sizes, batch=32, per_node=4, **more):
 
 
 @pytest.fixture(scope="module")
-def law(rows):
+def law(rows: pd.DataFrame) -> StepTimeLaw:
     return StepTimeLaw.fit(rows)
 
 
-def test_it_follows_the_measurements(law, truth):
+def test_it_follows_the_measurements(
+    law: StepTimeLaw, truth: Callable[..., Any]
+) -> None:
     sizes = [1, 2, 4, 8, 16, 32]
     answer = law.predict(configurations(sizes))
     assert (answer["support"] == Support.MEASURED).all()
@@ -35,7 +45,9 @@ def test_it_follows_the_measurements(law, truth):
     assert answer["step_time_s"].to_numpy() == pytest.approx(expected, rel=0.03)
 
 
-def test_it_extrapolates_world_sizes_and_says_so(law, truth):
+def test_it_extrapolates_world_sizes_and_says_so(
+    law: StepTimeLaw, truth: Callable[..., Any]
+) -> None:
     answer = law.predict(configurations([64, 128]))
     assert (answer["support"] == Support.EXTRAPOLATED).all()
     expected = [truth(n, 32) for n in (64, 128)]
@@ -44,37 +56,41 @@ def test_it_extrapolates_world_sizes_and_says_so(law, truth):
     assert (answer["step_time_hi_s"] > expected).all()
 
 
-def test_intervals_widen_with_distance(law):
+def test_intervals_widen_with_distance(law: StepTimeLaw) -> None:
     answer = law.predict(configurations([32, 64, 128, 256]))
     widths = np.log(answer["step_time_hi_s"] / answer["step_time_lo_s"])
     assert (np.diff(widths) > 0).all()
 
 
-def test_a_larger_mass_gives_a_wider_interval(law):
+def test_a_larger_mass_gives_a_wider_interval(law: StepTimeLaw) -> None:
     asked = configurations([12, 64])
     narrow, wide = law.predict(asked, 0.5), law.predict(asked, 0.95)
     assert (wide["step_time_lo_s"] < narrow["step_time_lo_s"]).all()
     assert (wide["step_time_hi_s"] > narrow["step_time_hi_s"]).all()
 
 
-def test_time_rises_with_the_local_batch(law):
+def test_time_rises_with_the_local_batch(law: StepTimeLaw) -> None:
     batches = [4, 8, 12, 16, 24, 32, 64]
     asked = pd.DataFrame({"world_size": 1, "local_batch_size": batches})
     assert (np.diff(law.predict(asked)["step_time_s"]) > 0).all()
 
 
-def test_time_does_not_fall_with_devices_at_a_fixed_local_batch(law):
+def test_time_does_not_fall_with_devices_at_a_fixed_local_batch(
+    law: StepTimeLaw,
+) -> None:
     drawn = law.sample(configurations([1, 2, 4, 8, 16, 32, 64]))
     assert (np.diff(np.median(drawn, axis=0)) > -1e-3).all()
 
 
-def test_throughput_stays_below_ideal_scaling(law):
+def test_throughput_stays_below_ideal_scaling(law: StepTimeLaw) -> None:
     answer = law.predict(configurations([1, 4, 16, 64]))
     per_device = answer["throughput_samples_per_s"] / answer["world_size"]
     assert (per_device <= per_device.iloc[0] * 1.02).all()
 
 
-def test_accumulated_passes_cost_computation_but_one_exchange(law, truth):
+def test_accumulated_passes_cost_computation_but_one_exchange(
+    law: StepTimeLaw, truth: Callable[..., Any]
+) -> None:
     asked = configurations([8], gradient_accumulation_steps=4)
     answer = law.predict(asked)
     assert answer["step_time_s"].item() == pytest.approx(truth(8, 32, 4), rel=0.05)
@@ -82,7 +98,9 @@ def test_accumulated_passes_cost_computation_but_one_exchange(law, truth):
     assert answer["throughput_samples_per_s"].item() == pytest.approx(expected)
 
 
-def test_a_change_of_units_changes_nothing_else(rows, law):
+def test_a_change_of_units_changes_nothing_else(
+    rows: pd.DataFrame, law: StepTimeLaw
+) -> None:
     asked = configurations([3, 16, 64])
     scaled = rows.assign(step_time_s=rows["step_time_s"] * 1000)
     answer = StepTimeLaw.fit(scaled).predict(asked)
@@ -91,19 +109,23 @@ def test_a_change_of_units_changes_nothing_else(rows, law):
         assert answer[name].to_numpy() == pytest.approx(expected, rel=1e-3)
 
 
-def test_the_order_of_rows_does_not_matter(rows, law):
+def test_the_order_of_rows_does_not_matter(
+    rows: pd.DataFrame, law: StepTimeLaw
+) -> None:
     asked = configurations([3, 16, 64])
     shuffled = StepTimeLaw.fit(rows.sample(frac=1, random_state=3)).predict(asked)
     pd.testing.assert_frame_equal(shuffled, law.predict(asked))
 
 
-def test_a_row_given_twice_counts_once(rows, law):
+def test_a_row_given_twice_counts_once(rows: pd.DataFrame, law: StepTimeLaw) -> None:
     asked = configurations([3, 16, 64])
     doubled = StepTimeLaw.fit(pd.concat([rows, rows])).predict(asked)
     pd.testing.assert_frame_equal(doubled, law.predict(asked))
 
 
-def test_one_odd_measurement_is_outvoted(rows, truth):
+def test_one_odd_measurement_is_outvoted(
+    rows: pd.DataFrame, truth: Callable[..., Any]
+) -> None:
     odd = rows.copy()
     odd.loc[odd.index[20], "step_time_s"] *= 5
     answer = StepTimeLaw.fit(odd).predict(configurations([2, 16, 64]))
@@ -111,7 +133,9 @@ def test_one_odd_measurement_is_outvoted(rows, truth):
     assert answer["step_time_s"].to_numpy() == pytest.approx(expected, rel=0.1)
 
 
-def test_throughput_stands_in_for_a_missing_step_time(rows, law):
+def test_throughput_stands_in_for_a_missing_step_time(
+    rows: pd.DataFrame, law: StepTimeLaw
+) -> None:
     total = rows["local_batch_size"] * rows["world_size"]
     table = rows.assign(throughput_samples_per_s=total / rows["step_time_s"])
     asked = configurations([16])
@@ -120,7 +144,7 @@ def test_throughput_stands_in_for_a_missing_step_time(rows, law):
     assert answer["step_time_s"].item() == pytest.approx(expected, rel=1e-6)
 
 
-def test_the_index_of_the_configurations_is_kept(law):
+def test_the_index_of_the_configurations_is_kept(law: StepTimeLaw) -> None:
     asked = configurations([16, 1, 64]).set_axis([7, 7, "x"])
     answer = law.predict(asked)
     assert list(answer.index) == [7, 7, "x"]
@@ -128,23 +152,23 @@ def test_the_index_of_the_configurations_is_kept(law):
     assert answer["step_time_s"].to_numpy() == pytest.approx(expected)
 
 
-def test_no_configurations_give_no_answers(law):
+def test_no_configurations_give_no_answers(law: StepTimeLaw) -> None:
     answer = law.predict(configurations([]))
     assert answer.empty
     assert set(ANSWER) <= set(answer.columns)
 
 
-def test_a_missing_column_is_named(law):
+def test_a_missing_column_is_named(law: StepTimeLaw) -> None:
     with pytest.raises(SpecError, match="needs world_size and one of local_batch_size"):
         law.predict(pd.DataFrame({"gpus": [1]}))
 
 
-def test_an_interval_outside_0_and_1_is_refused(law):
+def test_an_interval_outside_0_and_1_is_refused(law: StepTimeLaw) -> None:
     with pytest.raises(SpecError, match=r"interval=80 must lie between 0 and 1"):
         law.predict(configurations([1]), interval=80)
 
 
-def test_no_usable_row_is_an_error_that_counts_reasons(rows):
+def test_no_usable_row_is_an_error_that_counts_reasons(rows: pd.DataFrame) -> None:
     marked = rows.assign(validity=[["shared_node"]] * len(rows))
     with pytest.raises(FitError, match=r"None of the 54 rows .* \(54 shared_node\)"):
         StepTimeLaw.fit(marked)
@@ -152,7 +176,9 @@ def test_no_usable_row_is_an_error_that_counts_reasons(rows):
         StepTimeLaw.fit(rows.iloc[:0])
 
 
-def test_marked_rows_are_left_out_and_counted(rows, law):
+def test_marked_rows_are_left_out_and_counted(
+    rows: pd.DataFrame, law: StepTimeLaw
+) -> None:
     spoilt = rows.assign(
         step_time_s=rows["step_time_s"] * 9, validity=[["loopback_nodes"]] * len(rows)
     )
@@ -164,7 +190,7 @@ def test_marked_rows_are_left_out_and_counted(rows, law):
     assert both.predict(asked)["step_time_s"].item() == pytest.approx(expected)
 
 
-def test_curves_are_fitted_apart_and_asked_for_by_name(rows):
+def test_curves_are_fitted_apart_and_asked_for_by_name(rows: pd.DataFrame) -> None:
     slow = rows.assign(precision="fp32", step_time_s=rows["step_time_s"] * 3)
     law = StepTimeLaw.fit(pd.concat([rows.assign(precision="bf16"), slow]))
     answer = law.predict(configurations([16, 16], precision=["fp32", "bf16"]))
@@ -177,7 +203,9 @@ def test_curves_are_fitted_apart_and_asked_for_by_name(rows):
         law.predict(configurations([16], precision="fp16"))
 
 
-def test_rows_without_a_value_of_a_column_are_a_curve_of_their_own(rows):
+def test_rows_without_a_value_of_a_column_are_a_curve_of_their_own(
+    rows: pd.DataFrame,
+) -> None:
     slow = rows.assign(precision=None, step_time_s=rows["step_time_s"] * 3)
     law = StepTimeLaw.fit(pd.concat([rows.assign(precision="bf16"), slow]))
     answer = law.predict(configurations([16, 16], precision=[None, "bf16"]))
@@ -185,7 +213,9 @@ def test_rows_without_a_value_of_a_column_are_a_curve_of_their_own(rows):
     assert ratio == pytest.approx(3, rel=0.02)
 
 
-def test_every_term_of_a_clean_sweep_is_recovered(rows, machine, law):
+def test_every_term_of_a_clean_sweep_is_recovered(
+    rows: pd.DataFrame, machine: dict[str, float], law: StepTimeLaw
+) -> None:
     table = law.parameters(0.95).set_index("name")
     declared = {
         "compute_fixed": "fixed",
@@ -202,7 +232,7 @@ def test_every_term_of_a_clean_sweep_is_recovered(rows, machine, law):
     assert table.loc["inter_node_transfer", "identified"]
 
 
-def test_bandwidth_follows_from_the_gradient(rows):
+def test_bandwidth_follows_from_the_gradient(rows: pd.DataFrame) -> None:
     law = StepTimeLaw.fit(rows.assign(gradient_bytes=1e8))
     table = law.parameters().set_index("name")
     assert table.loc["inter_node_bandwidth", "unit"] == "bytes/s"
@@ -213,7 +243,7 @@ def test_bandwidth_follows_from_the_gradient(rows):
 
 
 @pytest.mark.slow
-def test_random_machines_are_recovered_inside_their_intervals():
+def test_random_machines_are_recovered_inside_their_intervals() -> None:
     inside: dict[str, list[bool]] = {"terms": [], "measured": [], "extrapolated": []}
     for seed in range(16):
         rng = np.random.default_rng(100 + seed)
@@ -241,7 +271,7 @@ def test_random_machines_are_recovered_inside_their_intervals():
     assert shares["extrapolated"] > 0.8
 
 
-def test_one_world_size_answers_only_itself(rows):
+def test_one_world_size_answers_only_itself(rows: pd.DataFrame) -> None:
     law = StepTimeLaw.fit(rows[rows["world_size"] == 1])
     assert law.predict(configurations([1]))["support"].item() == Support.MEASURED
     mixed = law.predict(configurations([1, 2]))
@@ -256,7 +286,7 @@ def test_one_world_size_answers_only_itself(rows):
     assert "Measure 1 node x 2." in caught.value.remedy
 
 
-def test_one_multi_node_size_cannot_predict_another(rows):
+def test_one_multi_node_size_cannot_predict_another(rows: pd.DataFrame) -> None:
     law = StepTimeLaw.fit(rows[rows["world_size"] <= 8])
     answer = law.predict(configurations([8, 16]))
     assert list(answer["support"]) == [Support.MEASURED, Support.UNSUPPORTED]
@@ -266,7 +296,7 @@ def test_one_multi_node_size_cannot_predict_another(rows):
     assert table.loc["compute_per_sample", "identified"]
 
 
-def test_a_single_batch_cannot_predict_another(rows):
+def test_a_single_batch_cannot_predict_another(rows: pd.DataFrame) -> None:
     law = StepTimeLaw.fit(rows[rows["local_batch_size"] == 16])
     answer = law.predict(configurations([8, 8], batch=[16, 32]))
     assert list(answer["support"]) == [Support.MEASURED, Support.UNSUPPORTED]
@@ -276,14 +306,16 @@ def test_a_single_batch_cannot_predict_another(rows):
     )
 
 
-def test_one_row_is_enough_for_that_configuration(rows):
+def test_one_row_is_enough_for_that_configuration(rows: pd.DataFrame) -> None:
     law = StepTimeLaw.fit(rows.iloc[[0]])
     answer = law.predict(rows.iloc[[0]].drop(columns="step_time_s"))
     expected = rows["step_time_s"].iloc[0]
     assert answer["step_time_s"].item() == pytest.approx(expected, rel=0.05)
 
 
-def test_a_prior_from_other_curves_answers_what_the_rows_cannot(rows, truth):
+def test_a_prior_from_other_curves_answers_what_the_rows_cannot(
+    rows: pd.DataFrame, truth: Callable[..., Any]
+) -> None:
     others = [
         rows.assign(workload=name, step_time_s=rows["step_time_s"] * factor)
         for name, factor in (("a", 0.5), ("b", 1.0), ("c", 2.0))
@@ -298,21 +330,21 @@ def test_a_prior_from_other_curves_answers_what_the_rows_cannot(rows, truth):
     assert hi / lo < 3
 
 
-def test_draws_of_one_run_spread_more_than_the_expectation(law):
+def test_draws_of_one_run_spread_more_than_the_expectation(law: StepTimeLaw) -> None:
     asked = configurations([16])
     expected, one_run = law.sample(asked), law.sample(asked, one_run=True)
     assert np.log(one_run).std() > np.log(expected).std()
     assert expected.shape == (400, 1)
 
 
-def test_unsupported_draws_are_missing(rows):
+def test_unsupported_draws_are_missing(rows: pd.DataFrame) -> None:
     law = StepTimeLaw.fit(rows[rows["world_size"] == 1])
     drawn = law.sample(configurations([1, 2]))
     assert np.isfinite(drawn[:, 0]).all()
     assert np.isnan(drawn[:, 1]).all()
 
 
-def test_terms_add_up_to_the_physics(law):
+def test_terms_add_up_to_the_physics(law: StepTimeLaw) -> None:
     parts = law.terms(configurations([16]))
     total = np.median(parts.step_time_s)
     assert total == pytest.approx(
@@ -323,7 +355,7 @@ def test_terms_add_up_to_the_physics(law):
     assert np.all(single.inter_node + single.intra_node + single.imbalance == 0)
 
 
-def test_terms_are_those_of_one_curve(law, rows):
+def test_terms_are_those_of_one_curve(law: StepTimeLaw, rows: pd.DataFrame) -> None:
     with pytest.raises(SpecError, match=r"^0 configurations on 0 curves were asked"):
         law.terms(configurations([16]).iloc[:0])
     both = pd.concat([rows.assign(workload="a"), rows.assign(workload="b")])
@@ -332,7 +364,7 @@ def test_terms_are_those_of_one_curve(law, rows):
         StepTimeLaw.fit(both).terms(asked)
 
 
-def test_many_points_are_fitted_with_fewer_steps(machine):
+def test_many_points_are_fitted_with_fewer_steps(machine: dict[str, float]) -> None:
     rng = np.random.default_rng(1)
     rows = sweep_rows(machine, rng, batches=tuple(range(4, 44)), repeats=1)
     law = StepTimeLaw.fit(rows)
@@ -341,7 +373,9 @@ def test_many_points_are_fitted_with_fewer_steps(machine):
     assert table.loc["compute_exponent", "hi"] > 0.98
 
 
-def test_a_guess_answers_what_the_rows_cannot_and_says_so(rows, truth):
+def test_a_guess_answers_what_the_rows_cannot_and_says_so(
+    rows: pd.DataFrame, truth: Callable[..., Any]
+) -> None:
     law = StepTimeLaw.fit(rows[rows["num_nodes"] == 1])
     answer = law.predict(configurations([4, 16]), guess=True)
     assert list(answer["support"]) == [Support.MEASURED, Support.UNSUPPORTED]
@@ -350,14 +384,14 @@ def test_a_guess_answers_what_the_rows_cannot_and_says_so(rows, truth):
     assert answer["step_time_lo_s"].iloc[1] < truth(16, 32)
 
 
-def test_the_answer_lies_inside_its_interval_below_the_median(law):
+def test_the_answer_lies_inside_its_interval_below_the_median(law: StepTimeLaw) -> None:
     answer = law.predict(configurations([1, 16, 64, 1024]))
     middle = np.sqrt(answer["step_time_lo_s"] * answer["step_time_hi_s"])
     assert (answer["step_time_s"] <= middle).all()
     assert (answer["step_time_s"] > answer["step_time_lo_s"]).all()
 
 
-def test_predictions_and_draws_agree(law):
+def test_predictions_and_draws_agree(law: StepTimeLaw) -> None:
     asked = configurations([2, 16, 64])
     drawn = np.quantile(law.sample(asked, one_run=True), [0.1, 0.9], axis=0)
     answer = law.predict(asked)

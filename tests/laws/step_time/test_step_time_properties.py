@@ -1,5 +1,7 @@
 """What any step-time law must obey, on declared machines of all kinds."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,13 +16,17 @@ SEEDS = range(6)
 BATCHES = [1, 2, 4, 6, 8, 12, 16, 24, 32, 64, 128, 512]
 
 
-def at(sizes, batch, per_node, **more):
+def at(
+    sizes: list[int], batch: int | list[int], per_node: int, **more: Any
+) -> pd.DataFrame:
     nodes = [-(-n // per_node) for n in sizes]
     columns = {"world_size": sizes, "num_nodes": nodes, "local_batch_size": batch}
     return pd.DataFrame({**columns, **more})
 
 
-def fitted(**options):
+def fitted(
+    **options: float | tuple[int, ...],
+) -> list[tuple[Any, pd.DataFrame, StepTimeLaw]]:
     """Machine, rows and law of each seed."""
     found = []
     for seed in SEEDS:
@@ -32,23 +38,25 @@ def fitted(**options):
 
 
 @pytest.fixture(scope="module")
-def swept():
+def swept() -> list[tuple[Any, pd.DataFrame, StepTimeLaw]]:
     return fitted(noise=0.02)
 
 
 @pytest.fixture(scope="module")
-def well_measured():
+def well_measured() -> list[tuple[Any, pd.DataFrame, StepTimeLaw]]:
     """Measured so well that shapes alone would be sure."""
     return fitted(batches=(4, 8, 16, 32, 64), noise=0.005)
 
 
-def share_rising(law, asked):
+def share_rising(law: StepTimeLaw, asked: pd.DataFrame) -> np.ndarray:
     """Share of draws in which one run of each configuration is slower than before."""
     draws = law.sample(asked, one_run=True)
     return (np.diff(draws, axis=1) > 0).mean(axis=0)
 
 
-def test_it_is_never_sure_that_a_larger_batch_takes_less_time(swept):
+def test_it_is_never_sure_that_a_larger_batch_takes_less_time(
+    swept: list[tuple[Any, pd.DataFrame, StepTimeLaw]],
+) -> None:
     for machine, _, law in swept:
         per_node = machine["gpus_per_node"]
         for size in (1, 4, 16, 64):
@@ -58,7 +66,9 @@ def test_it_is_never_sure_that_a_larger_batch_takes_less_time(swept):
             assert (np.diff(np.log(times)) > -0.08).all()
 
 
-def test_it_is_never_sure_that_more_devices_do_a_step_faster(swept):
+def test_it_is_never_sure_that_more_devices_do_a_step_faster(
+    swept: list[tuple[Any, pd.DataFrame, StepTimeLaw]],
+) -> None:
     sizes = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 1024]
     for machine, _, law in swept:
         asked = at(sizes, 16, machine["gpus_per_node"])
@@ -67,7 +77,9 @@ def test_it_is_never_sure_that_more_devices_do_a_step_faster(swept):
         assert (np.diff(times) > -0.03).all()
 
 
-def test_more_passes_take_longer_and_less_each(swept):
+def test_more_passes_take_longer_and_less_each(
+    swept: list[tuple[Any, pd.DataFrame, StepTimeLaw]],
+) -> None:
     passes = [1, 2, 3, 4, 8, 64]
     for machine, _, law in swept:
         asked = at([8] * 6, 16, machine["gpus_per_node"])
@@ -79,7 +91,9 @@ def test_more_passes_take_longer_and_less_each(swept):
         assert times == pytest.approx(truth, rel=0.1)
 
 
-def test_no_device_does_more_than_a_device_alone(swept):
+def test_no_device_does_more_than_a_device_alone(
+    swept: list[tuple[Any, pd.DataFrame, StepTimeLaw]],
+) -> None:
     for machine, _, law in swept:
         asked = at([1, 2, 4, 8, 16, 64, 4096], 16, machine["gpus_per_node"])
         answer = law.predict(asked)
@@ -89,7 +103,9 @@ def test_no_device_does_more_than_a_device_alone(swept):
         assert (efficiency < 1.03).all()
 
 
-def test_an_interval_is_positive_holds_its_answer_and_widens_outwards(swept):
+def test_an_interval_is_positive_holds_its_answer_and_widens_outwards(
+    swept: list[tuple[Any, pd.DataFrame, StepTimeLaw]],
+) -> None:
     sizes = [32, 64, 128, 1024, 2**20]
     for machine, _, law in swept:
         lo, middle, hi = (
@@ -110,8 +126,11 @@ def test_an_interval_is_positive_holds_its_answer_and_widens_outwards(swept):
     ids=["scale", "batch", "both"],
 )
 def test_beyond_the_measured_range_errors_grow_with_every_doubling(
-    well_measured, sizes, batches, drift
-):
+    well_measured: list[tuple[Any, pd.DataFrame, StepTimeLaw]],
+    sizes: list[int],
+    batches: list[int],
+    drift: float | np.float64,
+) -> None:
     """By at least what docs/laws.md says, whatever the rows agree on."""
     least = drift * np.arange(1, 5)
     for machine, _, law in well_measured:
@@ -122,7 +141,9 @@ def test_beyond_the_measured_range_errors_grow_with_every_doubling(
         assert (np.log(law.sample(asked)).std(axis=0) > 0.97 * least).all()
 
 
-def test_one_device_takes_what_it_computes(swept):
+def test_one_device_takes_what_it_computes(
+    swept: list[tuple[Any, pd.DataFrame, StepTimeLaw]],
+) -> None:
     for machine, _, law in swept:
         asked = at([1] * 3, [8, 16, 32], machine["gpus_per_node"])
         truth = [declared_step_time(machine, 1, b) for b in (8, 16, 32)]
@@ -131,7 +152,9 @@ def test_one_device_takes_what_it_computes(swept):
         assert answer["step_time_s"].to_numpy() == pytest.approx(truth, rel=0.04)
 
 
-def test_a_change_of_the_unit_of_samples_changes_no_answer(swept):
+def test_a_change_of_the_unit_of_samples_changes_no_answer(
+    swept: list[tuple[Any, pd.DataFrame, StepTimeLaw]],
+) -> None:
     machine, rows, law = swept[0]
     sizes = [1, 6, 64]
     tokens = rows.assign(local_batch_size=rows["local_batch_size"] * 1024)
@@ -144,7 +167,9 @@ def test_a_change_of_the_unit_of_samples_changes_no_answer(swept):
     assert scaled["support"].equals(plain["support"])
 
 
-def test_no_single_row_moves_an_answer_far(swept):
+def test_no_single_row_moves_an_answer_far(
+    swept: list[tuple[Any, pd.DataFrame, StepTimeLaw]],
+) -> None:
     machine, rows, law = swept[1]
     asked = at([2, 16, 64], 32, machine["gpus_per_node"])
     plain = np.log(law.predict(asked)["step_time_s"])
@@ -156,7 +181,9 @@ def test_no_single_row_moves_an_answer_far(swept):
             assert np.abs(moved - plain).max() < 0.05
 
 
-def test_an_odd_configuration_stays_alone(swept):
+def test_an_odd_configuration_stays_alone(
+    swept: list[tuple[Any, pd.DataFrame, StepTimeLaw]],
+) -> None:
     """One row each, so that no repeat outvotes the odd one."""
     machine, rows, _ = swept[1]
     single = rows.groupby(["world_size", "local_batch_size"], as_index=False).first()
@@ -170,7 +197,9 @@ def test_an_odd_configuration_stays_alone(swept):
     assert np.abs(moved - plain)[3] < 0.2
 
 
-def test_an_answer_does_not_depend_on_what_else_is_asked(swept):
+def test_an_answer_does_not_depend_on_what_else_is_asked(
+    swept: list[tuple[Any, pd.DataFrame, StepTimeLaw]],
+) -> None:
     machine, rows, law = swept[2]
     many = at([1, 4, 16, 64], 12, machine["gpus_per_node"])
     within = StepTimeLaw.fit(rows[rows["num_nodes"] == 1])
@@ -184,7 +213,9 @@ def test_an_answer_does_not_depend_on_what_else_is_asked(swept):
 @pytest.mark.parametrize(
     "column", ["num_nodes", "gradient_accumulation_steps", "workload", "precision"]
 )
-def test_a_missing_column_says_as_much_as_an_empty_one(swept, column):
+def test_a_missing_column_says_as_much_as_an_empty_one(
+    swept: list[tuple[Any, pd.DataFrame, StepTimeLaw]], column: str
+) -> None:
     _, rows, _ = swept[0]
     rows = rows[rows["num_nodes"] == 1]
     asked = pd.DataFrame({"world_size": [1, 2], "local_batch_size": [8, 24]})

@@ -6,6 +6,7 @@ from made_up_sweeps import convergence, sweep
 
 from scalelab.experiment.job import Job
 from scalelab.recommend.advice import recommend
+from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.answer.text import answer_text, explain_text
 from scalelab.recommend.question.objective import Constraints
 from scalelab.recommend.question.prices import Price
@@ -14,14 +15,14 @@ JOB = Job(epochs=10, samples_per_epoch=1_000_000)
 
 
 @pytest.fixture(scope="module")
-def measured():
+def measured() -> Recommendation:
     frame = sweep(lr_rule="sqrt", learning_rate=0.2, precision="bf16")
     frame["validity"] = [["shared_node"]] * 2 + [[]] * (len(frame) - 2)
     limits = Constraints(limits={"time": 20 * 3600, "money": 900}, price=Price(usd=2.0))
     return recommend(frame, JOB, constraints=limits)
 
 
-def test_the_answer_reads_as_a_user_expects(measured):
+def test_the_answer_reads_as_a_user_expects(measured: Recommendation) -> None:
     text = answer_text(measured)
     lines = text.splitlines()
     chosen = measured.chosen
@@ -38,7 +39,9 @@ def test_the_answer_reads_as_a_user_expects(measured):
     assert "2 of 27 trials ignored: other jobs ran on the node." in text
 
 
-def test_the_table_has_a_row_per_size_and_marks_the_chosen(measured):
+def test_the_table_has_a_row_per_size_and_marks_the_chosen(
+    measured: Recommendation,
+) -> None:
     lines = answer_text(measured, 100).splitlines()
     header = next(i for i, line in enumerate(lines) if line.startswith("GPUs"))
     table = lines[header + 1 : header + 1 + len(measured.rows)]
@@ -49,7 +52,9 @@ def test_the_table_has_a_row_per_size_and_marks_the_chosen(measured):
     assert lines[header].split("  ")[-1].strip() == "basis"
 
 
-def test_the_table_prices_each_size_where_there_is_a_price(measured):
+def test_the_table_prices_each_size_where_there_is_a_price(
+    measured: Recommendation,
+) -> None:
     header = next(
         line for line in answer_text(measured, 120).splitlines() if line[:4] == "GPUs"
     )
@@ -58,14 +63,14 @@ def test_the_table_prices_each_size_where_there_is_a_price(measured):
     assert "usd" not in unpriced
 
 
-def test_a_job_of_seconds_is_not_told_in_hours():
+def test_a_job_of_seconds_is_not_told_in_hours() -> None:
     short = Job(epochs=1, samples_per_epoch=2000)
     text = answer_text(recommend(sweep((2, 4)), short), 120)
     assert "GPU-s" in text
     assert "GPU-h" not in text.split("The trial that would change")[0]
 
 
-def test_a_step_up_that_is_no_doubling_says_where_it_leads():
+def test_a_step_up_that_is_no_doubling_says_where_it_leads() -> None:
     text = answer_text(recommend(sweep((2, 3, 4), global_batch=None), JOB), 120)
     rows = {line.split()[0].lstrip(">"): line for line in text.splitlines() if line}
     assert "  -50% time" in rows["2"]
@@ -73,21 +78,23 @@ def test_a_step_up_that_is_no_doubling_says_where_it_leads():
 
 
 @pytest.mark.parametrize("width", [30, 40, 60, 80, 120])
-def test_the_text_is_ascii_and_fits_the_width(measured, width):
+def test_the_text_is_ascii_and_fits_the_width(
+    measured: Recommendation, width: int
+) -> None:
     text = answer_text(measured, width)
     assert text.isascii()
     assert max(map(len, text.splitlines())) <= max(width, 32)
     assert not any(line != line.rstrip() for line in text.splitlines())
 
 
-def test_narrow_terminals_lose_columns_in_order(measured):
+def test_narrow_terminals_lose_columns_in_order(measured: Recommendation) -> None:
     wide, narrow = answer_text(measured, 100), answer_text(measured, 30)
     for column in ("next doubling", "efficiency", "basis"):
         assert column in wide
         assert column not in narrow
 
 
-def test_nothing_meets_shows_the_closest_and_the_ends():
+def test_nothing_meets_shows_the_closest_and_the_ends() -> None:
     limits = Constraints(limits={"time": 60.0})
     text = answer_text(recommend(sweep(noise=0.001), JOB, constraints=limits))
     assert text.startswith("Nothing meets < 60 s.\nClosest: ")
@@ -95,13 +102,13 @@ def test_nothing_meets_shows_the_closest_and_the_ends():
     assert "cheapest: 1 GPU" in text
 
 
-def test_emulated_answers_say_so():
+def test_emulated_answers_say_so() -> None:
     text = answer_text(recommend(sweep(emulated=True), JOB))
     assert "emulated GPUs (" in text.splitlines()[0]
     assert "Emulated: times are declared, nothing here was measured." in text
 
 
-def test_cores_are_called_slots():
+def test_cores_are_called_slots() -> None:
     frame = sweep((1, 2), device_type="cpu", device_name="EPYC")
     text = answer_text(recommend(frame, JOB))
     assert "CPU slots (1 node x 2)" in text or "1 CPU slot (1 node x 1)" in text
@@ -110,7 +117,7 @@ def test_cores_are_called_slots():
     assert "would change the answer most: 4 CPU slots" in text
 
 
-def test_an_end_of_scaling_out_of_range_is_said(measured):
+def test_an_end_of_scaling_out_of_range_is_said(measured: Recommendation) -> None:
     none = dataclasses.replace(measured.knee, lo=None, hi=None)
     text = answer_text(dataclasses.replace(measured, knee=none))
     assert "No diminishing returns up to 64 GPUs." in text
@@ -119,7 +126,7 @@ def test_an_end_of_scaling_out_of_range_is_said(measured):
     assert "Returns diminish at 16 GPUs or more: inter-node" in text
 
 
-def test_the_explanation_lists_parameters_and_formulas():
+def test_the_explanation_lists_parameters_and_formulas() -> None:
     frame = pd.concat(
         [sweep((1, 2, 4), global_batch=None), convergence()], ignore_index=True
     )
@@ -136,13 +143,13 @@ def test_the_explanation_lists_parameters_and_formulas():
     assert text.isascii()
 
 
-def test_rivals_without_intervals_are_explained_too():
+def test_rivals_without_intervals_are_explained_too() -> None:
     text = explain_text(recommend(sweep(), JOB, law="amdahl"))
     assert "serial_fraction" in text
     assert "nan" not in text
 
 
-def test_a_single_size_is_explained():
+def test_a_single_size_is_explained() -> None:
     found = recommend(sweep((1,)), JOB)
     text = explain_text(found)
     assert "Returns diminish" not in text

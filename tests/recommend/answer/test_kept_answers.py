@@ -1,7 +1,9 @@
 """Answers kept on disk come back whole, and only for the question and the state."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from made_up_sweeps import sweep
@@ -23,7 +25,7 @@ def answer() -> Recommendation:
     return recommend(frame, Job(samples=1_000_000), law="amdahl")
 
 
-def test_a_kept_answer_comes_back_whole(tmp_path: Path, answer) -> None:
+def test_a_kept_answer_comes_back_whole(tmp_path: Path, answer: Recommendation) -> None:
     path = tmp_path / "cache" / "answers.json"
     KeptAnswers(path, STATE).keep("how many?", answer)
     assert repr(KeptAnswers(path, STATE).find("how many?")) == repr(answer)
@@ -31,7 +33,7 @@ def test_a_kept_answer_comes_back_whole(tmp_path: Path, answer) -> None:
 
 
 def test_another_state_or_other_code_has_no_answer(
-    tmp_path: Path, answer, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, answer: Recommendation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "answers.json"
     KeptAnswers(path, STATE).keep("q", answer)
@@ -40,7 +42,7 @@ def test_another_state_or_other_code_has_no_answer(
     assert KeptAnswers(path, STATE).find("q") is None
 
 
-def test_the_latest_twenty_are_kept(tmp_path: Path, answer) -> None:
+def test_the_latest_twenty_are_kept(tmp_path: Path, answer: Recommendation) -> None:
     kept = KeptAnswers(tmp_path / "answers.json", STATE)
     for number in range(22):
         kept.keep(str(number), answer)
@@ -59,7 +61,7 @@ def test_the_latest_twenty_are_kept(tmp_path: Path, answer) -> None:
     ],
 )
 def test_a_spoilt_file_is_no_answer_and_is_replaced(
-    tmp_path: Path, answer, spoil
+    tmp_path: Path, answer: Recommendation, spoil: Callable[..., Any]
 ) -> None:
     path = tmp_path / "answers.json"
     kept = KeptAnswers(path, STATE)
@@ -70,7 +72,7 @@ def test_a_spoilt_file_is_no_answer_and_is_replaced(
     assert repr(kept.find("q")) == repr(answer)
 
 
-def test_a_disk_that_refuses_is_named(tmp_path: Path, answer) -> None:
+def test_a_disk_that_refuses_is_named(tmp_path: Path, answer: Recommendation) -> None:
     (tmp_path / "cache").write_text("no directory")
     kept = KeptAnswers(tmp_path / "cache" / "answers.json", STATE)
     assert kept.find("q") is None

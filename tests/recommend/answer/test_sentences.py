@@ -1,5 +1,6 @@
 import doctest
 from dataclasses import replace
+from types import ModuleType
 
 import pytest
 from made_up_runs import outlook_row, planned, recommendation
@@ -135,5 +136,5 @@ def test_parameters_tell_what_is_not_identified(answered: Recommendation) -> Non
 
 
 @pytest.mark.parametrize("home", [module, lines])
-def test_the_examples_hold(home) -> None:
+def test_the_examples_hold(home: ModuleType) -> None:
     assert doctest.testmod(home).failed == 0

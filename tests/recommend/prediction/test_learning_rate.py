@@ -26,25 +26,27 @@ def rows(rule: str | None = "linear", rate: float | None = 0.1) -> pd.DataFrame:
         (None, 1024, 0.4),
     ],
 )
-def test_the_nearest_measured_rate_is_scaled_by_its_rule(rule, batch, expected):
+def test_the_nearest_measured_rate_is_scaled_by_its_rule(
+    rule: str | None, batch: int, expected: float
+) -> None:
     plan = learning_rate(rows(rule), batch)
     assert plan is not None
     assert plan.rule == (rule or "none")
     assert plan.value == pytest.approx(expected)
 
 
-def test_a_rate_of_another_rule_is_not_passed_off_as_the_wanted_ones():
+def test_a_rate_of_another_rule_is_not_passed_off_as_the_wanted_ones() -> None:
     assert learning_rate(rows("linear"), 64, "sqrt") is None
 
 
-def test_a_rule_nobody_here_knows_holds_where_it_was_measured_only():
+def test_a_rule_nobody_here_knows_holds_where_it_was_measured_only() -> None:
     plan = learning_rate(rows("lars"), 256)
     assert plan is not None
     assert (plan.rule, plan.value) == ("lars", 0.4)
     assert learning_rate(rows("lars"), 512) is None
 
 
-def test_without_a_measured_rate_there_is_none():
+def test_without_a_measured_rate_there_is_none() -> None:
     assert learning_rate(rows(rate=None), 64) is None
     assert learning_rate(rows().drop(columns="lr_rule"), 64) is None
     assert learning_rate(rows().assign(global_batch_size=None), 64) is None

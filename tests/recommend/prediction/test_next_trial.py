@@ -10,13 +10,15 @@ from scalelab.recommend.question.objective import Constraints, Spending
 JOB = Job(samples=10_000_000)
 
 
-def test_knowing_what_does_not_matter_is_worth_nothing(rng):
+def test_knowing_what_does_not_matter_is_worth_nothing(
+    rng: np.random.Generator,
+) -> None:
     times = np.column_stack([np.full(400, 1.0), 10 + rng.random(400)])
     losses = times.copy()
     assert value_of_knowing(losses, times) == pytest.approx([0, 0], abs=1e-9)
 
 
-def test_knowing_the_uncertain_rival_is_worth_most(rng):
+def test_knowing_the_uncertain_rival_is_worth_most(rng: np.random.Generator) -> None:
     rival = np.exp(0.3 * rng.standard_normal(400))
     times = np.column_stack([np.full(400, 1.0), rival, np.full(400, 3.0)])
     gains = value_of_knowing(times, times)
@@ -25,7 +27,7 @@ def test_knowing_the_uncertain_rival_is_worth_most(rng):
     assert 0.7 * perfect < gains[1] <= perfect * 1.01
 
 
-def test_a_broken_limit_costs_more_than_any_that_holds():
+def test_a_broken_limit_costs_more_than_any_that_holds() -> None:
     times = np.array([[10.0, 100.0], [10.0, 50.0]])
     hours = np.array([[4.0, 1.0], [4.0, 1.0]])
     spent = Spending({"time": times, "device_hours": hours})
@@ -34,7 +36,7 @@ def test_a_broken_limit_costs_more_than_any_that_holds():
     assert costs[1, 1] < costs[1, 0]
 
 
-def test_the_unmeasured_answer_is_measured_next():
+def test_the_unmeasured_answer_is_measured_next() -> None:
     tight = Constraints(limits={"time": 3600.0})
     found = recommend(sweep((1, 2, 4, 8, 16), seed=3), JOB, constraints=tight)
     trial = found.next_trial
@@ -47,6 +49,6 @@ def test_the_unmeasured_answer_is_measured_next():
     assert trial.batch == chosen.batch
 
 
-def test_steps_are_the_usual_ones_where_none_are_recorded():
+def test_steps_are_the_usual_ones_where_none_are_recorded() -> None:
     frame = sweep((1, 2)).drop(columns=["num_steps", "start_up_s", "kind"])
     assert recommend(frame, JOB).next_trial.steps == 60

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pandas as pd
 import pytest
 from made_up_sweeps import sweep
@@ -23,11 +25,11 @@ def support(fitted: LawWithTransfer, frame: pd.DataFrame) -> str:
     return fitted.law.predict(asked, guess=True)["support"].item()
 
 
-def test_no_runs_are_no_history():
+def test_no_runs_are_no_history() -> None:
     assert History.of([]) is None
 
 
-def test_the_note_counts_the_curves_and_names_the_runs():
+def test_the_note_counts_the_curves_and_names_the_runs() -> None:
     other, third = (sweep(workload=name) for name in ("other", "third"))
     fitted = LawWithTransfer.fit(
         StepTimeLaw, ONE_NODE, history=history(a=other, b=third)
@@ -50,7 +52,7 @@ def test_the_note_counts_the_curves_and_names_the_runs():
         {"outcome": "failed"},
     ],
 )
-def test_a_history_of_nothing_related_is_refused(columns):
+def test_a_history_of_nothing_related_is_refused(columns: dict[str, Any]) -> None:
     other = sweep(workload="other").assign(**columns)
     with pytest.raises(
         SpecError, match=r"^Nothing can be learned from a: no curve .* Name runs that"
@@ -58,7 +60,7 @@ def test_a_history_of_nothing_related_is_refused(columns):
         LawWithTransfer.fit(StepTimeLaw, ONE_NODE, history=history(a=other))
 
 
-def test_devices_without_a_name_are_those_of_their_run_alone():
+def test_devices_without_a_name_are_those_of_their_run_alone() -> None:
     unnamed, other = (
         frame.drop(columns="device_name")
         for frame in (ONE_NODE, sweep(workload="other"))
@@ -70,18 +72,18 @@ def test_devices_without_a_name_are_those_of_their_run_alone():
     assert history(a=same_work).informs(step_time_rows(unnamed))
 
 
-def test_rows_of_the_asked_curve_that_were_not_chosen_teach_nothing():
+def test_rows_of_the_asked_curve_that_were_not_chosen_teach_nothing() -> None:
     fitted = LawWithTransfer.fit(StepTimeLaw, ONE_NODE, rest=sweep(seed=1))
     assert support(fitted, ONE_NODE) == "unsupported"
 
 
-def test_without_a_step_time_there_is_nothing_to_teach():
+def test_without_a_step_time_there_is_nothing_to_teach() -> None:
     failed = ONE_NODE.assign(outcome="failed")
     with pytest.raises(FitError, match="has a usable step time"):
         LawWithTransfer.fit(StepTimeLaw, failed, history=history(a=sweep()))
 
 
-def test_a_rival_learns_from_nothing_else():
+def test_a_rival_learns_from_nothing_else() -> None:
     usl = law_named("usl")
     with pytest.raises(SpecError, match="'usl' learns from the asked rows alone"):
         LawWithTransfer.fit(usl, ONE_NODE, history=history(a=sweep()))

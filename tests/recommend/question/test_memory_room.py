@@ -30,17 +30,19 @@ def batch_on_one(frame: pd.DataFrame) -> int | None:
     return found[0] if found else None
 
 
-def test_without_a_capacity_only_what_ran_fits():
+def test_without_a_capacity_only_what_ran_fits() -> None:
     assert batch_on_one(sharded()) is None
     assert MemoryRoom.of(sharded()).capacity_bytes is None
 
 
 @pytest.mark.parametrize(("capacity_gib", "batch"), [(16, 32), (12, 16), (10, None)])
-def test_measured_peaks_allow_what_fits_on_fewer_devices(capacity_gib, batch):
+def test_measured_peaks_allow_what_fits_on_fewer_devices(
+    capacity_gib: int, batch: int | None
+) -> None:
     assert batch_on_one(sharded(capacity_gib)) == batch
 
 
-def test_what_ran_out_of_memory_is_not_proposed_whatever_the_peaks_say():
+def test_what_ran_out_of_memory_is_not_proposed_whatever_the_peaks_say() -> None:
     frame = sharded(80)
     failed = frame.iloc[[0]].assign(
         local_batch_size=32, outcome="out_of_memory", step_time_s=None
@@ -48,12 +50,12 @@ def test_what_ran_out_of_memory_is_not_proposed_whatever_the_peaks_say():
     assert batch_on_one(pd.concat([frame, failed], ignore_index=True)) == 16
 
 
-def test_no_batch_above_the_measured_ones_is_proposed():
+def test_no_batch_above_the_measured_ones_is_proposed() -> None:
     found = recommend(sharded(1000), JOB)
     assert {r.batch.local_batch_size for r in found.rows} <= {8, 16, 32}
 
 
-def test_the_device_with_least_memory_counts():
+def test_the_device_with_least_memory_counts() -> None:
     frame = sharded(80)
     frame.loc[3, "gpu_memory_bytes"] = 12 * GIB
     frame.loc[4, "gpu_memory_bytes"] = None
@@ -61,7 +63,7 @@ def test_the_device_with_least_memory_counts():
     assert batch_on_one(frame) == 16
 
 
-def test_the_answer_says_that_a_batch_rests_on_peaks():
+def test_the_answer_says_that_a_batch_rests_on_peaks() -> None:
     frame = sharded(16)
     cheap = Constraints(limits={"device_hours": 1e-3})
     found = recommend(frame, JOB, allocations=ONE, constraints=cheap)

@@ -1,8 +1,16 @@
+from typing import Any
+
 import numpy as np
 import pytest
 
 from scalelab.errors import SpecError
-from scalelab.recommend.question.objective import Constraints, Spending, choose, pareto
+from scalelab.recommend.question.objective import (
+    Choice,
+    Constraints,
+    Spending,
+    choose,
+    pareto,
+)
 from scalelab.recommend.question.prices import Price
 
 
@@ -21,12 +29,12 @@ from scalelab.recommend.question.prices import Price
         ({"confidence": 1}, "confidence=1 must lie between 0 and 1"),
     ],
 )
-def test_wrong_limits_are_refused(limits, message):
+def test_wrong_limits_are_refused(limits: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError, match=message):
         Constraints(**limits)
 
 
-def test_a_limit_on_money_needs_a_price():
+def test_a_limit_on_money_needs_a_price() -> None:
     ones = np.ones(2)
     with pytest.raises(
         SpecError, match=r"max_cost_usd=20 needs a price\. .*\(--price on"
@@ -34,7 +42,7 @@ def test_a_limit_on_money_needs_a_price():
         Constraints(limits={"money": 20}).spending(ones, ones, ones)
 
 
-def test_every_limit_must_hold():
+def test_every_limit_must_hold() -> None:
     limits = Constraints(limits={"device_hours": 8, "money": 20}, price=Price(usd=4))
     spent = Spending(
         {
@@ -51,7 +59,7 @@ def test_every_limit_must_hold():
     )
 
 
-def test_pareto_keeps_ties_and_drops_the_beaten():
+def test_pareto_keeps_ties_and_drops_the_beaten() -> None:
     time = np.array([4.0, 2.0, 2.0, 3.0])
     hours = np.array([1.0, 2.0, 2.0, 2.5])
     assert pareto(time, hours).tolist() == [True, True, True, False]
@@ -62,34 +70,34 @@ HOURS = np.array([1.0, 1.2, 1.6])
 PAYING = np.array([True, True, False])
 
 
-def pick(probability, confidence=0.9, **limits):
+def pick(probability: list[float], confidence: float = 0.9, **limits: float) -> Choice:
     chances = np.array(probability)
     spent = Spending({"time": TIME, "device_hours": HOURS, "money": None})
     asked = Constraints(limits=limits, confidence=confidence)
     return choose(spent, chances, PAYING, asked, "GPU")
 
 
-def test_a_deadline_prefers_the_cheapest_that_holds_it():
+def test_a_deadline_prefers_the_cheapest_that_holds_it() -> None:
     choice = pick([0.1, 0.95, 1.0], time=70)
     assert (choice.index, choice.meets) == (1, True)
 
 
-def test_a_budget_prefers_the_fastest_that_holds_it():
+def test_a_budget_prefers_the_fastest_that_holds_it() -> None:
     choice = pick([1.0, 0.95, 0.3], device_hours=1.4)
     assert (choice.index, choice.meets) == (1, True)
 
 
-def test_confidence_is_what_was_asked_for():
+def test_confidence_is_what_was_asked_for() -> None:
     assert pick([0.0, 0.8, 1.0], time=70, confidence=0.7).index == 1
     assert pick([0.0, 0.8, 1.0], time=70, confidence=0.9).index == 2
 
 
-def test_the_closest_is_the_likeliest_then_the_least_over():
+def test_the_closest_is_the_likeliest_then_the_least_over() -> None:
     choice = pick([0.0, 0.1, 0.4], time=30)
     assert (choice.index, choice.meets) == (2, False)
     assert pick([0.0, 0.0, 0.0], device_hours=0.1).index == 0
 
 
-def test_without_limits_the_last_paying_row_is_chosen():
+def test_without_limits_the_last_paying_row_is_chosen() -> None:
     assert pick([1.0, 1.0, 1.0]).index == 1
     assert pick([1.0, 0.2, 1.0]).meets is False

@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -25,7 +27,9 @@ def site(**settings: object) -> Site:
         ({"exclusive": True}, 3.0, [12, 12, 24]),
     ],
 )
-def test_what_is_charged_per_hour(settings, given, per_hour):
+def test_what_is_charged_per_hour(
+    settings: dict[str, Any], given: float | None, per_hour: list[int]
+) -> None:
     price = Price.of(site(**settings), given)
     assert price is not None
     assert price.per_hour(SIZES, NODES).tolist() == per_hour
@@ -33,19 +37,19 @@ def test_what_is_charged_per_hour(settings, given, per_hour):
     assert price.said_by == whose
 
 
-def test_nobody_says_a_price():
+def test_nobody_says_a_price() -> None:
     assert Price.of(None) is None
     assert Price.of(site()) is None
     assert Price.of(None, 2.0) == Price(usd=2.0)
 
 
 @pytest.mark.parametrize("usd", [0.0, -1.0, float("inf"), float("nan")])
-def test_a_price_is_positive(usd):
+def test_a_price_is_positive(usd: float) -> None:
     with pytest.raises(SpecError, match="must be a positive number"):
         Price(usd=usd)
 
 
-def test_it_says_what_is_charged_and_who_says_so():
+def test_it_says_what_is_charged_and_who_says_so() -> None:
     price = Price.of(site(price_per_gpu_hour=2, exclusive=True))
     assert price is not None
     assert price.in_words("core-h") == (

@@ -5,13 +5,13 @@ from scalelab.errors import SpecError
 from scalelab.recommend.question.subject import choose_subject
 
 
-def test_many_values_are_listed_up_to_six():
+def test_many_values_are_listed_up_to_six() -> None:
     frame = pd.DataFrame({"workload": [f"w{i}" for i in range(9)]})
     with pytest.raises(SpecError, match=r"mix 9 values of workload: .* and 3 more\."):
         choose_subject(frame, {})
 
 
-def test_rows_without_a_workload_are_none_of_the_named_one():
+def test_rows_without_a_workload_are_none_of_the_named_one() -> None:
     frame = pd.DataFrame(
         {"workload": ["a", None, "a"], "device_name": ["d", "d", None]}
     )
@@ -22,7 +22,7 @@ def test_rows_without_a_workload_are_none_of_the_named_one():
     assert choose_subject(frame.assign(workload=None), {}).workload == ""
 
 
-def test_selection_goes_by_text_and_keeps_all_outcomes():
+def test_selection_goes_by_text_and_keeps_all_outcomes() -> None:
     frame = pd.DataFrame(
         {"sequence_length": [128, 128, 256], "outcome": ["completed", "failed", "x"]}
     )
@@ -30,6 +30,6 @@ def test_selection_goes_by_text_and_keeps_all_outcomes():
     assert chosen.frame["outcome"].tolist() == ["completed", "failed"]
 
 
-def test_a_missing_column_cannot_be_selected():
+def test_a_missing_column_cannot_be_selected() -> None:
     with pytest.raises(SpecError, match="'precision' is no column of the observations"):
         choose_subject(pd.DataFrame({"workload": ["a"]}), {"precision": "bf16"})

@@ -7,7 +7,9 @@ import sys
 import textwrap
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from waiting import wait_until
@@ -33,7 +35,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def start_holder(path: Path):
+def start_holder(path: Path) -> Iterator[Callable[..., Any]]:
     holders = []
 
     def start(heartbeat_s: float = 0.05) -> subprocess.Popen[str]:
@@ -59,7 +61,9 @@ def pretend_another_host(path: Path, **changes: object) -> None:
     path.write_bytes(json.dumps(values).encode().ljust(512))
 
 
-def test_a_living_driver_keeps_its_run(path: Path, start_holder) -> None:
+def test_a_living_driver_keeps_its_run(
+    path: Path, start_holder: Callable[..., Any]
+) -> None:
     holder = start_holder()
     message = (
         rf"is being run by process {holder.pid} on host {socket.gethostname()}, last "
@@ -69,7 +73,9 @@ def test_a_living_driver_keeps_its_run(path: Path, start_holder) -> None:
         pass
 
 
-def test_a_stopped_driver_keeps_its_run(path: Path, start_holder) -> None:
+def test_a_stopped_driver_keeps_its_run(
+    path: Path, start_holder: Callable[..., Any]
+) -> None:
     holder = start_holder()
     holder.send_signal(signal.SIGSTOP)
     with (
@@ -82,7 +88,7 @@ def test_a_stopped_driver_keeps_its_run(path: Path, start_holder) -> None:
 
 @pytest.mark.parametrize("is_reaped", [True, False])
 def test_a_dead_driver_loses_its_run_at_once(
-    path: Path, start_holder, is_reaped: bool
+    path: Path, start_holder: Callable[..., Any], is_reaped: bool
 ) -> None:
     holder = start_holder()
     holder.kill()
@@ -97,7 +103,7 @@ def test_a_dead_driver_loses_its_run_at_once(
 
 
 def test_a_process_number_used_again_is_not_the_driver(
-    path: Path, start_holder
+    path: Path, start_holder: Callable[..., Any]
 ) -> None:
     start_holder()
     values = json.loads(path.read_bytes()) | {"start": "1"}
@@ -108,7 +114,7 @@ def test_a_process_number_used_again_is_not_the_driver(
 
 
 def test_a_beating_lease_of_another_host_is_respected(
-    path: Path, start_holder, monkeypatch: pytest.MonkeyPatch
+    path: Path, start_holder: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start_holder(0.02)
     monkeypatch.setattr(lease_module, "_boot", lambda: "another boot")
@@ -120,7 +126,9 @@ def test_a_beating_lease_of_another_host_is_respected(
         pass
 
 
-def test_a_still_lease_of_another_host_is_taken_over(path: Path, start_holder) -> None:
+def test_a_still_lease_of_another_host_is_taken_over(
+    path: Path, start_holder: Callable[..., Any]
+) -> None:
     start_holder(600)
     pretend_another_host(path)
     started = time.monotonic()
@@ -138,7 +146,10 @@ def test_a_torn_lease_is_taken_over(path: Path, content: bytes) -> None:
 
 @pytest.mark.parametrize("jump_s", [-1e6, 1e6])
 def test_a_jumping_clock_changes_nothing(
-    path: Path, start_holder, monkeypatch: pytest.MonkeyPatch, jump_s: float
+    path: Path,
+    start_holder: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    jump_s: float,
 ) -> None:
     start_holder(0.02)
     now = time.time
@@ -191,7 +202,12 @@ def test_of_many_that_want_a_stale_lease_one_gets_it(path: Path) -> None:
         refused: list[LeaseError] = []
         start, end = threading.Barrier(5), threading.Barrier(5)
 
-        def contend(start=start, end=end, holding=holding, refused=refused) -> None:
+        def contend(
+            start: Any = start,
+            end: Any = end,
+            holding: Any = holding,
+            refused: Any = refused,
+        ) -> None:
             lease = Lease(path, heartbeat_s=0.01, patience_s=0.03)
             start.wait()
             try:
@@ -274,7 +290,9 @@ def test_readers_learn_whether_the_sweep_has_begun(path: Path) -> None:
     assert read_holder(path) is None
 
 
-def test_who_is_refused_learns_of_the_log(path: Path, start_holder) -> None:
+def test_who_is_refused_learns_of_the_log(
+    path: Path, start_holder: Callable[..., Any]
+) -> None:
     start_holder()
     path.with_name("driver.log").touch()
     message = rf"and `tail -f {path.parent}/driver\.log`, or stop it with"

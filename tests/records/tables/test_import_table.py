@@ -1,6 +1,8 @@
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -19,7 +21,7 @@ b,bert,A100,2,8,32,2,0.8,nan,none
 
 
 @pytest.fixture
-def write(tmp_path: Path):
+def write(tmp_path: Path) -> Callable[..., Any] | Path:
     def write(text: str, name: str = "table.csv") -> Path:
         path = tmp_path / name
         path.write_text(text)
@@ -37,7 +39,7 @@ def table(**columns: object) -> str:
     return ",".join(cells) + "\n" + ",".join(map(str, cells.values())) + "\n"
 
 
-def test_a_table_becomes_a_run(write, tmp_path: Path) -> None:
+def test_a_table_becomes_a_run(write: Callable[..., Any], tmp_path: Path) -> None:
     store = import_table(write(GOOD), tmp_path / "theirs")
     observations = RunStore.open(tmp_path / "theirs").observations()
     assert store.name == "theirs"
@@ -64,7 +66,9 @@ def test_a_table_becomes_a_run(write, tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(store.observations(), observations)
 
 
-def test_an_imported_run_says_where_it_comes_from(write, tmp_path: Path) -> None:
+def test_an_imported_run_says_where_it_comes_from(
+    write: Callable[..., Any], tmp_path: Path
+) -> None:
     store = import_table(write(GOOD), tmp_path / "run", constants={"precision": "bf16"})
     source = store.fingerprint["imported"]
     assert source["table"] == "table.csv"
@@ -74,13 +78,17 @@ def test_an_imported_run_says_where_it_comes_from(write, tmp_path: Path) -> None
     assert json.loads(store.experiment_text) == {"imported": source}
 
 
-def test_recovering_an_imported_run_keeps_its_rows(write, tmp_path: Path) -> None:
+def test_recovering_an_imported_run_keeps_its_rows(
+    write: Callable[..., Any], tmp_path: Path
+) -> None:
     store = import_table(write(GOOD), tmp_path / "run")
     assert store.recover() == []
     assert len(store.observations()) == len(store.rows()) == 3
 
 
-def test_parquet_and_csv_give_the_same_rows(write, tmp_path: Path) -> None:
+def test_parquet_and_csv_give_the_same_rows(
+    write: Callable[..., Any], tmp_path: Path
+) -> None:
     path = write(GOOD)
     pd.read_csv(path, keep_default_na=False, na_values=[""]).to_parquet(
         tmp_path / "table.parquet"
@@ -90,7 +98,9 @@ def test_parquet_and_csv_give_the_same_rows(write, tmp_path: Path) -> None:
     assert first == second
 
 
-def test_a_spreadsheets_habits_are_accepted(write, tmp_path: Path) -> None:
+def test_a_spreadsheets_habits_are_accepted(
+    write: Callable[..., Any], tmp_path: Path
+) -> None:
     text = GOOD.replace("\n", "\r\n").replace("A100", '" A100, 80 GB "')
     path = write("\ufeff" + text + ",,,,,,,,,\r\n\r\n")
     rows = import_table(path, tmp_path / "run").rows()
@@ -128,24 +138,35 @@ def test_a_spreadsheets_habits_are_accepted(write, tmp_path: Path) -> None:
         ({"notes": ""}, {"options.notes": None}),
     ],
 )
-def test_what_follows_is_filled_in(write, tmp_path: Path, columns, expected) -> None:
+def test_what_follows_is_filled_in(
+    write: Callable[..., Any],
+    tmp_path: Path,
+    columns: dict[str, Any],
+    expected: dict[str, Any],
+) -> None:
     (row,) = import_table(write(table(**columns)), tmp_path / "run").rows()
     assert {name: row.get(name) for name in expected} == expected
 
 
-def test_rows_of_one_configuration_are_repeats(write, tmp_path: Path) -> None:
+def test_rows_of_one_configuration_are_repeats(
+    write: Callable[..., Any], tmp_path: Path
+) -> None:
     text = table() + "2,1,4,0.6\n2,1,8,0.9\n2,1,4,0.7\n"
     rows = import_table(write(text), tmp_path / "run").rows()
     assert [row["repeat"] for row in rows] == [0, 1, 0, 2]
     assert len({row["trial_id"] for row in rows}) == 4
 
 
-def test_the_name_of_the_file_stands_in_for_the_workload(write, tmp_path: Path) -> None:
+def test_the_name_of_the_file_stands_in_for_the_workload(
+    write: Callable[..., Any], tmp_path: Path
+) -> None:
     (row,) = import_table(write(table(), "vit.csv"), tmp_path / "run").rows()
     assert row["workload"] == "vit"
 
 
-def test_columns_are_mapped_and_constants_set(write, tmp_path: Path) -> None:
+def test_columns_are_mapped_and_constants_set(
+    write: Callable[..., Any], tmp_path: Path
+) -> None:
     path = write(table(step_time_s=None, nodes=None, t_iter=0.5, net="vit"))
     (row,) = import_table(
         path,
@@ -164,7 +185,9 @@ def test_columns_are_mapped_and_constants_set(write, tmp_path: Path) -> None:
     assert {name: row[name] for name in expected} == expected
 
 
-def test_a_mapping_wins_over_an_alias(write, tmp_path: Path) -> None:
+def test_a_mapping_wins_over_an_alias(
+    write: Callable[..., Any], tmp_path: Path
+) -> None:
     path = write(table(throughput=1.0, samples_rate=16.0))
     mapping = {"throughput_samples_per_s": "samples_rate"}
     (row,) = import_table(path, tmp_path / "run", mapping).rows()
@@ -219,7 +242,7 @@ def test_a_mapping_wins_over_an_alias(write, tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_true_is_refused(
-    write, tmp_path: Path, columns, message
+    write: Callable[..., Any], tmp_path: Path, columns: dict[str, Any], message: str
 ) -> None:
     path = write(table(**columns))
     with pytest.raises(SpecError, match=message):
@@ -251,12 +274,20 @@ def test_what_cannot_be_true_is_refused(
         ({}, {"kindness": "1"}, "'kindness' is no column"),
     ],
 )
-def test_wrong_names_are_refused(write, tmp_path, mapping, constants, message) -> None:
+def test_wrong_names_are_refused(
+    write: Callable[..., Any],
+    tmp_path: Path,
+    mapping: dict[str, Any],
+    constants: dict[str, Any],
+    message: str,
+) -> None:
     with pytest.raises(SpecError, match=message):
         import_table(write(table()), tmp_path / "run", mapping, constants)
 
 
-def test_repeats_numbered_alike_are_refused(write, tmp_path: Path) -> None:
+def test_repeats_numbered_alike_are_refused(
+    write: Callable[..., Any], tmp_path: Path
+) -> None:
     text = table(repeat=0) + "2,1,4,0.6,0\n"
     with pytest.raises(
         SpecError, match=r"line 3: .* repeat=0 stand in line 2\. Number"
@@ -264,7 +295,7 @@ def test_repeats_numbered_alike_are_refused(write, tmp_path: Path) -> None:
         import_table(write(text), tmp_path / "run")
 
 
-def test_a_run_in_the_way_is_kept(write, tmp_path: Path) -> None:
+def test_a_run_in_the_way_is_kept(write: Callable[..., Any], tmp_path: Path) -> None:
     import_table(write(table()), tmp_path / "run")
     with pytest.raises(StoreError, match="run exists already"):
         import_table(write(GOOD), tmp_path / "run")
@@ -280,7 +311,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path, name: str) -> None:
 
 
 def test_a_giant_is_refused_before_it_is_read(
-    write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    write: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scalelab.records.tables.file.MAX_BYTES", 2**20)
     path = write(table())
@@ -301,7 +332,9 @@ def test_every_alias_names_a_column() -> None:
     assert not set(names) & set(COLUMNS_BY_NAME)
 
 
-def test_long_lists_of_columns_are_cut_short(write, tmp_path: Path) -> None:
+def test_long_lists_of_columns_are_cut_short(
+    write: Callable[..., Any], tmp_path: Path
+) -> None:
     names = ",".join(f"column_{index}" for index in range(500))
     with pytest.raises(SpecError, match=r"column_29, \.\.\. \(470 more\)\.$"):
         import_table(write(f"{names}\n{names}\n"), tmp_path / "run")

@@ -1,4 +1,6 @@
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ from scalelab.training.order import Share
 from scalelab.training.probes.noise_probe import NoiseProbe
 
 
-def two_passes(context):
+def two_passes(context: Any) -> Any:
     """Accumulate two passes on each rank; return what was exchanged and observed."""
     events = []
     observers = Observers(
@@ -31,7 +33,7 @@ def two_passes(context):
     return model.weight.grad.tolist(), events
 
 
-def test_gradients_are_averaged_and_own_ones_seen_first(tmp_path):
+def test_gradients_are_averaged_and_own_ones_seen_first(tmp_path: Path) -> None:
     (first, seen_first), (second, seen_second) = run_in_contexts(
         2, two_passes, directory=tmp_path
     )
@@ -44,16 +46,16 @@ class Slow(torch.autograd.Function):
     """Pass everything on, and take a while to go backward."""
 
     @staticmethod
-    def forward(ctx, values):
+    def forward(ctx: Any, values: Any) -> Any:
         return values
 
     @staticmethod
-    def backward(ctx, gradient):
+    def backward(ctx: Any, gradient: Any) -> Any:
         time.sleep(0.5)
         return gradient
 
 
-def phases_of_a_pass(context):
+def phases_of_a_pass(context: Any) -> Any:
     """Return how long rank 0 computes and waits, where rank 1 takes long to compute."""
     marks = []
     observers = Observers(on_own_gradients_ready=lambda: marks.append(clock()))
@@ -73,7 +75,7 @@ def phases_of_a_pass(context):
     return ready - begun, ended - ready
 
 
-def test_own_gradients_are_ready_before_the_wait_for_others(tmp_path):
+def test_own_gradients_are_ready_before_the_wait_for_others(tmp_path: Path) -> None:
     (computes, waits), (slowly_computes, _) = run_in_contexts(
         2, phases_of_a_pass, directory=tmp_path
     )
@@ -81,13 +83,13 @@ def test_own_gradients_are_ready_before_the_wait_for_others(tmp_path):
     assert waits > computes
 
 
-def test_one_rank_exchanges_nothing(tmp_path):
+def test_one_rank_exchanges_nothing(tmp_path: Path) -> None:
     ((gradient, seen),) = run_in_contexts(1, two_passes, directory=tmp_path)
     assert gradient == [[2.0, 4.0]]
     assert seen == []
 
 
-def probe_noise(context, accumulation):
+def probe_noise(context: Any, accumulation: Any) -> Any:
     """Gradients of single samples are 1, 2, 3, 4 over all ranks and passes."""
     share = Share(
         rank=context.rank,
@@ -120,7 +122,9 @@ def probe_noise(context, accumulation):
 
 
 @pytest.mark.parametrize(("world_size", "accumulation"), [(1, 4), (4, 1)])
-def test_noise_probe_sees_each_samples_gradient(tmp_path, world_size, accumulation):
+def test_noise_probe_sees_each_samples_gradient(
+    tmp_path: Path, world_size: int, accumulation: int
+) -> None:
     results = run_in_contexts(world_size, probe_noise, accumulation, directory=tmp_path)
     small = [result[0] for result in results]
     # The mean of 1, 4, 9 and 16; and the square of the mean of 1 to 4.

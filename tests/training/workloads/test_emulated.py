@@ -1,13 +1,16 @@
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from gang import RankFailure, attempt, on, run_attempt, run_trial, throughput_trial
 
 from scalelab.errors import SpecError
-from scalelab.experiment.trial import Measurement, TrialKind
+from scalelab.experiment.trial import Measurement, Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.target import MetricMode, Target
+from scalelab.training.probes.meter import Phase
 from scalelab.training.workloads import emulated
 from scalelab.training.workloads.declared_machine import (
     DeclaredMachine,
@@ -26,7 +29,7 @@ MACHINE = {
 MEASUREMENT = Measurement(warmup_steps=2, steps=40, relative_precision=1e-9)
 
 
-def truth(trial, **machine):
+def truth(trial: Trial, **machine: float) -> float:
     return declared_step_time(
         DeclaredMachine(**machine),
         local_batch_size=trial.local_batch_size,
@@ -35,7 +38,7 @@ def truth(trial, **machine):
     )
 
 
-def steadily(directory, trial, **machine):
+def steadily(directory: Any, trial: Any, **machine: Any) -> Any:
     """Run a trial again where the machine was too busy to keep the declared times."""
     for number in range(5):
         measured = run_trial(directory / str(number), trial, **machine)
@@ -52,7 +55,9 @@ def steadily(directory, trial, **machine):
         (2, 1),
     ],
 )
-def test_declared_step_time_is_measured(tmp_path, devices_per_node):
+def test_declared_step_time_is_measured(
+    tmp_path: Path, devices_per_node: tuple[int, int]
+) -> None:
     trial = throughput_trial(
         "emulated",
         allocation=Allocation(devices_per_node=devices_per_node),
@@ -72,7 +77,7 @@ def test_declared_step_time_is_measured(tmp_path, devices_per_node):
 
 
 @pytest.mark.slow
-def test_64_ranks_keep_the_declared_time_on_few_cores(tmp_path):
+def test_64_ranks_keep_the_declared_time_on_few_cores(tmp_path: Path) -> None:
     trial = throughput_trial(
         "emulated",
         allocation=Allocation(devices_per_node=(4,) * 16),
@@ -83,7 +88,9 @@ def test_64_ranks_keep_the_declared_time_on_few_cores(tmp_path):
     assert measured["step_time_s"] == pytest.approx(truth(trial, **machine), rel=0.05)
 
 
-def test_noise_is_the_same_on_all_ranks_and_another_in_every_trial(tmp_path):
+def test_noise_is_the_same_on_all_ranks_and_another_in_every_trial(
+    tmp_path: Path,
+) -> None:
     trial = on(throughput_trial("emulated", local_batch_size=1), 2)
     machine = {"sample_time_s": 0.0, "fixed_time_s": 0.01, "noise": 0.5}
     means = [
@@ -97,7 +104,7 @@ def test_noise_is_the_same_on_all_ranks_and_another_in_every_trial(tmp_path):
     assert means[0] != pytest.approx(means[1], rel=0.02)
 
 
-def test_declared_convergence_is_reached_where_declared(tmp_path):
+def test_declared_convergence_is_reached_where_declared(tmp_path: Path) -> None:
     trial = throughput_trial(
         "emulated",
         kind=TrialKind.CONVERGENCE,
@@ -115,7 +122,7 @@ def test_declared_convergence_is_reached_where_declared(tmp_path):
     assert measured["gradient_noise_scale"] == 400
 
 
-def test_convergence_that_is_not_declared_is_refused(tmp_path):
+def test_convergence_that_is_not_declared_is_refused(tmp_path: Path) -> None:
     trial = throughput_trial(
         "emulated",
         kind=TrialKind.CONVERGENCE,
@@ -127,7 +134,7 @@ def test_convergence_that_is_not_declared_is_refused(tmp_path):
         Emulated(min_samples=10)
 
 
-def test_batch_beyond_the_declared_memory_is_out_of_memory(tmp_path):
+def test_batch_beyond_the_declared_memory_is_out_of_memory(tmp_path: Path) -> None:
     memory = {
         "device_memory_bytes": 1000,
         "memory_fixed_bytes": 200,
@@ -144,7 +151,7 @@ def test_batch_beyond_the_declared_memory_is_out_of_memory(tmp_path):
         run_attempt(attempt(tmp_path / "2", bigger, **memory))
 
 
-def test_stopped_emulation_goes_on(tmp_path):
+def test_stopped_emulation_goes_on(tmp_path: Path) -> None:
     trial = throughput_trial(
         "emulated",
         kind=TrialKind.CONVERGENCE,
@@ -162,27 +169,29 @@ def test_stopped_emulation_goes_on(tmp_path):
 class LateSleeper:
     """A clock whose sleeps end 5 ms late, and a step clock that reads it."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.now, self.started = 0.0, 0.0
         self.measured = []
 
-    def perf_counter(self):
+    def perf_counter(self) -> float:
         return self.now
 
     time = perf_counter
 
-    def sleep(self, seconds):
+    def sleep(self, seconds: float) -> None:
         self.now += seconds + 0.005
 
-    def mark(self, phase):
+    def mark(self, phase: Phase) -> None:
         pass
 
-    def end_step(self):
+    def end_step(self) -> None:
         self.measured.append(self.now - self.started)
         self.started = self.now
 
 
-def test_what_a_series_lasted_too_long_is_taken_off_the_next(monkeypatch):
+def test_what_a_series_lasted_too_long_is_taken_off_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clock = LateSleeper()
     monkeypatch.setattr(emulated, "time", clock)
     trial = throughput_trial("emulated", measurement=MEASUREMENT)

@@ -1,5 +1,6 @@
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import own_workloads
 import pytest
@@ -47,7 +48,7 @@ def check(text: str, **site: object) -> None:
 
 
 @pytest.mark.parametrize("name", BUILT_IN_WORKLOADS)
-def test_what_is_known_of_a_built_in_workload_is_what_its_class_says(name) -> None:
+def test_what_is_known_of_a_built_in_workload_is_what_its_class_says(name: str) -> None:
     said = names_of_built_in(BUILT_IN_WORKLOADS[name])
     is_ = names_of(find_workload(name))
     assert said.metrics is not None
@@ -102,7 +103,9 @@ def test_a_target_of_trials_that_evaluate_nothing_is_not_asked_for() -> None:
 @pytest.mark.parametrize(
     "setting", [{"python": "/opt/python"}, {"prologue": ("module load x",)}]
 )
-def test_what_another_interpreter_may_know_is_not_refused(setting) -> None:
+def test_what_another_interpreter_may_know_is_not_refused(
+    setting: dict[str, Any],
+) -> None:
     check("workload: nowhere:Job", **setting)
 
 

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from gang import HERE
@@ -19,12 +20,12 @@ from scalelab.training.workloads.registry import (
 )
 
 
-def test_built_in_workloads_are_found():
+def test_built_in_workloads_are_found() -> None:
     for name in BUILT_IN_WORKLOADS:
         assert issubclass(find_workload(name), Workload)
 
 
-def test_own_workload_is_found_next_to_the_experiment():
+def test_own_workload_is_found_next_to_the_experiment() -> None:
     workload = build_workload("own_workloads:MapStyle", {}, HERE)
     assert type(workload).__name__ == "MapStyle"
 
@@ -41,18 +42,18 @@ def test_own_workload_is_found_next_to_the_experiment():
         ("own_workloads:Absent", r"'Absent' in own_workloads is not a Workload"),
     ],
 )
-def test_unknown_workload_is_refused_with_the_choices(name, message):
+def test_unknown_workload_is_refused_with_the_choices(name: str, message: str) -> None:
     with pytest.raises(SpecError, match=message):
         find_workload(name, HERE)
 
 
-def test_module_that_lacks_a_package_says_which(tmp_path):
+def test_module_that_lacks_a_package_says_which(tmp_path: Path) -> None:
     (tmp_path / "needy.py").write_text("import not_installed_here\n")
     with pytest.raises(ModuleNotFoundError, match="not_installed_here"):
         find_workload("needy:Job", str(tmp_path))
 
 
-def test_unknown_parameter_is_refused_with_the_valid_ones():
+def test_unknown_parameter_is_refused_with_the_valid_ones() -> None:
     message = (
         r"hidden=3 is no parameter of workload 'digits_mlp'. "
         r"It takes: hidden_sizes, batch_norm, dropout; "
@@ -63,12 +64,14 @@ def test_unknown_parameter_is_refused_with_the_valid_ones():
 
 
 @pytest.mark.parametrize("sizes", [8, [0], ["8"]])
-def test_hidden_sizes_that_are_no_list_of_counts_are_refused(sizes):
+def test_hidden_sizes_that_are_no_list_of_counts_are_refused(
+    sizes: int | list[int | str],
+) -> None:
     with pytest.raises(SpecError, match=r"must be whole numbers, at least 1"):
         build_workload("digits_mlp", {"hidden_sizes": sizes})
 
 
-def test_missing_parameter_is_named(tmp_path):
+def test_missing_parameter_is_named(tmp_path: Path) -> None:
     (tmp_path / "demanding.py").write_text(
         "from scalelab.training.workloads.base import Workload\n"
         "class Job(Workload):\n"
@@ -80,7 +83,7 @@ def test_missing_parameter_is_named(tmp_path):
     assert build_workload("demanding:Job", {"width": 3}, str(tmp_path)).width == 3
 
 
-def test_workload_without_a_method_says_so():
+def test_workload_without_a_method_says_so() -> None:
     workload = build_workload("own_workloads:Incomplete", {}, HERE)
     with pytest.raises(NotImplementedError, match=r"Incomplete has no build_model"):
         workload.build_model()
@@ -90,7 +93,7 @@ def test_workload_without_a_method_says_so():
     assert workload.augment((1,), None) == (1,)
 
 
-def test_preloaded_modules_fit_the_program():
+def test_preloaded_modules_fit_the_program() -> None:
     digits = preload_modules(WorkloadProgram(name="digits_mlp"), ["ddp"])
     assert digits[0] == "scalelab.training.rank"
     assert {"sklearn.datasets", "torch._dynamo"} < set(digits)
@@ -109,7 +112,7 @@ def test_preloaded_modules_fit_the_program():
     assert preload_modules(command, ["megatron"]) == ()
 
 
-def test_driver_side_modules_do_not_import_torch():
+def test_driver_side_modules_do_not_import_torch() -> None:
     code = (
         "import sys\n"
         "import scalelab.training.workloads.registry\n"

@@ -1,3 +1,6 @@
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -16,18 +19,18 @@ from scalelab.training.workloads.resnet_cifar import (
 @pytest.mark.parametrize(
     ("depth", "millions"), [(20, 0.27), (32, 0.46), (44, 0.66), (56, 0.85)]
 )
-def test_parameters_are_those_of_the_paper(depth, millions):
+def test_parameters_are_those_of_the_paper(depth: int, millions: float) -> None:
     model = CifarResnet(depth)
     assert round(sum(p.numel() for p in model.parameters()) / 1e6, 2) == millions
     layers = [m for m in model.modules() if isinstance(m, torch.nn.Conv2d)]
     assert len(layers) + 1 == depth
 
 
-def test_network_scores_ten_classes():
+def test_network_scores_ten_classes() -> None:
     assert CifarResnet(20)(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
 
 
-def test_shortcut_thins_and_pads_without_parameters():
+def test_shortcut_thins_and_pads_without_parameters() -> None:
     block = ResidualBlock(2, 4)
     hidden = torch.arange(32.0).view(1, 2, 4, 4)
     shortcut = block._shortcut(hidden)
@@ -36,18 +39,20 @@ def test_shortcut_thins_and_pads_without_parameters():
     assert torch.equal(shortcut[:, 1:3], hidden[:, :, ::2, ::2])
 
 
-def shifted(rows, columns, mirrored):
+def shifted(
+    rows: int, columns: int, mirrored: float
+) -> tuple[torch.Tensor, torch.Tensor]:
     image = torch.arange(3 * 32 * 32).view(1, 3, 32, 32) + 1
     uniform = torch.tensor([[(rows + 4.5) / 9, (columns + 4.5) / 9, mirrored]])
     return image[0], cropped_and_flipped(image, uniform)[0]
 
 
-def test_centre_crop_is_the_image():
+def test_centre_crop_is_the_image() -> None:
     image, changed = shifted(0, 0, 0.0)
     assert torch.equal(changed, image)
 
 
-def test_crop_moves_and_mirrors():
+def test_crop_moves_and_mirrors() -> None:
     image, changed = shifted(2, -3, 0.49)
     assert torch.equal(changed[:, :30, 3:], image[:, 2:, :29])
     assert not changed[:, 30:].any()
@@ -63,27 +68,27 @@ def test_crop_moves_and_mirrors():
         ({"schedule": "step"}, r"schedule='step' must be one of \('constant', 'cosin"),
     ],
 )
-def test_wrong_parameters_are_refused(parameters, message):
+def test_wrong_parameters_are_refused(parameters: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError, match=message):
         ResnetCifar(**parameters)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="concerns machines without GPU")
-def test_synchronised_batch_norm_needs_cuda():
+def test_synchronised_batch_norm_needs_cuda() -> None:
     with pytest.raises(
         SpecError, match="sync_batch_norm=True works on CUDA devices on"
     ):
         ResnetCifar(sync_batch_norm=True).build_model()
 
 
-def test_cosine_schedule_falls_to_zero():
+def test_cosine_schedule_falls_to_zero() -> None:
     cosine = ResnetCifar(schedule="cosine").learning_rate_factor
     assert [cosine(x) for x in (0.0, 0.5, 1.0)] == pytest.approx([1.0, 0.5, 0.0])
     assert ResnetCifar().learning_rate_factor(0.7) == 1.0
 
 
 @pytest.fixture
-def small_cifar(tmp_path):
+def small_cifar(tmp_path: Path) -> Path:
     """The official binary layout with 16 images per batch."""
     rng = np.random.default_rng(0)
     names = [f"data_batch_{n}.bin" for n in range(1, 6)] + ["test_batch.bin"]
@@ -94,7 +99,7 @@ def small_cifar(tmp_path):
     return tmp_path
 
 
-def test_network_trains_and_evaluates(small_cifar, tmp_path):
+def test_network_trains_and_evaluates(small_cifar: Path, tmp_path: Path) -> None:
     trial = throughput_trial(
         "resnet_cifar",
         kind=TrialKind.CONVERGENCE,
