@@ -36,11 +36,11 @@ COMMANDS = {
     "status": "Show what a run has done, and what is missing.",
     RECOMMEND: "Answer: which allocation, batch size and learning-rate rule.",
     "report": "Write the run's report: one self-contained HTML file.",
-    "import": "Read a table of somebody's measurements as a run.",
+    "import": "Import a table of measurements as a run.",
     "data": "Obtain a data set that a built-in workload needs.",
     "init": "Write a commented experiment to start from.",
     "schema": "Print the JSON schema of experiments, for editors.",
-    "doctor": "Say what this machine can run, and what it cannot.",
+    "doctor": "Check whether sweeps can run on this machine, part by part.",
 }
 
 GROUPS = {"site": "Write a profile of the cluster that this machine belongs to."}

@@ -13,6 +13,7 @@ from waiting import wait_until
 from watching import is_running
 
 from scalelab.errors import SpecError
+from scalelab.experiment.consistency import check_kinds
 from scalelab.experiment.program import needs_torch
 from scalelab.experiment.spec import Experiment
 from scalelab.inputs.outcome import Outcome
@@ -76,11 +77,11 @@ def told(spec: AttemptSpec, rank: int) -> tuple[dict[str, object], int]:
 def test_an_unknown_launcher_is_refused_with_the_names_there_are() -> None:
     text = "name: a\ncommand: python a.py\ngpus: 1\nlocal_batch_size: 1\n"
     message = (
-        r"^experiment: launcher='tochrun' is not known\. Did you mean 'torchrun'\? "
+        r"^launcher='tochrun' is not known\. Did you mean 'torchrun'\? "
         r"Valid: torchrun, none\.$"
     )
     with pytest.raises(SpecError, match=message):
-        Experiment.from_text(text + "launcher: tochrun\n")
+        check_kinds(Experiment.from_text(text + "launcher: tochrun\n"))
     assert Experiment.from_text(text).launcher == "torchrun"
 
 
