@@ -251,6 +251,8 @@ class BatchNodes(HubCluster):
 
     async def _end_all(self) -> None:
         await self._end(list(self._jobs), self.workers)
+        # A job that is being given back is in no list until that has failed.
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _cancel_left(self, jobs: Iterable[JobLine]) -> None:
         """Cancel the jobs that an earlier driver of the run could not."""
