@@ -90,7 +90,8 @@ def run(
     law: Annotated[
         str,
         typer.Option(
-            metavar="NAME", help="Law of step time: amdahl, usl, power, pollux, ..."
+            metavar="NAME",
+            help="Law of step time: amdahl, usl, power, pollux, xgboost.",
         ),
     ] = "scalelab",
     learn_from: Annotated[

@@ -104,8 +104,8 @@ def test_the_canaries_of_a_killed_sweep_are_neither_lost_nor_repeated(
     Path("experiment.yaml").write_text(EMULATED)
     planned = scalelab("plan", "experiment.yaml").out.splitlines()
     assert planned[0] == "small on site local: 17 trials"
-    canary = ["5", "canary", "1", "1x1", "4", "4", "x", "1", "x", "1"]
-    assert planned[3].split() == canary
+    canary = "     5  canary            1  1x1                    4  4 x 1 x 1"
+    assert planned[3] == canary
 
     process = start(EMULATED)
     processes = wait_for_a_step(process)

@@ -21,7 +21,7 @@ class Impatient(PlannedTrials):
         self._batch, self._fails = batch, fails
 
     def tell_progress(self, trial, step, metrics):
-        if self._fails:
+        if self._fails and "val_acc" in metrics:
             raise KeyError("val_acc")
         is_meant = trial.global_batch_size == self._batch
         if is_meant and metrics.get("val_acc", 0.0) >= 0.3:
