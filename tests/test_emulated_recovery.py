@@ -189,6 +189,7 @@ def test_random_machines_are_recovered_as_often_as_their_intervals_say(
     assert np.mean(knees) >= 0.8
 
 
+@pytest.mark.repetition
 @pytest.mark.slow
 @pytest.mark.timeout(500)
 def test_the_declared_machine_comes_back_out_of_a_real_sweep(

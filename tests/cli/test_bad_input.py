@@ -288,6 +288,7 @@ def real_cases() -> list[tuple[str, ...]]:
     return [*experiments, *sweeps, *tables, *runs, *usage]
 
 
+@pytest.mark.repetition
 @pytest.mark.slow
 def test_twenty_real_processes(
     command: list[str], environment: dict[str, str], project: Path

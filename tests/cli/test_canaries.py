@@ -97,6 +97,7 @@ def test_neighbours_that_come_halfway_are_seen_and_said(
     assert said[0] in Path("runs/small/report.html").read_text()
 
 
+@pytest.mark.repetition
 @pytest.mark.slow
 def test_the_canaries_of_a_killed_sweep_are_neither_lost_nor_repeated(
     start: Start, sweep: Sweep, scalelab: Any, here: Path

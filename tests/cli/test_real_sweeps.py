@@ -96,6 +96,7 @@ site: {{device_type: cpu, gpus_per_node: 2}}
 """
 
 
+@pytest.mark.repetition
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_workload_of_ones_own(sweep: Sweep, here: Path) -> None:

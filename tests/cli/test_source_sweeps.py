@@ -111,6 +111,7 @@ def test_a_trial_that_its_source_ends_is_measured_up_to_then(
     assert "Ended early by their source (pruned): 1 attempt; what they" in answer
 
 
+@pytest.mark.repetition
 @pytest.mark.timeout(300)
 def test_a_command_that_its_source_ends_is_measured_up_to_then(
     sweep: Sweep, here: Path
@@ -125,6 +126,7 @@ def test_a_command_that_its_source_ends_is_measured_up_to_then(
     assert sweep(COMMAND).stderr.startswith("All 2 trials of ")
 
 
+@pytest.mark.repetition
 @pytest.mark.timeout(300)
 def test_a_source_that_fails_ends_the_sweep_and_is_named(sweep: Sweep) -> None:
     failing = EXPERIMENT.replace("batch: 8", "batch: 8, fails: true")

@@ -57,6 +57,7 @@ def test_a_killed_rank_costs_its_own_trial(
     check_gone(sweep, control_s)
 
 
+@pytest.mark.repetition
 def test_a_stopped_rank_is_found_out(
     sweep: Sweep, rng: random.Random, patience_s: float, control_s: float
 ) -> None:

@@ -9,6 +9,7 @@ from waiting import wait_until
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
+@pytest.mark.repetition
 def test_fifty_trials_survive_the_loss_of_job_nanny_and_worker(pbs: Pbs) -> None:
     swept = Swept(pbs, "lossy", batch_scenarios.FIFTY_FOUR, nodes=2)
     said = batch_scenarios.loses_a_job_a_nanny_and_a_worker(swept)

@@ -11,6 +11,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
 ONCE = {**SMALL["measure"], "repeats": 1}
 
 
+@pytest.mark.repetition
 def test_trials_run_on_one_to_four_nodes_of_one_job(pbs: Pbs) -> None:
     experiment = {**SMALL, "gpus": [1, 2, 4, 8], "measure": ONCE}
     swept = Swept(pbs, "sizes", experiment, nodes=4, provision="one_job")

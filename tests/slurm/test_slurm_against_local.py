@@ -109,6 +109,7 @@ def check_alike(there: pd.DataFrame, here: pd.DataFrame, *but: str) -> None:
     assert two_nodes["hosts"].map(lambda hosts: len(set(hosts))).eq(2).all()
 
 
+@pytest.mark.repetition
 def test_digits_are_the_same_as_on_one_machine(slurm_for_users: ThrowawaySlurm) -> None:
     measure = {"kind": ["throughput", "convergence", "end_to_end"], "warmup_steps": 5}
     digits = experiment(

@@ -50,6 +50,7 @@ def test_trials_run_on_nodes_of_their_own_group(
     assert len(swept.check_complete(4)) == 4
 
 
+@pytest.mark.repetition
 def test_every_group_is_checked_and_each_shows_its_script(
     slurm: ThrowawaySlurm,
 ) -> None:

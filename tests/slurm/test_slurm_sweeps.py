@@ -41,6 +41,7 @@ def test_a_command_runs_on_two_nodes_of_one_job(slurm: ThrowawaySlurm) -> None:
     assert len(set(rows.loc[4, "hosts"])) == 2
 
 
+@pytest.mark.repetition
 def test_an_allocation_that_is_held_is_used(slurm: ThrowawaySlurm) -> None:
     settings = {"scheduler": "allocation", "device_type": "cpu", "gpus_per_node": 2}
     swept = Swept(slurm, "held", {**EMULATED, "gpus": [2, 4]}, settings)

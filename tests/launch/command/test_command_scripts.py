@@ -47,6 +47,7 @@ def script_spec(directory: Path, name: str, **changes: Any) -> Any:
     return command_spec(directory, **asked)
 
 
+@pytest.mark.repetition
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_both_ways_to_report_measure_the_same(agent: Any, tmp_path: Path) -> None:

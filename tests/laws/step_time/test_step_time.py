@@ -242,6 +242,7 @@ def test_bandwidth_follows_from_the_gradient(rows: pd.DataFrame) -> None:
     )
 
 
+@pytest.mark.repetition
 @pytest.mark.slow
 def test_random_machines_are_recovered_inside_their_intervals() -> None:
     inside: dict[str, list[bool]] = {"terms": [], "measured": [], "extrapolated": []}

@@ -76,6 +76,7 @@ def test_declared_step_time_is_measured(
     assert "gpu_memory_peak_bytes" not in measured
 
 
+@pytest.mark.repetition
 @pytest.mark.slow
 def test_64_ranks_keep_the_declared_time_on_few_cores(tmp_path: Path) -> None:
     trial = throughput_trial(
