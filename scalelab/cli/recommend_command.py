@@ -81,6 +81,35 @@ def run(
             help="Device counts to consider besides the measured [default: doublings].",
         ),
     ] = None,
+    batch: Annotated[
+        int | None,
+        typer.Option(
+            parser=_count,
+            metavar="4096",
+            help="Global batch [default: any measured].",
+        ),
+    ] = None,
+    max_batch: Annotated[
+        int | None,
+        typer.Option(
+            parser=_count,
+            metavar="8192",
+            help="The largest global batch [default: the largest measured].",
+        ),
+    ] = None,
+    local_batch: Annotated[
+        int | None,
+        typer.Option(
+            parser=_count, metavar="64", help="Local batch [default: any measured]."
+        ),
+    ] = None,
+    accept_unmeasured: Annotated[
+        bool,
+        typer.Option(
+            "--accept-unmeasured",
+            help="Also choose what rests on a term that was not measured here.",
+        ),
+    ] = False,
     select: Annotated[
         list[str] | None,
         typer.Option(
@@ -147,6 +176,10 @@ def run(
         select=pairs("--select", select or []),
         law=law,
         learn_from=learn_from or [],
+        batch=batch,
+        max_batch=max_batch,
+        local_batch=local_batch,
+        accept_unmeasured=accept_unmeasured,
         **limits,
     )
     if as_json:

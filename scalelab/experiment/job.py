@@ -29,6 +29,10 @@ class Job(Section):
     sequence_length: Count | None = Field(
         default=None, description="Tokens per sample."
     )
+    global_batch_size: Count | None = Field(
+        default=None,
+        description="Samples per optimiser step; without it, any measured batch.",
+    )
     target: TargetText | None = Field(
         default=None, description="Metric to reach, such as 'val_loss <= 2.9'."
     )

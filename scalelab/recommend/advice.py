@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
+from scalelab.errors import SpecError
 from scalelab.experiment.job import Job
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
@@ -16,31 +17,32 @@ from scalelab.laws.convergence.time_to_target import (
 from scalelab.laws.rivals.laws import law_named
 from scalelab.laws.rows import CONFIGURATION, FitRows, Observed, numbers, prepared
 from scalelab.laws.step_time.law import StepTimeLaw
-from scalelab.laws.support import Gap, Support
+from scalelab.laws.support import Gap
 from scalelab.recommend.answer.recommendation import (
     ParameterRow,
     Recommendation,
 )
+from scalelab.recommend.comparison import Comparison
 from scalelab.recommend.knowledge import Knowledge
-from scalelab.recommend.notes import assumptions, not_considered, not_identifiable
-from scalelab.recommend.prediction.knee import find_knee, last_paying
+from scalelab.recommend.notes import (
+    assumptions,
+    condition,
+    not_chosen,
+    not_considered,
+    not_identifiable,
+    passed_over,
+)
+from scalelab.recommend.prediction.efficiency import Efficiency
+from scalelab.recommend.prediction.knee import find_knee
 from scalelab.recommend.prediction.learning_rate import learning_rate
 from scalelab.recommend.prediction.next_trial import loss, next_trial
-from scalelab.recommend.prediction.outlook import (
-    Outlook,
-    baseline_index,
-    look_ahead,
-    outlook_rows,
-)
-from scalelab.recommend.prediction.workload_samples import SampleNeed
-from scalelab.recommend.question.candidates import (
-    BatchRule,
-    candidates,
-    places,
-)
+from scalelab.recommend.prediction.outlook import outlook_rows
+from scalelab.recommend.prediction.workload_samples import Normalization, SampleNeed
+from scalelab.recommend.question.batches import AskedBatch, BatchRule
+from scalelab.recommend.question.candidates import candidates, places
 from scalelab.recommend.question.history import History, LawWithTransfer
 from scalelab.recommend.question.memory_room import MemoryRoom
-from scalelab.recommend.question.objective import Choice, Constraints, choose
+from scalelab.recommend.question.objective import Constraints
 from scalelab.recommend.question.subject import choose_subject
 
 
@@ -49,12 +51,14 @@ def recommend(
     job: Job | None,
     *,
     constraints: Constraints | None = None,
+    batches: AskedBatch | None = None,
     allocations: Sequence[Allocation] | None = None,
     select: Mapping[str, Scalar] | None = None,
     law: str = "scalelab",
     within: Allocation | None = None,
     devices_on_node: int | None = None,
     history: History | None = None,
+    accept_unmeasured: bool = False,
 ) -> Recommendation:
     """Recommend an allocation for a job.
 
@@ -67,9 +71,11 @@ def recommend(
         How much there is to train; None: until the target of the constraints.
     constraints
         Limits and how sure the answer must be; None: no limits.
+    batches
+        What is asked of the batch; None: nothing.
     allocations
-        Allocations to consider besides the measured ones; None: doublings up to 4 times
-        the largest measured world size.
+        Allocations to consider besides the measured ones; None: doublings and whole
+        nodes up to 4 times the largest measured world size.
     select
         Values by column that narrow the observations.
     law
@@ -80,6 +86,8 @@ def recommend(
         Devices that a node holds; None: the most that were measured on one.
     history
         Other runs that inform the step-time law; None: there are none.
+    accept_unmeasured
+        Also choose what rests on a term that was not measured here.
 
     Returns
     -------
@@ -92,8 +100,8 @@ def recommend(
     FitError
         No row has a usable step time, or the target was not measured.
     SpecError
-        The observations mix workloads or devices, the law is unknown, or no curve in
-        the history is related to an asked one.
+        The observations mix workloads or devices, the law is unknown, no curve in the
+        history is related to an asked one, or a job in steps has several batches.
     """
     limits = constraints or Constraints()
     every = prepared(observations)
@@ -112,39 +120,49 @@ def recommend(
         if need.uses_law
         else None,
         rows=rows,
-        rule=BatchRule.of(rows.frame),
+        rule=_batch_rule(rows, need, job, batches or AskedBatch()),
         memory=MemoryRoom.of(subject.frame),
     )
     where = places(rows.frame, allocations, devices_on_node)
     asked = _fitting(candidates(rows.curves, where, knowledge.rule), knowledge)
-    gaps = knowledge.law.blocking(
-        _in_reach(asked, within) if knowledge.is_few else asked
+    comparison = Comparison.of(
+        asked, knowledge, limits, allocations, accepts_unmeasured=accept_unmeasured
     )
-    if knowledge.is_few:
-        asked = asked[_is_measured(asked, rows)].reset_index(drop=True)
-    outlook = look_ahead(
-        asked, knowledge.law, knowledge.need, limits, knowledge.correction
-    )
+    gaps = knowledge.law.blocking(_in_reach(asked, within))
     wanted = sorted({place.world_size for place in allocations or ()})
-    return _answer(knowledge, outlook, gaps, limits, within, wanted)
+    return _answer(knowledge, comparison, gaps, limits, within, wanted)
 
 
 def _answer(
     knowledge: Knowledge,
-    outlook: Outlook,
+    comparison: Comparison,
     gaps: tuple[Gap, ...],
     limits: Constraints,
     within: Allocation | None,
     wanted: Sequence[int],
 ) -> Recommendation:
     subject, law, need = knowledge.subject, knowledge.law, knowledge.need
-    choice = _choose(outlook, limits, subject.device_word)
-    baseline, baseline_text = baseline_index(outlook.frame, subject.device_word)
+    outlook, choice = comparison.printed, comparison.choice
+    efficiency = Efficiency.of(
+        outlook.frame, outlook.questions, law, subject.device_word
+    )
     has_limits = limits.any_limit or need.uses_law
     table = outlook_rows(
-        outlook, choice.index, baseline, has_limits, limits, knowledge.swept
+        outlook, choice.index, efficiency, has_limits, limits, knowledge.swept
     )
-    losses = loss(outlook.spent, outlook.sizes, limits)
+    chosen = table[choice.index]
+    limit_words = (
+        *limits.in_words(subject.device_hour_word),
+        *([str(need.target)] if need.uses_law else []),
+    )
+    proposed = next_trial(
+        table,
+        loss(outlook.spent, outlook.sizes, limits),
+        outlook.spent.time_s,
+        gaps,
+        subject.frame,
+        within,
+    )
     return Recommendation(
         workload=subject.workload,
         device_name=subject.device_name,
@@ -153,16 +171,14 @@ def _answer(
         device_hour_word=subject.device_hour_word,
         rows=table,
         meets_constraints=choice.meets,
-        limits=(
-            *limits.in_words(subject.device_hour_word),
-            *([str(need.target)] if need.uses_law else []),
-        ),
+        limits=limit_words,
+        condition=condition(knowledge, chosen),
         objective=choice.rule,
         interval=limits.interval,
-        baseline=baseline_text,
+        baseline=efficiency.name,
         learning_rate=learning_rate(
             subject.frame,
-            int(table[choice.index].batch.global_batch_size),
+            int(chosen.batch.global_batch_size),
             str(outlook.frame["samples_rule"].iloc[choice.index]),
         ),
         knee=find_knee(
@@ -172,21 +188,15 @@ def _answer(
             law,
             limits.min_marginal_return,
         ),
-        next_trial=next_trial(
-            table,
-            losses,
-            outlook.spent.time_s,
-            gaps,
-            subject.frame,
-            knowledge.rule,
-            within,
-        ),
+        next_trial=proposed,
         price=limits.price.in_words(subject.device_hour_word) if limits.price else None,
         notes=(
-            *assumptions(knowledge, table[choice.index]),
+            *passed_over(comparison.passed_over, limit_words, subject.device_word),
+            *assumptions(knowledge, chosen),
             *knowledge.memory.notes(
                 outlook.questions.iloc[[choice.index]], subject.device_word
             ),
+            *not_chosen(knowledge, table, is_proposed=proposed is not None),
             *not_considered(knowledge, wanted, {row.world_size for row in table}),
         ),
         unsupported=tuple(
@@ -203,18 +213,42 @@ def _answer(
     )
 
 
+def _batch_rule(
+    rows: FitRows, need: SampleNeed, job: Job | None, batches: AskedBatch
+) -> BatchRule:
+    return BatchRule.of(
+        rows.frame,
+        batches,
+        job,
+        converged=need.measured_batches() if need.uses_law else (),
+        normalizes_locally=need.normalization is Normalization.LOCAL,
+    )
+
+
 def _fitting(asked: pd.DataFrame, knowledge: Knowledge) -> pd.DataFrame:
-    """Drop configurations that are not measured and are known not to fit in memory."""
-    known = _is_measured(asked, knowledge.rows)
+    """Drop configurations that are not measured and are known not to fit in memory.
+
+    Raises
+    ------
+    SpecError
+        Nothing is left.
+    """
+    known = asked.merge(
+        knowledge.rows.frame[list(CONFIGURATION)].drop_duplicates().astype(int),
+        how="left",
+        indicator=True,
+    )
+    is_measured = (known["_merge"] == "both").to_numpy(bool)
     fits = knowledge.memory.fits(asked)
-    chosen: pd.DataFrame = asked[fits | known].reset_index(drop=True)
+    chosen: pd.DataFrame = asked[fits | is_measured].reset_index(drop=True)
+    if chosen.empty:
+        rule = knowledge.rule
+        raise SpecError(
+            f"No measured or larger allocation can share {rule.in_words()} evenly in "
+            "local batches that are known to fit. Ask for another batch or other "
+            "device counts."
+        )
     return chosen
-
-
-def _is_measured(asked: pd.DataFrame, rows: FitRows) -> np.ndarray:
-    known = rows.frame[list(CONFIGURATION)].drop_duplicates().astype(int)
-    found = asked.merge(known, how="left", indicator=True)["_merge"]
-    return (found == "both").to_numpy(bool)
 
 
 def _in_reach(asked: pd.DataFrame, within: Allocation | None) -> pd.DataFrame:
@@ -223,22 +257,6 @@ def _in_reach(asked: pd.DataFrame, within: Allocation | None) -> pd.DataFrame:
         return asked
     has_devices = asked["world_size"] <= within.world_size
     return asked[has_devices & (asked["num_nodes"] <= within.num_nodes)]
-
-
-def _choose(outlook: Outlook, limits: Constraints, device_word: str) -> Choice:
-    time = outlook.time_s
-    last = int(last_paying(time[None], outlook.sizes, limits.min_marginal_return)[0])
-    is_known = (outlook.frame["support"] != Support.EXTRAPOLATED).to_numpy()
-    paying = is_known & (np.arange(len(time)) <= last)
-    if not paying.any():
-        paying = np.arange(len(time)) == is_known.argmax()
-    return choose(
-        outlook.spent.medians(),
-        outlook.held.mean(axis=0),
-        paying,
-        limits,
-        device_word,
-    )
 
 
 def _sweep_cost(frame: pd.DataFrame) -> float | None:

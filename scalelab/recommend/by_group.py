@@ -130,12 +130,14 @@ def _in_group(
         constraints=replace(
             question.limits, price=Price.of(site, question.price_per_gpu_hour_usd)
         ),
+        batches=question.batches,
         allocations=_packed(gpus, own, on_node) if gpus else None,
         select=select,
         law=question.law,
         within=within,
         devices_on_node=on_node,
         history=history,
+        accept_unmeasured=question.accept_unmeasured,
     )
 
 

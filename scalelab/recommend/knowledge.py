@@ -10,14 +10,10 @@ from scalelab.laws.convergence.time_to_target import Factorisation
 from scalelab.laws.rows import FitRows
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.recommend.prediction.workload_samples import SampleNeed
-from scalelab.recommend.question.candidates import BatchRule
+from scalelab.recommend.question.batches import BatchRule
 from scalelab.recommend.question.history import LawWithTransfer
 from scalelab.recommend.question.memory_room import MemoryRoom
 from scalelab.recommend.question.subject import AskedCurves
-
-# With fewer world sizes, and no other curve that says how the machine scales, only
-# measured allocations are recommended.
-_MIN_SIZES = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,16 +58,6 @@ class Knowledge:
         if self.factorisation is None:
             return np.ones((1, 1))
         return np.asarray(np.exp(self.factorisation.draws()))
-
-    @property
-    def num_sizes(self) -> int:
-        """The number of world sizes that were measured."""
-        return int(self.rows.frame["world_size"].nunique())
-
-    @property
-    def is_few(self) -> bool:
-        """Too few world sizes were measured to answer for any other."""
-        return self.num_sizes < _MIN_SIZES and not self.fitted.determines_scaling
 
     @property
     def swept(self) -> list[str]:

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
 
-from scalelab.inputs.numerals import counted
+from scalelab.inputs.numerals import counted, duration, percent
 from scalelab.laws.support import Gap, Support
 from scalelab.recommend.answer.recommendation import OutlookRow
 from scalelab.recommend.knowledge import Knowledge
-from scalelab.recommend.question.candidates import replica_size, why_unshared
+from scalelab.recommend.prediction.outlook import Outlook
+from scalelab.recommend.question.candidates import (
+    allocation_label,
+    replica_size,
+    why_unshared,
+)
 
 
 def assumptions(knowledge: Knowledge, chosen: OutlookRow) -> tuple[str, ...]:
     """Return what the answer assumes or leaves open, one sentence for each."""
     need, notes = knowledge.need, []
     amount = need.job and need.job.model_copy(update={"target": None})
-    if knowledge.is_few:
-        sizes = counted(knowledge.num_sizes, "world size")
-        were = "was" if knowledge.num_sizes == 1 else "were"
-        notes.append(
-            f"Only {sizes} {were} measured: the answer is among the measured "
-            "allocations."
-        )
     if knowledge.fitted.note:
         notes.append(knowledge.fitted.note)
     if knowledge.factorisation is not None:
@@ -60,12 +58,41 @@ def assumptions(knowledge: Knowledge, chosen: OutlookRow) -> tuple[str, ...]:
     return tuple(notes)
 
 
+def not_chosen(
+    knowledge: Knowledge, rows: Sequence[OutlookRow], *, is_proposed: bool
+) -> Iterator[str]:
+    """Say why some of the rows that are shown may not be chosen.
+
+    Parameters
+    ----------
+    knowledge
+        What the answer rests on.
+    rows
+        The rows of the answer.
+    is_proposed
+        A trial is proposed that would measure what is missing.
+    """
+    shown = [row for row in rows if not row.is_eligible]
+    largest = knowledge.rule.largest
+    beyond = [row for row in shown if row.batch.global_batch_size > largest]
+    if beyond:
+        devices = counted(beyond[0].world_size, knowledge.subject.device_word)
+        yield (
+            f"Not chosen: {devices} or more. Their global batch is beyond {largest:,}, "
+            "the largest that was measured; --max-batch allows more."
+        )
+    if [row for row in shown if row.basis == Support.NOT_MEASURED]:
+        trial = " The proposed trial would tell." if is_proposed else ""
+        yield (
+            f"Not chosen: what is {Support.NOT_MEASURED}; it rests on a belief about "
+            f"other machines, and --accept-unmeasured allows it.{trial}"
+        )
+
+
 def not_considered(
     knowledge: Knowledge, wanted: Sequence[int], answered: Set[int]
 ) -> Iterator[str]:
     """Say which of the wanted world sizes have no row, and why."""
-    if knowledge.is_few:
-        return
     missing = [size for size in wanted if size not in answered]
     yield from why_unshared(knowledge.rows.curves.values(), missing)
     replica = replica_size(knowledge.rows.frame) or 1
@@ -73,14 +100,34 @@ def not_considered(
     if not missing:
         return
     devices = f"{', '.join(map(str, missing))} {knowledge.subject.device_word}s"
-    batches = knowledge.rule.fixed
-    if batches and not any(knowledge.rule.splits(int(n / replica)) for n in missing):
-        listed = " or ".join(map(str, batches))
+    rule = knowledge.rule
+    yield f"Not considered: {devices}; {rule.in_words()} cannot be shared evenly."
+
+
+def passed_over(
+    measured: Outlook, limits: Sequence[str], device_word: str
+) -> Iterator[str]:
+    """Say that a measured configuration holds the limits, but not surely enough."""
+    times = zip(measured.time_s, measured.probability, strict=True)
+    rows = zip(measured.frame.to_dict("records"), times, strict=True)
+    for row, (time_s, probability) in rows:
+        devices = counted(row["world_size"], device_word)
+        place = allocation_label(int(row["world_size"]), int(row["num_nodes"]))
         yield (
-            f"Not considered: {devices}; global batch {listed} cannot be shared evenly."
+            f"Measured, but not sure enough: {devices} ({place}), global batch "
+            f"{row['global_batch_size']:,} with local batch "
+            f"{row['local_batch_size']:,}: {duration(time_s)}, chance of meeting "
+            f"{' and '.join(limits)}: {percent(probability)}."
         )
-    else:
-        yield f"Not considered: {devices}; no step time can be predicted there yet."
+
+
+def condition(knowledge: Knowledge, chosen: OutlookRow) -> str:
+    """Return what the chances of an answer take for granted, in words."""
+    need, job = knowledge.need, knowledge.need.job
+    if need.uses_law or job is None or job.steps:
+        return ""
+    amount = job.model_copy(update={"target": None})
+    return f"{amount} suffice at batch {chosen.batch.global_batch_size:,}"
 
 
 def not_identifiable(gap: Gap, is_emulated: bool) -> str:

@@ -57,6 +57,10 @@ class Run(RunRecords):
         select: Mapping[str, Scalar] | None = None,
         law: str = "scalelab",
         learn_from: Sequence[str | Path] = (),
+        batch: int | None = None,
+        max_batch: int | None = None,
+        local_batch: int | None = None,
+        accept_unmeasured: bool = False,
         **limits: str | float | None,
     ) -> Recommendation:
         """Recommend an allocation, a batch size and a learning-rate rule.
@@ -81,6 +85,16 @@ class Run(RunRecords):
         learn_from
             Directories of other runs, of other workloads on the same devices or of the
             same workload elsewhere, whose step times teach about this run's.
+        batch
+            The global batch of the job; default: the job's own, else any that is inside
+            the measured range.
+        max_batch
+            The largest global batch that may be used, instead of the largest measured.
+        local_batch
+            The local batch of the job; default: any up to the largest measured.
+        accept_unmeasured
+            Also choose what rests on a term that was not measured here, such as the
+            network between nodes where only one node was measured.
         **limits
             Upper limits: ``max_time="4h"``, ``max_gpu_hours=50``, ``max_cost_usd=20``,
             and those of every other resource, as text with a unit or as a number where
@@ -97,6 +111,7 @@ class Run(RunRecords):
             If the observations cannot answer.
         """
         from scalelab.recommend.answer.kept import Question
+        from scalelab.recommend.question.batches import AskedBatch
         from scalelab.recommend.question.objective import Constraints
 
         asked = None if target is None else Target.parse(target)
@@ -112,6 +127,12 @@ class Run(RunRecords):
             select=dict(sorted((select or {}).items())),
             law=law,
             learn_from=tuple(str(Path(each).resolve()) for each in learn_from),
+            batches=AskedBatch(
+                global_batch_size=batch,
+                largest=max_batch,
+                local_batch_size=local_batch,
+            ),
+            accept_unmeasured=accept_unmeasured,
         )
         # a target that no trial stopped at is read off streams, which may still grow
         return self._asked(question) if asked is None else self._answered(question)

@@ -12,6 +12,7 @@ from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.target import Target
 from scalelab.recommend.advice import recommend
 from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
+from scalelab.recommend.question.batches import AskedBatch
 from scalelab.recommend.question.objective import Constraints
 from scalelab.recommend.question.prices import Price
 
@@ -63,10 +64,14 @@ def test_efficiency_refers_to_one_full_node(plain: Recommendation) -> None:
     assert plain.baseline == "one full node"
     base = row(plain, 4)
     assert base.is_baseline
-    assert base.scaling_efficiency == 1.0
+    assert base.scaling_efficiency.value == 1.0
     for found in plain.rows:
+        share = found.scaling_efficiency
         expected = base.gpu_hours.value / found.gpu_hours.value
-        assert found.scaling_efficiency == pytest.approx(expected)
+        assert share.value == pytest.approx(expected, rel=0.05)
+        assert share.lo <= share.value <= share.hi
+    values = plain.to_json()["rows"][-1]
+    assert values["scaling_efficiency_lo"] < values["scaling_efficiency"]
 
 
 def test_the_next_doubling_is_the_next_row(plain: Recommendation) -> None:
@@ -181,19 +186,73 @@ def test_the_pareto_front_holds_what_nothing_beats(plain: Recommendation) -> Non
     assert plain.pareto == tuple(r for r in plain.rows if r.is_pareto)
 
 
-def test_weak_scaling_keeps_the_local_batch() -> None:
-    frame = sweep((1, 2, 4, 8), global_batch=None)
-    found = recommend(frame, JOB)
+def test_weak_scaling_keeps_the_local_batch_and_does_not_leave_its_range() -> None:
+    frame = sweep((1, 2, 4, 8), global_batch=None, local_batches=(32,))
+    late = Constraints(limits={"time": hours(8, 256) * 0.75 * HOUR})
+    found = recommend(frame, JOB, constraints=late)
     for r in found.rows:
         assert r.batch.local_batch_size == 32
         assert r.batch.global_batch_size == 32 * r.world_size
-    assert any("accuracy at batch" in note for note in found.notes)
+        assert r.is_eligible == (r.world_size <= 8)
+    assert not found.meets_constraints
+    assert found.chosen.world_size == 8
+    note = next(note for note in found.notes if note.startswith("Not chosen"))
+    assert note == (
+        "Not chosen: 16 GPUs or more. Their global batch is beyond 256, the largest "
+        "that was measured; --max-batch allows more."
+    )
+    wider = recommend(
+        frame,
+        JOB,
+        constraints=late,
+        batches=AskedBatch(largest=1024),
+        accept_unmeasured=True,
+    )
+    assert wider.chosen.world_size > 8
 
 
-def test_two_world_sizes_answer_among_the_measured() -> None:
+def test_the_batch_stays_in_the_measured_range_whatever_is_asked() -> None:
+    frame = sweep((1, 2, 3, 4, 8, 16), global_batch=None, local_batches=(8, 16, 32))
+    fastest = min(hours(size, 512) for size in (8, 16))
+    for limit_h in (0.2, fastest * 0.8, 3.0, 30.0):
+        limits = Constraints(limits={"time": limit_h * HOUR})
+        found = recommend(frame, JOB, constraints=limits)
+        for r in found.rows:
+            assert 8 <= r.batch.global_batch_size <= 512
+            assert r.batch.local_batch_size <= 32
+        assert found.meets_constraints == (limit_h > fastest)
+
+
+def test_what_is_missing_at_one_size_does_not_vanish_for_all() -> None:
+    frame = sweep((1, 2, 4), global_batch=None, local_batches=(16, 32))
+    is_gone = (frame["world_size"] == 2) & (frame["local_batch_size"] == 32)
+    limits = Constraints(limits={"time": hours(4, 128) * 1.1 * HOUR})
+    found = recommend(frame[~is_gone], JOB, constraints=limits)
+    assert found.meets_constraints
+    assert found.chosen.world_size == 4
+    assert row(found, 2).batch.local_batch_size <= 32
+
+
+def test_a_measured_configuration_that_is_not_sure_is_named() -> None:
+    frame = sweep((1, 2, 4), noise=0.05)
+    limits = Constraints(limits={"time": hours(4) * 1.01 * HOUR})
+    found = recommend(frame, JOB, constraints=limits)
+    assert not found.meets_constraints
+    assert found.chosen.world_size == 4 or any(
+        note.startswith("Measured, but not sure enough: 4 GPUs (1x4), global batch 256")
+        for note in found.notes
+    )
+    assert row(found, 4).probability < 0.9
+
+
+def test_two_world_sizes_answer_beyond_what_was_measured_with_care() -> None:
     found = recommend(sweep((1, 2)), JOB)
-    assert [r.world_size for r in found.rows] == [1, 2]
-    assert found.notes[0].startswith("Only 2 world sizes were measured")
+    assert [r.world_size for r in found.rows] == [1, 2, 4, 8]
+    beyond = row(found, 8)
+    assert beyond.basis == "not measured here"
+    assert not beyond.is_eligible
+    assert beyond.time_s.hi > 2 * beyond.time_s.lo
+    assert found.chosen.world_size <= 2
     (text,) = (text for text in found.unsupported if "inter_node_latency" in text)
     assert text.endswith(
         "Or learn from another run on these devices: --learn-from RUN."
@@ -202,17 +261,25 @@ def test_two_world_sizes_answer_among_the_measured() -> None:
     assert not any("--learn-from" in text for text in declared.unsupported)
     assert found.next_trial is not None
     assert found.next_trial.gpu_hours > 0
-    assert found.next_trial.allocation == "2x2"
-    assert found.next_trial.why.startswith("no devices were measured on more than")
+    assert found.next_trial.world_size > 2
+
+
+def test_what_was_not_measured_is_chosen_once_it_is_accepted() -> None:
+    limits = Constraints(limits={"time": hours(2) * 0.7 * HOUR}, confidence=0.5)
+    careful = recommend(sweep((1, 2)), JOB, constraints=limits)
+    assert not careful.meets_constraints
+    assert any("--accept-unmeasured" in note for note in careful.notes)
+    bold = recommend(sweep((1, 2)), JOB, constraints=limits, accept_unmeasured=True)
+    assert bold.meets_constraints
+    assert bold.chosen.basis == "not measured here"
+    assert not any("--accept-unmeasured" in note for note in bold.notes)
 
 
 def test_one_world_size_and_one_row() -> None:
     single = recommend(sweep((4,)), JOB)
     assert single.chosen.world_size == 4
-    assert single.knee is None
-    assert single.notes[0].startswith("Only 1 world size was measured")
     one = recommend(sweep((1,)).iloc[[0]], JOB)
-    assert one.next_trial.allocation == "1x2"
+    assert one.next_trial is not None
     assert one.chosen.world_size == 1
     assert one.chosen.time_s.lo < one.chosen.time_s.hi
 
@@ -331,7 +398,7 @@ def test_a_table_somebody_else_measured_is_enough() -> None:
         }
     )
     found = recommend(table, JOB)
-    assert [r.basis for r in found.rows[:5]] == ["measured"] * 5
+    assert {r.basis for r in found.rows[:5]} <= {"measured", "interpolated"}
     assert found.workload == ""
     assert found.learning_rate is None
 
@@ -408,15 +475,19 @@ def test_a_bigger_batch_pays_less_where_it_needs_more_samples(
 def test_growing_samples_can_be_what_ends_scaling() -> None:
     throughput = sweep((1, 2, 4), global_batch=None, per_node=8)
     steep = convergence((32, 64, 128), critical=16)
-    found = recommend(pd.concat([throughput, steep], ignore_index=True), TARGET)
+    found = recommend(
+        pd.concat([throughput, steep], ignore_index=True),
+        TARGET,
+        batches=AskedBatch(local_batch_size=32),
+    )
     assert found.knee.term == "a larger batch needs more samples"
 
 
 def test_the_amount_of_a_target_job_is_a_cap(both_families: pd.DataFrame) -> None:
-    capped = Job(target="val_acc >= 0.9", samples=130_000)
+    capped = Job(target="val_acc >= 0.9", samples=140_000)
     found = recommend(both_families, capped)
     needed = [100_000 * (1 + r.batch.global_batch_size / 256) for r in found.rows]
-    assert min(needed) < 113_000
+    assert min(needed) < 130_000
     assert max(needed) >= 150_000
     assert found.rows[0].probability > 0.9
     assert found.rows[-1].probability < 0.1
@@ -489,13 +560,9 @@ def test_a_target_that_no_run_reached_is_said_in_a_note(both_families: Any) -> N
 @pytest.mark.parametrize(
     ("measured", "wanted", "note"),
     [
-        ({}, (12, 24), "12, 24 GPUs; global batch 256 cannot be shared evenly."),
+        ({}, (12, 24), "12, 24 GPUs; a global batch of 256 cannot be shared evenly."),
         ({}, (32,), None),
-        (
-            {"sizes": (1, 2, 4)},
-            (8,),
-            "8 GPUs; no step time can be predicted there yet.",
-        ),
+        ({"sizes": (1, 2, 4)}, (8,), None),
     ],
 )
 def test_what_was_asked_about_and_has_no_row_is_named(
@@ -528,11 +595,11 @@ def test_a_capped_target_without_convergence_trials_is_assumed_to_need_its_cap()
     )
 
 
-def test_batches_far_from_any_convergence_trial_have_no_answer() -> None:
+def test_accumulation_reaches_the_batch_whose_convergence_was_measured() -> None:
     one_batch = convergence((4096,))
     throughput = sweep((1, 2), global_batch=None)
-    with pytest.raises(NotIdentifiableError, match=r"Convergence .* batches \[4096\]"):
-        recommend(pd.concat([throughput, one_batch], ignore_index=True), TARGET)
+    found = recommend(pd.concat([throughput, one_batch], ignore_index=True), TARGET)
+    assert {r.batch.global_batch_size for r in found.rows} == {4096}
 
 
 def test_no_job_and_no_target_is_an_error() -> None:
@@ -542,17 +609,21 @@ def test_no_job_and_no_target_is_an_error() -> None:
         recommend(sweep((1, 2)), None)
 
 
-def test_a_job_in_steps_follows_the_batch() -> None:
-    found = recommend(sweep((1, 2, 4), global_batch=None), Job(steps=1000))
-    for r in found.rows:
-        assert r.samples.value == 1000 * r.batch.global_batch_size
+def test_a_job_in_steps_needs_one_batch() -> None:
+    frame, steps = sweep((1, 2, 4), global_batch=None), Job(steps=1000)
+    with pytest.raises(SpecError, match="Name one with --batch"):
+        recommend(frame, steps)
+    named = recommend(frame, steps, batches=AskedBatch(global_batch_size=64))
+    assert {r.samples.value for r in named.rows} == {64_000.0}
+    assert all(r.scaling_efficiency.value < 1.2 for r in named.rows)
 
 
 def test_end_to_end_trials_correct_the_answer_and_are_named() -> None:
     target = Target.parse("val_acc >= 0.9")
     limits = Constraints(target=target)
     frame = pd.concat([sweep(), convergence()], ignore_index=True)
-    plain = recommend(frame, None, constraints=limits, law="amdahl")
+    batches = AskedBatch(global_batch_size=256)
+    plain = recommend(frame, None, constraints=limits, batches=batches, law="amdahl")
     chosen = plain.chosen
     whole = frame[
         (frame["world_size"] == chosen.world_size)
@@ -570,6 +641,7 @@ def test_end_to_end_trials_correct_the_answer_and_are_named() -> None:
         pd.concat([frame, whole], ignore_index=True),
         None,
         constraints=limits,
+        batches=batches,
         law="amdahl",
     )
     same = next(r for r in told.rows if r.world_size == chosen.world_size)

@@ -158,13 +158,14 @@ def outlook_row(world_size: int, global_batch: int, **values: Any) -> OutlookRow
             "money": None,
         }
         | values.pop("amounts", {}),
-        "scaling_efficiency": start / (step * world_size),
+        "scaling_efficiency": around(start / (step * world_size), width),
         "next_world_size": 2 * world_size,
         "next_time_change": -0.4,
         "next_gpu_hours_change": 0.1,
         "basis": "measured",
         "probability": None,
         "is_pareto": True,
+        "is_eligible": True,
         "is_chosen": False,
         "is_baseline": world_size == 1,
     }
@@ -181,6 +182,7 @@ def recommendation(rows: Iterable[OutlookRow], **values: Any) -> Recommendation:
         "rows": tuple(rows),
         "meets_constraints": True,
         "limits": (),
+        "condition": "",
         "objective": "the fastest allocation at which a device added still brings half",
         "interval": 0.8,
         "baseline": "1 GPU",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from scalelab.experiment.job import Job
 from scalelab.inputs.document import Scalar
 from scalelab.kinds.resources import RESOURCES
 from scalelab.recommend.answer.recommendation import Recommendation
+from scalelab.recommend.question.batches import AskedBatch
 from scalelab.recommend.question.objective import Constraints
 from scalelab.records.attempt_io import storing, write_atomically
 
@@ -46,6 +47,8 @@ class Question:
     select: Mapping[str, Scalar]
     law: str
     learn_from: tuple[str, ...]
+    batches: AskedBatch = field(default_factory=AskedBatch)
+    accept_unmeasured: bool = False
 
 
 class KeptAnswers:

@@ -57,17 +57,22 @@ class OutlookRow:
         :attr:`Recommendation.interval`; None where it cannot be computed. In JSON each
         has the name of the resource's field.
     scaling_efficiency
-        Device-hours of the baseline over device-hours here; 1.0 is ideal, may exceed 1.
+        Device-hours of the baseline at this batch over device-hours here; 1.0 is ideal,
+        may exceed 1. None where the baseline cannot share the batch. In JSON its ends
+        are ``scaling_efficiency_lo`` and ``scaling_efficiency_hi``.
     next_world_size
         Devices of the next doubling, or of the next larger row; None for the last.
     next_time_change, next_gpu_hours_change
         Relative change there, e.g. -0.45 for 45% less; None for the last.
     basis
-        ``measured``, ``interpolated`` or ``extrapolated``.
+        ``measured``, ``interpolated``, ``extrapolated`` or ``not measured here``.
     probability
         Probability of meeting every constraint, in [0, 1]; None without constraints.
     is_pareto
         No other row is both faster and cheaper in device-hours.
+    is_eligible
+        May be chosen: its batch is inside the allowed range, and it does not rest on a
+        term that was not measured here, unless that was accepted.
     is_chosen, is_baseline
         The recommended row; the row efficiencies refer to.
     """
@@ -81,13 +86,14 @@ class OutlookRow:
     throughput_samples_per_s: Interval
     samples: Interval
     amounts: Mapping[str, Interval | None]
-    scaling_efficiency: float
+    scaling_efficiency: Interval | None
     next_world_size: int | None
     next_time_change: float | None
     next_gpu_hours_change: float | None
     basis: str
     probability: float | None
     is_pareto: bool
+    is_eligible: bool
     is_chosen: bool
     is_baseline: bool
 
@@ -123,6 +129,10 @@ class OutlookRow:
         for key, value in _plain(asdict(self)).items():
             if key == "amounts":
                 values |= {RESOURCES[name].field: each for name, each in value.items()}
+            elif key == "scaling_efficiency":
+                ends = value or dict.fromkeys(("value", "lo", "hi"))
+                values[key] = ends["value"]
+                values |= {f"{key}_{end}": ends[end] for end in ("lo", "hi")}
             else:
                 values[key] = value
         return values
@@ -208,11 +218,15 @@ class Recommendation:
         What a device is called here: ``GPU``/``GPU-h``, ``CPU slot``/``core-h``,
         ``emulated GPU``/``emulated GPU-h``.
     rows
-        One per world size, the fastest placement and batch of each, increasing.
+        One per world size, increasing: of its placements and batches the best for what
+        is asked.
     meets_constraints
         False: ``chosen`` is the closest alternative.
     limits
         What the chosen row must hold, in words, e.g. ``< 4 h``; empty without limits.
+    condition
+        What the chances take for granted, in words, e.g. ``90 epochs suffice at batch
+        8192``; empty: nothing.
     objective
         The rule by which the row was chosen, in words.
     interval
@@ -257,6 +271,7 @@ class Recommendation:
     rows: tuple[OutlookRow, ...]
     meets_constraints: bool
     limits: tuple[str, ...]
+    condition: str
     objective: str
     interval: float
     baseline: str

@@ -95,7 +95,8 @@ def _sentences(result: Recommendation) -> Iterator[Sentence]:
     time = f"{duration(row.time_s.value)} [{duration_ends(row.time_s)}]"
     yield Sentence(Part.TAKES, f"{time}, {_spent(result, row)}")
     if row.probability is not None:
-        yield Sentence(Part.CHANCE, f"Chance {_chance(result, row)}.")
+        given = f" if {result.condition}" if result.condition else ""
+        yield Sentence(Part.CHANCE, f"Chance {_chance(result, row)}{given}.")
     if not result.meets_constraints:
         yield Sentence(Part.ALTERNATIVES, _alternatives(result))
     if result.is_emulated:

@@ -12,7 +12,11 @@ from scalelab.inputs.numerals import (
     probability,
 )
 from scalelab.kinds.resources import DEVICE_HOURS
-from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
+from scalelab.recommend.answer.recommendation import (
+    BatchPlan,
+    OutlookRow,
+    Recommendation,
+)
 
 Columns = dict[str, list[str]]
 """Columns of cells, the title first, by a name that does not depend on the answer."""
@@ -30,8 +34,9 @@ def allocations(result: Recommendation) -> Columns:
         "next": ["next doubling"],
         "chance": ["chance"],
         "basis": ["basis"],
+        "speed": ["samples/s"],
         "nodes": ["nodes"],
-        "batch": ["global batch"],
+        "batch": ["batch"],
     }
     unit = columns[DEVICE_HOURS.name][0]
     for row in rows:
@@ -41,16 +46,31 @@ def allocations(result: Recommendation) -> Columns:
             "size": f"{row.world_size}",
             "time": duration(row.time_s.value),
             "interval": duration_ends(row.time_s),
-            "efficiency": f"{percent(row.scaling_efficiency)}{star}",
+            "efficiency": f"{_efficiency(row)}{star}",
             "next": _next(row, unit),
             "chance": chance,
             "basis": row.basis,
+            "speed": number(row.throughput_samples_per_s.value),
             "nodes": row.allocation,
-            "batch": f"{row.batch.global_batch_size:,}",
+            "batch": _batch(row.batch),
         }
         for name, cell in cells.items():
             columns[name].append(cell)
     return {name: cells for name, cells in columns.items() if any(cells[1:])}
+
+
+def _efficiency(row: OutlookRow) -> str:
+    share = row.scaling_efficiency
+    return "-" if share is None else percent(share.value)
+
+
+def _batch(batch: BatchPlan) -> str:
+    passes = batch.gradient_accumulation_steps
+    times = f"x{passes}" if passes > 1 else ""
+    return (
+        f"{batch.global_batch_size}={batch.local_batch_size}x"
+        f"{batch.data_parallel_size}{times}"
+    )
 
 
 def _spent(result: Recommendation) -> Columns:

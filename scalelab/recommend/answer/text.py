@@ -15,13 +15,12 @@ from scalelab.recommend.answer.sentences import (
 )
 from scalelab.recommend.answer.tables import Columns, allocations, parameters
 
-# what a terminal has no room for, and the first to go when it is narrow
-_NOT_SHOWN = ("chance", "nodes", "batch")
-_OPTIONAL = ("next", "efficiency", "basis", "interval")
-_LEFT = ("next", "basis")
+# the first to go when a terminal is narrow
+_OPTIONAL = ("next", "efficiency", "interval", "speed", "chance", "nodes", "batch")
+_LEFT = ("next", "basis", "batch")
 _REMARKS = (
-    *(Part.EMULATED, Part.KNEE, Part.ELSEWHERE, Part.PRICE, Part.ASSUMPTION),
-    *(Part.UNANSWERED, Part.NEXT_TRIAL),
+    *(Part.EMULATED, Part.WHY, Part.KNEE, Part.ELSEWHERE, Part.PRICE),
+    *(Part.ASSUMPTION, Part.UNANSWERED, Part.NEXT_TRIAL),
 )
 _ENDS = (Part.IGNORED, Part.SWEEP_COST)
 
@@ -48,13 +47,13 @@ def answer_text(recommendation: Recommendation, width: int = 80) -> str:
 
 def explain_text(recommendation: Recommendation, width: int = 80) -> str:
     """Return what stands below the answer on request: formulas and parameters."""
-    result, said = recommendation, sentences(recommendation)
+    result = recommendation
     lines = [
         f"Law: {result.law}.  {result.formula}",
         "Samples to a target: S = S_min (1 + (B / B_crit)^a) (after McCandlish et al. "
         "2018; a is batch_exponent).",
-        *texts(said, Part.WHY),
-        f"Efficiency: device-hours against {result.baseline}.",
+        f"Efficiency: device-hours against those of {result.baseline} at the same "
+        "global batch.",
         *what_diminishing_means(result),
         "Times exclude start-up, evaluation and checkpoints.",
     ]
@@ -85,9 +84,8 @@ def _table(result: Recommendation, width: int) -> list[str]:
         cell if cell.endswith(("*", "y")) else f"{cell} "
         for cell in columns["efficiency"]
     ]
-    for name in (*_NOT_SHOWN, *_OPTIONAL):
-        is_shown = name in columns and name not in _NOT_SHOWN
-        if is_shown and _total_width(columns) <= width:
+    for name in (*_OPTIONAL, "basis"):
+        if _total_width(columns) <= width:
             break
         columns.pop(name, None)
     lines = _aligned(columns, left=_LEFT)

@@ -21,7 +21,7 @@ from scalelab.laws.rows import numbers
 from scalelab.laws.support import Gap, Support
 from scalelab.recommend.answer.recommendation import BatchPlan, NextTrial, OutlookRow
 from scalelab.recommend.prediction.knee import last_paying
-from scalelab.recommend.question.candidates import BatchRule, allocation_label
+from scalelab.recommend.question.candidates import allocation_label
 from scalelab.recommend.question.objective import Constraints, Spending
 
 _NUM_BINS = 8
@@ -48,17 +48,23 @@ def loss(spent: Spending, sizes: np.ndarray, limits: Constraints) -> np.ndarray:
     return np.asarray(np.where(held, value / scale, broken))
 
 
-def value_of_knowing(losses: np.ndarray, time_s: np.ndarray) -> np.ndarray:
+def value_of_knowing(
+    losses: np.ndarray, time_s: np.ndarray, eligible: np.ndarray
+) -> np.ndarray:
     """Return the expected gain of knowing each row's time, shape (n_rows,).
 
     Parameters
     ----------
     losses, time_s : ndarray, shape (n_draws, n_rows)
+    eligible : ndarray of bool, shape (n_rows,)
+        Rows that may be chosen today; a row may be chosen once it is measured.
     """
-    base = losses.mean(axis=0).min()
+    base = losses.mean(axis=0)[eligible].min()
     gains = []
-    for column in np.argsort(time_s, axis=0).T:
-        bins = np.array_split(losses[column], _NUM_BINS)
+    for row, column in enumerate(np.argsort(time_s, axis=0).T):
+        open_to = eligible.copy()
+        open_to[row] = True
+        bins = np.array_split(losses[column][:, open_to], _NUM_BINS)
         informed = [len(part) * part.mean(axis=0).min() for part in bins]
         gains.append(base - sum(informed) / len(losses))
     return np.array(gains)
@@ -70,7 +76,6 @@ def next_trial(
     time_s: np.ndarray,
     gaps: tuple[Gap, ...],
     frame: pd.DataFrame,
-    rule: BatchRule,
     within: Allocation | None,
 ) -> NextTrial | None:
     """Return the most useful measurement; None if none would change the answer.
@@ -85,8 +90,6 @@ def next_trial(
         Parameters that the law cannot determine.
     frame
         Observations, from which the usual steps and start-up time of a trial follow.
-    rule
-        The allowed batches.
     within
         The devices there are; None: no limit.
     """
@@ -94,7 +97,8 @@ def next_trial(
     open_rows = np.array(
         [row.basis != "measured" and _fits(row, within) for row in rows]
     )
-    gain = np.where(open_rows, value_of_knowing(losses, time_s), 0.0)
+    eligible = np.array([row.is_eligible or row.is_chosen for row in rows])
+    gain = np.where(open_rows, value_of_knowing(losses, time_s, eligible), 0.0)
     best = int(gain.argmax())
     if gain[best] > _WORTH * max(losses.mean(axis=0).min(), 1.0):
         why = "its step time decides between the best allocations"
@@ -105,7 +109,7 @@ def next_trial(
             chosen, steps, frame, "the recommended allocation was not measured"
         )
     closable = [gap for gap in gaps if _fits(gap, within)]
-    return _closing(closable[0], rows, steps, frame, rule) if closable else None
+    return _closing(closable[0], rows, steps, frame) if closable else None
 
 
 def _fits(asked: OutlookRow | Gap, within: Allocation | None) -> bool:
@@ -131,20 +135,17 @@ def _closing(
     rows: tuple[OutlookRow, ...],
     steps: int,
     frame: pd.DataFrame,
-    rule: BatchRule,
 ) -> NextTrial:
     """Return the trial that closes a gap; it is assumed to be the slowest one."""
-    splits = rule.splits(gap.data_parallel_size) if rule.fixed else []
-    local, accumulation = splits[0] if splits else (gap.local_batch_size, 1)
     longest = max(row.step_time_s.value for row in rows)
     return NextTrial(
         allocation=allocation_label(gap.world_size, gap.num_nodes),
         world_size=gap.world_size,
         batch=BatchPlan(
-            local_batch_size=local,
+            local_batch_size=gap.local_batch_size,
             data_parallel_size=gap.data_parallel_size,
-            gradient_accumulation_steps=accumulation,
-            global_batch_size=local * accumulation * gap.data_parallel_size,
+            gradient_accumulation_steps=1,
+            global_batch_size=gap.local_batch_size * gap.data_parallel_size,
         ),
         steps=steps,
         gpu_hours=_hours(gap.world_size, steps, longest, frame),

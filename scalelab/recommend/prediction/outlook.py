@@ -11,28 +11,31 @@ import pandas as pd
 
 from scalelab.errors import NotIdentifiableError
 from scalelab.inputs.document import Scalar
-from scalelab.inputs.numerals import Interval, counted
+from scalelab.inputs.numerals import Interval
 from scalelab.laws.interval import central
 from scalelab.laws.rows import configurations
-from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.support import Support
 from scalelab.recommend.answer.recommendation import BatchPlan, OutlookRow
-from scalelab.recommend.prediction.workload_samples import SampleNeed
+from scalelab.recommend.knowledge import Knowledge
+from scalelab.recommend.prediction.efficiency import Efficiency
 from scalelab.recommend.question.candidates import allocation_label
 from scalelab.recommend.question.objective import Constraints, Spending, pareto
 from scalelab.records.columns import OPTION_PREFIX
 
+_MOST_AT_A_PLACE = 4  # measured candidates, and as many others, that are looked at
+_PREFERENCE = 0.05  # what was not measured must save more to replace what was
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outlook:
-    """The fastest configuration of each world size, and draws of its time and cost.
+    """The best configuration of each world size, and draws of its time and cost.
 
     Parameters
     ----------
     frame
-        One row per world size: configuration, curve columns, ``lr_rule`` of the
+        One row per world size: configuration, curve columns, ``samples_rule`` of the
         convergence curve used, ``support``, ``step_time_s``, ``step_time_lo_s``,
-        ``step_time_hi_s``, ``throughput_samples_per_s``.
+        ``step_time_hi_s``, ``throughput_samples_per_s``, ``is_eligible``.
     questions
         The configurations alone, in the columns that the law predicts from.
     samples : ndarray, shape (n_draws, n_rows)
@@ -62,55 +65,82 @@ class Outlook:
         """Median time of the job in seconds, shape (n_rows,)."""
         return np.asarray(np.median(self.spent.time_s, axis=0))
 
+    @property
+    def probability(self) -> np.ndarray:
+        """Probability that every limit holds, shape (n_rows,)."""
+        return np.asarray(self.held.mean(axis=0))
+
+    @property
+    def is_eligible(self) -> np.ndarray:
+        """Rows that may be chosen, shape (n_rows,)."""
+        return self.frame["is_eligible"].to_numpy(bool)
+
+    def take(self, positions: np.ndarray) -> Outlook:
+        """Return some of the rows."""
+        return Outlook(
+            frame=self.frame.iloc[positions].reset_index(drop=True),
+            questions=self.questions.iloc[positions].reset_index(drop=True),
+            samples=self.samples[:, positions],
+            expected_s=self.expected_s[:, positions],
+            spent=self.spent.take(positions),
+            held=self.held[:, positions],
+        )
+
 
 def look_ahead(
     candidates: pd.DataFrame,
-    law: StepTimeLaw,
-    need: SampleNeed,
+    knowledge: Knowledge,
     limits: Constraints,
-    correction: np.ndarray,
+    accepts_unmeasured: bool,
 ) -> Outlook:
-    """Predict every candidate and keep the fastest of each world size.
+    """Predict the candidates and return the promising ones of each allocation.
 
-    ``correction``, of shape (n_draws, 1), multiplies the time: it is the error of the
-    product of both laws, and 1 where the job's samples do not come from a law.
+    Parameters
+    ----------
+    candidates
+        The configurations to predict.
+    knowledge
+        The laws.
+    limits
+        What the job must hold.
+    accepts_unmeasured
+        What rests on a term that was not measured here may be chosen, too.
 
     Raises
     ------
     NotIdentifiableError
-        No candidate can be predicted.
+        The number of samples is known for no candidate.
     """
+    law, need = knowledge.law, knowledge.need
     answered = law.predict(candidates, limits.interval)
     completed = configurations(candidates)
     answered["global_batch_size"] = np.round(completed["global_batch_size"]).astype(int)
-    batches = answered["global_batch_size"].tolist()
     samples, reached, answered["samples_rule"] = need.draws(answered)
-    known = (answered["support"] != Support.UNSUPPORTED).to_numpy()
-    known = known & np.isfinite(samples).all(axis=0)
-    if not known.any():
+    is_eligible = knowledge.rule.allows(answered["global_batch_size"].to_numpy())
+    if not accepts_unmeasured:
+        is_eligible &= (answered["support"] != Support.NOT_MEASURED).to_numpy()
+    answered["is_eligible"] = is_eligible
+    kept = _promising(answered, samples)
+    if not len(kept):
+        batches = sorted(set(answered["global_batch_size"].tolist()))
         raise NotIdentifiableError(
             "the number of samples to the target",
             f"Convergence was measured at the global batches "
-            f"{list(need.measured_batches())}, throughput at {sorted(set(batches))}. "
+            f"{list(need.measured_batches())}, throughput at {batches}. "
             "Measure one at a batch of the other.",
         )
-    answered, samples = answered[known].reset_index(drop=True), samples[:, known]
-    steps = np.median(samples, axis=0) / answered["global_batch_size"].to_numpy(float)
-    speed = steps * answered["step_time_s"].to_numpy(float)
-    order = np.lexsort((speed, answered["world_size"].to_numpy()))
-    first = ~answered["world_size"].iloc[order].duplicated().to_numpy()
-    chosen = order[first]
-    frame = answered.iloc[chosen].reset_index(drop=True)
-    samples, total = samples[:, chosen], frame["global_batch_size"].to_numpy(float)
-    asked = candidates[known].iloc[chosen].reset_index(drop=True)
+    frame = answered.iloc[kept].reset_index(drop=True)
+    asked = candidates.iloc[kept].reset_index(drop=True)
+    samples, reached = samples[:, kept], reached[:, kept]
+    total = frame["global_batch_size"].to_numpy(float)
     expected = law.sample(asked) * np.median(samples, axis=0) / total
-    expected *= np.median(correction)
-    one_run = law.sample(asked, one_run=True) * samples / total * correction
+    expected *= np.median(knowledge.correction)
+    one_run = law.sample(asked, one_run=True) * samples / total
+    one_run *= knowledge.correction
     sizes, nodes = (frame[name].to_numpy(float) for name in ("world_size", "num_nodes"))
     spent = limits.spending(one_run, sizes, nodes)
-    held = limits.held(spent)
+    held = limits.held(spent) & reached
     held &= need.within_cap(samples, frame["global_batch_size"].tolist())
-    held &= reached[:, known][:, chosen]
     return Outlook(
         frame=frame,
         questions=asked,
@@ -121,25 +151,46 @@ def look_ahead(
     )
 
 
-def baseline_index(frame: pd.DataFrame, device_word: str) -> tuple[int, str]:
-    """Return the row that efficiencies refer to, and its name.
+def _promising(answered: pd.DataFrame, samples: np.ndarray) -> np.ndarray:
+    """Return the positions of the fastest candidates of each allocation, sorted.
 
-    It is one full node if there are rows on several nodes, else the smallest row.
+    Measured ones, others that may be chosen, and those that may not each have a share,
+    so that none displaces another.
     """
-    nodes, sizes = frame["num_nodes"], frame["world_size"]
-    if nodes.max() > 1:
-        per_node = np.ceil(sizes / nodes).max()
-        full = np.flatnonzero((nodes == 1) & (sizes == per_node))
-        if len(full):
-            return int(full[0]), "one full node"
-    count = int(sizes.iloc[0])
-    return 0, counted(count, device_word)
+    steps = np.median(samples, axis=0) / answered["global_batch_size"].to_numpy(float)
+    times = steps * answered["step_time_s"].to_numpy(float)
+    kind = np.where(answered["support"] == Support.MEASURED, 0, 1)
+    kind = np.where(answered["is_eligible"], kind, 2)
+    table = answered[["world_size", "num_nodes"]].assign(kind=kind, time_s=times)
+    table = table[np.isfinite(times)].sort_values("time_s", kind="stable")
+    rank = table.groupby(["world_size", "num_nodes", "kind"]).cumcount()
+    most = np.where(table["kind"] == 2, 1, _MOST_AT_A_PLACE)
+    return np.sort(table.index[rank.to_numpy() < most].to_numpy())
+
+
+def best_of_each_size(every: Outlook, limits: Constraints) -> np.ndarray:
+    """Return the position of the best configuration of each world size."""
+    frame, probability = every.frame, np.round(every.probability, 2)
+    medians = every.spent.medians()
+    aim = limits.minimised(medians.known) if limits.any_limit else None
+    is_measured = (frame["support"] == Support.MEASURED).to_numpy()
+    amount = medians.time_s if aim is None else medians.of(aim)
+    amount = amount * np.where(is_measured, 1.0, 1 + _PREFERENCE)
+    is_sure = every.probability >= limits.confidence
+    if not limits.any_limit:
+        is_sure = np.ones(len(frame), dtype=bool)
+    cost = np.where(is_sure, amount, limits.excess(medians))
+    chance = np.where(is_sure, 0.0, -probability)
+    keys = (cost, chance, ~is_sure, ~every.is_eligible, frame["world_size"])
+    order = np.lexsort(keys)
+    first = ~frame["world_size"].iloc[order].duplicated().to_numpy()
+    return np.asarray(order[first])
 
 
 def outlook_rows(
     outlook: Outlook,
     chosen: int,
-    baseline: int,
+    efficiency: Efficiency,
     has_limits: bool,
     limits: Constraints,
     swept: list[str],
@@ -150,8 +201,10 @@ def outlook_rows(
     ----------
     outlook
         The draws.
-    chosen, baseline
-        Indices of the recommended row and of the row that efficiencies refer to.
+    chosen
+        Index of the recommended row.
+    efficiency
+        The scaling efficiency of each row.
     has_limits
         Whether a run can miss something: a limit, or a target within a given length.
     limits
@@ -182,15 +235,16 @@ def outlook_rows(
                     else _interval(amount[:, i], limits.interval)
                     for name, amount in spent.amounts.items()
                 },
-                scaling_efficiency=float(middle[baseline] / middle[i]),
+                scaling_efficiency=efficiency.of_row(i, limits.interval),
                 next_world_size=_size(outlook.sizes, following),
                 next_time_change=_change(time, i, following),
                 next_gpu_hours_change=_change(middle, i, following),
                 basis=str(config["support"]),
                 probability=float(outlook.held[:, i].mean()) if has_limits else None,
                 is_pareto=bool(on_front[i]),
+                is_eligible=bool(config["is_eligible"]),
                 is_chosen=i == chosen,
-                is_baseline=i == baseline,
+                is_baseline=i == efficiency.baseline,
             )
         )
     return tuple(rows)

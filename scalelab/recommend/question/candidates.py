@@ -3,99 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from scalelab.inputs.allocation import Allocation
 from scalelab.laws.rows import CONFIGURATION, CurveKey
+from scalelab.recommend.question.batches import BatchRule
 
 _FURTHEST = 4  # times the largest measured world size
-_MAX_ACCUMULATION = 4096
+_MOST_MULTIPLES = 128  # of whole nodes
 
 Place = tuple[int, int]
 """World size and number of nodes."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BatchRule:
-    """The rule for batches: the allowed global batches, or the local ones.
-
-    Parameters
-    ----------
-    fixed
-        Allowed global batches; empty: local batches are fixed (weak scaling).
-    local_batches
-        The measured local batches, sorted.
-    """
-
-    fixed: tuple[int, ...]
-    local_batches: tuple[int, ...]
-
-    @classmethod
-    def of(cls, measured: pd.DataFrame, wanted: Iterable[int] = ()) -> BatchRule:
-        """Find the rule that the sweep followed.
-
-        Global batches that were measured at every world size are fixed (strong
-        scaling), unless global batches differ between world sizes and local ones do
-        not: then local batches are fixed (weak scaling).
-
-        Parameters
-        ----------
-        measured
-            Completed configurations of the fitted rows.
-        wanted
-            Global batches that the job asks for; if given, only these are allowed.
-        """
-        local = sorted({int(b) for b in np.ceil(measured["local_batch_size"])})
-        totals = _sets(measured, "global_batch_size")
-        common = set.intersection(*totals)
-        if _differ(totals) and not _differ(_sets(measured, "local_batch_size")):
-            common = set()
-        return cls(
-            fixed=tuple(sorted(wanted)) or tuple(sorted(common)),
-            local_batches=tuple(local),
-        )
-
-    def splits(self, data_parallel_size: int) -> list[tuple[int, int]]:
-        """Return the (local batch, accumulation) pairs that are allowed.
-
-        Parameters
-        ----------
-        data_parallel_size
-            Ranks that see different samples.
-        """
-        if not self.fixed:
-            return [(local, 1) for local in self.local_batches]
-        pairs = []
-        largest = self.local_batches[-1]
-        for total in self.fixed:
-            if total % data_parallel_size:
-                continue
-            per_rank = total // data_parallel_size
-            fewest = -(-per_rank // largest)
-            wanted = {per_rank / local for local in self.local_batches}
-            steps = {int(s) for s in wanted if s >= 1 and s == int(s)}
-            steps.add(_next_divisor(per_rank, fewest))
-            pairs += [(per_rank // a, a) for a in sorted(steps) if per_rank % a == 0]
-        return pairs
-
-
-def _sets(measured: pd.DataFrame, column: str) -> list[set[int]]:
-    """Return the values of a column by world size."""
-    groups = measured.groupby("world_size")[column]
-    return [{int(value) for value in np.round(group)} for _, group in groups]
-
-
-def _differ(sets: list[set[int]]) -> bool:
-    return any(other != sets[0] for other in sets)
-
-
-def _next_divisor(number: int, least: int) -> int:
-    limit = min(number, _MAX_ACCUMULATION)
-    divisors = (k for k in range(least, limit + 1) if number % k == 0)
-    return next(divisors, number)
 
 
 def places(
@@ -110,26 +30,55 @@ def places(
     measured
         Completed configurations of the fitted rows.
     allocations
-        Further allocations; None: the doublings of the smallest measured world size up
-        to 4 times the largest, packed.
+        Further allocations; None: the doublings of the smallest measured world size and
+        every number of whole nodes, up to 4 times the largest, packed.
     devices_on_node
         Devices of a node; None: the most that were measured on one node, and at least
         two if only single devices were measured.
     """
-    pairs = measured[["world_size", "num_nodes"]].drop_duplicates()
-    known = {(int(n), int(m)) for n, m in pairs.to_numpy()}
+    known = _measured_places(measured)
     if allocations is not None:
-        further = {(a.world_size, a.num_nodes) for a in allocations}
-        return sorted(known | further)
-    sizes = {n for n, _ in known}
-    per_node = max(-(-n // m) for n, m in known)
-    per_node = max(per_node, devices_on_node or (2 if sizes == {1} else 1))
-    size, further = min(sizes), set()
+        return sorted(known | {(a.world_size, a.num_nodes) for a in allocations})
+    sizes = {size for size, _ in known}
+    per_node = _devices_on_node(known, devices_on_node)
+    most = _FURTHEST * max(sizes)
+    nodes = range(1, min(most // per_node, _MOST_MULTIPLES) + 1)
+    further = {*_doublings(sizes), *(per_node * count for count in nodes)} - sizes
+    return sorted(known | {(size, -(-size // per_node)) for size in further})
+
+
+def is_printed(
+    sizes: np.ndarray,
+    measured: pd.DataFrame,
+    allocations: Sequence[Allocation] | None,
+) -> np.ndarray:
+    """Tell which world sizes the table of an answer always has.
+
+    These are the measured ones and those asked for, or the doublings.
+    """
+    known = {size for size, _ in _measured_places(measured)}
+    further = {place.world_size for place in allocations or ()} or _doublings(known)
+    return np.isin(sizes, sorted(known | further))
+
+
+def _measured_places(measured: pd.DataFrame) -> set[Place]:
+    pairs = measured[["world_size", "num_nodes"]].drop_duplicates()
+    return {(int(size), int(nodes)) for size, nodes in pairs.to_numpy()}
+
+
+def _devices_on_node(known: set[Place], declared: int | None) -> int:
+    per_node = max(-(-size // nodes) for size, nodes in known)
+    is_single = {size for size, _ in known} == {1}
+    return max(per_node, declared or (2 if is_single else 1))
+
+
+def _doublings(sizes: set[int]) -> set[int]:
+    """Return the doublings of the smallest size, up to 4 times the largest."""
+    found, size = set(), min(sizes)
     while size <= _FURTHEST * max(sizes):
-        if size not in sizes:
-            further.add((size, -(-size // per_node)))
+        found.add(size)
         size *= 2
-    return sorted(known | further)
+    return found
 
 
 def candidates(
@@ -137,9 +86,9 @@ def candidates(
 ) -> pd.DataFrame:
     """Return the candidates for each curve and allocation.
 
-    At a measured allocation these are the measured configurations that the rule allows,
-    at any other every allowed split of the batch.
-    No candidate is returned for an allocation whose data-parallel size is unknown.
+    These are the measured configurations that the rule allows and every split of an
+    allowed batch. No split is returned for an allocation whose data-parallel size is
+    unknown.
 
     Returns
     -------
@@ -149,11 +98,11 @@ def candidates(
     """
     frames = []
     for key, frame in measured.items():
-        rows: list[tuple[int, ...]] = []
+        rows: dict[tuple[int, ...], None] = {}
         for place in where:
-            own = _measured_at(frame, place, rule)
-            rows += own or _splits_at(frame, place, rule)
-        table = pd.DataFrame(rows, columns=list(CONFIGURATION), dtype=int)
+            rows |= dict.fromkeys(_measured_at(frame, place, rule))
+            rows |= dict.fromkeys(_splits_at(frame, place, rule))
+        table = pd.DataFrame(list(rows), columns=list(CONFIGURATION), dtype=int)
         frames.append(table.assign(**dict(key)))
     return pd.concat(frames, ignore_index=True)
 
@@ -164,7 +113,8 @@ def _splits_at(
     parallel = data_parallel_size(frame, place)
     if parallel is None:
         return []
-    return [(*place, *split, parallel) for split in rule.splits(parallel)]
+    batches = sorted({int(batch) for batch in np.ceil(frame["local_batch_size"])})
+    return [(*place, *split, parallel) for split in rule.splits(parallel, batches)]
 
 
 def data_parallel_size(measured: pd.DataFrame, place: Place) -> int | None:
@@ -216,8 +166,8 @@ def _measured_at(
     frame: pd.DataFrame, place: Place, rule: BatchRule
 ) -> list[tuple[int, ...]]:
     rows = frame[_at(frame, place)]
-    if rule.fixed:
-        rows = rows[rows["global_batch_size"].round().isin(rule.fixed)]
+    if not rule.keeps_local:
+        rows = rows[rule.allows(rows["global_batch_size"].round().to_numpy())]
     distinct = rows[list(CONFIGURATION)].drop_duplicates()
     return [tuple(int(v) for v in row) for row in distinct.to_numpy()]
 

@@ -87,13 +87,10 @@ class LawWithTransfer:
         The fitted law.
     note
         A sentence that says which other runs informed the prior; empty if none did.
-    determines_scaling
-        Other curves of the same machine determine the cost of more devices or nodes.
     """
 
     law: StepTimeLaw
     note: str
-    determines_scaling: bool
 
     @classmethod
     def fit(
@@ -133,7 +130,7 @@ class LawWithTransfer:
                     f"The law {law.name!r} learns from the asked rows alone. Leave out "
                     "--law, or the runs to learn from."
                 )
-            return cls(law=law.fit(rows), note="", determines_scaling=False)
+            return cls(law=law.fit(rows), note="")
         asked = tuple(rows.curves)
         prior, note = StepTimePrior.shipped(), ""
         if rest is not None:
@@ -141,11 +138,7 @@ class LawWithTransfer:
             prior = prior.updated({k: v for k, v in others if k not in asked}, asked)
         if history is not None and asked:
             prior, note = history.added_to(prior, asked)
-        known = frozenset().union(*(prior.determined_for(key) for key in asked))
-        determines_scaling = any(n.startswith(("intra_", "inter_")) for n in known)
-        return cls(
-            law=law.fit(rows, prior), note=note, determines_scaling=determines_scaling
-        )
+        return cls(law=law.fit(rows, prior), note=note)
 
 
 def _with_named_devices(name: str, observations: pd.DataFrame) -> pd.DataFrame:

@@ -196,6 +196,15 @@ class Spending:
             }
         )
 
+    def take(self, positions: np.ndarray) -> Spending:
+        """Return the amounts of some of the rows."""
+        return Spending(
+            {
+                name: None if amount is None else amount[..., positions]
+                for name, amount in self.amounts.items()
+            }
+        )
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
@@ -209,6 +218,7 @@ class Choice:
 def choose(
     spent: Spending,
     probability: np.ndarray,
+    eligible: np.ndarray,
     paying: np.ndarray,
     constraints: Constraints,
     device_word: str,
@@ -221,6 +231,8 @@ def choose(
         Medians.
     probability : ndarray, shape (n_rows,)
         Of holding every limit.
+    eligible : ndarray of bool, shape (n_rows,)
+        Rows that may be chosen; where none may, the closest of all is shown.
     paying : ndarray of bool, shape (n_rows,)
         Rows up to the point where returns diminish; used without limits.
     constraints
@@ -228,7 +240,7 @@ def choose(
     device_word
         What a device is called.
     """
-    sure = probability >= constraints.confidence
+    sure = (probability >= constraints.confidence) & eligible
     if not constraints.any_limit:
         index = int(np.flatnonzero(paying).max())
         least = percent(constraints.min_marginal_return)
@@ -239,7 +251,7 @@ def choose(
         return Choice(index=index, meets=bool(sure[index]), rule=rule)
     if not sure.any():
         excess = constraints.excess(spent)
-        closest = np.lexsort((excess, -np.round(probability, 2)))
+        closest = np.lexsort((excess, -np.round(probability, 2), ~eligible))
         rule = "no allocation meets the limits; this one is the closest"
         return Choice(index=int(closest[0]), meets=False, rule=rule)
     resource = constraints.minimised(spent.known)

@@ -8,6 +8,7 @@ from scalelab.recommend.prediction.next_trial import loss, value_of_knowing
 from scalelab.recommend.question.objective import Constraints, Spending
 
 JOB = Job(samples=10_000_000)
+EVERY = np.ones(3, dtype=bool)
 
 
 def test_knowing_what_does_not_matter_is_worth_nothing(
@@ -15,16 +16,22 @@ def test_knowing_what_does_not_matter_is_worth_nothing(
 ) -> None:
     times = np.column_stack([np.full(400, 1.0), 10 + rng.random(400)])
     losses = times.copy()
-    assert value_of_knowing(losses, times) == pytest.approx([0, 0], abs=1e-9)
+    assert value_of_knowing(losses, times, EVERY[:2]) == pytest.approx([0, 0], abs=1e-9)
 
 
 def test_knowing_the_uncertain_rival_is_worth_most(rng: np.random.Generator) -> None:
     rival = np.exp(0.3 * rng.standard_normal(400))
     times = np.column_stack([np.full(400, 1.0), rival, np.full(400, 3.0)])
-    gains = value_of_knowing(times, times)
+    gains = value_of_knowing(times, times, EVERY)
     assert gains.argmax() == 1
     perfect = 1 - np.minimum(rival, 1.0).mean()
     assert 0.7 * perfect < gains[1] <= perfect * 1.01
+
+
+def test_a_row_that_may_not_be_chosen_may_be_worth_measuring() -> None:
+    times = np.column_stack([np.full(400, 1.0), np.full(400, 0.5)])
+    gains = value_of_knowing(times, times, np.array([True, False]))
+    assert gains == pytest.approx([0.0, 0.5])
 
 
 def test_a_broken_limit_costs_more_than_any_that_holds() -> None:

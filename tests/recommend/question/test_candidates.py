@@ -1,12 +1,14 @@
+import numpy as np
 import pandas as pd
 import pytest
 
 from scalelab.inputs.allocation import Allocation
 from scalelab.laws.rows import configurations
+from scalelab.recommend.question.batches import AskedBatch, BatchRule
 from scalelab.recommend.question.candidates import (
-    BatchRule,
     allocation_label,
     candidates,
+    is_printed,
     places,
 )
 
@@ -18,45 +20,13 @@ def measured(rows: list[tuple[int, ...]]) -> pd.DataFrame:
 
 
 STRONG = measured([(1, 1, 32, 4), (2, 1, 32, 2), (4, 1, 16, 2), (8, 2, 16, 1)])
-WEAK = measured([(n, 1, local, 1) for n in (1, 2) for local in (16, 32)])
+RULE = BatchRule.of(STRONG, AskedBatch(), None)
 
 
-def test_a_common_global_batch_is_strong_scaling() -> None:
-    assert BatchRule.of(STRONG).fixed == (128,)
-    assert BatchRule.of(WEAK).fixed == ()
-    assert BatchRule.of(WEAK).local_batches == (16, 32)
-
-
-def test_splits_multiply_to_the_global_batch() -> None:
-    rule = BatchRule.of(STRONG)
-    for size in (1, 2, 4, 8, 16, 64, 128):
-        pairs = rule.splits(size)
-        assert pairs
-        for local, passes in pairs:
-            assert local * passes * size == 128
-            assert local <= 32
-    assert rule.splits(3) == []
-    assert rule.splits(256) == []
-
-
-def test_odd_batches_are_split_by_a_divisor() -> None:
-    rule = BatchRule(fixed=(90,), local_batches=(8,))
-    assert rule.splits(2) == [(5, 9)]
-
-
-def test_weak_scaling_offers_every_local_batch() -> None:
-    assert BatchRule.of(WEAK).splits(64) == [(16, 1), (32, 1)]
-
-
-def test_places_are_doubled_up_to_four_times_and_packed() -> None:
-    assert places(STRONG, None) == [
-        (1, 1),
-        (2, 1),
-        (4, 1),
-        (8, 2),
-        (16, 4),
-        (32, 8),
-    ]
+def test_places_are_doublings_and_whole_nodes_up_to_four_times_packed() -> None:
+    found = places(STRONG, None)
+    assert found[:3] == [(1, 1), (2, 1), (4, 1)]
+    assert found[3:] == [(4 * nodes, nodes) for nodes in range(2, 9)]
     named = [Allocation(devices_per_node=(4, 2))]
     assert (6, 2) in places(STRONG, named)
     assert (16, 4) not in places(STRONG, named)
@@ -64,7 +34,7 @@ def test_places_are_doubled_up_to_four_times_and_packed() -> None:
 
 def test_a_node_holds_what_is_declared_not_what_was_measured_of_it() -> None:
     rows = measured([(1, 1, 8, 1), (2, 1, 8, 1)])
-    assert places(rows, None) == [(1, 1), (2, 1), (4, 2), (8, 4)]
+    assert places(rows, None) == [(1, 1), (2, 1), (4, 2), (6, 3), (8, 4)]
     assert places(rows, None, 8) == [(1, 1), (2, 1), (4, 1), (8, 1)]
 
 
@@ -77,12 +47,28 @@ def test_holes_between_measured_sizes_are_filled() -> None:
     assert (8, 2) in places(rows, None)
 
 
-def test_measured_configurations_are_asked_as_they_are() -> None:
-    table = candidates({(): STRONG}, [(4, 1), (16, 4)], BatchRule.of(STRONG))
+def test_the_table_has_the_measured_sizes_and_the_doublings_or_those_asked() -> None:
+    sizes = np.array([1, 2, 4, 8, 12, 16, 20, 32])
+    assert sizes[is_printed(sizes, STRONG, None)].tolist() == [1, 2, 4, 8, 16, 32]
+    named = [Allocation(devices_per_node=(4, 4, 4))]
+    assert sizes[is_printed(sizes, STRONG, named)].tolist() == [1, 2, 4, 8, 12]
+
+
+def test_measured_configurations_and_every_split_are_asked() -> None:
+    table = candidates({(): STRONG}, [(4, 1), (16, 4)], RULE)
     at_four = table[table["world_size"] == 4]
-    assert at_four["local_batch_size"].tolist() == [16]
+    assert at_four["local_batch_size"].tolist() == [16, 32]
     at_sixteen = table[table["world_size"] == 16]
     assert at_sixteen["local_batch_size"].tolist() == [8]
+    assert not table.duplicated().any()
+
+
+def test_a_batch_that_is_missing_at_one_size_is_asked_there_too() -> None:
+    rows = measured([(n, 1, b, 1) for n in (1, 2, 4) for b in (16, 32)][:-1])
+    rule = BatchRule.of(rows, AskedBatch(), None)
+    table = candidates({(): rows}, [(4, 1)], rule)
+    assert {16} <= set(table["local_batch_size"])
+    assert (table["local_batch_size"] * 4 <= rule.largest).all()
 
 
 @pytest.mark.parametrize(

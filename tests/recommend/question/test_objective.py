@@ -70,11 +70,16 @@ HOURS = np.array([1.0, 1.2, 1.6])
 PAYING = np.array([True, True, False])
 
 
-def pick(probability: list[float], confidence: float = 0.9, **limits: float) -> Choice:
+def pick(
+    probability: list[float],
+    confidence: float = 0.9,
+    eligible: tuple[bool, ...] = (True, True, True),
+    **limits: float,
+) -> Choice:
     chances = np.array(probability)
     spent = Spending({"time": TIME, "device_hours": HOURS, "money": None})
     asked = Constraints(limits=limits, confidence=confidence)
-    return choose(spent, chances, PAYING, asked, "GPU")
+    return choose(spent, chances, np.array(eligible), PAYING, asked, "GPU")
 
 
 def test_a_deadline_prefers_the_cheapest_that_holds_it() -> None:
@@ -96,6 +101,13 @@ def test_the_closest_is_the_likeliest_then_the_least_over() -> None:
     choice = pick([0.0, 0.1, 0.4], time=30)
     assert (choice.index, choice.meets) == (2, False)
     assert pick([0.0, 0.0, 0.0], device_hours=0.1).index == 0
+
+
+def test_only_what_is_eligible_is_chosen() -> None:
+    found = pick([0.1, 0.95, 1.0], time=70, eligible=(True, False, True))
+    assert (found.index, found.meets) == (2, True)
+    none = pick([0.1, 0.95, 1.0], time=70, eligible=(True, False, False))
+    assert (none.index, none.meets) == (0, False)
 
 
 def test_without_limits_the_last_paying_row_is_chosen() -> None:

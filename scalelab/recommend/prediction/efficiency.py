@@ -1,0 +1,106 @@
+"""Scaling efficiency: device-hours of a baseline at the same batch over a row's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from scalelab.inputs.numerals import Interval, counted
+from scalelab.laws.interval import central
+from scalelab.laws.rows import CONFIGURATION
+from scalelab.laws.step_time.law import StepTimeLaw
+from scalelab.recommend.question.batches import next_divisor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Efficiency:
+    """The scaling efficiency of every row against one baseline.
+
+    The baseline computes the global batch of the row on its own devices, by gradient
+    accumulation, so that another batch is no gain or loss of scale.
+
+    Parameters
+    ----------
+    baseline
+        Index of the row whose devices are the baseline.
+    name
+        What the baseline is, in words, e.g. ``one full node``.
+    draws : ndarray, shape (n_draws, n_rows)
+        Device-hours of the baseline over those of the row; NaN where the devices of the
+        baseline cannot share the batch of the row.
+    """
+
+    baseline: int
+    name: str
+    draws: np.ndarray
+
+    @classmethod
+    def of(
+        cls, frame: pd.DataFrame, asked: pd.DataFrame, law: StepTimeLaw, word: str
+    ) -> Efficiency:
+        """Compare each row with the baseline at its batch.
+
+        Parameters
+        ----------
+        frame
+            Rows of the outlook, by increasing world size.
+        asked
+            The same configurations, in the columns that the law predicts from.
+        law
+            The step-time law.
+        word
+            What a device is called.
+        """
+        index, name = baseline_index(frame, word)
+        parts = [_at_baseline(frame, asked, i, index) for i in range(len(frame))]
+        known = [i for i, part in enumerate(parts) if part is not None]
+        base = pd.concat([part for part in parts if part is not None])
+        every = pd.concat([asked, base], ignore_index=True)
+        times = law.sample(every) * every["world_size"].to_numpy(float)
+        draws = np.full((len(times), len(frame)), np.nan)
+        draws[:, known] = times[:, len(frame) :] / times[:, known]
+        draws[:, index] = 1.0
+        return cls(baseline=index, name=name, draws=draws)
+
+    def of_row(self, index: int, mass: float) -> Interval | None:
+        """Return the efficiency of a row with its interval; None: not known."""
+        draws = self.draws[:, index]
+        if not np.isfinite(draws).all():
+            return None
+        lo, hi = central(draws, mass)
+        return Interval(value=float(np.median(draws)), lo=float(lo), hi=float(hi))
+
+
+def baseline_index(frame: pd.DataFrame, device_word: str) -> tuple[int, str]:
+    """Return the row that efficiencies refer to, and its name.
+
+    It is one full node if there are rows on several nodes, else the smallest row.
+    """
+    nodes, sizes = frame["num_nodes"], frame["world_size"]
+    if nodes.max() > 1:
+        per_node = np.ceil(sizes / nodes).max()
+        full = np.flatnonzero((nodes == 1) & (sizes == per_node))
+        if len(full):
+            return int(full[0]), "one full node"
+    count = int(sizes.iloc[0])
+    return 0, counted(count, device_word)
+
+
+def _at_baseline(
+    frame: pd.DataFrame, asked: pd.DataFrame, index: int, baseline: int
+) -> pd.DataFrame | None:
+    """Return the configuration of the baseline's devices at the batch of a row."""
+    base, total = frame.iloc[baseline], int(frame["global_batch_size"].iloc[index])
+    per_rank, rest = divmod(total, int(base["data_parallel_size"]))
+    if rest:
+        return None
+    local = int(base["local_batch_size"])
+    passes = next_divisor(per_rank, -(-per_rank // local))
+    numbers = (
+        *(base["world_size"], base["num_nodes"]),
+        *(per_rank // passes, passes, base["data_parallel_size"]),
+    )
+    values = dict(zip(CONFIGURATION, map(int, numbers), strict=True))
+    return asked.iloc[[index]].assign(**values)

@@ -1,0 +1,240 @@
+"""The batch as part of the question: which global and local batches are allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from scalelab.errors import SpecError
+from scalelab.experiment.job import Job
+
+_MAX_ACCUMULATION = 4096
+_MOST_LOCAL, _MOST_GLOBAL = 16, 12
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AskedBatch:
+    """What the question says of the batch; None where it leaves that open.
+
+    Parameters
+    ----------
+    global_batch_size
+        The global batch of the job.
+    largest
+        The largest global batch that may be used, instead of the largest measured.
+    local_batch_size
+        The local batch of the job.
+    """
+
+    global_batch_size: int | None = None
+    largest: int | None = None
+    local_batch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (
+            ("batch", self.global_batch_size),
+            ("max_batch", self.largest),
+            ("local_batch", self.local_batch_size),
+        ):
+            is_whole = isinstance(value, int) and not isinstance(value, bool)
+            if value is not None and not (is_whole and value >= 1):
+                raise SpecError(
+                    f"{name}={value!r} is not a batch. Give a whole number of samples "
+                    "of at least 1."
+                )
+        if self.global_batch_size is not None and self.largest is not None:
+            raise SpecError(
+                f"batch={self.global_batch_size} names the global batch and max_batch="
+                f"{self.largest} a range of them. Give one of the two."
+            )
+
+    def for_job(self, job: Job | None) -> AskedBatch:
+        """Return the batch that is asked for; the job's own unless it is replaced."""
+        own = None if job is None else job.global_batch_size
+        if own is None or self.global_batch_size or self.largest:
+            return self
+        return AskedBatch(global_batch_size=own, local_batch_size=self.local_batch_size)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchRule:
+    """The rule for batches, the same for measured and for other allocations.
+
+    Parameters
+    ----------
+    smallest, largest
+        The range of allowed global batches.
+    totals
+        Global batches to consider inside the range, sorted.
+    local_batch_size
+        The only local batch; None: every measured one, and smaller ones where the
+        range of global batches asks for them.
+    least_local
+        The least local batch whose batch-norm statistics were seen; else 1.
+    keeps_local
+        Weak scaling: one local batch was measured, and the global batch grows with the
+        devices. Allocations beyond the range are shown with it, and not chosen.
+    """
+
+    smallest: int
+    largest: int
+    totals: tuple[int, ...]
+    local_batch_size: int | None = None
+    least_local: int = 1
+    keeps_local: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        measured: pd.DataFrame,
+        asked: AskedBatch,
+        job: Job | None,
+        *,
+        converged: Sequence[int] = (),
+        normalizes_locally: bool = False,
+    ) -> BatchRule:
+        """Find the batches that the question allows.
+
+        Parameters
+        ----------
+        measured
+            Completed configurations of the fitted rows, whatever their curve.
+        asked
+            What the question says of the batch.
+        job
+            The job; None: training until a target.
+        converged
+            Global batches whose samples to the target were measured; if given, the
+            law of samples decides between them.
+        normalizes_locally
+            Batch-norm statistics are computed over the local batch.
+
+        Raises
+        ------
+        SpecError
+            The job is stated in steps, and several batches are possible.
+        """
+        totals = _whole(measured["global_batch_size"])
+        locals_ = _whole(measured["local_batch_size"])
+        named = asked.for_job(job)
+        own, keeps_local = named.local_batch_size, False
+        if named.global_batch_size is not None:
+            smallest = largest = named.global_batch_size
+        elif job is not None and job.steps and not converged:
+            smallest = largest = _only_batch(totals, job)
+        elif converged:
+            smallest, largest = min(converged), named.largest or max(converged)
+        else:
+            smallest, largest = totals[0], named.largest or totals[-1]
+            if job is not None and job.samples_per_epoch:
+                largest = min(largest, job.samples_per_epoch)
+            keeps_local = len(locals_) == 1 and len(totals) > 1
+        smallest = min(smallest, largest)
+        inside = [t for t in (*totals, *converged) if smallest <= t <= largest]
+        grid = _spread_out(inside, smallest, largest) if converged else [largest]
+        return cls(
+            smallest=smallest,
+            largest=largest,
+            totals=tuple(sorted({*grid, largest})),
+            local_batch_size=own,
+            least_local=locals_[0] if normalizes_locally else 1,
+            keeps_local=keeps_local or (own is not None and smallest < largest),
+        )
+
+    def in_words(self) -> str:
+        """Write the allowed global batches, e.g. ``a global batch of 32 to 512``."""
+        upper = f" to {self.largest:,}" if self.smallest < self.largest else ""
+        return f"a global batch of {self.smallest:,}{upper}"
+
+    def allows(self, global_batch_size: np.ndarray) -> np.ndarray:
+        """Tell which global batches are inside the range."""
+        return np.asarray(
+            (global_batch_size >= self.smallest) & (global_batch_size <= self.largest)
+        )
+
+    def splits(
+        self, data_parallel_size: int, measured: Sequence[int]
+    ) -> list[tuple[int, int]]:
+        """Return the (local batch, accumulation) pairs to consider, sorted.
+
+        Parameters
+        ----------
+        data_parallel_size
+            Ranks that see different samples.
+        measured
+            The measured local batches, sorted.
+        """
+        own = self.local_batch_size
+        known = [own] if own else _thinned(measured, _MOST_LOCAL)
+        if self.keeps_local:
+            return [(local, 1) for local in known]
+        pairs = set()
+        for local in known:
+            per_pass = local * data_parallel_size
+            for total in (per_pass, *self.totals):
+                passes = min(total // per_pass, _MAX_ACCUMULATION)
+                if passes and self.smallest <= passes * per_pass <= self.largest:
+                    pairs.add((local, passes))
+        if own is None:
+            pairs |= set(self._even_splits(data_parallel_size, known[-1]))
+        return sorted(pairs)
+
+    def _even_splits(
+        self, data_parallel_size: int, most: int
+    ) -> Iterable[tuple[int, int]]:
+        """Share each global batch in the fewest passes of even, smaller local ones."""
+        for total in self.totals:
+            per_rank = total // data_parallel_size
+            if per_rank < self.least_local:
+                continue
+            if total % data_parallel_size:
+                is_small = per_rank <= most and self.smallest < self.largest
+                if is_small and per_rank * data_parallel_size >= self.smallest:
+                    yield per_rank, 1
+                continue
+            passes = next_divisor(per_rank, -(-per_rank // most))
+            if per_rank // passes >= self.least_local:
+                yield per_rank // passes, passes
+
+
+def _only_batch(totals: Sequence[int], job: Job) -> int:
+    if len(totals) > 1:
+        raise SpecError(
+            f"The job is {job.steps:,} steps, and global batches from {totals[0]:,} to "
+            f"{totals[-1]:,} were measured: how much it trains depends on the batch. "
+            "Name one with --batch, or as job.global_batch_size in the "
+            "experiment. Or say the length of the job in samples or epochs."
+        )
+    return totals[0]
+
+
+def _whole(values: pd.Series) -> list[int]:
+    return sorted({int(value) for value in np.ceil(values - 1e-9)})
+
+
+def _thinned(values: Sequence[int], most: int) -> list[int]:
+    """Return at most so many of the values, the smallest and largest among them."""
+    if len(values) <= most:
+        return list(values)
+    places = np.linspace(0, len(values) - 1, most).round().astype(int)
+    return [values[place] for place in places]
+
+
+def _spread_out(inside: Sequence[int], smallest: int, largest: int) -> list[int]:
+    """Return measured batches, and the doublings of the smallest between them."""
+    doublings = [
+        smallest << power
+        for power in range(_MAX_ACCUMULATION.bit_length())
+        if smallest << power <= largest
+    ]
+    return _thinned(sorted({*inside, *doublings}), _MOST_GLOBAL)
+
+
+def next_divisor(number: int, least: int) -> int:
+    """Return the smallest divisor of a number that is not below another number."""
+    limit = min(number, _MAX_ACCUMULATION)
+    divisors = (k for k in range(max(least, 1), limit + 1) if number % k == 0)
+    return next(divisors, number)
