@@ -61,7 +61,7 @@ def main() -> None:
         rows = observations(sizes, number)
         law = StepTimeLaw.fit(rows)
         fit_s = cpu_s(lambda rows=rows: StepTimeLaw.fit(rows))
-        predict_s = cpu_s(lambda law=law: law.predict(asked, guess=True))
+        predict_s = cpu_s(lambda law=law: law.predict(asked))
         print(f"{name}: fit {fit_s:.3f} s, {NUM_ASKED} predictions {predict_s:.3f} s")
 
 

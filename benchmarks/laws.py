@@ -63,7 +63,7 @@ def ours(
             prior = prior.updated(step_time_rows(observations(case.others)).curves)
         law = StepTimeLaw.fit(observations(case.train), prior=prior)
         query = observations(case.query)
-        return predict(law, query) if predict else law.predict(query, guess=True)
+        return predict(law, query) if predict else law.predict(query)
 
     return answer
 
@@ -118,7 +118,7 @@ def alone(law: StepTimeLaw, query: pd.DataFrame, shape: Shape) -> pd.DataFrame:
         curve.ensemble, components_within=within, components_across=across
     )
     narrowed = replace(law, curves={key: replace(curve, ensemble=ensemble)})
-    return narrowed.predict(query, guess=True)
+    return narrowed.predict(query)
 
 
 def scores(case: Case, answer: pd.DataFrame) -> dict[str, float]:

@@ -43,7 +43,7 @@ def predict(train: pd.DataFrame, query: pd.DataFrame) -> pd.DataFrame:
     law = StepTimeLaw.fit(observations(train[asked]), prior=prior)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        answer = law.predict(observations(query), interval=0.8, guess=True)
+        answer = law.predict(observations(query), interval=0.8)
     return answer[["step_time_s", "step_time_lo_s", "step_time_hi_s"]]
 
 

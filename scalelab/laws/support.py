@@ -11,21 +11,25 @@ import pandas as pd
 
 from scalelab.laws.step_time.physics import Configurations
 
-_MIN_SIZES = 2  # of one tier: latency and transfer are two unknowns
+_OF_MACHINE = ("intra_node_latency", "inter_node_latency")
 
 
 class Support(StrEnum):
-    """The basis of a prediction: measured, interpolated, extrapolated, unsupported."""
+    """The basis of a prediction: what was measured of its configuration.
+
+    A prediction that is *not measured here* needs a cost that no row of the curve, and
+    no related curve of the same machine, contains, such as that of a second node.
+    """
 
     MEASURED = "measured"
     INTERPOLATED = "interpolated"
     EXTRAPOLATED = "extrapolated"
-    UNSUPPORTED = "unsupported"
+    NOT_MEASURED = "not measured here"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gap:
-    """Parameters that the rows do not determine, and the trial that would do it."""
+    """Parameters that no row contains, and the trial that would measure them."""
 
     parameters: tuple[str, ...]
     why: str
@@ -65,13 +69,8 @@ class Coverage:
             devices_per_replica=float(replicas.median()),
         )
 
-    def sizes(self, *, across_nodes: bool) -> np.ndarray:
-        """Return measured world sizes above 1, on one node or on several, sorted."""
-        tier = (self.at.num_nodes > 1) == across_nodes
-        return np.unique(self.at.world_size[tier & (self.at.world_size > 1)])
-
     def gaps(self) -> tuple[Gap, ...]:
-        """Return the parameters for which too few configurations were measured."""
+        """Return the parameters that no row contains."""
         found = (self._intra_gap(), self._inter_gap(), self._compute_gap())
         return tuple(
             gap
@@ -80,14 +79,13 @@ class Coverage:
         )
 
     def determined(self) -> frozenset[str]:
-        """Return the parameters that the measured configurations determine."""
+        """Return the parameters of the machine that the rows contain."""
         every = {"intra_node_latency", "intra_node_transfer"}
         every |= {"inter_node_latency", "inter_node_transfer"}
-        every |= {"compute_fixed", "compute_per_sample"}
         return frozenset(every.difference(*(gap.parameters for gap in self.gaps())))
 
-    def blocking(self, query: Configurations) -> tuple[Gap, ...]:
-        """Return the gaps because of which some configuration cannot be predicted."""
+    def gaps_at(self, query: Configurations) -> tuple[Gap, ...]:
+        """Return the gaps that widen the prediction of some configuration."""
         open_at = self._open_at(query)
         return tuple(gap for gap in self.gaps() if open_at[gap.parameters[0]].any())
 
@@ -115,38 +113,26 @@ class Coverage:
             data_parallel_size=max(1, round(devices / self.devices_per_replica)),
         )
 
-    def _devices_on_node(self) -> int:
-        return int(np.max(np.ceil(self.at.world_size / self.at.num_nodes)))
-
     def _inter_gap(self) -> Gap | None:
-        sizes = self.sizes(across_nodes=True)
-        if len(sizes) >= _MIN_SIZES:
+        if (self.at.num_nodes > 1).any():
             return None
-        per_node = self._devices_on_node()
-        measured = self.at.num_nodes[self.at.num_nodes > 1]
-        nodes = 2 if not len(measured) or measured.min() > 2 else 4
-        seen = f"only {int(sizes[0])} devices" if len(sizes) else "no devices"
+        per_node = int(_devices_per_node(self.at).max())
         return self._gap(
             ("inter_node_latency", "inter_node_transfer"),
-            f"{seen} were measured on more than one node",
-            f"Measure {nodes} nodes x {per_node}.",
-            (nodes * per_node, nodes),
+            "no devices were measured on more than one node",
+            f"Measure 2 nodes x {per_node}.",
+            (2 * per_node, 2),
             self._batch(),
         )
 
     def _intra_gap(self) -> Gap | None:
-        sizes = self.sizes(across_nodes=False)
-        if len(sizes) >= _MIN_SIZES:
+        if (_devices_per_node(self.at) > 1).any():
             return None
-        devices = 2 if not len(sizes) or sizes[0] > 2 else int(2 * sizes[0])
-        seen = "no more than one device was"
-        if len(sizes):
-            seen = f"only {int(sizes[0])} devices were"
         return self._gap(
             ("intra_node_latency", "intra_node_transfer"),
-            f"within a node {seen} measured",
-            f"Measure 1 node x {devices}.",
-            (devices, 1),
+            "within a node no more than one device was measured",
+            "Measure 1 node x 2.",
+            (2, 1),
             self._batch(),
         )
 
@@ -170,9 +156,11 @@ class Coverage:
         measured = self._is_measured(query)
         outside = self._is_beyond(query)
         kind = np.where(outside, Support.EXTRAPOLATED.value, Support.INTERPOLATED.value)
-        open_at = [np.zeros(len(measured), dtype=bool), *self._open_at(query).values()]
-        unknown = np.logical_or.reduce(open_at) & ~measured
-        kind = np.where(unknown, Support.UNSUPPORTED.value, kind)
+        open_at = self._open_at(query)
+        for gap in self.gaps():
+            if gap.parameters[0] in _OF_MACHINE:
+                unknown = open_at[gap.parameters[0]]
+                kind = np.where(unknown, Support.NOT_MEASURED.value, kind)
         return np.where(measured, Support.MEASURED.value, kind)
 
     def distance(self, query: Configurations) -> np.ndarray:
@@ -203,26 +191,29 @@ class Coverage:
         return np.asarray(far | fuller)
 
     def _tier_range(self, *, across_nodes: bool) -> np.ndarray:
-        sizes = self.sizes(across_nodes=across_nodes)
+        """Return the measured world sizes on one node or on several, or all of them."""
+        sizes = self.at.world_size
+        tier = sizes[((self.at.num_nodes > 1) == across_nodes) & (sizes > 1)]
         if across_nodes:
-            return sizes if len(sizes) else self.at.world_size
-        return np.append(sizes, self.at.world_size.min())
+            return tier if len(tier) else sizes
+        return np.append(tier, sizes.min())
 
     def _is_measured(self, query: Configurations) -> np.ndarray:
         known = set(_labels(self.at))
         return np.array([label in known for label in _labels(query)], dtype=bool)
 
     def _open_at(self, query: Configurations) -> dict[str, np.ndarray]:
-        """Return, by gap, which configurations need one of its parameters."""
-        across = query.num_nodes > 1
-        inner = np.append(1.0, self.sizes(across_nodes=False))
-        outer = self.sizes(across_nodes=True)
-        needs = {
-            "intra_node_latency": ~across & _outside(query.world_size, inner),
-            "inter_node_latency": across & _outside(query.world_size, outer),
+        """Return, by the first parameter of a gap, which configurations need it."""
+        return {
+            "intra_node_latency": _devices_per_node(query) > 1,
+            "inter_node_latency": query.num_nodes > 1,
             "compute_fixed": _outside(query.samples, self.at.samples),
         }
-        return {gap.parameters[0]: needs[gap.parameters[0]] for gap in self.gaps()}
+
+
+def _devices_per_node(at: Configurations) -> np.ndarray:
+    """Return the devices of the fullest node of each configuration."""
+    return np.asarray(np.ceil(at.world_size / at.num_nodes - 1e-9))
 
 
 def _labels(at: Configurations) -> list[bytes]:

@@ -128,7 +128,7 @@ def recommend(
     comparison = Comparison.of(
         asked, knowledge, limits, allocations, accepts_unmeasured=accept_unmeasured
     )
-    gaps = knowledge.law.blocking(_in_reach(asked, within))
+    gaps = knowledge.law.gaps_at(_in_reach(asked, within))
     wanted = sorted({place.world_size for place in allocations or ()})
     return _answer(knowledge, comparison, gaps, limits, within, wanted)
 

@@ -21,7 +21,6 @@ _PLACE = {
 }
 """What says which point, and whether it is shown where all have the same."""
 
-_SHARES = ("inside", "answered")
 _TIMES = ("measured_s", "predicted_s", "error")
 
 
@@ -61,46 +60,31 @@ class Contest:
 
     @property
     def ranking(self) -> pd.DataFrame:
-        """Laws that answered, see :func:`~scalelab.laws.rivals.held_back.ranking`."""
+        """The laws in order, see :func:`~scalelab.laws.rivals.held_back.ranking`."""
         if self.errors is None:
             return pd.DataFrame()
-        return ranking(self.errors).dropna(subset="mean_error")
-
-    @property
-    def refusals(self) -> tuple[str, ...]:
-        """One sentence per law and reason for which it refused points."""
-        if self.errors is None:
-            return ()
-        refused = self.errors[self.errors["why"] != ""]
-        points = self.errors.groupby("law").size()
-        counts = refused.groupby(["law", "why"], sort=False).size().reset_index()
-        return tuple(
-            f"{law} refused {count} of {points[law]} points: without them, "
-            f"{why.rstrip('.')}."
-            for law, why, count in counts.itertuples(index=False)
-        )
+        return ranking(self.errors)
 
     def worst(self, count: int = 12) -> pd.DataFrame:
         """Return the points that were predicted worst, errors relative."""
         if self.errors is None:
             return pd.DataFrame()
-        known = self.errors.dropna(subset="error")
-        order = known["error"].abs().sort_values(ascending=False, kind="stable").index
+        order = (
+            self.errors["error"].abs().sort_values(ascending=False, kind="stable").index
+        )
         place = [
             name
             for name, is_shown_always in _PLACE.items()
             if is_shown_always or self.errors[name].nunique() > 1
         ]
-        table = known.loc[order[:count], ["law", *place, *_TIMES]]
+        table = self.errors.loc[order[:count], ["law", *place, *_TIMES]]
         return table.reset_index(drop=True)
 
     def _repr_html_(self) -> str:
-        """Show the ranking and the refusals, or why there is no contest."""
+        """Show the ranking, or why there is no contest."""
         if self.errors is None:
             return f"<p>No contest. {escape(self.why_none)}</p>"
         table = self.ranking.rename(columns=lambda name: name.replace("_", " "))
         styled = table.rename_axis(None).style.format("{:.1%}")
-        styled = styled.format("{:.0%}", subset=list(_SHARES))
-        shown = styled.to_html() if len(table) else ""
-        said = "".join(f"<p>{escape(each)}</p>" for each in self.refusals)
-        return f"{shown}{said}"
+        styled = styled.format("{:.0%}", subset="inside")
+        return styled.to_html()

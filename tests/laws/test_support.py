@@ -19,6 +19,10 @@ MEASURED = configurations(
 FULL = Coverage(at=MEASURED, informed=frozenset())
 
 
+def alone(*rows: tuple[int, int, int]) -> Coverage:
+    return Coverage(at=configurations(list(rows)), informed=frozenset())
+
+
 def test_each_kind_of_support() -> None:
     asked = configurations(
         [(4, 1, 16), (4, 1, 8), (12, 3, 12), (32, 8, 8), (4, 1, 32), (2, 2, 8)]
@@ -61,7 +65,7 @@ def test_a_full_range_leaves_no_gap() -> None:
 
 
 def test_gaps_name_the_trial_that_closes_them() -> None:
-    one = Coverage(at=configurations([(1, 1, 1)]), informed=frozenset())
+    one = alone((1, 1, 1))
     gaps = {gap.parameters[0]: gap for gap in one.gaps()}
     assert set(gaps) == {"intra_node_latency", "inter_node_latency", "compute_fixed"}
     assert gaps["compute_fixed"].local_batch_size == 2
@@ -69,24 +73,31 @@ def test_gaps_name_the_trial_that_closes_them() -> None:
     assert gaps["intra_node_latency"].world_size == 2
 
 
-def test_the_cheaper_neighbour_closes_a_gap() -> None:
-    far = configurations([(1, 1, 8), (4, 1, 8), (16, 4, 16)])
-    gaps = Coverage(at=far, informed=frozenset()).gaps()
-    assert [gap.remedy for gap in gaps] == [
-        "Measure 1 node x 2.",
-        "Measure 2 nodes x 4.",
-    ]
-
-
-def test_between_measured_sizes_a_single_size_is_enough() -> None:
-    at = configurations([(1, 1, 8), (4, 1, 16)])
-    coverage = Coverage(at=at, informed=frozenset())
-    asked = configurations([(2, 1, 8), (8, 1, 8), (8, 2, 8)])
-    assert coverage.support(asked).tolist() == [
-        Support.INTERPOLATED,
-        Support.UNSUPPORTED,
-        Support.UNSUPPORTED,
-    ]
+@pytest.mark.parametrize(
+    ("measured", "asked", "expected"),
+    [
+        # one row on several nodes is enough, however few sizes there are
+        ([(1, 1, 8), (8, 1, 8), (16, 2, 8)], (32, 4, 8), Support.EXTRAPOLATED),
+        ([(1, 1, 8), (8, 1, 8), (16, 2, 8)], (64, 8, 8), Support.EXTRAPOLATED),
+        ([(1, 1, 8), (4, 1, 8)], (2, 1, 8), Support.INTERPOLATED),
+        ([(1, 1, 8), (4, 1, 8)], (8, 1, 8), Support.EXTRAPOLATED),
+        ([(16, 2, 8)], (8, 1, 8), Support.EXTRAPOLATED),
+        ([(1, 1, 8)], (1, 1, 32), Support.EXTRAPOLATED),
+        # what no row contains: a second node, a second device on a node
+        ([(1, 1, 8), (2, 1, 8), (4, 1, 8)], (8, 2, 8), Support.NOT_MEASURED),
+        ([(1, 1, 8), (1, 1, 16)], (2, 1, 8), Support.NOT_MEASURED),
+        ([(1, 1, 8), (2, 2, 8)], (2, 1, 8), Support.NOT_MEASURED),
+        ([(1, 1, 8), (2, 2, 8)], (4, 4, 8), Support.EXTRAPOLATED),
+    ],
+)
+def test_only_what_no_row_contains_is_not_measured_here(
+    measured: list[tuple[int, int, int]], asked: tuple[int, int, int], expected: str
+) -> None:
+    coverage = alone(*measured)
+    assert coverage.support(configurations([asked])).tolist() == [expected]
+    named = {gap.parameters[0] for gap in coverage.gaps_at(configurations([asked]))}
+    of_machine = {"intra_node_latency", "inter_node_latency"}
+    assert bool(named & of_machine) == (expected == Support.NOT_MEASURED)
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -94,5 +105,5 @@ def test_what_a_prior_tells_is_no_gap(known: bool) -> None:
     names = {"inter_node_latency", "inter_node_transfer"} if known else set()
     at = configurations([(1, 1, 8), (2, 1, 8), (4, 1, 16)])
     coverage = Coverage(at=at, informed=frozenset(names))
-    expected = Support.EXTRAPOLATED if known else Support.UNSUPPORTED
+    expected = Support.EXTRAPOLATED if known else Support.NOT_MEASURED
     assert coverage.support(configurations([(8, 2, 8)])).tolist() == [expected]

@@ -27,12 +27,10 @@ def observations(rng: np.random.Generator) -> pd.DataFrame:
 def test_laws_are_ranked_in_percent(observations: pd.DataFrame) -> None:
     contest = Contest.hold(observations, HoldBack.LARGEST_SCALE, laws=FEW)
     assert set(contest.ranking.index) == set(FEW)
-    assert contest.refusals == ()
     page = contest._repr_html_()
     best = contest.ranking.iloc[0]
     assert ">mean error</th>" in page
     assert f">{best['mean_error']:.1%}</td>" in page
-    assert "refused" not in page
 
 
 def test_the_worst_points_come_first(observations: pd.DataFrame) -> None:
@@ -44,21 +42,6 @@ def test_the_worst_points_come_first(observations: pd.DataFrame) -> None:
     assert list(worst.columns) == [*names, "measured_s", "predicted_s", "error"]
 
 
-def test_a_law_that_refuses_says_why_and_is_not_ranked(
-    observations: pd.DataFrame,
-) -> None:
-    two = observations[observations["world_size"].isin((1, 8))]
-    contest = Contest.hold(two, HoldBack.LARGEST_SCALE, laws=FEW)
-    assert "scalelab" not in contest.ranking.index
-    assert contest.refusals == (
-        "scalelab refused 2 of 2 points: without them, within a node no more than one "
-        "device was measured.",
-    )
-    assert contest.refusals[0] in contest._repr_html_()
-    alone = Contest.hold(two, HoldBack.LARGEST_SCALE, laws=FEW[:1])
-    assert alone._repr_html_() == f"<p>{contest.refusals[0]}</p>"
-
-
 def test_no_contest_says_why_there_is_none(observations: pd.DataFrame) -> None:
     one = observations[observations["world_size"] == 1]
     contest = Contest.hold(one, HoldBack.LARGEST_SCALE, laws=FEW)
@@ -66,4 +49,3 @@ def test_no_contest_says_why_there_is_none(observations: pd.DataFrame) -> None:
     assert contest._repr_html_() == f"<p>No contest. {contest.why_none}</p>"
     assert contest.ranking.empty
     assert contest.worst().empty
-    assert contest.refusals == ()

@@ -146,14 +146,14 @@ class BatchCurve:
             object
         )
         if len(self.measured) == 1:
-            kind[:] = Support.UNSUPPORTED
+            kind[:] = Support.NOT_MEASURED
         kind[np.isin(batch, self.measured)] = Support.MEASURED
         if not self.num_reached:
-            kind[:] = Support.UNSUPPORTED
+            kind[:] = Support.NOT_MEASURED
         return np.array([str(value) for value in kind])
 
     def remedy(self, batch: float) -> str:
-        """Say why a batch is unsupported, and which trial would support it."""
+        """Say why a batch has no answer, and which trial would give it one."""
         smallest = f"global batch {self.measured.min():.0f}"
         if self.num_reached:
             return (

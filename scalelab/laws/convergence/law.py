@@ -103,7 +103,7 @@ class ConvergenceLaw:
             The configurations' columns, ``samples_to_target``, ``samples_lo``,
             ``samples_hi`` of a run that reaches the target, ``probability_of_reaching``
             (within ``budget_samples``; at all if no budget is given) and ``support``;
-            NaN where ``unsupported``.
+            NaN where *not measured here*.
 
         Raises
         ------
@@ -117,7 +117,7 @@ class ConvergenceLaw:
         if not parts:
             return configurations.assign(**{name: [] for name in _ANSWER_COLUMNS})
         answer = pd.concat([_predict(*part, interval) for part in parts]).sort_index()
-        if (answer["support"] == Support.UNSUPPORTED).all():
+        if (answer["support"] == Support.NOT_MEASURED).all():
             curve, part = parts[0]
             raise NotIdentifiableError(
                 "the number of samples to the target",
@@ -238,7 +238,7 @@ def _predict(curve: BatchCurve, frame: pd.DataFrame, interval: float) -> pd.Data
     logs = curve.log_samples(batch, norm)
     lo, hi = central(curve.log_one_run(logs), interval)
     support = curve.support(batch)
-    known = support != Support.UNSUPPORTED
+    known = support != Support.NOT_MEASURED
     within = ndtr((budget - logs) / curve.spread) * curve.reaching(batch)
     values = {
         "samples_to_target": np.exp(_middle(curve.log_median(batch, norm))),

@@ -185,7 +185,7 @@ class TimeToTargetLaw:
 
     def _compare(self, trials: pd.DataFrame) -> Factorisation:
         product, support = self._log_product(trials)
-        known = support != Support.UNSUPPORTED
+        known = support != Support.NOT_MEASURED
         logs = product[:, known]
         measured = numbers(trials, "time_to_target_s")[known]
         middle = np.median(logs, axis=0)
@@ -229,7 +229,7 @@ class TimeToTargetLaw:
         frame = configurations.reset_index(drop=True)
         product, support = self._log_product(frame)
         draws = product + self.factorisation.draws()
-        known = support != Support.UNSUPPORTED
+        known = support != Support.NOT_MEASURED
         ends = np.full((3, len(frame)), np.nan)
         if known.any():
             lo, hi = central(draws[:, known], interval)

@@ -20,7 +20,7 @@ from enum import StrEnum
 import numpy as np
 import pandas as pd
 
-from scalelab.errors import FitError, SpecError
+from scalelab.errors import FitError
 from scalelab.laws.rivals.laws import LAWS, law_named
 from scalelab.laws.rows import (
     CONFIGURATION,
@@ -29,11 +29,9 @@ from scalelab.laws.rows import (
     curve_label,
     prepared,
 )
-from scalelab.laws.step_time.law import StepTimeLaw
 
 _FOLDS = 5
 _SEED = 20240229
-_ANSWER = ("step_time_s", "step_time_lo_s", "step_time_hi_s", "support")
 
 
 class HoldBack(StrEnum):
@@ -79,9 +77,8 @@ def held_back_errors(
         One row per law and held-back configuration: ``law``, ``curve``, ``world_size``,
         ``num_nodes``, ``local_batch_size``, ``gradient_accumulation_steps``,
         ``measured_s`` (median over repeats), ``predicted_s``, ``lo_s``, ``hi_s``,
-        ``support``, ``error`` (predicted / measured - 1), ``inside`` (the interval
-        holds the measured time) and ``why``, the reason for which the law refused to
-        predict; empty where it did predict.
+        ``support``, ``error`` (predicted / measured - 1) and ``inside`` (the interval
+        holds the measured time).
 
     Raises
     ------
@@ -134,8 +131,7 @@ def ranking(errors: pd.DataFrame) -> pd.DataFrame:
     -------
     DataFrame
         By law: ``mean_error``, ``median_error``, ``worst_error`` (absolute, relative),
-        ``inside`` (share of measured times in the interval), ``answered`` (share of
-        held-back points that the law predicted).
+        ``inside`` (share of measured times in the interval).
     """
     sizes = errors.assign(size=errors["error"].abs())
     groups = sizes.groupby("law")
@@ -144,15 +140,10 @@ def ranking(errors: pd.DataFrame) -> pd.DataFrame:
             "mean_error": groups["size"].mean(),
             "median_error": groups["size"].median(),
             "worst_error": groups["size"].max(),
-            "inside": sizes.dropna(subset=["size"]).groupby("law")["inside"].mean(),
-            "answered": groups["size"].apply(_share_known),
+            "inside": groups["inside"].mean(),
         }
     )
     return table.sort_values(["mean_error", "median_error"])
-
-
-def _share_known(values: pd.Series) -> float:
-    return float(values.notna().mean())
 
 
 def _splits(
@@ -179,7 +170,8 @@ def _contest(
     medians = held.groupby(list(CONFIGURATION))["step_time_s"].median()
     points = medians.reset_index()
     measured = points.pop("step_time_s")
-    answer = _answer(law_named(name), kept, points, interval)
+    fixed = {column: kept[column].iloc[0] for column in curve_columns(kept)}
+    answer = law_named(name).fit(kept).predict(points.assign(**fixed), interval)
     return points.assign(
         law=name,
         measured_s=measured,
@@ -189,20 +181,4 @@ def _contest(
         support=answer["support"],
         error=answer["step_time_s"] / measured - 1,
         inside=measured.between(answer["step_time_lo_s"], answer["step_time_hi_s"]),
-        why=answer["why"],
     )
-
-
-def _answer(
-    law: type[StepTimeLaw], kept: pd.DataFrame, points: pd.DataFrame, interval: float
-) -> pd.DataFrame:
-    fixed = {name: kept[name].iloc[0] for name in curve_columns(kept)}
-    asked, why = points.assign(**fixed), ""
-    try:
-        fitted = law.fit(kept)
-        why = "; ".join(gap.why for gap in fitted.blocking(asked))
-        answer = fitted.predict(asked, interval)
-    except (FitError, SpecError) as error:  # a refusal: the points say too little
-        refused = pd.DataFrame(np.nan, index=points.index, columns=list(_ANSWER))
-        return refused.assign(support="unsupported", why=why or str(error))
-    return answer.assign(why=np.where(answer["step_time_s"].isna(), why, ""))

@@ -24,7 +24,7 @@ from scalelab.laws.rivals.forms import Fitted, RivalForm
 from scalelab.laws.rows import CurveKey
 from scalelab.laws.step_time.law import CurveModel, StepTimeLaw
 from scalelab.laws.step_time.mixture import Mixture
-from scalelab.laws.step_time.physics import NAMES, Configurations, Terms
+from scalelab.laws.step_time.physics import Configurations, Terms
 from scalelab.laws.step_time.points import Points
 from scalelab.laws.step_time.prior import StepTimePrior
 from scalelab.laws.support import Coverage, Gap
@@ -66,7 +66,7 @@ class RivalCurve:
             if not used
             else float(np.sqrt((residuals**2).sum() / freedom + points.spread**2)),
             points=points,
-            coverage=Coverage.of(frame, frozenset(NAMES)),
+            coverage=Coverage.of(frame, frozenset()),
         )
 
     @property
@@ -76,12 +76,12 @@ class RivalCurve:
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
-        """Return no gaps: rival laws never refuse to answer."""
+        """None: all coefficients of a rival are fitted to any rows."""
         return ()
 
-    def blocking(self, frame: pd.DataFrame) -> tuple[Gap, ...]:
-        """Return no gaps: rival laws never refuse to answer."""
-        return ()
+    def gaps_at(self, frame: pd.DataFrame) -> tuple[Gap, ...]:
+        """Return the gaps that the interval of some configuration leaves out."""
+        return self.coverage.gaps_at(Configurations.of(frame))
 
     def support(self, frame: pd.DataFrame) -> np.ndarray:
         """Return what each prediction rests on, see :class:`Support`."""

@@ -107,12 +107,12 @@ class Curve:
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
-        """Parameters that the measured configurations do not determine."""
+        """Parameters that no measured configuration contains."""
         return self.coverage.gaps()
 
-    def blocking(self, frame: pd.DataFrame) -> tuple[Gap, ...]:
-        """Return the gaps because of which some configuration cannot be predicted."""
-        return self.coverage.blocking(Configurations.of(frame))
+    def gaps_at(self, frame: pd.DataFrame) -> tuple[Gap, ...]:
+        """Return the gaps that widen the prediction of some configuration."""
+        return self.coverage.gaps_at(Configurations.of(frame))
 
     def parameters(self, interval: float) -> pd.DataFrame:
         """Return name, value, lo, hi, unit, identified and remedy of each parameter."""

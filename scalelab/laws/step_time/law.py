@@ -20,7 +20,7 @@ from typing import ClassVar, Protocol, Self
 import numpy as np
 import pandas as pd
 
-from scalelab.errors import FitError, NotIdentifiableError, SpecError
+from scalelab.errors import FitError, SpecError
 from scalelab.laws.input_checks import checked_configurations
 from scalelab.laws.interval import NUM_DRAWS, SEED, check_mass
 from scalelab.laws.rows import (
@@ -34,7 +34,7 @@ from scalelab.laws.step_time.curve import Curve
 from scalelab.laws.step_time.mixture import Mixture
 from scalelab.laws.step_time.physics import Terms
 from scalelab.laws.step_time.prior import StepTimePrior
-from scalelab.laws.support import Gap, Support
+from scalelab.laws.support import Gap
 
 _ANSWER_COLUMNS = (
     "step_time_s",
@@ -55,11 +55,11 @@ class CurveModel(Protocol):
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
-        """Parameters that the measured configurations do not determine."""
+        """Parameters that no measured configuration contains."""
         ...
 
-    def blocking(self, frame: pd.DataFrame) -> tuple[Gap, ...]:
-        """Return the gaps because of which some configuration cannot be predicted."""
+    def gaps_at(self, frame: pd.DataFrame) -> tuple[Gap, ...]:
+        """Return the gaps that widen the prediction of some configuration."""
         ...
 
     def support(self, frame: pd.DataFrame) -> np.ndarray:
@@ -152,13 +152,12 @@ class StepTimeLaw:
         return {key: Curve.fit(key, frames[key], priors[key]) for key in frames}
 
     def predict(
-        self,
-        configurations: pd.DataFrame,
-        interval: float = 0.8,
-        *,
-        guess: bool = False,
+        self, configurations: pd.DataFrame, interval: float = 0.8
     ) -> pd.DataFrame:
         """Predict the step time of one further run.
+
+        Every configuration gets an answer. The less the rows tell about it, the wider
+        is its interval; ``support`` says what it rests on.
 
         Parameters
         ----------
@@ -168,9 +167,6 @@ class StepTimeLaw:
             several curves, the columns that tell them apart.
         interval
             Probability mass of the interval, in (0, 1).
-        guess
-            Also predict what the rows do not determine, from the prior alone; such
-            predictions are still marked ``unsupported``, and their intervals are wide.
 
         Returns
         -------
@@ -178,51 +174,41 @@ class StepTimeLaw:
             The configurations' columns and ``step_time_s`` (the value with the least
             expected relative error, which is somewhat below the median),
             ``step_time_lo_s``, ``step_time_hi_s``, ``throughput_samples_per_s`` and
-            ``support``; NaN where ``unsupported`` unless ``guess``.
+            ``support``, see :class:`~scalelab.laws.support.Support`.
 
         Raises
         ------
-        NotIdentifiableError
-            Every configuration needs a parameter that the rows do not determine.
         SpecError
             No run could have one of the configurations, or a configuration does not say
             to which curve it belongs.
         """
         check_mass(interval)
         parts = [
-            self._predict_curve(key, part, interval, guess)
+            self._predict_curve(key, part, interval)
             for key, part in self._by_curve(configurations)
         ]
         if not parts:
             return configurations.assign(**{name: [] for name in _ANSWER_COLUMNS})
-        answer = pd.concat([frame for frame, _ in parts]).sort_index()
-        if answer["step_time_s"].isna().all():
-            gap = next(gap for _, gaps in parts for gap in gaps)
-            raise NotIdentifiableError(
-                " and ".join(gap.parameters), f"{gap.why.capitalize()}. {gap.remedy}"
-            )
+        answer = pd.concat(parts).sort_index()
         return configurations.assign(
             **{name: answer[name].to_numpy() for name in _ANSWER_COLUMNS}
         )
 
     def _predict_curve(
-        self, key: CurveKey, frame: pd.DataFrame, interval: float, guess: bool
-    ) -> tuple[pd.DataFrame, tuple[Gap, ...]]:
+        self, key: CurveKey, frame: pd.DataFrame, interval: float
+    ) -> pd.DataFrame:
         curve = self.curves[key]
-        support = curve.support(frame)
         run = curve.mixture(frame).moved(np.zeros(len(frame)), curve.spread**2)
         ends = [run.quantile((1 + side * interval) / 2) for side in (-1, 1)]
-        logs = np.array([self._middle(run), *ends])
-        unknown = (support == Support.UNSUPPORTED) & (not guess)
-        mid, lo, hi = np.where(unknown, np.nan, np.exp(logs))
+        mid, lo, hi = np.exp([self._middle(run), *ends])
         values = {
             "step_time_s": mid,
             "step_time_lo_s": lo,
             "step_time_hi_s": hi,
             "throughput_samples_per_s": frame["global_batch_size"].to_numpy() / mid,
-            "support": support,
+            "support": curve.support(frame),
         }
-        return pd.DataFrame(values, index=frame.index), curve.blocking(frame)
+        return pd.DataFrame(values, index=frame.index)
 
     @staticmethod
     def _middle(run: Mixture) -> np.ndarray:
@@ -240,23 +226,24 @@ class StepTimeLaw:
         Returns
         -------
         ndarray, shape (n_draws, n_configurations)
-            Seconds; NaN where unsupported.
+            Seconds.
         """
-        draws = np.full((NUM_DRAWS, len(configurations)), np.nan)
+        draws = np.empty((NUM_DRAWS, len(configurations)))
         for key, frame in self._by_curve(configurations):
             curve = self.curves[key]
             luck = _repeat_noise(curve.spread, len(frame)) if one_run else 0.0
-            times = np.exp(curve.log_draws(frame) + luck)
-            known = curve.support(frame) != Support.UNSUPPORTED
-            draws[:, frame.index] = np.where(known, times, np.nan)
+            draws[:, frame.index] = np.exp(curve.log_draws(frame) + luck)
         return draws
 
-    def blocking(self, configurations: pd.DataFrame) -> tuple[Gap, ...]:
-        """Return the gaps because of which some configuration cannot be predicted."""
+    def gaps_at(self, configurations: pd.DataFrame) -> tuple[Gap, ...]:
+        """Return the gaps that widen the prediction of some configuration.
+
+        Each names the trial that would measure what no row contains.
+        """
         found = [
             gap
             for key, frame in self._by_curve(configurations)
-            for gap in self.curves[key].blocking(frame)
+            for gap in self.curves[key].gaps_at(frame)
         ]
         return tuple(dict.fromkeys(found))
 

@@ -21,10 +21,10 @@ from scalelab.laws.step_time.shapes import (
 _LONGEST_STEP = 2.0
 _FIRST_STEPS, _NEXT_STEPS = 15, 12
 _ENOUGH = 1e-4
-# If the fixed share is near one, the batch matters only beyond the measured range, and
-# the step time is far from linear in its log odds: they are integrated on a grid.
+# If the fixed share is near one, or one batch was measured, the step time at other
+# batches is far from linear in its log odds: they are integrated on a grid.
 _WIDE_ODDS = 0.4
-_ODDS_OFFSETS = np.array([-1.25, 0.0, 1.25, 2.5, 4.5])
+_ODDS_OFFSETS = np.array([-4.5, -2.5, -1.25, 0.0, 1.25, 2.5, 4.5])
 _LEAST_WEIGHT = 0.02
 _MAJORITY = 6  # points; among fewer, no point can be called an outlier
 # An unmeasured cost of the second node can make a step slower, but never faster than

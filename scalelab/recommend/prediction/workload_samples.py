@@ -150,7 +150,7 @@ class SampleNeed:
         seen = None
         if self.normalization is not Normalization.NONE:
             seen = asked[f"{self.normalization}_batch_size"].to_numpy(float)
-        known = self.law.curves[key].support(batches) != Support.UNSUPPORTED
+        known = self.law.curves[key].support(batches) != Support.NOT_MEASURED
         workers = dict(key).get(WORKERS)
         if workers is not None:
             known = known & (asked["data_parallel_size"].to_numpy(float) == workers)

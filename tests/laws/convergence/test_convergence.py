@@ -160,7 +160,7 @@ def test_the_noise_scale_says_something_where_one_batch_was_measured(
 def test_one_batch_answers_only_itself(rng: np.random.Generator) -> None:
     law = ConvergenceLaw.fit(trials(rng, batches=(64,)))
     answer = law.predict(asked(64, 128))
-    assert answer["support"].tolist() == [Support.MEASURED, Support.UNSUPPORTED]
+    assert answer["support"].tolist() == [Support.MEASURED, Support.NOT_MEASURED]
     assert np.isnan(answer["samples_to_target"].iloc[1])
     table = law.identifiable.set_index("parameter")
     assert table.loc["critical_batch_size", "remedy"] == "Measure another global batch."
@@ -184,7 +184,7 @@ def test_no_question_has_no_answer(
 def test_a_target_nobody_reached_supports_nothing(rng: np.random.Generator) -> None:
     runs = stopped(trials(rng), 1000)
     law = ConvergenceLaw.fit(runs)
-    assert (law.support(asked(64, 128)) == Support.UNSUPPORTED).all()
+    assert (law.support(asked(64, 128)) == Support.NOT_MEASURED).all()
     with pytest.raises(
         NotIdentifiableError,
         match=rf"^the number of samples to the target is not identifiable\. All "

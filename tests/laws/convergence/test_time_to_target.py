@@ -162,7 +162,7 @@ def test_intervals_hold_further_runs_and_are_little_wider_than_these_scatter() -
 def test_what_no_law_supports_has_no_answer(rng: np.random.Generator) -> None:
     one = sweep(rng).query("kind == 'throughput' or global_batch_size == 64")
     answer = TimeToTargetLaw.fit(one, LAW).predict(asked((2, 64), (8, 256)))
-    assert answer["support"].tolist() == [Support.MEASURED, Support.UNSUPPORTED]
+    assert answer["support"].tolist() == [Support.MEASURED, Support.NOT_MEASURED]
     assert np.isnan(answer["time_to_target_s"].iloc[1])
 
 

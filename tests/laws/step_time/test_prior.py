@@ -78,7 +78,7 @@ def test_other_workloads_of_the_machine_sharpen_what_one_node_cannot_tell(
     own = rows.assign(workload="c", **MACHINE)
     own = own[own["num_nodes"] == 1]
     asked = far().assign(workload="c", **MACHINE)
-    alone = StepTimeLaw.fit(own).predict(asked, guess=True)
+    alone = StepTimeLaw.fit(own).predict(asked)
     told = StepTimeLaw.fit(own, StepTimePrior.learn(others)).predict(asked)
     expected = truth(32, 16)
     error = {
@@ -86,7 +86,7 @@ def test_other_workloads_of_the_machine_sharpen_what_one_node_cannot_tell(
         for name, answer in (("alone", alone), ("told", told))
     }
     assert error["told"] < 0.7 * error["alone"]
-    assert alone["support"].item() == Support.UNSUPPORTED
+    assert alone["support"].item() == Support.NOT_MEASURED
     assert told["support"].item() == Support.EXTRAPOLATED
     assert told["step_time_lo_s"].item() < expected < told["step_time_hi_s"].item()
 

@@ -141,6 +141,29 @@ def test_beyond_the_measured_range_errors_grow_with_every_doubling(
         assert (np.log(law.sample(asked)).std(axis=0) > 0.97 * least).all()
 
 
+@pytest.mark.parametrize(
+    ("sizes", "asked_sizes"),
+    [((1, 4, 8), (16, 32)), ((1,), (2, 4))],
+    ids=["one size on several nodes", "one device"],
+)
+def test_what_was_hardly_measured_has_an_interval_that_holds_the_truth(
+    sizes: tuple[int, ...], asked_sizes: tuple[int, ...]
+) -> None:
+    inside = []
+    for seed in range(14):
+        rng = np.random.default_rng(seed)
+        machine = {**random_machine(rng), "gpus_per_node": 4}
+        rows = sweep_rows(machine, rng, sizes=sizes)
+        asked = at(list(asked_sizes), 16, 4)
+        answer = StepTimeLaw.fit(rows).predict(asked)
+        truth = np.array([declared_step_time(machine, n, 16) for n in asked_sizes])
+        assert (answer["support"] != Support.MEASURED).all()
+        inside += list(
+            answer["step_time_lo_s"].lt(truth) & answer["step_time_hi_s"].gt(truth)
+        )
+    assert np.mean(inside) > 0.74
+
+
 def test_one_device_takes_what_it_computes(
     swept: list[tuple[Any, pd.DataFrame, StepTimeLaw]],
 ) -> None:
@@ -204,9 +227,9 @@ def test_an_answer_does_not_depend_on_what_else_is_asked(
     many = at([1, 4, 16, 64], 12, machine["gpus_per_node"])
     within = StepTimeLaw.fit(rows[rows["num_nodes"] == 1])
     for fitted in (law, within):
-        together = fitted.predict(many, guess=True)[ANSWER].to_numpy()
+        together = fitted.predict(many)[ANSWER].to_numpy()
         for place in range(len(many)):
-            alone = fitted.predict(many.iloc[[place]], guess=True)[ANSWER].to_numpy()
+            alone = fitted.predict(many.iloc[[place]])[ANSWER].to_numpy()
             assert alone[0] == pytest.approx(together[place], rel=1e-3)
 
 

@@ -22,7 +22,7 @@ def history(**runs: pd.DataFrame) -> History:
 
 def support(fitted: LawWithTransfer, frame: pd.DataFrame) -> str:
     asked = frame.head(1).assign(**FAR)
-    return fitted.law.predict(asked, guess=True)["support"].item()
+    return fitted.law.predict(asked)["support"].item()
 
 
 def test_no_runs_are_no_history() -> None:
@@ -38,7 +38,7 @@ def test_the_note_counts_the_curves_and_names_the_runs() -> None:
     assert support(fitted, ONE_NODE) == "extrapolated"
     alone = LawWithTransfer.fit(StepTimeLaw, ONE_NODE)
     assert alone.note == ""
-    assert support(alone, ONE_NODE) == "unsupported"
+    assert support(alone, ONE_NODE) == "not measured here"
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_devices_without_a_name_are_those_of_their_run_alone() -> None:
 
 def test_rows_of_the_asked_curve_that_were_not_chosen_teach_nothing() -> None:
     fitted = LawWithTransfer.fit(StepTimeLaw, ONE_NODE, rest=sweep(seed=1))
-    assert support(fitted, ONE_NODE) == "unsupported"
+    assert support(fitted, ONE_NODE) == "not measured here"
 
 
 def test_without_a_step_time_there_is_nothing_to_teach() -> None:
