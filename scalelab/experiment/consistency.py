@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from scalelab.errors import SpecError
 from scalelab.experiment.batch_sizes import ScalingMode
+from scalelab.experiment.command_values import (
+    readable_variables,
+    values_told,
+    variable_of,
+)
 from scalelab.experiment.keys import ExperimentKeys
 from scalelab.experiment.program import BUILT_IN_WORKLOADS
 from scalelab.experiment.sections import Metrics, WorkloadChoice
@@ -68,7 +73,7 @@ def _check_program(experiment: ExperimentKeys) -> None:
 
 def _check_workload(experiment: ExperimentKeys, workload: WorkloadChoice) -> None:
     name = workload.name
-    for key in ("env", "metrics"):
+    for key in ("env", "uses", "metrics"):
         if getattr(experiment, key):
             raise SpecError(
                 f"{key} belongs to a command, not to a workload. Remove it."
@@ -97,15 +102,21 @@ def _check_command(experiment: ExperimentKeys) -> None:
     if experiment.metrics:
         _check_metrics(experiment.metrics)
     valid = {**PLACEHOLDERS, **experiment.options}
-    used = set()
     for field, template in _templates(experiment):
         for placeholder in placeholders_in(template):
-            used.add(placeholder)
             if placeholder not in valid:
                 raise SpecError(
                     f"{field} holds {{{placeholder}}}, which is no placeholder. "
                     f"{one_of(valid, placeholder)}"
                 )
+    variables = readable_variables(experiment)
+    for variable in experiment.uses:
+        if variable not in variables:
+            raise SpecError(
+                f"uses: {shown(variable)} is no variable that a command finds. "
+                f"{one_of(variables, variable)}"
+            )
+    used = values_told(experiment)
     for axis in experiment.options:
         if axis in TRIAL_PLACEHOLDERS:
             raise SpecError(
@@ -115,7 +126,8 @@ def _check_command(experiment: ExperimentKeys) -> None:
         if axis not in used:
             raise SpecError(
                 f"options.{axis} would change nothing: the command does not use "
-                f"{{{axis}}}. Write {{{axis}}} where the value belongs."
+                f"{{{axis}}}. Write {{{axis}}} where the value belongs; if the program "
+                f"reads {variable_of(axis)} by itself, add it to uses."
             )
     if experiment.learning_rate is None and "learning_rate" in used:
         raise SpecError(
@@ -138,19 +150,26 @@ def _templates(experiment: ExperimentKeys) -> Iterator[tuple[str, str]]:
 def _check_metrics(metrics: Metrics) -> None:
     if (metrics.jsonl is None) == (metrics.regex is None):
         raise SpecError("metrics must have exactly one of jsonl and regex.")
-    names: set[str] = set()
-    for pattern in metrics.regex or ():
-        try:
-            names |= re.compile(pattern).groupindex.keys()
-        except (re.error, OverflowError, RecursionError) as error:
-            raise SpecError(
-                f"metrics.regex={shown(pattern)} is no regular expression: {error}."
-            ) from error
+    names = _groups("regex", metrics.regex or ())
+    _groups("evaluation", metrics.evaluation or ())
     if metrics.regex and "step" not in names:
         raise SpecError(
             f"metrics.regex={shown(metrics.regex)} has no group named step. Add one, "
             r"such as step (?P<step>\d+): intervals are measured between steps."
         )
+
+
+def _groups(key: str, patterns: Sequence[str]) -> set[str]:
+    """Return the names of the groups of regular expressions."""
+    names: set[str] = set()
+    for pattern in patterns:
+        try:
+            names |= re.compile(pattern).groupindex.keys()
+        except (re.error, OverflowError, RecursionError) as error:
+            raise SpecError(
+                f"metrics.{key}={shown(pattern)} is no regular expression: {error}."
+            ) from error
+    return names
 
 
 def _check_devices(experiment: ExperimentKeys) -> None:

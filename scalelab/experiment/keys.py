@@ -87,6 +87,13 @@ class ExperimentKeys(Section):
     env: dict[Text, EnvironmentValue] = Field(
         default={}, description="Environment variables of a command."
     )
+    uses: OneOrMany[Text] = Field(
+        default=(),
+        description=(
+            "Variables such as SCALELAB_LOCAL_BATCH_SIZE that a command reads by "
+            "itself, instead of a placeholder."
+        ),
+    )
     metrics: Metrics | None = Field(
         default=None, description="Where a command reports its steps."
     )

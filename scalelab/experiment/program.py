@@ -15,7 +15,7 @@ METRICS_FILE = "{trial_dir}/metrics.jsonl"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MetricsSource:
-    """Where a command workload reports its steps; exactly one of the two is set.
+    """Where a command workload reports its steps: one of ``jsonl`` and ``regex``.
 
     Parameters
     ----------
@@ -25,10 +25,13 @@ class MetricsSource:
     regex
         Regular expressions with named groups, matched against each line of standard
         output and error of rank 0.
+    evaluation
+        Regular expressions that occur in the lines that an evaluation writes there.
     """
 
     jsonl: str | None = None
     regex: tuple[str, ...] = ()
+    evaluation: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,8 +140,12 @@ BUILT_IN_WORKLOADS: Mapping[str, BuiltInWorkload] = {
 
 def program_to_json(program: Program) -> dict[str, Any]:
     """Return plain JSON values; :func:`program_from_json` reads them back."""
-    kind = "workload" if isinstance(program, WorkloadProgram) else "command"
-    return {"kind": kind, **asdict(program)}
+    if isinstance(program, WorkloadProgram):
+        return {"kind": "workload", **asdict(program)}
+    values = {"kind": "command", **asdict(program)}
+    if not program.metrics.evaluation:
+        del values["metrics"]["evaluation"]  # as hashes of older programs have it
+    return values
 
 
 def program_from_json(values: Mapping[str, Any]) -> Program:
@@ -147,5 +154,9 @@ def program_from_json(values: Mapping[str, Any]) -> Program:
     if values["kind"] == "workload":
         return WorkloadProgram(**fields)
     metrics = fields.pop("metrics")
-    source = MetricsSource(jsonl=metrics["jsonl"], regex=tuple(metrics["regex"]))
+    source = MetricsSource(
+        jsonl=metrics["jsonl"],
+        regex=tuple(metrics["regex"]),
+        evaluation=tuple(metrics.get("evaluation", ())),
+    )
     return CommandProgram(metrics=source, **fields)

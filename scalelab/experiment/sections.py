@@ -93,15 +93,22 @@ class Metrics(Section):
     regex: OneOrMany[Text] | None = Field(
         default=None, description="Regular expressions with named groups."
     )
+    evaluation: OneOrMany[Text] | None = Field(
+        default=None,
+        description=(
+            "Regular expressions of lines that an evaluation writes: its time is set "
+            "apart from that of the steps around it."
+        ),
+    )
 
     def source(self) -> MetricsSource:
         """Return what the launch side reads."""
         if self.regex:
-            return MetricsSource(regex=self.regex)
+            return MetricsSource(regex=self.regex, evaluation=self.evaluation or ())
         path = self.jsonl or METRICS_FILE
         for variable in ("${SCALELAB_METRICS}", "$SCALELAB_METRICS"):
             path = path.replace(variable, METRICS_FILE)
-        return MetricsSource(jsonl=path)
+        return MetricsSource(jsonl=path, evaluation=self.evaluation or ())
 
 
 class AutoBatch(Section):

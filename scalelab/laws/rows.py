@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from scalelab.errors import SpecError
+from scalelab.experiment.trial import TrialKind
 from scalelab.inputs.document import Scalar
 from scalelab.kinds.strategies import Strategy, strategy_of
 from scalelab.records.columns import OPTION_PREFIX
@@ -38,6 +39,8 @@ _CURVE_COLUMNS = (
     "threads_per_rank",
 )
 _USABLE_OUTCOMES = ("completed", "target_not_reached", "pruned")
+_KINDS_OF_SAMPLES = (TrialKind.CONVERGENCE, TrialKind.END_TO_END)
+_OF_SAMPLES = "measured for samples to a target"
 
 CurveKey = tuple[tuple[str, Scalar], ...]
 
@@ -75,8 +78,12 @@ class FitRows:
 
     @property
     def left_out(self) -> Mapping[str, int]:
-        """Number of observations that are unfit, by reason."""
-        return dict(Counter(reason for reason in self.reasons if reason))
+        """Number of observations that are unfit, by reason.
+
+        Trials that were run to learn how many samples a target needs are not counted
+        where they say nothing of step times.
+        """
+        return dict(Counter(r for r in self.reasons if r not in ("", _OF_SAMPLES)))
 
     def take(self, index: pd.Index) -> FitRows:
         """Return some of the observations, named by their index."""
@@ -249,6 +256,7 @@ def step_time_rows(observations: pd.DataFrame) -> FitRows:
     reasons = [
         _why_unfit(*row)
         for row in zip(
+            cells(observations, "kind"),
             cells(observations, "outcome"),
             cells(observations, "validity"),
             is_possible,
@@ -278,7 +286,7 @@ def cells(frame: pd.DataFrame, name: str) -> Sequence[object]:
 
 
 def _why_unfit(
-    outcome: object, validity: object, is_possible: bool, is_timed: bool
+    kind: object, outcome: object, validity: object, is_possible: bool, is_timed: bool
 ) -> str:
     if isinstance(outcome, str) and outcome not in _USABLE_OUTCOMES:
         return outcome
@@ -286,4 +294,7 @@ def _why_unfit(
         return ", ".join(sorted(reasons))
     if not is_possible:
         return "no possible configuration"
-    return "" if is_timed else "no step time"
+    if is_timed:
+        return ""
+    is_of_samples = isinstance(kind, str) and kind in _KINDS_OF_SAMPLES
+    return _OF_SAMPLES if is_of_samples else "no step time"

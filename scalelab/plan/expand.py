@@ -20,7 +20,6 @@ from scalelab.experiment.batch_sizes import BatchRequest
 from scalelab.experiment.lr_rules import LearningRateRule
 from scalelab.experiment.sections import AutoBatch
 from scalelab.experiment.trial import Trial, TrialKind
-from scalelab.inputs.placeholders import placeholders_in
 from scalelab.kinds.launchers import LAUNCHERS
 from scalelab.plan.canary import with_canaries
 from scalelab.plan.configurations import (
@@ -34,6 +33,7 @@ from scalelab.plan.setups import (
     num_combinations,
     setups,
 )
+from scalelab.plan.told_axes import check_told
 
 if TYPE_CHECKING:
     from scalelab.experiment.spec import Experiment
@@ -139,7 +139,7 @@ def plan(
     trials = _distinct(
         trial for family in families for trial in family.trials(experiment)
     )
-    _check_accumulation(experiment, trials)
+    check_told(experiment, trials)
     _check_launcher(experiment, trials)
     return Plan(
         trials=tuple(with_canaries(trials, experiment.measure.canary_every)),
@@ -322,24 +322,6 @@ def _refuse_above_limit(num_trials: int) -> None:
             f"the experiment asks for more than {MAX_TRIALS:,} trials. Shorten its "
             "lists or lower measure.repeats."
         )
-
-
-def _check_accumulation(experiment: Experiment, trials: Iterable[Trial]) -> None:
-    """Refuse gradient accumulation where the command takes no such argument."""
-    if experiment.command is None:
-        return
-    templates = [experiment.command, *experiment.env.values()]
-    told = {name for template in templates for name in placeholders_in(template)}
-    if told & {"gradient_accumulation_steps", "global_batch_size"}:
-        return
-    for trial in trials:
-        if trial.gradient_accumulation_steps > 1:
-            raise SpecError(
-                f"the trial on {trial.world_size} devices needs "
-                f"gradient_accumulation_steps={trial.gradient_accumulation_steps}, but "
-                "the command uses neither {gradient_accumulation_steps} nor "
-                "{global_batch_size}. Add one, or change the batch sizes."
-            )
 
 
 def _check_launcher(experiment: Experiment, trials: Iterable[Trial]) -> None:

@@ -123,6 +123,7 @@ COLUMNS: tuple[Column, ...] = (
         "number",
         time_to_target_s="Training seconds until then, evaluation excluded.",
         evaluation_s="Seconds spent evaluating.",
+        evaluation_interval_samples="Training samples between evaluations, a mean.",
         final_metric="Last value of the target metric.",
         gradient_noise_scale="Simple noise scale, samples.",
         gpu_utilization="Mean share of time a kernel ran, in [0, 1].",

@@ -110,6 +110,7 @@ def target_columns(
     metric = target.metric if target else default_metric
     columns: dict[str, Any] = {
         "evaluation_s": tally.evaluation_s,
+        "evaluation_interval_samples": trial.measurement.evaluate_every_samples,
         "final_metric": tally.metrics.get(metric),
     }
     if target:

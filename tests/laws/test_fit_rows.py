@@ -85,6 +85,21 @@ def test_rows_are_left_out_for_a_stated_reason() -> None:
     assert chosen.frame["world_size"].tolist() == [1, 2]
 
 
+def test_trials_for_samples_to_a_target_are_not_missed_among_step_times() -> None:
+    kinds = ["throughput", "convergence", "end_to_end", "convergence", None]
+    frame = pd.DataFrame(
+        {
+            "kind": pd.array(kinds, dtype="string"),
+            "world_size": [1, 1, 1, 2, 2],
+            "local_batch_size": 8,
+            "step_time_s": [0.1, None, None, 0.2, None],
+        }
+    )
+    chosen = step_time_rows(frame)
+    assert chosen.left_out == {"no step time": 1}
+    assert chosen.frame["world_size"].tolist() == [1, 2]
+
+
 @pytest.mark.parametrize(
     ("column", "value"),
     [("world_size", np.inf), ("num_nodes", 5), ("local_batch_size", 0)],

@@ -289,7 +289,8 @@ class TestCommand:
         with pytest.raises(
             SpecError,
             match=r"the trial on 1 devices needs gradient_accumulation_steps=2, but "
-            "the command uses neither {gradient_accumulation_steps} nor",
+            "the command uses none of {gradient_accumulation_steps} or "
+            "{accumulation_steps_of_all_ranks} or {global_batch_size}\\. Add one",
         ):
             planned(self.TEXT, "name: a\ncommand: python a.py {local_batch_size}\n")
 
@@ -297,7 +298,9 @@ class TestCommand:
         "command",
         [
             "command: a {gradient_accumulation_steps}",
+            "command: a {accumulation_steps_of_all_ranks}",
             "command: a\nenv: {TOTAL: '{global_batch_size}'}",
+            "command: a\nuses: SCALELAB_GLOBAL_BATCH_SIZE",
         ],
     )
     def test_either_placeholder_tells_it(self, command: str) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scalelab.errors import SpecError
-from scalelab.experiment.batch_sizes import samples_on_node
+from scalelab.experiment.command_values import placeholder_values, variable_of
 from scalelab.experiment.program import CommandProgram
 from scalelab.inputs.placeholders import fill_placeholders
 from scalelab.kinds.launchers import LAUNCHERS, LaunchedProcess, Launcher
@@ -75,7 +75,11 @@ class CommandAttempt:
             launcher.processes(share.device_ids, rank)
             for rank, share in enumerate(spec.placement.shares)
         ]
-        values = _values(spec, node_rank)
+        values = placeholder_values(
+            spec.trial,
+            devices_on_node=len(spec.placement.shares[node_rank].device_ids),
+            directory=output_directory(spec),
+        )
         jsonl = program.metrics.jsonl
         return cls(
             spec=spec,
@@ -163,9 +167,7 @@ class CommandAttempt:
         metrics_file = self.metrics_file if process.rank == 0 else None
         env = {
             **shared,
-            **{
-                f"SCALELAB_{name.upper()}": str(value) for name, value in values.items()
-            },
+            **{variable_of(name): str(value) for name, value in values.items()},
             **self.launcher.environment(process),
             "SCALELAB_METRICS": str(metrics_file or os.devnull),
             **{
@@ -218,38 +220,6 @@ def output_directory(spec: AttemptSpec) -> Path:
     of ScaleLab's.
     """
     return Path(spec.directory) / "output"
-
-
-def _values(spec: AttemptSpec, node_rank: int) -> dict[str, object]:
-    """Return the values of the placeholders that all processes of a node share."""
-    trial = spec.trial
-    local_world_size = len(spec.placement.shares[node_rank].device_ids)
-    values: dict[str, object] = {
-        "local_batch_size": trial.local_batch_size,
-        "global_batch_size": trial.global_batch_size,
-        "batch_size_per_node": samples_on_node(
-            trial.local_batch_size,
-            devices=local_world_size,
-            world_size=trial.world_size,
-            data_parallel_size=trial.data_parallel_size,
-        ),
-        "gradient_accumulation_steps": trial.gradient_accumulation_steps,
-        "world_size": spec.placement.world_size,
-        "num_nodes": len(spec.placement.shares),
-        "gpus_per_node": local_world_size,
-        "parallelism": trial.parallelism,
-        "precision": trial.precision,
-        "seed": trial.seed,
-        "repeat": trial.repeat,
-        "trial_id": trial.trial_id,
-        "trial_dir": output_directory(spec),
-        **trial.options,
-    }
-    if rate := trial.learning_rate:
-        values["learning_rate"] = rate.value
-        values["base_learning_rate"] = rate.base
-        values["warmup_samples"] = rate.warmup_samples
-    return values
 
 
 def _words(command: str) -> list[str]:

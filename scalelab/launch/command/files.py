@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import struct
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -13,6 +14,7 @@ from scalelab.errors import LaunchError
 
 _IN_MODIFY, _IN_MOVED_TO, _IN_CREATE = 0x2, 0x80, 0x100
 _EVENT = struct.Struct("iIII")
+_LINE_ENDS = re.compile(rb"[\r\n]")
 _CHUNK_BYTES = 1 << 20
 _MAX_LINE_BYTES = 1 << 20
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -119,6 +121,8 @@ class FollowedFile:
         self.path = path
         self.num_lines = 0
         self._partial = b""
+        self._is_redrawn = False
+        self._shown = b""
         self._is_skipping = False
         self._descriptor = _opened(path)
         if self._descriptor is not None:
@@ -127,13 +131,29 @@ class FollowedFile:
     def lines(self) -> Iterator[bytes]:
         """Yield the lines that were completed since the last call.
 
-        A line ends with a line feed, or with a carriage return as in progress bars.
+        A line ends with a line feed, or with a carriage return.
         """
         self._keep_up()
         if self._descriptor is None:
             return
         while chunk := os.read(self._descriptor, _CHUNK_BYTES):
             yield from self._split(chunk)
+
+    @property
+    def is_redrawing(self) -> bool:
+        """A line stands at the end that nothing completes before it is replaced."""
+        return self._is_redrawn and self._partial.strip() not in (b"", self._shown)
+
+    def redrawn_line(self) -> Iterator[bytes]:
+        """Yield the line at the end that follows a carriage return, once.
+
+        Progress bars begin a line with the carriage return that deletes the one before:
+        only the next update completes it.
+        """
+        if self.is_redrawing:
+            self._shown = self._partial.strip()
+            self.num_lines += 1
+            yield self._partial
 
     def close(self) -> None:
         """Close the file."""
@@ -142,14 +162,17 @@ class FollowedFile:
             self._descriptor = None
 
     def _split(self, chunk: bytes) -> Iterator[bytes]:
-        *whole, rest = chunk.replace(b"\r", b"\n").split(b"\n")
+        *whole, rest = _LINE_ENDS.split(chunk)
         for line in whole:
             line, self._partial = self._partial + line, b""
+            shown, self._shown = self._shown, b""
             if self._is_skipping:
                 self._is_skipping = False
-            elif line.strip():
+            elif line.strip() not in (b"", shown):
                 self.num_lines += 1
                 yield line
+        if whole:
+            self._is_redrawn = chunk[-len(rest) - 1 :][:1] == b"\r"
         self._partial += rest
         if len(self._partial) > _MAX_LINE_BYTES:
             self._partial, self._is_skipping = b"", True
@@ -161,6 +184,7 @@ class FollowedFile:
                 return
             self.close()
             self._partial, self._is_skipping = b"", False
+            self._is_redrawn, self._shown = False, b""
         self._descriptor = _opened(self.path)
 
     def _is_whole(self, descriptor: int) -> bool:

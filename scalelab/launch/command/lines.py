@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from scalelab.experiment.program import MetricsSource
@@ -30,12 +30,16 @@ class Report:
         Seconds by the command's own clock; None where the line has none.
     metrics
         Every other finite number on the line, by name.
+    is_evaluation
+        An evaluation wrote the line. Then it reports no step: ``step`` only says when
+        the metrics were measured.
     """
 
     step: int | None
     samples: int | None = None
     t: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
+    is_evaluation: bool = False
 
 
 class LineReader(Protocol):
@@ -52,14 +56,16 @@ class LineReader(Protocol):
 
 def line_reader(source: MetricsSource) -> LineReader:
     """Return the reader of a metrics source."""
-    return RegexLines(source.regex) if source.regex else JsonLines()
+    reader = RegexLines(source.regex) if source.regex else JsonLines()
+    return EvaluationLines(reader, source.evaluation) if source.evaluation else reader
 
 
 class JsonLines:
     """Reads lines that are JSON objects, such as ``{"step": 3, "samples": 96}``.
 
-    >>> JsonLines().read(b'{"step": 3, "samples": 96, "loss": 0.5, "note": "x"}')
-    Report(step=3, samples=96, t=None, metrics={'loss': 0.5})
+    >>> found = JsonLines().read(b'{"step": 3, "samples": 96, "loss": 0.5, "a": "x"}')
+    >>> found.step, found.samples, found.metrics
+    (3, 96, {'loss': 0.5})
     """
 
     def read(self, line: bytes) -> Report | None:
@@ -90,8 +96,9 @@ class RegexLines:
     Examples
     --------
     >>> lines = RegexLines((r"step (?P<step>[\d,]+)", r"loss (?P<loss>\S+)"))
-    >>> lines.read(b"step 1,200 | loss 0.5")
-    Report(step=1200, samples=None, t=None, metrics={'loss': 0.5})
+    >>> found = lines.read(b"step 1,200 | loss 0.5")
+    >>> found.step, found.metrics
+    (1200, {'loss': 0.5})
     """
 
     def __init__(self, patterns: tuple[str, ...]) -> None:
@@ -112,6 +119,45 @@ class RegexLines:
         """Return what a line should be, to follow the words "no line was"."""
         patterns = ", ".join(repr(pattern.pattern) for pattern in self._patterns)
         return f"matched by metrics.regex {patterns}"
+
+
+class EvaluationLines:
+    r"""Tells lines of an evaluation from those that report steps.
+
+    Parameters
+    ----------
+    reader
+        Reads reports out of all lines.
+    patterns
+        Regular expressions; one of them occurs in every line of an evaluation.
+
+    Examples
+    --------
+    >>> reader = RegexLines((r"iter (?P<step>\d+)", r"val loss (?P<val_loss>\S+)"))
+    >>> lines = EvaluationLines(reader, ("val loss",))
+    >>> found = lines.read(b"step 250: train loss 2.0, val loss 2.1")
+    >>> found.is_evaluation, found.step, found.metrics
+    (True, None, {'val_loss': 2.1})
+    """
+
+    def __init__(self, reader: LineReader, patterns: tuple[str, ...]) -> None:
+        self._reader = reader
+        self._patterns = [re.compile(pattern) for pattern in patterns]
+
+    def read(self, line: bytes) -> Report | None:
+        """Return what the line reports; None for a line that reports nothing."""
+        report, text = self._reader.read(line), line.decode(errors="replace")
+        if not any(pattern.search(text) for pattern in self._patterns):
+            return report
+        return replace(report or Report(step=None), is_evaluation=True)
+
+    def expectation(self) -> str:
+        """Return what a line should be, to follow the words "no line was"."""
+        patterns = ", ".join(repr(pattern.pattern) for pattern in self._patterns)
+        return (
+            f"{self._reader.expectation()} without being one of an evaluation "
+            f"(metrics.evaluation {patterns})"
+        )
 
 
 def _report(values: Mapping[str, float | None]) -> Report | None:

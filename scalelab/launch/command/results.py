@@ -67,12 +67,15 @@ def result_at_exit(log: StepLog, trial: Trial, nothing_seen: str) -> AttemptResu
     measurement = trial.measurement
     needed = min(MIN_STEPS, measurement.steps)
     if log.num_measured < needed:
+        found = log.intervals.num_evaluations
+        beside = f", nor do {found} intervals that hold an evaluation" if found else ""
         reason = (
             f"the program ended by itself after {log.num_seen} steps, of which "
             f"{log.num_measured} could be measured (warmup_steps="
             f"{measurement.warmup_steps} and what comes before the first report do not "
-            f"count); at least {needed} are needed, and steps={measurement.steps} were "
-            "asked for. Let it train longer, or report more often"
+            f"count{beside}); at least {needed} are needed, and steps="
+            f"{measurement.steps} were asked for. Let it train longer, or report more "
+            "often"
         )
         return AttemptResult(outcome=Outcome.FAILED, reason=reason, rank=0)
     if log.measured_s <= 0:
@@ -115,7 +118,7 @@ def _at_end_of_training(log: StepLog, trial: Trial) -> AttemptResult:
 def _columns(log: StepLog, trial: Trial) -> dict[str, Any]:
     """Return the measurements by column of the observations frame.
 
-    A command does not say when it evaluates. So the time to the target includes the
+    Where a command does not say when it evaluates, the time to the target includes the
     evaluations, and the step time of a trial that evaluates is left out: the laws of
     step time are about training alone.
     """
@@ -124,9 +127,11 @@ def _columns(log: StepLog, trial: Trial) -> dict[str, Any]:
         "num_steps": log.num_measured,
         "versions": _versions(),
     }
-    if trial.kind is TrialKind.THROUGHPUT:
-        return {**columns, **log.step_columns()}
-    return {**columns, **_target_columns(log, trial)}
+    if trial.kind is not TrialKind.THROUGHPUT:
+        columns |= _target_columns(log, trial)
+    if trial.kind is TrialKind.THROUGHPUT or log.names_evaluations:
+        columns |= log.step_columns()
+    return columns | log.evaluation_columns()
 
 
 def _target_columns(log: StepLog, trial: Trial) -> Mapping[str, Any]:
@@ -139,8 +144,8 @@ def _target_columns(log: StepLog, trial: Trial) -> Mapping[str, Any]:
     if log.reached_after_steps is not None:
         columns["steps_to_target"] = log.reached_after_steps
         columns["samples_to_target"] = log.reached_after_steps * trial.global_batch_size
-    if log.reached_after_s is not None:
-        columns["time_to_target_s"] = log.reached_after_s
+    if (seconds := log.seconds_to_target()) is not None:
+        columns["time_to_target_s"] = seconds
     return columns
 
 

@@ -2,7 +2,8 @@
 
 Reports come every step or every k steps. The time between two reports is divided by
 the steps between them; the statistics are of these means, because the steps inside one
-interval cannot be told apart.
+interval cannot be told apart. Intervals in which an evaluation wrote a line are set
+apart.
 """
 
 from __future__ import annotations
@@ -11,11 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from scalelab.errors import SpecError
 from scalelab.experiment.trial import Trial, TrialKind
+from scalelab.launch.command.intervals import Interval, Intervals
 from scalelab.launch.command.lines import Report
 from scalelab.training.probes.steady import is_steady, mean_interval
 
@@ -41,6 +40,8 @@ class StepLog:
     may_repeat
         Whether a step may be reported twice, as a progress bar does. Elsewhere that is
         refused: two ranks may be writing to one file.
+    names_evaluations
+        Whether lines of an evaluation are told from others.
 
     Attributes
     ----------
@@ -48,21 +49,25 @@ class StepLog:
         The last value of each metric.
     last_step
         The step last reported; None before the first.
-    reached_after_steps, reached_after_s
-        When the target was first reached; None before. The time includes evaluations:
-        a command does not say when it evaluates.
+    reached_after_steps
+        Steps after which the target was first reached; None before.
+    intervals
+        The intervals between reports.
     ready_s
         When the first step began, by the monotonic clock, estimated from the duration
         of the next steps; None before there are any.
     """
 
-    def __init__(self, trial: Trial, *, may_repeat: bool) -> None:
+    def __init__(
+        self, trial: Trial, *, may_repeat: bool, names_evaluations: bool = False
+    ) -> None:
         self._trial = trial
+        self.names_evaluations = names_evaluations
         self._may_repeat = may_repeat
         self.metrics: dict[str, float] = {}
         self.last_step: int | None = None
         self.reached_after_steps: int | None = None
-        self.reached_after_s: float | None = None
+        self._reached_s: float | None = None
         self.ready_s: float | None = None
         self._first_step = 0
         self._covered_steps: int | None = None
@@ -72,8 +77,8 @@ class StepLog:
         self._last: _Point | None = None
         self._began_s: float | None = None
         self._names_at_step: set[str] = set()
-        self._counts: list[int] = []
-        self._seconds: list[float] = []
+        self._is_evaluating = False
+        self.intervals = Intervals()
         self._checked_s = 0.0
         self._rows: list[dict[str, Any]] = []
 
@@ -84,13 +89,13 @@ class StepLog:
 
     @property
     def num_measured(self) -> int:
-        """Steps between reports, warm-up excluded."""
-        return sum(self._counts)
+        """Steps between reports, warm-up and evaluations excluded."""
+        return self.intervals.num_steps
 
     @property
     def measured_s(self) -> float:
         """Seconds they took."""
-        return sum(self._seconds)
+        return self.intervals.seconds
 
     def take(self, reports: Sequence[Report], now_s: float) -> None:
         """Take in reports that arrived together.
@@ -110,9 +115,15 @@ class StepLog:
         SpecError
             If the steps do not rise or the samples contradict the batch arithmetic.
         """
-        steps = [report.step for report in reports if report.step is not None]
+        steps = [
+            report.step
+            for report in reports
+            if report.step is not None and not report.is_evaluation
+        ]
         for report in reports:
-            if report.step is None or report.step == self.last_step:
+            if report.is_evaluation:
+                self._take_evaluation(report)
+            elif report.step is None or report.step == self.last_step:
                 self._take_metrics(report)
             else:
                 self._advance(report, now_s, max(steps))
@@ -142,19 +153,21 @@ class StepLog:
         if now_s - self._checked_s < _CHECK_INTERVAL_S:
             return False
         self._checked_s = now_s
-        return is_steady(self._means(), measurement.relative_precision)
+        means = self.intervals.step_times_s()
+        return is_steady(means, measurement.relative_precision)
 
     def step_columns(self) -> Mapping[str, Any]:
         """Return step time, its interval and the throughput, by column."""
         columns: dict[str, Any] = {"num_steps": self.num_measured}
-        if self.measured_s <= 0:
+        measured_s, num_steps = self.intervals.seconds, self.intervals.num_steps
+        if measured_s <= 0:
             return columns
-        step_time_s = self.measured_s / self.num_measured
+        step_time_s = measured_s / num_steps
         columns["step_time_s"] = step_time_s
         columns["throughput_samples_per_s"] = (
             self._trial.global_batch_size / step_time_s
         )
-        means = self._means()
+        means = self.intervals.step_times_s()
         if len(means) >= 4:
             # Uneven intervals weigh alike in the bootstrap, not in the mean.
             scale = step_time_s / float(means.mean())
@@ -165,13 +178,29 @@ class StepLog:
             )
         return columns
 
+    def seconds_to_target(self) -> float | None:
+        """Return the time until the target was reached; None: not reached, or unknown.
+
+        Evaluations are not in it where the command's lines tell them.
+        """
+        if self._reached_s is None:
+            return None
+        return self._reached_s - self.intervals.evaluation_s(self.reached_after_steps)
+
+    def evaluation_columns(self) -> Mapping[str, Any]:
+        """Return the time of evaluations, and how far apart they are, by column."""
+        if not self.names_evaluations:
+            return {}
+        columns: dict[str, Any] = {"evaluation_s": self.intervals.evaluation_s()}
+        if steps := self.intervals.steps_between_evaluations:
+            samples = round(steps * self._trial.global_batch_size)
+            columns["evaluation_interval_samples"] = samples
+        return columns
+
     def _num_seen_at(self, step: int) -> int:
         covered = self._covered_steps
         first = self._first_step
         return step - first + (first if covered is None else covered)
-
-    def _means(self) -> npt.NDArray[np.float64]:
-        return np.array(self._seconds) / np.maximum(self._counts, 1)
 
     def _advance(self, report: Report, now_s: float, last_step: int) -> None:
         assert report.step is not None
@@ -186,12 +215,13 @@ class StepLog:
         self.last_step = report.step
         self._names_at_step = set(report.metrics)
         time_s = self._time_of(report, now_s, last_step)
-        row: dict[str, Any] = {**report.metrics, "event": "step", **self._position()}
+        position = self._position(report.step)
+        row: dict[str, Any] = {**report.metrics, "event": "step", **position}
         if time_s is not None:
             row |= self._interval_to(_Point(report.step, time_s), now_s)
         self._rows.append(row)
         self.metrics |= report.metrics
-        self._check_target(report)
+        self._check_target(report, report.step)
 
     def _take_metrics(self, report: Report) -> None:
         """Take in a line that adds metrics to the last step."""
@@ -200,16 +230,26 @@ class StepLog:
         if self.last_step is None or not report.metrics:
             return
         self._names_at_step |= set(report.metrics)
-        row = {**report.metrics, "event": "evaluation", **self._position()}
+        self._record(report, self.last_step)
+
+    def _take_evaluation(self, report: Report) -> None:
+        """Take in a line of an evaluation; it closes no interval and is no step."""
+        self._is_evaluating = True
+        if self.last_step is not None and report.metrics:
+            self._record(report, max(self.last_step, report.step or 0))
+
+    def _record(self, report: Report, step: int) -> None:
+        """Record metrics that were measured after a step."""
+        row = {**report.metrics, "event": "evaluation", **self._position(step)}
         if self._last is not None:
             row["t"] = self._last.time_s
         self._rows.append(row)
         self.metrics |= report.metrics
-        self._check_target(report)
+        self._check_target(report, step)
 
-    def _position(self) -> dict[str, Any]:
-        samples = self.num_seen * self._trial.global_batch_size
-        return {"step": self.last_step, "samples": samples}
+    def _position(self, step: int) -> dict[str, Any]:
+        samples = self._num_seen_at(step) * self._trial.global_batch_size
+        return {"step": step, "samples": samples}
 
     def _time_of(self, report: Report, now_s: float, last_step: int) -> float | None:
         """Return a report's time by the clock in use; None where it gives none."""
@@ -233,15 +273,23 @@ class StepLog:
         """Close the interval that ends here; return what the row says of it."""
         last, self._last = self._last, point
         if last is None:
-            self._first = point, now_s
+            self._first, self._is_evaluating = (point, now_s), False
             return {"t": point.time_s}
-        num_steps, seconds = point.step - last.step, point.time_s - last.time_s
-        if self._began_s is None:
-            self._look_back(seconds / num_steps)
-        if self._num_seen_at(last.step) >= self._trial.measurement.warmup_steps:
-            self._counts.append(num_steps)
-            self._seconds.append(seconds)
-        return {"t": point.time_s, "step_time_s": seconds / num_steps}
+        warmup_steps = self._trial.measurement.warmup_steps
+        interval = Interval(
+            num_steps=point.step - last.step,
+            seconds=point.time_s - last.time_s,
+            end_step=self._num_seen_at(point.step),
+            is_warm_up=self._num_seen_at(last.step) < warmup_steps,
+            holds_evaluation=self._is_evaluating,
+        )
+        self._is_evaluating = False
+        self.intervals.add(interval)
+        if self._began_s is None and not interval.holds_evaluation:
+            self._look_back(interval.step_time_s)
+        if interval.holds_evaluation:
+            return {"t": point.time_s}
+        return {"t": point.time_s, "step_time_s": interval.step_time_s}
 
     def _look_back(self, step_time_s: float) -> None:
         """Estimate when the first step began, from the duration of the next steps."""
@@ -251,17 +299,17 @@ class StepLog:
         self._began_s = first.time_s - covered * step_time_s
         self.ready_s = arrived_s - covered * step_time_s
 
-    def _check_target(self, report: Report) -> None:
+    def _check_target(self, report: Report, step: int) -> None:
         target = self._trial.measurement.target
         if target is None or self._trial.kind is TrialKind.THROUGHPUT:
             return
         value = report.metrics.get(target.metric)
         if value is None or self.reached_after_steps is not None:
             return
-        if target.is_reached_by(value) and self.num_seen > 0:
-            self.reached_after_steps = self.num_seen
+        if target.is_reached_by(value) and self._num_seen_at(step) > 0:
+            self.reached_after_steps = self._num_seen_at(step)
             if self._last is not None and self._began_s is not None:
-                self.reached_after_s = self._last.time_s - self._began_s
+                self._reached_s = self._last.time_s - self._began_s
 
     def _check_order(self, step: int) -> None:
         if self.last_step is not None and step < self.last_step:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from scalelab.errors import SpecError
+from scalelab.experiment.program import CommandProgram
 from scalelab.experiment.trial import STALL_TIMEOUT_S, TrialKind
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.attempt import CommandAttempt
@@ -30,6 +31,9 @@ from scalelab.training.stream import StreamWriter
 # Lines that arrive within this time are read together: waking up for each line would
 # take processor time from the ranks.
 _READ_INTERVAL_S = 0.01
+# A line of a progress bar may be written in pieces; after this time it is taken for
+# whole although nothing ends it.
+_WHOLE_AFTER_S = 0.002
 
 # Seconds without a report after which a command counts as stalled, unless the user has
 # set the time: before its first step, between steps, and between steps where it
@@ -48,7 +52,9 @@ _NEVER_S = 1e6
 def command_limits(spec: AttemptSpec, node_rank: int, grace_s: float) -> Limits:
     """Return the time limits of a command on a node."""
     is_own = spec.stall_floor_s != STALL_TIMEOUT_S
-    evaluates = spec.trial.kind is not TrialKind.THROUGHPUT
+    program = spec.program
+    names = isinstance(program, CommandProgram) and program.metrics.evaluation
+    evaluates = bool(names) or spec.trial.kind is not TrialKind.THROUGHPUT
     usual_s = _BETWEEN_EVALUATED_STEPS_S if evaluates else _BETWEEN_STEPS_S
     floor_s = spec.stall_floor_s if is_own else usual_s
     return Limits(
@@ -95,7 +101,11 @@ class CommandWatch:
         file = attempt.metrics_file or spec.files.log(0)
         self._watch = FileWatch([file, *self._logs])
         self._file = FollowedFile(file)
-        self._log = StepLog(spec.trial, may_repeat=bool(source.regex))
+        self._log = StepLog(
+            spec.trial,
+            may_repeat=bool(source.regex),
+            names_evaluations=bool(source.evaluation),
+        )
         self._stream = StreamWriter(spec.files.stream)
         self._supervisor: Supervisor | None = None
         self._talks_until_s = time.monotonic() + start_up_s * _TALK_FACTOR
@@ -155,12 +165,14 @@ class CommandWatch:
 
     def _read(self) -> AttemptResult | None:
         """Read new reports; return the attempt's result if they complete it."""
-        reports = [
-            report for line in self._file.lines() if (report := self._reader.read(line))
-        ]
+        now_s = time.monotonic()
+        lines = list(self._file.lines())
+        if self._file.is_redrawing:
+            time.sleep(_WHOLE_AFTER_S)
+            lines += [*self._file.lines(), *self._file.redrawn_line()]
+        reports = [report for line in lines if (report := self._reader.read(line))]
         if not reports:
             return None
-        now_s = time.monotonic()
         try:
             self._log.take(reports, now_s)
         except SpecError as error:

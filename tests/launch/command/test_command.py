@@ -57,6 +57,7 @@ def test_placeholders_have_the_values_of_the_node(tmp_path: Path) -> None:
         "global_batch_size": 8,
         "batch_size_per_node": 2,
         "gradient_accumulation_steps": 1,
+        "accumulation_steps_of_all_ranks": 4,
         "world_size": 4,
         "num_nodes": 2,
         "gpus_per_node": 1,

@@ -1,0 +1,112 @@
+"""Refuse an experiment whose command is not told what its trials vary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence, Set
+from typing import TYPE_CHECKING
+
+from scalelab.errors import SpecError
+from scalelab.experiment.command_values import (
+    placeholder_values,
+    values_told,
+    variable_of,
+)
+from scalelab.experiment.sections import AutoBatch
+from scalelab.experiment.trial import Trial
+
+if TYPE_CHECKING:
+    from scalelab.experiment.spec import Experiment
+
+_LOCAL_BATCH = ("local_batch_size", "batch_size_per_node", "global_batch_size")
+_ACCUMULATION = (
+    "gradient_accumulation_steps",
+    "accumulation_steps_of_all_ranks",
+    "global_batch_size",
+)
+
+
+def check_told(experiment: Experiment, trials: Sequence[Trial]) -> None:
+    """Refuse trials that differ in a value of which the command is not told.
+
+    They would run alike, and what one of them measures would be recorded for another.
+
+    Raises
+    ------
+    SpecError
+        Naming the axis, its values and what to write.
+    """
+    if experiment.command is None:
+        return
+    told = values_told(experiment)
+    _check_accumulation(told, trials)
+    if isinstance(experiment.local_batch_size, AutoBatch) and not told & {
+        *_LOCAL_BATCH
+    }:
+        raise _untold("local_batch_size", ["auto"], _LOCAL_BATCH)
+    for axis, tellers in {
+        "local_batch_size": _LOCAL_BATCH,
+        "precision": ("precision",),
+        "parallelism": ("parallelism",),
+        "seed": ("seed",),
+    }.items():
+        _check_axis(axis, (getattr(trial, axis) for trial in trials), tellers, told)
+    _check_rates(told, trials)
+    _check_batches(told & {*_LOCAL_BATCH, *_ACCUMULATION}, trials)
+
+
+def _check_accumulation(told: Set[str], trials: Sequence[Trial]) -> None:
+    for trial in trials:
+        if trial.gradient_accumulation_steps > 1 and not told & {*_ACCUMULATION}:
+            raise SpecError(
+                f"the trial on {trial.world_size} devices needs "
+                f"gradient_accumulation_steps={trial.gradient_accumulation_steps}, but "
+                f"the command uses none of {_listed(_ACCUMULATION)}. Add one, or "
+                "change the batch sizes."
+            )
+
+
+def _check_rates(told: Set[str], trials: Sequence[Trial]) -> None:
+    rates = [trial.learning_rate for trial in trials if trial.learning_rate]
+    tellers = ["learning_rate"]
+    if len({rate.rule for rate in rates}) == 1:
+        tellers.append("base_learning_rate")  # the command may apply the one rule
+    _check_axis("learning_rate", (rate.value for rate in rates), tellers, told)
+
+
+def _check_batches(told: Set[str], trials: Sequence[Trial]) -> None:
+    """Refuse trials on the same devices whose batches the command cannot tell apart."""
+    first: dict[object, Trial] = {}
+    for trial in trials:
+        on_node = max(trial.allocation.devices_per_node)
+        values = placeholder_values(trial, devices_on_node=on_node, directory="")
+        key = (trial.allocation, *(values[name] for name in sorted(told)))
+        other = first.setdefault(key, trial)
+        for axis in ("local_batch_size", "gradient_accumulation_steps"):
+            _check_axis(axis, (getattr(each, axis) for each in (other, trial)), [axis])
+
+
+def _check_axis(
+    axis: str,
+    values: Iterable[object],
+    tellers: Sequence[str],
+    told: Set[str] = frozenset(),
+) -> None:
+    """Refuse an axis of several values of which none of its names tells the command."""
+    distinct = list(dict.fromkeys(values))
+    if len(distinct) > 1 and not told & {*tellers}:
+        raise _untold(axis, distinct, tellers)
+
+
+def _untold(axis: str, values: Sequence[object], tellers: Sequence[str]) -> SpecError:
+    listed = ", ".join(map(str, values[:4])) + (", ..." if len(values) > 4 else "")
+    variable = variable_of(axis)
+    return SpecError(
+        f"{axis} varies between trials ({listed}), but the command is not told of it: "
+        f"it would run alike for all of them. Write {_listed(tellers)} in the command "
+        "or in env where the value belongs; if the program itself reads the variable "
+        f"{variable}, add uses: [{variable}]."
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " or ".join(f"{{{name}}}" for name in names)
