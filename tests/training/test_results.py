@@ -95,6 +95,7 @@ def test_target_columns_of_a_reached_target() -> None:
     )
     assert target_columns(tally, TRIAL, "val_acc") == {
         "evaluation_s": 0.5,
+        "evaluation_interval_samples": None,
         "final_metric": 0.4,
         "reached_target": True,
         "steps_to_target": 7,

@@ -86,15 +86,16 @@ def test_a_convergence_trial_whose_evaluations_are_named_has_step_times(
     }
     plain = measured(agent, tmp_path / "plain", metrics=UNNAMED, **asked)
     named = measured(agent, tmp_path / "named", metrics=NAMED, **asked)
-    # 4 x 0.9^3 is below 3: at the third evaluation, after 50 steps.
+    # 4 x 0.9^3 is below 3: at the third evaluation, after iterations 0 to 49. What is
+    # reported as 0 counts as the state before the first step.
     for found in (plain, named):
-        assert found["samples_to_target"] == 50 * GLOBAL_BATCH
+        assert found["samples_to_target"] == 49 * GLOBAL_BATCH
         assert found["final_metric"] == pytest.approx(4 * 0.9**3)
     assert "step_time_s" not in plain
     assert named["step_time_s"] == pytest.approx(STEP_S)
     # The evaluation before the first step is no part of the training either way.
-    assert plain["time_to_target_s"] == pytest.approx(50 * STEP_S + EVALUATION_S)
-    assert named["time_to_target_s"] == pytest.approx(50 * STEP_S)
+    assert plain["time_to_target_s"] == pytest.approx(49 * STEP_S + EVALUATION_S)
+    assert named["time_to_target_s"] == pytest.approx(49 * STEP_S)
 
 
 JSON_LINES = f"""

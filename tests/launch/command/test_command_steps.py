@@ -246,13 +246,13 @@ def test_target_is_reached_at_the_first_value_that_reaches_it() -> None:
     steps.take([Report(step=40, metrics={"val_acc": 0.7})], 40.0)
     assert steps.reached_after_steps == 30
     # Ten steps of a second before the first report, and 22 s from there.
-    assert steps.reached_after_s == pytest.approx(32.0)
+    assert steps.seconds_to_target() == pytest.approx(32.0)
 
 
 def test_target_reached_at_the_first_report_has_no_time() -> None:
     steps = log(kind=TrialKind.CONVERGENCE, target="loss <= 1")
     steps.take([Report(step=5, metrics={"loss": 0.5})], 1.0)
-    assert (steps.reached_after_steps, steps.reached_after_s) == (5, None)
+    assert (steps.reached_after_steps, steps.seconds_to_target()) == (5, None)
 
 
 def test_throughput_trials_have_no_target() -> None:
