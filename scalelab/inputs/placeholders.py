@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 
 TRIAL_PLACEHOLDERS: Mapping[str, str] = {
@@ -62,3 +63,27 @@ def fill_placeholders(template: str, values: Mapping[str, object]) -> str:
         lambda found: str(values[found[1]]) if found[1] in values else found[0],
         template,
     )
+
+
+def _shown(expression: str) -> str:
+    return f'"{expression}"' if "$" in expression else shlex.quote(expression)
+
+
+def shell_word(template: str, expressions: Mapping[str, str]) -> str:
+    """Return a template as one word of shell, its placeholders as shell expressions.
+
+    Placeholders without an expression stay, and so does everything else that a shell
+    would read.
+
+    >>> print(shell_word("run {rank} of $HOME/{seed}", {"rank": "$RANK"}))
+    'run '"$RANK"' of $HOME/{seed}'
+    """
+    text, *rest = _PLACEHOLDER.split(template)
+    word = ""
+    for name, following in zip(rest[::2], rest[1::2], strict=True):
+        if name in expressions:
+            word += (shlex.quote(text) if text else "") + _shown(expressions[name])
+            text = following
+        else:
+            text += f"{{{name}}}{following}"
+    return word + (shlex.quote(text) if text or not word else "")

@@ -59,6 +59,15 @@ class BatchSystem:
         run again: it would be there beside the one that replaces it.
     after_job
         Option that makes a job wait for the end of another, ``{job_id}``.
+    submit_for_id
+        Words before a script that submit it and print nothing but the job's id.
+    after_failed_jobs
+        Options that make a job wait until each of several jobs has ended without
+        success, and drop it when one of them succeeds; ``{job_ids}`` has a colon before
+        each id. Empty: there are none.
+    submitted_from
+        Shell expression for the directory a job was submitted from; empty: a job's
+        script starts there.
     job_variable
         Environment variable that holds the id of the job a process is in.
     num_held_nodes
@@ -76,7 +85,8 @@ class BatchSystem:
     passes_environment
         Commands started so have the environment of the job's script, ``PATH`` included.
     first_host
-        Shell expression for the first node of a job, in its script; empty: none.
+        Shell expression for the first node of a job, in its script; empty: none, so a
+        job of several nodes cannot be started.
     """
 
     name: str
@@ -94,6 +104,9 @@ class BatchSystem:
     step_options: Callable[[int, int | None, bool], list[str]] = _no_options
     passes_environment: bool = True
     first_host: str = ""
+    submit_for_id: tuple[str, ...] = ()
+    after_failed_jobs: str = ""
+    submitted_from: str = ""
     test_submission: tuple[str, ...] = ()
     excluding_options: tuple[tuple[str, re.Pattern[str]], ...] = ()
     forbidden_in_logs: str = ""
@@ -193,6 +206,8 @@ _SLURM = BatchSystem(
     on_all_nodes=("srun",),
     step_options=_srun_options,
     first_host='$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+    submit_for_id=("sbatch", "--parsable"),
+    after_failed_jobs="--dependency=afternotok{job_ids} --kill-on-invalid-dep=yes",
 )
 
 
@@ -226,6 +241,9 @@ _PBS = BatchSystem(
     on_all_nodes=("pbsdsh", "--"),
     passes_environment=False,
     first_host='$(head -n 1 "$PBS_NODEFILE")',
+    submit_for_id=("qsub",),
+    after_failed_jobs="-W depend=afternotok{job_ids}",
+    submitted_from="$PBS_O_WORKDIR",
 )
 
 BATCH_SYSTEMS = Registry(

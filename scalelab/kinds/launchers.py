@@ -12,10 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from scalelab.errors import SpecError
-from scalelab.inputs.placeholders import fill_placeholders
+from scalelab.inputs.placeholders import shell_word
 from scalelab.kinds.registry import Registry
-
-_JOB_PORT = 29500
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,26 +78,44 @@ class RecommendedJob:
 
     Parameters
     ----------
-    command
-        The command with all values filled in, but for those of a single process:
-        ``{rank}``, ``{local_rank}``, ``{node_rank}``, ``{master_addr}`` and
+    argv
+        The program and its arguments, with all values filled in but those of a single
+        process: ``{rank}``, ``{local_rank}``, ``{node_rank}``, ``{master_addr}`` and
         ``{master_port}``.
     num_nodes
         Nodes of the job.
     devices_per_node
         Devices on each of them.
     on_each_node
-        What a script writes before a program to start it once on every node, such as
-        ``srun``; None: the batch system has nothing like it.
+        Shell words before a program that start it once on every node, such as ``srun``;
+        empty where the job has one node.
     first_host
-        Shell words that stand for the name of the first node; None: there are none.
+        Shell expression for the name of the first node.
+    port
+        Shell expression for a port on the first node that other jobs do not take.
     """
 
-    command: str
+    argv: tuple[str, ...]
     num_nodes: int
     devices_per_node: int
-    on_each_node: str | None
-    first_host: str | None
+    on_each_node: str
+    first_host: str
+    port: str
+
+    @property
+    def command(self) -> str:
+        """The command as a line of shell; placeholders of a single process stay."""
+        return self.line({})
+
+    def line(self, of_process: Mapping[str, str]) -> str:
+        """Return the command as a line of shell.
+
+        Parameters
+        ----------
+        of_process
+            Shell expressions by the name of the placeholder that they stand for.
+        """
+        return " ".join(shell_word(word, of_process) for word in self.argv)
 
 
 Devices = tuple[str, ...]
@@ -202,36 +218,38 @@ def _torchrun_environment(process: LaunchedProcess) -> Mapping[str, str]:
 
 
 def _torchrun_job(job: RecommendedJob) -> list[str]:
-    program = _under_torchrun(job.command)
-    ranks = f"--nproc-per-node={job.devices_per_node}"
-    if job.num_nodes == 1:
-        return [shlex.join(["torchrun", "--standalone", ranks, *program])]
-    rest = shlex.join([ranks, *program])
-    if job.on_each_node is None or job.first_host is None:
-        lead = f"torchrun --nnodes={job.num_nodes} --node-rank=... --master-addr=..."
-        return [f"# On each node: {lead} {rest}"]
-    meet = f'--rdzv-backend=c10d --rdzv-endpoint="{job.first_host}:{_JOB_PORT}"'
-    return [f"{job.on_each_node} torchrun --nnodes={job.num_nodes} {meet} {rest}"]
-
-
-def _under_torchrun(command: str) -> list[str]:
-    """Return the words of a command that follow the options of torchrun."""
-    of_rank = fill_placeholders(
-        command,
-        {
-            "rank": "$RANK",
-            "local_rank": "$LOCAL_RANK",
-            "node_rank": "$GROUP_RANK",
-            "master_addr": "$MASTER_ADDR",
-            "master_port": "$MASTER_PORT",
-        },
+    options, program = (
+        [f"--nproc-per-node={job.devices_per_node}"],
+        _under_torchrun(job),
     )
-    if of_rank != command:  # the same words for all ranks: a shell reads each rank's
-        return ["--no-python", "bash", "-c", of_rank]
-    words = shlex.split(command)
-    return words[1:] if words[0].startswith("python") else ["--no-python", *words]
+    if job.num_nodes == 1:
+        return [" ".join(["torchrun", "--standalone", *options, program])]
+    meet = f'--rdzv-backend=c10d --rdzv-endpoint="{job.first_host}:{job.port}"'
+    nodes = [f"--nnodes={job.num_nodes}", meet]
+    return [" ".join([job.on_each_node, "torchrun", *nodes, *options, program])]
 
 
+def _under_torchrun(job: RecommendedJob) -> str:
+    """Return what follows the options of torchrun."""
+    of_rank = job.line(_OF_RANK)
+    if (
+        of_rank != job.command
+    ):  # the same words for all ranks: a shell reads each rank's
+        return shlex.join(["--no-python", "bash", "-c", f"exec {of_rank}"])
+    program, *arguments = job.argv
+    is_script = arguments and not arguments[0].startswith("-")
+    if program.startswith("python") and is_script:
+        return shlex.join(arguments)
+    return shlex.join(["--no-python", *job.argv])
+
+
+_OF_RANK = {
+    "rank": "$RANK",
+    "local_rank": "$LOCAL_RANK",
+    "node_rank": "$GROUP_RANK",
+    "master_addr": "$MASTER_ADDR",
+    "master_port": "$MASTER_PORT",
+}
 TORCHRUN = Launcher(
     name="torchrun",
     processes=per_device,
@@ -253,9 +271,10 @@ def _single_environment(process: LaunchedProcess) -> Mapping[str, str]:
 
 
 def _single_job(job: RecommendedJob) -> list[str]:
-    only = {"rank": 0, "local_rank": 0, "node_rank": 0}
-    meet = {"master_addr": "127.0.0.1", "master_port": _JOB_PORT}
-    return [fill_placeholders(job.command, {**only, **meet})]
+    own = {"rank": "0", "local_rank": "0", "node_rank": "0"}
+    meet = {"master_addr": "$MASTER_ADDR", "master_port": "$MASTER_PORT"}
+    port = f"MASTER_PORT={job.port} PET_MASTER_PORT={job.port}"
+    return [f"export MASTER_ADDR=127.0.0.1 {port}", job.line({**own, **meet})]
 
 
 NONE = Launcher(

@@ -175,6 +175,8 @@ def _answer(
         condition=condition(knowledge, chosen),
         objective=choice.rule,
         interval=limits.interval,
+        confidence=limits.confidence,
+        held=knowledge.held,
         baseline=efficiency.name,
         learning_rate=learning_rate(
             subject.frame,

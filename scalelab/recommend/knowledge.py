@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from scalelab.inputs.document import Scalar
 from scalelab.laws.convergence.time_to_target import Factorisation
 from scalelab.laws.rows import FitRows
 from scalelab.laws.step_time.law import StepTimeLaw
@@ -14,6 +15,7 @@ from scalelab.recommend.question.batches import BatchRule
 from scalelab.recommend.question.history import LawWithTransfer
 from scalelab.recommend.question.memory_room import MemoryRoom
 from scalelab.recommend.question.subject import AskedCurves
+from scalelab.records.columns import OPTION_PREFIX
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,6 +60,16 @@ class Knowledge:
         if self.factorisation is None:
             return np.ones((1, 1))
         return np.asarray(np.exp(self.factorisation.draws()))
+
+    @property
+    def held(self) -> dict[str, Scalar]:
+        """The values of the columns in which the curves do not differ, by setting."""
+        curves = [dict(key) for key in self.rows.curves]
+        common = set.intersection(*(set(curve.items()) for curve in curves))
+        return {
+            name.removeprefix(OPTION_PREFIX): value
+            for name, value in sorted(common, key=str)
+        }
 
     @property
     def swept(self) -> list[str]:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from scalelab.errors import FitError, SpecError, StoreError
 from scalelab.experiment.job import Job
-from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.problems import validated
 from scalelab.inputs.target import Target
@@ -170,6 +169,10 @@ class Run(RunRecords):
     def job_script(self, answer: Recommendation, site: str | None = None) -> str:
         """Return the batch job's script for the recommended allocation.
 
+        Its time limit is that of the training at the answer's confidence, with
+        start-up, evaluation and checkpoints; where the site's walltime is less, the
+        script submits itself as a chain of jobs.
+
         Parameters
         ----------
         answer
@@ -183,25 +186,24 @@ class Run(RunRecords):
         SpecError
             If the site has no batch system, or the run was imported.
         """
-        from scalelab.recommend.answer.job_lines import job_lines
-        from scalelab.site.directives import job_script
+        from scalelab.recommend.answer.job_lines import job_lines, recommended_trial
+        from scalelab.recommend.answer.job_time import JobTime
+        from scalelab.site.directives import job_script, with_batch_system
 
         if self.experiment is None:
             raise SpecError(
                 f"{self.name} was imported and says nothing of a program. A job script "
                 "needs a run that was swept."
             )
-        row = answer.chosen
-        where = self.experiment.resolve_site(site).in_group(answer.node_group or None)
-        allocation = Allocation.packed(
-            row.world_size, devices_on_node=-(-row.world_size // row.num_nodes)
-        )
+        named = self.experiment.resolve_site(site).in_group(answer.node_group or None)
+        where = with_batch_system(named)
+        time = JobTime.of(answer, self.observations, where.walltime)
         return job_script(
             where,
-            allocation,
-            job_lines(self.experiment, where, answer),
+            recommended_trial(self.experiment, answer).allocation,
+            job_lines(self.experiment, where, answer, time),
             job_name=self.name,
-            walltime_s=row.time_s.hi,
+            walltime_s=time.limit_s,
         )
 
     def answer(self) -> Recommendation | FitError | SpecError:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,15 +45,16 @@ def process(rank: int = 3, **changes: Any) -> LaunchedProcess:
     return LaunchedProcess(**(fields | changes))
 
 
-def job(command: str, num_nodes: int = 1, **changes: Any) -> RecommendedJob:
+def job(command: str, num_nodes: int = 1) -> RecommendedJob:
     fields: dict[str, Any] = {
-        "command": command,
+        "argv": tuple(shlex.split(command)),
         "num_nodes": num_nodes,
         "devices_per_node": 4,
-        "on_each_node": "srun",
+        "on_each_node": "srun --nodes=2" if num_nodes > 1 else "",
         "first_host": "$(first)",
+        "port": "$((1 + 2))",
     }
-    return RecommendedJob(**(fields | changes))
+    return RecommendedJob(**fields)
 
 
 @every_launcher
@@ -139,9 +143,17 @@ def test_one_process_is_for_one_node() -> None:
     [
         ("python a.py 'b c'", "--nproc-per-node=4 a.py 'b c'"),
         ("./a", "--nproc-per-node=4 --no-python ./a"),
+        ("python -u a.py", "--nproc-per-node=4 --no-python python -u a.py"),
+        ("python -m mine 1", "--nproc-per-node=4 --no-python python -m mine 1"),
+        (
+            "conda run python a.py",
+            "--nproc-per-node=4 --no-python conda run python a.py",
+        ),
+        ("python a.py ${HOME}", "--nproc-per-node=4 a.py '${HOME}'"),
         (
             "python a.py --rank {rank}",
-            "--nproc-per-node=4 --no-python bash -c 'python a.py --rank $RANK'",
+            "--nproc-per-node=4 --no-python bash -c "
+            "'exec python a.py --rank \"$RANK\"'",
         ),
     ],
 )
@@ -149,12 +161,42 @@ def test_torchrun_starts_the_recommended_job(command: str, end: str) -> None:
     torchrun = LAUNCHERS["torchrun"]
     assert torchrun.job_lines(job(command)) == [f"torchrun --standalone {end}"]
     (line,) = torchrun.job_lines(job(command, 2))
-    assert line.startswith("srun torchrun --nnodes=2 --rdzv-backend=c10d ")
-    assert '--rdzv-endpoint="$(first):29500"' in line
+    assert line.startswith("srun --nodes=2 torchrun --nnodes=2 --rdzv-backend=c10d ")
+    assert '--rdzv-endpoint="$(first):$((1 + 2))"' in line
     assert line.endswith(end)
-    (line,) = torchrun.job_lines(job(command, 2, on_each_node=None))
-    assert line.startswith("# On each node: torchrun --nnodes=2 --node-rank=... ")
-    assert shlex.split(line)[-1] == shlex.split(end)[-1]
+
+
+def test_words_of_a_process_are_read_by_a_shell_and_others_are_not(
+    tmp_path: Path,
+) -> None:
+    show = tmp_path / "show"
+    show.write_text('#!/bin/sh\nfor word; do echo "[$word]"; done\n')
+    show.chmod(0o755)
+    asked = job(f"{show} 'run {{rank}} of $HOME' a{{seed}}b '' x{{rank}}{{rank}}")
+    said = subprocess.run(
+        ["bash", "-c", asked.line({"rank": "$RANK"})],
+        env={"RANK": "3 4", "PATH": os.environ["PATH"], "HOME": "/h"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert said.stdout.splitlines() == [
+        "[run 3 4 of $HOME]",
+        "[a{seed}b]",
+        "[]",
+        "[x3 43 4]",
+    ]
+
+
+def test_one_process_finds_in_a_job_what_it_finds_in_a_trial() -> None:
+    lines = LAUNCHERS["none"].job_lines(job("python a.py {rank} {master_port}"))
+    assert lines == [
+        "export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((1 + 2)) "
+        "PET_MASTER_PORT=$((1 + 2))",
+        'python a.py 0 "$MASTER_PORT"',
+    ]
+    names = {word.partition("=")[0] for word in lines[0].split() if "=" in word}
+    assert names == LAUNCHERS["none"].environment(process()).keys()
 
 
 def test_the_schema_of_experiments_lists_the_launchers() -> None:

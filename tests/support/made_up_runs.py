@@ -207,6 +207,8 @@ def recommendation(rows: Iterable[OutlookRow], **values: Any) -> Recommendation:
             gpu_hours=1.1,
             why="it would settle whether 32 GPUs still pay",
         ),
+        "confidence": 0.9,
+        "held": {"precision": "fp32"},
         "price": None,
         "notes": ("Accuracy at batch 512 was not measured; 90 epochs are assumed.",),
         "unsupported": (),

@@ -2,77 +2,235 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from scalelab.errors import SpecError
-from scalelab.experiment.batch_sizes import samples_on_node
-from scalelab.inputs.placeholders import fill_placeholders
+from scalelab.experiment.command_values import (
+    placeholder_values,
+    readable_variables,
+)
+from scalelab.experiment.lr_rules import LearningRateRule
+from scalelab.experiment.trial import LearningRate, Trial, TrialKind
+from scalelab.inputs.allocation import Allocation
+from scalelab.inputs.document import Scalar
+from scalelab.inputs.placeholders import (
+    PROCESS_PLACEHOLDERS,
+    fill_placeholders,
+    placeholders_in,
+)
+from scalelab.kinds.batch_systems import BatchSystem
 from scalelab.kinds.launchers import LAUNCHERS, RecommendedJob
+from scalelab.recommend.answer.job_time import JobTime
 from scalelab.recommend.answer.recommendation import Recommendation
-from scalelab.site.profile import Site
+from scalelab.site.batch_site import BatchSite
+from scalelab.site.profile import DeviceType
 
 if TYPE_CHECKING:
     from scalelab.experiment.spec import Experiment
 
+_FIRST_PORT, _NUM_PORTS = 20_000, 10_000
 
-def job_lines(experiment: Experiment, site: Site, answer: Recommendation) -> list[str]:
-    """Return the experiment's command with the recommended values filled in.
 
-    Placeholders that only a sweep knows become the job's own: ``{trial_dir}`` is the
-    directory the job is submitted from. A built-in workload has no command; the line is
-    then a comment that says what to start.
+def job_lines(
+    experiment: Experiment, site: BatchSite, answer: Recommendation, time: JobTime
+) -> list[str]:
+    """Return the lines that run the experiment's command as recommended.
+
+    Its launcher's row writes the line that starts it. Placeholders that only a sweep
+    knows become the job's own: ``{trial_dir}`` is the directory the job is submitted
+    from. A built-in workload has no command; the line is then a comment that says what
+    to start.
 
     Raises
     ------
     SpecError
-        If the nodes hold different numbers of ranks, which no launch line can say.
+        If the nodes hold different numbers of ranks, which no launch line can say, or
+        the launcher is for one node.
     """
-    row = answer.chosen
+    row, system = answer.chosen, site.batch_system
     if row.world_size % row.num_nodes:
         raise SpecError(
             f"{row.world_size} ranks on {row.num_nodes} nodes are uneven ("
             f"{row.allocation}); a job script starts as many on each. Pass --gpus with "
             f"multiples of {row.num_nodes}."
         )
+    head = [f"# {time.in_words()}", *_chain(system, time)]
     if experiment.command is None:
         batch = row.batch
         return [
+            *head,
             f"# Start your training here: {row.world_size} ranks, "
             f"local batch {batch.local_batch_size}, "
-            f"{batch.gradient_accumulation_steps} accumulation steps."
+            f"{batch.gradient_accumulation_steps} accumulation steps.",
         ]
-    system = site.batch_system
-    if system and not system.passes_environment:
-        system = None  # a launcher would not be found on the other nodes
+    launcher, trial = (
+        LAUNCHERS[experiment.launcher],
+        recommended_trial(experiment, answer),
+    )
+    launcher.check_nodes(row.num_nodes, "the recommended job")
+    values = placeholder_values(
+        trial, devices_on_node=row.world_size // row.num_nodes, directory="."
+    )
+    exported, of_process = _environment(experiment, site, answer, values)
     job = RecommendedJob(
-        command=fill_placeholders(experiment.command, _values(experiment, answer)),
+        argv=_argv(experiment.command, values, of_process),
         num_nodes=row.num_nodes,
         devices_per_node=row.world_size // row.num_nodes,
-        on_each_node=" ".join(system.on_all_nodes) if system else None,
-        first_host=system.first_host or None if system else None,
+        on_each_node=_on_each_node(site, row.num_nodes, row.world_size),
+        first_host=system.first_host,
+        port=_port(system),
     )
-    return LAUNCHERS[experiment.launcher].job_lines(job)
+    return [*head, *_prepared(site, row.num_nodes, exported), *launcher.job_lines(job)]
 
 
-def _values(experiment: Experiment, answer: Recommendation) -> dict[str, object]:
-    row, rate, rates = answer.chosen, answer.learning_rate, experiment.learning_rate
-    batch, per_node = row.batch, row.world_size // row.num_nodes
-    return {
-        "local_batch_size": batch.local_batch_size,
-        "global_batch_size": batch.global_batch_size,
-        "batch_size_per_node": samples_on_node(
-            batch.local_batch_size,
-            devices=per_node,
-            world_size=row.world_size,
-            data_parallel_size=batch.data_parallel_size,
+def recommended_trial(experiment: Experiment, answer: Recommendation) -> Trial:
+    """Return the trial that would measure the recommended configuration."""
+    row = answer.chosen
+    held: Mapping[str, Scalar] = {**answer.held, **row.settings}
+
+    def value(name: str, listed: Sequence[Scalar]) -> Scalar:
+        known = str(held.get(name, listed[0]))
+        return next((each for each in listed if str(each) == known), listed[0])
+
+    return Trial(
+        kind=TrialKind.THROUGHPUT,
+        workload=experiment.workload_name,
+        allocation=Allocation.packed(
+            row.world_size, devices_on_node=-(-row.world_size // row.num_nodes)
         ),
-        "gradient_accumulation_steps": batch.gradient_accumulation_steps,
-        **({"learning_rate": f"{rate.value:g}"} if rate else {}),
-        **({"base_learning_rate": f"{rates.base:g}"} if rates else {}),
-        "world_size": row.world_size,
-        "num_nodes": row.num_nodes,
-        "gpus_per_node": per_node,
-        "seed": experiment.seed[0],
-        "trial_dir": ".",
-        **row.settings,
+        local_batch_size=row.batch.local_batch_size,
+        gradient_accumulation_steps=row.batch.gradient_accumulation_steps,
+        learning_rate=_rate(experiment, answer),
+        node_group=answer.node_group or None,
+        parallelism=str(value("parallelism", experiment.parallelism)),
+        precision=str(
+            value("precision", [each.value for each in experiment.precision])
+        ),
+        seed=experiment.seed[0],
+        options={name: value(name, each) for name, each in experiment.options.items()},
+    )
+
+
+def _rate(experiment: Experiment, answer: Recommendation) -> LearningRate | None:
+    rates, job = experiment.learning_rate, experiment.job
+    if rates is None:
+        return None
+    advised = answer.learning_rate
+    rule = LearningRateRule(advised.rule) if advised else rates.rule[0]
+    total = answer.chosen.batch.global_batch_size
+    return rates.at(rule, total, job.samples_per_epoch if job else None)
+
+
+def _argv(
+    command: str, values: Mapping[str, object], of_process: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Return the words of the command, variables of a single process before it."""
+    words = [fill_placeholders(word, values) for word in shlex.split(command)]
+    if of_process:
+        words = [
+            "env",
+            *(f"{name}={value}" for name, value in of_process.items()),
+            *words,
+        ]
+    return tuple(words)
+
+
+def _environment(
+    experiment: Experiment,
+    site: BatchSite,
+    answer: Recommendation,
+    values: Mapping[str, object],
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the variables that all processes share, and those that each has its own.
+
+    The latter hold placeholders of a single process.
+    """
+    own = readable_variables(experiment)
+    told = {variable: f"{{{own[variable]}}}" for variable in experiment.uses}
+    known = {**answer.held, **answer.chosen.settings}
+    threads = known.get("threads_per_rank")
+    asked = {
+        **({"OMP_NUM_THREADS": str(threads)} if threads else {}),
+        **(
+            {"GLOO_SOCKET_IFNAME": site.interface, "NCCL_SOCKET_IFNAME": site.interface}
+            if site.interface
+            else {}
+        ),
+        "SCALELAB_METRICS": "/dev/null",
+        **{name: fill_placeholders(text, values) for name, text in told.items()},
+        **{
+            name: fill_placeholders(each, values)
+            for name, each in experiment.env.items()
+        },
     }
+    differs = {
+        name: text
+        for name, text in asked.items()
+        if {*placeholders_in(text)} & PROCESS_PLACEHOLDERS.keys()
+    }
+    return {n: text for n, text in asked.items() if n not in differs}, differs
+
+
+def _prepared(
+    site: BatchSite, num_nodes: int, exported: Mapping[str, str]
+) -> Iterator[str]:
+    """Yield the lines that prepare the environment of the program, where it starts."""
+    system = site.batch_system
+    python = PurePath(site.python or sys.executable)
+    if system.submitted_from:
+        yield f'cd "{system.submitted_from}"'
+    lines = [f"export {name}={shlex.quote(text)}" for name, text in exported.items()]
+    if python.is_absolute():
+        lines.insert(0, f"export PATH={shlex.quote(str(python.parent))}:$PATH")
+    if num_nodes > 1 and not system.passes_environment:
+        # Tasks on the nodes find nothing of what this script has exported.
+        yield from ["prepare() {", *site.prologue, *lines, "}"]
+    else:
+        yield from lines
+
+
+def _on_each_node(site: BatchSite, num_nodes: int, world_size: int) -> str:
+    if num_nodes == 1:
+        return ""
+    system, cores = site.batch_system, site.cores_per_node
+    if cores is None and site.device_type is DeviceType.CPU:
+        cores = world_size // num_nodes  # a rank on each
+    start = " ".join(
+        [*system.on_all_nodes, *system.step_options(num_nodes, cores, False)]
+    )
+    if system.passes_environment:
+        return start
+    again = 'cd $(printf %q "$PWD"); $(declare -f prepare); prepare; exec \\"\\$@\\"'
+    return f'{start} /bin/bash -c "{again}" bash'
+
+
+def _port(system: BatchSystem) -> str:
+    """Return a port that depends on the job: jobs that share a node meet at others."""
+    number = f"${{{system.job_variable}%%[!0-9]*}}"
+    return f"$(({_FIRST_PORT} + {number} % {_NUM_PORTS}))"
+
+
+def _chain(system: BatchSystem, time: JobTime) -> Iterator[str]:
+    """Yield the lines that submit the job as often as the training needs it."""
+    if time.num_jobs == 1:
+        return
+    yield f"# It takes {time.num_jobs} jobs, one after the other: each goes on from the"
+    yield "# last checkpoint of the one before. bash with this script submits them all;"
+    yield "# when one ends well, those after it are dropped."
+    if not system.after_failed_jobs:
+        return
+    after = system.after_failed_jobs.format(job_ids="$jobs")
+    submit = " ".join([*system.submit_for_id, f"${{jobs:+{after}}}", '"$0"'])
+    parts = " ".join(map(str, range(1, time.num_jobs + 1)))
+    yield f'if [ -z "${{{system.job_variable}:-}}" ]; then'
+    yield f"  for part in {parts}; do"
+    yield f"    job=$({submit}) || exit"
+    yield '    echo "Submitted job $part: $job"'
+    yield "    jobs=$jobs:${job%%;*}"
+    yield "  done"
+    yield "  exit"
+    yield "fi"

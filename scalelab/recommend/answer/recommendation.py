@@ -231,6 +231,10 @@ class Recommendation:
         The rule by which the row was chosen, in words.
     interval
         Probability mass of every interval, e.g. 0.8.
+    confidence
+        Probability with which the chosen row must hold every limit.
+    held
+        What all rows have in common besides their settings, e.g. ``precision``.
     baseline
         What efficiencies refer to, e.g. ``one full node``.
     learning_rate
@@ -274,6 +278,8 @@ class Recommendation:
     condition: str
     objective: str
     interval: float
+    confidence: float
+    held: Mapping[str, Scalar]
     baseline: str
     learning_rate: LearningRatePlan | None
     knee: Knee | None
