@@ -22,6 +22,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from scalelab.errors import SpecError
 from scalelab.inputs.document import Scalar
+from scalelab.inputs.links import parse_bandwidth, parse_latency
 from scalelab.inputs.problems import shown
 from scalelab.inputs.quantities import parse_bytes, parse_duration, parse_usd
 from scalelab.inputs.target import Target
@@ -104,6 +105,18 @@ def _size(value: Any) -> int:
     return parse_bytes(value)
 
 
+def _bandwidth(value: Any) -> float:
+    if not isinstance(value, str):
+        raise SpecError(f"{shown(value)} has no unit. Write '100Gbit/s' or '12.5GB/s'.")
+    return parse_bandwidth(value)
+
+
+def _latency(value: Any) -> float:
+    if not isinstance(value, str):
+        raise SpecError(f"{shown(value)} has no unit. Write '5us' or '0.2ms'.")
+    return parse_latency(value)
+
+
 def _money(value: Any) -> float:
     if isinstance(value, str):
         return parse_usd(value)
@@ -181,6 +194,10 @@ EnvironmentValue = Annotated[
 Duration = Annotated[
     float, PlainValidator(_duration), WithJsonSchema({"type": "string"})
 ]
+Bandwidth = Annotated[
+    float, PlainValidator(_bandwidth), WithJsonSchema({"type": "string"})
+]
+Latency = Annotated[float, PlainValidator(_latency), WithJsonSchema({"type": "string"})]
 Price = Annotated[
     float, PlainValidator(_money), WithJsonSchema({"type": ["number", "string"]})
 ]

@@ -86,5 +86,5 @@ class Contest:
             return f"<p>No contest. {escape(self.why_none)}</p>"
         table = self.ranking.rename(columns=lambda name: name.replace("_", " "))
         styled = table.rename_axis(None).style.format("{:.1%}")
-        styled = styled.format("{:.0%}", subset="inside")
+        styled = styled.format("{:.0%}", subset=["inside"])
         return styled.to_html()

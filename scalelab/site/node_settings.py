@@ -9,16 +9,19 @@ from pydantic import BeforeValidator, Field, StringConstraints
 
 from scalelab.errors import SpecError
 from scalelab.inputs.fields import (
+    Bandwidth,
     Count,
     DeviceCount,
     Duration,
     Flag,
+    Latency,
     Price,
     Section,
     Size,
     Text,
     Word,
 )
+from scalelab.inputs.links import Link
 
 _GROUP_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$"
 
@@ -37,6 +40,28 @@ GroupName = Annotated[
     StringConstraints(strict=True, pattern=_GROUP_NAME),
     BeforeValidator(_group_name),
 ]
+
+
+class NodeLink(Section):
+    """The network between two nodes."""
+
+    bandwidth: Bandwidth = Field(
+        description="What a node can send, such as 100Gbit/s or 12.5GB/s."
+    )
+    latency: Latency | None = Field(
+        default=None, description="Time of the smallest message, such as 5us."
+    )
+
+    @property
+    def link(self) -> Link:
+        """The link, as laws read it."""
+        return Link(bandwidth_bytes_per_s=self.bandwidth, latency_s=self.latency)
+
+
+class Links(Section):
+    """The links of the nodes, which stand in for what was not measured on them."""
+
+    between_nodes: NodeLink = Field(description="The network between two nodes.")
 
 
 class NodeSettings(Section):
@@ -62,6 +87,13 @@ class NodeSettings(Section):
     price_per_node_hour: Price | None = Field(
         default=None,
         description="What a node is charged per hour, however much of it is used.",
+    )
+    links: Links | None = Field(
+        default=None,
+        description=(
+            "Link speeds of the nodes, such as {between_nodes: {bandwidth: 100Gbit/s, "
+            "latency: 5us}}; recommend uses them where no trial ran on several nodes."
+        ),
     )
     prologue: tuple[Text, ...] = Field(
         default=(),

@@ -5,6 +5,7 @@ import pytest
 
 from scalelab.errors import SpecError
 from scalelab.inputs.document import parse_document
+from scalelab.inputs.links import Link
 from scalelab.kinds.batch_systems import BATCH_SYSTEMS
 from scalelab.site.choice import available_sites, find_site, lasting_name, site_of
 from scalelab.site.local_devices import num_cores, num_visible_gpus
@@ -204,6 +205,19 @@ def test_a_path_names_the_same_site_from_any_directory(tmp_path: Path) -> None:
         ),
         ("price_per_gpu_hour: true", "price_per_gpu_hour: True is not a price"),
         ("price_per_node_hour: 2eur", "price_per_node_hour: '2eur' is not a price"),
+        (
+            "links: {between_nodes: {bandwidth: 100}}",
+            r"links\.between_nodes\.bandwidth: 100 has no unit\. Write '100Gbit/s'",
+        ),
+        (
+            "links: {between_nodes: {bandwidth: 100Gb/s}}",
+            r"links\.between_nodes\.bandwidth: '100Gb/s' may mean bits or bytes",
+        ),
+        (
+            "links: {between_nodes: {bandwidth: 1GB/s, latency: 5}}",
+            r"links\.between_nodes\.latency: 5 has no unit\. Write '5us' or '0\.2ms'",
+        ),
+        ("links: {between_nodes: {}}", r"links\.between_nodes\.bandwidth is missing"),
         ("max_jobs: 3", "max_jobs belongs to scheduler slurm or pbs, but this site"),
         ("interface: ib0", "interface belongs to scheduler slurm or pbs or allocation"),
         (SLURM.replace("4h", "4"), "walltime: 4 has no unit"),
@@ -215,3 +229,16 @@ def test_a_path_names_the_same_site_from_any_directory(tmp_path: Path) -> None:
 def test_settings_that_conflict_are_refused(text: str, message: str) -> None:
     with pytest.raises(SpecError, match=message):
         site(text)
+
+
+def test_a_site_or_one_of_its_groups_states_its_links() -> None:
+    stated = "links: {between_nodes: {bandwidth: 100Gbit/s, latency: 5us}}\n"
+    slower = "{links: {between_nodes: {bandwidth: 1.25GB/s}}}"
+    found = site(SLURM + stated + f"node_groups: {{old: {slower}, new: {{}}}}")
+    links = {name: group.links for name, group in found.groups.items()}
+    fast = Link(bandwidth_bytes_per_s=12.5e9, latency_s=5e-6)
+    assert links["new"] is not None
+    assert links["new"].between_nodes.link == fast
+    assert links["old"] is not None
+    assert links["old"].between_nodes.link == Link(bandwidth_bytes_per_s=1.25e9)
+    assert site(SLURM).links is None
