@@ -1,0 +1,30 @@
+"""Runs of tables that a test or a benchmark has in memory, imported as users would."""
+
+import tempfile
+from pathlib import Path
+
+import pandas as pd
+
+from scalelab.session import import_table
+from scalelab.session.run import Run
+
+COLUMNS = {
+    "workload": "workload",
+    "gpu_type": "device_name",
+    "gpus": "world_size",
+    "nodes": "num_nodes",
+    "local_batch": "local_batch_size",
+    "accum_steps": "gradient_accumulation_steps",
+    "step_time_s": "step_time_s",
+}
+
+
+def imported(rows: pd.DataFrame, home: Path) -> Run:
+    """Import rows of a published or generated table; further columns come along."""
+    where = Path(tempfile.mkdtemp(dir=home))
+    beside = ["curve_id", "source", "global_batch"]
+    table = rows.drop(columns=beside, errors="ignore").rename(columns=COLUMNS)
+    whole = ["world_size", "num_nodes", "local_batch_size"]
+    table[whole] = table[whole].round().astype(int)
+    table.to_csv(where / "table.csv", index=False)
+    return import_table(where / "table.csv", where / "run")
