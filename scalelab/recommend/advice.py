@@ -38,7 +38,8 @@ from scalelab.recommend.prediction.learning_rate import learning_rate
 from scalelab.recommend.prediction.next_trial import loss, next_trial
 from scalelab.recommend.prediction.outlook import outlook_rows
 from scalelab.recommend.prediction.workload_samples import Normalization, SampleNeed
-from scalelab.recommend.question.batches import AskedBatch, BatchRule
+from scalelab.recommend.question.asked_batch import AskedBatch
+from scalelab.recommend.question.batches import BatchRule
 from scalelab.recommend.question.candidates import candidates, places
 from scalelab.recommend.question.history import History, LawWithTransfer
 from scalelab.recommend.question.memory_room import MemoryRoom

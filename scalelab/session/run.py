@@ -110,7 +110,7 @@ class Run(RunRecords):
             If the observations cannot answer.
         """
         from scalelab.recommend.answer.kept import Question
-        from scalelab.recommend.question.batches import AskedBatch
+        from scalelab.recommend.question.asked_batch import AskedBatch
         from scalelab.recommend.question.objective import Constraints
 
         asked = None if target is None else Target.parse(target)

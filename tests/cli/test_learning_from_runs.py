@@ -42,22 +42,22 @@ def taught(here: Path) -> Path:
     return measured_run(here / "trained", COMMAND).directory
 
 
-def sizes(answer: Recommendation) -> list[int]:
-    return [row.world_size for row in answer.rows]
+def bases(answer: Recommendation) -> dict[int, str]:
+    return {row.world_size: row.basis for row in answer.rows}
 
 
 def test_what_one_node_cannot_tell_is_learned_from_another_run(
     asked: Run, taught: Path
 ) -> None:
     alone = asked.recommend(gpus=[8, 16])
-    assert sizes(alone) == [1, 2, 4]
-    assert any("Not considered: 8, 16" in note for note in alone.notes)
+    assert bases(alone)[8] == bases(alone)[16] == "not measured here"
+    assert any("Not chosen: what is not measured here" in note for note in alone.notes)
     answer = asked.recommend(gpus=[8, 16], learn_from=[taught])
-    assert sizes(answer) == [1, 2, 4, 8, 16]
+    assert bases(answer)[8] == bases(answer)[16] == "extrapolated"
     assert "Step times were also learned from 1 curve of trained." in answer.notes
     assert answer.num_observations == alone.num_observations
-    row = answer.rows[-1]
-    assert row.basis == "extrapolated"
+    row, unsure = answer.rows[-1], alone.rows[-1].step_time_s
+    assert unsure.hi / unsure.lo > row.step_time_s.hi / row.step_time_s.lo
     batch = row.batch.local_batch_size
     true = step_time_s(LARGEST, batch) + 0.5 * (0.010 + 0.002 * batch)
     assert row.step_time_s.lo < true < row.step_time_s.hi
@@ -69,9 +69,9 @@ def test_one_measured_size_is_enough_where_others_tell_the_rest(
 ) -> None:
     text = ONE_NODE.replace("gpus: [1, 2, 4]", "gpus: [4]")
     asked = load(measured_run(here / "single", text, heavier).directory)
-    assert sizes(asked.recommend(gpus=[8, 16])) == [4]
+    assert bases(asked.recommend(gpus=[8, 16]))[16] == "not measured here"
     answer = asked.recommend(gpus=[8, 16], learn_from=[taught])
-    assert sizes(answer) == [4, 8, 16]
+    assert bases(answer)[16] == "extrapolated"
     row = answer.rows[-1]
     batch = row.batch.local_batch_size
     true = step_time_s(LARGEST, batch) + 0.5 * (0.010 + 0.002 * batch)
@@ -85,7 +85,7 @@ def test_an_answer_is_kept_for_the_runs_it_was_learned_from(
         return load(asked.directory)
 
     alone, told = again().recommend(), again().recommend(learn_from=[taught])
-    assert sizes(alone) != sizes(told)
+    assert bases(alone) != bases(told)
     assert again().recommend(learn_from=["trained"]) == told
     assert again().recommend() == alone
     from_more = measured_run(taught.with_name("more"), COMMAND).directory
@@ -145,10 +145,10 @@ def test_the_other_workloads_of_a_run_teach_too(
     alone, both = (
         scalelab("recommend", f"runs/{name}", *asked).out for name in ("alone", "both")
     )
-    assert "Not considered: 8, 16 GPUs" in alone
     assert "--learn-from RUN" in " ".join(alone.split())
     assert "extrapolated" not in alone
-    assert "Not considered" not in both
+    assert "Not chosen: what is not measured here" in alone
+    assert "not measured here" not in both
     assert both.count("extrapolated") == 2
 
 

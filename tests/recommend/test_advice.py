@@ -12,7 +12,7 @@ from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.target import Target
 from scalelab.recommend.advice import recommend
 from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
-from scalelab.recommend.question.batches import AskedBatch
+from scalelab.recommend.question.asked_batch import AskedBatch
 from scalelab.recommend.question.objective import Constraints
 from scalelab.recommend.question.prices import Price
 

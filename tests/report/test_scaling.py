@@ -77,7 +77,7 @@ def test_efficiency_agrees_with_the_recommendation(
     subject: ReportSubject, answered: Recommendation
 ) -> None:
     law = series(efficiency_table(subject), "law")
-    expected = [row.scaling_efficiency for row in answered.rows]
+    expected = [row.scaling_efficiency.value for row in answered.rows]
     np.testing.assert_allclose(law["scaling_efficiency"], expected)
     ideal = series(efficiency_table(subject), "ideal")
     np.testing.assert_allclose(ideal["scaling_efficiency"], 1)

@@ -18,7 +18,7 @@ from scalelab.experiment.job import Job
 from scalelab.inputs.document import Scalar
 from scalelab.kinds.resources import RESOURCES
 from scalelab.recommend.answer.recommendation import Recommendation
-from scalelab.recommend.question.batches import AskedBatch
+from scalelab.recommend.question.asked_batch import AskedBatch
 from scalelab.recommend.question.objective import Constraints
 from scalelab.records.attempt_io import storing, write_atomically
 

@@ -4,7 +4,8 @@ import pytest
 
 from scalelab.inputs.allocation import Allocation
 from scalelab.laws.rows import configurations
-from scalelab.recommend.question.batches import AskedBatch, BatchRule
+from scalelab.recommend.question.asked_batch import AskedBatch
+from scalelab.recommend.question.batches import BatchRule
 from scalelab.recommend.question.candidates import (
     allocation_label,
     candidates,
