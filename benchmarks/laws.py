@@ -74,7 +74,7 @@ def uncalibrated(law: StepTimeLaw, query: pd.DataFrame) -> pd.DataFrame:
     at = Configurations.of(configurations(query), curve.points.batch_unit)
     mixture = curve.ensemble.mixture(at)
     middle = mixture.mean + np.log(curve.points.time_unit_s)
-    reach = 1.2816 * np.sqrt(mixture.variance + curve.spread**2)
+    reach = 1.2816 * np.sqrt(mixture.variance + curve.points.scatter.spread**2)
     logs = {"": middle, "lo_": middle - reach, "hi_": middle + reach}
     return pd.DataFrame({f"step_time_{k}s": np.exp(v) for k, v in logs.items()})
 

@@ -199,8 +199,8 @@ class Coverage:
         return np.append(tier, sizes.min())
 
     def _is_measured(self, query: Configurations) -> np.ndarray:
-        known = set(_labels(self.at))
-        return np.array([label in known for label in _labels(query)], dtype=bool)
+        known = set(self.at.labels())
+        return np.array([label in known for label in query.labels()], dtype=bool)
 
     def _open_at(self, query: Configurations) -> dict[str, np.ndarray]:
         """Return, by the first parameter of a gap, which configurations need it."""
@@ -214,13 +214,6 @@ class Coverage:
 def _devices_per_node(at: Configurations) -> np.ndarray:
     """Return the devices of the fullest node of each configuration."""
     return np.asarray(np.ceil(at.world_size / at.num_nodes - 1e-9))
-
-
-def _labels(at: Configurations) -> list[bytes]:
-    """Return one comparable value per configuration."""
-    columns = (at.world_size, at.num_nodes, at.samples, at.accumulation)
-    rounded = np.ascontiguousarray(np.round(np.column_stack(columns), 9))
-    return list(rounded.view(f"V{rounded.itemsize * len(columns)}").ravel().tolist())
 
 
 def _outside(values: np.ndarray, measured: np.ndarray) -> np.ndarray:

@@ -59,20 +59,16 @@ class RivalCurve:
         fitted = form.learn(passes, points.at)
         residuals = np.log(passes) - np.log(np.maximum(fitted(points.at), _TINY))
         used = sum(value > _TINY for value in fitted.coefficients.values())
+        spread = points.scatter.spread
         freedom = max(len(residuals) - used, 1)
         return cls(
             fitted=fitted,
-            scatter=float(np.hypot(residuals.std(), points.spread))
+            scatter=float(np.hypot(residuals.std(), spread))
             if not used
-            else float(np.sqrt((residuals**2).sum() / freedom + points.spread**2)),
+            else float(np.sqrt((residuals**2).sum() / freedom + spread**2)),
             points=points,
             coverage=Coverage.of(frame, frozenset()),
         )
-
-    @property
-    def spread(self) -> float:
-        """Standard deviation of log step time between repeats."""
-        return self.points.spread
 
     @property
     def gaps(self) -> tuple[Gap, ...]:

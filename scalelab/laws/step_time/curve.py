@@ -101,11 +101,6 @@ class Curve:
         return self.rings.split(Configurations.of(frame, self.points.batch_unit))
 
     @property
-    def spread(self) -> float:
-        """Standard deviation of log step time between repeats."""
-        return self.points.spread
-
-    @property
     def gaps(self) -> tuple[Gap, ...]:
         """Parameters that no measured configuration contains."""
         return self.coverage.gaps()

@@ -91,18 +91,21 @@ class Ensemble:
 
     def mixture(self, at: Configurations) -> Mixture:
         """Return the predictive distribution of log expected times, shape (n,)."""
-        components = self._components_at(at)
-        every = np.arange(len(at.samples))
+        most = max(len(self.components_within), len(self.components_across))
+        weights, means = np.zeros((2, most, len(at.samples)))
+        variances = np.ones_like(means)
         size = min(_BLOCK, _BLOCK_CELLS // len(self.process.points))
-        blocks = np.array_split(every, -(-len(every) // size) or 1)
-        found = [self._moments(at.take(block), components) for block in blocks]
-        means, variances = np.concatenate(found, axis=2)
-        weights = np.array([[component.weight] for component in components])
+        for components, some in (
+            (self.components_within, np.flatnonzero(at.num_nodes <= 1)),
+            (self.components_across, np.flatnonzero(at.num_nodes > 1)),
+        ):
+            count = len(components)
+            for block in np.array_split(some, -(-len(some) // size) or 1):
+                weights[:count, block] = [[part.weight] for part in components]
+                means[:count, block], variances[:count, block] = self._moments(
+                    at.take(block), components
+                )
         return Mixture(weights=weights, means=means, variances=variances)
-
-    def _components_at(self, at: Configurations) -> tuple[Component, ...]:
-        across = bool((at.num_nodes > 1).any())
-        return self.components_across if across else self.components_within
 
     def _moments(
         self, at: Configurations, components: tuple[Component, ...]
@@ -135,7 +138,8 @@ class Ensemble:
         left = _root(self.process.own(at) - cross @ carried)
         count = normals.shape[1] - left.shape[0]
         draws = normals[:, count:] @ left.T
-        components = self._components_at(at)
+        across = (at.num_nodes > 1).any()
+        components = self.components_across if across else self.components_within
         shares = _shares([component.weight for component in components], len(normals))
         for component, share in zip(components, shares, strict=True):
             mean, slopes = self._linear(component, at, cross, carried)

@@ -33,6 +33,7 @@ from scalelab.laws.rows import (
 from scalelab.laws.step_time.curve import Curve
 from scalelab.laws.step_time.mixture import Mixture
 from scalelab.laws.step_time.physics import Terms
+from scalelab.laws.step_time.points import Points
 from scalelab.laws.step_time.prior import StepTimePrior
 from scalelab.laws.support import Gap
 
@@ -42,16 +43,12 @@ _ANSWER_COLUMNS = (
     "step_time_hi_s",
     "throughput_samples_per_s",
     "support",
+    "num_repeats",
 )
 
 
 class CurveModel(Protocol):
     """A model of the step time along one curve, as a law fits it."""
-
-    @property
-    def spread(self) -> float:
-        """Standard deviation of log step time between repeats."""
-        ...
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
@@ -64,6 +61,11 @@ class CurveModel(Protocol):
 
     def support(self, frame: pd.DataFrame) -> np.ndarray:
         """Return what each prediction rests on, see :class:`Support`."""
+        ...
+
+    @property
+    def points(self) -> Points:
+        """The measured points of the curve."""
         ...
 
     def mixture(self, frame: pd.DataFrame) -> Mixture:
@@ -173,8 +175,9 @@ class StepTimeLaw:
         DataFrame
             The configurations' columns and ``step_time_s`` (the value with the least
             expected relative error, which is somewhat below the median),
-            ``step_time_lo_s``, ``step_time_hi_s``, ``throughput_samples_per_s`` and
-            ``support``, see :class:`~scalelab.laws.support.Support`.
+            ``step_time_lo_s``, ``step_time_hi_s``, ``throughput_samples_per_s``,
+            ``support``, see :class:`~scalelab.laws.support.Support`, and
+            ``num_repeats``, the number of runs measured there.
 
         Raises
         ------
@@ -198,7 +201,7 @@ class StepTimeLaw:
         self, key: CurveKey, frame: pd.DataFrame, interval: float
     ) -> pd.DataFrame:
         curve = self.curves[key]
-        run = curve.mixture(frame).moved(np.zeros(len(frame)), curve.spread**2)
+        run = curve.mixture(frame).of_one_run(*curve.points.further_run(frame))
         ends = [run.quantile((1 + side * interval) / 2) for side in (-1, 1)]
         mid, lo, hi = np.exp([self._middle(run), *ends])
         values = {
@@ -207,6 +210,7 @@ class StepTimeLaw:
             "step_time_hi_s": hi,
             "throughput_samples_per_s": frame["global_batch_size"].to_numpy() / mid,
             "support": curve.support(frame),
+            "num_repeats": curve.points.repeats_of(frame),
         }
         return pd.DataFrame(values, index=frame.index)
 
@@ -220,6 +224,9 @@ class StepTimeLaw:
     ) -> np.ndarray:
         """Draw step times from the joint distribution of several configurations.
 
+        The draws of one configuration do not depend on what else is asked, only their
+        order does: draw for draw, configurations err together.
+
         With ``one_run`` the draws include the spread between repeats; without it they
         are draws of the expected step time.
 
@@ -231,8 +238,12 @@ class StepTimeLaw:
         draws = np.empty((NUM_DRAWS, len(configurations)))
         for key, frame in self._by_curve(configurations):
             curve = self.curves[key]
-            luck = _repeat_noise(curve.spread, len(frame)) if one_run else 0.0
-            draws[:, frame.index] = np.exp(curve.log_draws(frame) + luck)
+            mixture, logs = curve.mixture(frame), curve.log_draws(frame)
+            if one_run:
+                scale, freedom = curve.points.further_run(frame)
+                mixture = mixture.of_one_run(scale, freedom)
+                logs = logs + scale * _luck(len(frame))
+            draws[:, frame.index] = np.exp(mixture.ranked(logs))
         return draws
 
     def gaps_at(self, configurations: pd.DataFrame) -> tuple[Gap, ...]:
@@ -329,7 +340,6 @@ class StepTimeLaw:
         )
 
 
-def _repeat_noise(spread: float, columns: int) -> np.ndarray:
-    """Draw log differences between repeated runs, shape (n_draws, columns)."""
-    rng = np.random.default_rng(SEED + 3)
-    return np.asarray(spread * rng.standard_normal((NUM_DRAWS, columns)))
+def _luck(columns: int) -> np.ndarray:
+    """Draw standard normals for repeated runs, shape (n_draws, columns)."""
+    return np.random.default_rng(SEED + 3).standard_normal((NUM_DRAWS, columns))

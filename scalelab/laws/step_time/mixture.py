@@ -1,11 +1,16 @@
-"""Mixtures of normal distributions of log time: quantiles and point predictions."""
+"""Mixtures of normal distributions of log time: quantiles and point predictions.
+
+The mixture is of expected log times. A further run scatters around its expectation like
+Student's t, which is added as a normal part: at each quantile, with the variance that
+gives the t's own quantile.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtr, ndtri, stdtrit
 
 # below this share of the variance between the parts, a mixture counts as one normal
 _ONE_NORMAL = 0.05
@@ -13,6 +18,8 @@ _LARGEST_DEVIATION = 0.8  # a wider part does not move the prediction further
 _NUM_STEPS = 30
 _FAR = 6.0
 _ENOUGH = 1e-3
+_NUM_KNOTS = 33  # at which the quantiles of ranked draws are solved for
+_NEAR_MEDIAN = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,11 +31,16 @@ class Mixture:
     weights : ndarray, shape (n_parts, 1) or (n_parts, n)
         They add up to 1 over the parts.
     means, variances : ndarray, shape (n_parts, n)
+    scale, freedom : ndarray, shape (n,)
+        Scale and degrees of freedom of the t by which a further run deviates; a scale
+        of 0: the mixture is of expected times.
     """
 
     weights: np.ndarray
     means: np.ndarray
     variances: np.ndarray
+    scale: np.ndarray | float = 0.0
+    freedom: np.ndarray | float = np.inf
 
     @property
     def mean(self) -> np.ndarray:
@@ -47,17 +59,48 @@ class Mixture:
             self, means=self.means + offset, variances=self.variances + variance
         )
 
+    def of_one_run(self, scale: np.ndarray, freedom: np.ndarray) -> Mixture:
+        """Return the mixture for one further run, which scatters like Student's t."""
+        return replace(self, scale=scale, freedom=freedom)
+
     def quantile(self, level: float) -> np.ndarray:
         """Return the log times that are not exceeded with probability ``level``."""
-        variance = self.variance
-        answer = self.mean + ndtri(level) * np.sqrt(variance)
-        mixed = np.flatnonzero(self._between() > _ONE_NORMAL * variance)
+        parts = self._normal_at(level)
+        variance = parts.variance
+        answer = parts.mean + ndtri(level) * np.sqrt(variance)
+        mixed = np.flatnonzero(parts._between() > _ONE_NORMAL * variance)
         if len(mixed):
-            answer[mixed] = self._take(mixed)._solve(level, answer[mixed])
+            answer[mixed] = parts._take(mixed)._solve(level, answer[mixed])
         return np.asarray(answer)
 
+    def ranked(self, draws: np.ndarray) -> np.ndarray:
+        """Return the quantiles of the mixture in the order of some draws.
+
+        So the draws of each column have exactly its distribution, whatever else was
+        drawn beside it, and columns that vary together still do.
+
+        Parameters
+        ----------
+        draws : ndarray, shape (n_draws, n)
+        """
+        levels = ndtri((np.arange(len(draws)) + 0.5) / len(draws))
+        knots = np.linspace(levels[0], levels[-1], _NUM_KNOTS)
+        values = np.array([self.quantile(float(level)) for level in ndtr(knots)])
+        ranks = draws.argsort(axis=0, kind="stable").argsort(axis=0)
+        columns = [np.interp(levels, knots, column) for column in values.T]
+        return np.take_along_axis(np.column_stack(columns), ranks, axis=0)
+
+    def _normal_at(self, level: float) -> Mixture:
+        """Return a mixture without a t that has the same quantile at this level."""
+        if not np.any(self.scale):
+            return self
+        tail = max(abs(level - 0.5), _NEAR_MEDIAN) + 0.5
+        factor = stdtrit(self.freedom, tail) / ndtri(tail)
+        variances = self.variances + (self.scale * factor) ** 2
+        return Mixture(weights=self.weights, means=self.means, variances=variances)
+
     def least_relative_error(self) -> np.ndarray:
-        """Return the log time with the least expected absolute relative error.
+        """Return the expected log time with the least absolute relative error.
 
         This is the median after each time is weighed by its inverse. The weighing
         lowers the mean of a normal part by its variance, and slow parts count less.

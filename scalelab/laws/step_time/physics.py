@@ -96,6 +96,13 @@ class Configurations:
             }
         )
 
+    def labels(self) -> list[bytes]:
+        """Return one comparable value per configuration."""
+        columns = (self.world_size, self.num_nodes, self.samples, self.accumulation)
+        rounded = np.ascontiguousarray(np.round(np.column_stack(columns), 9))
+        whole = rounded.view(f"V{rounded.itemsize * len(columns)}")
+        return list(whole.ravel().tolist())
+
     def features(self, form: ExchangeForm) -> np.ndarray:
         """Return the factor of each time parameter, shape (n, 6).
 

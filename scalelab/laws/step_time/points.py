@@ -1,21 +1,73 @@
-"""The measured points of one curve: medians over repeats, and their spread."""
+"""The measured points of one curve: medians over repeats, and their spread.
+
+Repeats of a configuration scatter with a variance of its own, and the variances of a
+curve follow a scaled inverse chi-square. So a further run deviates like Student's t: at
+a repeated configuration by what its own runs and those of the whole curve say, anywhere
+else by what the curve says.
+
+References
+----------
+Smyth 2004, *Linear models and empirical Bayes methods for assessing differential
+expression in microarray experiments*, section 3 (moderated variances).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
+from scipy.special import gammaln
 
 from scalelab.laws.rows import CONFIGURATION
 from scalelab.laws.step_time.physics import Configurations
 
-_SPREAD_FLOOR = 0.003
-# the median absolute difference of two normal draws, in standard deviations
-_MEDIAN_DIFFERENCE = 0.6745 * np.sqrt(2)
-# prior of the spread between repeats, and its weight in repeats
-_USUAL_SPREAD, _USUAL_WEIGHT = 0.02, 2.0
-_MOST_PAIRS = 10  # of one configuration
+# the prior of the spread between repeats: log-normal, and how alike its degrees of
+# freedom make the configurations of a curve
+_USUAL_SPREAD, _SPREAD_OF_SPREADS = 0.02, 1.0
+_SPREADS = np.geomspace(0.003, 1.0, 48)
+_FREEDOMS = np.array([2.0, 3.0, 5.0, 10.0, 30.0])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scatter:
+    """How further runs deviate from their expected log time: by Student's t.
+
+    Parameters
+    ----------
+    spread, freedom
+        Scale and degrees of freedom at a configuration without repeats.
+    spreads, freedoms : ndarray, shape (n_points,)
+        The same at each point.
+    """
+
+    spread: float
+    freedom: float
+    spreads: np.ndarray
+    freedoms: np.ndarray
+
+    @classmethod
+    def of(cls, repeats: Sequence[np.ndarray]) -> Scatter:
+        """Estimate the scatter from the log times of each point's runs."""
+        degrees = np.array([len(values) - 1.0 for values in repeats])
+        squares = np.array([len(values) * values.var() for values in repeats])
+        spread, freedom = _moderation(degrees, squares)
+        freedoms = freedom + degrees
+        return cls(
+            spread=spread,
+            freedom=freedom,
+            spreads=np.sqrt((freedom * spread**2 + squares) / freedoms),
+            freedoms=freedoms,
+        )
+
+    def take(self, positions: np.ndarray) -> Scatter:
+        """Return the scatter of some of the points."""
+        return replace(
+            self,
+            spreads=self.spreads[positions],
+            freedoms=self.freedoms[positions],
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,8 +81,8 @@ class Points:
     log_time : ndarray, shape (n_points,)
         Median over repeats of log(step time / ``time_unit_s``).
     num_repeats : ndarray, shape (n_points,)
-    spread
-        Standard deviation of log step time between repeats.
+    scatter
+        How further runs of the points deviate, and of any other configuration.
     time_unit_s, batch_unit
         Typical time of a pass (s) and samples per device of the curve. Laws are fitted
         in these units, so that a change of the user's units changes no prediction.
@@ -39,7 +91,7 @@ class Points:
     at: Configurations
     log_time: np.ndarray
     num_repeats: np.ndarray
-    spread: float
+    scatter: Scatter
     time_unit_s: float
     batch_unit: float
 
@@ -57,7 +109,7 @@ class Points:
             at=Configurations.of(points, batch_unit),
             log_time=points["median"].to_numpy(float) - np.log(time_unit_s),
             num_repeats=points["size"].to_numpy(float),
-            spread=_spread([values.to_numpy() for _, values in groups]),
+            scatter=Scatter.of([values.to_numpy() for _, values in groups]),
             time_unit_s=time_unit_s,
             batch_unit=batch_unit,
         )
@@ -69,7 +121,27 @@ class Points:
             at=self.at.take(positions),
             log_time=self.log_time[positions],
             num_repeats=self.num_repeats[positions],
+            scatter=self.scatter.take(positions),
         )
+
+    def repeats_of(self, frame: pd.DataFrame) -> np.ndarray:
+        """Return how many runs of each configuration were measured, shape (n,)."""
+        found = self._positions(frame)
+        return np.where(found < 0, 0, self.num_repeats[found]).astype(int)
+
+    def further_run(self, frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+        """Return scale and degrees of freedom by which a run of each deviates."""
+        found, scatter = self._positions(frame), self.scatter
+        return (
+            np.where(found < 0, scatter.spread, scatter.spreads[found]),
+            np.where(found < 0, scatter.freedom, scatter.freedoms[found]),
+        )
+
+    def _positions(self, frame: pd.DataFrame) -> np.ndarray:
+        """Return the point of each configuration, -1 where it was not measured."""
+        place = {label: i for i, label in enumerate(self.at.labels())}
+        asked = Configurations.of(frame, self.batch_unit).labels()
+        return np.array([place.get(label, -1) for label in asked], dtype=int)
 
     def __len__(self) -> int:
         return len(self.log_time)
@@ -83,21 +155,19 @@ def spread_out(num_points: int, most: int) -> np.ndarray:
     return np.sort(order[:most])
 
 
-def _spread(repeats: list[np.ndarray]) -> float:
-    """Estimate the spread from pairs of repeats; an outlier does not change it.
+def _moderation(degrees: np.ndarray, squares: np.ndarray) -> tuple[float, float]:
+    """Return the usual spread of a curve, and the degrees of freedom it is worth.
 
-    A configuration with very many repeats counts no more than one with ten pairs.
+    Posterior means over a grid, given each point's sum of squares.
     """
-    differences = [
-        np.abs(np.subtract.outer(values, values)[np.triu_indices(len(values), 1)])
-        for values in repeats
-        if len(values) > 1
-    ]
-    some = [values[spread_out(len(values), _MOST_PAIRS)] for values in differences]
-    pairs = np.concatenate([*some, np.empty(0)])
-    seen = np.median(pairs) / _MEDIAN_DIFFERENCE if len(pairs) else 0.0
-    usual = np.log(_USUAL_SPREAD) * _USUAL_WEIGHT
-    mean = (len(pairs) * np.log(max(seen, _SPREAD_FLOOR)) + usual) / (
-        len(pairs) + _USUAL_WEIGHT
-    )
-    return float(np.exp(mean))
+    several = degrees > 0
+    degrees, squares = degrees[several, None, None], squares[several, None, None]
+    usual, total = _FREEDOMS[:, None] * _SPREADS**2, degrees + _FREEDOMS[:, None]
+    logs = gammaln(total / 2) - gammaln(_FREEDOMS / 2)[:, None]
+    logs = logs - degrees / 2 * np.log(usual) - total / 2 * np.log1p(squares / usual)
+    prior = np.log(_SPREADS / _USUAL_SPREAD) / _SPREAD_OF_SPREADS
+    logs = logs.sum(axis=0) - prior**2 / 2
+    weights = np.exp(logs - logs.max())
+    weights /= weights.sum()
+    spread = np.exp(weights.sum(axis=0) @ np.log(_SPREADS))
+    return float(spread), float(1 / (weights.sum(axis=1) @ (1 / _FREEDOMS)))

@@ -217,7 +217,7 @@ def _log_likelihood(
 ) -> np.ndarray:
     misfit = np.log(step_time_s(parameters, points.at, form)) - points.log_time
     variance = np.exp(2 * np.clip(log_form_error, -20, 0))[:, None]
-    variance = variance + points.spread**2 / points.num_repeats
+    variance = variance + points.scatter.spreads**2 / points.num_repeats
     terms = -0.5 * np.log(variance) - 0.5 * (_FREEDOM + 1) * np.log1p(
         misfit**2 / (_FREEDOM * variance)
     )

@@ -9,7 +9,7 @@ from declared_machines import random_machine, sweep_rows
 from scalelab.laws.rows import step_time_rows
 from scalelab.laws.step_time.ensemble import Ensemble
 from scalelab.laws.step_time.physics import Configurations
-from scalelab.laws.step_time.points import Points
+from scalelab.laws.step_time.points import Points, Scatter
 from scalelab.laws.step_time.prior import StepTimePrior
 from scalelab.laws.step_time.process import DiscrepancyProcess
 from scalelab.laws.step_time.shape_fit import ShapeFit
@@ -143,7 +143,12 @@ def test_parameters_of_a_shape_are_recovered(rng: np.random.Generator) -> None:
         at=where,
         log_time=exact + 0.01 * rng.standard_normal(len(exact)),
         num_repeats=np.ones(len(exact)),
-        spread=0.01,
+        scatter=Scatter(
+            spread=0.01,
+            freedom=30.0,
+            spreads=np.full(len(exact), 0.01),
+            freedoms=np.full(len(exact), 30.0),
+        ),
         time_unit_s=1.0,
         batch_unit=1.0,
     )

@@ -52,6 +52,35 @@ def test_no_other_answer_has_a_smaller_expected_relative_error(
     assert np.abs(np.exp(answer) / times - 1).mean() <= best.fun * 1.005
 
 
+def test_ranked_draws_have_the_quantiles_and_keep_their_order(
+    rng: np.random.Generator,
+) -> None:
+    common = rng.standard_normal((400, 1))
+    drawn = common + 0.1 * rng.standard_normal((400, 2))
+    ranked = TWO.ranked(drawn)
+    assert (ranked.argsort(axis=0) == drawn.argsort(axis=0)).all()
+    for level in (0.1, 0.5, 0.9):
+        expected = TWO.quantile(level)
+        assert np.quantile(ranked, level, axis=0) == pytest.approx(expected, abs=0.02)
+    assert np.corrcoef(ranked.T)[0, 1] > 0.8
+
+
+@pytest.mark.parametrize("freedom", [2.5, 5.0, 40.0])
+def test_one_run_scatters_like_students_t(
+    freedom: float, rng: np.random.Generator
+) -> None:
+    scale = np.array([0.05, 0.5])
+    run = TWO.of_one_run(scale, np.full(2, freedom))
+    for column in (0, 1):
+        luck = scale[column] * rng.standard_t(freedom, 200_000)
+        drawn = draws(column, rng) + luck
+        for level in (0.1, 0.5, 0.9):
+            expected = np.quantile(drawn, level)
+            found = run.quantile(level)[column]
+            assert found == pytest.approx(expected, abs=0.06 * drawn.std())
+    assert run.least_relative_error() == pytest.approx(TWO.least_relative_error())
+
+
 def test_a_moved_mixture_is_wider_by_what_was_added() -> None:
     moved = TWO.moved(np.array([1.0, 2.0]), 0.5)
     assert moved.mean - TWO.mean == pytest.approx([1.0, 2.0])

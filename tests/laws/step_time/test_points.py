@@ -1,8 +1,11 @@
+from collections.abc import Callable
+
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.special import stdtrit
 
-from scalelab.laws.step_time.points import Points
+from scalelab.laws.step_time.points import Points, Scatter
 
 
 def repeats(
@@ -29,14 +32,59 @@ def test_repeats_become_one_point_with_their_spread(rng: np.random.Generator) ->
     points = Points.of(repeats(rng, [9, 9, 9], [0.05] * 3))
     assert len(points) == 3
     assert points.num_repeats.tolist() == [9, 9, 9]
-    assert points.spread == pytest.approx(0.05, rel=0.5)
+    assert points.scatter.spread == pytest.approx(0.05, rel=0.5)
 
 
 def test_one_configuration_that_is_repeated_all_the_time_does_not_decide(
     rng: np.random.Generator,
 ) -> None:
     found = [
-        Points.of(repeats(rng, [60, 4, 4, 4, 4], [0.2, 0.02, 0.02, 0.02, 0.02])).spread
+        Points.of(repeats(rng, [60, 4, 4, 4, 4], [0.2, 0.02, 0.02, 0.02, 0.02])).scatter
         for _ in range(20)
     ]
-    assert np.median(found) < 0.08
+    assert np.median([scatter.spread for scatter in found]) < 0.08
+    assert np.median([scatter.spreads[0] for scatter in found]) > 0.15
+    assert np.median([scatter.spreads[1] for scatter in found]) < 0.08
+
+
+def coverage(of_runs: Callable[[np.random.Generator], np.ndarray]) -> float:
+    """Share of further runs inside the 80% interval of three runs each, of 12 points.
+
+    The interval is around the median of the runs, which is not known exactly either.
+    """
+    inside = []
+    for seed in range(150):
+        rng = np.random.default_rng(seed)
+        logs = [of_runs(rng) for _ in range(12)]
+        scatter = Scatter.of([values[:3] for values in logs])
+        deviation = np.sqrt(1 + 1 / 3) * scatter.spreads
+        reach = deviation * stdtrit(scatter.freedoms, 0.9)
+        middle = [np.median(values[:3]) for values in logs]
+        missed = np.abs([values[3] for values in logs] - np.array(middle))
+        inside += list(missed < reach)
+    return float(np.mean(inside))
+
+
+def of_one_spread(rng: np.random.Generator) -> np.ndarray:
+    return 0.03 * rng.standard_normal(4)
+
+
+def with_heavy_tails(rng: np.random.Generator) -> np.ndarray:
+    return 0.02 * rng.standard_t(2, 4)
+
+
+def with_stragglers(rng: np.random.Generator) -> np.ndarray:
+    return 0.01 * rng.standard_normal(4) + np.log(1.5) * (rng.random(4) < 0.1)
+
+
+def some_contradict(rng: np.random.Generator) -> np.ndarray:
+    return (0.8 if rng.random() < 0.15 else 0.02) * rng.standard_normal(4)
+
+
+@pytest.mark.parametrize(
+    "of_runs", [of_one_spread, with_heavy_tails, with_stragglers, some_contradict]
+)
+def test_four_of_five_further_runs_lie_inside(
+    of_runs: Callable[[np.random.Generator], np.ndarray],
+) -> None:
+    assert 0.74 < coverage(of_runs) < 0.9

@@ -133,6 +133,35 @@ def test_one_odd_measurement_is_outvoted(
     assert answer["step_time_s"].to_numpy() == pytest.approx(expected, rel=0.1)
 
 
+def test_runs_that_contradict_each_other_make_the_answer_as_wide_as_they_are() -> None:
+    """20 and 4 samples/s for one configuration."""
+    two = pd.DataFrame(
+        {"world_size": 1, "local_batch_size": 8, "step_time_s": [0.4, 2]}
+    )
+    answer = StepTimeLaw.fit(two).predict(configurations([1], 8))
+    assert answer["step_time_lo_s"].item() < 0.4
+    assert answer["step_time_hi_s"].item() > 2
+    assert answer["num_repeats"].item() == 2
+
+
+def test_one_contradicted_configuration_widens_itself_and_no_other(
+    rows: pd.DataFrame,
+) -> None:
+    odd = rows.copy()
+    place = odd.index[(odd["world_size"] == 8) & (odd["local_batch_size"] == 16)]
+    odd.loc[place[0], "step_time_s"] *= 4
+    odd.loc[place[1], "step_time_s"] /= 4
+    asked = configurations([1, 8, 16], 16)
+    before, after = (width(StepTimeLaw.fit(r).predict(asked)) for r in (rows, odd))
+    assert after[1] > 10 * before[1]
+    assert (after[[0, 2]] < 3 * before[[0, 2]]).all()
+
+
+def test_the_number_of_runs_is_told(law: StepTimeLaw) -> None:
+    answer = law.predict(configurations([1, 3, 64]))
+    assert answer["num_repeats"].tolist() == [3, 0, 0]
+
+
 def test_throughput_stands_in_for_a_missing_step_time(
     rows: pd.DataFrame, law: StepTimeLaw
 ) -> None:

@@ -224,13 +224,41 @@ def test_an_answer_does_not_depend_on_what_else_is_asked(
     swept: list[tuple[Any, pd.DataFrame, StepTimeLaw]],
 ) -> None:
     machine, rows, law = swept[2]
-    many = at([1, 4, 16, 64], 12, machine["gpus_per_node"])
+    many = at([1, 4, 16, 64], [12, 16, 12, 16], machine["gpus_per_node"])
     within = StepTimeLaw.fit(rows[rows["num_nodes"] == 1])
     for fitted in (law, within):
         together = fitted.predict(many)[ANSWER].to_numpy()
+        drawn = [np.sort(fitted.sample(many, one_run=b), axis=0) for b in (False, True)]
         for place in range(len(many)):
-            alone = fitted.predict(many.iloc[[place]])[ANSWER].to_numpy()
-            assert alone[0] == pytest.approx(together[place], rel=1e-3)
+            one = many.iloc[[place]]
+            alone = fitted.predict(one)[ANSWER].to_numpy()
+            assert alone[0] == pytest.approx(together[place], rel=1e-6)
+            for draws, one_run in zip(drawn, (False, True), strict=True):
+                own = np.sort(fitted.sample(one, one_run=one_run)[:, 0])
+                assert own == pytest.approx(draws[:, place], rel=1e-6)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3], ids=["plain", "contradicting"])
+def test_order_units_and_copies_of_rows_change_no_answer(
+    swept: list[tuple[Any, pd.DataFrame, StepTimeLaw]], share: float
+) -> None:
+    for machine, rows, _ in swept[:3]:
+        rng = np.random.default_rng(1)
+        odd = rng.random(len(rows)) < share
+        rows = rows.assign(step_time_s=rows["step_time_s"] * np.where(odd, 3.0, 1.0))
+        asked = at([1, 4, 6, 64], 16, machine["gpus_per_node"])
+        plain = StepTimeLaw.fit(rows).predict(asked)
+        order = rng.permutation(len(rows))
+        for changed, unit in (
+            (rows.iloc[order], 1.0),
+            (pd.concat([rows, rows.iloc[order[:20]]]), 1.0),
+            (rows.assign(step_time_s=rows["step_time_s"] * 1e3), 1e3),
+        ):
+            answer = StepTimeLaw.fit(changed).predict(asked)
+            for name in ANSWER:
+                expected = plain[name].to_numpy() * unit
+                assert answer[name].to_numpy() == pytest.approx(expected, rel=1e-3)
+            assert answer["support"].equals(plain["support"])
 
 
 @pytest.mark.parametrize(
