@@ -14,7 +14,7 @@ from scalelab.errors import SpecError
 from scalelab.experiment.trial import TrialKind
 from scalelab.inputs.document import Scalar
 from scalelab.kinds.strategies import Strategy, strategy_of
-from scalelab.records.columns import OPTION_PREFIX
+from scalelab.records.columns import CURVE_COLUMNS, OPTION_PREFIX
 
 CONFIGURATION = (
     "world_size",
@@ -25,19 +25,6 @@ CONFIGURATION = (
 )
 """Columns along which a step-time curve is fitted."""
 
-_CURVE_COLUMNS = (
-    "workload",
-    "dataset",
-    "emulated",
-    "device_type",
-    "device_name",
-    "node_group",
-    "parallelism",
-    "precision",
-    "sequence_length",
-    "optimizer",
-    "threads_per_rank",
-)
 _USABLE_OUTCOMES = ("completed", "target_not_reached", "pruned")
 _KINDS_OF_SAMPLES = (TrialKind.CONVERGENCE, TrialKind.END_TO_END)
 _OF_SAMPLES = "measured for samples to a target"
@@ -112,7 +99,7 @@ def curve_columns(observations: pd.DataFrame) -> list[str]:
         for name in observations.columns
         if str(name).startswith(OPTION_PREFIX)
     ]
-    known = [name for name in _CURVE_COLUMNS if name in observations.columns]
+    known = [name for name in CURVE_COLUMNS if name in observations.columns]
     return known + sorted(options)
 
 

@@ -52,7 +52,7 @@ COLUMNS: tuple[Column, ...] = (
     *_columns(
         "text",
         parallelism="ddp, ...",
-        device_type="cpu or cuda.",
+        device_type="cpu, cuda or tpu.",
         device_name="Model of the device.",
         node_group="Node group of the site; missing where nodes are alike.",
     ),
@@ -148,3 +148,18 @@ COLUMNS: tuple[Column, ...] = (
 )
 
 COLUMNS_BY_NAME = {column.name: column for column in COLUMNS}
+
+CURVE_COLUMNS = (
+    "workload",
+    "dataset",
+    "emulated",
+    "device_type",
+    "device_name",
+    "node_group",
+    "parallelism",
+    "precision",
+    "sequence_length",
+    "optimizer",
+    "threads_per_rank",
+)
+"""Columns that tell curves of step time apart, as further axes do."""
