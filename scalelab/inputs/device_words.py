@@ -13,13 +13,19 @@ class DeviceWords(NamedTuple):
     hour: str
 
 
+_WORDS = {
+    "cpu": DeviceWords("CPU slot", "core-h"),
+    "tpu": DeviceWords("TPU", "TPU-h"),
+}
+
+
 def device_words(device_type: str | None, *, is_emulated: bool) -> DeviceWords:
     """Return the words for devices of this type.
 
     Parameters
     ----------
     device_type
-        ``cpu`` or ``cuda``; None where not recorded.
+        ``cpu``, ``cuda`` or ``tpu``; None where not recorded.
     is_emulated
         Times are declared, not measured.
 
@@ -30,9 +36,7 @@ def device_words(device_type: str | None, *, is_emulated: bool) -> DeviceWords:
     """
     if is_emulated:
         return DeviceWords("emulated GPU", "emulated GPU-h")
-    if device_type == "cpu":
-        return DeviceWords("CPU slot", "core-h")
-    return DeviceWords("GPU", "GPU-h")
+    return _WORDS.get(device_type or "", DeviceWords("GPU", "GPU-h"))
 
 
 def words_of_run(

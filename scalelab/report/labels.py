@@ -160,9 +160,10 @@ def _any(rows: pd.DataFrame, name: str) -> bool:
 
 
 def _device_words(observations: pd.DataFrame) -> DeviceWords:
-    is_cpu = (observations["device_type"] == "cpu").any()
+    types = observations["device_type"].dropna()
     return device_words(
-        "cpu" if is_cpu else None, is_emulated=_any(observations, "emulated")
+        types.iloc[0] if len(types) else None,
+        is_emulated=_any(observations, "emulated"),
     )
 
 

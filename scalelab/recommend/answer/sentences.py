@@ -161,7 +161,7 @@ def _alternatives(result: Recommendation) -> str:
 
 
 def _count(result: Recommendation, count: int, *, named: bool = False) -> str:
-    if named and result.device_name and result.device_word == "GPU":
+    if named and result.device_name and result.device_word in ("GPU", "TPU"):
         return f"{count:,} {result.device_name}"
     return counted(count, result.device_word)
 
