@@ -201,7 +201,7 @@ def test_an_imported_table_has_no_experiment(here: Path) -> None:
     Path("table.csv").write_text(
         "gpus,step_time_s,local_batch_size\n1,0.1,8\n2,0.12,8\n4,0.15,8\n8,0.2,8\n"
     )
-    run = import_table("table.csv", "runs/table", constants={"num_nodes": "1"})
+    run = import_table("table.csv", "runs/table", constant={"num_nodes": "1"})
     assert run.experiment is None
     assert run.job is None
     assert run.status().num_missing is None

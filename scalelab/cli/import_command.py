@@ -28,6 +28,37 @@ def run(
         list[str] | None,
         typer.Option(metavar="COLUMN=VALUE", help="What a column holds in every row."),
     ] = None,
+    axis: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="A column that is a setting: a curve for each value."
+        ),
+    ] = None,
+    ignore: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A column not to read.")
+    ] = None,
+    melt: Annotated[
+        str | None,
+        typer.Option(
+            metavar="world_size=throughput_samples_per_s",
+            help="For a table with a column per device count, model, ...: what the "
+            "names of these columns hold, and what their cells hold.",
+        ),
+    ] = None,
+    per_device: Annotated[
+        bool, typer.Option("--per-device", help="The throughput is of one device.")
+    ] = False,
+    tokens_per_sample: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="1024",
+            help="The throughput counts tokens: so many a sample.",
+        ),
+    ] = None,
+    accept_doubts: Annotated[
+        bool, typer.Option("--accept-doubts", help="Import what is doubted as it is.")
+    ] = False,
 ) -> None:
     """Import a table of measurements as a run."""
     from scalelab.running.sweep import RUNS
@@ -36,10 +67,20 @@ def run(
     run = import_table(
         table,
         run_directory or RUNS / table.stem,
-        mapping=pairs("--column", column or []),
-        constants=pairs("--constant", constant or []),
+        column=pairs("--column", column or []),
+        constant=pairs("--constant", constant or []),
+        axis=axis or [],
+        ignore=ignore or [],
+        melt=pairs("--melt", [melt] if melt else []),
+        per_device=per_device,
+        tokens_per_sample=tokens_per_sample,
+        accept_doubts=accept_doubts,
     )
     typer.echo(f"{len(run.observations):,} observations are in {run.directory}")
+    for note in run.import_notes:
+        typer.echo(note)
+    for doubt in run.import_doubts:
+        typer.echo(f"Doubtful: {doubt}", err=True)
 
 
 def pairs(option: str, texts: list[str]) -> dict[str, str]:

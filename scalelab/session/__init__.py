@@ -5,7 +5,7 @@ The command line and the notebooks call this and nothing below it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,16 +91,65 @@ def import_table(
     table: str | Path,
     directory: str | Path,
     *,
-    mapping: Mapping[str, str] | None = None,
-    constants: Mapping[str, str] | None = None,
+    column: Mapping[str, str] | None = None,
+    constant: Mapping[str, str] | None = None,
+    axis: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+    melt: Mapping[str, str] | None = None,
+    per_device: bool = False,
+    tokens_per_sample: int | None = None,
+    accept_doubts: bool = False,
 ) -> Run:
     """Read a table of somebody's measurements as a run.
 
-    See :func:`scalelab.records.tables.importing.import_table`.
+    What was read how, and what is doubtful, stands in ``Run.import_notes`` and
+    ``Run.import_doubts``.
+
+    Parameters
+    ----------
+    table
+        A CSV or Parquet file, one row per measured configuration or repeat.
+    directory
+        Where the run is made; must not exist.
+    column
+        The table's column for one of ours, e.g. ``{"step_time_s": "t_iter"}``.
+    constant
+        What a column of ours holds in every row, e.g. ``{"num_nodes": "1"}``.
+    axis
+        Columns of the table that are settings: each value is a curve of its own.
+    ignore
+        Columns of the table that are not read.
+    melt
+        For a table with a column per value: our column that their names hold, and the
+        one that their cells hold, ``{"world_size": "throughput_samples_per_s"}``.
+    per_device
+        The throughput is that of one device.
+    tokens_per_sample
+        The throughput counts tokens, so many to a sample.
+    accept_doubts
+        Import what is doubted nevertheless.
+
+    Raises
+    ------
+    SpecError
+        If the table or an argument is wrong, or the table says what cannot be meant.
+    StoreError
+        If the directory exists or cannot be written.
     """
     from scalelab.records.tables.importing import import_table as read
+    from scalelab.records.tables.options import ImportOptions
 
-    return Run(read(Path(table), Path(directory), mapping, constants))
+    asked = ImportOptions(
+        column=column or {},
+        constant=constant or {},
+        axis=tuple(axis),
+        ignore=tuple(ignore),
+        melt=melt or {},
+        per_device=per_device,
+        tokens_per_sample=tokens_per_sample,
+        accept_doubts=accept_doubts,
+    )
+    return Run(read(Path(table), Path(directory), asked).store)
 
 
 def obtain_data(name: str, directory: str | Path | None = None) -> Path:

@@ -49,6 +49,16 @@ class RunRecords:
         """The experiment as the user wrote it; for an imported table, its origin."""
         return self._reader.experiment_text
 
+    @property
+    def import_notes(self) -> tuple[str, ...]:
+        """How an imported table was read: its curves, columns, and rows left out."""
+        return tuple(self._reader.fingerprint.get("imported", {}).get("told", ()))
+
+    @property
+    def import_doubts(self) -> tuple[str, ...]:
+        """What is doubtful about an imported table."""
+        return tuple(self._reader.fingerprint.get("imported", {}).get("doubts", ()))
+
     @cached_property
     def experiment(self) -> Experiment | None:
         """The experiment, with the site where it ran; None for an imported table."""

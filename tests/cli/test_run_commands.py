@@ -110,7 +110,9 @@ def test_a_table_becomes_a_run(scalelab: Callable[..., Any], here: Path) -> None
     Path("table.csv").write_text(TABLE)
     ended = scalelab("import", "table.csv", "--constant", "precision=bf16")
     assert (ended.code, ended.err) == (0, "")
-    assert ended.out == f"4 observations are in {here}/runs/table\n"
+    assert ended.out == (
+        f"4 observations are in {here}/runs/table\nThey are 4 rows of one curve.\n"
+    )
     again = scalelab("import", "table.csv")
     again.assert_refused()
     assert "exists already" in again.err

@@ -7,6 +7,7 @@ from bad_tables import BadTable, as_csv, bad_tables, good_rows
 
 from scalelab.errors import SpecError
 from scalelab.records.tables.importing import import_table
+from scalelab.records.tables.options import ImportOptions
 
 TABLES = bad_tables()
 
@@ -20,7 +21,7 @@ def test_the_tables_are_many_and_always_the_same() -> None:
 def test_the_table_they_are_made_of_is_good(tmp_path: Path) -> None:
     path = tmp_path / "good.csv"
     path.write_bytes(as_csv(good_rows(random.Random(1))))
-    assert len(import_table(path, tmp_path / "run").rows()) == 12
+    assert len(import_table(path, tmp_path / "run").store.rows()) == 12
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
@@ -30,7 +31,7 @@ def test_a_bad_table_is_refused_in_one_paragraph(
     path = tmp_path / f"table{table.suffix}"
     path.write_bytes(table.content)
     with pytest.raises(SpecError) as caught:
-        import_table(path, tmp_path / "run", table.mapping)
+        import_table(path, tmp_path / "run", ImportOptions(column=table.mapping))
     message = str(caught.value)
     assert "\n" not in message
     assert 40 < len(message) < 1500, message

@@ -5,15 +5,17 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from scalelab.errors import SpecError
+from scalelab.records.tables.header import Record, named
 
 MAX_BYTES = 256 * 2**20
-_SHOWN_TEXT = 60
-_SHOWN_NAMES = 30
+_SEPARATORS = ",;\t|"
+_LOOKED_AT = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,21 +28,40 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True)
 class ForeignTable:
-    """A foreign table as text, before its columns are matched."""
+    """A foreign table as text, before its columns are matched.
+
+    Parameters
+    ----------
+    path
+        The file.
+    sha256
+        Of the file's content.
+    names
+        The columns.
+    rows
+        The rows below the header.
+    separator
+        Between the columns of a text; empty for Parquet.
+    """
 
     path: Path
     sha256: str
     names: tuple[str, ...]
     rows: tuple[TableRow, ...]
+    separator: str = ""
 
 
 def read_table(path: Path) -> ForeignTable:
-    """Read a CSV file (comma-separated, UTF-8, with a header) or a Parquet file.
+    """Read a CSV file (UTF-8, with a header) or a Parquet file.
+
+    The columns of a CSV file are separated by commas, semicolons, tabs or bars. Title
+    lines above the header, unnamed columns without content, and columns that stand
+    there twice with the same cells are passed over.
 
     Raises
     ------
     SpecError
-        If it is no such file, empty, ragged, or names a column twice.
+        If it is no such file, empty, ragged, or names two unlike columns alike.
     """
     try:
         if (size := path.stat().st_size) > MAX_BYTES:
@@ -53,33 +74,24 @@ def read_table(path: Path) -> ForeignTable:
         raise SpecError(
             f"{path} cannot be read: {error.strerror}. Give a CSV or Parquet file."
         ) from error
-    read = _read_parquet if content.startswith(b"PAR1") else _read_csv
-    names, rows = read(path, content)
-    return ForeignTable(path, hashlib.sha256(content).hexdigest(), names, tuple(rows))
-
-
-def _read_csv(path: Path, content: bytes) -> tuple[tuple[str, ...], list[TableRow]]:
-    records = list(_records(path, _decode(path, content)))
+    if content.startswith(b"PAR1"):
+        records, separator = _parquet_records(path, content), ""
+    else:
+        text = _decode(path, content)
+        separator = _separator(text)
+        records = list(_records(path, text, separator))
     if not records:
         raise SpecError(f"{path} is empty. The first line must name the columns.")
-    _, header = records[0]
-    names = tuple(name.strip() for name in header)
-    _check_names(path, names)
-    if len(records) == 1:
+    names, body = named(path, records)
+    if not body:
         raise SpecError(
             f"{path} has a header but no rows. Add one row per measured configuration."
         )
-    rows = []
-    for line, cells in records[1:]:
-        if len(cells) != len(names):
-            raise SpecError(
-                f"{path}, line {line} has {len(cells)} cells but the header has "
-                f"{len(names)}. Give every row one cell per column; quote text that "
-                "contains commas."
-            )
-        texts = (cell.strip() for cell in cells)
-        rows.append(TableRow(line, dict(zip(names, texts, strict=True))))
-    return names, rows
+    rows = tuple(
+        TableRow(line, dict(zip(names, cells, strict=True))) for line, cells in body
+    )
+    digest = hashlib.sha256(content).hexdigest()
+    return ForeignTable(path, digest, names, rows, separator)
 
 
 def _decode(path: Path, content: bytes) -> str:
@@ -100,26 +112,31 @@ def _decode(path: Path, content: bytes) -> str:
     return text
 
 
-def shown(text: str) -> str:
-    """Return a cell or a name as a message shows it: quoted, and not too long."""
-    return repr(text if len(text) <= _SHOWN_TEXT else text[:_SHOWN_TEXT] + "...")
+def _separator(text: str) -> str:
+    """Return what separates the columns: what most of the first lines agree on."""
+    lines = [line for line in text.splitlines() if line.strip()][:_LOOKED_AT]
+    agreeing: dict[str, tuple[int, int]] = {}
+    for separator in _SEPARATORS:
+        try:
+            widths = Counter(map(len, csv.reader(lines, delimiter=separator)))
+        except csv.Error:
+            continue
+        width, count = max(widths.items(), key=lambda each: each[1], default=(0, 0))
+        if width > 1:
+            agreeing[separator] = (count, width)
+    return max(agreeing, key=lambda each: agreeing[each], default=",")
 
 
-def listed(names: Sequence[str]) -> str:
-    """Return names as a message lists them."""
-    rest = len(names) - _SHOWN_NAMES
-    more = f", ... ({rest} more)" if rest > 0 else ""
-    return ", ".join(name[:_SHOWN_TEXT] for name in names[:_SHOWN_NAMES]) + more
-
-
-def _records(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
+def _records(path: Path, text: str, separator: str) -> Iterator[Record]:
     """Yield the first line and the cells of every record with a cell that is filled."""
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    stream = io.StringIO(text, newline="")
+    reader = csv.reader(stream, delimiter=separator, strict=True)
     line = 1
     try:
         for cells in reader:
-            if any(map(str.strip, cells)):
-                yield line, cells
+            stripped = [cell.strip() for cell in cells]
+            if any(stripped):
+                yield line, stripped
             line = reader.line_num + 1
     except csv.Error as error:
         raise SpecError(
@@ -128,28 +145,7 @@ def _records(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
         ) from error
 
 
-def _check_names(path: Path, names: tuple[str, ...]) -> None:
-    for separator, name in ((";", "semicolons"), ("\t", "tabs"), ("|", "bars")):
-        if len(names) == 1 and separator in names[0]:
-            raise SpecError(
-                f"{path}: the header has one column, {shown(names[0])}, that contains "
-                f"{name}. Separate the columns by commas."
-            )
-    for position, name in enumerate(names, start=1):
-        if not name or not name.isprintable():
-            raise SpecError(
-                f"{path}, line 1: column {position} has the name {shown(name)}. Give "
-                "every column a printable name."
-            )
-        if names.index(name) != position - 1:
-            raise SpecError(
-                f"{path}, line 1: the column {shown(name)} stands there twice, as "
-                f"number {names.index(name) + 1} and {position}. Remove or rename one "
-                "of them."
-            )
-
-
-def _read_parquet(path: Path, content: bytes) -> tuple[tuple[str, ...], list[TableRow]]:
+def _parquet_records(path: Path, content: bytes) -> list[Record]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -161,17 +157,13 @@ def _read_parquet(path: Path, content: bytes) -> tuple[tuple[str, ...], list[Tab
             f"{str(error).partition(chr(10))[0].rstrip('.')}. Write it "
             "again, or save the table as CSV."
         ) from error
-    names = tuple(table.column_names)
-    _check_names(path, names)
-    if table.num_rows == 0:
-        raise SpecError(
-            f"{path} has columns but no rows. Add one row per measured configuration."
-        )
-    rows = [
-        TableRow(number, {name: _text(value) for name, value in values.items()})
-        for number, values in enumerate(table.to_pylist(), start=1)
-    ]
-    return names, rows
+    columns = [[_text(cell) for cell in column] for column in _columns(table)]
+    rows = enumerate(map(list, zip(*columns, strict=True)), start=1)
+    return [(0, list(table.column_names)), *rows]
+
+
+def _columns(table: object) -> Sequence[Sequence[object]]:
+    return [column.to_pylist() for column in table.columns]  # type: ignore[attr-defined]
 
 
 def _text(value: object) -> str:

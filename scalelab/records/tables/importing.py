@@ -5,19 +5,35 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from scalelab.errors import SpecError
+from scalelab.inputs.numerals import counted
 from scalelab.inputs.outcome import Outcome
-from scalelab.plan.source import Observation
 from scalelab.records.columns import COLUMNS_BY_NAME, OPTION_PREFIX, SCHEMA_VERSION
 from scalelab.records.store import RunStore
 from scalelab.records.tables.columns import Matching, match_columns
-from scalelab.records.tables.file import ForeignTable, read_table, shown
-from scalelab.records.tables.values import complete, parse, parse_option
+from scalelab.records.tables.completing import complete
+from scalelab.records.tables.curves import Curves, ImportedRow
+from scalelab.records.tables.doubts import doubts, refusal
+from scalelab.records.tables.file import ForeignTable, TableRow, read_table
+from scalelab.records.tables.names import Reading
+from scalelab.records.tables.numerals import Numerals
+from scalelab.records.tables.options import ImportOptions
+from scalelab.records.tables.values import (
+    failure,
+    is_out_of_memory,
+    parse,
+    parse_cell,
+    parse_option,
+)
+from scalelab.records.tables.wide import melted
+from scalelab.records.tables.words import lines_listed, shown
 
+_SPEEDS = ("step_time_s", "throughput_samples_per_s")
 _CONFIGURATION = (
     "workload",
     "dataset",
@@ -44,61 +60,231 @@ _CONFIGURATION = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class ImportedTable:
+    """A run made of a foreign table, and what is said of it.
+
+    Parameters
+    ----------
+    store
+        The new run.
+    told
+        How the table was read: its curves, columns, and rows left out.
+    doubts
+        What is doubtful about it.
+    """
+
+    store: RunStore
+    told: tuple[str, ...]
+    doubts: tuple[str, ...]
+
+
 def import_table(
-    table: Path,
-    run_directory: Path,
-    mapping: Mapping[str, str] | None = None,
-    constants: Mapping[str, str] | None = None,
-) -> RunStore:
+    table: Path, run_directory: Path, asked: ImportOptions | None = None
+) -> ImportedTable:
     """Make a run of a foreign table, one row of kind ``imported`` per row.
 
-    Columns are found by ``mapping``, by the names of ``records.columns`` and by
-    well-known aliases; every other column becomes ``options.<name>``. Needed are the
-    devices and nodes, a batch size, and a step time or a throughput; what follows from
-    them is filled in, and what contradicts them is refused. Rows of equal configuration
-    are repeats of one another.
+    Columns are found by what is asked, by the names of ``records.columns`` and by
+    well-known aliases, in the unit that their name says. Well-known settings become
+    ``options.<name>``; any other column is left unused. Needed are the devices and
+    nodes, a batch size, and a step time or a throughput; what follows from them is
+    filled in, and what contradicts them is refused. Rows of equal configuration are
+    repeats of one another. A row without a time is left out, unless a cell says that
+    the device ran out of memory or that the trial failed.
 
     Parameters
     ----------
     table
-        CSV (comma-separated, UTF-8, with a header) or Parquet.
+        CSV (UTF-8, with a header) or Parquet.
     run_directory
         Where the run is made; must not exist.
-    mapping
-        The table's column for a column of the observations, e.g.
-        ``{"step_time_s": "t_iter"}``.
-    constants
-        Text of the value a column has in every row, e.g. ``{"num_nodes": "1"}``.
-
-    Returns
-    -------
-    RunStore
-        The new run.
+    asked
+        What the user says of the table.
 
     Raises
     ------
     SpecError
-        If the table or the mapping is wrong: file, line, column, value, rule, remedy.
+        If the table or what is said of it is wrong, or doubtful: file, line, column,
+        value, rule, remedy.
     StoreError
         If the run exists or cannot be written. Either way nothing is left behind.
     """
-    foreign = read_table(table)
-    mapping, constants = mapping or {}, constants or {}
-    matching = match_columns(foreign, mapping, constants)
-    fixed = {name: _constant(name, text) for name, text in constants.items()}
-    rows = list(_rows(foreign, matching, fixed, run_directory.absolute().name))
+    asked = asked or ImportOptions()
+    foreign = melted(read_table(table), asked)
+    matching = match_columns(foreign, asked)
+    reader = _Reader(foreign, matching, asked)
+    rows = list(reader.rows(run_directory.absolute().name))
+    if not rows:
+        raise SpecError(
+            f"{table}: no row has a step time or a throughput. Fill the column "
+            f"{shown(_speed_column(matching))}, or name another one with --column."
+        )
+    curves = Curves.of(rows)
+    found = doubts(foreign, matching, curves, rows, reader.numerals)
+    if (refused := refusal(foreign, found)) and not asked.accept_doubts:
+        raise SpecError(refused)
+    told = (curves.sentence, *_how_read(matching), *reader.left_out_sentences(rows))
     source = {
         "table": table.name,
         "sha256": foreign.sha256,
         "columns": {**matching.columns, **matching.options},
-        "constants": dict(constants),
+        "constants": dict(asked.constant),
+        "unused": list(matching.unused),
+        "told": list(told),
+        "doubts": [each.text for each in found],
     }
-    return RunStore.create(
+    store = RunStore.create(
         run_directory,
         experiment_text=json.dumps({"imported": source}, indent=2) + "\n",
         fingerprint={"imported": source},
-        imported=rows,
+        imported=[row.values for row in rows],
     )
+    return ImportedTable(store, told, tuple(source["doubts"]))
+
+
+class _Reader:
+    """Reads the rows of a table as observations."""
+
+    def __init__(
+        self, table: ForeignTable, matching: Matching, asked: ImportOptions
+    ) -> None:
+        self._table = table
+        self._matching = matching
+        self._readings = [
+            (matching.readings[name], theirs)
+            for name, theirs in matching.columns.items()
+        ]
+        self._fixed = {
+            name: _constant(name, text) for name, text in asked.constant.items()
+        }
+        if asked.tokens_per_sample is not None:
+            self._fixed["sequence_length"] = asked.tokens_per_sample
+        self._without_time: list[int] = []
+        numbers = [
+            theirs
+            for reading, theirs in self._readings
+            if COLUMNS_BY_NAME[reading.column].kind in ("integer", "number")
+        ]
+        cells = ((row.line, row.cells[each]) for row in table.rows for each in numbers)
+        self.numerals = Numerals.of(table.path, table.separator, cells)
+
+    def rows(self, run: str) -> Iterator[ImportedRow]:
+        """Yield the observations that the rows of the table are."""
+        options = {
+            name: parse_option([each.cells[theirs] for each in self._table.rows])
+            for name, theirs in self._matching.options.items()
+        }
+        base = {
+            "schema_version": SCHEMA_VERSION,
+            "run": run,
+            "attempt": 1,
+            "kind": "imported",
+            "emulated": False,
+            "outcome": str(Outcome.COMPLETED),
+            "workload": self._table.path.stem,
+            "validity": [],
+            **self._fixed,
+        }
+        repeats: Counter[str] = Counter()
+        lines: dict[str, int] = {}
+        for index, each in enumerate(self._table.rows):
+            measured = self._measured(each)
+            if measured is None:
+                self._without_time.append(each.line)
+                continue
+            chosen = {name: column[index] for name, column in options.items()}
+            values = self._completed(each.line, {**base, **chosen, **measured})
+            configuration = _configuration(values)
+            values.setdefault("repeat", repeats[configuration])
+            repeats[configuration] += 1
+            values["trial_id"] = _hash(configuration, values["repeat"])
+            _check_unique(self._table, lines, values, each.line)
+            yield ImportedRow(each.line, each.cells, values)
+
+    def left_out_sentences(self, rows: Sequence[ImportedRow]) -> Iterator[str]:
+        """Say which rows were left out, and how many tell of memory."""
+        if lines := self._without_time:
+            have = "has" if len(lines) == 1 else "have"
+            yield (
+                f"Left out: {counted(len(lines), 'row')} that {have} neither a step "
+                f"time nor a throughput ({lines_listed(lines)})."
+            )
+        failed = Counter(
+            row.values["outcome"] for row in rows if row.step_time_s is None
+        )
+        for outcome, count in failed.items():
+            words = str(outcome).replace("_", " ")
+            yield f"{counted(count, 'row')} without a time: {words}."
+
+    def _measured(self, row: TableRow) -> dict[str, Any] | None:
+        """Return what the cells say; None where they say neither time nor failure."""
+        values: dict[str, Any] = {}
+        outcome = None
+        for reading, theirs in self._readings:
+            text = row.cells[theirs]
+            if reading.column in _SPEEDS and (failed := failure(text)):
+                outcome = failed
+                continue
+            value = self._cell(row.line, reading, theirs, text)
+            if value is not None:
+                values[reading.column] = value
+        has_ended = values.get("outcome", Outcome.COMPLETED) != Outcome.COMPLETED
+        if has_ended or not values.keys().isdisjoint(_SPEEDS):
+            return values
+        if outcome is None and any(map(is_out_of_memory, row.cells.values())):
+            outcome = str(Outcome.OUT_OF_MEMORY)
+        return None if outcome is None else {**values, "outcome": outcome}
+
+    def _cell(self, line: int, reading: Reading, theirs: str, text: str) -> Any:
+        try:
+            return parse_cell(reading, text, self.numerals)
+        except ValueError as error:
+            name = reading.column
+            column = f"column {shown(theirs)}" + (
+                "" if theirs == name else f" ({name})"
+            )
+            unit = COLUMNS_BY_NAME[name].meaning.rstrip(".")
+            raise SpecError(
+                f"{self._table.path}, line {line}, {column}: {shown(text)} {error} "
+                f"({unit}). Correct the cell or remove the row."
+            ) from error
+
+    def _completed(self, line: int, values: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return complete(values, self._matching.throughput)
+        except SpecError as error:
+            raise SpecError(f"{self._table.path}, line {line}: {error}") from error
+
+
+def _speed_column(matching: Matching) -> str:
+    return next(matching.columns[name] for name in _SPEEDS if name in matching.columns)
+
+
+def _how_read(matching: Matching) -> Iterator[str]:
+    """Say which columns were read under another name, and which were not."""
+    named = [
+        f"{name} from {shown(theirs)}{_in_words(matching.readings[name])}"
+        for name, theirs in matching.columns.items()
+        if theirs != name
+    ]
+    if named:
+        yield f"Read: {', '.join(named)}."
+    if matching.unused:
+        names = ", ".join(map(shown, matching.unused))
+        yield f"Not read: {names}. --axis NAME says that one is a setting."
+
+
+def _in_words(reading: Reading) -> str:
+    said = []
+    if reading.is_step_rate:
+        said.append("steps per second")
+    if reading.is_per_device:
+        said.append("of one device")
+    if reading.is_in_tokens:
+        said.append("tokens / sequence_length")
+    if reading.factor != 1:
+        said.append(f"in {reading.unit}")
+    return f" ({', '.join(said)})" if said else ""
 
 
 def _constant(name: str, text: str) -> Any:
@@ -111,56 +297,6 @@ def _constant(name: str, text: str) -> Any:
     if value is None:
         raise SpecError(f"{name}={shown(text)} is empty. Give a value or leave it out.")
     return value
-
-
-def _rows(
-    table: ForeignTable, matching: Matching, fixed: Mapping[str, Any], run: str
-) -> Iterator[Observation]:
-    options = {
-        name: parse_option([each.cells[theirs] for each in table.rows])
-        for name, theirs in matching.options.items()
-    }
-    base = {
-        "schema_version": SCHEMA_VERSION,
-        "run": run,
-        "attempt": 1,
-        "kind": "imported",
-        "emulated": False,
-        "outcome": str(Outcome.COMPLETED),
-        "workload": table.path.stem,
-        "validity": [],
-        **fixed,
-    }
-    repeats: Counter[str] = Counter()
-    lines: dict[str, int] = {}
-    for index, each in enumerate(table.rows):
-        values = {**base, **{name: column[index] for name, column in options.items()}}
-        for name, theirs in matching.columns.items():
-            value = _cell(table, each.line, name, theirs, each.cells[theirs])
-            if value is not None:
-                values[name] = value
-        try:
-            values = complete(values)
-        except SpecError as error:
-            raise SpecError(f"{table.path}, line {each.line}: {error}") from error
-        configuration = _configuration(values)
-        values.setdefault("repeat", repeats[configuration])
-        repeats[configuration] += 1
-        values["trial_id"] = _hash(configuration, values["repeat"])
-        _check_unique(table, lines, values, each.line)
-        yield values
-
-
-def _cell(table: ForeignTable, line: int, name: str, theirs: str, text: str) -> Any:
-    try:
-        return parse(name, text)
-    except ValueError as error:
-        column = f"column {shown(theirs)}" + ("" if theirs == name else f" ({name})")
-        unit = COLUMNS_BY_NAME[name].meaning.rstrip(".")
-        raise SpecError(
-            f"{table.path}, line {line}, {column}: {shown(text)} {error} ({unit}). "
-            "Correct the cell or remove the row."
-        ) from error
 
 
 def _configuration(values: Mapping[str, Any]) -> str:

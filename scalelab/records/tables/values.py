@@ -1,4 +1,4 @@
-"""Parse the cells of a foreign table and check that their values are possible."""
+"""Parse the cells of a foreign table: one value at a time, in our unit."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from scalelab.errors import SpecError
 from scalelab.inputs.outcome import Outcome
 from scalelab.records.columns import COLUMNS_BY_NAME
+from scalelab.records.tables.names import Reading
+from scalelab.records.tables.numerals import Numerals, is_missing
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _LARGEST_WHOLE = 2**53
@@ -44,10 +45,26 @@ _POSITIVE = frozenset(
 _SIGNED = frozenset({"target_value", "final_metric"})
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "outcome": tuple(Outcome),
-    "device_type": ("cpu", "cuda"),
+    "device_type": ("cpu", "cuda", "tpu"),
     "metric_mode": ("min", "max"),
     "energy_source": ("measured", "modelled"),
 }
+
+
+_SYNONYMS: Mapping[str, Mapping[str, str]] = {
+    "outcome": {
+        **dict.fromkeys(("ok", "success", "succeeded", "done"), str(Outcome.COMPLETED)),
+        **dict.fromkeys(("finished", "passed"), str(Outcome.COMPLETED)),
+        **dict.fromkeys(("fail", "error", "crash", "crashed"), str(Outcome.FAILED)),
+        **dict.fromkeys(("timeout", "timed out"), str(Outcome.TIMED_OUT)),
+    },
+    "device_type": {"gpu": "cuda"},
+}
+_OUT_OF_MEMORY = re.compile(r"(.*\W)?(oom|out[ _-]of[ _-]memory)(\W.*)?", re.IGNORECASE)
+_COUNTED = re.compile(r" ?x?(gpus?|tpus?|nodes?|devices?|chips?|samples|images)")
+_PER_SECOND = re.compile(r" ?(samples|images|imgs?|examples|seqs?|sequences)/s(ec)?")
+_SECONDS = {"s": 1.0, "sec": 1.0, "ms": 1e-3, "us": 1e-6, "\u00b5s": 1e-6, "min": 60.0}
+_DURATION = re.compile(r"([\d.eE+-]+) ?(s|sec|ms|us|\u00b5s|min)")
 
 
 def parse(name: str, text: str) -> Any:
@@ -58,12 +75,74 @@ def parse(name: str, text: str) -> Any:
     ValueError
         With the rule the text breaks, as the end of a sentence.
     """
-    if not text:
-        return None
     kind = COLUMNS_BY_NAME[name].kind
+    if not text or (kind != "text" and is_missing(text)) or text.lower() in _NOTHING:
+        return None
+    text = _SYNONYMS.get(name, {}).get(text.lower(), text)
+    if name == "outcome" and is_out_of_memory(text):
+        return str(Outcome.OUT_OF_MEMORY)
     value = _PARSERS[kind](text)
     _check_range(name, kind, value)
     return value
+
+
+def parse_cell(reading: Reading, text: str, numerals: Numerals) -> Any:
+    """Return the value of a cell in our unit; None where it is empty.
+
+    Raises
+    ------
+    ValueError
+        With the rule the text breaks, as the end of a sentence.
+    """
+    name = reading.column
+    kind = COLUMNS_BY_NAME[name].kind
+    if kind not in ("integer", "number"):
+        return parse(name, text)
+    if is_missing(text):
+        return None
+    text, factor = _without_unit(name, numerals.plain(text))
+    if factor * reading.factor == 1 and not reading.is_step_rate:
+        return parse(name, text)
+    value = _number(text)
+    if reading.is_step_rate and value <= 0:
+        raise ValueError("must be more than 0")
+    value = 1 / value if reading.is_step_rate else value * factor * reading.factor
+    value = round(value) if kind == "integer" else value
+    _check_range(name, kind, value)
+    return value
+
+
+def _without_unit(name: str, text: str) -> tuple[str, float]:
+    """Return a number without the unit written behind it, and ours in that unit."""
+    if not text[-1:].isalpha() and text[-1:] != "%":
+        return text, 1.0
+    if name == "gpu_utilization" and text.endswith("%"):
+        return text[:-1].rstrip(), 0.01
+    if name == "throughput_samples_per_s":
+        return _PER_SECOND.sub("", text.lower()), 1.0
+    if name.endswith("_s") and (found := _DURATION.fullmatch(text)):
+        return found[1], _SECONDS[found[2]]
+    if name in _COUNTS:
+        return _COUNTED.sub("", text.lower()), 1.0
+    return text, 1.0
+
+
+def is_out_of_memory(text: str) -> bool:
+    """Whether a cell says that the device ran out of memory.
+
+    >>> is_out_of_memory("CUDA OOM"), is_out_of_memory("room")
+    (True, False)
+    """
+    return bool(_OUT_OF_MEMORY.fullmatch(text))
+
+
+def failure(text: str) -> str | None:
+    """Return the outcome that stands in a cell instead of a time, if one does."""
+    if is_out_of_memory(text):
+        return str(Outcome.OUT_OF_MEMORY)
+    said = text.lower()
+    found = _SYNONYMS["outcome"].get(said, said)
+    return found if found in (Outcome.FAILED, Outcome.TIMED_OUT) else None
 
 
 def _check_range(name: str, kind: str, value: Any) -> None:
@@ -148,127 +227,18 @@ _PARSERS: Mapping[str, Callable[[str], Any]] = {
     "time": _time,
     "list": _list,
 }
-_UNKNOWN = frozenset({"", "na", "n/a", "nan", "null", "none"})
+_NOTHING = frozenset({"n/a", "#n/a"})
 
 
 def parse_option(texts: Sequence[str]) -> list[Any]:
     """Return the values of a further axis: whole numbers, numbers, flags or text.
 
-    The first of these that every cell is; ``nan``, ``null``, ... are missing in a
+    The first of these that every cell is; what :func:`is_missing` is missing in a
     column of numbers or flags, and text in a column of text.
     """
     for parser in (_whole, _number, _flag):
         try:
-            return [
-                None if text.lower() in _UNKNOWN else parser(text) for text in texts
-            ]
+            return [None if is_missing(text) else parser(text) for text in texts]
         except ValueError:
             continue
     return [text or None for text in texts]
-
-
-def complete(values: dict[str, Any]) -> dict[str, Any]:
-    """Derive what follows from what is given, and check that it fits together.
-
-    Raises
-    ------
-    SpecError
-        With the columns, their values, the rule and the remedy.
-    """
-    values = _complete_devices(values)
-    values = _complete_batch(values)
-    measured = (Outcome.COMPLETED, Outcome.TARGET_NOT_REACHED, Outcome.PRUNED)
-    if values.get("outcome", Outcome.COMPLETED) in measured:
-        values = _complete_times(values)
-    return values
-
-
-def _complete_devices(values: dict[str, Any]) -> dict[str, Any]:
-    nodes, per_node = values.get("num_nodes"), values.get("gpus_per_node")
-    devices = values.get("world_size")
-    if devices is None:
-        _require(values, "num_nodes", "gpus_per_node")
-        devices = round(values["num_nodes"] * values["gpus_per_node"])
-    if nodes is None:
-        _require(values, "gpus_per_node")
-        nodes = max(1, round(devices / values["gpus_per_node"]))
-    if per_node is None:
-        per_node = devices / nodes
-    # A mean over uneven nodes is written with a few digits only.
-    if not math.isclose(nodes * per_node, devices, rel_tol=1e-3) or nodes > devices:
-        raise SpecError(
-            f"world_size={devices} does not fit num_nodes={nodes} and "
-            f"gpus_per_node={per_node:g}: world_size = num_nodes * gpus_per_node, at "
-            "least one device per node. Correct one of them."
-        )
-    parallel = values.get("data_parallel_size") or devices
-    found = {"world_size": devices, "num_nodes": nodes, "gpus_per_node": per_node}
-    return {**values, **found, "data_parallel_size": parallel}
-
-
-def _complete_batch(values: dict[str, Any]) -> dict[str, Any]:
-    parallel = values["data_parallel_size"]
-    local, total = values.get("local_batch_size"), values.get("global_batch_size")
-    accumulation = values.get("gradient_accumulation_steps")
-    if local is None:
-        _require(values, "global_batch_size")
-        accumulation = accumulation or 1
-        local = max(1, total // (parallel * accumulation))
-    if accumulation is None:
-        accumulation = 1 if total is None else max(1, total // (local * parallel))
-    product = local * parallel * accumulation
-    if total is not None and total != product:
-        raise SpecError(
-            f"global_batch_size={total} is not local_batch_size={local} * "
-            f"data_parallel_size={parallel} * gradient_accumulation_steps="
-            f"{accumulation} (={product}). Correct one of them; local_batch_size is "
-            "per device."
-        )
-    return {
-        **values,
-        "local_batch_size": local,
-        "gradient_accumulation_steps": accumulation,
-        "global_batch_size": product,
-    }
-
-
-def _complete_times(values: dict[str, Any]) -> dict[str, Any]:
-    samples = values["global_batch_size"]
-    step, throughput = values.get("step_time_s"), values.get("throughput_samples_per_s")
-    if step is None:
-        _require(values, "throughput_samples_per_s")
-        step = samples / throughput
-    if throughput is None:
-        throughput = samples / step
-    ratio = throughput * step / samples
-    if not 0.95 < ratio < 1 / 0.95:
-        raise SpecError(
-            f"step_time_s={step:g} and throughput_samples_per_s={throughput:g} differ "
-            f"by a factor of {ratio:.4g}: throughput = global_batch_size={samples} / "
-            f"step_time_s.{_unit_hint(ratio, values)} Correct one or leave one out."
-        )
-    return {**values, "step_time_s": step, "throughput_samples_per_s": throughput}
-
-
-def _unit_hint(ratio: float, values: Mapping[str, Any]) -> str:
-    hints = {
-        1e3: "The step time looks like milliseconds.",
-        1e6: "The step time looks like microseconds.",
-        1 / 60: "The step time looks like minutes.",
-        1 / values["world_size"]: "The throughput looks like that of one device.",
-        1
-        / values["gradient_accumulation_steps"]: "The step time looks like that of one "
-        "forward pass; it is per optimiser step.",
-    }
-    for factor, hint in hints.items():
-        if math.isclose(ratio, factor, rel_tol=0.05):
-            return f" {hint}"
-    return ""
-
-
-def _require(values: Mapping[str, Any], *names: str) -> None:
-    for name in names:
-        if values.get(name) is None:
-            raise SpecError(
-                f"{name} is empty. Fill it in; nothing else in the row tells it."
-            )

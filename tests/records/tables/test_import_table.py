@@ -10,7 +10,8 @@ import pytest
 from scalelab.errors import SpecError, StoreError
 from scalelab.records.columns import COLUMNS_BY_NAME
 from scalelab.records.store import RunStore
-from scalelab.records.tables.importing import import_table
+from scalelab.records.tables.importing import import_table as imported
+from scalelab.records.tables.options import ImportOptions
 
 GOOD = """\
 curve_id,model,GPU Type,nodes,gpus,local_batch,accum_steps,step_time_s,rep_cv,feed
@@ -18,6 +19,11 @@ a,bert,A100,1,2,32,1,0.5,,ram
 a,bert,A100,2,8,32,2,0.8,0.02,ram
 b,bert,A100,2,8,32,2,0.8,nan,none
 """
+
+
+def import_table(path: Path, directory: Path, **options: Any) -> RunStore:
+    """Import a table and return the store of its run."""
+    return imported(path, directory, ImportOptions(**options)).store
 
 
 @pytest.fixture
@@ -55,8 +61,7 @@ def test_a_table_becomes_a_run(write: Callable[..., Any], tmp_path: Path) -> Non
         "data_parallel_size": [2, 8, 8],
         "global_batch_size": [64, 512, 512],
         "throughput_samples_per_s": [128.0, 640.0, 640.0],
-        "options.curve_id": ["a", "a", "b"],
-        "options.rep_cv": [pd.NA, 0.02, pd.NA],
+        "repeat": [0, 0, 0],
         "options.feed": ["ram", "ram", "none"],
         "emulated": [False] * 3,
         "device_type": [pd.NA] * 3,
@@ -64,16 +69,18 @@ def test_a_table_becomes_a_run(write: Callable[..., Any], tmp_path: Path) -> Non
     }
     assert {name: observations[name].tolist() for name in expected} == expected
     pd.testing.assert_frame_equal(store.observations(), observations)
+    assert {"options.curve_id", "options.rep_cv"}.isdisjoint(observations.columns)
 
 
 def test_an_imported_run_says_where_it_comes_from(
     write: Callable[..., Any], tmp_path: Path
 ) -> None:
-    store = import_table(write(GOOD), tmp_path / "run", constants={"precision": "bf16"})
+    store = import_table(write(GOOD), tmp_path / "run", constant={"precision": "bf16"})
     source = store.fingerprint["imported"]
     assert source["table"] == "table.csv"
     assert source["columns"]["world_size"] == "gpus"
     assert source["constants"] == {"precision": "bf16"}
+    assert source["unused"] == ["curve_id", "rep_cv"]
     assert len(source["sha256"]) == 64
     assert json.loads(store.experiment_text) == {"imported": source}
 
@@ -117,6 +124,15 @@ def test_a_spreadsheets_habits_are_accepted(
         ({"gpus": None, "gpus_per_node": 3}, {"world_size": 3}),
         ({"gpus": 3, "nodes": 2}, {"gpus_per_node": 1.5}),
         ({"gpus": 7, "nodes": 6, "gpus_per_node": 1.1667}, {"world_size": 7}),
+        ({"gpus": 16, "nodes": None, "gpus_per_node": 8}, {"num_nodes": 2}),
+        (
+            {"gpus": 12, "nodes": None, "gpus_per_node": 8},
+            {"num_nodes": 2, "gpus_per_node": 6.0},
+        ),
+        (
+            {"gpus": 4, "nodes": 1, "gpus_per_node": 8},
+            {"num_nodes": 1, "gpus_per_node": 4.0},
+        ),
         ({"global_batch": 24}, {"gradient_accumulation_steps": 3}),
         ({"local_batch": None, "gbs": 8}, {"local_batch_size": 4}),
         ({"local_batch": None, "gbs": 8, "accum_steps": 2}, {"local_batch_size": 2}),
@@ -134,8 +150,19 @@ def test_a_spreadsheets_habits_are_accepted(
         ({"lr_rule": "none"}, {"lr_rule": "none"}),
         ({"compile": "true"}, {"options.compile": True}),
         ({"options.width": "3"}, {"options.width": 3}),
-        ({"n_rep": "1e3"}, {"options.n_rep": 1000}),
-        ({"notes": ""}, {"options.notes": None}),
+        ({"zero_stage": "1e3"}, {"options.zero_stage": 1000}),
+        ({"layout": ""}, {"options.layout": None}),
+        ({"n_rep": "3"}, {"options.n_rep": None}),
+        ({"step_time_s": None, "step_time_ms": 500}, {"step_time_s": 0.5}),
+        ({"gpu_memory_peak_bytes": 7}, {"gpu_memory_peak_bytes": 7}),
+        ({"peak_memory_gib": 1.5}, {"gpu_memory_peak_bytes": 1610612736}),
+        ({"gpu_utilization": "80%"}, {"gpu_utilization": 0.8}),
+        ({"device_type": "gpu"}, {"device_type": "cuda"}),
+        ({"gpu": "V100"}, {"device_name": "V100", "device_type": None}),
+        ({"tpu": "v5e"}, {"device_name": "TPU v5e", "device_type": "tpu"}),
+        ({"status": "OOM", "step_time_s": ""}, {"outcome": "out_of_memory"}),
+        ({"status": "crashed", "step_time_s": ""}, {"outcome": "failed"}),
+        ({"step_time_s": "timeout"}, {"outcome": "timed_out", "step_time_s": None}),
     ],
 )
 def test_what_follows_is_filled_in(
@@ -171,8 +198,8 @@ def test_columns_are_mapped_and_constants_set(
     (row,) = import_table(
         path,
         tmp_path / "run",
-        mapping={"step_time_s": "t_iter", "workload": "net", "options.axis": "net"},
-        constants={"num_nodes": "2", "options.site": "here", "options.depth": "3"},
+        column={"step_time_s": "t_iter", "workload": "net", "options.axis": "net"},
+        constant={"num_nodes": "2", "options.site": "here", "options.depth": "3"},
     ).rows()
     expected = {
         "step_time_s": 0.5,
@@ -189,10 +216,9 @@ def test_a_mapping_wins_over_an_alias(
     write: Callable[..., Any], tmp_path: Path
 ) -> None:
     path = write(table(throughput=1.0, samples_rate=16.0))
-    mapping = {"throughput_samples_per_s": "samples_rate"}
-    (row,) = import_table(path, tmp_path / "run", mapping).rows()
+    column = {"throughput_samples_per_s": "samples_rate"}
+    (row,) = import_table(path, tmp_path / "run", column=column).rows()
     assert row["throughput_samples_per_s"] == 16.0
-    assert row["options.throughput"] == 1
 
 
 @pytest.mark.parametrize(
@@ -200,7 +226,12 @@ def test_a_mapping_wins_over_an_alias(
     [
         (
             {"nodes": 3},
-            r"table\.csv, line 2: world_size=2 does not fit num_nodes=3 and gpus_per_",
+            r"table\.csv, line 2: world_size=2 does not fit num_nodes=3: a node has at",
+        ),
+        (
+            {"gpus": 12, "nodes": 3, "gpus_per_node": 8},
+            r"world_size=12 does not fit num_nodes=3 and gpus_per_node=8: all nodes "
+            r"are filled, but for the last one \(num_nodes=2\)\. Correct one of",
         ),
         ({"gpus": ""}, r"line 2: gpus_per_node is empty\. Fill it in"),
         (
@@ -212,19 +243,30 @@ def test_a_mapping_wins_over_an_alias(
             {"local_batch": None, "gbs": 7},
             r"global_batch_size=7 is not local_batch_size",
         ),
-        ({"throughput": 8}, "looks like that of one device"),
+        ({"throughput": 8}, "looks like that of one device; --per-device says so"),
+        (
+            {"throughput": 16 * 512, "seq_len": 512},
+            "looks like that of tokens; --tokens-per-sample N says so",
+        ),
+        (
+            {"step_time_s": None, "tokens/s": 2048},
+            r"line 2: 2048 tokens/s, but .* Say --tokens-per-sample N\.",
+        ),
         ({"step_time_s": 500, "throughput": 16}, "looks like milliseconds"),
         ({"step_time_s": 0.5 / 60, "throughput": 16}, "looks like minutes"),
         (
             {"accum_steps": 3, "throughput": 16},
             r"factor of 0\.3333: .* looks like that of one forward pass",
         ),
-        ({"step_time_s": "", "throughput": ""}, "throughput_samples_per_s is empty"),
+        (
+            {"step_time_s": "", "throughput": "n/a"},
+            r"no row has a step time or a throughput\. Fill the column 'step_time_s'",
+        ),
         (
             {"step_time_s": "-1"},
             r"line 2, column 'step_time_s': '-1' must be more than 0",
         ),
-        ({"device_type": "tpu"}, "'tpu' must be one of cpu, cuda"),
+        ({"device_type": "A100"}, "'A100' must be one of cpu, cuda, tpu"),
         ({"outcome": "won"}, "'won' must be one of completed, target_not_reached"),
         ({"gpu_utilization": 80}, "must be a share between 0 and 1"),
         ({"energy_j": -1}, "must not be negative"),
@@ -251,7 +293,7 @@ def test_what_cannot_be_true_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("mapping", "constants", "message"),
+    ("column", "constant", "message"),
     [
         (
             {"step_time_s": "step_tims"},
@@ -277,12 +319,12 @@ def test_what_cannot_be_true_is_refused(
 def test_wrong_names_are_refused(
     write: Callable[..., Any],
     tmp_path: Path,
-    mapping: dict[str, Any],
-    constants: dict[str, Any],
+    column: dict[str, Any],
+    constant: dict[str, Any],
     message: str,
 ) -> None:
     with pytest.raises(SpecError, match=message):
-        import_table(write(table()), tmp_path / "run", mapping, constants)
+        import_table(write(table()), tmp_path / "run", column=column, constant=constant)
 
 
 def test_repeats_numbered_alike_are_refused(
@@ -324,12 +366,16 @@ def test_a_giant_is_refused_before_it_is_read(
 
 
 def test_every_alias_names_a_column() -> None:
-    from scalelab.records.tables.columns import ALIASES, SETTABLE
+    from scalelab.records.tables.names import ALIASES, SETTABLE, known_names, plain
 
     assert set(ALIASES) <= set(SETTABLE) <= set(COLUMNS_BY_NAME)
     names = [name for names in ALIASES.values() for name in names]
     assert len(names) == len(set(names))
     assert not set(names) & set(COLUMNS_BY_NAME)
+    assert all(plain(name) == name for name in known_names())
+    for ours, others in ALIASES.items():
+        for name in others:
+            assert known_names()[name].column == ours, name
 
 
 def test_long_lists_of_columns_are_cut_short(

@@ -1,0 +1,180 @@
+"""Fill in what follows from the cells of a row, and check that it fits together."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from scalelab.errors import SpecError
+from scalelab.inputs.outcome import Outcome
+from scalelab.records.tables.names import Reading
+
+_TPU = re.compile(r"(.*\W)?(tpu|trillium|ironwood)([\Wv].*)?|v[2-7][ep]?(-\d+)?")
+
+
+def complete(
+    values: dict[str, Any], throughput: Reading | None = None
+) -> dict[str, Any]:
+    """Derive what follows from what is given, and check that it fits together.
+
+    Parameters
+    ----------
+    values
+        A row of the observations, with the cells of a foreign row.
+    throughput
+        What the foreign throughput says, where it has one.
+
+    Raises
+    ------
+    SpecError
+        With the columns, their values, the rule and the remedy.
+    """
+    values = _complete_devices(values)
+    values = _complete_batch(values)
+    measured = (Outcome.COMPLETED, Outcome.TARGET_NOT_REACHED, Outcome.PRUNED)
+    if values.get("outcome", Outcome.COMPLETED) in measured:
+        if throughput is not None:
+            values = _in_samples_of_all(values, throughput)
+        values = _complete_times(values)
+    return values
+
+
+def _complete_devices(values: dict[str, Any]) -> dict[str, Any]:
+    nodes, on_node = values.get("num_nodes"), values.get("gpus_per_node")
+    devices = values.get("world_size")
+    if devices is None:
+        _require(values, "num_nodes", "gpus_per_node")
+        devices = round(values["num_nodes"] * values["gpus_per_node"])
+    if nodes is None:
+        _require(values, "gpus_per_node")
+        nodes = _nodes_filled(devices, values["gpus_per_node"])
+    if on_node is not None and not _fits(devices, nodes, on_node):
+        raise SpecError(
+            f"world_size={devices} does not fit num_nodes={nodes} and "
+            f"gpus_per_node={on_node:g}: all nodes are filled, but for the last one "
+            f"(num_nodes={_nodes_filled(devices, on_node)}). Correct one of them, or "
+            "leave gpus_per_node out."
+        )
+    if nodes > devices:
+        raise SpecError(
+            f"world_size={devices} does not fit num_nodes={nodes}: a node has at least "
+            "one device. Correct one of them."
+        )
+    found = {
+        "world_size": devices,
+        "num_nodes": nodes,
+        "gpus_per_node": devices / nodes,
+        "data_parallel_size": values.get("data_parallel_size") or devices,
+    }
+    return {**values, **found, **_device(values.get("device_name"))}
+
+
+def _nodes_filled(devices: int, on_node: float) -> int:
+    # a mean over uneven nodes is written with a few digits only
+    return math.ceil(devices / on_node * (1 - 1e-3))
+
+
+def _fits(devices: int, nodes: int, on_node: float) -> bool:
+    is_mean = math.isclose(nodes * on_node, devices, rel_tol=1e-3)
+    return is_mean or nodes == _nodes_filled(devices, on_node)
+
+
+def _device(name: object) -> dict[str, str]:
+    """Return the name and the type of a device whose name says that it is a TPU.
+
+    >>> _device("v5e"), _device("V100")
+    ({'device_name': 'TPU v5e', 'device_type': 'tpu'}, {})
+    """
+    if not isinstance(name, str) or not _TPU.fullmatch(name.lower()):
+        return {}
+    named = name if "tpu" in name.lower() else f"TPU {name}"
+    return {"device_name": named, "device_type": "tpu"}
+
+
+def _in_samples_of_all(values: dict[str, Any], reading: Reading) -> dict[str, Any]:
+    found = values.get("throughput_samples_per_s")
+    if found is None:
+        return values
+    if reading.is_per_device:
+        found *= values["world_size"]
+    if reading.is_in_tokens:
+        if not values.get("sequence_length"):
+            raise SpecError(
+                f"{found:g} tokens/s, but batches count samples and nothing says how "
+                "many tokens one has. Say --tokens-per-sample N."
+            )
+        found /= values["sequence_length"]
+    return {**values, "throughput_samples_per_s": found}
+
+
+def _complete_batch(values: dict[str, Any]) -> dict[str, Any]:
+    parallel = values["data_parallel_size"]
+    local, total = values.get("local_batch_size"), values.get("global_batch_size")
+    accumulation = values.get("gradient_accumulation_steps")
+    if local is None:
+        _require(values, "global_batch_size")
+        accumulation = accumulation or 1
+        local = max(1, total // (parallel * accumulation))
+    if accumulation is None:
+        accumulation = 1 if total is None else max(1, total // (local * parallel))
+    product = local * parallel * accumulation
+    if total is not None and total != product:
+        raise SpecError(
+            f"global_batch_size={total} is not local_batch_size={local} * "
+            f"data_parallel_size={parallel} * gradient_accumulation_steps="
+            f"{accumulation} (={product}). Correct one of them; local_batch_size is "
+            "per device."
+        )
+    return {
+        **values,
+        "local_batch_size": local,
+        "gradient_accumulation_steps": accumulation,
+        "global_batch_size": product,
+    }
+
+
+def _complete_times(values: dict[str, Any]) -> dict[str, Any]:
+    samples = values["global_batch_size"]
+    step, throughput = values.get("step_time_s"), values.get("throughput_samples_per_s")
+    if step is None:
+        _require(values, "throughput_samples_per_s")
+        step = samples / throughput
+    if throughput is None:
+        throughput = samples / step
+    ratio = throughput * step / samples
+    if not 0.95 < ratio < 1 / 0.95:
+        raise SpecError(
+            f"step_time_s={step:g} and throughput_samples_per_s={throughput:g} differ "
+            f"by a factor of {ratio:.4g}: throughput = global_batch_size={samples} / "
+            f"step_time_s.{_unit_hint(ratio, values)} Correct one or leave one out."
+        )
+    return {**values, "step_time_s": step, "throughput_samples_per_s": throughput}
+
+
+def _unit_hint(ratio: float, values: Mapping[str, Any]) -> str:
+    hints = {
+        1e3: "The step time looks like milliseconds.",
+        1e6: "The step time looks like microseconds.",
+        1 / 60: "The step time looks like minutes.",
+        1 / values["world_size"]: "The throughput looks like that of one device; "
+        "--per-device says so.",
+        values.get("sequence_length") or 1: "The throughput looks like that of tokens; "
+        "--tokens-per-sample N says so.",
+        1
+        / values["gradient_accumulation_steps"]: "The step time looks like that of one "
+        "forward pass; it is per optimiser step.",
+    }
+    for factor, hint in hints.items():
+        if math.isclose(ratio, factor, rel_tol=0.05):
+            return f" {hint}"
+    return ""
+
+
+def _require(values: Mapping[str, Any], *names: str) -> None:
+    for name in names:
+        if values.get(name) is None:
+            raise SpecError(
+                f"{name} is empty. Fill it in; nothing else in the row tells it."
+            )

@@ -1,0 +1,125 @@
+"""The curves that an imported table holds, and the words for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scalelab.inputs.numerals import counted
+from scalelab.plan.source import Observation
+from scalelab.records.columns import CURVE_COLUMNS, OPTION_PREFIX
+
+_FEW = 6
+_ALLOCATION = ("world_size", "num_nodes", "data_parallel_size")
+_BATCH = ("local_batch_size", "gradient_accumulation_steps")
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedRow:
+    """A row of a foreign table and the observation that it became.
+
+    Parameters
+    ----------
+    line
+        Where it stands in the table.
+    cells
+        Its cells, as text, by the table's columns.
+    values
+        The observation.
+    """
+
+    line: int
+    cells: Mapping[str, str]
+    values: Observation
+
+    @property
+    def step_time_s(self) -> float | None:
+        """Seconds per step; None where none was measured."""
+        found: float | None = self.values.get("step_time_s")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """The rows of a table by curve.
+
+    Parameters
+    ----------
+    names
+        The columns in which the curves differ.
+    rows
+        The rows with a step time, by the values of these columns.
+    """
+
+    names: Sequence[str]
+    rows: Mapping[tuple[Any, ...], Sequence[ImportedRow]]
+
+    @classmethod
+    def of(cls, rows: Iterable[ImportedRow]) -> Curves:
+        """Divide the rows that have a step time into curves."""
+        timed = [row for row in rows if row.step_time_s is not None]
+        options = {
+            name
+            for row in timed
+            for name in row.values
+            if name.startswith(OPTION_PREFIX)
+        }
+        names = [
+            name
+            for name in (*CURVE_COLUMNS, *sorted(options))
+            if len({row.values.get(name) for row in timed}) > 1
+        ]
+        curves: dict[tuple[Any, ...], list[ImportedRow]] = {}
+        for row in timed:
+            key = tuple(row.values.get(name) for name in names)
+            curves.setdefault(key, []).append(row)
+        return cls(names, curves)
+
+    @property
+    def sentence(self) -> str:
+        """How many curves there are, of which columns, with which sizes.
+
+        >>> row = ImportedRow(2, {}, {"workload": "vit", "step_time_s": 0.5})
+        >>> Curves.of([row]).sentence
+        'They are 1 row of one curve.'
+        """
+        sizes = list(map(len, self.rows.values()))
+        if len(sizes) <= 1:
+            return f"They are {counted(sum(sizes), 'row')} of one curve."
+        if len(sizes) <= _FEW:
+            listed = "; ".join(
+                f"{self.called(key)} ({counted(len(rows), 'row')})"
+                for key, rows in self.rows.items()
+            )
+            return f"They are {len(sizes)} curves: {listed}."
+        fewest, most = min(sizes), max(sizes)
+        each = f"{fewest} to {most} rows" if fewest < most else f"{fewest} each"
+        return f"They are {len(sizes):,} curves, by {self.by}, of {each}."
+
+    @property
+    def by(self) -> str:
+        """The columns in which the curves differ, each with its number of values."""
+        counts = [len({key[at] for key in self.rows}) for at in range(len(self.names))]
+        named = [
+            f"{name.removeprefix(OPTION_PREFIX)} ({count})"
+            for name, count in zip(self.names, counts, strict=True)
+        ]
+        *first, last = named or [""]
+        return f"{', '.join(first)} and {last}" if first else last
+
+    def called(self, key: tuple[Any, ...]) -> str:
+        """Return the words for one of the curves."""
+        return ", ".join(
+            f"{name.removeprefix(OPTION_PREFIX)}={value}"
+            for name, value in zip(self.names, key, strict=True)
+        )
+
+    def configurations(self) -> dict[tuple[Any, ...], list[ImportedRow]]:
+        """Return the rows by configuration: those of one are repeats."""
+        found: dict[tuple[Any, ...], list[ImportedRow]] = {}
+        for key, rows in self.rows.items():
+            for row in rows:
+                own = tuple(row.values.get(name) for name in (*_ALLOCATION, *_BATCH))
+                found.setdefault((key, *own), []).append(row)
+        return found

@@ -1,0 +1,264 @@
+"""Doubts about a table: what is possible, but more likely read in a wrong way."""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from scalelab.inputs.numerals import counted
+from scalelab.records.tables.columns import Matching
+from scalelab.records.tables.curves import Curves, ImportedRow
+from scalelab.records.tables.file import ForeignTable
+from scalelab.records.tables.names import EPOCH_SIZES, plain
+from scalelab.records.tables.numerals import Numerals
+from scalelab.records.tables.pooling import pooled_settings
+from scalelab.records.tables.words import lines_listed, shown
+
+_MOST_ON_NODE = 16
+_WIDE_NODES = re.compile(r"nvl\d*|gb[23]00|grace", re.IGNORECASE)
+_APART = 100.0
+_RISES = 1.05
+_MOST_TOKENS_PER_DEVICE_S = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """A doubt about a table, and whether it is imported nevertheless.
+
+    Parameters
+    ----------
+    text
+        What is doubted, with name and value; the rule; what to do.
+    is_refused
+        It is not imported unless doubts are accepted.
+    """
+
+    text: str
+    is_refused: bool
+
+
+def doubts(
+    table: ForeignTable,
+    matching: Matching,
+    curves: Curves,
+    rows: Sequence[ImportedRow],
+    numerals: Numerals,
+) -> list[Doubt]:
+    """Return what is doubtful about a table, the gravest first."""
+    refused = [
+        *_pooled(curves, matching),
+        *_times_apart(curves),
+        *_flat_throughput(curves, matching),
+        *_tokens_as_samples(rows, matching),
+        *_crowded_nodes(rows),
+    ]
+    warned = [*_single_rows(curves), *_beyond_epoch(table, rows, numerals)]
+    return [
+        *(Doubt(text, is_refused=True) for text in refused),
+        *(Doubt(text, is_refused=False) for text in warned),
+    ]
+
+
+def _pooled(curves: Curves, matching: Matching) -> Iterator[str]:
+    found = pooled_settings(curves, matching.unused)
+    if not found:
+        return
+    first, *others = found
+    likewise = ", ".join(shown(each.name) for each in others)
+    more = f" Likewise {likewise}." if others else ""
+    yield (
+        f"{first.sentence}. Rows of different settings are no repeats of one another."
+        f"{more} Say --axis '{first.name}' if it is a setting, or --ignore "
+        f"'{first.name}' if the rows are repeats."
+    )
+
+
+def _times_apart(curves: Curves) -> Iterator[str]:
+    for rows in curves.rows.values():
+        if apart := _apart(rows):
+            fast, slow = sorted(apart, key=lambda row: row.step_time_s or 0.0)
+            factor = (slow.step_time_s or 0.0) / (fast.step_time_s or 1.0)
+            yield (
+                f"step_time_s={slow.step_time_s:g} in line {slow.line} is {factor:,.0f}"
+                f" times the {fast.step_time_s:g} of line {fast.line}, of the same "
+                f"curve, at {slow.values['local_batch_size']} and "
+                f"{fast.values['local_batch_size']} samples per device. Times are in "
+                "seconds; milliseconds may stand among them. Correct the cells, or "
+                "name the column by its unit, such as step_time_ms."
+            )
+            return
+
+
+def _apart(rows: Sequence[ImportedRow]) -> tuple[ImportedRow, ImportedRow] | None:
+    """Return two rows whose times are a hundredfold apart, beyond what batches explain.
+
+    A step takes as long as its samples do, at least; fewer samples take no longer.
+    """
+    by_work: dict[int, list[ImportedRow]] = {}
+    for row in rows:
+        by_work.setdefault(_work(row), []).append(row)
+    middles = []
+    for work in sorted(by_work):
+        same = sorted(by_work[work], key=lambda row: row.step_time_s or 0.0)
+        if _ratio(same[0], same[-1]) >= _APART:
+            return same[0], same[-1]
+        middles.append(same[len(same) // 2])
+    for few, many in pairwise(middles):
+        allowed = _APART * _work(many) / _work(few)
+        if _ratio(few, many) >= allowed or _ratio(many, few) >= _APART:
+            return few, many
+    return None
+
+
+def _work(row: ImportedRow) -> int:
+    steps: int = row.values["gradient_accumulation_steps"]
+    batch: int = row.values["local_batch_size"]
+    return steps * batch
+
+
+def _ratio(first: ImportedRow, second: ImportedRow) -> float:
+    return (second.step_time_s or 0.0) / (first.step_time_s or math.inf)
+
+
+def _flat_throughput(curves: Curves, matching: Matching) -> Iterator[str]:
+    """Doubt a throughput that no number of devices raises, at one batch of any kind."""
+    reading = matching.throughput
+    if reading is None or reading.is_per_device or "step_time_s" in matching.columns:
+        return
+    groups = [
+        group
+        for rows in curves.rows.values()
+        for name in ("local_batch_size", "global_batch_size")
+        for group in _by_devices(rows, name)
+    ]
+    flat = [group for group in groups if _never_rises(group)]
+    if not flat or len(flat) < 0.8 * len(groups):
+        return
+    widest = max(flat, key=lambda group: max(group) / min(group))
+    fewest, most = min(widest), max(widest)
+    yield (
+        f"the throughput in the column "
+        f"{shown(matching.columns['throughput_samples_per_s'])} does not rise with the "
+        f"number of devices: {widest[fewest]:g} samples/s on {fewest} and "
+        f"{widest[most]:g} on {most}. Throughput is that of all devices together. Say "
+        "--per-device if it is that of one."
+    )
+
+
+def _by_devices(rows: Sequence[ImportedRow], name: str) -> Iterator[dict[int, float]]:
+    """Yield by one batch the median throughput by number of devices, of two or more."""
+    found: dict[tuple[int, int], dict[int, list[float]]] = {}
+    for row in rows:
+        values = row.values
+        at = (values[name], values["gradient_accumulation_steps"])
+        by_devices = found.setdefault(at, {})
+        throughput = values["throughput_samples_per_s"]
+        by_devices.setdefault(values["world_size"], []).append(throughput)
+    for each in found.values():
+        if len(each) > 1:
+            yield {size: statistics.median(each[size]) for size in sorted(each)}
+
+
+def _never_rises(throughput: Mapping[int, float]) -> bool:
+    is_wide = max(throughput) >= 2 * min(throughput)
+    values = list(throughput.values())
+    return is_wide and all(b <= _RISES * a for a, b in pairwise(values))
+
+
+def _tokens_as_samples(
+    rows: Sequence[ImportedRow], matching: Matching
+) -> Iterator[str]:
+    reading = matching.throughput
+    if reading is None or reading.is_in_tokens or "step_time_s" in matching.columns:
+        return
+    for row in rows:
+        tokens, rate = (
+            row.values.get(name)
+            for name in ("sequence_length", "throughput_samples_per_s")
+        )
+        if not tokens or not rate:
+            continue
+        if tokens * rate / row.values["world_size"] > _MOST_TOKENS_PER_DEVICE_S:
+            yield (
+                f"throughput_samples_per_s={rate:g} in line {row.line} with "
+                f"sequence_length={tokens} is {tokens * rate:.3g} tokens/s: batches "
+                "count sequences, and so must the throughput. Say --tokens-per-sample "
+                f"{tokens} if it counts tokens."
+            )
+            return
+
+
+def _crowded_nodes(rows: Sequence[ImportedRow]) -> Iterator[str]:
+    for row in rows:
+        values = row.values
+        on_node = values["world_size"] / values["num_nodes"]
+        is_wide = values.get("device_type") in ("cpu", "tpu") or _WIDE_NODES.search(
+            str(values.get("device_name"))
+        )
+        if on_node > _MOST_ON_NODE and not is_wide:
+            nodes = counted(values["num_nodes"], "node")
+            yield (
+                f"world_size={values['world_size']} on {nodes} in line {row.line} is "
+                f"{on_node:g} devices on one node; a node has at most "
+                f"{_MOST_ON_NODE} GPUs. Give num_nodes as measured, or instead of it "
+                "how many devices a node has (--constant gpus_per_node=8, and --ignore "
+                "for a column of nodes); for processor cores, say --constant "
+                "device_type=cpu."
+            )
+            return
+
+
+def _single_rows(curves: Curves) -> Iterator[str]:
+    single = [(key, rows[0]) for key, rows in curves.rows.items() if len(rows) == 1]
+    if not single or len(curves.rows) == 1:
+        return
+    key, row = single[0]
+    which = "all" if len(single) == len(curves.rows) else f"{len(single):,}"
+    yield (
+        f"{which} of {len(curves.rows):,} curves have a single row, such as "
+        f"{curves.called(key)} (line {row.line}): one row tells nothing of scaling. "
+        f"Curves differ in {curves.by}; --ignore NAME passes over a column that is no "
+        "setting."
+    )
+
+
+def _beyond_epoch(
+    table: ForeignTable, rows: Iterable[ImportedRow], numerals: Numerals
+) -> Iterator[str]:
+    for name in (each for each in table.names if plain(each) in EPOCH_SIZES):
+        beyond = [
+            row
+            for row in rows
+            if row.values["global_batch_size"] > _size(numerals, row.cells[name])
+        ]
+        if beyond:
+            first = beyond[0]
+            yield (
+                f"global_batch_size={first.values['global_batch_size']} in "
+                f"{lines_listed(row.line for row in beyond)} is more than the "
+                f"{first.cells[name]} samples of an epoch (column {shown(name)}): a "
+                "step would see some samples twice. Check the batch; it counts samples."
+            )
+
+
+def _size(numerals: Numerals, text: str) -> float:
+    try:
+        return float(numerals.plain(text))
+    except ValueError:
+        return math.inf
+
+
+def refusal(table: ForeignTable, found: Sequence[Doubt]) -> str:
+    """Return why a table is refused; empty where it is not."""
+    texts = [each.text for each in found if each.is_refused]
+    if not texts:
+        return ""
+    more = f" (1 of {len(texts)} doubts)" if len(texts) > 1 else ""
+    return (
+        f"{table.path}{more}: {texts[0]} To import the table as it is, say "
+        "--accept-doubts."
+    )

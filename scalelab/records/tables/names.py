@@ -1,0 +1,306 @@
+"""The names that columns of measurements have elsewhere, and what they say of units."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from scalelab.records.columns import COLUMNS, OPTION_PREFIX
+
+ALIASES: Mapping[str, tuple[str, ...]] = {
+    "workload": (
+        *("model", "model_name", "benchmark", "network", "net", "architecture"),
+        "workload_name",
+    ),
+    "device_name": (
+        *("gpu_type", "gpu_model", "gpu_name", "accelerator_type", "accelerator_name"),
+        *("accelerator_model", "tpu_type", "tpu_version", "hardware"),
+    ),
+    "num_nodes": (
+        *("nodes", "node", "n_nodes", "nnodes", "node_count", "number_of_nodes"),
+        *("no_of_nodes", "num_hosts", "servers", "num_servers", "machines"),
+        "num_machines",
+    ),
+    "world_size": (
+        *("num_gpus", "n_gpus", "ngpus", "n_gpu", "num_gpu", "gpu_count", "total_gpus"),
+        *("number_of_gpus", "no_of_gpus", "num_devices", "device_count", "ranks"),
+        *("num_accelerators", "accelerator_count", "tpus", "num_tpus", "chips"),
+        *("num_chips", "number_of_devices", "no_of_devices"),
+    ),
+    "gpus_per_node": (
+        *("devices_per_node", "ranks_per_node", "gpus_per_server", "gpus_per_host"),
+        *("gpus_per_machine", "gpu_per_node", "gpus_node", "chips_per_host"),
+        *("accelerators_per_node", "local_world_size"),
+    ),
+    "data_parallel_size": ("dp", "dp_size", "data_parallel", "data_parallel_degree"),
+    "local_batch_size": (
+        *("local_batch", "local_bsz", "per_gpu_batch", "per_gpu_batch_size"),
+        *("batch_size_per_gpu", "batch_per_gpu", "batch_size_gpu", "batch_gpu"),
+        *("batch_size_per_device", "per_device_batch_size", "batch_per_device"),
+        *("per_device_train_batch_size", "micro_batch_size", "micro_batch", "mbs"),
+        *("bs_per_gpu", "bs_gpu"),
+    ),
+    "gradient_accumulation_steps": (
+        *("accum_steps", "grad_accum", "grad_accum_steps", "accumulation_steps"),
+        *("gradient_accumulation", "grad_accumulation", "accumulation"),
+    ),
+    "global_batch_size": (
+        *("global_batch", "global_bsz", "gbs", "global_bs", "effective_batch_size"),
+        *("effective_batch", "total_batch_size", "total_batch", "batch_size_total"),
+        *("batch_size_global", "batch_total", "batch_global"),
+    ),
+    "throughput_samples_per_s": ("throughput", "train_throughput"),
+    "precision": ("dtype", "data_type"),
+    "parallelism": ("parallel_strategy",),
+    "sequence_length": (
+        *("seq_len", "seqlen", "sequence_len", "seq_length", "max_seq_len"),
+        *("max_seq_length", "context_length", "tokens_per_sample"),
+    ),
+    "optimizer": ("optimiser", "optim"),
+    "outcome": ("status",),
+}
+"""Well-known names of a column elsewhere, as :func:`plain` writes them."""
+
+COUNT_OR_NAME = frozenset({"gpu", "gpus", "device", "devices"}) | {
+    *("accelerator", "accelerators", "tpu"),
+}
+"""Names that hold a number of devices in one table and their name in another."""
+
+AMBIGUOUS_BATCHES = ("batch_size", "batch", "batchsize", "bs", "minibatch_size")
+"""Names that hold the batch of one device in one table and of all in another."""
+
+EPOCH_SIZES = (
+    *("samples_per_epoch", "epoch_size", "dataset_size", "num_train_samples"),
+    *("train_samples", "train_set_size", "training_samples", "images_per_epoch"),
+)
+"""Names of a column with the number of samples in one epoch."""
+
+AXES = frozenset(
+    {
+        *("layout", "option", "options", "variant", "framework", "backend", "feed"),
+        *("data_loader", "dataloader", "compile", "compiled", "compiler", "xla", "amp"),
+        *("zero", "zero_stage", "sharding", "sharding_strategy", "fsdp", "offload"),
+        *("tp", "tp_size", "tensor_parallel", "tensor_parallel_size", "pp", "pp_size"),
+        *("pipeline_parallel", "pipeline_parallel_size", "cp", "context_parallel"),
+        *("ep", "expert_parallel", "sequence_parallel", "split_size"),
+        *("activation_checkpointing", "gradient_checkpointing", "recompute"),
+        *("checkpointing", "flash_attention", "attention", "memory_format"),
+        *("sync_batch_norm", "image_size", "resolution", "interconnect", "fabric"),
+        *("transport", "averaging_period", "bucket_size_mb", "gradient_compression"),
+    }
+)
+"""Well-known settings that are no column of their own, so that they become options."""
+
+_MEASURED = frozenset(
+    {
+        *("speedup", "efficiency", "scaling", "memory", "mem", "util", "utilization"),
+        *("utilisation", "loss", "acc", "accuracy", "perplexity", "ppl", "std", "cv"),
+        *("stdev", "stddev", "deviation", "var", "variance", "sem", "err", "error"),
+        *("rep", "reps", "nrep", "repeats", "replicates", "run", "runs", "trial"),
+        *("id", "index", "idx", "date", "timestamp", "day", "time", "duration"),
+        *("elapsed", "energy", "power", "cost", "price", "mfu", "hfu", "flops"),
+        *("tflops", "gflops", "pflops", "throughput", "note", "notes", "comment"),
+        *("comments", "remark", "remarks", "url", "link", "source", "path", "file"),
+        *("hostname", "host", "temperature", "rank"),
+    }
+)
+_UNITS = frozenset(
+    {*"s ms us h min gb gib mb mib w j kwh wh usd eur pct percent".split()}
+)
+
+_OURS = frozenset({"schema_version", "run", "trial_id", "attempt", "kind", "emulated"})
+SETTABLE = tuple(column.name for column in COLUMNS if column.name not in _OURS)
+"""Columns of the observations that a foreign table may fill."""
+
+_SECONDS: Mapping[str, float] = {
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
+    **dict.fromkeys(("ms", "msec", "millis", "milliseconds"), 1e-3),
+    **dict.fromkeys(("us", "usec", "microseconds"), 1e-6),
+    "ns": 1e-9,
+    **dict.fromkeys(("min", "mins", "minutes"), 60.0),
+    **dict.fromkeys(("h", "hours"), 3600.0),
+}
+_BYTES: Mapping[str, float] = {
+    **dict.fromkeys(("b", "bytes"), 1.0),
+    **{f"{letter}b": 1000.0**power for power, letter in enumerate("kmgt", 1)},
+    **{f"{letter}ib": 1024.0**power for power, letter in enumerate("kmgt", 1)},
+}
+_STEPS = ("step", "iteration", "iter", "it", "batch")
+_STEP_TIMES = (
+    *("step_time", "avg_step_time", "mean_step_time", "median_step_time"),
+    *("train_step_time", "step_duration", "iteration_time", "iter_time"),
+    *(f"time_{per}{step}" for per in ("per_", "") for step in _STEPS),
+)
+_PEAKS = (
+    *("peak_memory", "peak_mem", "peak_gpu_memory", "gpu_memory_peak"),
+    *("peak_memory_allocated", "max_memory_allocated"),
+)
+_PER_SECOND = ("per_s", "per_sec", "per_second", "s", "sec", "second")
+_SAMPLES = (
+    *("samples", "sample", "images", "image", "imgs", "img", "pictures", "examples"),
+    *("sequences", "seqs", "seq", "sentences", "items"),
+)
+_TOKENS = ("tokens", "token", "toks", "tok")
+_BEFORE = ("", "throughput_", "train_throughput_", "total_", "training_speed_")
+_DEVICES = ("gpu", "device", "chip", "accelerator", "tpu", "rank")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a foreign column says: which of our columns it fills, and in which unit.
+
+    Parameters
+    ----------
+    column
+        Our column.
+    factor
+        Their unit in ours.
+    unit
+        The name of their unit, where it is not ours.
+    is_step_rate
+        Steps per second, for ``step_time_s``.
+    is_per_device
+        A throughput of one device.
+    is_in_tokens
+        A throughput in tokens.
+    """
+
+    column: str
+    factor: float = 1.0
+    unit: str = ""
+    is_step_rate: bool = False
+    is_per_device: bool = False
+    is_in_tokens: bool = False
+
+    @property
+    def is_derived(self) -> bool:
+        """Another column that tells the same directly is read instead."""
+        return self.is_step_rate or self.is_per_device or self.is_in_tokens
+
+
+def plain(name: str) -> str:
+    """Write a name of a column without regard to case, signs and kinds of letters.
+
+    >>> plain("Step time (\u00b5s)"), plain("Images/sec/GPU")
+    ('step_time_us', 'images_sec_gpu')
+    """
+    text = unicodedata.normalize("NFKC", name).replace("\u03bc", "u").lower()
+    return re.sub(r"[^a-z0-9]+", "_", text).strip("_")
+
+
+def reading_of(name: str) -> Reading | None:
+    """Return what a column of this name says; None where the name is not known."""
+    return _readings().get(plain(name))
+
+
+def known_names() -> Mapping[str, Reading]:
+    """Return every known name, as :func:`plain` writes it, with what it says."""
+    return _readings()
+
+
+def is_known(name: str) -> bool:
+    """Whether a name is well known, though perhaps its cells must say of what."""
+    names = (*COUNT_OR_NAME, *AMBIGUOUS_BATCHES, *EPOCH_SIZES)
+    return plain(name) in names or reading_of(name) is not None
+
+
+def reading_as(column: str, theirs: str) -> Reading | None:
+    """Return what their column says if it is ours, in the unit that its name has.
+
+    Our column may be named in another unit: ``step_time_ms``.
+    """
+    known, own = reading_of(column), reading_of(theirs)
+    if known is None or column not in SETTABLE:
+        return known
+    if own is not None and own.column == known.column:
+        return own
+    unit = plain(theirs).rpartition("_")[2]
+    if _is_duration(known.column) and _SECONDS.get(unit, 1.0) != 1:
+        return Reading(known.column, _SECONDS[unit], unit)
+    return known
+
+
+def is_measured(name: str) -> bool:
+    """Whether a name is that of something measured, or of a remark: no setting.
+
+    >>> is_measured("Peak memory (GB)"), is_measured("memory_format")
+    (True, False)
+    """
+    words = plain(name).split("_")
+    while len(words) > 1 and words[-1] in _UNITS:
+        words.pop()
+    return words[-1] in _MEASURED
+
+
+def is_axis(name: str) -> bool:
+    """Whether a name is that of a well-known setting that becomes an option."""
+    return name.startswith(OPTION_PREFIX) or plain(name) in AXES
+
+
+def _is_duration(column: str) -> bool:
+    return column.endswith("_s") and not column.endswith("_per_s")
+
+
+@functools.cache
+def _readings() -> Mapping[str, Reading]:
+    found: dict[str, Reading] = {}
+    for name, reading in itertools.chain(
+        _own_and_aliases(), _durations(), _memory(), _rates(), _throughputs()
+    ):
+        found.setdefault(name, reading)
+    return found
+
+
+def _own_and_aliases() -> Iterator[tuple[str, Reading]]:
+    for column in SETTABLE:
+        for name in (column, *ALIASES.get(column, ())):
+            yield plain(name), Reading(column)
+
+
+def _durations() -> Iterator[tuple[str, Reading]]:
+    for unit, factor in _SECONDS.items():
+        for column in filter(_is_duration, SETTABLE):
+            yield f"{column.removesuffix('_s')}_{unit}", Reading(column, factor, unit)
+        step = Reading("step_time_s", factor, unit)
+        for base in _STEP_TIMES:
+            yield f"{base}_{unit}", step
+        for each in _STEPS:
+            yield f"{unit}_per_{each}", step
+            if not unit.startswith("min"):  # "min step" is the shortest one
+                yield f"{unit}_{each}", step
+
+
+def _memory() -> Iterator[tuple[str, Reading]]:
+    for base in _PEAKS:
+        for unit, factor in _BYTES.items():
+            yield f"{base}_{unit}", Reading("gpu_memory_peak_bytes", factor, unit)
+
+
+def _rates() -> Iterator[tuple[str, Reading]]:
+    steps = Reading("step_time_s", is_step_rate=True)
+    for item in ("steps", "iterations", "iters", "its", "it", "batches"):
+        for per in _PER_SECOND if item in ("steps", "its", "it") else _PER_SECOND[:3]:
+            yield f"{item}_{per}", steps
+
+
+def _throughputs() -> Iterator[tuple[str, Reading]]:
+    column = "throughput_samples_per_s"
+    for item in (*_SAMPLES, *_TOKENS):
+        in_tokens = item in _TOKENS
+        total = Reading(column, is_in_tokens=in_tokens)
+        of_one = Reading(column, is_per_device=True, is_in_tokens=in_tokens)
+        for before, per in itertools.product(_BEFORE, _PER_SECOND):
+            yield f"{before}{item}_{per}", total
+            for device in _DEVICES:
+                yield f"{before}{item}_{per}_per_{device}", of_one
+                yield f"{before}{item}_{per}_{device}", of_one
+                yield f"{before}{item}_per_{device}_{per}", of_one
+                yield f"{before}{item}_{device}_{per}", of_one
+                yield f"throughput_per_{device}_{item}_{per}", of_one
+    for device in _DEVICES:
+        for name in (f"throughput_per_{device}", f"per_{device}_throughput"):
+            yield name, Reading(column, is_per_device=True)

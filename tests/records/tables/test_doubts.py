@@ -1,0 +1,317 @@
+"""What is more likely read in a wrong way is refused, or said."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from messy_tables import BATCHES, COUNTS, Row, csv, plain_columns, step_time_s, truth
+
+from scalelab.errors import SpecError
+from scalelab.session import import_table
+from scalelab.session.run import Run
+
+Import = Callable[..., Run]
+
+
+@pytest.fixture
+def run_of(tmp_path: Path) -> Import:
+    def run_of(text: str, **options: Any) -> Run:
+        path = tmp_path / "resnet50.csv"
+        path.write_text(text)
+        return import_table(path, tmp_path / "run", **options)
+
+    return run_of
+
+
+def crossed(
+    name: str, factors: dict[Any, float], *, scatter: float = 0.01, repeats: int = 1
+) -> str:
+    """Return a table in which a further column multiplies the times."""
+    rng = random.Random(1)
+    rows = [
+        {**row, "value": value, "step": row["step"] * factor * rng.gauss(1, scatter)}
+        for row in truth()
+        for value, factor in factors.items()
+        for _ in range(repeats)
+    ]
+    return csv(plain_columns(**{name: lambda row: row["value"]}), rows=rows)
+
+
+STAGES = {1: 1.0, 2: 1.15, 3: 1.4}
+
+
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_values_that_make_a_difference_are_not_pooled(
+    run_of: Import, repeats: int
+) -> None:
+    text = crossed("zero level", STAGES, repeats=repeats)
+    message = (
+        r"resnet50\.csv: the column 'zero level' has no well-known name, and rows that "
+        r"are otherwise alike differ with it: a step takes \d+ ms with '1' \(line \d+\)"
+        r" and \d+ ms with '3' \(line \d+\)\. .* Say --axis 'zero level' if it is a "
+        r"setting, or --ignore 'zero level' if the rows are repeats\."
+    )
+    with pytest.raises(SpecError, match=message):
+        run_of(text)
+    run = run_of(text, axis=["zero level"])
+    assert len(run.fit_rows.curves) == 3
+    assert run.import_notes[0] == (
+        f"They are 3 curves: zero level=1 ({12 * repeats} rows); zero level=2 "
+        f"({12 * repeats} rows); zero level=3 ({12 * repeats} rows)."
+    )
+
+
+def test_they_are_pooled_where_the_user_says_so(run_of: Import) -> None:
+    run = run_of(crossed("zero level", STAGES), ignore=["zero level"])
+    assert len(run.fit_rows.curves) == 1
+
+
+def test_a_well_known_setting_is_an_axis(run_of: Import) -> None:
+    run = run_of(crossed("ZeRO stage", STAGES))
+    assert set(run.observations["options.ZeRO stage"]) == {1, 2, 3}
+    assert len(run.fit_rows.curves) == 3
+
+
+def test_one_configuration_at_several_settings_is_enough(run_of: Import) -> None:
+    lines = [f"8,1,64,{value},{0.2 * factor}" for value, factor in STAGES.items()]
+    text = "\n".join(["gpus,nodes,local_batch,stage,step_time_s", *lines])
+    with pytest.raises(SpecError, match="--axis 'stage'"):
+        run_of(text)
+
+
+@pytest.mark.parametrize("repeats", [1, 3])
+@pytest.mark.parametrize("scatter", [0.01, 0.05, 0.2])
+def test_values_that_make_none_are_repeats(
+    run_of: Import, scatter: float, repeats: int
+) -> None:
+    same = dict.fromkeys("abc", 1.0)
+    run = run_of(crossed("tag", same, scatter=scatter, repeats=repeats))
+    assert len(run.fit_rows.curves) == 1
+    assert "Not read: 'tag'. --axis NAME says that one is a setting." in (
+        run.import_notes
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["speedup", "Efficiency (%)", "memory_gb", "n_rep", "final loss", "run_id"]
+)
+def test_what_was_measured_beside_the_times_is_never_a_setting(
+    run_of: Import, name: str
+) -> None:
+    run = run_of(crossed(name, STAGES))
+    assert len(run.fit_rows.curves) == 1
+
+
+def test_a_label_of_each_row_is_no_setting(run_of: Import) -> None:
+    rows = [
+        {**row, "step": row["step"] * factor, "value": f"{at}/{factor}/{row['count']}"}
+        for at, row in enumerate(truth())
+        for factor in (1.0, 1.2)
+    ]
+    run = run_of(csv(plain_columns(label=lambda row: row["value"]), rows=rows))
+    assert len(run.fit_rows.curves) == 1
+
+
+def with_throughput(of: Callable[[Row], float], **others: Any) -> str:
+    columns = plain_columns(throughput=of, **others)
+    del columns["step_time_s"]
+    return csv(columns)
+
+
+@pytest.mark.parametrize("batches", ["weak", "strong"])
+def test_a_throughput_that_no_device_raises_is_refused(
+    run_of: Import, batches: str
+) -> None:
+    rows = [
+        {"count": n, "nodes": -(-n // 8), "local": 64 if batches == "weak" else 64 // n}
+        for n in (1, 2, 4, 8, 16)
+    ]
+    columns = plain_columns(
+        throughput=lambda row: (
+            row["local"] / step_time_s(row["count"], row["local"])
+            if batches == "weak"
+            else 300 - row["count"]
+        )
+    )
+    del columns["step_time_s"]
+    text = csv(columns, rows=rows)
+    with pytest.raises(SpecError, match=r"does not rise with .* Say --per-device if"):
+        run_of(text)
+    run = run_of(text, per_device=True)
+    totals = run.observations["throughput_samples_per_s"]
+    assert totals.iloc[-1] > 10 * totals.iloc[0]
+
+
+def test_a_throughput_that_rises_little_is_read_as_it_is(run_of: Import) -> None:
+    run = run_of(with_throughput(lambda row: row["rate"] / row["count"] ** 0.7))
+    assert run.import_doubts == ()
+
+
+def test_a_flat_throughput_may_be_true(run_of: Import) -> None:
+    text = with_throughput(lambda row: 300.0)
+    run = run_of(text, accept_doubts=True)
+    assert run.observations["throughput_samples_per_s"].eq(300).all()
+    (doubt,) = run.import_doubts
+    assert "300 samples/s on 1 and 300 on 32" in doubt
+
+
+def test_tokens_beside_sequences_are_refused(run_of: Import) -> None:
+    text = with_throughput(lambda row: row["rate"] * 1024, seq_len=lambda row: 1024)
+    with pytest.raises(SpecError, match=r"Say --tokens-per-sample 1024 if it counts"):
+        run_of(text)
+    run = run_of(text, tokens_per_sample=1024)
+    assert run.observations["step_time_s"].tolist() == pytest.approx(
+        [row["step"] for row in truth()]
+    )
+
+
+def test_a_word_on_the_throughput_needs_a_throughput(run_of: Import) -> None:
+    message = r"--per-device and --tokens-per-sample is said of a throughput, but none"
+    with pytest.raises(SpecError, match=message):
+        run_of(csv(plain_columns()), per_device=True, tokens_per_sample=512)
+
+
+@pytest.mark.parametrize("tokens", [0, -1, True])
+def test_tokens_are_counted_from_one(run_of: Import, tokens: int) -> None:
+    with pytest.raises(SpecError, match=r"must be a whole number from 1"):
+        run_of(csv(plain_columns()), tokens_per_sample=tokens)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_milliseconds_among_seconds_are_refused(run_of: Import, count: int) -> None:
+    def mixed(row: Row) -> float:
+        return float(row["step"] * (1000 if row["count"] == count else 1))
+
+    with pytest.raises(
+        SpecError,
+        match=r"step_time_s=[\d.]+ in line \d+ is [\d,]+ times the .* milliseconds may",
+    ):
+        run_of(csv(plain_columns(step_time_s=mixed)))
+
+
+def test_large_batches_take_their_time(run_of: Import) -> None:
+    rows = [
+        {"count": n, "nodes": 1, "local": local, "step": 0.001 * local}
+        for n in (1, 2, 4)
+        for local in (1, 32, 1024)
+    ]
+    assert run_of(csv(plain_columns(), rows=rows)).import_doubts == ()
+
+
+def test_many_devices_on_one_node_are_refused(run_of: Import) -> None:
+    text = csv(plain_columns(nodes=lambda row: 1))
+    message = (
+        r"world_size=32 on 1 node in line 12 is 32 devices on one node; a node has at "
+        r"most 16 GPUs\. .*--constant gpus_per_node=8, and --ignore .* cores, say"
+    )
+    with pytest.raises(SpecError, match=message):
+        run_of(text)
+    assert run_of(text, constant={"device_type": "cpu"}).import_doubts == ()
+
+
+def test_the_size_of_a_node_stands_in_for_the_nodes(run_of: Import) -> None:
+    text = csv(plain_columns(nodes=lambda row: 1))
+    run = run_of(text, ignore=["nodes"], constant={"gpus_per_node": "8"})
+    assert run.observations["num_nodes"].max() == 4
+
+
+@pytest.mark.parametrize("device", ["GB200 NVL72", "TPU v5p"])
+def test_some_machines_have_such_nodes(run_of: Import, device: str) -> None:
+    columns = plain_columns(nodes=lambda row: 1, device_name=lambda row: device)
+    assert run_of(csv(columns)).import_doubts == ()
+
+
+def test_curves_of_a_single_row_are_said(run_of: Import) -> None:
+    columns = plain_columns(feed=lambda row: f"{row['count']}-{row['local']}")
+    run = run_of(csv(columns))
+    assert run.import_notes[0] == "They are 12 curves, by feed (12), of 1 each."
+    (doubt,) = run.import_doubts
+    assert doubt == (
+        "all of 12 curves have a single row, such as feed=1-32 (line 2): one row tells "
+        "nothing of scaling. Curves differ in feed (12); --ignore NAME passes over a "
+        "column that is no setting."
+    )
+
+
+def test_a_batch_beyond_the_epoch_is_said(run_of: Import) -> None:
+    columns = plain_columns(samples_per_epoch=lambda row: "1,000")
+    (doubt,) = run_of(csv(columns)).import_doubts
+    assert doubt == (
+        "global_batch_size=1024 in lines 11, 12, 13 is more than the 1,000 samples of "
+        "an epoch (column 'samples_per_epoch'): a step would see some samples twice. "
+        "Check the batch; it counts samples."
+    )
+
+
+def test_a_column_that_is_not_there_is_refused(run_of: Import) -> None:
+    text = csv(plain_columns(stage=lambda row: 1))
+    for option in ("axis", "ignore"):
+        with pytest.raises(SpecError, match=r"no column 'stag', .* mean 'stage'"):
+            run_of(text, **{option: ["stag"]})
+
+
+WIDE = csv(
+    {
+        "gpus": lambda row: row["count"],
+        "nodes": lambda row: row["nodes"],
+        "local_batch": lambda row: 32,
+        "resnet50": lambda row: round(row["rate"], 3),
+        "bert": lambda row: round(row["rate"] / 2, 3) if row["count"] > 1 else "OOM",
+    },
+    rows=[row for row in truth() if row["local"] == BATCHES[0]],
+)
+
+
+def test_a_column_for_each_workload_is_melted(run_of: Import) -> None:
+    message = r"names of 'resnet50', 'bert', \.\.\. are values .* --melt workload=thr"
+    with pytest.raises(SpecError, match=message):
+        run_of(WIDE)
+    run = run_of(WIDE, melt={"workload": "throughput"})
+    assert run.import_notes[0] == (
+        "They are 2 curves: workload=resnet50 (6 rows); workload=bert (5 rows)."
+    )
+    oom = run.observations[run.observations["outcome"] == "out_of_memory"]
+    assert oom["workload"].tolist() == ["bert"]
+    assert oom["world_size"].tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("melt", "message"),
+    [
+        (
+            {"workload": "speed"},
+            r"--melt workload=speed: the first is a column of ours",
+        ),
+        ({"model": "throughput"}, r"--melt model=throughput: the first is a column"),
+        ({"num_nodes": "throughput"}, r"no further columns whose names hold num_nodes"),
+        (
+            {"workload": "throughput", "precision": "x"},
+            "melt names 2 columns, workload,",
+        ),
+    ],
+)
+def test_a_melting_that_cannot_be_is_refused(
+    run_of: Import, melt: dict[str, str], message: str
+) -> None:
+    with pytest.raises(SpecError, match=message):
+        run_of(WIDE, melt=melt)
+
+
+def test_decimal_signs_may_not_be_mixed(run_of: Import) -> None:
+    text = "gpus;nodes;local_batch;step_time_s\n1;1;32;0,5\n2;1;32;0.6\n"
+    message = r"line 2 has '0,5' with a decimal comma and line 3 has '0\.6' with a"
+    with pytest.raises(SpecError, match=message):
+        run_of(text)
+
+
+def test_a_batch_of_unclear_meaning_is_asked_about(run_of: Import) -> None:
+    columns = plain_columns(**{"Batch size": lambda row: row["local"]})
+    del columns["local_batch"]
+    message = (
+        r"'Batch size' may be the batch of one device \(--column local_batch_size="
+        r"'Batch size'\) or of all \(--column global_batch_size='Batch size'\)\."
+    )
+    with pytest.raises(SpecError, match=message):
+        run_of(csv(columns))
