@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 REFRESH_PER_S = 4
 LINE_EVERY_S = 10.0
 BAR_WIDTH = 24
-WIDE_ENOUGH_FOR_BAR = 80
+SHORTEST_BAR = 8
 
 
 class Counted(Protocol):
@@ -185,6 +185,7 @@ class LiveView:
         self._tracker = Tracker(device_hour_word)
         self._problem: Text | None = None
         self._is_waiting = False
+        self._longest = 0
         self._console = console
         self._live = Live(
             console=console,
@@ -216,9 +217,7 @@ class LiveView:
             self._problem, self._is_waiting = None, False
         if text := problem(event):
             self._is_waiting = isinstance(event, Waiting)
-            self._problem = Text(
-                one_line(text), style="yellow", overflow="ellipsis", no_wrap=True
-            )
+            self._problem = _on_one_line(one_line(text), style="yellow")
 
     def watch(self, source: Counted) -> None:
         """Set the source of the trials, which knows how many there are."""
@@ -231,21 +230,27 @@ class LiveView:
         )
 
     def _render(self) -> RenderableType:
-        tracker = self._tracker
-        lines: list[RenderableType] = [Text(tracker.counts())]
-        if self._console.width >= WIDE_ENOUGH_FOR_BAR:
+        counts = self._tracker.counts()
+        self._longest = max(self._longest, len(counts))
+        line: RenderableType = _on_one_line(counts)
+        # A bar as wide as the longest line so far leaves: it does not change each time.
+        width = min(BAR_WIDTH, self._console.width - self._longest - 1)
+        if width >= SHORTEST_BAR:
+            total = self._tracker.total
             bar = ProgressBar(
-                total=tracker.total or 1,
-                completed=tracker.num_done,
-                width=BAR_WIDTH,
-                pulse=tracker.total is None,
+                total=total or 1,
+                completed=self._tracker.num_done,
+                width=width,
+                pulse=total is None,
             )
             block = Table.grid(padding=(0, 1))
-            block.add_row(bar, *lines)
-            lines = [block]
-        if self._problem is not None:
-            lines.append(self._problem)
-        return Group(*lines)
+            block.add_row(bar, line)
+            line = block
+        return line if self._problem is None else Group(line, self._problem)
+
+
+def _on_one_line(text: str, style: str = "") -> Text:
+    return Text(text, style=style, overflow="ellipsis", no_wrap=True)
 
 
 class LineView:

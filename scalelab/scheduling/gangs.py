@@ -137,9 +137,6 @@ class Gangs:
         # group for all tasks: what Dask does per task grows with the number of groups.
         self._key_group = f"attempt-{uuid.uuid4().hex}"
         self._running: dict[str, _Gang] = {}
-        # Kept up to date: the driver asks at every event, whatever runs.
-        self._num_devices = 0
-        self._started_device_s = 0.0
         self._unsent: dict[tuple[str, Callable[..., str]], list[_Task]] = {}
         self._num_unsent = 0
         self._collecting: set[asyncio.Task[None]] = set()
@@ -147,11 +144,6 @@ class Gangs:
 
     def __len__(self) -> int:
         return len(self._running)
-
-    @property
-    def held_gpu_s(self) -> float:
-        """Device-seconds that running attempts have held so far."""
-        return time.monotonic() * self._num_devices - self._started_device_s
 
     def launch(
         self, spec: AttemptSpec, spec_json: str, addresses: tuple[str, ...]
@@ -167,7 +159,6 @@ class Gangs:
         """
         gang = _Gang(spec.attempt_id, spec, spec_json, addresses, time.monotonic())
         self._running[gang.attempt_id] = gang
-        self._count_devices(gang, 1)
         if len(addresses) == 1:
             self._add_parts(gang)
         else:
@@ -259,7 +250,6 @@ class Gangs:
 
     def _end(self, gang: _Gang, unresponsive: tuple[str, ...]) -> Verdict:
         del self._running[gang.attempt_id]
-        self._count_devices(gang, -1)
         if 0 in gang.opened:
             self._notify(gang.addresses[0], close_rendezvous, gang.attempt_id)
         # Nothing ran on the first node where the attempt ended before it began.
@@ -279,11 +269,6 @@ class Gangs:
             held_s=time.monotonic() - gang.started_s,
             unresponsive=unresponsive,
         )
-
-    def _count_devices(self, gang: _Gang, sign: int) -> None:
-        num_devices = sign * gang.spec.placement.world_size
-        self._num_devices += num_devices
-        self._started_device_s += num_devices * gang.started_s
 
     def _cancel(self, gang: _Gang, reason: str) -> None:
         if gang.cancelled is None:

@@ -70,6 +70,9 @@ def test_a_whole_sweep_runs_in_order_and_is_recorded(
     assert [event.spec.trial.repeat for event in started] == [0] * 4 + [1] * 4
     assert [event.spec.trial.world_size for event in started[:4]] == [2, 2, 1, 1]
     assert sweep.events[-1].progress.num_running == 0
+    used = [each.progress.used_gpu_s for each in sweep.events if hasattr(each, "trial")]
+    assert used == sorted(used), "device time never runs backwards"
+    assert used[-1] == summary.used_gpu_s
     frame = sweep.store.observations()
     assert list(frame["outcome"]) == ["completed"] * 8
     assert (frame["allocated_gpu_s"] > 0).all()

@@ -124,7 +124,6 @@ def test_parts_start_once_the_rendezvous_is_open(
     assert not verdict.overrules
     assert client.called(close_rendezvous) == addresses[:1]
     assert len(gangs) == 0
-    assert gangs.held_gpu_s == pytest.approx(0.0)
 
 
 def test_processes_of_a_command_start_once_each_node_has_told_its_address(
