@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -61,13 +61,17 @@ def _trials(asked: Sweep) -> Iterator[str]:
         what = f"source={name} chooses which trials run, of {what} or others"
     yield f"{asked.experiment.name} on site {asked.site.name}: {what}"
     yield ""
-    yield from aligned([HEADER, *_rows(planned)], left=IS_TEXT)
+    varied = [name for name, values in _axes(planned).items() if len(values) > 1]
+    titles = (*HEADER, *varied)
+    left = (*IS_TEXT, *(True for _ in varied))
+    yield from aligned([titles, *_rows(planned, varied)], left=left)
 
 
-def _rows(planned: Iterable[Trial]) -> list[tuple[str, ...]]:
+def _rows(planned: Iterable[Trial], varied: Sequence[str]) -> list[tuple[str, ...]]:
     """Return a row per configuration, seeds and repeats counted."""
     counts: dict[tuple[str, ...], int] = {}
     for trial in planned:
+        settings = _settings(trial)
         row = (
             "canary" if trial.is_canary else trial.kind.value,
             str(trial.world_size),
@@ -75,12 +79,45 @@ def _rows(planned: Iterable[Trial]) -> list[tuple[str, ...]]:
             f"{trial.global_batch_size:,}",
             f"{trial.local_batch_size:,} x {trial.data_parallel_size} "
             f"x {trial.gradient_accumulation_steps}",
+            *(settings.get(name, "") for name in varied),
         )
         counts[row] = counts.get(row, 0) + 1
     return [(str(count), *row) for row, count in counts.items()]
 
 
+def _settings(trial: Trial) -> dict[str, str]:
+    """Return the settings of a trial other than devices and batch, by name."""
+    options = {name: str(value) for name, value in trial.options.items()}
+    rate = trial.learning_rate
+    rule = {"LR rule": rate.rule} if rate is not None and rate.rule != "none" else {}
+    return {
+        "precision": trial.precision,
+        "parallelism": trial.parallelism,
+        **options,
+        **rule,
+    }
+
+
+def _axes(planned: Iterable[Trial]) -> dict[str, set[str]]:
+    """Return the values that the trials have of each setting."""
+    settings = [_settings(trial) for trial in planned]
+    names = dict.fromkeys(name for each in settings for name in each)
+    return {name: {each.get(name, "") for each in settings} for name in names}
+
+
 def _notes(asked: Sweep) -> Iterator[str]:
+    planned = asked.plan.trials
+    same = {name: values for name, values in _axes(planned).items() if len(values) == 1}
+    if same:
+        said = ", ".join(f"{name} {value}" for name, (value,) in same.items())
+        yield f"Every trial: {said}."
+    if any(trial.is_canary for trial in planned):
+        yield (
+            "A canary is the cheapest trial once more: first, after every "
+            f"{asked.experiment.measure.canary_every} trials, and last. It shows "
+            "whether the machine changes meanwhile; measure.canary_every: 0 leaves it "
+            "out."
+        )
     groups = [name for name in asked.site.groups if name is not None]
     if groups and asked.experiment.node_group is None:
         yield (

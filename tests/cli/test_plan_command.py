@@ -26,10 +26,27 @@ def test_configurations_are_counted(scalelab: Callable[..., Any], here: Path) ->
         "     2  throughput        2  1x2                    8  4 x 2 x 1",
         "     2  throughput        2  1x2                   16  8 x 2 x 1",
         "",
+        "Every trial: precision fp32, parallelism ddp.",
+        "",
         "Device time to come: not known before a trial of each kind has ended.",
         "Job to recommend for: 100,000 samples",
     ]
     assert os.listdir() == ["experiment.yaml"]
+
+
+def test_every_axis_has_a_column_or_one_value(
+    scalelab: Callable[..., Any], here: Path
+) -> None:
+    Path("train.py").write_text("")
+    axes = "precision: [fp32, bf16]\noptions: {zero_stage: [1, 2], clip: 0.5}\n"
+    used = "--dtype {precision} --zero {zero_stage} --clip {clip} --seed {seed}"
+    text = COMMAND.replace("--seed {seed}", used) + axes
+    lines = scalelab("plan", write(text)).out.splitlines()
+    titles = lines[2].split("  ")
+    assert titles[-2:] == ["precision", "zero_stage"]
+    settings = {tuple(line.split()[-2:]) for line in lines[3 : lines.index("", 3)]}
+    assert settings == {(p, z) for p in ("fp32", "bf16") for z in ("1", "2")}
+    assert "Every trial: parallelism ddp, clip 0.5, LR rule linear." in lines
 
 
 def test_what_is_done_and_what_the_rest_takes(
@@ -51,6 +68,8 @@ def test_what_is_done_and_what_the_rest_takes(
         "trials  kind        devices  allocation  global batch  = local x ranks x acc.",
         "     3  canary            1  1x1                    4  4 x 1 x 1",
     ]
+    (explained,) = (line for line in lines if line.startswith("A canary is"))
+    assert "first, after every 20 trials, and last" in explained
     # 46 trials of 1 and of 2 devices and 3 canaries of 1, each about 10 s
     assert lines[-3:-1] == [
         f"In {here}/runs/small: 8 trials done, 49 to run.",
