@@ -8,7 +8,14 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from scalelab.inputs.numerals import change, counted, device_time, duration, number
+from scalelab.inputs.numerals import (
+    change,
+    counted,
+    device_time,
+    device_time_unit,
+    duration,
+    number,
+)
 from scalelab.recommend.answer.recommendation import OutlookRow
 from scalelab.report.axes import count_axis, duration_axis, quantity_axis
 from scalelab.report.labels import ALLOCATION, Labels
@@ -80,31 +87,41 @@ def _budget_row(row: OutlookRow) -> dict[str, Any]:
 
 def budget_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
     """Draw :func:`budget_table`: time above, device-hours below, by count."""
-    title = f"Time and {labels.hours} of the job"
+    scale, unit = _device_time_unit(table, labels)
+    title = f"Time and {unit} of the job"
     facts = (labels.curve, labels.mode, labels.bands)
     figure = base_figure(title, facts, labels, num_panels=len(_PANELS))
+    hours = [name for name in table if name.startswith("gpu_hours")]
     rows = table.sort_values("world_size")
+    rows = rows.assign(**(rows[hours] / scale))
     time_ends = rows[["time_lo_s", "time_hi_s"]].to_numpy().ravel()
     hour_ends = rows[["gpu_hours_lo", "gpu_hours_hi"]].to_numpy().ravel()
-    _panel(figure, rows, 1, labels)
-    _panel(figure, rows, 2, labels)
+    _panel(figure, rows, 1, "time", labels.interval)
+    _panel(figure, rows, 2, unit, labels.interval)
     figure.update_xaxes(count_axis(rows["world_size"], labels.devices))
     figure.update_xaxes(title_text="", row=1, col=1)
     figure.update_yaxes(duration_axis(time_ends, "time"), row=1, col=1)
-    axis = quantity_axis(hour_ends, labels.hours)
-    figure.update_yaxes(axis, row=2, col=1)
+    figure.update_yaxes(quantity_axis(hour_ends, unit), row=2, col=1)
     figure.update_layout(height=540)
     return figure
 
 
-def _panel(figure: go.Figure, rows: pd.DataFrame, panel: int, labels: Labels) -> None:
+def _device_time_unit(table: pd.DataFrame, labels: Labels) -> tuple[float, str]:
+    """Return the unit of the headline's device time, for all rows: size and name."""
+    chosen = table.loc[table["is_chosen"], "gpu_hours"]
+    known = chosen if len(chosen) else table["gpu_hours"]
+    return device_time_unit(float(known.iloc[0]), labels.hours)
+
+
+def _panel(
+    figure: go.Figure, rows: pd.DataFrame, panel: int, name: str, interval: str
+) -> None:
     middle, lo, hi = _PANELS[panel]
     colour = BLUE if panel == 1 else PURPLE
-    name = "time" if panel == 1 else labels.hours
     write = duration if panel == 1 else number
     x = rows["world_size"].tolist()
     ends = (rows[lo].tolist(), rows[hi].tolist())
-    add_band(figure, x, *ends, colour=colour, name=labels.interval, panel=panel)
+    add_band(figure, x, *ends, colour=colour, name=interval, panel=panel)
     figure.add_trace(
         go.Scatter(
             x=x,
@@ -136,7 +153,8 @@ def _basis_symbols(rows: pd.DataFrame) -> list[str]:
 
 def trade_off_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
     """Draw :func:`budget_table` as time against device-hours, the frontier joined."""
-    title = f"What time costs in {labels.hours}"
+    scale, unit = _device_time_unit(table, labels)
+    title = f"What time costs in {unit}"
     figure = base_figure(
         title, (labels.curve, f"numbers at points: {labels.devices}"), labels
     )
@@ -149,7 +167,7 @@ def trade_off_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
     for rows, name, colour, mode, symbol in parts:
         figure.add_trace(
             go.Scatter(
-                x=rows["gpu_hours"],
+                x=rows["gpu_hours"] / scale,
                 y=rows["time_s"],
                 mode=mode,
                 text=_point_names(rows),
@@ -163,8 +181,8 @@ def trade_off_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
             )
         )
     chosen = table[table["is_chosen"]]
-    ring_chosen(figure, chosen["gpu_hours"], chosen["time_s"])
-    figure.update_xaxes(quantity_axis(table["gpu_hours"], labels.hours))
+    ring_chosen(figure, chosen["gpu_hours"] / scale, chosen["time_s"])
+    figure.update_xaxes(quantity_axis(table["gpu_hours"] / scale, unit))
     figure.update_yaxes(duration_axis(table["time_s"], "time"))
     return figure
 

@@ -13,7 +13,7 @@ from scalelab.laws.rows import Observed
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.report import budget, phases, samples, scaling, scaling_figures
 from scalelab.report.labels import Labels
-from scalelab.report.style import empty_figure
+from scalelab.report.style import empty_figure, show_in_exports
 from scalelab.report.subject import ReportSubject
 
 
@@ -33,6 +33,8 @@ class Plot:
         Says in plain words what a reader sees.
     missing
         Why there is nothing to draw, where there is nothing.
+    is_curve
+        It shows how something changes with the number of devices, and so needs two.
     """
 
     title: str
@@ -40,10 +42,19 @@ class Plot:
     figure: Callable[[pd.DataFrame, Labels], go.Figure]
     sentence: Callable[[pd.DataFrame, Labels], str]
     missing: str
+    is_curve: bool = True
+
+    def why_not(self, table: pd.DataFrame) -> str | None:
+        """Say why a table is not worth a figure; None where it is."""
+        if table.empty:
+            return self.missing
+        is_point = self.is_curve and table["world_size"].nunique() == 1
+        return _ONE_COUNT if is_point else None
 
 
 _NOT_MEASURED = "No trial measured a step time that may be used."
 _NO_ANSWER = "There is no recommendation, so the time for the whole job is unknown."
+_ONE_COUNT = "There is one number of devices only: a curve needs two."
 
 PLOTS: Mapping[str, Plot] = MappingProxyType(
     {
@@ -88,6 +99,7 @@ PLOTS: Mapping[str, Plot] = MappingProxyType(
             figure=samples.samples_figure,
             sentence=samples.samples_sentence,
             missing="No trial was run to a target: samples to target are not measured.",
+            is_curve=False,
         ),
         "step_phases": Plot(
             title="Where a step's time goes",
@@ -95,6 +107,7 @@ PLOTS: Mapping[str, Plot] = MappingProxyType(
             figure=phases.phase_figure,
             sentence=phases.phase_sentence,
             missing="No trial recorded the phases of its steps.",
+            is_curve=False,
         ),
     }
 )
@@ -116,6 +129,7 @@ class Figures:
         self, observations: Observed, recommendation: Recommendation | None = None
     ) -> None:
         self._subject = ReportSubject.of(observations, recommendation)
+        show_in_exports()
 
     @property
     def throughput(self) -> go.Figure:
@@ -155,6 +169,6 @@ class Figures:
     def _drawn(self, name: str) -> go.Figure:
         plot = PLOTS[name]
         table = plot.table(self._subject)
-        if table.empty:
-            return empty_figure(plot.title, plot.missing, self._subject.labels)
+        if reason := plot.why_not(table):
+            return empty_figure(plot.title, reason, self._subject.labels)
         return plot.figure(table, self._subject.labels)

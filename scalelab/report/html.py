@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from scalelab.inputs.numerals import (
 )
 from scalelab.inputs.outcome import Outcome
 from scalelab.laws.rows import Observed
-from scalelab.recommend.answer import tables
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.answer.sentences import (
     Part,
@@ -30,10 +29,12 @@ from scalelab.recommend.answer.sentences import (
     texts,
     what_diminishing_means,
 )
+from scalelab.recommend.answer.tables import allocations, parameters
 from scalelab.recommend.prediction.steadiness import steadiness
 from scalelab.records.attempt_io import write_atomically
 from scalelab.report import trials
-from scalelab.report.figures import PLOTS
+from scalelab.report.figures import PLOTS, Plot
+from scalelab.report.labels import Labels
 from scalelab.report.subject import ReportSubject
 from scalelab.report.tables import TextTable
 
@@ -67,7 +68,6 @@ def render(
     experiment_text: str | None = None,
     without_answer: str = "",
     results: trials.Results | None = None,
-    trials_directory: str = "trials",
     provenance: Mapping[str, Any] | None = None,
 ) -> str:
     """Return the report as HTML.
@@ -87,14 +87,18 @@ def render(
     results
         How attempts ended, by trial id and attempt number: tracebacks and logs of those
         that failed.
-    trials_directory
-        Directory of the attempts as seen from the report, for links to logs.
     provenance
         Further facts about where the run was made, by name.
     """
     subject = ReportSubject.of(measured, recommendation)
     observations = subject.observations
-    plots = {plot.name: plot for plot in _drawn(subject)}
+    tables = {name: plot.table(subject) for name, plot in PLOTS.items()}
+    reasons = {name: PLOTS[name].why_not(table) for name, table in tables.items()}
+    plots = {
+        name: _drawn(PLOTS[name], name, tables[name], subject.labels)
+        for name, reason in reasons.items()
+        if reason is None
+    }
     environment = Environment(
         loader=PackageLoader("scalelab.report"),
         autoescape=True,
@@ -111,10 +115,10 @@ def render(
         without_answer=without_answer or _why_unanswered(subject),
         happened=_what_happened(observations),
         sections=_sections(plots),
-        missing=_missing(plots),
+        missing=_missing(reasons),
         evidence=_evidence(subject),
         outcomes=trials.outcome_table(observations),
-        failures=trials.failures(observations, results or {}, trials_directory),
+        failures=trials.failures(observations, results or {}),
         num_not_completed=int(
             observations["outcome"].ne(Outcome.COMPLETED).fillna(False).sum()
         ),
@@ -142,17 +146,14 @@ def write_report(
     write_atomically(path, text.encode())
 
 
-def _drawn(subject: ReportSubject) -> Iterator[DrawnPlot]:
-    for name, plot in PLOTS.items():
-        table = plot.table(subject)
-        if not table.empty:
-            yield DrawnPlot(
-                name=name,
-                title=plot.title,
-                json=script_json(plot.figure(table, subject.labels).to_json()),
-                sentence=plot.sentence(table, subject.labels),
-                table=TextTable.of(table),
-            )
+def _drawn(plot: Plot, name: str, table: pd.DataFrame, labels: Labels) -> DrawnPlot:
+    return DrawnPlot(
+        name=name,
+        title=plot.title,
+        json=script_json(plot.figure(table, labels).to_json()),
+        sentence=plot.sentence(table, labels),
+        table=TextTable.of(table, labels.device_hour_word),
+    )
 
 
 def script_json(text: str) -> Markup:
@@ -174,12 +175,12 @@ def _sections(plots: Mapping[str, DrawnPlot]) -> list[tuple[str, list[DrawnPlot]
     return [(heading, drawn) for heading, drawn in found if drawn]
 
 
-def _missing(plots: Mapping[str, DrawnPlot]) -> list[tuple[str, list[str]]]:
+def _missing(reasons: Mapping[str, str | None]) -> list[tuple[str, list[str]]]:
     """Return why figures are missing, with the titles of those each reason explains."""
     titles: dict[str, list[str]] = {}
-    for name, plot in PLOTS.items():
-        if name not in plots:
-            titles.setdefault(plot.missing, []).append(plot.title)
+    for name, reason in reasons.items():
+        if reason is not None:
+            titles.setdefault(reason, []).append(PLOTS[name].title)
     return list(titles.items())
 
 
@@ -195,7 +196,7 @@ def _answer(recommendation: Recommendation) -> dict[str, Any]:
         "headline": " ".join(texts(said, Part.USE)),
         "tiles": _tiles(recommendation),
         "details": texts(said, *_DETAILS),
-        "table": TextTable.of_columns(tables.allocations(recommendation)),
+        "table": TextTable.of_columns(allocations(recommendation)),
         "chosen": [row.is_chosen for row in recommendation.rows].index(True),
         "diminishing": what_diminishing_means(recommendation),
         "assumptions": texts(said, Part.ASSUMPTION),
@@ -203,7 +204,7 @@ def _answer(recommendation: Recommendation) -> dict[str, Any]:
         "next_trial": texts(said, Part.NEXT_TRIAL),
         "ignored": texts(said, Part.IGNORED),
         "sweep_cost": texts(said, Part.SWEEP_COST),
-        "parameters": TextTable.of_columns(tables.parameters(recommendation)),
+        "parameters": TextTable.of_columns(parameters(recommendation)),
     }
 
 

@@ -251,9 +251,15 @@ def efficiency_sentence(table: pd.DataFrame, labels: Labels) -> str:
     at = _telling_row(table)
     if at["world_size"] == at["baseline_world_size"]:
         return f"{_count(at, labels)} is the baseline, so its efficiency is 100%."
+    share = percent(at["scaling_efficiency"])
+    if at["scaling_efficiency"] > 1:
+        return (
+            f"With {_count(at, labels)} each does {share} of what one does at the "
+            "baseline. More than 100% comes from another batch than the baseline's, "
+            "from data that fits into caches, or from a slow baseline."
+        )
     return (
-        f"With {_count(at, labels)}, "
-        f"{percent(at['scaling_efficiency'])} of what they could do at the baseline's "
+        f"With {_count(at, labels)}, {share} of what they could do at the baseline's "
         "efficiency is used; the rest goes into exchanging gradients, waiting for "
         "slower ranks and fixed costs."
     )

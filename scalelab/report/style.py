@@ -13,6 +13,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 import plotly.graph_objects as go
+import plotly.io
 
 from scalelab.report.axes import Values
 from scalelab.report.labels import Labels
@@ -31,6 +32,16 @@ _EMULATED = (
     f"<span style='color:{ORANGE}'><b>EMULATED: declared, not measured</b></span>"
 )
 _BEYOND = 1e3
+
+
+def show_in_exports() -> None:
+    """Let notebooks show figures in their exports, too, where nobody chose otherwise.
+
+    In a kernel of Jupyter plotly leaves only what an open notebook can draw; an export
+    to HTML then shows nothing.
+    """
+    if plotly.io.renderers.default == "plotly_mimetype":
+        plotly.io.renderers.default = "plotly_mimetype+notebook"
 
 
 def plain(text: object) -> str:

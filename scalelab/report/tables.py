@@ -3,14 +3,45 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
-from scalelab.inputs.numerals import number
+from scalelab.inputs.numerals import change, device_time, duration, number, percent
 
 _MAX_ROWS = 200
+_TITLES = {
+    "series": "what",
+    "allocation": "nodes x devices",
+    "world_size": "devices",
+    "num_nodes": "nodes",
+    "global_batch_size": "global batch",
+    "throughput_samples_per_s": "samples per s",
+    "scaling_efficiency": "efficiency",
+    "baseline_world_size": "devices of the baseline",
+    "num_repeats": "repeats",
+    "time_s": "time",
+    "gpu_hours": "device time",
+    "step_time_s": "time of a step",
+    "data_wait_s": "waiting for data",
+    "compute_s": "forward and backward",
+    "exposed_sync_s": "gradient exchange, not hidden",
+    "optimizer_s": "optimizer",
+    "other_s": "other",
+    "is_pareto": "worth considering",
+    "is_chosen": "recommended",
+    "is_planned_batch": "recommended batch",
+    "is_lower_bound": "target not reached",
+    "lr_rule": "LR rule",
+    "measured_s": "measured",
+    "predicted_s": "predicted",
+    "relative_error": "error",
+}
+_ENDS = {"lo": "hi", "time_lo_s": "time_hi_s", "gpu_hours_lo": "gpu_hours_hi"}
+"""The lower ends of intervals and their upper ones; each follows its value."""
+_UNSHOWN = ("job_time_s", "job_time_lo_s", "job_time_hi_s")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,25 +63,41 @@ class TextTable:
     num_omitted: int = 0
 
     @classmethod
-    def of(cls, frame: pd.DataFrame, max_rows: int = _MAX_ROWS) -> TextTable:
+    def of(
+        cls,
+        frame: pd.DataFrame,
+        device_hour_word: str = "device-h",
+        max_rows: int = _MAX_ROWS,
+    ) -> TextTable:
         """Write a frame as text; columns without any value are dropped.
 
         Parameters
         ----------
         frame : DataFrame
-            Any columns; names become titles.
+            Any columns. Those of observations and of figures get the field's words for
+            titles, and values with units; the ends of an interval share a column.
+        device_hour_word
+            What one device for an hour is called, e.g. ``GPU-h``.
         max_rows
             Rows shown at most, the first ones.
         """
         known = frame.dropna(axis="columns", how="all")
-        names = [str(name) for name in known.columns]
-        shown = known.head(max_rows)
+        shown = known.drop(columns=list(_UNSHOWN), errors="ignore").head(max_rows)
+        columns: dict[str, list[str]] = {}
+        before = ""
+        for name in map(str, shown.columns):
+            if name in _ENDS:
+                ends = shown[[name, _ENDS[name]]].itertuples(index=False, name=None)
+                write = _writer(before, device_hour_word)
+                title = f"{_title(before)}, from and to"
+                columns[title] = [_range(write, lo, hi) for lo, hi in ends]
+            elif name not in _ENDS.values():
+                write = _writer(name, device_hour_word)
+                columns[_title(name)] = [_cell(value, write) for value in shown[name]]
+                before = name
         return cls(
-            columns=tuple(_title(name) for name in names),
-            rows=tuple(
-                tuple(_cell(value) for value in row)
-                for row in shown.itertuples(index=False, name=None)
-            ),
+            columns=tuple(columns),
+            rows=tuple(zip(*columns.values(), strict=True)),
             num_omitted=len(frame) - len(shown),
         )
 
@@ -70,23 +117,32 @@ class TextTable:
 
 
 def _title(name: str) -> str:
-    for ending, unit in (("_per_s", " per s"), ("_lo_s", " from (s)"), ("_s", " (s)")):
-        if name.endswith(ending):
-            return _spaced(name.removesuffix(ending)) + unit
-    return _spaced(name)
+    return _TITLES.get(name, name.replace("_", " "))
 
 
-def _spaced(name: str) -> str:
-    return name.removeprefix("is_").replace("_", " ")
+def _writer(name: str, device_hour_word: str) -> Callable[[float], str]:
+    """Return what writes the numbers of a column."""
+    if name == "gpu_hours":
+        return lambda hours: device_time(hours, device_hour_word)
+    if name == "scaling_efficiency":
+        return percent
+    if name == "relative_error":
+        return change
+    is_duration = name.endswith("_s") and not name.endswith("_per_s")
+    return duration if is_duration else number
 
 
-def _cell(value: object) -> str:
-    if isinstance(value, bool):
+def _range(write: Callable[[float], str], lo: float, hi: float) -> str:
+    return f"{write(lo)} to {write(hi)}" if np.isfinite([lo, hi]).all() else ""
+
+
+def _cell(value: object, write: Callable[[float], str]) -> str:
+    if isinstance(value, bool | np.bool_):
         return "yes" if value else ""
     if value is None or value is pd.NA or value is pd.NaT:
         return ""
     if isinstance(value, int | float):
-        return "" if math.isnan(value) else number(value)
+        return "" if math.isnan(value) else write(value)
     if isinstance(value, Sequence) and not isinstance(value, str):
         return ", ".join(str(part) for part in value)
     return str(value)

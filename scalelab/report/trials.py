@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 import pandas as pd
@@ -44,10 +43,10 @@ _MIB = 2**20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FailedAttempt:
-    """An attempt that did not complete, and the path of its log.
+    """An attempt that did not complete, with what it left: a report may be far away.
 
-    ``files`` is its log, else its directory, as seen from the report, and ``link`` the
-    same as a URL; both are empty for an imported row.
+    ``files`` is its log, else its directory, as seen from the run's directory; empty
+    for an imported row.
     """
 
     attempt: str
@@ -57,7 +56,6 @@ class FailedAttempt:
     reason: str
     traceback: str
     files: str
-    link: str
 
 
 def outcome_table(observations: pd.DataFrame) -> TextTable:
@@ -71,9 +69,7 @@ def outcome_table(observations: pd.DataFrame) -> TextTable:
     return TextTable(columns=("outcome", "attempts", "meaning"), rows=rows)
 
 
-def failures(
-    observations: pd.DataFrame, results: Results, trials_directory: str
-) -> tuple[FailedAttempt, ...]:
+def failures(observations: pd.DataFrame, results: Results) -> tuple[FailedAttempt, ...]:
     """Return the attempts that did not complete, those that measured nothing first.
 
     Parameters
@@ -81,9 +77,7 @@ def failures(
     observations : DataFrame
         See ``records.columns``.
     results
-        Their tracebacks and logs, as far as known.
-    trials_directory
-        Where the attempts' directories are, as seen from the report.
+        Their tracebacks, or last lines, and the paths of their logs, as far as known.
 
     Returns
     -------
@@ -94,19 +88,15 @@ def failures(
     bad = observations[ended.ne(Outcome.COMPLETED).fillna(False)]
     rows = bad.to_dict("records")
     rows.sort(key=lambda row: Outcome(row["outcome"]).is_measurement)
-    return tuple(
-        _failure(row, results, trials_directory) for row in rows[:_MAX_FAILURES]
-    )
+    return tuple(_failure(row, results) for row in rows[:_MAX_FAILURES])
 
 
-def _failure(
-    row: Mapping[Any, Any], results: Results, trials_directory: str
-) -> FailedAttempt:
+def _failure(row: Mapping[Any, Any], results: Results) -> FailedAttempt:
     attempt = 1 if pd.isna(row["attempt"]) else int(row["attempt"])
     result = results.get((str(row["trial_id"]), attempt))
     files = ""
     if row["kind"] != "imported":
-        files = f"{trials_directory}/{row['trial_id']}/{attempt:03d}/"
+        files = f"trials/{row['trial_id']}/{attempt:03d}/"
         files += (result and result.log) or ""
     return FailedAttempt(
         attempt=f"{row['trial_id']}-{attempt}",
@@ -116,7 +106,6 @@ def _failure(
         reason="" if pd.isna(row["reason"]) else row["reason"],
         traceback=(result and result.traceback) or "",
         files=files,
-        link=quote(files),
     )
 
 

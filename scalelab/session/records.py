@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -12,6 +13,7 @@ from scalelab.experiment.spec import Experiment
 from scalelab.inputs.outcome import Outcome
 from scalelab.records.attempt import AttemptFiles, AttemptResult
 from scalelab.records.attempt_io import read_result
+from scalelab.records.log_tail import last_log_lines
 from scalelab.records.run_reader import RunReader
 from scalelab.running.status import RunStatus, status_of
 
@@ -113,12 +115,18 @@ class RunRecords:
         return answering(self.observations, self._reader.streams, target)
 
     def unhappy_results(self) -> dict[tuple[str, int], AttemptResult]:
-        """Return the results of attempts that did not complete, with tracebacks."""
+        """Return the results of attempts that did not complete.
+
+        The last lines of the log stand for a traceback where there is none.
+        """
         results = {}
         for row in self._reader.rows():
             if row["outcome"] != Outcome.COMPLETED:
                 key = (row["trial_id"], row["attempt"])
                 files = AttemptFiles(self._reader.attempt_directory(*key))
                 if result := read_result(files):
+                    if result.log and not result.traceback:
+                        left = last_log_lines(files.directory / result.log, 20)
+                        result = replace(result, traceback=left)
                     results[key] = result
         return results

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -248,8 +247,5 @@ class Run(RunRecords):
             experiment_text=self.experiment_text,
             without_answer="" if answer else str(found),
             results=self.unhappy_results(),
-            trials_directory=os.path.relpath(
-                self.directory / "trials", target.absolute().parent
-            ),
         )
         return target

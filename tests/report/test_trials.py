@@ -42,25 +42,24 @@ def test_failures_lead_to_their_logs() -> None:
         traceback="Traceback",
         log="rank-1.log",
     )
-    died, oom = failures(frame(rows), {("bad one", 2): result}, "../trials")
+    died, oom = failures(frame(rows), {("bad one", 2): result})
     assert died.attempt == "bad one-2"
     assert died.configuration == (
         "2 devices, 1 node, local batch 8, accumulation 1, seed 0"
     )
     assert died.traceback == "Traceback"
-    assert died.files == "../trials/bad one/002/rank-1.log"
-    assert died.link == "../trials/bad%20one/002/rank-1.log"
+    assert died.files == "trials/bad one/002/rank-1.log"
     assert not died.is_measurement
     assert oom.is_measurement
-    assert oom.files == "../trials/oom/001/"
+    assert oom.files == "trials/oom/001/"
 
 
 def test_imported_failures_have_no_files() -> None:
     row = trial_row(
         1, 8, outcome="failed", kind="imported", attempt=None, reason=None, seed=None
     )
-    (failure,) = failures(frame([row]), {}, "trials")
-    assert failure.files == failure.link == failure.reason == ""
+    (failure,) = failures(frame([row]), {})
+    assert failure.files == failure.reason == ""
     assert failure.configuration.endswith("accumulation 1")
 
 
@@ -150,7 +149,7 @@ def test_provenance_names_what_is_known_and_nothing_else() -> None:
 def test_an_empty_run_has_empty_tables() -> None:
     nothing: pd.DataFrame = frame([])
     assert outcome_table(nothing).rows == ()
-    assert failures(nothing, {}, "trials") == ()
+    assert failures(nothing, {}) == ()
     assert trial_table(nothing).rows == ()
     assert memory_table(nothing).rows == ()
     assert provenance_table(nothing, {}).rows == ()
