@@ -152,7 +152,6 @@ def run(
     """
     from scalelab.cli.import_command import pairs
     from scalelab.errors import SpecError
-    from scalelab.inputs.quantities import parse_usd
     from scalelab.session import load
 
     if site is not None and not sbatch:
@@ -168,7 +167,7 @@ def run(
     }
     found = load(run_directory)
     answer = found.recommend(
-        price_per_gpu_hour_usd=_read(parse_usd, price),
+        price_per_gpu_hour_usd=price,
         target=target,
         confidence=confidence,
         job={name: value for name, value in job.items() if value is not None},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import (
@@ -24,12 +25,17 @@ from scalelab.errors import SpecError
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.links import parse_bandwidth, parse_latency
 from scalelab.inputs.problems import shown
-from scalelab.inputs.quantities import parse_bytes, parse_duration, parse_usd
+from scalelab.inputs.quantities import (
+    parse_bytes,
+    parse_duration,
+    parse_gpu_hours,
+    parse_usd,
+)
 from scalelab.inputs.target import Target
 
 MAX_DEVICES = 16_384
 MAX_COUNT = 10**15
-MAX_PRICE = 10**15
+MAX_AMOUNT = 10**15
 
 T = TypeVar("T")
 
@@ -118,14 +124,25 @@ def _latency(value: Any) -> float:
 
 
 def _money(value: Any) -> float:
+    return _amount(value, parse_usd, "price", "2.5 or '2.5usd'")
+
+
+def _device_hours(value: Any) -> float:
+    return _amount(value, parse_gpu_hours, "device time", "10 or '10gpu-h'")
+
+
+def _amount(
+    value: Any, parse: Callable[[str], float], noun: str, examples: str
+) -> float:
+    """Return what a number, or a text with or without a unit, says."""
     if isinstance(value, str):
-        return parse_usd(value)
+        return parse(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise SpecError(f"{shown(value)} is not a price. Write 2.5 or '2.5usd'.")
-    if not 0 < value < MAX_PRICE:
+        raise SpecError(f"{shown(value)} is not a {noun}. Write {examples}.")
+    if not 0 < value < MAX_AMOUNT:
         raise SpecError(
-            f"{shown(value)} is not a price: it must be greater than 0 and less than "
-            f"{MAX_PRICE:.0e}."
+            f"{shown(value)} is not a {noun}: it must be greater than 0 and less than "
+            f"{MAX_AMOUNT:.0e}."
         )
     return float(value)
 
@@ -202,6 +219,9 @@ Price = Annotated[
     float, PlainValidator(_money), WithJsonSchema({"type": ["number", "string"]})
 ]
 Size = Annotated[int, PlainValidator(_size), WithJsonSchema({"type": "string"})]
+DeviceHours = Annotated[
+    float, PlainValidator(_device_hours), WithJsonSchema({"type": ["number", "string"]})
+]
 TargetText = Annotated[
     Target,
     PlainValidator(_target),

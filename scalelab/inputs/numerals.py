@@ -57,12 +57,36 @@ def duration_unit(seconds: float) -> tuple[float, str]:
 def duration_ends(interval: Interval) -> str:
     """Write the ends of an interval of seconds, in the unit of its value, without it.
 
+    Ends that differ are written with as many digits as it takes to tell them apart.
+
     >>> duration_ends(Interval(value=10440.0, lo=10080.0, hi=11160.0))
     '2.8-3.1'
+    >>> duration_ends(Interval(value=29520.0, lo=29460.0, hi=29590.0))
+    '8.18-8.22'
     """
     scale, _ = duration_unit(interval.value)
-    hi = f"-{number(interval.hi / scale)}" if math.isfinite(interval.hi) else " or more"
-    return f"{number(interval.lo / scale)}{hi}"
+    if not math.isfinite(interval.hi):
+        return f"{number(interval.lo / scale)} or more"
+    return "-".join(_told_apart(interval.lo / scale, interval.hi / scale))
+
+
+def _told_apart(lo: float, hi: float) -> tuple[str, str]:
+    """Write two numbers with the digits that matter, with more where they look alike.
+
+    >>> _told_apart(8.2, 8.2)
+    ('8.2', '8.2')
+    """
+    texts = number(lo), number(hi)
+    for digits in range(3, 16):
+        if lo == hi or not math.isfinite(lo) or _differ(*texts):
+            break
+        decimals = max(0, digits - 1 - math.floor(math.log10(abs(hi))))
+        texts = f"{lo:,.{decimals}f}", f"{hi:,.{decimals}f}"
+    return texts
+
+
+def _differ(*texts: str) -> bool:
+    return len({float(text.replace(",", "")) for text in texts}) > 1
 
 
 def duration_range(interval: Interval) -> str:

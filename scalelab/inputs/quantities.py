@@ -1,20 +1,40 @@
-"""Durations, sizes and GPU-hours as users write them: ``4h``, ``16GB``, ``10gpu-h``."""
+"""Durations, sizes, device time and money as users write them, and as answers print.
+
+Whatever :mod:`~scalelab.inputs.numerals` writes is read back: ``4h``, ``4.6 days``,
+``1,200 GPU-h``, ``0.12 emulated core-s``, ``20 usd``.
+"""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 
 from scalelab.errors import SpecError
 
-_SECONDS = {"s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
-_BYTES = {
-    "b": 1,
-    **{f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)},
-    **{f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", 1)},
+_SECONDS = {
+    "us": 1e-6,
+    "ms": 1e-3,
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
+    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60.0),
+    **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3600.0),
+    **dict.fromkeys(("d", "day", "days"), 86400.0),
 }
-_GPU_HOURS = {"gpu-h": 1.0, "gpu-min": 1 / 60, "gpu-d": 24.0}
-_QUANTITY = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)\s*([a-z-]+)", re.ASCII)
+_BYTES = {
+    "b": 1.0,
+    **{f"{letter}b": 1000.0**power for power, letter in enumerate("kmgt", 1)},
+    **{f"{letter}ib": 1024.0**power for power, letter in enumerate("kmgt", 1)},
+}
+_HOURS = {"s": 1 / 3600, "min": 1 / 60, "h": 1.0, "d": 24.0}
+_GPU_HOURS = {
+    f"{device}-{unit}": hours
+    for device in ("gpu", "core", "emulated gpu", "emulated core")
+    for unit, hours in _HOURS.items()
+}
+_USD = {"usd": 1.0}
+_NUMBER = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,18})(?:\.[0-9]{1,18})?(?:e[+-]?[0-9]+)?"
+_QUANTITY = re.compile(rf"({_NUMBER})\s*((?:emulated\s+)?[a-z-]+)", re.ASCII)
+_BARE = re.compile(_NUMBER, re.ASCII)
 _CLOCK = re.compile(
     r"(?:(\d{1,4})-)?(\d{1,4}):([0-5]\d):([0-5]\d)",
     re.ASCII,
@@ -31,8 +51,8 @@ def parse_duration(text: str) -> float:
     SpecError
         If the text is not a positive number and a unit.
 
-    >>> parse_duration("1h30min")
-    5400.0
+    >>> parse_duration("1h30min"), parse_duration("6 days")
+    (5400.0, 518400.0)
     >>> parse_duration("1-00:00:00")
     86400.0
     """
@@ -60,46 +80,55 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_gpu_hours(text: str) -> float:
-    """Return an amount of device time in GPU-hours.
+    """Return an amount of device time in device-hours; a bare number is one of hours.
 
     Raises
     ------
     SpecError
-        If the text is not a positive number and a unit.
+        If the text is not a positive number, with a unit of device time or without.
 
-    >>> parse_gpu_hours("10gpu-h")
-    10.0
+    >>> [parse_gpu_hours(text) for text in ("500", "30gpu-min", "2 core-h")]
+    [500.0, 0.5, 2.0]
     """
-    hours = _sum(text, _GPU_HOURS)
+    hours = _sum(text, _GPU_HOURS, bare=1.0)
     return _positive(hours, text, "GPU time", "'10gpu-h' or '30gpu-min'")
 
 
 def parse_usd(text: str) -> float:
-    """Return an amount of money in US dollars.
+    """Return an amount of money in US dollars; a bare number is one of dollars.
 
     Raises
     ------
     SpecError
-        If the text is not a positive number and ``usd``.
+        If the text is not a positive number, with ``usd`` or ``$`` or without.
 
-    >>> parse_usd("20usd"), parse_usd("$2.50")
-    (20.0, 2.5)
+    >>> parse_usd("20usd"), parse_usd("$2.50"), parse_usd("1.5")
+    (20.0, 2.5, 1.5)
     """
-    spelt = re.sub(r"^\s*\$\s*([0-9.]+)\s*$", r"\1usd", text)
-    return _positive(_sum(spelt, {"usd": 1}), text, "price", "'20usd' or '$2.50'")
+    spelt = re.sub(r"^\s*\$", "", text)
+    return _positive(_sum(spelt, _USD, bare=1.0), text, "price", "'20usd' or '$2.50'")
 
 
-def _sum(text: str, units: dict[str, int] | dict[str, float]) -> float:
-    """Return the sum of the parts of a quantity; NaN if the text is no quantity."""
+def _sum(text: str, units: Mapping[str, float], bare: float = math.nan) -> float:
+    """Return the sum of the parts of a quantity; NaN if the text is no quantity.
+
+    ``bare`` is the unit of a number that stands alone.
+    """
     rest, total = text.strip().lower(), 0.0
+    if _BARE.fullmatch(rest):
+        return _value(rest) * bare
     while found := _QUANTITY.match(rest):
-        total += float(found[1]) * units.get(found[2], math.nan)
+        total += _value(found[1]) * units.get(" ".join(found[2].split()), math.nan)
         rest = rest[found.end() :].lstrip()
     return math.nan if rest else total
 
 
+def _value(digits: str) -> float:
+    return float(digits.replace(",", ""))
+
+
 def _positive(value: float, text: str, noun: str, examples: str) -> float:
-    if not value > 0:
+    if not 0 < value < math.inf:
         raise SpecError(
             f"{text[:60]!r} is not a {noun}. Write a positive number and a unit, such "
             f"as {examples}."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import TYPE_CHECKING
 
 from scalelab.errors import SpecError
@@ -191,16 +192,26 @@ def read_limits(given: Mapping[str, str | float | None]) -> dict[str, float]:
             continue
         if resource.name in limits:
             raise SpecError(f"{key}={value}: {resource.name} is limited twice.")
-        if isinstance(value, str):
-            limits[resource.name] = resource.parse(value)
-        elif key == resource.max_field:
-            limits[resource.name] = float(value)
-        else:
-            raise SpecError(
-                f"{key}={shown(value)} has no unit. Write {key}={resource.example!r} "
-                f"or {resource.max_field}={shown(value)}."
-            )
+        limits[resource.name] = _limit(resource, key, value)
     return limits
+
+
+def _limit(resource: Resource, key: str, value: object) -> float:
+    """Return the limit that an argument of this name says."""
+    if isinstance(value, str):
+        try:
+            return resource.parse(value)
+        except SpecError as error:
+            raise SpecError(f"{key}: {error}") from error
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    if is_number and key == resource.max_field:
+        return float(value)  # type: ignore[arg-type]
+    problem = "has no unit" if is_number else "is neither text nor a number"
+    number_of = f"{resource.max_field}={shown(value) if is_number else 20}"
+    raise SpecError(
+        f"{key}={shown(value)} {problem}. Write {key}={resource.example!r} or "
+        f"{number_of}."
+    )
 
 
 def _limited_by(key: str) -> Resource:

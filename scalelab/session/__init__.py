@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scalelab.inputs.problems import validated
 from scalelab.running.execution import run_sweep
 from scalelab.running.sweep import Sweep
 from scalelab.session.run import Run as Run
@@ -16,6 +17,7 @@ from scalelab.session.run import Run as Run
 if TYPE_CHECKING:
     import pandas as pd
 
+    from scalelab.inputs.document import Scalar
     from scalelab.recommend.answer.recommendation import (
         Recommendation as Recommendation,
     )
@@ -31,12 +33,17 @@ def load(directory: str | Path) -> Run:
 
     Raises
     ------
+    SpecError
+        If ``directory`` is no path.
     StoreError
         If it is no run.
     SchemaError
         If a newer ScaleLab wrote it.
     """
-    return Run.open(directory)
+    from scalelab.session.arguments import RunArguments
+
+    asked = validated(RunArguments, {"directory": directory}, source="load")
+    return Run.open(asked.directory)
 
 
 def sweep(
@@ -44,7 +51,7 @@ def sweep(
     *,
     site: str | None = None,
     directory: str | Path | None = None,
-    budget_gpu_hours: float | None = None,
+    budget_gpu_hours: float | str | None = None,
     accept_changes: bool = False,
     retry_failed: bool = False,
 ) -> Run:
@@ -59,7 +66,8 @@ def sweep(
     directory
         The run's directory; default: ``runs/NAME``.
     budget_gpu_hours
-        Start no trial once the run has used this much device time.
+        Start no trial once the run has used this much device time: a number of hours,
+        or text such as ``"10gpu-h"``.
     accept_changes
         Go on although the workload, its code or the measurement changed; what was
         measured before is kept, marked ``code_changed``, left out of the fits, and
@@ -70,20 +78,32 @@ def sweep(
     Raises
     ------
     SpecError
-        If the experiment or the site is wrong, or code, command or measurement changed.
+        If an argument, the experiment or the site is wrong, or code, command or
+        measurement changed.
     ClusterError
         If the nodes do not come up.
     StoreError
         If the run cannot be written, or another driver holds it.
     """
+    from scalelab.session.arguments import SweepArguments
+
+    given = {
+        "experiment": experiment,
+        "site": site,
+        "directory": directory,
+        "budget_gpu_hours": budget_gpu_hours,
+        "accept_changes": accept_changes,
+        "retry_failed": retry_failed,
+    }
+    said = validated(SweepArguments, given, source="sweep")
     asked = Sweep.prepare(
-        experiment,
-        site=site,
-        directory=directory,
-        accept_changes=accept_changes,
-        retry_failed=retry_failed,
+        said.experiment,
+        site=said.site,
+        directory=said.directory,
+        accept_changes=said.accept_changes,
+        retry_failed=said.retry_failed,
     )
-    run_sweep(asked, budget_gpu_hours=budget_gpu_hours)
+    run_sweep(asked, budget_gpu_hours=said.budget_gpu_hours)
     return load(asked.directory)
 
 
@@ -92,9 +112,9 @@ def import_table(
     directory: str | Path,
     *,
     column: Mapping[str, str] | None = None,
-    constant: Mapping[str, str] | None = None,
-    axis: Sequence[str] = (),
-    ignore: Sequence[str] = (),
+    constant: Mapping[str, Scalar] | None = None,
+    axis: Sequence[str] | str = (),
+    ignore: Sequence[str] | str = (),
     melt: Mapping[str, str] | None = None,
     per_device: bool = False,
     tokens_per_sample: int | None = None,
@@ -138,18 +158,32 @@ def import_table(
     """
     from scalelab.records.tables.importing import import_table as read
     from scalelab.records.tables.options import ImportOptions
+    from scalelab.session.arguments import ImportArguments
 
+    given = {
+        "table": table,
+        "directory": directory,
+        "column": column,
+        "constant": constant,
+        "axis": axis,
+        "ignore": ignore,
+        "melt": melt,
+        "per_device": per_device,
+        "tokens_per_sample": tokens_per_sample,
+        "accept_doubts": accept_doubts,
+    }
+    said = validated(ImportArguments, given, source="import_table")
     asked = ImportOptions(
-        column=column or {},
-        constant=constant or {},
-        axis=tuple(axis),
-        ignore=tuple(ignore),
-        melt=melt or {},
-        per_device=per_device,
-        tokens_per_sample=tokens_per_sample,
-        accept_doubts=accept_doubts,
+        column=said.column,
+        constant={name: str(value) for name, value in said.constant.items()},
+        axis=said.axis,
+        ignore=said.ignore,
+        melt=said.melt,
+        per_device=said.per_device,
+        tokens_per_sample=said.tokens_per_sample,
+        accept_doubts=said.accept_doubts,
     )
-    return Run(read(Path(table), Path(directory), asked).store)
+    return Run(read(Path(said.table), Path(said.directory), asked).store)
 
 
 def obtain_data(name: str, directory: str | Path | None = None) -> Path:

@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalelab.errors import FitError, SpecError, StoreError
-from scalelab.experiment.job import Job
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.problems import validated
-from scalelab.inputs.target import Target
 from scalelab.kinds.resources import read_limits
 from scalelab.session.records import RunRecords
 
@@ -27,7 +25,10 @@ class Run(RunRecords):
     """A run: fits laws to its measurements, answers and reports."""
 
     def fit(
-        self, law: str = "scalelab", *, learn_from: Sequence[str | Path] = ()
+        self,
+        law: str = "scalelab",
+        *,
+        learn_from: Sequence[str | Path] | str | Path = (),
     ) -> StepTimeLaw:
         """Return a law of step time fitted to the observations.
 
@@ -40,21 +41,24 @@ class Run(RunRecords):
         """
         from scalelab.laws.rivals.laws import law_named
         from scalelab.recommend.question.history import LawWithTransfer
+        from scalelab.session.arguments import FitArguments
 
-        history = self._history(learn_from)
-        return LawWithTransfer.fit(law_named(law), self.fit_rows, history=history).law
+        given = {"law": law, "learn_from": learn_from}
+        said = validated(FitArguments, given, source="fit")
+        named, history = law_named(said.law), self._history(said.learn_from)
+        return LawWithTransfer.fit(named, self.fit_rows, history=history).law
 
     def recommend(
         self,
         *,
-        price_per_gpu_hour_usd: float | None = None,
+        price_per_gpu_hour_usd: float | str | None = None,
         target: str | None = None,
         confidence: float = 0.9,
         job: Mapping[str, Any] | None = None,
-        gpus: Sequence[int] | None = None,
+        gpus: Sequence[int] | int | None = None,
         select: Mapping[str, Scalar] | None = None,
         law: str = "scalelab",
-        learn_from: Sequence[str | Path] = (),
+        learn_from: Sequence[str | Path] | str | Path = (),
         batch: int | None = None,
         max_batch: int | None = None,
         local_batch: int | None = None,
@@ -66,8 +70,8 @@ class Run(RunRecords):
         Parameters
         ----------
         price_per_gpu_hour_usd
-            What a device-hour costs; default: what the profile of the run's site says
-            now.
+            What a device-hour costs, as a number or as ``"2.5usd"``; default: what the
+            profile of the run's site says now.
         target
             Metric to reach instead of the job's, e.g. ``"val_acc >= 0.75"``.
         confidence
@@ -111,29 +115,46 @@ class Run(RunRecords):
         from scalelab.recommend.answer.kept import Question
         from scalelab.recommend.question.asked_batch import AskedBatch
         from scalelab.recommend.question.objective import Constraints
+        from scalelab.session.arguments import RecommendArguments
 
-        asked = None if target is None else Target.parse(target)
+        given = {
+            "price_per_gpu_hour_usd": price_per_gpu_hour_usd,
+            "target": target,
+            "confidence": confidence,
+            "job": job,
+            "gpus": gpus,
+            "select": select,
+            "law": law,
+            "learn_from": learn_from,
+            "batch": batch,
+            "max_batch": max_batch,
+            "local_batch": local_batch,
+            "accept_unmeasured": accept_unmeasured,
+        }
+        said = validated(RecommendArguments, given, source="recommend")
         question = Question(
-            job=validated(Job, job, source="job") if job else self.job,
+            job=said.job or self.job,
             limits=Constraints(
                 limits=read_limits(limits),
-                target=asked,
-                confidence=confidence,
+                target=said.target,
+                confidence=said.confidence,
             ),
-            price_per_gpu_hour_usd=price_per_gpu_hour_usd,
-            gpus=tuple(gpus or ()),
-            select=dict(sorted((select or {}).items())),
-            law=law,
-            learn_from=tuple(str(Path(each).resolve()) for each in learn_from),
+            price_per_gpu_hour_usd=said.price_per_gpu_hour_usd,
+            gpus=said.gpus,
+            select=dict(sorted(said.select.items())),
+            law=said.law,
+            learn_from=tuple(str(Path(each).resolve()) for each in said.learn_from),
             batches=AskedBatch(
-                global_batch_size=batch,
-                largest=max_batch,
-                local_batch_size=local_batch,
+                global_batch_size=said.batch,
+                largest=said.max_batch,
+                local_batch_size=said.local_batch,
             ),
-            accept_unmeasured=accept_unmeasured,
+            accept_unmeasured=said.accept_unmeasured,
         )
         # a target that no trial stopped at is read off streams, which may still grow
-        return self._asked(question) if asked is None else self._answered(question)
+        if said.target is not None:
+            return self._answered(question)
+        return self._asked(question)
 
     def _asked(self, question: Question) -> Recommendation:
         """Return the kept answer to a question about the same records, or a new one."""
@@ -221,7 +242,7 @@ class Run(RunRecords):
         answer = None if isinstance(found, Exception) else found
         return Figures(self.fit_rows, answer)
 
-    def write_report(self, path: Path | None = None) -> Path:
+    def write_report(self, path: str | Path | None = None) -> Path:
         """Write the report and return its path.
 
         Parameters
@@ -236,7 +257,7 @@ class Run(RunRecords):
         """
         from scalelab.report.html import write_report
 
-        target = path or self.directory / "report.html"
+        target = Path(path or self.directory / "report.html")
         found = self.answer()
         answer = None if isinstance(found, Exception) else found
         write_report(

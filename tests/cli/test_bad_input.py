@@ -228,11 +228,11 @@ def test_a_run_of_something_else_is_not_swept_into(
 @pytest.mark.parametrize(
     "options",
     [
-        ("--sweep-budget", "10"),
+        ("--sweep-budget", "10h"),
         ("--sweep-budget", "-1gpu-h"),
         ("--sweep-budget", ""),
         ("--sweep-budget", "0gpu-h"),
-        ("--sweep-budget", "1e3gpu-h"),
+        ("--sweep-budget", "1e999gpu-h"),
         ("--site", "nowhere"),
         ("--site", "./absent.yaml"),
         ("--site", "/dev/null"),

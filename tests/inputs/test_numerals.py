@@ -1,4 +1,6 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from scalelab.inputs.numerals import (
     Interval,
@@ -62,6 +64,31 @@ def test_the_ends_of_an_interval_share_the_unit_of_its_value() -> None:
     unbounded = Interval(value=7300.0, lo=7100.0, hi=float("inf"))
     assert duration_range(unbounded) == "2.0 h or more"
     assert duration_ends(unbounded) == "2.0 or more"
+
+
+@pytest.mark.parametrize(
+    ("value", "lo", "hi", "text"),
+    [
+        (29520.0, 29460.0, 29590.0, "8.18-8.22"),
+        (29520.0, 29519.0, 29521.0, "8.1997-8.2003"),
+        (90.0, 89.9996, 90.0004, "89.9996-90.0004"),
+        (400.0 * 86400, 399.9 * 86400, 400.2 * 86400, "399.9-400.2"),
+        (29520.0, 29520.0, 29520.0, "8.2-8.2"),
+    ],
+)
+def test_an_interval_is_never_rounded_away(
+    value: float, lo: float, hi: float, text: str
+) -> None:
+    assert duration_ends(Interval(value=value, lo=lo, hi=hi)) == text
+
+
+@given(
+    st.floats(min_value=1e-6, max_value=1e9), st.floats(min_value=1e-9, max_value=2.0)
+)
+def test_ends_that_differ_look_different(lo: float, width: float) -> None:
+    interval = Interval(value=lo * (1 + width / 2), lo=lo, hi=lo * (1 + width))
+    first, second = duration_ends(interval).split("-")
+    assert float(first.replace(",", "")) < float(second.replace(",", ""))
 
 
 def test_shares_changes_and_counts() -> None:

@@ -60,12 +60,37 @@ def test_money_is_not_known_without_a_price() -> None:
             "max_time=4 has no unit. Write max_time='4h' or max_time_s=4.",
         ),
         ({"max_time": "4h", "max_time_s": 9}, "max_time_s=9: time is limited twice."),
-        ({"max_cost": "20"}, "'20' is not a price."),
+        ({"max_cost": "20eur"}, "max_cost: '20eur' is not a price."),
+        (
+            {"max_gpu_hours": [1]},
+            "max_gpu_hours=[1] is neither text nor a number. Write "
+            "max_gpu_hours='50gpu-h' or max_gpu_hours=20.",
+        ),
+        (
+            {"max_time": True},
+            "max_time=True is neither text nor a number. Write max_time='4h' or "
+            "max_time_s=20.",
+        ),
     ],
 )
 def test_wrong_limits_are_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError, match=re.escape(message)):
         read_limits(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "limits"),
+    [
+        ({"max_gpu_hours": "100gpu-h"}, {"device_hours": 100}),
+        ({"max_gpu_hours": "500"}, {"device_hours": 500}),
+        ({"max_gpu_hours": np.int64(5)}, {"device_hours": 5}),
+        ({"max_cost": "20"}, {"money": 20}),
+        ({"max_time": "6days"}, {"time": 6 * 86400}),
+        ({"max_time_s": 9.5, "max_cost": None}, {"time": 9.5}),
+    ],
+)
+def test_limits_are_read(given: dict[str, Any], limits: dict[str, float]) -> None:
+    assert read_limits(given) == limits
 
 
 def test_a_resource_of_an_installed_distribution_limits_an_answer(

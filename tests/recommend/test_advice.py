@@ -604,7 +604,7 @@ def test_accumulation_reaches_the_batch_whose_convergence_was_measured() -> None
 
 def test_no_job_and_no_target_is_an_error() -> None:
     with pytest.raises(
-        SpecError, match=r"no job to recommend for: .* pass --epochs with"
+        SpecError, match=r"no job to recommend for: .* --samples or --steps on the"
     ):
         recommend(sweep((1, 2)), None)
 

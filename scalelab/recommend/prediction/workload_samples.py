@@ -167,7 +167,9 @@ class SampleNeed:
             raise SpecError(
                 "There is no job to recommend for: nothing says how long it is. Add "
                 "'job: {epochs: 90, samples_per_epoch: 50000}' to the experiment, or "
-                "pass --epochs with --samples-per-epoch, --samples or --steps."
+                "say it with the question: --epochs 90 --samples-per-epoch 50000, "
+                "--samples or --steps on the command line, job={'samples': 4500000} in "
+                "Python."
             )
         return float(amount)
 

@@ -127,8 +127,8 @@ class LawWithTransfer:
         if law is not StepTimeLaw:
             if history is not None:
                 raise SpecError(
-                    f"The law {law.name!r} learns from the asked rows alone. Leave out "
-                    "--law, or the runs to learn from."
+                    f"law={law.name!r} learns from the asked rows alone. Leave out the "
+                    "law, or the runs to learn from."
                 )
             return cls(law=law.fit(rows), note="")
         asked = tuple(rows.curves)
