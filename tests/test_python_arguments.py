@@ -111,7 +111,7 @@ def test_one_run_to_learn_from_needs_no_list(run: Run, tmp_path: Path) -> None:
         ),
         (
             lambda: import_table("t.csv", "r", column={"world_size": 3}),
-            "import_table: mapping.world_size=3 must be text.",
+            "import_table: column.world_size=3 must be text.",
         ),
     ],
 )

@@ -91,7 +91,7 @@ def budget_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
     title = f"Time and {unit} of the job"
     facts = (labels.curve, labels.mode, labels.bands)
     figure = base_figure(title, facts, labels, num_panels=len(_PANELS))
-    hours = [name for name in table if name.startswith("gpu_hours")]
+    hours = [name for name in table if str(name).startswith("gpu_hours")]
     rows = table.sort_values("world_size")
     rows = rows.assign(**(rows[hours] / scale))
     time_ends = rows[["time_lo_s", "time_hi_s"]].to_numpy().ravel()

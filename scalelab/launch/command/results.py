@@ -134,7 +134,7 @@ def _columns(log: StepLog, trial: Trial) -> dict[str, Any]:
     return columns | log.evaluation_columns()
 
 
-def _target_columns(log: StepLog, trial: Trial) -> Mapping[str, Any]:
+def _target_columns(log: StepLog, trial: Trial) -> dict[str, Any]:
     target = trial.measurement.target
     if target is None:
         return {}

@@ -187,7 +187,7 @@ class StepLog:
             return None
         return self._reached_s - self.intervals.evaluation_s(self.reached_after_steps)
 
-    def evaluation_columns(self) -> Mapping[str, Any]:
+    def evaluation_columns(self) -> dict[str, Any]:
         """Return the time of evaluations, and how far apart they are, by column."""
         if not self.names_evaluations:
             return {}

@@ -125,7 +125,7 @@ def _quantile(time_s: Interval, mass: float, confidence: float) -> float:
         return math.inf
     if asked <= 0 or time_s.hi <= time_s.value:
         return time_s.value
-    return time_s.value * (time_s.hi / time_s.value) ** (asked / end)
+    return float(time_s.value * (time_s.hi / time_s.value) ** (asked / end))
 
 
 def _evaluation_per_sample_s(observations: pd.DataFrame) -> float | None:
