@@ -14,8 +14,9 @@ import argparse
 
 import numpy as np
 import pandas as pd
-from rival_laws import LAWS
+from laws import OURS, RIVALS
 
+from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.training.workloads.declared_machine import (
     DeclaredMachine,
     declared_step_time,
@@ -24,7 +25,7 @@ from scalelab.training.workloads.declared_machine import (
 SEEN, ASKED = (1, 2, 4, 8, 16), (32, 64)
 BATCHES = (8, 16, 32)
 NUM_REPEATS = 3
-RIVALS = ("scalelab", "pollux", "ernest", "amdahl", "last_efficiency")
+LAWS = {OURS: StepTimeLaw, **{n: RIVALS[n] for n in ("pollux", "paleo", "amdahl")}}
 
 
 def random_machine(rng: np.random.Generator) -> DeclaredMachine:
@@ -85,8 +86,8 @@ def main() -> None:
             per_node = arguments.per_node
             seen = measured(machine, SEEN, per_node, rng, straggling)
             asked = measured(machine, ASKED, per_node, rng, 0.0)
-            for name in RIVALS:
-                answer = LAWS[name].fit(seen.drop(columns="true_s")).predict(asked)
+            for name, law in LAWS.items():
+                answer = law.fit(seen.drop(columns="true_s")).predict(asked)
                 ratio = answer["step_time_s"] / answer["true_s"]
                 inside = asked["step_time_s"].between(
                     answer["step_time_lo_s"], answer["step_time_hi_s"]

@@ -13,7 +13,7 @@ over further ones 10% more per doubling.
 flat: one ring, to which the node boundary does not matter.
 pair: as jump, but exactly two nodes cost a third more.
 
-The law has the shipped prior; the tasks are those of ``scaling_tasks.py``.
+The tasks are those of ``scaling_tasks.py``.
 """
 
 from __future__ import annotations
@@ -23,10 +23,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
-from laws import ours, rival, table
+from laws import OURS, ours, rival, table
 from scaling_tasks import cases
-
-from scalelab.laws.step_time.prior import StepTimePrior
 
 PER_NODE, NODES = 8, (1, 2, 3, 4, 6, 8)
 PLACEMENT_NOISE, NOISE = 0.05, 0.03
@@ -85,9 +83,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--machines", type=int, default=2)
     parser.add_argument("--tasks", default="T1,T2,T2m,T3,T3m,T5,T5m,T7,T8")
-    parser.add_argument(
-        "--rivals", default="paleo,pollux,power,ernest_nodes,median,xgboost,forest,gp"
-    )
+    parser.add_argument("--rivals", default="paleo,median,pollux,power,xgboost")
     arguments = parser.parse_args()
     tables, kind = [], {}
     for seed in range(arguments.machines):
@@ -99,13 +95,12 @@ def main() -> None:
     found = [c for c in cases(published) if c.task in arguments.tasks.split(",")]
     machine = dict(zip(published["curve_id"], published["gpu_type"], strict=True))
     laws = {name: rival(name) for name in filter(None, arguments.rivals.split(","))}
-    laws["scalelab"] = ours(lambda case: StepTimePrior.shipped().priors)
-    rows = table(found, laws, machine)
-    rows["kind"] = rows["machine"].map(kind)
+    rows = table(found, {**laws, OURS: ours})
+    rows["kind"] = rows["curve"].map(machine).map(kind)
     for value in ("error", "cover"):
         groups = rows.groupby(["law", "kind", "task"])[value].mean().unstack("law")
-        mine, others = groups.pop("scalelab"), groups
-        shown = pd.DataFrame({"scalelab": mine})
+        mine, others = groups.pop(OURS), groups
+        shown = pd.DataFrame({OURS: mine})
         if value == "error" and len(others.columns):
             best = others.min(axis=1)
             shown = shown.assign(rival=best, which=others.idxmin(axis=1))

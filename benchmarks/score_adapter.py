@@ -12,9 +12,9 @@ import warnings
 import numpy as np
 import pandas as pd
 from scipy.special import ndtri
-from whole_run_law import WholeRunLaw
 
 from scalelab.laws.convergence.law import ConvergenceLaw
+from scalelab.laws.convergence.whole_runs import WholeRunLaw
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.step_time.prior import StepTimePrior
 
@@ -77,13 +77,15 @@ def predict_time(
     """
     names = {
         "gpus": "world_size",
+        "nodes": "num_nodes",
         "global_batch": "global_batch_size",
         "samples": "samples_to_target",
         "time_to_target_s": "time_to_target_s",
     }
+    train, query = (t.assign(nodes=t["nodes"].clip(lower=1)) for t in (train, query))
     has_reference = reference["global_batch"].nunique() > 1
     law = WholeRunLaw.fit(
         train[list(names)].rename(columns=names),
         runs(reference) if has_reference else None,
     )
-    return law.predict(query[["gpus", "global_batch"]].rename(columns=names))
+    return law.predict(query[["gpus", "nodes", "global_batch"]].rename(columns=names))

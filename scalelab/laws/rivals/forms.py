@@ -6,7 +6,8 @@ adds up to a step) with local batch ``b`` on ``n`` devices of ``m`` nodes.
 References
 ----------
 Amdahl 1967; Gunther 2007, *Guerrilla Capacity Planning*, chapter 4 (USL); Qiao et al.
-2021, *Pollux*, equations 9 to 11.
+2021, *Pollux*, equations 9 to 11; Venkataraman et al. 2016, *Ernest*, equation 1; Qi et
+al. 2017, *Paleo*, section 3.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import numpy as np
-from scipy.optimize import least_squares
+from scipy.optimize import least_squares, nnls
 
 from scalelab.laws.step_time.physics import Configurations
 
@@ -161,3 +162,120 @@ class Pollux(Formula):
         larger = np.maximum(compute, sync)
         sums = (compute / larger) ** gamma + (sync / larger) ** gamma
         return np.asarray(larger * sums ** (1 / gamma))
+
+
+class LinearForm(Formula):
+    """A sum of features with coefficients that are not negative."""
+
+    @abstractmethod
+    def features(self, at: Configurations) -> np.ndarray:
+        """Return features, shape (n_configurations, n_coefficients)."""
+
+    def time(self, values: np.ndarray, at: Configurations) -> np.ndarray:
+        """Return the times of a pass, shape (n_configurations,)."""
+        return np.asarray(self.features(at) @ values)
+
+    def fit(self, time: np.ndarray, at: Configurations) -> np.ndarray:
+        """Return the coefficients by non-negative least squares."""
+        features = self.features(at) / time[:, None]
+        return np.asarray(nnls(features, np.ones(len(time)))[0])
+
+
+class ErnestNodes(LinearForm):
+    """Ernest's terms for devices, the same again for nodes, and a step at the second.
+
+    t = a + b_1 b + b_2 log n + b_3 (n - 1) + b_4 [m > 1] + b_5 log m + b_6 (m - 1).
+    """
+
+    names = (
+        "fixed",
+        "per_sample",
+        "tree",
+        "per_device",
+        "second_node",
+        "node_tree",
+        "per_node",
+    )
+
+    def features(self, at: Configurations) -> np.ndarray:
+        """Return features, shape (n_configurations, 7)."""
+        m, n = at.num_nodes, at.world_size
+        columns = [np.ones(len(n)), at.samples, np.log(n), n - 1]
+        return np.column_stack([*columns, m > 1, np.log(m), m - 1])
+
+
+class Paleo(LinearForm):
+    """t = a + b_1 b + 2 (n - 1) / n times the slowest link: in the node, or between."""
+
+    names = ("fixed", "per_sample", "local_ring", "node_ring")
+
+    def features(self, at: Configurations) -> np.ndarray:
+        """Return features, shape (n_configurations, 4)."""
+        ring = 2 * (at.world_size - 1) / at.world_size
+        across = at.num_nodes > 1
+        ones = np.ones(len(ring))
+        return np.column_stack([ones, at.samples, ring * ~across, ring * across])
+
+    def fit(self, time: np.ndarray, at: Configurations) -> np.ndarray:
+        """Return the coefficients; links never measured are as fast as the others."""
+        values = super().fit(time, at)
+        if not (at.num_nodes > 1).any():
+            values[3] = values[2]
+        return values
+
+
+class LastEfficiency(LinearForm):
+    """A line in the local batch through the largest measured allocations, for every n.
+
+    The efficiency of the most devices measured at each local batch is kept.
+    """
+
+    names = ("fixed", "per_sample")
+
+    def features(self, at: Configurations) -> np.ndarray:
+        """Return features, shape (n_configurations, 2)."""
+        return np.column_stack([np.ones(len(at.samples)), at.samples])
+
+    def fit(self, time: np.ndarray, at: Configurations) -> np.ndarray:
+        """Return the line through the most devices of each local batch."""
+        order = np.lexsort((at.world_size, at.samples))
+        chosen = order[np.append(np.diff(at.samples[order]) > 0, True)]
+        return super().fit(time[chosen], at.take(chosen))
+
+
+MEDIAN_OF: tuple[type[Formula], ...] = (
+    ErnestNodes,
+    Paleo,
+    Pollux,
+    Power,
+    LastEfficiency,
+)
+"""Formulas whose errors differ: their median is better than each of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class MedianOf:
+    """The median of fitted formulas; implements :class:`Fitted`."""
+
+    members: tuple[Fitted, ...]
+
+    @property
+    def coefficients(self) -> Mapping[str, float]:
+        """Return no coefficients: five sets of them are no set of parameters."""
+        return {}
+
+    def __call__(self, at: Configurations) -> np.ndarray:
+        """Return the times of a pass, shape (n_configurations,)."""
+        return np.asarray(np.median(self.each(at), axis=0))
+
+    def each(self, at: Configurations) -> np.ndarray:
+        """Return the times of a pass by member, (n_members, n_configurations)."""
+        return np.array([np.maximum(member(at), _TINY) for member in self.members])
+
+
+class Median(RivalForm):
+    """Five formulas, and no choice between them."""
+
+    def learn(self, time: np.ndarray, at: Configurations) -> MedianOf:
+        """Fit every formula."""
+        return MedianOf(tuple(form().learn(time, at) for form in MEDIAN_OF))

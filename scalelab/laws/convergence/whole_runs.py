@@ -1,0 +1,201 @@
+"""The law of whole runs: time to target where nothing but whole runs was measured.
+
+Asynchronous training does not factorise, and published series change devices, batch and
+software together: there are a few whole runs, too few for the terms of a step. Their
+time is the samples they needed times the time of a sample::
+
+    time = samples to target(global batch) / global batch * step(devices, batch)
+
+The step is the median of five published formulas, none of which is chosen. Where they
+disagree, and far from the measured runs, the interval is wide.
+
+References
+----------
+McCandlish et al. 2018, *An empirical model of large-batch training*, section 2.3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy.special import ndtri
+
+from scalelab.errors import FitError, SpecError
+from scalelab.laws.convergence.law import ConvergenceLaw
+from scalelab.laws.input_checks import positive
+from scalelab.laws.interval import NUM_DRAWS, SEED, central, check_mass
+from scalelab.laws.rivals.forms import Median, MedianOf
+from scalelab.laws.rows import configurations, numbers
+from scalelab.laws.step_time.physics import Configurations
+
+_NOISE, _PER_DOUBLING = 0.05, 0.06  # of the log step of one run; per doubling beyond
+_LEVEL_PRIOR, _LEVEL_SPREAD = 0.04, 0.1  # of one's own samples against a reference
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WholeRunLaw:
+    """Whole runs of one job to one target along a series of scales.
+
+    Parameters
+    ----------
+    steps
+        The fitted formulas, in units of ``step_unit_s``.
+    step_unit_s
+        Typical step, in seconds.
+    largest
+        The most devices measured.
+    convergence
+        Samples to the target.
+    log_level, log_level_deviation
+        Samples of this series against those of the convergence law.
+    """
+
+    steps: MedianOf
+    step_unit_s: float
+    largest: float
+    convergence: ConvergenceLaw
+    log_level: float
+    log_level_deviation: float
+
+    @classmethod
+    def fit(
+        cls, runs: pd.DataFrame, reference: pd.DataFrame | None = None
+    ) -> WholeRunLaw:
+        """Fit a series.
+
+        Parameters
+        ----------
+        runs
+            Whole runs of one job and target: ``world_size``, ``global_batch_size``,
+            ``time_to_target_s`` and ``samples_to_target``. A run given twice counts
+            once.
+        reference
+            Rows of the same job and target measured elsewhere, for the convergence
+            law; None: the runs' own.
+
+        Raises
+        ------
+        FitError
+            No run reached its target in a measured time.
+        SpecError
+            The reference is of several rules or targets.
+        """
+        known = _measured(runs)
+        if known.empty:
+            raise FitError(
+                f"None of the {len(runs)} runs has both time_to_target_s and "
+                "samples_to_target, and its world_size and global_batch_size. Run at "
+                "least one end-to-end trial to its target."
+            )
+        convergence = ConvergenceLaw.fit(known if reference is None else reference)
+        if len(convergence.curves) > 1:
+            raise SpecError(
+                f"The reference holds {len(convergence.curves)} convergence curves. "
+                "Give the rows of one rule and target."
+            )
+        batch, samples = numbers(known, "global_batch_size"), known["samples_to_target"]
+        step_s = (known["time_to_target_s"] * batch / samples).to_numpy(float)
+        step_unit_s = float(np.median(step_s))
+        # in samples: of all the ways to explain two or three runs, the formulas then
+        # take the one in proportion to the batch
+        at = Configurations.of(known)
+        level = _level(convergence, known) if reference is not None else (0.0, 0.0)
+        return cls(
+            steps=Median().learn(step_s / step_unit_s, at),
+            step_unit_s=step_unit_s,
+            largest=float(at.world_size.max()),
+            convergence=convergence,
+            log_level=level[0],
+            log_level_deviation=level[1],
+        )
+
+    def predict(
+        self, configurations: pd.DataFrame, interval: float = 0.8
+    ) -> pd.DataFrame:
+        """Predict the time of one further run of the series.
+
+        Parameters
+        ----------
+        configurations
+            ``world_size`` and ``global_batch_size``, ``num_nodes`` where it is not 1.
+        interval
+            Probability mass of the interval, in (0, 1).
+
+        Returns
+        -------
+        DataFrame
+            The configurations' columns, ``step_time_s``, ``samples_to_target``,
+            ``time_to_target_s``, ``time_to_target_lo_s`` and ``time_to_target_hi_s``.
+
+        Raises
+        ------
+        SpecError
+            A configuration has no positive number of devices or batch.
+        """
+        check_mass(interval)
+        batch = positive(configurations, "global_batch_size")
+        step = self.steps(self._at(configurations)) * self.step_unit_s
+        (curve,) = self.convergence.curves.values()
+        need = np.exp(np.median(curve.log_median(batch), axis=0) + self.log_level)
+        lo, hi = central(self.sample(configurations), interval)
+        return configurations.assign(
+            step_time_s=step,
+            samples_to_target=need,
+            time_to_target_s=need / batch * step,
+            time_to_target_lo_s=lo,
+            time_to_target_hi_s=hi,
+        )
+
+    def sample(self, configurations: pd.DataFrame) -> np.ndarray:
+        """Draw the time to target of one further run, seconds, (n_draws, n)."""
+        batch, at = (
+            positive(configurations, "global_batch_size"),
+            self._at(configurations),
+        )
+        (key,) = self.convergence.curves
+        needs = np.log(self.convergence.sample(key, batch)) + self.log_level
+        each = np.log(self.steps.each(at) * self.step_unit_s)
+        beyond = np.maximum(np.log2(at.world_size / self.largest), 0.0)
+        noise = np.sqrt(_NOISE**2 + (_PER_DOUBLING * beyond) ** 2 + _scatter(each) ** 2)
+        steps = np.median(each, axis=0) + noise * _normal(SEED + 10)
+        luck = self.log_level_deviation * _normal(SEED + 9)
+        return np.asarray(np.exp(steps + needs + luck - np.log(batch)))
+
+    @staticmethod
+    def _at(asked: pd.DataFrame) -> Configurations:
+        positive(asked, "world_size")
+        return Configurations.of(configurations(asked))
+
+
+def _measured(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the completed runs that have all numbers, each run once."""
+    table = configurations(runs)
+    table["samples_to_target"] = numbers(runs, "samples_to_target")
+    table["time_to_target_s"] = numbers(runs, "time_to_target_s")
+    values = table.to_numpy(float)
+    has_all = (np.isfinite(values) & (values > 0)).all(axis=1)
+    chosen: pd.DataFrame = table.loc[has_all].drop_duplicates()
+    return chosen.sort_values([*chosen.columns], ignore_index=True)
+
+
+def _scatter(logs: np.ndarray) -> np.ndarray:
+    """Return how far the middle formulas lie apart, as a standard deviation."""
+    low, high = np.quantile(logs, [0.25, 0.75], axis=0)
+    return np.asarray((high - low) / (2 * ndtri(0.75)))
+
+
+def _normal(seed: int) -> np.ndarray:
+    order = np.random.default_rng(seed).permutation(NUM_DRAWS)
+    return np.asarray(ndtri((order + 0.5) / NUM_DRAWS))[:, None]
+
+
+def _level(law: ConvergenceLaw, runs: pd.DataFrame) -> tuple[float, float]:
+    """Return how this series' samples lie to the reference's, and how well known."""
+    (curve,) = law.curves.values()
+    logs = curve.log_median(numbers(runs, "global_batch_size"))
+    error = np.log(numbers(runs, "samples_to_target")) - np.median(logs, axis=0)
+    precision = len(error) / _LEVEL_SPREAD**2 + 1 / _LEVEL_PRIOR**2
+    middle = float(np.median(error)) * len(error) / _LEVEL_SPREAD**2 / precision
+    return middle, float(precision**-0.5)
