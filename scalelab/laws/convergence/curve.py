@@ -10,15 +10,7 @@ import pandas as pd
 from scipy.special import ndtri
 
 from scalelab.inputs.numerals import every
-from scalelab.laws.convergence.fit import (
-    ODD_SCALE,
-    ODD_SHARE,
-    BatchData,
-    CurvePosterior,
-    log_failing,
-    log_growth,
-    log_samples,
-)
+from scalelab.laws.convergence.fit import BatchData, Draws, posterior
 from scalelab.laws.interval import NUM_DRAWS, SEED, central
 from scalelab.laws.support import Support
 
@@ -31,10 +23,8 @@ class BatchCurve:
 
     Parameters
     ----------
-    draws : ndarray, shape (n_draws, 7)
-        The posterior, see :data:`scalelab.laws.convergence.fit.NAMES`.
-    errors : ndarray, shape (n_draws, n_batches)
-        Error of the formula at each measured pair of batch and normalisation batch.
+    draws
+        Draws of the parameters.
     data
         The runs, reduced to one entry for each pair.
     log_normalization_reference
@@ -46,8 +36,7 @@ class BatchCurve:
         Number of trials that reached the target, and that stopped before it.
     """
 
-    draws: np.ndarray
-    errors: np.ndarray
+    draws: Draws
     data: BatchData
     log_normalization_reference: float
     measured: np.ndarray
@@ -58,12 +47,10 @@ class BatchCurve:
     def fit(cls, frame: pd.DataFrame) -> BatchCurve:
         """Fit the rows of one curve, see :class:`TargetRows`."""
         data = BatchData.of(frame)
-        draws, errors = CurvePosterior(data).draw()
         normalization = np.log(frame["normalization"].to_numpy(float))
         known = normalization[np.isfinite(normalization)]
         return cls(
-            draws=draws,
-            errors=errors,
+            draws=posterior(data),
             data=data,
             log_normalization_reference=float(known.mean())
             if len(known)
@@ -76,7 +63,7 @@ class BatchCurve:
     @property
     def spread(self) -> np.ndarray:
         """Standard deviation of log samples between runs, shape (n_draws, 1)."""
-        return np.asarray(np.exp(self.draws[:, 4:5]))
+        return self.draws.spread[:, None]
 
     def log_median(
         self, batch: np.ndarray, normalization: np.ndarray | None = None
@@ -87,10 +74,10 @@ class BatchCurve:
         that for any other batch on the formula alone.
         """
         log_batch, log_norm = self._logs(batch, normalization)
-        middle = log_samples(self.draws, log_batch, log_norm)
+        middle = self.draws.log_samples(log_batch, log_norm)
         middle += self.data.log_sample_unit
         for column, known in self._measured_at(log_batch, log_norm):
-            middle[:, column] += self.errors[:, known]
+            middle[:, column] += self.draws.errors[:, known]
         return np.asarray(middle)
 
     def log_samples(
@@ -98,8 +85,7 @@ class BatchCurve:
     ) -> np.ndarray:
         """Draw log samples with the error of the formula at batches not measured."""
         log_batch, log_norm = self._logs(batch, normalization)
-        odd = np.where(_strata(SEED + 6) > ndtri(1 - ODD_SHARE), ODD_SCALE, 1.0)
-        error = np.exp(self.draws[:, 3]) * odd * _strata(SEED + 4)
+        error = self.draws.form * _strata(SEED + 4)
         errors = np.repeat(error[:, None], len(log_batch), axis=1)
         for column, _ in self._measured_at(log_batch, log_norm):
             errors[:, column] = 0.0
@@ -136,7 +122,7 @@ class BatchCurve:
     def reaching(self, batch: np.ndarray) -> np.ndarray:
         """Draw the probability that a run reaches the target, however long it is."""
         log_batch = np.log(batch) - self.data.log_batch_unit
-        return np.asarray(np.exp(-log_failing(self.draws, log_batch)))
+        return np.asarray(np.exp(self.draws.log_reaching(log_batch)))
 
     def support(self, batch: np.ndarray) -> np.ndarray:
         """Return a :class:`Support` value per batch, as text."""
@@ -177,37 +163,35 @@ def parameter_rows(curve: BatchCurve, interval: float) -> list[tuple[object, ...
     """Return name, value, lo, hi, unit, identified and remedy per parameter."""
     draws, known = curve.draws, len(curve.measured) > 1 and curve.num_reached > 1
     repeated = bool((curve.data.count > 1).any())
-    growth = log_growth(draws, np.zeros(1))[:, 0]
     samples, batches = curve.data.log_sample_unit, curve.data.log_batch_unit
     another = "Measure another global batch."
     rows: list[tuple[object, ...]] = []
     for name, logs, unit, is_known, remedy in (
-        ("min_samples", samples + draws[:, 0] - growth, "samples", known, another),
-        ("critical_batch_size", batches + draws[:, 1], "samples", known, another),
+        ("min_samples", samples + draws.log_minimum, "samples", known, another),
         (
-            "batch_exponent",
-            draws[:, 2],
-            "1",
-            len(curve.measured) > 3,
-            "Measure four global batches around the critical one.",
+            "critical_batch_size",
+            batches + draws.log_critical,
+            "samples",
+            known,
+            another,
         ),
         (
             "form_error",
-            draws[:, 3],
+            np.log(draws.form),
             "log",
             len(curve.measured) > 3,
             "Measure four global batches.",
         ),
         (
             "run_to_run_spread",
-            draws[:, 4],
+            np.log(draws.spread),
             "log",
             repeated,
             "Repeat a trial with another seed.",
         ),
         (
             "failing_batch_size",
-            batches + draws[:, 5],
+            batches + draws.log_fail,
             "samples",
             curve.num_censored > 0,
             "Measure batches so large that some runs stop before the target.",
@@ -219,8 +203,8 @@ def parameter_rows(curve: BatchCurve, interval: float) -> list[tuple[object, ...
         text = "" if is_known else remedy
         rows.append((name, middle, float(lo), float(hi), unit, is_known, text))
     if len(np.unique(curve.data.log_normalization)) > 1:
-        lo, hi = central(draws[:, 6], interval)
-        middle = float(np.median(draws[:, 6]))
+        lo, hi = central(draws.effect, interval)
+        middle = float(np.median(draws.effect))
         rows.append(
             ("normalization_effect", middle, float(lo), float(hi), "1", True, "")
         )

@@ -1,22 +1,22 @@
-r"""The posterior of one convergence curve: its density, and draws from it.
+r"""The posterior of one convergence curve: a hyperbola, and draws of its parameters.
 
-With ``x = log(B)`` and ``f(x) = log(1 + exp(a (x - log B_crit)))``, run ``j`` at batch
+With ``x = log(B)`` and ``f(x) = log(1 + exp(x - log B_crit))``, run ``j`` at batch
 ``i`` needs ``S_ij`` samples::
 
     log S_ij = log S_min + f(x_i) + effect log(norm_i / norm_ref) + e_i + spread z_ij
-    e_i ~ 0.9 Normal(0, form^2) + 0.1 Normal(0, (4 form)^2),      z_ij ~ Normal(0, 1)
+    e_i ~ Normal(0, form^2),      z_ij ~ Normal(0, 1)
     P(the run reaches the target at all) = exp(-(B_i / B_fail)^2)
 
 ``e_i`` is the error of the formula at a batch: how well its learning rate was tuned,
-and whatever else the formula leaves out. Its heavy tail allows for an outlier among the
-batches. The error is integrated out: in closed form where every run of a batch reached
-the target, by Gauss-Hermite quadrature where some stopped before.
+and whatever else the formula leaves out. Given ``B_crit``, which takes the values of a
+grid, all else is a linear regression with a closed posterior. Runs that stopped before
+their target weigh its draws: a draw that says they should have arrived counts little.
 
 References
 ----------
 McCandlish et al. 2018, *An empirical model of large-batch training*, equations 2.11 and
 5.1 (S_min, B_crit; B_crit is near the gradient noise scale).
-Shallue et al. 2018, *Measuring the effects of data parallelism*, section 4.
+Gelman et al. 2013, *Bayesian Data Analysis*, section 14.8 (conjugate regression).
 """
 
 from __future__ import annotations
@@ -25,37 +25,22 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy.special import log_ndtr, logsumexp
+from scipy.special import log_ndtr
 
-from scalelab.laws.convergence.importance import draw
-from scalelab.laws.interval import SEED
+from scalelab.laws.interval import NUM_DRAWS, SEED
 
-NAMES = (
-    "log_reference",
-    "log_critical",
-    "log_exponent",
-    "log_form",
-    "log_spread",
-    "log_fail",
-    "effect",
-)
-"""Columns of a position: log samples at the batch unit, then as in the formula."""
-ODD_SHARE, ODD_SCALE = 0.1, 4.0
-_EXPONENT_PRIOR = 0.25  # standard deviation of log a
-_FORM, _FORM_PRIOR = 0.04, 0.7
-_SPREAD, _SPREAD_PRIOR = 0.08, 0.8
-_CRITICAL_OVER_LARGEST, _CRITICAL_PRIOR = 0.0, 2.0  # logs, without a noise scale
-_NOISE_SCALE_PRIOR = 1.0  # log, where a gradient noise scale was measured
+_SPREAD, _SPREAD_WORTH = 0.05, 2.0  # usual spread between runs; its worth in runs
+_FORM, _FORM_WORTH = 0.02, 2.0  # usual error of the formula; its worth in batches
+# batches are measured up to where they stop paying: B_crit is about 0.6 of the largest
+# that arrived, within a factor of two; or near a gradient noise scale, if measured
+_CRITICAL_OVER_LARGEST, _CRITICAL_PRIOR = -0.5, 0.8
+_NOISE_SCALE_PRIOR = 0.7
+_MINIMUM_PRIOR, _EFFECT_PRIOR = 5.0, 0.15  # of log S_min and of the effect
 _FAIL_OVER_LARGEST, _FAIL_PRIOR = np.log(30.0), 1.5
-_EFFECT_PRIOR = 0.15
+_NUM_CRITICAL, _REACH = 1201, 8.0  # grid of log B_crit, in deviations of its prior
+_NUM_CANDIDATES = 20_000  # draws of which those that are kept are chosen
+_DOUBTED, _ROUNDS = 2.5, 8  # deviations beyond which a batch counts for less
 _DIGITS = 12  # so that units and the order of rows change nothing in the last bits
-_NUM_PRIOR_DRAWS = 2000
-_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
-_SCALES = np.repeat([1.0, ODD_SCALE], len(_NODES))
-_Z = np.tile(_NODES, 2) * _SCALES
-_LOG_WEIGHTS = np.log(
-    np.concatenate([(1 - ODD_SHARE) * _WEIGHTS, ODD_SHARE * _WEIGHTS]) / _WEIGHTS.sum()
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,13 +54,15 @@ class BatchData:
     ----------
     log_batch, log_normalization : ndarray, shape (n_batches,)
         Of each distinct pair; the normalisation relative to its geometric mean.
-    count, mean, scatter : ndarray, shape (n_batches,)
-        Of log samples over the runs that reached the target: number, mean, sum of
-        squared deviations.
+    count, middle : ndarray, shape (n_batches,)
+        Number of runs that reached the target, and the median of their log samples.
+    scatter, freedom
+        Sum of squared deviations of log samples from those of their pair, over all
+        runs; the number of runs less that of pairs.
     bounds, bound_count : ndarray, shape (n_bounds,)
         Log samples at which the other runs stopped, and how many stopped there.
     bound_at : ndarray of int, shape (n_bounds,)
-        The pair that each bound belongs to, sorted.
+        The pair that each bound belongs to.
     log_noise_scale
         Log gradient noise scale in samples; NaN where not measured.
     log_batch_unit, log_sample_unit
@@ -85,8 +72,9 @@ class BatchData:
     log_batch: np.ndarray
     log_normalization: np.ndarray
     count: np.ndarray
-    mean: np.ndarray
-    scatter: np.ndarray
+    middle: np.ndarray
+    scatter: float
+    freedom: float
     bounds: np.ndarray
     bound_count: np.ndarray
     bound_at: np.ndarray
@@ -99,7 +87,7 @@ class BatchData:
         """Reduce the rows of one curve, see :class:`TargetRows`."""
         log_norm = np.log(frame["normalization"].to_numpy(float))
         known = np.isfinite(log_norm)
-        middle = log_norm[known].mean() if known.any() else 0.0
+        norm_unit = log_norm[known].mean() if known.any() else 0.0
         batches = np.log(frame["global_batch_size"].to_numpy(float))
         samples = np.log(frame["samples"].to_numpy(float))
         batch_unit = float(np.unique(batches).mean())
@@ -107,34 +95,32 @@ class BatchData:
         table = pd.DataFrame(
             {
                 "x": np.round(batches - batch_unit, _DIGITS),
-                "norm": np.round(np.where(known, log_norm - middle, 0.0), _DIGITS),
+                "norm": np.round(np.where(known, log_norm - norm_unit, 0.0), _DIGITS),
                 "y": np.round(samples - sample_unit, _DIGITS),
                 "censored": frame["censored"].to_numpy(bool),
             }
         ).sort_values(["x", "norm", "y"])
-        place = table.groupby(["x", "norm"], sort=True).ngroup().to_numpy()
         pairs = table[["x", "norm"]].drop_duplicates().to_numpy()
-        y, censored = table["y"].to_numpy(), table["censored"].to_numpy()
-        at, seen = place[~censored], y[~censored]
-        count = np.bincount(at, minlength=len(pairs)).astype(float)
-        mean = np.bincount(at, seen, len(pairs)) / np.maximum(count, 1)
-        stops, stopped = np.unique(
-            np.column_stack([place[censored], y[censored]]), axis=0, return_counts=True
-        )
+        table["at"] = table.groupby(["x", "norm"], sort=True).ngroup()
+        arrived = table[~table["censored"]].groupby("at")["y"]
+        every = range(len(pairs))
+        count = arrived.size().reindex(every, fill_value=0).to_numpy(float)
+        middle = arrived.median().reindex(every, fill_value=0.0).to_numpy(float)
+        stops = table[table["censored"]].groupby(["at", "y"]).size().reset_index()
         scales = frame["noise_scale"].to_numpy(float)
         scales = scales[np.isfinite(scales) & (scales > 0)]
+        scale = float(np.log(np.median(scales))) if len(scales) else float("nan")
         return cls(
             log_batch=pairs[:, 0],
             log_normalization=pairs[:, 1],
             count=count,
-            mean=mean,
-            scatter=np.bincount(at, (seen - mean[at]) ** 2, len(pairs)),
-            bounds=stops[:, 1],
-            bound_count=stopped,
-            bound_at=stops[:, 0].astype(int),
-            log_noise_scale=float(np.log(np.median(scales))) - batch_unit
-            if len(scales)
-            else float("nan"),
+            middle=middle,
+            scatter=float(((table["y"] - arrived.transform("mean")) ** 2).sum()),
+            freedom=float(np.maximum(count - 1, 0).sum()),
+            bounds=stops["y"].to_numpy(float),
+            bound_count=stops[0].to_numpy(float),
+            bound_at=stops["at"].to_numpy(int),
+            log_noise_scale=scale - batch_unit,
             log_batch_unit=batch_unit,
             log_sample_unit=sample_unit,
         )
@@ -146,11 +132,6 @@ class BatchData:
         return float(reached.max() if len(reached) else self.log_batch.min())
 
     @property
-    def is_stopped(self) -> np.ndarray:
-        """Whether a run of the pair stopped before its target, shape (n_batches,)."""
-        return np.bincount(self.bound_at, minlength=len(self.count)) > 0
-
-    @property
     def critical_prior(self) -> tuple[float, float]:
         """Mean and standard deviation of the prior of log B_crit."""
         if np.isfinite(self.log_noise_scale):
@@ -158,188 +139,192 @@ class BatchData:
         return self.largest + _CRITICAL_OVER_LARGEST, _CRITICAL_PRIOR
 
 
-def log_growth(positions: np.ndarray, log_batch: np.ndarray) -> np.ndarray:
-    """Return ``log(1 + (B / B_crit)^a)``, shape (n_positions, n_batches)."""
-    exponent = np.exp(positions[:, 2:3])
-    return np.asarray(np.logaddexp(0, exponent * (log_batch - positions[:, 1:2])))
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Draws:
+    """Draws of the parameters of one curve, each of shape (n_draws,).
+
+    Parameters
+    ----------
+    log_minimum, log_critical, effect, form, spread, log_fail
+        As in the formula of this module.
+    errors : ndarray, shape (n_draws, n_batches)
+        Error of the formula at each measured pair of batch and normalisation batch.
+    """
+
+    log_minimum: np.ndarray
+    log_critical: np.ndarray
+    effect: np.ndarray
+    form: np.ndarray
+    spread: np.ndarray
+    log_fail: np.ndarray
+    errors: np.ndarray
+
+    def log_samples(
+        self, log_batch: np.ndarray, log_normalization: np.ndarray
+    ) -> np.ndarray:
+        """Return log samples without the error of the formula, (n_draws, n)."""
+        growth = log_growth(self.log_critical, log_batch)
+        effect = self.effect[:, None] * log_normalization
+        return np.asarray(self.log_minimum[:, None] + growth + effect)
+
+    def log_reaching(self, log_batch: np.ndarray) -> np.ndarray:
+        """Return the log probability of reaching the target, (n_draws, n)."""
+        over = 2 * (log_batch - self.log_fail[:, None])
+        return np.asarray(-np.exp(np.minimum(over, 50)))
+
+    def take(self, chosen: np.ndarray) -> Draws:
+        """Return some of the draws."""
+        return Draws(**{name: getattr(self, name)[chosen] for name in self.__slots__})
 
 
-def log_samples(
-    positions: np.ndarray, log_batch: np.ndarray, log_normalization: np.ndarray
-) -> np.ndarray:
-    """Return log samples without the error of the formula, same shape."""
-    anchor = positions[:, :1] - log_growth(positions, np.zeros(1))
-    effect = positions[:, 6:7] * log_normalization
-    return np.asarray(anchor + log_growth(positions, log_batch) + effect)
+def log_growth(log_critical: np.ndarray, log_batch: np.ndarray) -> np.ndarray:
+    """Return ``log(1 + B / B_crit)``, shape (n_critical, n_batches)."""
+    return np.asarray(np.logaddexp(0, log_batch - log_critical[:, None]))
 
 
-def log_failing(positions: np.ndarray, log_batch: np.ndarray) -> np.ndarray:
-    """Return ``(B / B_fail)^2``, minus the log probability of reaching the target."""
-    return np.asarray(np.exp(np.minimum(2 * (log_batch - positions[:, 5:6]), 50)))
+def posterior(data: BatchData) -> Draws:
+    """Draw the parameters of a curve from their posterior."""
+    rng = np.random.default_rng(SEED)
+    freedom = data.freedom + _SPREAD_WORTH
+    spread = np.sqrt((data.scatter + _SPREAD_WORTH * _SPREAD**2) / freedom)
+    regression = _Regression.of(data, spread)
+    critical = regression.critical(rng)
+    minimum, effect, scale = regression.rest(critical, rng)
+    draws = Draws(
+        log_minimum=minimum,
+        log_critical=critical,
+        effect=effect,
+        form=_FORM * scale,
+        spread=spread * np.sqrt(freedom / rng.chisquare(freedom, _NUM_CANDIDATES)),
+        log_fail=data.largest
+        + _FAIL_OVER_LARGEST
+        + _FAIL_PRIOR * rng.standard_normal(_NUM_CANDIDATES),
+        errors=np.empty((_NUM_CANDIDATES, 0)),
+    )
+    draws = _with_errors(draws, data, regression.doubt, rng)
+    logs = _log_weights(draws, data)
+    order = critical.argsort(kind="stable")
+    cumulated = np.cumsum(np.exp(logs[order] - logs.max()))
+    places = (np.arange(NUM_DRAWS) + 0.5) / NUM_DRAWS * cumulated[-1]
+    # in random order: sorted draws would be correlated with other draws
+    return draws.take(rng.permutation(order[np.searchsorted(cumulated, places)]))
 
 
-class CurvePosterior:
-    """The log density of one curve's parameters, and draws from it."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Regression:
+    """The regression of log samples, less the growth, on one and the normalisation.
 
-    def __init__(self, data: BatchData) -> None:
-        self.data = data
-        self._stopped = np.flatnonzero(data.is_stopped)
-        self._reached = np.flatnonzero(~data.is_stopped)
-        position = np.searchsorted(self._stopped, data.bound_at)
-        self._starts = np.searchsorted(position, np.arange(len(self._stopped)))
-        self._position = position
-        self._level = (
-            float(np.average(data.mean, weights=data.count))
-            if data.count.any()
-            else float(data.bounds.max())
-        )
+    The variance of a batch is ``scale^2`` times the usual one; the prior of ``scale``
+    is worth a few batches.
+    """
 
-    def log_density(self, positions: np.ndarray) -> np.ndarray:
-        """Return log densities up to a constant, shape (n_positions,)."""
-        data = self.data
-        middle = log_samples(positions, data.log_batch, data.log_normalization)
-        failing = log_failing(positions, data.log_batch)
-        form, spread = np.exp(positions[:, 3:4]), np.exp(positions[:, 4:5])
-        seen = -failing * data.count - data.count * positions[:, 4:5]
-        seen -= data.scatter / (2 * spread**2)
-        terms = seen.sum(axis=1) + self._log_prior(positions)
-        if len(self._reached):
-            terms += _closed_form(self.data, self._reached, middle, form, spread)
-        if len(self._stopped):
-            terms += logsumexp(
-                self._node_logs(middle, failing, form, spread), axis=2
-            ).sum(axis=1)
-        return np.asarray(terms)
+    data: BatchData
+    seen: np.ndarray
+    doubt: np.ndarray
+    variance: np.ndarray
+
+    @classmethod
+    def of(cls, data: BatchData, spread: float) -> _Regression:
+        """Prepare the regression; batches far from all others are doubted."""
+        seen = np.flatnonzero(data.count)
+        doubt = np.ones(len(data.count))
+        luck = spread**2 / np.maximum(data.count, 1)
+        found = cls(data=data, seen=seen, doubt=doubt, variance=_FORM**2 + luck)
+        for _ in range(_ROUNDS if len(seen) > 3 else 0):
+            grid = found._grid()
+            logs, coefficients, squares = found._solve(grid)
+            best = int(logs.argmax())
+            left = found._left(grid[[best]])[0] - coefficients[best] @ found._design.T
+            size = (_FORM_WORTH + squares[best]) / (_FORM_WORTH + len(seen))
+            scores = left**2 / (size * (_FORM**2 + luck[seen]))
+            doubt = np.ones(len(data.count))
+            doubt[seen] = np.maximum(scores / _DOUBTED**2, 1.0)
+            variance = doubt * _FORM**2 + luck
+            found = cls(data=data, seen=seen, doubt=doubt, variance=variance)
+        return found
 
     @property
-    def _prior(self) -> tuple[np.ndarray, np.ndarray]:
-        """Means and standard deviations of the prior, shape (7,)."""
-        center, prior = self.data.critical_prior
-        largest = self.data.largest
-        rows = (
-            (self._level, 3.0),  # proper, so that it is finite if no run arrived
-            (center, prior),
-            (0.0, _EXPONENT_PRIOR),
-            (np.log(_FORM), _FORM_PRIOR),
-            (np.log(_SPREAD), _SPREAD_PRIOR),
-            (largest + _FAIL_OVER_LARGEST, _FAIL_PRIOR),
-            (0.0, _EFFECT_PRIOR),
+    def _design(self) -> np.ndarray:
+        norm = self.data.log_normalization[self.seen]
+        return np.column_stack([np.ones(len(norm)), norm])
+
+    @property
+    def _precision(self) -> np.ndarray:
+        prior = np.diag([_MINIMUM_PRIOR**-2.0, _EFFECT_PRIOR**-2.0])
+        weighed = self._design / self.variance[self.seen, None]
+        return np.asarray(self._design.T @ weighed + prior)
+
+    def _grid(self) -> np.ndarray:
+        middle, deviation = self.data.critical_prior
+        reach = _REACH * deviation
+        return np.linspace(middle - reach, middle + reach, _NUM_CRITICAL)
+
+    def _left(self, log_critical: np.ndarray) -> np.ndarray:
+        growth = log_growth(log_critical, self.data.log_batch[self.seen])
+        return np.asarray(self.data.middle[self.seen] - growth)
+
+    def _solve(
+        self, log_critical: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return log posterior, coefficients and squared error by critical batch."""
+        left, weights = self._left(log_critical), 1 / self.variance[self.seen]
+        coefficients = np.linalg.solve(
+            self._precision, (left * weights @ self._design).T
+        ).T
+        explained = ((coefficients @ self._precision) * coefficients).sum(axis=1)
+        squares = np.maximum(left**2 @ weights - explained, 0.0)
+        middle, deviation = self.data.critical_prior
+        logs = -((log_critical - middle) ** 2) / (2 * deviation**2)
+        freedom = _FORM_WORTH + len(self.seen)
+        return logs - freedom / 2 * np.log(_FORM_WORTH + squares), coefficients, squares
+
+    def critical(self, rng: np.random.Generator) -> np.ndarray:
+        """Draw log critical batches."""
+        grid = self._grid()
+        logs, _, _ = self._solve(grid)
+        cumulated = np.cumsum(np.exp(logs - logs.max()))
+        places = (np.arange(_NUM_CANDIDATES) + 0.5) / _NUM_CANDIDATES * cumulated[-1]
+        jitter = rng.uniform(-0.5, 0.5, _NUM_CANDIDATES) * (grid[1] - grid[0])
+        return np.asarray(grid[np.searchsorted(cumulated, places)] + jitter)
+
+    def rest(
+        self, log_critical: np.ndarray, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Draw log S_min, effect and scale, given the critical batches."""
+        _, coefficients, squares = self._solve(log_critical)
+        freedom = _FORM_WORTH + len(self.seen)
+        scale = np.sqrt(
+            (_FORM_WORTH + squares) / rng.chisquare(freedom, len(log_critical))
         )
-        means, widths = np.array(rows, dtype=float).T
-        return means, widths
-
-    def _log_prior(self, positions: np.ndarray) -> np.ndarray:
-        means, widths = self._prior
-        return np.asarray(-0.5 * (((positions - means) / widths) ** 2).sum(axis=1))
-
-    def _node_logs(
-        self,
-        middle: np.ndarray,
-        failing: np.ndarray,
-        form: np.ndarray,
-        spread: np.ndarray,
-    ) -> np.ndarray:
-        """Return the log integrand at each quadrature node of the error.
-
-        Its shape is (n_positions, n_stopped, n_nodes).
-        """
-        data, stopped = self.data, self._stopped
-        at = middle[:, stopped, None] + form[:, :, None] * _Z
-        wide = spread[:, :, None]
-        seen = (
-            -0.5
-            * data.count[stopped, None]
-            * ((data.mean[stopped, None] - at) / wide) ** 2
-        )
-        score = (data.bounds[:, None] - at[:, self._position]) / wide
-        reaching = -failing[:, data.bound_at, None]
-        never = np.log(-np.expm1(np.minimum(reaching, -1e-12)))
-        beyond = np.logaddexp(never, reaching + log_ndtr(-score))
-        beyond *= data.bound_count[:, None]
-        return np.asarray(
-            seen + np.add.reduceat(beyond, self._starts, axis=1) + _LOG_WEIGHTS
-        )
-
-    def draw(self) -> tuple[np.ndarray, np.ndarray]:
-        """Draw parameters, and the error of the formula at each measured pair.
-
-        Returns
-        -------
-        positions : ndarray, shape (n_draws, 7)
-        errors : ndarray, shape (n_draws, n_batches)
-        """
-        rng = np.random.default_rng(SEED)
-        first, log_first = self._draw_prior(rng)
-        positions = draw(self.log_density, first, log_first, rng)
-        # sorted draws would be correlated with other draws of the same position
-        positions = rng.permutation(positions)
-        return positions, self._errors(positions, rng)
-
-    def _draw_prior(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Draw from the prior, but with the level of samples that fits each draw."""
-        means, widths = self._prior
-        score = rng.standard_normal((_NUM_PRIOR_DRAWS, len(NAMES)))
-        draws = means + widths * score
-        data, known = self.data, self.data.count > 0
-        if known.any():
-            draws[:, 0] = 0.0
-            middle = log_samples(draws, data.log_batch, data.log_normalization)
-            noise = np.hypot(np.exp(draws[:, 3]), np.exp(draws[:, 4]))
-            noise *= 2 / np.sqrt(known.sum())
-            misfit = np.median((data.mean - middle)[:, known], axis=1)
-            draws[:, 0] = misfit + noise * score[:, 0]
-        else:
-            noise = widths[0]
-        return draws, -0.5 * (score**2).sum(axis=1) - np.log(noise)
-
-    def _errors(self, positions: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        data = self.data
-        middle = log_samples(positions, data.log_batch, data.log_normalization)
-        form, spread = np.exp(positions[:, 3:4]), np.exp(positions[:, 4:5])
-        errors = np.empty_like(middle)
-        at = self._reached
-        if len(at):
-            plain, odd, noise = _components(data, at, middle, form, spread)
-            is_odd = rng.random(plain.shape) < np.exp(odd - np.logaddexp(plain, odd))
-            scale = (np.where(is_odd, ODD_SCALE, 1.0) * form) ** 2
-            share = scale / (scale + noise)
-            mean = share * (data.mean[at] - middle[:, at])
-            luck = np.sqrt(share * noise) * rng.standard_normal(share.shape)
-            errors[:, at] = mean + luck
-        if len(self._stopped):
-            failing = log_failing(positions, data.log_batch)
-            logs = self._node_logs(middle, failing, form, spread)
-            gumbel = rng.gumbel(size=logs.shape)
-            errors[:, self._stopped] = form * _Z[(logs + gumbel).argmax(axis=2)]
-        return errors
+        root = np.linalg.cholesky(np.linalg.inv(self._precision))
+        normal = rng.standard_normal((len(log_critical), 2))
+        minimum, effect = (coefficients + scale[:, None] * normal @ root.T).T
+        return minimum, effect, scale
 
 
-def _components(
-    data: BatchData,
-    at: np.ndarray,
-    middle: np.ndarray,
-    form: np.ndarray,
-    spread: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return log densities of each batch's mean under both errors, and its variance."""
-    noise = spread**2 / data.count[at]
-    square = (data.mean[at] - middle[:, at]) ** 2
-    logs = []
-    for share, scale in ((1 - ODD_SHARE, 1.0), (ODD_SHARE, ODD_SCALE)):
-        variance = (scale * form) ** 2 + noise
-        # the mean's own normalisation; the runs' stands with the scatter
-        logs.append(
-            np.log(share) - 0.5 * (square / variance + np.log(variance / noise))
-        )
-    return logs[0], logs[1], noise
+def _with_errors(
+    draws: Draws, data: BatchData, doubt: np.ndarray, rng: np.random.Generator
+) -> Draws:
+    """Draw the error of the formula at each batch, given its runs."""
+    left = data.middle - draws.log_samples(data.log_batch, data.log_normalization)
+    form = draws.form[:, None] ** 2 * doubt
+    luck = draws.spread[:, None] ** 2 / np.maximum(data.count, 1)
+    share = np.where(data.count > 0, form / (form + luck), 0.0)
+    deviation = np.sqrt(np.where(data.count > 0, share * luck, form))
+    errors = share * left + deviation * rng.standard_normal(left.shape)
+    values = {name: getattr(draws, name) for name in draws.__slots__}
+    return Draws(**{**values, "errors": errors})
 
 
-def _closed_form(
-    data: BatchData,
-    at: np.ndarray,
-    middle: np.ndarray,
-    form: np.ndarray,
-    spread: np.ndarray,
-) -> np.ndarray:
-    plain, odd, _ = _components(data, at, middle, form, spread)
-    return np.asarray(np.logaddexp(plain, odd).sum(axis=1))
+def _log_weights(draws: Draws, data: BatchData) -> np.ndarray:
+    """Return the log probability that the runs arrived, and stopped, as they did."""
+    reaching = draws.log_reaching(data.log_batch)
+    logs = reaching @ data.count
+    if len(data.bounds):
+        middle = draws.log_samples(data.log_batch, data.log_normalization)
+        at = data.bound_at
+        scores = data.bounds - (middle + draws.errors)[:, at]
+        late = reaching[:, at] + log_ndtr(-scores / draws.spread[:, None])
+        never = np.log(-np.expm1(np.minimum(reaching[:, at], -1e-12)))
+        logs = logs + np.logaddexp(never, late) @ data.bound_count
+    return np.asarray(logs)

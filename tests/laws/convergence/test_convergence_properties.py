@@ -17,16 +17,16 @@ BATCHES = np.geomspace(1, 1e7, 29)
 def curve(
     seed: int, *, seeds: int = 3, batches: int = 6
 ) -> tuple[pd.DataFrame, dict[str, float | np.float64]]:
-    """Trials of a random job: S_min, B_crit, exponent and spread are declared."""
+    """Trials of a random job: S_min, B_crit and spread are declared."""
     rng = np.random.default_rng(seed)
     minimum, critical = np.exp(rng.uniform([8, 4], [13, 8]))
-    exponent, spread = rng.uniform(0.85, 1.2), rng.uniform(0.02, 0.1)
+    spread = rng.uniform(0.02, 0.1)
     batch = np.repeat(2.0 ** np.arange(4, 4 + batches), seeds)
-    need = minimum * (1 + (batch / critical) ** exponent)
+    need = minimum * (1 + batch / critical)
     need *= np.exp(spread * rng.standard_normal(len(batch)))
     rows = pd.DataFrame({"global_batch_size": batch, "samples_to_target": need})
     truth = {"min_samples": minimum, "critical_batch_size": critical}
-    truth |= {"batch_exponent": exponent, "run_to_run_spread": spread}
+    truth |= {"run_to_run_spread": spread}
     return rows, truth
 
 
@@ -65,10 +65,11 @@ def test_beyond_the_measured_batches_samples_rise_and_chances_fall(
         assert ((chance >= 0) & (chance <= 1)).all()
         assert (np.diff(chance) <= 1e-12).all()
         log_width = np.log(answer["samples_hi"] / answer["samples_lo"])
-        assert (np.diff(log_width) > 0).all()
+        assert (np.diff(log_width) > -1e-3).all()
+        assert log_width.iloc[-1] > log_width.iloc[0]
 
 
-def test_small_batches_need_the_minimum_and_large_ones_a_power_of_the_batch(
+def test_small_batches_need_the_minimum_and_large_ones_grow_in_proportion(
     fitted: list[tuple[ConvergenceLaw, pd.DataFrame, Any]],
 ) -> None:
     for law, _, _ in fitted:
@@ -77,8 +78,7 @@ def test_small_batches_need_the_minimum_and_large_ones_a_power_of_the_batch(
         lowest = table.loc["min_samples"]
         assert lowest["lo"] <= floor <= lowest["hi"]
         large = np.log(law.predict(asked([1e8, 1e10]))["samples_to_target"])
-        exponent = table.loc["batch_exponent"]
-        assert exponent["lo"] <= np.diff(large).item() / np.log(100) <= exponent["hi"]
+        assert np.diff(large).item() == pytest.approx(np.log(100), rel=0.01)
 
 
 def test_a_budget_buys_a_chance_that_rises_from_none_to_that_of_arriving(
@@ -98,7 +98,7 @@ def test_a_budget_buys_a_chance_that_rises_from_none_to_that_of_arriving(
 def test_a_later_stop_never_makes_the_target_nearer(
     fitted: list[tuple[ConvergenceLaw, pd.DataFrame, Any]],
 ) -> None:
-    """Runs that stopped without arriving say the more, the longer they ran."""
+    """The longer runs trained without arriving, the less a further one will arrive."""
     _, rows, _ = fitted[0]
     late = stopped(rows, rows["samples_to_target"].quantile(0.7))
     answers = []
@@ -106,8 +106,9 @@ def test_a_later_stop_never_makes_the_target_nearer(
         seen = np.where(late["reached_target"], 1.0, factor)
         longer = late.assign(num_samples=late["num_samples"] * seen)
         at = asked([rows["global_batch_size"].max()])
-        answers.append(ConvergenceLaw.fit(longer).predict(at)["samples_hi"].item())
-    assert (np.diff(answers) > 0).all()
+        answer = ConvergenceLaw.fit(longer).predict(at)
+        answers.append(answer["probability_of_reaching"].item())
+    assert (np.diff(answers) < 0).all()
 
 
 def test_neither_order_nor_index_nor_company_matters(
