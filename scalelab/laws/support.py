@@ -175,15 +175,6 @@ class Coverage:
         batch = _beyond(query.samples, self.at.samples)
         return np.column_stack([np.maximum(scale, nodes), batch])
 
-    def surrounds(self, query: Configurations) -> np.ndarray:
-        """Tell which configurations lie inside the measured range of every axis.
-
-        The number of accumulated passes is such an axis here. For :meth:`support` it is
-        none, because the formulas say what further passes cost; a regressor does not.
-        """
-        passes = _outside(query.accumulation, self.at.accumulation)
-        return np.asarray(~(self._is_beyond(query) | passes))
-
     def _is_beyond(self, query: Configurations) -> np.ndarray:
         per_node = self.at.world_size / self.at.num_nodes
         fuller = _outside(query.world_size / query.num_nodes, per_node)

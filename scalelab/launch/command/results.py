@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import platform
 import traceback
-from collections.abc import Mapping
 from functools import cache
 from importlib import metadata
 from typing import Any

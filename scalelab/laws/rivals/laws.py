@@ -24,9 +24,10 @@ from scalelab.laws.rivals.forms import Fitted, RivalForm
 from scalelab.laws.rows import CurveKey
 from scalelab.laws.step_time.law import CurveModel, StepTimeLaw
 from scalelab.laws.step_time.mixture import Mixture
-from scalelab.laws.step_time.physics import Configurations, Terms
+from scalelab.laws.step_time.physics import Configurations
 from scalelab.laws.step_time.points import Points
 from scalelab.laws.step_time.prior import StepTimePrior
+from scalelab.laws.step_time.terms import Terms
 from scalelab.laws.support import Coverage, Gap
 
 _TINY = 1e-9

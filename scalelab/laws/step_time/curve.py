@@ -1,9 +1,8 @@
-"""The default law on one curve: predictions, and the physical parts of a step."""
+"""The default law on one curve: predictions, and the parts of a step."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -13,12 +12,12 @@ from scalelab.laws.interval import NUM_DRAWS, SEED
 from scalelab.laws.rows import CurveKey
 from scalelab.laws.step_time.ensemble import Ensemble
 from scalelab.laws.step_time.mixture import Mixture
-from scalelab.laws.step_time.physics import Configurations, Terms
+from scalelab.laws.step_time.parameters import parameter_table
+from scalelab.laws.step_time.physics import Configurations
 from scalelab.laws.step_time.points import Points
 from scalelab.laws.step_time.prior import StepTimePrior
-from scalelab.laws.step_time.residual import ENOUGH_POINTS, Residual
-from scalelab.laws.step_time.ring_terms import RingTerms
 from scalelab.laws.step_time.shapes import NUM_PARAMETERS
+from scalelab.laws.step_time.terms import Terms
 from scalelab.laws.support import Coverage, Gap
 
 # further log error per doubling of world size and of local batch beyond the measured
@@ -36,8 +35,6 @@ class Curve:
         The measured points, and the range of configurations they cover.
     ensemble
         The fitted shapes, which predict.
-    residual
-        A correction inside the measured range; None where few points were measured.
     gradient_bytes
         Bytes per gradient exchange if all rows have the same value, else NaN.
     """
@@ -45,7 +42,6 @@ class Curve:
     points: Points
     coverage: Coverage
     ensemble: Ensemble
-    residual: Residual | None
     gradient_bytes: float
 
     @classmethod
@@ -53,19 +49,12 @@ class Curve:
         """Fit the rows of one curve, see :attr:`~scalelab.laws.rows.FitRows.curves`."""
         points = Points.of(frame)
         sizes = frame["gradient_bytes"].dropna().unique()
-        ensemble = Ensemble.fit(points, prior.about(key, points.batch_unit))
         return cls(
             points=points,
             coverage=Coverage.of(frame, prior.determined_for(key)),
-            ensemble=ensemble,
-            residual=_residual(points, ensemble),
+            ensemble=Ensemble.fit(points, prior.about(key, points.batch_unit)),
             gradient_bytes=float(sizes[0]) if len(sizes) == 1 else float("nan"),
         )
-
-    @cached_property
-    def rings(self) -> RingTerms:
-        """The physical parts of a step; drawn at first use, predictions need none."""
-        return RingTerms.fit(self.points)
 
     def support(self, frame: pd.DataFrame) -> np.ndarray:
         """Return what each prediction rests on, see :class:`Support`."""
@@ -75,7 +64,7 @@ class Curve:
         """Return the predictive distribution of log expected step times (s)."""
         at = Configurations.of(frame, self.points.batch_unit)
         drift = (self._drift(frame) ** 2).sum(axis=1)
-        return self.ensemble.mixture(at).moved(self._offset(frame, at), drift)
+        return self.ensemble.mixture(at).moved(self._log_unit(frame), drift)
 
     def log_draws(self, frame: pd.DataFrame) -> np.ndarray:
         """Draw log expected step times (s) jointly, (n_draws, n_configurations)."""
@@ -83,22 +72,18 @@ class Curve:
         normals = _normals(len(frame) + NUM_PARAMETERS + 2)
         draws = normals[:, :2] @ self._drift(frame).T
         draws += self.ensemble.draws(at, normals[:, 2:])
-        return np.asarray(draws + self._offset(frame, at))
+        return np.asarray(draws + self._log_unit(frame))
 
-    def _offset(self, frame: pd.DataFrame, at: Configurations) -> np.ndarray:
-        """Return the log unit of time and, inside the measured range, the residual."""
-        offset = np.full(len(frame), np.log(self.points.time_unit_s))
-        if self.residual is None:
-            return offset
-        inside = self.coverage.surrounds(Configurations.of(frame))
-        return np.asarray(offset + self.residual.correction(at, inside))
+    def _log_unit(self, frame: pd.DataFrame) -> np.ndarray:
+        return np.full(len(frame), np.log(self.points.time_unit_s))
 
     def _drift(self, frame: pd.DataFrame) -> np.ndarray:
         return np.asarray(self.coverage.distance(Configurations.of(frame)) * _DRIFT)
 
     def terms(self, frame: pd.DataFrame) -> Terms:
-        """Split the step time into its parts, seconds, by draw and configuration."""
-        return self.rings.split(Configurations.of(frame, self.points.batch_unit))
+        """Split the expected step time into its parts, seconds."""
+        at = Configurations.of(frame, self.points.batch_unit)
+        return Terms.total([(self.points.time_unit_s, self.ensemble.terms(at))])
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
@@ -111,15 +96,9 @@ class Curve:
 
     def parameters(self, interval: float) -> pd.DataFrame:
         """Return name, value, lo, hi, unit, identified and remedy of each parameter."""
-        return self.rings.table(interval, self.gaps, self.gradient_bytes)
-
-
-def _residual(points: Points, ensemble: Ensemble) -> Residual | None:
-    unseen = points.take(ensemble.unseen)
-    if len(unseen) < ENOUGH_POINTS:
-        return None
-    predicted = ensemble.mixture(unseen.at).mean
-    return Residual.fit(unseen.at, unseen.log_time - predicted)
+        return parameter_table(
+            self.ensemble, self.points, self.gaps, self.gradient_bytes, interval
+        )
 
 
 def _normals(columns: int) -> np.ndarray:

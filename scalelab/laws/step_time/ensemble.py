@@ -25,6 +25,7 @@ from scalelab.laws.step_time.shape_fit import (
 )
 from scalelab.laws.step_time.shape_prior import ShapePrior
 from scalelab.laws.step_time.shapes import Shape, log_time
+from scalelab.laws.step_time.terms import Terms, split
 
 _MOST_POINTS = 144
 """Points of a curve that are fitted; the time of a prediction grows with them."""
@@ -56,22 +57,17 @@ class Ensemble:
     components_within, components_across
         The components of the predictive mixture, for configurations on one node and on
         several; their weights add up to 1.
-    unseen
-        Positions of the points that were not fitted, because there are too many.
     """
 
     process: DiscrepancyProcess
     fits: Mapping[Shape, ShapeFit]
     components_within: tuple[Component, ...]
     components_across: tuple[Component, ...]
-    unseen: np.ndarray
 
     @classmethod
     def fit(cls, points: Points, priors: Mapping[Shape, ShapePrior]) -> Ensemble:
         """Fit every shape to the points of a curve."""
-        chosen = spread_out(len(points), _MOST_POINTS)
-        unseen = np.setdiff1d(np.arange(len(points)), chosen)
-        points = points.take(chosen)
+        points = points.take(spread_out(len(points), _MOST_POINTS))
         leading = Shape.ONE_RING
         process = shared_process(points, priors[leading], leading)
         fits = {
@@ -86,7 +82,6 @@ class Ensemble:
             fits=fits,
             components_within=_components(fits, len(points), across=False),
             components_across=_components(fits, len(points), across=True),
-            unseen=unseen,
         )
 
     def mixture(self, at: Configurations) -> Mixture:
@@ -146,6 +141,36 @@ class Ensemble:
             moved = normals[share, :count] @ _root(component.node.covariance).T
             draws[share] += mean + moved @ slopes.T
         return np.asarray(draws)
+
+    def terms(self, at: Configurations) -> Terms:
+        """Split the expected step time into parts, averaged over the components."""
+        cross = self.process.cross(at)
+        parts = []
+        for component in self._components_at(at):
+            part = split(component.node.parameters, at, component.shape)
+            moved = np.expm1(cross @ component.node.weights)
+            part = replace(part, unexplained=part.step_time_s * moved)
+            parts.append((component.weight, part))
+        return Terms.total(parts)
+
+    def parameter_draws(self, normals: np.ndarray) -> list[tuple[Shape, np.ndarray]]:
+        """Draw the parameters of the shapes, as many of each as its weight says.
+
+        Parameters
+        ----------
+        normals : ndarray, shape (n_draws, 13)
+            Standard normal draws.
+        """
+        components = self.components_across
+        shares = _shares([component.weight for component in components], len(normals))
+        return [
+            (
+                component.shape,
+                component.node.parameters
+                + normals[share] @ _root(component.node.covariance).T,
+            )
+            for component, share in zip(components, shares, strict=True)
+        ]
 
     def _linear(
         self,

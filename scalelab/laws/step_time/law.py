@@ -32,9 +32,9 @@ from scalelab.laws.rows import (
 )
 from scalelab.laws.step_time.curve import Curve
 from scalelab.laws.step_time.mixture import Mixture
-from scalelab.laws.step_time.physics import Terms
 from scalelab.laws.step_time.points import Points
 from scalelab.laws.step_time.prior import StepTimePrior
+from scalelab.laws.step_time.terms import Terms
 from scalelab.laws.support import Gap
 
 _ANSWER_COLUMNS = (
@@ -77,7 +77,7 @@ class CurveModel(Protocol):
         ...
 
     def terms(self, frame: pd.DataFrame) -> Terms | None:
-        """Split the step time into its physical parts; None if the law has none."""
+        """Split the expected step time into parts; None if the law has none."""
         ...
 
     def parameters(self, interval: float) -> pd.DataFrame:
@@ -93,8 +93,7 @@ class StepTimeLaw:
     number of devices and nodes and the batch vary. The shapes are three formulas for
     the growth of the step time (:mod:`~scalelab.laws.step_time.shapes`). They share a
     discrepancy, a Gaussian process for what no formula explains, and each has a prior.
-    The physical parts of a step are defined in
-    :mod:`~scalelab.laws.step_time.physics`.
+    The parts of a step are defined in :mod:`~scalelab.laws.step_time.terms`.
 
     Parameters
     ----------
@@ -259,7 +258,7 @@ class StepTimeLaw:
         return tuple(dict.fromkeys(found))
 
     def terms(self, configurations: pd.DataFrame) -> Terms | None:
-        """Split step times into their physical parts; None if the law has none.
+        """Split expected step times into their parts; None if the law has none.
 
         Raises
         ------

@@ -1,33 +1,29 @@
-"""The prior of a curve: the shipped one, informed by related curves."""
+"""The prior of a curve: the stated one, informed by related curves."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
-from importlib.resources import files
 
 import numpy as np
 import pandas as pd
 
 from scalelab.laws.rows import CurveKey, Observed, prepared
+from scalelab.laws.step_time.belief import stated_priors
 from scalelab.laws.step_time.ensemble import Ensemble
 from scalelab.laws.step_time.points import Points
 from scalelab.laws.step_time.shape_prior import (
     Evidence,
     ShapePrior,
-    free_scale,
     informed,
 )
 from scalelab.laws.step_time.shapes import PARAMETERS, Shape, in_batch_unit
 from scalelab.laws.support import Coverage
 
-_SHIPPED = "data/step_time_prior.json"
 _MACHINE = ("device_type", "device_name", "node_group")
 _MOST_RELATIVES = 24  # further ones would cost time and hardly change the prior
 # share of a parameter's variance between curves that belongs to the machine
-SHARE_OF_MACHINE = {
+_OF_MACHINE = {
     "batch_exponent": 0.2,
     "batch_sharpness": 0.2,
     "exchange": 0.2,
@@ -108,11 +104,8 @@ class StepTimePrior:
 
     @classmethod
     def shipped(cls) -> StepTimePrior:
-        """Return the prior that was learned from published measurements.
-
-        ``benchmarks/learn_prior.py`` wrote its coefficients.
-        """
-        return _shipped()
+        """Return the prior that knows no other curve."""
+        return cls(priors=stated_priors())
 
     @classmethod
     def learn(cls, observations: Observed) -> StepTimePrior:
@@ -207,7 +200,7 @@ class StepTimePrior:
             evidence = [r.evidence_in(shape, batch_unit) for r in same_work]
             prior = informed(prior, evidence, _shares(_OF_WORKLOAD))
             evidence = [r.fits[shape].evidence for r in same_machine]
-            priors[shape] = informed(prior, evidence, _shares(SHARE_OF_MACHINE))
+            priors[shape] = informed(prior, evidence, _shares(_OF_MACHINE))
         return priors
 
     def determined_for(self, key: CurveKey) -> frozenset[str]:
@@ -263,26 +256,3 @@ def _relative(
 
 def _shares(by_name: Mapping[str, float]) -> np.ndarray:
     return np.array([by_name.get(name, 0.0) for name in PARAMETERS])
-
-
-@cache
-def _shipped() -> StepTimePrior:
-    text = (
-        files("scalelab.laws.step_time").joinpath(_SHIPPED).read_text(encoding="utf-8")
-    )
-    return StepTimePrior(priors=priors_from(json.loads(text)["priors"]))
-
-
-def priors_from(table: Mapping[str, Mapping[str, object]]) -> dict[Shape, ShapePrior]:
-    """Return the prior of each shape from the table that was learned and stored."""
-    priors = {}
-    for name, values in table.items():
-        arrays = {key: np.array(value, dtype=float) for key, value in values.items()}
-        spread = arrays["spread"]
-        priors[Shape(name)] = ShapePrior(
-            mean=arrays["mean"],
-            covariance=free_scale(arrays["correlation"] * np.outer(spread, spread)),
-            amplitude_mean=arrays["amplitude_mean"],
-            amplitude_spread=arrays["amplitude_spread"],
-        )
-    return priors

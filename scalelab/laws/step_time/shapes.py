@@ -55,11 +55,19 @@ PARAMETERS = (
 """Log scale; log odds of the fixed share; p; log(q - 1); log exchange over scale; the
 exponent; log jump; two exponents; log factor; log(g - 1); two logs of shares."""
 NUM_PARAMETERS = len(PARAMETERS)
+SCALE = PARAMETERS.index("scale")
 FIXED_SHARE = PARAMETERS.index("fixed_share")
+BATCH_EXPONENT = PARAMETERS.index("batch_exponent")
 EXCHANGE = PARAMETERS.index("exchange")
 NODE_JUMP = PARAMETERS.index("node_jump")
+OVERLAP = PARAMETERS.index("overlap")
+IMBALANCE = PARAMETERS.index("imbalance")
+CONTENTION = PARAMETERS.index("contention")
+CROSSING = slice(NODE_JUMP, PARAMETERS.index("second_node") + 1)
+"""The parameters of an exchange between nodes."""
 _FAR = 50.0  # larger exponents would change no float
 _NEVER = -60.0
+_Sloped = tuple[np.ndarray, np.ndarray]
 
 
 class Shape(StrEnum):
@@ -89,10 +97,15 @@ def log_time(
     log_time : ndarray, shape (n_configurations,)
     slopes : ndarray, shape (n_configurations, 13)
     """
-    compute, compute_slopes = _compute(parameters, at)
-    exchange = _tiers if shape is Shape.TIERS else _one_ring
-    sync, sync_slopes = exchange(parameters, at)
-    return _join(parameters, at, (compute, compute_slopes), (sync, sync_slopes))
+    compute, exchange = _compute(parameters, at), log_exchange(parameters, at, shape)
+    return _join(parameters, at, compute, exchange)
+
+
+def log_exchange(parameters: np.ndarray, at: Configurations, shape: Shape) -> _Sloped:
+    """Return the log time of an exchange, hidden parts included, and its slopes."""
+    if shape is Shape.TIERS:
+        return _tiers(parameters, at)
+    return _one_ring(parameters, at)
 
 
 def in_batch_unit(parameters: np.ndarray, factor: float) -> np.ndarray:
@@ -115,10 +128,7 @@ def in_batch_unit(parameters: np.ndarray, factor: float) -> np.ndarray:
     return changed
 
 
-Terms = tuple[np.ndarray, np.ndarray]
-
-
-def _compute(parameters: np.ndarray, at: Configurations) -> Terms:
+def _compute(parameters: np.ndarray, at: Configurations) -> _Sloped:
     scale, odds, exponent, sharpness = parameters[:4]
     imbalance, contention = parameters[11:]
     per_node = np.ceil(at.world_size / at.num_nodes - 1e-9)
@@ -142,7 +152,7 @@ def _compute(parameters: np.ndarray, at: Configurations) -> Terms:
     return scale + np.log(total) / power + np.log(slow), slopes
 
 
-def _tiers(parameters: np.ndarray, at: Configurations) -> Terms:
+def _tiers(parameters: np.ndarray, at: Configurations) -> _Sloped:
     scale, level, growth, jump = parameters[[0, 4, 5, 6]]
     mean_per_node = at.world_size / at.num_nodes
     per_node = np.maximum(np.ceil(mean_per_node - 1e-9), 1)
@@ -163,7 +173,7 @@ def _tiers(parameters: np.ndarray, at: Configurations) -> Terms:
     return scale + level + top + np.log(weights.sum(axis=0)), slopes
 
 
-def _one_ring(parameters: np.ndarray, at: Configurations) -> Terms:
+def _one_ring(parameters: np.ndarray, at: Configurations) -> _Sloped:
     scale, level, growth, jump = parameters[[0, 4, 5, 6]]
     members = np.maximum(at.world_size, 2)
     across = (at.num_nodes > 1).astype(float)
@@ -179,7 +189,7 @@ def _one_ring(parameters: np.ndarray, at: Configurations) -> Terms:
     return scale + level + ring + growth * log_members + change, slopes
 
 
-def _crossing(parameters: np.ndarray, at: Configurations) -> Terms:
+def _crossing(parameters: np.ndarray, at: Configurations) -> _Sloped:
     """Return the log cost of an exchange between nodes, relative to 2 nodes x 1."""
     slopes = np.column_stack(
         [
@@ -192,8 +202,8 @@ def _crossing(parameters: np.ndarray, at: Configurations) -> Terms:
 
 
 def _join(
-    parameters: np.ndarray, at: Configurations, compute: Terms, sync: Terms
-) -> Terms:
+    parameters: np.ndarray, at: Configurations, compute: _Sloped, sync: _Sloped
+) -> _Sloped:
     """Return the log step time: overlapped exchange, plus the passes before it."""
     power = 1 + np.exp(parameters[10])
     several = at.world_size > 1

@@ -13,12 +13,13 @@ _TAIL = 0.1
 _WORDS = {
     "fixed": "fixed cost per pass",
     "per_sample": "computation of small local batches",
-    "imbalance": "waiting for the slowest rank",
+    "waiting": "waiting for the slowest rank",
+    "contention": "contention between the devices of a node",
     "intra_node": "intra-node all-reduce",
     "inter_node": "inter-node all-reduce",
+    "unexplained": "step time grows",
 }
 _SAMPLES = "a larger batch needs more samples"
-_UNKNOWN = "step time grows"
 
 
 def marginal_return(time_s: np.ndarray, world_size: np.ndarray) -> np.ndarray:
@@ -111,7 +112,7 @@ def _term(
         _seconds(questions.iloc[[i]], float(samples[i]), law) for i in (at, at + 1)
     )
     if not before or not after:
-        return _UNKNOWN
+        return _WORDS["unexplained"]
     sizes = questions["world_size"].to_numpy(float)
     shrink = sizes[at] / sizes[at + 1]
     losses = {_WORDS[name]: after[name] - before[name] * shrink for name in _WORDS}
@@ -128,7 +129,4 @@ def _seconds(
     if parts is None:
         return {}
     batch = configurations(configuration)["global_batch_size"].iloc[0]
-    return {
-        name: float(np.median(getattr(parts, name))) * samples / batch
-        for name in _WORDS
-    }
+    return {name: getattr(parts, name).item() * samples / batch for name in _WORDS}

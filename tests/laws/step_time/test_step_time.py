@@ -242,30 +242,40 @@ def test_rows_without_a_value_of_a_column_are_a_curve_of_their_own(
     assert ratio == pytest.approx(3, rel=0.02)
 
 
-def test_every_term_of_a_clean_sweep_is_recovered(
-    rows: pd.DataFrame, machine: dict[str, float], law: StepTimeLaw
+def exchange_s(machine: dict[str, float], tier: str, members: int) -> float:
+    latency, transfer = machine[f"{tier}_latency"], machine[f"{tier}_transfer"]
+    return 2 * (members - 1) * latency + 2 * (members - 1) / members * transfer
+
+
+def declared_parameters(machine: dict[str, float]) -> dict[str, float]:
+    """What the table of parameters should say of a declared machine."""
+    return {
+        "compute_fixed": machine["fixed"],
+        "compute_per_sample": machine["per_sample"],
+        "intra_node_exchange": exchange_s(
+            machine, "intra", int(machine["gpus_per_node"])
+        ),
+        "inter_node_exchange": exchange_s(machine, "inter", 2),
+    }
+
+
+def test_the_parameters_of_a_clean_sweep_are_recovered(
+    machine: dict[str, float], law: StepTimeLaw
 ) -> None:
     table = law.parameters(0.95).set_index("name")
-    declared = {
-        "compute_fixed": "fixed",
-        "compute_per_sample": "per_sample",
-        "intra_node_transfer": "intra_transfer",
-        "inter_node_latency": "inter_latency",
-        "inter_node_transfer": "inter_transfer",
-        "overlap": "overlap",
-        "imbalance": "imbalance",
-    }
-    for name, key in declared.items():
+    for name, truth in declared_parameters(machine).items():
         row = table.loc[name]
-        assert row["lo"] - 1e-9 <= machine[key] <= row["hi"] * 1.02, name
-    assert table.loc["inter_node_transfer", "identified"]
+        assert row["lo"] <= truth <= row["hi"], name
+        assert row["value"] == pytest.approx(truth, rel=0.5), name
+    assert table.loc["compute_per_sample", "identified"]
+    assert set(table["unit"]) == {"s", "1"}
 
 
 def test_bandwidth_follows_from_the_gradient(rows: pd.DataFrame) -> None:
     law = StepTimeLaw.fit(rows.assign(gradient_bytes=1e8))
     table = law.parameters().set_index("name")
     assert table.loc["inter_node_bandwidth", "unit"] == "bytes/s"
-    expected = 1e8 / table.loc["inter_node_transfer", "value"]
+    expected = 1e8 / table.loc["inter_node_exchange", "value"]
     assert table.loc["inter_node_bandwidth", "value"] == pytest.approx(
         expected, rel=0.01
     )
@@ -280,15 +290,9 @@ def test_random_machines_are_recovered_inside_their_intervals() -> None:
         machine, noise = random_machine(rng), rng.uniform(0.003, 0.02)
         law = StepTimeLaw.fit(sweep_rows(machine, rng, noise=noise))
         table = law.parameters(0.9).set_index("name")
-        for name, key in (
-            ("compute_fixed", "fixed"),
-            ("compute_per_sample", "per_sample"),
-            ("inter_node_latency", "inter_latency"),
-            ("inter_node_transfer", "inter_transfer"),
-            ("imbalance", "imbalance"),
-        ):
+        for name, truth in declared_parameters(machine).items():
             row = table.loc[name]
-            inside["terms"].append(row["lo"] <= machine[key] <= row["hi"])
+            inside["terms"].append(row["lo"] <= truth <= row["hi"])
         per_node = machine["gpus_per_node"]
         asked = configurations([1, 4, 16, 64, 128], 16, per_node)
         for _, row in law.predict(asked).iterrows():
@@ -377,17 +381,6 @@ def test_draws_of_one_run_spread_more_than_the_expectation(law: StepTimeLaw) -> 
     assert expected.shape == (400, 1)
 
 
-def test_terms_add_up_to_the_physics(law: StepTimeLaw) -> None:
-    parts = law.terms(configurations([16]))
-    total = np.median(parts.step_time_s)
-    assert total == pytest.approx(
-        law.predict(configurations([16]))["step_time_s"].item(), rel=0.05
-    )
-    assert np.median(parts.inter_node) > np.median(parts.intra_node)
-    single = law.terms(configurations([1]))
-    assert np.all(single.inter_node + single.intra_node + single.imbalance == 0)
-
-
 def test_terms_are_those_of_one_curve(law: StepTimeLaw, rows: pd.DataFrame) -> None:
     with pytest.raises(SpecError, match=r"^0 configurations on 0 curves were asked"):
         law.terms(configurations([16]).iloc[:0])
@@ -395,15 +388,6 @@ def test_terms_are_those_of_one_curve(law: StepTimeLaw, rows: pd.DataFrame) -> N
     asked = pd.concat([configurations([4]).assign(workload=name) for name in "ab"])
     with pytest.raises(SpecError, match=r"^2 configurations on 2 curves were asked"):
         StepTimeLaw.fit(both).terms(asked)
-
-
-def test_many_points_are_fitted_with_fewer_steps(machine: dict[str, float]) -> None:
-    rng = np.random.default_rng(1)
-    rows = sweep_rows(machine, rng, batches=tuple(range(4, 44)), repeats=1)
-    law = StepTimeLaw.fit(rows)
-    table = law.parameters().set_index("name")
-    assert table.loc["compute_exponent", "lo"] < 1.02
-    assert table.loc["compute_exponent", "hi"] > 0.98
 
 
 def test_a_second_node_that_nobody_measured_is_answered_as_such(

@@ -1,6 +1,12 @@
+from collections.abc import Callable
+
 import numpy as np
+import pandas as pd
 import pytest
 
+from scalelab.experiment.job import Job
+from scalelab.recommend.advice import recommend
+from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.prediction.knee import last_paying, marginal_return
 
 SIZES = np.array([1.0, 2.0, 4.0, 8.0])
@@ -26,3 +32,45 @@ def test_a_stricter_return_moves_the_knee_down(rng: np.random.Generator) -> None
     times = 1 / SIZES + 0.05 * np.log2(SIZES) + 0.001 * rng.random((50, 4))
     strict, lax = (last_paying(times, SIZES, least) for least in (0.9, 0.3))
     assert (strict <= lax).all()
+
+
+BATCH = 64
+
+
+def job_on(step_s: Callable[[int, int, int], float]) -> Recommendation:
+    """Ask for a job of one global batch, on nodes of 8 devices with known times."""
+    rng = np.random.default_rng(1)
+    rows = [
+        {"world_size": k * m, "num_nodes": m, "local_batch_size": b}
+        | {"step_time_s": step_s(k, m, b) * np.exp(0.01 * rng.standard_normal())}
+        for k, m in ((1, 1), (2, 1), (4, 1), (8, 1), (8, 2), (8, 4))
+        for b in (1, 2, 4, 8, 16, 32, 64)
+        if b * k * m <= BATCH
+    ]
+    return recommend(pd.DataFrame(rows), Job(samples=1_000_000), devices_on_node=8)
+
+
+@pytest.mark.parametrize(
+    ("step_s", "cause"),
+    [
+        (
+            lambda k, m, b: 0.001 + 0.01 * b + 0.1 * (m > 1),
+            "inter-node all-reduce",
+        ),
+        (
+            lambda k, m, b: 0.001 + 0.01 * b + 0.08 * (k > 1) * 2 * (k - 1) / k,
+            "intra-node all-reduce",
+        ),
+        (
+            lambda k, m, b: (0.001 + 0.01 * b) * (1 + 0.5 * (k - 1)),
+            "contention between the devices of a node",
+        ),
+        (lambda k, m, b: 0.1 + 0.002 * b, "fixed cost per pass"),
+    ],
+)
+def test_the_cause_named_is_the_true_one(
+    step_s: Callable[[int, int, int], float], cause: str
+) -> None:
+    knee = job_on(step_s).knee
+    assert knee is not None
+    assert knee.term == cause

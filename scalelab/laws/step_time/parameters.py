@@ -1,0 +1,189 @@
+"""What the shapes say about a machine: costs in seconds, shares, and bandwidths.
+
+The parameters of a shape are logarithms and exponents in the units of their curve. This
+table gives what they mean, in physical units and alike for all shapes, with intervals
+over the draws of all shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from scalelab.laws.interval import NUM_DRAWS, SEED, central, shortest_positive
+from scalelab.laws.step_time.ensemble import Ensemble
+from scalelab.laws.step_time.physics import Configurations
+from scalelab.laws.step_time.points import Points
+from scalelab.laws.step_time.shapes import (
+    BATCH_EXPONENT,
+    CONTENTION,
+    FIXED_SHARE,
+    IMBALANCE,
+    NUM_PARAMETERS,
+    OVERLAP,
+    SCALE,
+    Shape,
+    log_exchange,
+)
+from scalelab.laws.support import Gap
+
+UNITS = {
+    "compute_fixed": "s",
+    "compute_per_sample": "s",
+    "compute_exponent": "1",
+    "imbalance": "1",
+    "contention": "1",
+    "intra_node_exchange": "s",
+    "inter_node_exchange": "s",
+    "overlap": "1",
+    "intra_node_bandwidth": "bytes/s",
+    "inter_node_bandwidth": "bytes/s",
+}
+"""Cost of a typical pass that no smaller batch saves; cost of one more sample; exponent
+of the batch; waiting for the slowest device and, for each further device of a node,
+contention, as shares of a pass; an exchange on one full node, and what it takes longer
+on two; the share of it that computation hides; bytes that each device, or node, sends
+per second of exchange."""
+_WIDE = 4.0  # hi / lo beyond which a cost in seconds is not identified
+_WIDE_SHARE = 0.25  # hi - lo beyond which a share is not identified
+_NEGLIGIBLE = 0.02  # of a typical pass; a cost that is surely smaller is identified
+_MIN_BATCHES, _MIN_BATCH_RANGE = 3, 4.0  # that tell the exponent of the batch
+_REMEDIES = {
+    "compute": "Measure a smaller and a larger local batch on one device.",
+    "overlap": "Measure a smaller local batch at the largest allocation.",
+}
+_MORE_SIZES = "Measure more world sizes, with more repeats."
+
+
+def parameter_table(
+    ensemble: Ensemble,
+    points: Points,
+    gaps: Sequence[Gap],
+    gradient_bytes: float,
+    interval: float,
+) -> pd.DataFrame:
+    """Return name, value, lo, hi, unit, identified and remedy of each parameter.
+
+    Parameters
+    ----------
+    ensemble, points
+        The fitted shapes, and the points of the curve.
+    gaps
+        Parameters that the measured configurations do not determine.
+    gradient_bytes
+        Bytes per gradient exchange; NaN where unknown.
+    interval
+        Probability mass of the intervals.
+    """
+    draws = _draws(ensemble, points, gradient_bytes)
+    remedies = {_part(name): gap.remedy for gap in gaps for name in gap.parameters}
+    rows = []
+    measured = _measured(points.at)
+    for name, values in draws.items():
+        if name not in measured:
+            continue
+        lo, hi = _ends(name, values, interval)
+        is_open = _part(name) in remedies or not _is_resolved(name, values, points)
+        remedy = remedies.get(_part(name), _REMEDIES.get(_part(name), _MORE_SIZES))
+        rows.append(
+            {
+                "name": name,
+                "value": float(np.median(values)),
+                "lo": lo,
+                "hi": hi,
+                "unit": UNITS[name],
+                "identified": not is_open,
+                "remedy": remedy if is_open else "",
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _draws(
+    ensemble: Ensemble, points: Points, gradient_bytes: float
+) -> dict[str, np.ndarray]:
+    """Draw every parameter that the table may name, in the user's units."""
+    normals = np.random.default_rng(SEED).standard_normal((NUM_DRAWS, NUM_PARAMETERS))
+    drawn = ensemble.parameter_draws(normals)
+    values = np.concatenate([draws for _, draws in drawn])
+    share = 1 / (1 + np.exp(-values[:, FIXED_SHARE]))
+    growing = values[:, BATCH_EXPONENT] * (1 - share)
+    one_pass = np.exp(values[:, SCALE]) * points.time_unit_s
+    per_node = float(np.ceil(points.at.world_size / points.at.num_nodes).max())
+    exchange = np.concatenate([_exchange_s(*pair, per_node) for pair in drawn])
+    within, across = points.time_unit_s * exchange.T
+    found = {
+        "compute_fixed": one_pass * np.maximum(1 - growing, 0.0),
+        "compute_per_sample": one_pass * growing / points.batch_unit,
+        "compute_exponent": values[:, BATCH_EXPONENT],
+        "imbalance": np.exp(values[:, IMBALANCE]),
+        "contention": np.exp(values[:, CONTENTION]),
+        "intra_node_exchange": within,
+        "inter_node_exchange": across,
+        "overlap": 1 / (1 + np.exp(-values[:, OVERLAP])),
+    }
+    if np.isfinite(gradient_bytes):
+        ring = 2 * (per_node - 1) / per_node
+        found["intra_node_bandwidth"] = gradient_bytes * ring / within
+        found["inter_node_bandwidth"] = gradient_bytes / across
+    return found
+
+
+def _exchange_s(shape: Shape, draws: np.ndarray, per_node: float) -> np.ndarray:
+    """Return an exchange on a full node, and what two take longer, (n_draws, 2)."""
+    at = Configurations(
+        world_size=np.array([per_node, 2 * per_node]),
+        num_nodes=np.array([1.0, 2.0]),
+        samples=np.ones(2),
+        accumulation=np.ones(2),
+    )
+    both = np.exp([log_exchange(draw, at, shape)[0] for draw in draws]).reshape(-1, 2)
+    both[:, 0] *= per_node > 1
+    both[:, 1] -= both[:, 0]
+    return np.asarray(np.maximum(both, 1e-12))
+
+
+def _measured(at: Configurations) -> frozenset[str]:
+    """Return the parameters on which the step times of the points depend."""
+    batches, per_node = np.unique(at.samples), np.ceil(at.world_size / at.num_nodes)
+    wide = batches[-1] >= _MIN_BATCH_RANGE * batches[0]
+    depends = {
+        "compute_per_sample": True,
+        "compute_fixed": len(batches) > 1,
+        "compute_exponent": len(batches) >= _MIN_BATCHES and wide,
+        "imbalance": at.world_size.min() == 1 and at.world_size.max() > 1,
+        "contention": per_node.min() < per_node.max(),
+        "intra_node_exchange": bool((per_node > 1).any()),
+        "intra_node_bandwidth": bool((per_node > 1).any()),
+        "inter_node_exchange": bool((at.num_nodes > 1).any()),
+        "inter_node_bandwidth": bool((at.num_nodes > 1).any()),
+        "overlap": bool((at.world_size > 1).any()),
+    }
+    return frozenset(name for name, does in depends.items() if does)
+
+
+def _part(name: str) -> str:
+    """Return the part of a step that a parameter describes."""
+    parts = ("compute", "intra_node", "inter_node")
+    return next((part for part in parts if name.startswith(part)), name)
+
+
+def _ends(name: str, draws: np.ndarray, interval: float) -> tuple[float, float]:
+    if UNITS[name] == "bytes/s":
+        lo, hi = shortest_positive(1 / draws, interval)
+        return 1 / hi, 1 / lo if lo > 0 else float("inf")
+    if name == "compute_exponent":
+        lo, hi = (float(end) for end in central(draws, interval))
+        return lo, hi
+    return shortest_positive(draws, interval)
+
+
+def _is_resolved(name: str, draws: np.ndarray, points: Points) -> bool:
+    """Tell whether the points determine a parameter, or that it is small."""
+    lo, hi = _ends(name, draws, 0.8)
+    if UNITS[name] == "1":
+        return hi - lo < _WIDE_SHARE
+    is_small = UNITS[name] == "s" and hi < _NEGLIGIBLE * points.time_unit_s
+    return hi < _WIDE * lo or is_small

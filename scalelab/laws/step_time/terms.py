@@ -1,0 +1,129 @@
+"""The parts of a step: what it would be shorter by without one of its causes.
+
+There is no second model: a part is the difference between two step times of the shape
+that predicts, with and without a cause. The causes are taken away in this order: the
+boundary between nodes, the exchange, the contention in a node, the waiting for the
+slowest device. What is left is computation. Its part that grows in proportion to the
+batch, from this batch on, belongs to the samples; the rest is fixed cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from scalelab.laws.step_time.physics import Configurations
+from scalelab.laws.step_time.shapes import (
+    CONTENTION,
+    CROSSING,
+    EXCHANGE,
+    IMBALANCE,
+    NODE_JUMP,
+    Shape,
+    log_time,
+)
+
+_NEVER = -60.0  # the log of a cost that no float shows
+_STEP = 1e-4  # relative change of the batch, for the slope of the computation
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Terms:
+    """Parts of the step time, seconds, each of shape (n_configurations,).
+
+    Of an exchange, only what computation does not hide is a part of the step.
+
+    Parameters
+    ----------
+    fixed
+        Computation that a smaller batch would not save.
+    per_sample
+        Computation in proportion to the samples.
+    waiting
+        Waiting for the slowest device.
+    contention
+        Devices of a node that are in each other's way.
+    intra_node
+        Exchange of gradients between devices, were they all on one node.
+    inter_node
+        What the exchange takes longer because it crosses nodes.
+    unexplained
+        Difference between the predicted step time and the sum of the other parts: what
+        the discrepancy process adds. It may be negative.
+    """
+
+    fixed: np.ndarray
+    per_sample: np.ndarray
+    waiting: np.ndarray
+    contention: np.ndarray
+    intra_node: np.ndarray
+    inter_node: np.ndarray
+    unexplained: np.ndarray
+
+    @property
+    def step_time_s(self) -> np.ndarray:
+        """The sum of the parts."""
+        return np.sum([getattr(self, each.name) for each in fields(Terms)], axis=0)
+
+    @classmethod
+    def total(cls, parts: Iterable[tuple[float, Terms]]) -> Terms:
+        """Return the sum of terms, each with a factor."""
+        pairs = list(parts)
+        return cls(
+            **{
+                each.name: np.sum(
+                    [factor * getattr(part, each.name) for factor, part in pairs],
+                    axis=0,
+                )
+                for each in fields(cls)
+            }
+        )
+
+
+def split(parameters: np.ndarray, at: Configurations, shape: Shape) -> Terms:
+    """Split the step time of a shape into its parts; nothing of it is unexplained.
+
+    Parameters
+    ----------
+    parameters : ndarray, shape (13,)
+        In the order of :data:`scalelab.laws.step_time.shapes.PARAMETERS`.
+    at
+        The configurations; samples in units of the curve's typical local batch.
+    shape
+        One of the three shapes.
+    """
+
+    def seconds(changed: np.ndarray, where: Configurations = at) -> np.ndarray:
+        return np.exp(log_time(changed, where, shape)[0])
+
+    whole, one_node = seconds(parameters), parameters.copy()
+    one_node[CROSSING] = 0.0
+    if shape is Shape.TIERS:
+        one_node[NODE_JUMP] = _NEVER
+    silent = _without(parameters, EXCHANGE)
+    uncrowded = _without(silent, CONTENTION)
+    together = _without(uncrowded, IMBALANCE)
+    compute = seconds(silent)
+    # one device on each node exchanges nothing within a node
+    is_alone = at.world_size <= at.num_nodes
+    within = np.where(is_alone, compute, np.minimum(seconds(one_node), whole))
+    calm, equal = seconds(uncrowded), seconds(together)
+    more = seconds(together, replace(at, samples=at.samples * (1 + _STEP)))
+    per_sample = (more - equal) / _STEP
+    return Terms(
+        fixed=equal - per_sample,
+        per_sample=per_sample,
+        waiting=calm - equal,
+        contention=compute - calm,
+        intra_node=within - compute,
+        inter_node=whole - within,
+        unexplained=np.zeros_like(whole),
+    )
+
+
+def _without(parameters: np.ndarray, cost: int) -> np.ndarray:
+    changed = parameters.copy()
+    changed[cost] = _NEVER
+    return changed
