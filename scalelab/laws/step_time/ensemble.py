@@ -133,8 +133,7 @@ class Ensemble:
         left = _root(self.process.own(at) - cross @ carried)
         count = normals.shape[1] - left.shape[0]
         draws = normals[:, count:] @ left.T
-        across = (at.num_nodes > 1).any()
-        components = self.components_across if across else self.components_within
+        components = self._components_of(at)
         shares = _shares([component.weight for component in components], len(normals))
         for component, share in zip(components, shares, strict=True):
             mean, slopes = self._linear(component, at, cross, carried)
@@ -146,7 +145,7 @@ class Ensemble:
         """Split the expected step time into parts, averaged over the components."""
         cross = self.process.cross(at)
         parts = []
-        for component in self._components_at(at):
+        for component in self._components_of(at):
             part = split(component.node.parameters, at, component.shape)
             moved = np.expm1(cross @ component.node.weights)
             part = replace(part, unexplained=part.step_time_s * moved)
@@ -171,6 +170,10 @@ class Ensemble:
             )
             for component, share in zip(components, shares, strict=True)
         ]
+
+    def _components_of(self, at: Configurations) -> tuple[Component, ...]:
+        across = bool((at.num_nodes > 1).any())
+        return self.components_across if across else self.components_within
 
     def _linear(
         self,

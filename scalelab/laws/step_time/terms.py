@@ -65,7 +65,8 @@ class Terms:
     @property
     def step_time_s(self) -> np.ndarray:
         """The sum of the parts."""
-        return np.sum([getattr(self, each.name) for each in fields(Terms)], axis=0)
+        parts = [getattr(self, each.name) for each in fields(Terms)]
+        return np.asarray(np.sum(parts, axis=0))
 
     @classmethod
     def total(cls, parts: Iterable[tuple[float, Terms]]) -> Terms:
@@ -96,7 +97,7 @@ def split(parameters: np.ndarray, at: Configurations, shape: Shape) -> Terms:
     """
 
     def seconds(changed: np.ndarray, where: Configurations = at) -> np.ndarray:
-        return np.exp(log_time(changed, where, shape)[0])
+        return np.asarray(np.exp(log_time(changed, where, shape)[0]))
 
     whole, one_node = seconds(parameters), parameters.copy()
     one_node[CROSSING] = 0.0
