@@ -26,7 +26,9 @@ from scalelab.recommend.question.objective import Constraints, Spending
 
 _NUM_BINS = 8
 _WORTH = 0.03  # of the loss; a smaller gain does not justify a measurement
+_NEAR = 0.85  # of the largest gain: among these, whole nodes and little cost count
 _USUAL_STEPS = 60
+_DECIDES = "its step time decides between the best allocations"
 
 
 def loss(spent: Spending, sizes: np.ndarray, limits: Constraints) -> np.ndarray:
@@ -94,15 +96,21 @@ def next_trial(
         The devices there are; None: no limit.
     """
     steps = _usual_steps(frame)
-    open_rows = np.array(
-        [row.basis != "measured" and _fits(row, within) for row in rows]
-    )
+    could_win = np.array([_could_win(row) and _fits(row, within) for row in rows])
     eligible = np.array([row.is_eligible or row.is_chosen for row in rows])
-    gain = np.where(open_rows, value_of_knowing(losses, time_s, eligible), 0.0)
-    best = int(gain.argmax())
-    if gain[best] > _WORTH * max(losses.mean(axis=0).min(), 1.0):
-        why = "its step time decides between the best allocations"
-        return _measuring(rows[best], steps, frame, why)
+    gain = np.where(could_win, value_of_knowing(losses, time_s, eligible), 0.0)
+    if gain.max() > _WORTH * max(losses.mean(axis=0).min(), 1.0):
+        per_node = max(-(-row.world_size // row.num_nodes) for row in rows)
+        near = [rows[i] for i in np.flatnonzero(gain >= _NEAR * gain.max())]
+        costs = [
+            (
+                row.world_size % per_node > 0 and row.num_nodes > 1,
+                _hours(row.world_size, steps, row.step_time_s.value, frame),
+            )
+            for row in near
+        ]
+        best = near[costs.index(min(costs))]
+        return _measuring(best, steps, frame, _DECIDES)
     chosen = next(row for row in rows if row.is_chosen)
     if chosen.basis != Support.MEASURED and _fits(chosen, within):
         return _measuring(
@@ -110,6 +118,12 @@ def next_trial(
         )
     closable = [gap for gap in gaps if _fits(gap, within)]
     return _closing(closable[0], rows, steps, frame) if closable else None
+
+
+def _could_win(row: OutlookRow) -> bool:
+    """Tell whether a row might be chosen once it is measured."""
+    is_allowed = row.is_eligible or row.basis == Support.NOT_MEASURED
+    return row.basis != Support.MEASURED and is_allowed
 
 
 def _fits(asked: OutlookRow | Gap, within: Allocation | None) -> bool:

@@ -136,25 +136,38 @@ class BatchRule:
                 if passes and self.smallest <= passes * per_pass <= self.largest:
                     pairs.add((local, passes))
         if own is None:
-            pairs |= set(self._even_splits(data_parallel_size, known[-1]))
+            pairs |= set(self._smaller(data_parallel_size, known[-1]))
         return sorted(pairs)
 
-    def _even_splits(
-        self, data_parallel_size: int, most: int
-    ) -> Iterable[tuple[int, int]]:
-        """Share each global batch in the fewest passes of even, smaller local ones."""
+    def _smaller(self, data_parallel_size: int, most: int) -> Iterable[tuple[int, int]]:
+        """Share each global batch in local batches that were not measured.
+
+        A batch that is named is shared evenly in the fewest passes. Of a range, the
+        local batch is the largest round one, as a user would choose it.
+        """
+        is_named = self.smallest == self.largest
         for total in self.totals:
-            per_rank = total // data_parallel_size
-            if per_rank < self.least_local:
+            per_rank, rest = divmod(total, data_parallel_size)
+            if not is_named and per_rank <= most:
+                local, passes = round_down(per_rank), 1
+            elif is_named and per_rank and not rest:
+                passes = next_divisor(per_rank, -(-per_rank // most))
+                local = per_rank // passes
+            else:
                 continue
-            if total % data_parallel_size:
-                is_small = per_rank <= most and self.smallest < self.largest
-                if is_small and per_rank * data_parallel_size >= self.smallest:
-                    yield per_rank, 1
-                continue
-            passes = next_divisor(per_rank, -(-per_rank // most))
-            if per_rank // passes >= self.least_local:
-                yield per_rank // passes, passes
+            is_inside = local * passes * data_parallel_size >= self.smallest
+            if local >= self.least_local and is_inside:
+                yield local, passes
+
+
+def round_down(number: int) -> int:
+    """Return the largest round batch that is not larger: 4 to 7 times a power of 2.
+
+    >>> [round_down(number) for number in (0, 3, 9, 586)]
+    [0, 3, 8, 512]
+    """
+    step = 1 << max(number.bit_length() - 3, 0)
+    return number // step * step
 
 
 def _only_batch(totals: Sequence[int], job: Job) -> int:

@@ -1,9 +1,12 @@
+import doctest
+
 import pandas as pd
 import pytest
 
 from scalelab.errors import SpecError
 from scalelab.experiment.job import Job
 from scalelab.laws.rows import configurations
+from scalelab.recommend.question import batches
 from scalelab.recommend.question.asked_batch import AskedBatch
 from scalelab.recommend.question.batches import BatchRule
 
@@ -54,6 +57,8 @@ def test_several_measured_batches_are_a_range_that_accumulation_may_fill() -> No
         assert all(local <= 32 for local, _ in pairs)
     assert (32, 4) in found.splits(1, (16, 32))
     assert (4, 1) in found.splits(32, (16, 32))  # too many for a measured local batch
+    assert (14, 1) in found.splits(9, (16, 32))  # 128 / 9 = 14.2
+    assert (10, 1) in found.splits(11, (16, 32))  # 128 / 11 = 11.6, which is not round
     assert found.splits(256, (16, 32)) == []
 
 
@@ -128,3 +133,7 @@ def test_local_batch_norm_keeps_the_local_batch_in_its_measured_range() -> None:
 def test_what_is_no_batch_is_refused(asked: dict[str, int], message: str) -> None:
     with pytest.raises(SpecError, match=message):
         AskedBatch(**asked)
+
+
+def test_the_examples_hold() -> None:
+    assert doctest.testmod(batches).failed == 0
