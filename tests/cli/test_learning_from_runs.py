@@ -49,10 +49,11 @@ def bases(answer: Recommendation) -> dict[int, str]:
 def test_what_one_node_cannot_tell_is_learned_from_another_run(
     asked: Run, taught: Path
 ) -> None:
-    alone = asked.recommend(gpus=[8, 16])
+    batches = {"local_batch": 32, "max_batch": 4096}
+    alone = asked.recommend(gpus=[8, 16], **batches)
     assert bases(alone)[8] == bases(alone)[16] == "not measured here"
     assert any("Not chosen: what is not measured here" in note for note in alone.notes)
-    answer = asked.recommend(gpus=[8, 16], learn_from=[taught])
+    answer = asked.recommend(gpus=[8, 16], learn_from=[taught], **batches)
     assert bases(answer)[8] == bases(answer)[16] == "extrapolated"
     assert "Step times were also learned from 1 curve of trained." in answer.notes
     assert answer.num_observations == alone.num_observations

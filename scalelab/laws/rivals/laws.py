@@ -72,6 +72,11 @@ class RivalCurve:
         )
 
     @property
+    def doubted(self) -> pd.DataFrame:
+        """None: a rival takes every row as it is."""
+        return pd.DataFrame(columns=["step_time_s", "predicted_s"])
+
+    @property
     def gaps(self) -> tuple[Gap, ...]:
         """None: all coefficients of a rival are fitted to any rows."""
         return ()

@@ -9,7 +9,7 @@ import pandas as pd
 from scipy.special import ndtri
 
 from scalelab.laws.interval import NUM_DRAWS, SEED
-from scalelab.laws.rows import CurveKey
+from scalelab.laws.rows import CONFIGURATION, CurveKey
 from scalelab.laws.step_time.ensemble import Ensemble
 from scalelab.laws.step_time.mixture import Mixture
 from scalelab.laws.step_time.parameters import parameter_table
@@ -23,6 +23,8 @@ from scalelab.laws.support import Coverage, Gap
 # further log error per doubling of world size and of local batch beyond the measured
 # range, calibrated on published curves of machines that were left out of the prior
 _DRIFT = np.array([0.06, 0.04])
+# a row is doubted whose log time differs by so much, and by so many deviations
+_DOUBTFUL, _FAR = np.log(1.5), 4.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +37,8 @@ class Curve:
         The measured points, and the range of configurations they cover.
     ensemble
         The fitted shapes, which predict.
+    rows
+        The rows of the curve.
     gradient_bytes
         Bytes per gradient exchange if all rows have the same value, else NaN.
     """
@@ -42,18 +46,19 @@ class Curve:
     points: Points
     coverage: Coverage
     ensemble: Ensemble
+    rows: pd.DataFrame
     gradient_bytes: float
 
     @classmethod
     def fit(cls, key: CurveKey, frame: pd.DataFrame, prior: StepTimePrior) -> Curve:
         """Fit the rows of one curve, see :attr:`~scalelab.laws.rows.FitRows.curves`."""
         points = Points.of(frame)
-        sizes = frame["gradient_bytes"].dropna().unique()
         return cls(
             points=points,
             coverage=Coverage.of(frame, prior.determined_for(key)),
-            ensemble=Ensemble.fit(points, prior.about(key, points.batch_unit)),
-            gradient_bytes=float(sizes[0]) if len(sizes) == 1 else float("nan"),
+            ensemble=Ensemble.fit(points, prior.of_curve(key, points)),
+            rows=frame,
+            gradient_bytes=points.gradient_bytes,
         )
 
     def support(self, frame: pd.DataFrame) -> np.ndarray:
@@ -84,6 +89,17 @@ class Curve:
         """Split the expected step time into its parts, seconds."""
         at = Configurations.of(frame, self.points.batch_unit)
         return Terms.total([(self.points.time_unit_s, self.ensemble.terms(at))])
+
+    @property
+    def doubted(self) -> pd.DataFrame:
+        """The rows that lie far from what the law says of their configuration."""
+        expected = self.mixture(self.rows)
+        times = self.rows["step_time_s"].to_numpy(float)
+        far = np.abs(np.log(times) - expected.mean)
+        usual = np.sqrt(expected.variance + self.points.scatter.spread**2)
+        rows = self.rows[[*CONFIGURATION, "step_time_s"]]
+        rows = rows.assign(predicted_s=np.exp(expected.mean))
+        return rows.loc[far > np.maximum(_DOUBTFUL, _FAR * usual)]
 
     @property
     def gaps(self) -> tuple[Gap, ...]:

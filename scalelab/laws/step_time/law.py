@@ -51,6 +51,11 @@ class CurveModel(Protocol):
     """A model of the step time along one curve, as a law fits it."""
 
     @property
+    def doubted(self) -> pd.DataFrame:
+        """The rows that the law takes for mismeasured, with ``predicted_s``."""
+        ...
+
+    @property
     def gaps(self) -> tuple[Gap, ...]:
         """Parameters that no measured configuration contains."""
         ...
@@ -317,6 +322,20 @@ class StepTimeLaw:
         ]
         table = pd.concat(frames, ignore_index=True)
         return table[["curve", *table.columns.drop("curve")]]
+
+    @property
+    def doubted(self) -> pd.DataFrame:
+        """The rows that hardly count, because the others contradict them.
+
+        Columns ``curve``, those of the configuration, ``step_time_s`` as measured,
+        ``predicted_s`` as the other rows say, and ``factor``, measured over predicted.
+        """
+        found = [
+            curve.doubted.assign(curve=curve_label(key, self.curves))
+            for key, curve in self.curves.items()
+        ]
+        table = pd.concat(found, ignore_index=True)
+        return table.assign(factor=table["step_time_s"] / table["predicted_s"])
 
     @property
     def identifiable(self) -> pd.DataFrame:

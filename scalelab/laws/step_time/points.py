@@ -86,6 +86,8 @@ class Points:
     time_unit_s, batch_unit
         Typical time of a pass (s) and samples per device of the curve. Laws are fitted
         in these units, so that a change of the user's units changes no prediction.
+    gradient_bytes
+        Bytes of an exchange if all rows have the same, else NaN.
     """
 
     at: Configurations
@@ -94,6 +96,7 @@ class Points:
     scatter: Scatter
     time_unit_s: float
     batch_unit: float
+    gradient_bytes: float = float("nan")
 
     @classmethod
     def of(cls, frame: pd.DataFrame) -> Points:
@@ -105,6 +108,7 @@ class Points:
         time_unit_s = float(np.exp(micro.median()))
         samples = Configurations.of(points).samples
         batch_unit = float(np.exp(np.median(np.log(samples))))
+        sizes = frame.get("gradient_bytes", pd.Series(dtype=float)).dropna().unique()
         return cls(
             at=Configurations.of(points, batch_unit),
             log_time=points["median"].to_numpy(float) - np.log(time_unit_s),
@@ -112,7 +116,13 @@ class Points:
             scatter=Scatter.of([values.to_numpy() for _, values in groups]),
             time_unit_s=time_unit_s,
             batch_unit=batch_unit,
+            gradient_bytes=float(sizes[0]) if len(sizes) == 1 else float("nan"),
         )
+
+    @property
+    def log_rate(self) -> float:
+        """Log of the bytes exchanged in the time of a typical pass; NaN if unknown."""
+        return float(np.log(self.gradient_bytes / self.time_unit_s))
 
     def take(self, positions: np.ndarray) -> Points:
         """Return some of the points, in the same units."""

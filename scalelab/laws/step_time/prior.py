@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pandas as pd
 
+from scalelab.inputs.links import Link
+from scalelab.laws.node_link import with_unmeasured_link
 from scalelab.laws.rows import CurveKey, Observed, prepared
 from scalelab.laws.step_time.belief import stated_priors
 from scalelab.laws.step_time.ensemble import Ensemble
@@ -17,7 +19,12 @@ from scalelab.laws.step_time.shape_prior import (
     ShapePrior,
     informed,
 )
-from scalelab.laws.step_time.shapes import PARAMETERS, Shape, in_batch_unit
+from scalelab.laws.step_time.shapes import (
+    EXCHANGE,
+    PARAMETERS,
+    Shape,
+    in_batch_unit,
+)
 from scalelab.laws.support import Coverage
 
 _MACHINE = ("device_type", "device_name", "node_group")
@@ -36,6 +43,8 @@ _OF_MACHINE = {
     "imbalance": 0.5,
     "contention": 0.6,
 }
+# ... of the exchange where the bytes of both curves are known: links are the machine's
+_SHARE_OF_KNOWN_EXCHANGE = 0.7
 # ... and share that belongs to the workload, on whichever machine it runs
 _OF_WORKLOAD = {
     "fixed_share": 0.6,
@@ -69,12 +78,33 @@ class Relative:
     informs
         Parameters that its own configurations determine, named as in
         :class:`scalelab.laws.support.Gap`.
+    log_rate
+        Log of the bytes that it exchanges in the time of a typical pass; NaN: unknown.
     """
 
     key: CurveKey
     batch_unit: float
     fits: Mapping[Shape, FittedShape]
     informs: frozenset[str]
+    log_rate: float
+
+    def exchange_at(self, shape: Shape, log_rate: float) -> Evidence:
+        """Return the evidence, the exchange scaled with the bytes if they are known.
+
+        Parameters
+        ----------
+        shape
+            The shape.
+        log_rate
+            Log of the bytes that the informed curve exchanges in the time of a pass.
+        """
+        evidence, more = self.fits[shape].evidence, log_rate - self.log_rate
+        if not np.isfinite(more):
+            return evidence
+        change = evidence.information[:, EXCHANGE] * more
+        return replace(
+            evidence, information_vector=evidence.information_vector + change
+        )
 
     def evidence_in(self, shape: Shape, batch_unit: float) -> Evidence:
         """Return the evidence about a shape's parameters, in another batch unit."""
@@ -97,10 +127,14 @@ class StepTimePrior:
     relatives
         Fitted curves of the same machines or workloads. A relative narrows the prior of
         a curve only as far as curves of one machine or workload are alike.
+    link
+        The stated link between nodes; None: any. It only counts where no row, and no
+        relative on the same machine, is on several nodes.
     """
 
     priors: Mapping[Shape, ShapePrior]
     relatives: tuple[Relative, ...] = field(default=())
+    link: Link | None = None
 
     @classmethod
     def shipped(cls) -> StepTimePrior:
@@ -140,6 +174,10 @@ class StepTimePrior:
             if about is None or any(are_related(key, other) for other in about)
         }
         return self.with_relatives(self._relatives(related).values())
+
+    def with_links(self, between_nodes: Link | None) -> StepTimePrior:
+        """Return the prior for nodes that a stated link joins."""
+        return replace(self, link=between_nodes)
 
     def with_relatives(self, relatives: Iterable[Relative]) -> StepTimePrior:
         """Return the prior with further relatives."""
@@ -183,8 +221,19 @@ class StepTimePrior:
             for key in largest[:_MOST_RELATIVES]
         }
 
-    def about(self, key: CurveKey, batch_unit: float) -> Mapping[Shape, ShapePrior]:
-        """Return the prior of each shape for one curve.
+    def of_curve(self, key: CurveKey, points: Points) -> Mapping[Shape, ShapePrior]:
+        """Return the prior of each shape for a curve whose points are known."""
+        priors = self.about(key, points.batch_unit, points.log_rate)
+        if (points.at.num_nodes > 1).any():
+            return priors
+        if "inter_node_latency" in self.determined_for(key):
+            return priors
+        return with_unmeasured_link(priors, points, self.link)
+
+    def about(
+        self, key: CurveKey, batch_unit: float, log_rate: float = float("nan")
+    ) -> Mapping[Shape, ShapePrior]:
+        """Return the prior of each shape for one curve, as its relatives inform it.
 
         Parameters
         ----------
@@ -192,6 +241,8 @@ class StepTimePrior:
             The columns that are fixed along the curve.
         batch_unit
             Unit of local batches in its parameters, in samples.
+        log_rate
+            Log of the bytes it exchanges in the time of a typical pass; NaN: unknown.
         """
         same_work = [r for r in self.relatives if _is_same_work(r.key, key)]
         same_machine = [r for r in self.relatives if _on_same_machine(r.key, key)]
@@ -199,8 +250,11 @@ class StepTimePrior:
         for shape, prior in self.priors.items():
             evidence = [r.evidence_in(shape, batch_unit) for r in same_work]
             prior = informed(prior, evidence, _shares(_OF_WORKLOAD))
-            evidence = [r.fits[shape].evidence for r in same_machine]
-            priors[shape] = informed(prior, evidence, _shares(_OF_MACHINE))
+            evidence = [r.exchange_at(shape, log_rate) for r in same_machine]
+            shares = _shares(_OF_MACHINE)
+            if all(np.isfinite(log_rate - r.log_rate) for r in same_machine):
+                shares[EXCHANGE] = _SHARE_OF_KNOWN_EXCHANGE
+            priors[shape] = informed(prior, evidence, shares)
         return priors
 
     def determined_for(self, key: CurveKey) -> frozenset[str]:
@@ -251,6 +305,7 @@ def _relative(
             for shape, fit in ensemble.fits.items()
         },
         informs=coverage.determined(),
+        log_rate=points.log_rate,
     )
 
 

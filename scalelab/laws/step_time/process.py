@@ -107,8 +107,11 @@ class DiscrepancyProcess:
         prior: ShapePrior,
         *,
         may_be_rough: bool = False,
-    ) -> DiscrepancyProcess:
-        """Return the process with the most probable amplitudes, given the errors.
+    ) -> tuple[DiscrepancyProcess, float]:
+        """Return the process with the most probable amplitudes, and their evidence.
+
+        The evidence is the log probability of the errors, up to a constant that is the
+        same for all processes of the points.
 
         Parameters
         ----------
@@ -155,7 +158,17 @@ class DiscrepancyProcess:
                 (np.append(center[:-1], _ROUGH), np.append(spread[:-1], _ROUGH_SPREAD)),
             )
             found = min(smooth, rough, key=lambda x: x.fun - (x is rough) * _ROUGH_LOG)
-        return DiscrepancyProcess.of(self.points, found.x, self.factors, self.parts)
+        process = DiscrepancyProcess.of(self.points, found.x, self.factors, self.parts)
+        return process, (found is not smooth) * _ROUGH_LOG - float(found.fun)
+
+    def surprises(
+        self, errors: np.ndarray, slopes: np.ndarray, prior: ShapePrior
+    ) -> np.ndarray:
+        """Return how far each point lies from what the others say, in deviations."""
+        explained = slopes @ prior.covariance @ slopes.T
+        covariance = np.linalg.inv(self.inverse) + explained
+        inverse = np.linalg.inv(covariance)
+        return np.asarray(np.abs(inverse @ errors) / np.sqrt(np.diag(inverse)))
 
 
 def noise(points: Points) -> np.ndarray:

@@ -26,11 +26,14 @@ _ENOUGH = 1e-4
 _WIDE_ODDS = 0.4
 _ODDS_OFFSETS = np.array([-4.5, -2.5, -1.25, 0.0, 1.25, 2.5, 4.5])
 _LEAST_WEIGHT = 0.02
-_MAJORITY = 6  # points; among fewer, no point can be called an outlier
+_MAJORITY = 6  # points; among fewer, outliers are found by their evidence alone
+# A row that is wrong by a factor: its log probability, the factor on the variance of
+# its point, how far it lies from the others, and how many there may be
+_ODD_LOG, _ODD_FACTOR, _SURPRISING = np.log(0.05), 3000.0, 4.0
+_FEWEST_WITH_ODD, _POINTS_PER_ODD, _NUM_SUSPECTS = 4, 10, 4
 # An unmeasured cost of the second node can make a step slower, but never faster than
-# its computation: it is integrated in four steps, each with a quarter of its variance
-_JUMP_OFFSETS, _JUMP_SHARES = (-1.5, -0.5, 0.5, 1.5), (0.125, 0.375, 0.375, 0.125)
-_JUMP_LEFT = 0.25
+# its computation: it is integrated in steps, up to so many deviations and of this width
+_JUMP_REACH, _JUMP_STEP, _LEAST_JUMPS = 2.0, 0.8, 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -216,23 +219,81 @@ def shared_process(
     points: Points, prior: ShapePrior, shape: Shape
 ) -> DiscrepancyProcess:
     """Fit the discrepancy of a curve with one shape; all shapes then share it."""
-    process = DiscrepancyProcess.of(points, prior.amplitude_mean)
+    factors = _odd_points(points, prior, shape)
+    process = DiscrepancyProcess.of(points, prior.amplitude_mean, factors)
     target = LogPosterior.of(process, prior, shape)
     residuals, slopes = target.residuals(prior.mean)
     few = len(points) < _MAJORITY
-    process = process.tuned(residuals, slopes, prior, may_be_rough=few)
+    process, _ = process.tuned(residuals, slopes, prior, may_be_rough=few)
     target = LogPosterior.of(process, prior, shape)
     fits = [target.levenberg_marquardt(start, _FIRST_STEPS) for start in starts(prior)]
     parameters = min(fits, key=lambda fit: fit[1])[0]
     for again in (False, True):
         residuals, slopes = target.residuals(parameters)
         errors = residuals + slopes @ (parameters - prior.mean)
-        process = process.tuned(errors, slopes, prior, may_be_rough=few or again)
+        process, _ = process.tuned(errors, slopes, prior, may_be_rough=few or again)
         if not few:
             process = process.reweighted(residuals)
         target = LogPosterior.of(process, prior, shape)
         parameters, _ = target.levenberg_marquardt(parameters, _NEXT_STEPS)
     return process
+
+
+def _odd_points(points: Points, prior: ShapePrior, shape: Shape) -> np.ndarray:
+    """Return factors on the variances of points, large where one was mismeasured.
+
+    That a single row is wrong by a factor is weighed against a curve that is rough
+    everywhere: whichever makes all rows more probable. Too slow and too fast count
+    alike.
+    """
+    factors = np.ones(len(points))
+    if len(points) < _FEWEST_WITH_ODD:
+        return factors
+    best, surprises = _evidence(points, factors, prior, shape)
+    for _ in range(max(1, len(points) // _POINTS_PER_ODD)):
+        likely = np.argsort(-surprises)[:_NUM_SUSPECTS]
+        suspects = [
+            place
+            for place in likely
+            if surprises[likely[0]] > _SURPRISING
+            and factors[place] == 1
+            and not _is_alone(points, place)
+        ]
+        tried = []
+        for place in suspects:
+            odd = np.where(np.arange(len(points)) == place, _ODD_FACTOR, factors)
+            evidence, left = _evidence(points, odd, prior, shape)
+            unlikely = points.num_repeats[place] * _ODD_LOG
+            tried.append((evidence + unlikely, odd, left))
+        if not tried:
+            break
+        found = max(tried, key=lambda each: each[0])
+        if found[0] <= best:
+            break
+        best, factors, surprises = found
+    return factors
+
+
+def _evidence(
+    points: Points, factors: np.ndarray, prior: ShapePrior, shape: Shape
+) -> tuple[float, np.ndarray]:
+    """Return the log probability of the points, and how surprising each is."""
+    process = DiscrepancyProcess.of(points, prior.amplitude_mean, factors)
+    target = LogPosterior.of(process, prior, shape)
+    parameters, _ = target.levenberg_marquardt(prior.mean, _FIRST_STEPS)
+    residuals, slopes = target.residuals(parameters)
+    errors = residuals + slopes @ (parameters - prior.mean)
+    _, evidence = process.tuned(errors, slopes, prior, may_be_rough=True)
+    return evidence, process.surprises(errors, slopes, prior)
+
+
+def _is_alone(points: Points, place: int) -> bool:
+    """Tell whether no other point is on several nodes, or on several devices."""
+    others = np.arange(len(points)) != place
+    for counts in (points.at.num_nodes, points.at.world_size):
+        if counts[place] > 1 and not (counts[others] > 1).any():
+            return True
+    return False
 
 
 def _along_jump(
@@ -245,10 +306,18 @@ def _along_jump(
     for node in nodes:
         deviation = float(np.sqrt(node.covariance[NODE_JUMP, NODE_JUMP]))
         along = node.covariance[NODE_JUMP] / deviation
-        within = node.covariance - (1 - _JUMP_LEFT) * np.outer(along, along)
+        count = max(
+            int(np.ceil(2 * _JUMP_REACH * deviation / _JUMP_STEP)), _LEAST_JUMPS
+        )
+        step = 2 * _JUMP_REACH / count
+        offsets = (np.arange(count) - (count - 1) / 2) * step
+        shares = np.exp(-(offsets**2) / 2)
+        shares /= shares.sum()
+        left = 1 - float(shares @ offsets**2)
+        within = node.covariance - (1 - left) * np.outer(along, along)
         found += [
             _node(target, node.parameters + offset * along, within, node.share * share)
-            for offset, share in zip(_JUMP_OFFSETS, _JUMP_SHARES, strict=True)
+            for offset, share in zip(offsets, shares, strict=True)
         ]
     return tuple(found)
 
