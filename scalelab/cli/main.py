@@ -27,7 +27,7 @@ from scalelab.kinds.resources import RESOURCES
 
 INTERRUPTED, READER_LEFT = 130, 141
 AGAIN_AFTER_S = 0.01
-RECOMMEND = "recommend"
+RECOMMEND, REPORT = "recommend", "report"
 
 COMMANDS = {
     "sweep": "Run, continue or extend a sweep, then recommend.",
@@ -35,7 +35,7 @@ COMMANDS = {
     "stop": "Stop a run's sweep, wherever its driver is.",
     "status": "Show what a run has done, and what is missing.",
     RECOMMEND: "Answer: which allocation, batch size and learning-rate rule.",
-    "report": "Write the run's report: one self-contained HTML file.",
+    REPORT: "Write the run's report: one self-contained HTML file.",
     "import": "Import a table of measurements as a run.",
     "data": "Obtain a data set that a built-in workload needs.",
     "init": "Write a commented experiment to start from.",
@@ -56,8 +56,8 @@ def build_app(asked: str = "") -> typer.Typer:
     ----------
     asked
         The command that is to run. Resources of installed distributions become options
-        of ``recommend`` only where that is it: to look through distributions takes
-        longer than all other commands need to begin.
+        of ``recommend`` and ``report`` only where that is it: to look through
+        distributions takes longer than all other commands need to begin.
     """
     app = typer.Typer(
         name="scalelab",
@@ -68,12 +68,14 @@ def build_app(asked: str = "") -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_options)
+    from scalelab.cli.recommend_command import with_question
+
     for name, summary in COMMANDS.items():
         module = import_module(f"scalelab.cli.{name}_command")
         command = module.run
-        if name == RECOMMEND:
+        if name in (RECOMMEND, REPORT):
             resources = RESOURCES if asked == name else RESOURCES.built_in
-            command = module.with_limits(resources)
+            command = with_question(command, resources)
         app.command(name, short_help=summary)(command)
     for name, summary in GROUPS.items():
         module = import_module(f"scalelab.cli.{name}_command")

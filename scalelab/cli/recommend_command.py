@@ -35,10 +35,7 @@ def _count(text: str) -> int:
     return int(number)
 
 
-def run(
-    run_directory: Annotated[
-        Path, typer.Argument(metavar="RUN", help="Directory of the run.")
-    ],
+def asked(
     price: Annotated[
         str | None,
         typer.Option(
@@ -131,42 +128,18 @@ def run(
             "same workload elsewhere.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Add formulas and fitted parameters.")
-    ] = False,
-    sbatch: Annotated[
-        bool, typer.Option("--sbatch", help="Print the job script.")
-    ] = False,
-    site: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="With --sbatch: the site to ask, not the run's."
-        ),
-    ] = None,
     **limits: str | None,
-) -> None:
-    """Answer: which allocation, batch size and learning-rate rule.
-
-    The job is the run's own unless options say another.
-    """
+) -> dict[str, Any]:
+    """Return what these options ask, as keywords of ``Run.recommend``."""
     from scalelab.cli.import_command import pairs
-    from scalelab.errors import SpecError
-    from scalelab.session import load
 
-    if site is not None and not sbatch:
-        raise SpecError(
-            "--site names the site whose job script is printed. Add --sbatch; give "
-            "another price with --price."
-        )
     job = {
         "epochs": epochs,
         "samples_per_epoch": samples_per_epoch,
         "samples": samples,
         "steps": steps,
     }
-    found = load(run_directory)
-    answer = found.recommend(
+    return dict(
         price_per_gpu_hour_usd=price,
         target=target,
         confidence=confidence,
@@ -181,6 +154,41 @@ def run(
         accept_unmeasured=accept_unmeasured,
         **limits,
     )
+
+
+def run(
+    run_directory: Annotated[
+        Path, typer.Argument(metavar="RUN", help="Directory of the run.")
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Add formulas and fitted parameters.")
+    ] = False,
+    sbatch: Annotated[
+        bool, typer.Option("--sbatch", help="Print the job script.")
+    ] = False,
+    site: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="With --sbatch: the site to ask, not the run's."
+        ),
+    ] = None,
+    **question: Any,
+) -> None:
+    """Answer: which allocation, batch size and learning-rate rule.
+
+    The job is the run's own unless options say another.
+    """
+    from scalelab.errors import SpecError
+    from scalelab.session import load
+
+    if site is not None and not sbatch:
+        raise SpecError(
+            "--site names the site whose job script is printed. Add --sbatch; give "
+            "another price with --price."
+        )
+    found = load(run_directory)
+    answer = found.recommend(**asked(**question))
     if as_json:
         typer.echo(json.dumps(answer.to_json(), indent=2, allow_nan=False))
     elif sbatch:
@@ -191,10 +199,15 @@ def run(
         raise typer.Exit(NOTHING_MEETS)
 
 
-def with_limits(resources: Iterable[Resource]) -> Callable[..., None]:
-    """Return the command with an option that limits each of these resources."""
-    own = inspect.signature(run, eval_str=True)
-    (directory, *rest) = own.parameters.values()
+def with_question(
+    command: Callable[..., None], resources: Iterable[Resource]
+) -> Callable[..., None]:
+    """Return a command with the options of a question: limits, job, choice of rows.
+
+    The command takes what they say as further keywords, for :func:`asked`.
+    """
+    own = inspect.signature(command, eval_str=True)
+    (directory, *rest) = list(own.parameters.values())[:-1]
     options = [
         inspect.Parameter(
             resource.limit,
@@ -206,15 +219,17 @@ def with_limits(resources: Iterable[Resource]) -> Callable[..., None]:
         )
         for resource in resources
     ]
-    named = [each.replace(kind=each.KEYWORD_ONLY) for each in rest[:-1]]
+    further = list(inspect.signature(asked, eval_str=True).parameters.values())[:-1]
 
-    @functools.wraps(run)
-    def command(**values: Any) -> None:
-        run(**values)
+    @functools.wraps(command)
+    def with_options(**values: Any) -> None:
+        command(**values)
 
-    parameters = [directory.replace(kind=directory.KEYWORD_ONLY), *options, *named]
-    command.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-    return command
+    parameters = [directory, *options, *further, *rest]
+    with_options.__signature__ = own.replace(  # type: ignore[attr-defined]
+        parameters=[each.replace(kind=each.KEYWORD_ONLY) for each in parameters]
+    )
+    return with_options
 
 
 def _read(parse: Callable[[str], Parsed], text: str | None) -> Parsed | None:

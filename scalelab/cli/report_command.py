@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -21,8 +21,14 @@ def run(
             help="File to write [default: RUN/report.html].",
         ),
     ] = None,
+    **question: Any,
 ) -> None:
-    """Write the run's report: one self-contained HTML file."""
+    """Write the run's report: one self-contained HTML file.
+
+    Its answer is that of the run's own job without limits unless options say more.
+    """
+    from scalelab.cli.recommend_command import asked
     from scalelab.session import load
 
-    typer.echo(str(load(run_directory).write_report(output)))
+    found = load(run_directory)
+    typer.echo(str(found.write_report(output, **asked(**question))))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -176,7 +177,10 @@ class Run(RunRecords):
 
         frame = self.observations_for(question.limits.target)
         rows = self.fit_rows if frame is self.observations else frame
-        return answer(question, rows, self.sites, self._history(question.learn_from))
+        history = self._history(question.learn_from)
+        found = answer(question, rows, self.sites, history)
+        doubts = (f"The import doubted: {each}" for each in self.import_doubts)
+        return replace(found, notes=(*found.notes, *doubts))
 
     def _history(self, learn_from: Sequence[str | Path]) -> History | None:
         from scalelab.recommend.question.history import History
@@ -242,31 +246,52 @@ class Run(RunRecords):
         answer = None if isinstance(found, Exception) else found
         return Figures(self.fit_rows, answer)
 
-    def write_report(self, path: str | Path | None = None) -> Path:
+    def write_report(self, path: str | Path | None = None, **question: Any) -> Path:
         """Write the report and return its path.
 
         Parameters
         ----------
         path
             Default: ``report.html`` in the run's directory.
+        **question
+            As for :meth:`recommend`; ``select`` narrows all that is shown.
 
         Raises
         ------
+        SpecError
+            If the question is wrong.
         StoreError
             If it cannot be written.
         """
+        from scalelab.recommend.question.subject import choose_subject
         from scalelab.report.html import write_report
 
         target = Path(path or self.directory / "report.html")
-        found = self.answer()
-        answer = None if isinstance(found, Exception) else found
+        rows = self.fit_rows
+        if select := question.get("select"):
+            rows = rows.take(choose_subject(rows.observations, select).frame.index)
+        answer, problem = self._answer_or_problem(question)
         write_report(
             target,
             answer,
-            self.fit_rows,
+            rows,
             title=self.name,
             experiment_text=self.experiment_text,
-            without_answer="" if answer else str(found),
+            without_answer=problem,
             results=self.unhappy_results(),
         )
         return target
+
+    def _answer_or_problem(
+        self, question: Mapping[str, Any]
+    ) -> tuple[Recommendation | None, str]:
+        """Return the answer, or why there is none to no question in particular."""
+        said = {name for name, value in question.items() if value}
+        try:
+            return self.recommend(**question), ""
+        except FitError as error:
+            return None, str(error)
+        except SpecError as error:
+            if said - {"confidence", "law", "select"}:
+                raise
+            return None, str(error)

@@ -1,5 +1,6 @@
 """status, report and import: what looks at a run, or makes one of a table."""
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -122,6 +123,88 @@ def test_a_table_becomes_a_run(scalelab: Callable[..., Any], here: Path) -> None
     script = scalelab("recommend", "runs/table", "--sbatch", "--samples", 1000)
     script.assert_refused()
     assert "was imported and says nothing of a program" in script.err
+
+
+TWO_WORKLOADS = "model,gpus,nodes,local_batch,step_time_s\n" + "".join(
+    f"{model},{count},1,32,{base + 0.005 * count}\n"
+    for model, base in {"vit": 0.1, "bert": 0.3}.items()
+    for count in (1, 2, 4, 8)
+)
+
+
+def test_an_import_says_what_it_read(scalelab: Callable[..., Any], here: Path) -> None:
+    Path("table.csv").write_text(
+        TWO_WORKLOADS.replace(",step_time_s", ",Step time (s)") + "bert,8,1,64,N/A\n"
+    )
+    ended = scalelab("import", "table.csv")
+    assert ended.out.splitlines()[1:] == [
+        "They are 2 curves: workload=vit (4 rows); workload=bert (4 rows).",
+        "Read: workload from 'model', world_size from 'gpus', num_nodes from 'nodes', "
+        "local_batch_size from 'local_batch', step_time_s from 'Step time (s)'.",
+        "Left out: 1 row that has neither a step time nor a throughput (line 10).",
+    ]
+
+
+def test_doubts_follow_a_table_into_its_answer(
+    scalelab: Callable[..., Any], here: Path
+) -> None:
+    rows = "".join(f"{n},{32 * n},{100 + n}\n" for n in (1, 2, 4, 8))
+    Path("table.csv").write_text(f"gpus,global_batch,throughput\n{rows}")
+    arguments = ("import", "table.csv", "--constant", "num_nodes=1")
+    refused = scalelab(*arguments)
+    refused.assert_refused()
+    assert "--per-device if it is that of one" in refused.err
+    accepted = scalelab(*arguments, "--accept-doubts")
+    assert accepted.code == 0
+    assert accepted.err.startswith("Doubtful: the throughput in the column")
+    answer = scalelab("recommend", "runs/table", "--samples", 1_000_000).out
+    assert "The import doubted: the throughput in the column" in answer
+
+
+def test_a_wide_table_is_melted(scalelab: Callable[..., Any], here: Path) -> None:
+    Path("table.csv").write_text(
+        "Batch per GPU,1 GPU,2 GPUs,8 GPUs,16 GPUs\n32,300,590,2300,4400\n"
+    )
+    melt = ("--melt", "world_size=throughput_samples_per_s")
+    ended = scalelab("import", "table.csv", *melt, "--constant", "gpus_per_node=8")
+    assert ended.code == 0, ended.err
+    answer = scalelab("recommend", "runs/table", "--samples", 1_000_000, "--json")
+    sizes = {row["world_size"]: row for row in json.loads(answer.out)["rows"]}
+    assert (sizes[8]["num_nodes"], sizes[16]["num_nodes"]) == (1, 2)
+
+
+def test_a_report_takes_the_question_of_an_answer(
+    scalelab: Callable[..., Any], here: Path
+) -> None:
+    Path("table.csv").write_text(TWO_WORKLOADS)
+    scalelab("import", "table.csv")
+    question = ("--select", "workload=bert", "--samples", 1_000_000)
+    ended = scalelab("report", "runs/table", *question, "--max-time", "2h")
+    assert ended.code == 0, ended.err
+    page = Path("runs/table/report.html").read_text()
+    assert "2 h" in page
+    assert ">340 ms</td>" in page  # bert on 8 devices
+    assert ">140 ms</td>" not in page  # vit
+
+
+@pytest.mark.parametrize(
+    ("question", "message"),
+    [
+        (("--select", "workload=gpt"), "No observation has workload=gpt"),
+        (("--samples", "1000"), "mix 2 values of workload"),
+        (("--max-time", "soon"), "soon"),
+        (("--epochs", "3"), "samples_per_epoch"),
+    ],
+)
+def test_a_report_on_a_wrong_question_is_refused(
+    scalelab: Callable[..., Any], here: Path, question: tuple[str, ...], message: str
+) -> None:
+    Path("table.csv").write_text(TWO_WORKLOADS)
+    scalelab("import", "table.csv")
+    ended = scalelab("report", "runs/table", *question)
+    ended.assert_refused()
+    assert message in ended.err
+    assert not Path("runs/table/report.html").exists()
 
 
 @pytest.mark.parametrize(
