@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
 
+import numpy as np
+
+from scalelab.experiment.trial import TrialKind
 from scalelab.inputs.numerals import counted, duration, percent
+from scalelab.laws.rows import FitRows, cells, numbers
 from scalelab.laws.support import Gap, Support
 from scalelab.recommend.answer.recommendation import OutlookRow
 from scalelab.recommend.knowledge import Knowledge
@@ -46,6 +50,7 @@ def assumptions(knowledge: Knowledge, chosen: OutlookRow) -> tuple[str, ...]:
         notes.append(
             f"Not measured: accuracy at batch {batch}; assumes {amount} suffice."
         )
+    notes.append(times_contain(knowledge.rows))
     notes += [
         f"Accuracy is assumed not to depend on {name} (chosen: {value})."
         for name, value in chosen.settings.items()
@@ -56,6 +61,30 @@ def assumptions(knowledge: Knowledge, chosen: OutlookRow) -> tuple[str, ...]:
             f"{devices} were not measured: run a short trial there before the job."
         )
     return tuple(notes)
+
+
+def times_contain(rows: FitRows) -> str:
+    """Say what the step times of an answer contain."""
+    used = rows.observations[rows.reasons == ""]
+    if not set(map(str, cells(used, "kind"))) <= {*TrialKind}:
+        return (
+            "Times are made of the given step times, whatever those contain; start-up "
+            "comes on top."
+        )
+    if np.isfinite(numbers(used, "compute_s")).all():
+        return (
+            "Times are of training steps alone; start-up, evaluation and checkpoints "
+            "come on top."
+        )
+    if np.isfinite(numbers(used, "evaluation_s")).all():
+        return (
+            "Times are of training steps and checkpoints between them; start-up and "
+            "evaluation come on top."
+        )
+    return (
+        "Times contain all between two reported steps, evaluation too unless "
+        "metrics.evaluation sets it apart; start-up comes on top."
+    )
 
 
 def not_chosen(

@@ -10,8 +10,10 @@ from scalelab.errors import FitError, NotIdentifiableError, SpecError
 from scalelab.experiment.job import Job
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.target import Target
+from scalelab.laws.rows import step_time_rows
 from scalelab.recommend.advice import recommend
 from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
+from scalelab.recommend.notes import times_contain
 from scalelab.recommend.question.asked_batch import AskedBatch
 from scalelab.recommend.question.objective import Constraints
 from scalelab.recommend.question.prices import Price
@@ -592,7 +594,31 @@ def test_a_capped_target_without_convergence_trials_is_assumed_to_need_its_cap()
     found = recommend(sweep(), Job(target="val_loss <= 2", samples=1_000_000))
     assert found.notes == (
         "Not measured: samples to val_loss <= 2; assumes 1,000,000 samples suffice.",
+        "Times are of training steps alone; start-up, evaluation and checkpoints come "
+        "on top.",
     )
+
+
+@pytest.mark.parametrize(
+    ("columns", "sentence"),
+    [
+        ({}, "of training steps alone; start-up, evaluation and checkpoints come"),
+        (
+            {"compute_s": None, "evaluation_s": 0.5},
+            "of training steps and checkpoints between them; start-up and evaluation",
+        ),
+        (
+            {"compute_s": None, "evaluation_s": None},
+            "all between two reported steps, evaluation too unless metrics.evaluation",
+        ),
+        ({"compute_s": None, "kind": "imported"}, "made of the given step times"),
+    ],
+)
+def test_an_answer_says_what_its_times_contain(
+    columns: dict[str, object], sentence: str
+) -> None:
+    rows = step_time_rows(sweep().assign(**columns))
+    assert sentence in times_contain(rows)
 
 
 def test_accumulation_reaches_the_batch_whose_convergence_was_measured() -> None:

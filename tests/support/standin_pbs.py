@@ -90,7 +90,7 @@ def qsub(path: str) -> int:
             "is_scattered": asked.get("-l place", "").startswith("scatter"),
             "walltime_s": clock(asked.get("-l walltime", "100:00:00")),
             "is_rerunable": asked.get("-r", "y") == "y",
-            "output": asked["-o"],
+            "output": asked.get("-o", str(Path.cwd() / f"{asked['-N']}.log")),
             "directory": str(Path.cwd()),
             "script": str(copy),
             "hosts": [],
