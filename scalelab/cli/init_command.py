@@ -19,7 +19,7 @@ launcher: torchrun             # one process per rank; none: one process per tri
 code: {snapshot: [train.py]}   # copied when the sweep starts
 metrics:                       # how it reports a step: a line of its output ...
   regex: 'step +(?P<step>\\d+).* samples +(?P<samples>\\d+)'
-# evaluation: 'val loss'       # (in metrics) lines of an evaluation: its time is no step's
+#   evaluation: 'val loss'     # and the lines of an evaluation: its time is no step's
 # metrics: {jsonl: $SCALELAB_METRICS}     ... or {"step": 10, "samples": 640} per line
 # workload: digits_mlp         # ... or a built-in workload, or my_module:MyWorkload
 

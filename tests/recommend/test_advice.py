@@ -594,15 +594,18 @@ def test_a_capped_target_without_convergence_trials_is_assumed_to_need_its_cap()
     found = recommend(sweep(), Job(target="val_loss <= 2", samples=1_000_000))
     assert found.notes == (
         "Not measured: samples to val_loss <= 2; assumes 1,000,000 samples suffice.",
-        "Times are of training steps alone; start-up, evaluation and checkpoints come "
-        "on top.",
+        "Times contain all between two reported steps, evaluation too unless "
+        "metrics.evaluation sets it apart; start-up comes on top.",
     )
 
 
 @pytest.mark.parametrize(
     ("columns", "sentence"),
     [
-        ({}, "of training steps alone; start-up, evaluation and checkpoints come"),
+        (
+            {"compute_s": 0.1},
+            "of training steps alone; start-up, evaluation and checkpoints come",
+        ),
         (
             {"compute_s": None, "evaluation_s": 0.5},
             "of training steps and checkpoints between them; start-up and evaluation",
