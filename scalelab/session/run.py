@@ -17,6 +17,7 @@ from scalelab.session.records import RunRecords
 if TYPE_CHECKING:
     from scalelab.laws.step_time.law import StepTimeLaw
     from scalelab.recommend.answer.kept import Question
+    from scalelab.recommend.answer.notebook import Answer
     from scalelab.recommend.answer.recommendation import Recommendation
     from scalelab.recommend.question.history import History
     from scalelab.report.figures import Figures
@@ -65,7 +66,7 @@ class Run(RunRecords):
         local_batch: int | None = None,
         accept_unmeasured: bool = False,
         **limits: str | float | None,
-    ) -> Recommendation:
+    ) -> Answer:
         """Recommend an allocation, a batch size and a learning-rate rule.
 
         Parameters
@@ -114,6 +115,7 @@ class Run(RunRecords):
             If the observations cannot answer.
         """
         from scalelab.recommend.answer.kept import Question
+        from scalelab.recommend.answer.notebook import Answer
         from scalelab.recommend.question.asked_batch import AskedBatch
         from scalelab.recommend.question.objective import Constraints
         from scalelab.session.arguments import RecommendArguments
@@ -153,9 +155,8 @@ class Run(RunRecords):
             accept_unmeasured=said.accept_unmeasured,
         )
         # a target that no trial stopped at is read off streams, which may still grow
-        if said.target is not None:
-            return self._answered(question)
-        return self._asked(question)
+        answered = self._asked if said.target is None else self._answered
+        return Answer.of(answered(question))
 
     def _asked(self, question: Question) -> Recommendation:
         """Return the kept answer to a question about the same records, or a new one."""
@@ -230,7 +231,7 @@ class Run(RunRecords):
             walltime_s=time.limit_s,
         )
 
-    def answer(self) -> Recommendation | FitError | SpecError:
+    def answer(self) -> Answer | FitError | SpecError:
         """Return the recommendation without constraints, or why there is none."""
         try:
             return self.recommend()
