@@ -212,12 +212,35 @@ def efficiency_table(subject: ReportSubject) -> pd.DataFrame:
     -------
     DataFrame
         As :func:`speedup_table`, with ``scaling_efficiency`` for ``speedup``: 1.0 is
-        ideal; it may exceed 1 and is never clipped.
+        ideal; it may exceed 1 and is never clipped. With a plan it is the plan's: of
+        the baseline's devices at the batch of each count.
     """
     table = speedup_table(subject)
+    is_ideal = table["series"].eq("ideal")
     ideal = table["world_size"] / table["baseline_world_size"]
-    shares = {name: table[name] / ideal for name in ("speedup", "lo", "hi")}
-    return table.assign(**shares).rename(columns={"speedup": "scaling_efficiency"})
+    same_batch = table["world_size"].map(_same_batch_factors(subject))
+    scale = (same_batch if subject.plan else 1.0) / ideal
+    scale = scale.where(~is_ideal, 1 / ideal)
+    shares = {name: table[name] * scale for name in ("speedup", "lo", "hi")}
+    table = table.assign(**shares).rename(columns={"speedup": "scaling_efficiency"})
+    for row in subject.plan:
+        if share := row.scaling_efficiency:
+            law = table["series"].eq("law") & table["world_size"].eq(row.world_size)
+            table.loc[law, ["lo", "hi"]] = share.lo, share.hi
+    return table.dropna(subset="scaling_efficiency").reset_index(drop=True)
+
+
+def _same_batch_factors(subject: ReportSubject) -> dict[int, float]:
+    """Return by device count how an efficiency changes from job to equal batch."""
+    start = subject.baseline
+    if start is None:
+        return {}
+    return {
+        row.world_size: row.scaling_efficiency.value
+        * (row.gpu_hours.value / start.gpu_hours.value)
+        for row in subject.plan
+        if row.scaling_efficiency is not None
+    }
 
 
 def throughput_sentence(table: pd.DataFrame, labels: Labels) -> str:

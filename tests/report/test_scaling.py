@@ -77,8 +77,9 @@ def test_efficiency_agrees_with_the_recommendation(
     subject: ReportSubject, answered: Recommendation
 ) -> None:
     law = series(efficiency_table(subject), "law")
-    expected = [row.scaling_efficiency.value for row in answered.rows]
-    np.testing.assert_allclose(law["scaling_efficiency"], expected)
+    for name, end in (("scaling_efficiency", "value"), ("lo", "lo"), ("hi", "hi")):
+        said = [getattr(row.scaling_efficiency, end) for row in answered.rows]
+        np.testing.assert_allclose(law[name], said)
     ideal = series(efficiency_table(subject), "ideal")
     np.testing.assert_allclose(ideal["scaling_efficiency"], 1)
 
@@ -160,3 +161,36 @@ def test_sentences_about_the_baseline_say_that_it_is_one(
         table = table_of(subject)
         baseline = table[table["world_size"] == table["baseline_world_size"]]
         assert "is the baseline" in sentence_of(baseline, labels)
+
+
+def test_an_efficiency_is_that_of_the_same_batch(
+    subject: ReportSubject, answered: Recommendation
+) -> None:
+    """The job gains from a better batch, too: that is no efficiency of the devices."""
+    share = Interval(value=0.9, lo=0.8, hi=1.0)
+    rows = [replace(row, scaling_efficiency=share) for row in answered.rows]
+    rows[0] = replace(rows[0], scaling_efficiency=None)
+    other = efficiency_table(replace(subject, plan=tuple(rows)))
+    law = series(other, "law")
+    assert law.index.tolist() == [row.world_size for row in rows[1:]]
+    np.testing.assert_allclose(law["scaling_efficiency"], 0.9)
+    before = series(efficiency_table(subject), "measured")["scaling_efficiency"]
+    after = series(other, "measured")["scaling_efficiency"]
+    shares = series(efficiency_table(subject), "law")["scaling_efficiency"]
+    np.testing.assert_allclose((after / before).dropna(), 0.9 / shares.loc[2:16])
+
+
+def test_more_than_ideal_is_explained(subject: ReportSubject) -> None:
+    table = pd.DataFrame(
+        {
+            "series": ["law", "law"],
+            "world_size": [4, 64],
+            "baseline_world_size": [4, 4],
+            "scaling_efficiency": [1.0, 1.27],
+            "is_chosen": [False, True],
+        }
+    )
+    said = efficiency_sentence(table, subject.labels)
+    assert said.startswith("With 64 GPUs each does 127% of what one does at the base")
+    assert "another batch" in said
+    assert "the rest goes" not in said
