@@ -1,0 +1,180 @@
+"""Write docs/reference.md from the schema: every key, placeholder and metric group.
+
+    python docs/make_reference.py
+
+What is new in the schema needs an example in ``reference_examples.yaml``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from scalelab.experiment.spec import Experiment
+from scalelab.inputs.numerals import duration
+from scalelab.inputs.placeholders import PROCESS_PLACEHOLDERS, TRIAL_PLACEHOLDERS
+from scalelab.inputs.problems import model_in
+from scalelab.site.choice import site_class
+
+DOCS = Path(__file__).parent
+SCHEDULERS = ("local", "allocation", "slurm", "pbs")
+GROUPS = {
+    "step": "optimiser steps done; a line without it adds its metrics to the last step",
+    "samples": "training samples of all ranks so far; checked against the batch sizes",
+    "t": "seconds by the command's own clock, instead of the time the line arrived",
+    "NAME": "any other number is a metric of that name, such as loss or val_acc",
+}
+HEAD = """\
+# Reference
+
+Every key of an experiment and of a site profile, every placeholder of a command and
+every group of its metrics. Made from the schema by `docs/make_reference.py`; editors
+complete and check the keys with what `scalelab schema` prints.
+"""
+
+
+class Key(NamedTuple):
+    """A key of the YAML: its path, what it means, and what it is by default."""
+
+    path: str
+    meaning: str
+    default: str
+
+
+def keys_of(model: type[BaseModel], within: str = "") -> Iterator[Key]:
+    """Yield the keys of a section and of the sections inside it."""
+    for name, field in model.model_fields.items():
+        path = f"{within}{name}"
+        yield Key(path, field.description or "", _default(field))
+        inner = model_in(field.annotation)
+        if inner is not None and name != "site":
+            is_named = "node_groups" in path
+            yield from keys_of(inner, f"{path}.{'NAME.' if is_named else ''}")
+
+
+def site_keys() -> dict[Key, list[str]]:
+    """Return the keys of site profiles, each with the schedulers that have it."""
+    found: dict[str, list[tuple[Key, str]]] = {}
+    for scheduler in SCHEDULERS:
+        for key in keys_of(site_class(scheduler)):
+            if ".NAME." not in key.path:
+                found.setdefault(key.path, []).append((key, scheduler))
+    return {
+        _merged([key for key, _ in of]): [name for _, name in of]
+        for of in found.values()
+    }
+
+
+def _merged(keys: list[Key]) -> Key:
+    """Return a key of several schedulers as one, with what each says of it."""
+    meanings = dict.fromkeys(key.meaning.rstrip(".") for key in keys)
+    return keys[0]._replace(meaning=f"{'; '.join(meanings)}.")
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "needed"
+    value = field.default
+    is_empty = value is None or value in ({}, ()) or isinstance(value, BaseModel)
+    if field.default_factory is not None or is_empty:
+        return ""
+    reads = {getattr(each, "func", None) for each in field.metadata}
+    names = {getattr(each, "__name__", "") for each in reads}
+    if "_duration" in names:
+        return duration(value)
+    if "_size" in names:
+        return f"{value / 1e9:g} GB"
+    values = value if isinstance(value, tuple) else (value,)
+    return ", ".join(str(each).lower() for each in values)
+
+
+def examples() -> dict[str, dict[str, str]]:
+    """Return the examples by part and key, as they are written."""
+    text = (DOCS / "reference_examples.yaml").read_text()
+    found: dict[str, dict[str, str]] = yaml.safe_load(text)
+    return found
+
+
+def reference() -> str:
+    """Return the page."""
+    given = examples()
+    experiment = [
+        (
+            f"`{key.path}`",
+            key.meaning,
+            key.default,
+            _code(given["experiment"][key.path]),
+        )
+        for key in keys_of(Experiment)
+    ]
+    site = [
+        (
+            f"`{key.path}`",
+            key.meaning,
+            "all" if len(where) == len(SCHEDULERS) else ", ".join(where),
+            key.default,
+            _code(given["site"][key.path]),
+        )
+        for key, where in site_keys().items()
+    ]
+    parts = [
+        HEAD,
+        "## Experiments\n",
+        *_table(("key", "meaning", "default", "example"), experiment),
+        "\n## Site profiles\n",
+        "`~/.config/scalelab/sites/NAME.yaml`, or `site: {...}` in an experiment. The",
+        "keys of nodes stand again under `node_groups.NAME`, for that group's nodes.\n",
+        *_table(("key", "meaning", "schedulers", "default", "example"), site),
+        "\n## Placeholders of a command\n",
+        "In `command` and the values of `env`; each axis of `options` is one more.\n",
+        *_table(("placeholder", "is replaced by", "example"), _placeholders(given)),
+        "\n## Groups of metrics\n",
+        "Names of groups in `metrics.regex`, and of the values of a line of JSON in",
+        "the file of `metrics.jsonl` (`$SCALELAB_METRICS` by default).\n",
+        *_table(("group", "means", "regex", "line of JSON"), _metrics(given)),
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _placeholders(given: Mapping[str, Mapping[str, str]]) -> list[tuple[str, ...]]:
+    known = {**TRIAL_PLACEHOLDERS, **PROCESS_PLACEHOLDERS}
+    return [
+        (f"`{{{name}}}`", meaning, _code(given["placeholders"][name]))
+        for name, meaning in known.items()
+    ]
+
+
+def _metrics(given: Mapping[str, Mapping[str, str]]) -> list[tuple[str, ...]]:
+    return [
+        (
+            f"`{name}`",
+            meaning,
+            _code(given["regex"][name]),
+            _code(given["json"][name]),
+        )
+        for name, meaning in GROUPS.items()
+    ]
+
+
+def _table(titles: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterator[str]:
+    yield _row(titles)
+    yield _row(("---",) * len(titles))
+    for row in rows:
+        yield _row(row)
+
+
+def _row(cells: tuple[str, ...]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _code(text: str) -> str:
+    return f"`{text}`".replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    (DOCS / "reference.md").write_text(reference())
