@@ -100,6 +100,13 @@ def asked(
             parser=_count, metavar="64", help="Local batch [default: any measured]."
         ),
     ] = None,
+    between_nodes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="100Gbit/s",
+            help="Link between nodes, where none was measured [default: the site's].",
+        ),
+    ] = None,
     accept_unmeasured: Annotated[
         bool,
         typer.Option(
@@ -151,6 +158,7 @@ def asked(
         batch=batch,
         max_batch=max_batch,
         local_batch=local_batch,
+        between_nodes=between_nodes,
         accept_unmeasured=accept_unmeasured,
         **limits,
     )

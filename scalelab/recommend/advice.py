@@ -11,6 +11,7 @@ from scalelab.errors import SpecError
 from scalelab.experiment.job import Job
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
+from scalelab.inputs.links import Link
 from scalelab.laws.convergence.time_to_target import (
     measured_factorisation,
 )
@@ -59,6 +60,7 @@ def recommend(
     within: Allocation | None = None,
     devices_on_node: int | None = None,
     history: History | None = None,
+    link: Link | None = None,
     accept_unmeasured: bool = False,
 ) -> Recommendation:
     """Recommend an allocation for a job.
@@ -87,6 +89,9 @@ def recommend(
         Devices that a node holds; None: the most that were measured on one.
     history
         Other runs that inform the step-time law; None: there are none.
+    link
+        The stated link between nodes, which counts where no row is on several; None:
+        any.
     accept_unmeasured
         Also choose what rests on a term that was not measured here.
 
@@ -110,7 +115,9 @@ def recommend(
     rows = every.take(subject.frame.index)
     index = every.observations.index
     rest = every.take(index[~index.isin(subject.frame.index)])
-    fitted = LawWithTransfer.fit(law_named(law), rows, rest=rest, history=history)
+    fitted = LawWithTransfer.fit(
+        law_named(law), rows, rest=rest, history=history, link=link
+    )
     need = SampleNeed.of(subject.every_group, job, limits.target)
     whole = every.take(subject.every_group.index)
     knowledge = Knowledge(

@@ -10,6 +10,7 @@ import pandas as pd
 from scalelab.errors import FitError, SpecError
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
+from scalelab.inputs.links import Link
 from scalelab.kinds.resources import RESOURCES
 from scalelab.laws.rows import FitRows, Observed, numbers, prepared
 from scalelab.recommend.advice import recommend
@@ -20,6 +21,7 @@ from scalelab.recommend.question.objective import Constraints, Spending
 from scalelab.recommend.question.prices import Price
 from scalelab.recommend.question.run_site import RunSite
 from scalelab.recommend.question.subject import NODE_GROUP
+from scalelab.site.profile import Site
 
 
 def answer(
@@ -137,8 +139,13 @@ def _in_group(
         within=within,
         devices_on_node=on_node,
         history=history,
+        link=question.between_nodes or _stated_link(site),
         accept_unmeasured=question.accept_unmeasured,
     )
+
+
+def _stated_link(site: Site | None) -> Link | None:
+    return site.links.between_nodes.link if site and site.links else None
 
 
 def _packed(

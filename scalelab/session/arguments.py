@@ -25,6 +25,7 @@ from scalelab.inputs.fields import (
     TargetText,
     Text,
 )
+from scalelab.inputs.links import Link
 from scalelab.inputs.problems import shown
 
 _MOST_DEVICES = 1_000_000
@@ -67,6 +68,14 @@ def _job(value: Any) -> Any:
     return _by_name(value) or None
 
 
+def _link(value: Any) -> Link | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return Link.parse(value)
+    raise SpecError(f"{shown(value)} is no link. Write one such as '100Gbit/s 5us'.")
+
+
 PathText = Annotated[str, PlainValidator(_path)]
 _Count = Annotated[int, Field(strict=True, ge=1, le=_MOST_DEVICES)]
 _Batch = Annotated[Count | None, BeforeValidator(_plain)]
@@ -101,6 +110,7 @@ class RecommendArguments(FitArguments):
     batch: _Batch = Field(default=None, description="The global batch of the job.")
     max_batch: _Batch = Field(default=None, description="The largest global batch.")
     local_batch: _Batch = Field(default=None, description="The local batch of the job.")
+    between_nodes: Annotated[Link | None, PlainValidator(_link)] = None
     accept_unmeasured: Flag = False
 
 

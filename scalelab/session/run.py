@@ -64,6 +64,7 @@ class Run(RunRecords):
         batch: int | None = None,
         max_batch: int | None = None,
         local_batch: int | None = None,
+        between_nodes: str | None = None,
         accept_unmeasured: bool = False,
         **limits: str | float | None,
     ) -> Answer:
@@ -96,6 +97,9 @@ class Run(RunRecords):
             The largest global batch that may be used, instead of the largest measured.
         local_batch
             The local batch of the job; default: any up to the largest measured.
+        between_nodes
+            The link between nodes, e.g. ``"100Gbit/s 5us"``; it counts where no trial
+            ran on several nodes. Default: what the site's profile says.
         accept_unmeasured
             Also choose what rests on a term that was not measured here, such as the
             network between nodes where only one node was measured.
@@ -132,6 +136,7 @@ class Run(RunRecords):
             "batch": batch,
             "max_batch": max_batch,
             "local_batch": local_batch,
+            "between_nodes": between_nodes,
             "accept_unmeasured": accept_unmeasured,
         }
         said = validated(RecommendArguments, given, source="recommend")
@@ -152,6 +157,7 @@ class Run(RunRecords):
                 largest=said.max_batch,
                 local_batch_size=said.local_batch,
             ),
+            between_nodes=said.between_nodes,
             accept_unmeasured=said.accept_unmeasured,
         )
         # a target that no trial stopped at is read off streams, which may still grow

@@ -16,6 +16,7 @@ from typing import Any
 
 from scalelab.experiment.job import Job
 from scalelab.inputs.document import Scalar
+from scalelab.inputs.links import Link
 from scalelab.kinds.resources import RESOURCES
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.question.asked_batch import AskedBatch
@@ -48,6 +49,7 @@ class Question:
     law: str
     learn_from: tuple[str, ...]
     batches: AskedBatch = field(default_factory=AskedBatch)
+    between_nodes: Link | None = None
     accept_unmeasured: bool = False
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from scalelab.errors import SpecError
+from scalelab.inputs.links import Link
 from scalelab.inputs.numerals import counted
 from scalelab.laws.rows import (
     CurveKey,
@@ -100,6 +101,7 @@ class LawWithTransfer:
         *,
         rest: Observed | None = None,
         history: History | None = None,
+        link: Link | None = None,
     ) -> LawWithTransfer:
         """Fit a law; only the default law takes a prior.
 
@@ -114,6 +116,9 @@ class LawWithTransfer:
             among them were left out on purpose and do not inform the prior.
         history
             Other runs; None: there are none.
+        link
+            The stated link between nodes, which counts where none was measured; None:
+            any.
 
         Raises
         ------
@@ -132,7 +137,7 @@ class LawWithTransfer:
                 )
             return cls(law=law.fit(rows), note="")
         asked = tuple(rows.curves)
-        prior, note = StepTimePrior.shipped(), ""
+        prior, note = StepTimePrior.shipped().with_links(link), ""
         if rest is not None:
             others = prepared(rest).curves.items()
             prior = prior.updated({k: v for k, v in others if k not in asked}, asked)
