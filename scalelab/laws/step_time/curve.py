@@ -98,8 +98,9 @@ class Curve:
         far = np.abs(np.log(times) - expected.mean)
         usual = np.sqrt(expected.variance + self.points.scatter.spread**2)
         rows = self.rows[[*CONFIGURATION, "step_time_s"]]
-        rows = rows.assign(predicted_s=np.exp(expected.mean))
-        return rows.loc[far > np.maximum(_DOUBTFUL, _FAR * usual)]
+        is_doubted = far > np.maximum(_DOUBTFUL, _FAR * usual)
+        doubted: pd.DataFrame = rows[is_doubted]
+        return doubted.assign(predicted_s=np.exp(expected.mean[is_doubted]))
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
