@@ -235,6 +235,8 @@ def _layouts() -> Iterator[MessyTable]:
     yield MessyTable(
         "a byte order mark, empty lines and columns", f"\ufeff{spread},,,,,\r\n"
     )
+    wrapped = tidy.replace("step_time_s", '"Step time\n(s)"')
+    yield MessyTable("a heading of two lines", wrapped)
     quoted = "\n".join(
         ",".join(f'" {cell} "' for cell in line.split(","))
         for line in tidy.splitlines()

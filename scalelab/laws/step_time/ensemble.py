@@ -15,7 +15,7 @@ import numpy as np
 
 from scalelab.laws.step_time.mixture import Mixture
 from scalelab.laws.step_time.physics import Configurations
-from scalelab.laws.step_time.points import Points, spread_out
+from scalelab.laws.step_time.points import Points
 from scalelab.laws.step_time.process import DiscrepancyProcess
 from scalelab.laws.step_time.shape_fit import (
     LinearisedNode,
@@ -67,7 +67,7 @@ class Ensemble:
     @classmethod
     def fit(cls, points: Points, priors: Mapping[Shape, ShapePrior]) -> Ensemble:
         """Fit every shape to the points of a curve."""
-        points = points.take(spread_out(len(points), _MOST_POINTS))
+        points = points.fewer(_MOST_POINTS)
         leading = Shape.ONE_RING
         process = shared_process(points, priors[leading], leading)
         fits = {

@@ -134,6 +134,24 @@ class Points:
             scatter=self.scatter.take(positions),
         )
 
+    def fewer(self, most: int) -> Points:
+        """Return at most so many points, drawn at random.
+
+        The smallest and the largest batch of each allocation come first: no others
+        surround them.
+        """
+        if len(self) <= most:
+            return self
+        places = self.at.world_size + 1j * self.at.num_nodes
+        is_end = np.zeros(len(self), dtype=bool)
+        for place in np.unique(places):
+            inside = np.flatnonzero(places == place)
+            order = inside[self.at.samples[inside].argsort()]
+            is_end[[order[0], order[-1]]] = True
+        drawn = np.random.default_rng(0).permutation(len(self))
+        drawn = drawn[np.argsort(~is_end[drawn], kind="stable")]
+        return self.take(np.sort(drawn[:most]))
+
     def repeats_of(self, frame: pd.DataFrame) -> np.ndarray:
         """Return how many runs of each configuration were measured, shape (n,)."""
         found = self._positions(frame)

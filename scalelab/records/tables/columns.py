@@ -33,6 +33,14 @@ _REQUIRED = (
     (("step_time_s",), ("throughput_samples_per_s",)),
 )
 """Each line: alternatives, one of which must be there, each a set of columns."""
+_WHOLES = {
+    "epoch": "an epoch",
+    "to_train": "a whole training",
+    "total_time": "a whole training",
+    "wall": "a whole training",
+    "minutes": "a whole training",
+}
+_WHOLE = re.compile("|".join(_WHOLES))
 _COUNT = re.compile(r"[\d.,' ]+( ?(gpus?|tpus?|devices?|chips?))?", re.IGNORECASE)
 
 
@@ -265,6 +273,11 @@ def _hints(table: ForeignTable, wanted: set[str], others: list[str]) -> Iterable
                 f" {shown(theirs)} may be the batch of one device (--column "
                 f"local_batch_size={_quoted(theirs)}) or of all (--column "
                 f"global_batch_size={_quoted(theirs)})."
+            )
+        elif "step_time_s" in wanted and (whole := _WHOLE.search(plain(theirs))):
+            yield (
+                f" {shown(theirs)} seems to be the time of {_WHOLES[whole[0]]}; needed "
+                "is that of a step, or samples per second."
             )
         elif not wide_hint and (ours := _lookalike(theirs, wanted)):
             yield f" {shown(theirs)} looks like {ours}."

@@ -54,6 +54,7 @@ def doubts(
         *_times_apart(curves),
         *_flat_throughput(curves, matching),
         *_tokens_as_samples(rows, matching),
+        *_devices_of_a_node(rows, matching),
         *_crowded_nodes(rows),
     ]
     warned = [*_single_rows(curves), *_beyond_epoch(table, rows, numerals)]
@@ -190,6 +191,22 @@ def _tokens_as_samples(
                 f"{tokens} if it counts tokens."
             )
             return
+
+
+def _devices_of_a_node(
+    rows: Sequence[ImportedRow], matching: Matching
+) -> Iterator[str]:
+    """Doubt a number of devices that is the same on any number of nodes."""
+    sizes = {row.values["world_size"] for row in rows}
+    nodes = sorted({row.values["num_nodes"] for row in rows})
+    column = matching.columns.get("world_size")
+    if column and len(sizes) == 1 and len(nodes) > 1 and max(sizes) > 1:
+        yield (
+            f"world_size={max(sizes)} (column {shown(column)}) in all rows, on "
+            f"{' and '.join(map(str, (nodes[0], nodes[-1])))} nodes: world_size is the "
+            "number of devices on all nodes together. Say --column gpus_per_node="
+            f"'{column}' if it is that of one node."
+        )
 
 
 def _crowded_nodes(rows: Sequence[ImportedRow]) -> Iterator[str]:

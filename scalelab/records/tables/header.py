@@ -13,6 +13,7 @@ Record = tuple[int, list[str]]
 """The first line of a record, and its cells."""
 
 _NUMBER = re.compile(r"[+-]?[\d.,' ]*\d[\d.,' ]*%?", re.ASCII)
+_SPACE = re.compile(r"\s*[\n\r]\s*")  # a wrapped heading of a spreadsheet
 _MOST_TITLES = 10
 
 
@@ -30,7 +31,7 @@ def named(
     at = _header_at(records)
     line, header = records[at]
     body = records[at + 1 :]
-    names = _below_groups(records, at)
+    names = [_SPACE.sub(" ", name) for name in _below_groups(records, at)]
     width = max((n for n, name in enumerate(names, 1) if name), default=len(names))
     if any(any(cells[width:]) for _, cells in body if len(cells) == len(header)):
         width = len(names)

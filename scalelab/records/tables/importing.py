@@ -33,6 +33,7 @@ from scalelab.records.tables.values import (
 from scalelab.records.tables.wide import melted
 from scalelab.records.tables.words import lines_listed, shown
 
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 _SPEEDS = ("step_time_s", "throughput_samples_per_s")
 _CONFIGURATION = (
     "workload",
@@ -160,6 +161,7 @@ class _Reader:
         if asked.tokens_per_sample is not None:
             self._fixed["sequence_length"] = asked.tokens_per_sample
         self._without_time: list[int] = []
+        self._read: dict[tuple[str, str], Any] = {}  # most cells occur again
         numbers = [
             theirs
             for reading, theirs in self._readings
@@ -225,8 +227,10 @@ class _Reader:
             if reading.column in _SPEEDS and (failed := failure(text)):
                 outcome = failed
                 continue
-            value = self._cell(row.line, reading, theirs, text)
-            if value is not None:
+            key = (reading.column, text)
+            if key not in self._read:
+                self._read[key] = self._cell(row.line, reading, theirs, text)
+            if (value := self._read[key]) is not None:
                 values[reading.column] = value
         has_ended = values.get("outcome", Outcome.COMPLETED) != Outcome.COMPLETED
         if has_ended or not values.keys().isdisjoint(_SPEEDS):
@@ -303,7 +307,7 @@ def _configuration(values: Mapping[str, Any]) -> str:
     """Return canonical text that is equal for rows that repeat each other."""
     names = [name for name in values if name.startswith(OPTION_PREFIX)]
     chosen = {name: values.get(name) for name in (*_CONFIGURATION, *names)}
-    return json.dumps(chosen, sort_keys=True, separators=(",", ":"))
+    return _ENCODER.encode(chosen)
 
 
 def _hash(configuration: str, repeat: int) -> str:

@@ -83,6 +83,8 @@ class Numerals:
         >>> Numerals(True).plain("1.024,5"), Numerals().plain("1,024.5")
         ('1024.5', '1024.5')
         """
+        if text.isdigit():
+            return text
         text = _BETWEEN_DIGITS.sub("", _SPACES.sub("", text))
         if self.has_decimal_comma:
             if _GROUPED_BY_POINTS.match(text):

@@ -78,6 +78,7 @@ def parse(name: str, text: str) -> Any:
     kind = COLUMNS_BY_NAME[name].kind
     if not text or (kind != "text" and is_missing(text)) or text.lower() in _NOTHING:
         return None
+    text = text.lower() if name == "precision" else text
     text = _SYNONYMS.get(name, {}).get(text.lower(), text)
     if name == "outcome" and is_out_of_memory(text):
         return str(Outcome.OUT_OF_MEMORY)
@@ -138,6 +139,8 @@ def is_out_of_memory(text: str) -> bool:
 
 def failure(text: str) -> str | None:
     """Return the outcome that stands in a cell instead of a time, if one does."""
+    if text[:1].isdigit():
+        return None
     if is_out_of_memory(text):
         return str(Outcome.OUT_OF_MEMORY)
     said = text.lower()

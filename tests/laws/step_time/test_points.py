@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 from scipy.special import stdtrit
 
+from scalelab.laws.rows import step_time_rows
 from scalelab.laws.step_time.points import Points, Scatter
 
 
@@ -88,3 +89,18 @@ def test_four_of_five_further_runs_lie_inside(
     of_runs: Callable[[np.random.Generator], np.ndarray],
 ) -> None:
     assert 0.74 < coverage(of_runs) < 0.9
+
+
+def test_of_many_points_the_ends_of_each_allocation_are_kept() -> None:
+    sizes, batches = (1, 2, 4, 8), range(1, 101)
+    rows = [(n, b, 0.01 * b) for n in sizes for b in batches]
+    names = ["world_size", "local_batch_size", "step_time_s"]
+    frame = step_time_rows(pd.DataFrame(rows, columns=names)).frame
+    points = Points.of(frame)
+    some = points.fewer(40)
+    assert len(some) == 40
+    for size in sizes:
+        kept = some.at.samples[some.at.world_size == size] * points.batch_unit
+        assert kept.min() == pytest.approx(1)
+        assert kept.max() == pytest.approx(100)
+    assert points.fewer(400) is points

@@ -213,6 +213,36 @@ def test_many_devices_on_one_node_are_refused(run_of: Import) -> None:
     assert run_of(text, constant={"device_type": "cpu"}).import_doubts == ()
 
 
+def test_devices_of_one_node_are_not_those_of_all(run_of: Import) -> None:
+    rows = [
+        {"count": 8, "nodes": nodes, "local": 32, "step": 0.1 + nodes / 100}
+        for nodes in (1, 2, 4)
+    ]
+    text = csv(plain_columns(), rows=rows)
+    message = r"world_size=8 \(column 'gpus'\) in all rows, on 1 and 4 nodes: .* Say --"
+    with pytest.raises(SpecError, match=message):
+        run_of(text)
+    run = run_of(text, column={"gpus_per_node": "gpus"})
+    assert run.observations["world_size"].tolist() == [8, 16, 32]
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [("Epoch time (s)", "an epoch"), ("Time to train (min)", "a whole training")],
+)
+def test_longer_times_are_not_taken_for_a_step(
+    run_of: Import, name: str, what: str
+) -> None:
+    columns = plain_columns(**{name: lambda row: 100})
+    del columns["step_time_s"]
+    with pytest.raises(SpecError) as caught:
+        run_of(csv(columns))
+    assert f"{name!r} seems to be the time of {what}; needed is that" in str(
+        caught.value
+    )
+    assert f"{name!r} looks like" not in str(caught.value)
+
+
 def test_the_size_of_a_node_stands_in_for_the_nodes(run_of: Import) -> None:
     text = csv(plain_columns(nodes=lambda row: 1))
     run = run_of(text, ignore=["nodes"], constant={"gpus_per_node": "8"})

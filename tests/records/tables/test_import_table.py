@@ -157,6 +157,7 @@ def test_a_spreadsheets_habits_are_accepted(
         ({"gpu_memory_peak_bytes": 7}, {"gpu_memory_peak_bytes": 7}),
         ({"peak_memory_gib": 1.5}, {"gpu_memory_peak_bytes": 1610612736}),
         ({"gpu_utilization": "80%"}, {"gpu_utilization": 0.8}),
+        ({"precision": "BF16"}, {"precision": "bf16"}),
         ({"device_type": "gpu"}, {"device_type": "cuda"}),
         ({"gpu": "V100"}, {"device_name": "V100", "device_type": None}),
         ({"tpu": "v5e"}, {"device_name": "TPU v5e", "device_type": "tpu"}),
