@@ -61,7 +61,7 @@ def test_what_one_node_cannot_tell_is_learned_from_another_run(
     batch = row.batch.local_batch_size
     true = step_time_s(LARGEST, batch) + 0.5 * (0.010 + 0.002 * batch)
     assert row.step_time_s.lo < true < row.step_time_s.hi
-    assert row.step_time_s.value == pytest.approx(true, rel=0.2)
+    assert row.step_time_s.value == pytest.approx(true, rel=0.25)
 
 
 def test_one_measured_size_is_enough_where_others_tell_the_rest(
