@@ -19,6 +19,8 @@ from scalelab.recommend.question.candidates import (
     why_unshared,
 )
 
+_MOST_NAMED = 3  # of the doubted runs
+
 
 def assumptions(knowledge: Knowledge, chosen: OutlookRow) -> tuple[str, ...]:
     """Return what the answer assumes or leaves open, one sentence for each."""
@@ -33,6 +35,7 @@ def assumptions(knowledge: Knowledge, chosen: OutlookRow) -> tuple[str, ...]:
             f"Ended early by their source (pruned): {counted(pruned, 'attempt')}; what "
             "they measured until then counts."
         )
+    notes += doubts(knowledge)
     batch = chosen.batch.global_batch_size
     if need.num_missed:
         runs = (
@@ -85,6 +88,26 @@ def times_contain(rows: FitRows) -> str:
         "Times contain all between two reported steps, evaluation too unless "
         "metrics.evaluation sets it apart; start-up comes on top."
     )
+
+
+def doubts(knowledge: Knowledge) -> Iterator[str]:
+    """Name the rows that hardly count, because the other rows contradict them."""
+    doubted = knowledge.law.doubted
+    order = doubted["factor"].map(lambda factor: -max(factor, 1 / factor)).argsort()
+    for row in doubted.iloc[order[:_MOST_NAMED]].to_dict("records"):
+        size, nodes = int(row["world_size"]), int(row["num_nodes"])
+        slower = row["factor"] > 1
+        times = row["factor"] if slower else 1 / row["factor"]
+        yield (
+            f"Doubted: a run on {counted(size, knowledge.subject.device_word)} "
+            f"({allocation_label(size, nodes)}), local batch "
+            f"{int(row['local_batch_size'])}, was {times:.2g} times "
+            f"{'slower' if slower else 'faster'} than the other rows say; it hardly "
+            "counts. Measure it again."
+        )
+    if len(doubted) > _MOST_NAMED:
+        more = counted(len(doubted) - _MOST_NAMED, "further run")
+        yield f"Doubted likewise: {more}."
 
 
 def not_chosen(

@@ -21,6 +21,7 @@ from scalelab.laws.step_time.shape_prior import (
 )
 from scalelab.laws.step_time.shapes import (
     EXCHANGE,
+    NODE_JUMP,
     PARAMETERS,
     Shape,
     in_batch_unit,
@@ -28,6 +29,7 @@ from scalelab.laws.step_time.shapes import (
 from scalelab.laws.support import Coverage
 
 _MACHINE = ("device_type", "device_name", "node_group")
+INTER_NODE = "inter_node_latency"
 _MOST_RELATIVES = 24  # further ones would cost time and hardly change the prior
 # share of a parameter's variance between curves that belongs to the machine
 _OF_MACHINE = {
@@ -35,7 +37,6 @@ _OF_MACHINE = {
     "batch_sharpness": 0.2,
     "exchange": 0.2,
     "growth": 0.9,
-    "node_jump": 0.97,
     "growth_per_node": 0.95,
     "growth_nodes": 0.95,
     "second_node": 0.98,
@@ -43,6 +44,10 @@ _OF_MACHINE = {
     "imbalance": 0.5,
     "contention": 0.6,
 }
+# The node jump of a machine may be any, and that of a workload differs from it by so
+# much, which no number of relatives settles: another one hides more of its exchange, or
+# exchanges in other pieces. Standard deviations.
+_JUMP_OF_MACHINE, _JUMP_OF_WORKLOAD = 2.0, 0.35
 # ... of the exchange where the bytes of both curves are known: links are the machine's
 _SHARE_OF_KNOWN_EXCHANGE = 0.7
 # ... and share that belongs to the workload, on whichever machine it runs
@@ -226,7 +231,7 @@ class StepTimePrior:
         priors = self.about(key, points.batch_unit, points.log_rate)
         if (points.at.num_nodes > 1).any():
             return priors
-        if "inter_node_latency" in self.determined_for(key):
+        if INTER_NODE in self.determined_for(key):
             return priors
         return with_unmeasured_link(priors, points, self.link)
 
@@ -252,6 +257,10 @@ class StepTimePrior:
             prior = informed(prior, evidence, _shares(_OF_WORKLOAD))
             evidence = [r.exchange_at(shape, log_rate) for r in same_machine]
             shares = _shares(_OF_MACHINE)
+            if any(INTER_NODE in r.informs for r in same_machine):
+                variances = _JUMP_OF_MACHINE**2, _JUMP_OF_WORKLOAD**2
+                prior = prior.widened(NODE_JUMP, sum(variances))
+                shares[NODE_JUMP] = variances[0] / sum(variances)
             if all(np.isfinite(log_rate - r.log_rate) for r in same_machine):
                 shares[EXCHANGE] = _SHARE_OF_KNOWN_EXCHANGE
             priors[shape] = informed(prior, evidence, shares)

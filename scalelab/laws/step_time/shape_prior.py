@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -35,6 +35,14 @@ class ShapePrior:
     def precision(self) -> np.ndarray:
         """Inverse of the covariance, shape (13, 13)."""
         return np.asarray(np.linalg.inv(self.covariance))
+
+    def widened(self, parameter: int, variance: float) -> ShapePrior:
+        """Return the prior with another variance of a parameter, equally correlated."""
+        factor = np.sqrt(variance / self.covariance[parameter, parameter])
+        covariance = self.covariance.copy()
+        covariance[parameter, :] *= factor
+        covariance[:, parameter] *= factor
+        return replace(self, covariance=covariance)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

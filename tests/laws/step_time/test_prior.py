@@ -8,7 +8,13 @@ from declared_machines import declared_step_time, random_machine, sweep_rows
 
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.step_time.prior import StepTimePrior
-from scalelab.laws.step_time.shapes import FIXED_SHARE, NUM_PARAMETERS, Shape
+from scalelab.laws.step_time.shapes import (
+    FIXED_SHARE,
+    NODE_JUMP,
+    NUM_PARAMETERS,
+    PARAMETERS,
+    Shape,
+)
 from scalelab.laws.support import Support
 
 MACHINE = {"device_type": "cuda", "device_name": "here"}
@@ -44,9 +50,9 @@ def test_the_same_machine_is_believed_more_than_the_same_workload_elsewhere(
     others: pd.DataFrame,
 ) -> None:
     prior = StepTimePrior.learn(others)
-    jump = 6
+    growth = PARAMETERS.index("growth_nodes")
     spread = {
-        name: prior.about(key, 16.0)[Shape.ONE_RING].covariance[jump, jump]
+        name: prior.about(key, 16.0)[Shape.ONE_RING].covariance[growth, growth]
         for name, key in (
             ("here", tuple({"workload": "c", **MACHINE}.items())),
             ("elsewhere", (("workload", "a"), ("device_name", "there"))),
@@ -181,3 +187,56 @@ def test_a_workload_is_the_same_only_in_everything_but_the_machine(
     assert spread["fp32"] < 0.9 * spread["bf16"]
     shipped = StepTimePrior.shipped().priors[Shape.TIERS].covariance
     assert spread["bf16"] == shipped[FIXED_SHARE, FIXED_SHARE]
+
+
+@pytest.mark.parametrize("factor", [0.1, 1.0, 10.0])
+def test_a_relative_says_no_more_than_it_knows_of_another_exchange(
+    factor: float,
+) -> None:
+    """The own workload exchanges ten times more, or less, than the other one."""
+    inside = []
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        theirs = {**random_machine(rng), "gpus_per_node": 4, "overlap": 0.0}
+        names = ("intra_transfer", "inter_transfer")
+        mine = {**theirs, **{name: theirs[name] * factor for name in names}}
+        others = sweep_rows(theirs, rng).assign(workload="a", **MACHINE)
+        own = sweep_rows(mine, rng, sizes=(1, 2, 4)).assign(workload="c", **MACHINE)
+        prior = StepTimePrior.learn(others.assign(gradient_bytes=1e9))
+        law = StepTimeLaw.fit(own.assign(gradient_bytes=1e9 * factor), prior)
+        answer = law.predict(far().assign(workload="c", **MACHINE))
+        assert answer["support"].item() == Support.EXTRAPOLATED
+        lo, hi = answer["step_time_lo_s"].item(), answer["step_time_hi_s"].item()
+        inside.append(lo < declared_step_time(mine, 32, 16) < hi)
+    assert np.mean(inside) >= 0.75
+
+
+def test_the_exchange_of_a_relative_scales_with_the_bytes() -> None:
+    """One device each tells nothing of an exchange; the other workload does."""
+    rng = np.random.default_rng(4)
+    theirs = {**random_machine(rng), "gpus_per_node": 4, "overlap": 0.0}
+    theirs |= {"intra_transfer": theirs["fixed"], "imbalance": 0.0}
+    others = sweep_rows(theirs, rng).assign(workload="a", gradient_bytes=1e8, **MACHINE)
+    prior = StepTimePrior.learn(others)
+    own = sweep_rows(theirs, rng, sizes=(1,)).assign(workload="c", **MACHINE)
+    asked = far().assign(world_size=4, num_nodes=1, workload="c", **MACHINE)
+    times = [
+        StepTimeLaw.fit(own.assign(gradient_bytes=size), prior)
+        .predict(asked)["step_time_s"]
+        .item()
+        for size in (1e7, 1e8, 1e9)
+    ]
+    assert times[0] < times[1] < times[2]
+    assert times[2] > 1.2 * times[1]
+
+
+def test_relatives_never_settle_what_the_second_node_costs_here(
+    others: pd.DataFrame,
+) -> None:
+    """Workloads of one machine differ in it, however many were measured."""
+    many = pd.concat(
+        [others.assign(workload=others["workload"] + str(i)) for i in range(5)]
+    )
+    key = tuple({"workload": "c", **MACHINE}.items())
+    for prior in StepTimePrior.learn(many).about(key, 16.0).values():
+        assert 0.34**2 < prior.covariance[NODE_JUMP, NODE_JUMP] < 0.6**2
