@@ -15,6 +15,7 @@ from scalelab.inputs.links import Link
 from scalelab.laws.convergence.time_to_target import (
     measured_factorisation,
 )
+from scalelab.laws.convergence.whole_runs import measured_whole_runs
 from scalelab.laws.rivals.laws import law_named
 from scalelab.laws.rows import CONFIGURATION, FitRows, Observed, numbers, prepared
 from scalelab.laws.step_time.law import StepTimeLaw
@@ -126,6 +127,9 @@ def recommend(
         need=need,
         factorisation=measured_factorisation(whole, law_named(law))
         if need.uses_law
+        else None,
+        whole_runs=measured_whole_runs(whole.observations, need.target)
+        if need.target is not None and need.uses_law
         else None,
         rows=rows,
         rule=_batch_rule(rows, need, job, batches or AskedBatch()),

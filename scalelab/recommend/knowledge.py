@@ -8,6 +8,7 @@ import numpy as np
 
 from scalelab.inputs.document import Scalar
 from scalelab.laws.convergence.time_to_target import Factorisation
+from scalelab.laws.convergence.whole_runs import WholeRunLaw
 from scalelab.laws.rows import FitRows
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.recommend.prediction.workload_samples import SampleNeed
@@ -33,6 +34,8 @@ class Knowledge:
     factorisation
         How well the product of both laws met measured times to the target; None: it
         is not used or was not measured.
+    whole_runs
+        The law of whole runs, where training does not factorise; else None.
     rows
         The rows of the subject that the step-time law was fitted to.
     rule
@@ -45,6 +48,7 @@ class Knowledge:
     fitted: LawWithTransfer
     need: SampleNeed
     factorisation: Factorisation | None
+    whole_runs: WholeRunLaw | None
     rows: FitRows
     rule: BatchRule
     memory: MemoryRoom

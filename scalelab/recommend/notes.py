@@ -30,6 +30,11 @@ def assumptions(knowledge: Knowledge, chosen: OutlookRow) -> tuple[str, ...]:
         notes.append(knowledge.fitted.note)
     if knowledge.factorisation is not None:
         notes.append(knowledge.factorisation.describe())
+    if knowledge.whole_runs is not None:
+        notes.append(
+            "This way of training does not factorise into samples and steps: times "
+            "follow whole runs."
+        )
     if pruned := knowledge.subject.num_pruned:
         notes.append(
             f"Ended early by their source (pruned): {counted(pruned, 'attempt')}; what "

@@ -5,6 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from made_up_sweeps import convergence, step_time, sweep
+from toy_strategies import STALE, register
 
 from scalelab.errors import FitError, NotIdentifiableError, SpecError
 from scalelab.experiment.job import Job
@@ -677,3 +678,43 @@ def test_end_to_end_trials_correct_the_answer_and_are_named() -> None:
     assert chosen.time_s.value < same.time_s.value < 1.25 * chosen.time_s.value
     assert any("end-to-end trials took" in note for note in told.notes)
     assert not any("end-to-end" in note for note in plain.notes)
+
+
+def test_training_that_does_not_factorise_is_answered_by_its_whole_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    register(monkeypatch, STALE)
+    rng = np.random.default_rng(0)
+
+    def true_s(size: int) -> float:
+        """Twice the steps' own time, which is all that a throughput trial measures."""
+        return 200_000 / 256 * 2 * step_time(size, 256 // size)
+
+    rows = [
+        {
+            "kind": "end_to_end",
+            "outcome": "completed",
+            "world_size": size,
+            "num_nodes": -(-size // 4),
+            "local_batch_size": 256 // size,
+            "global_batch_size": 256,
+            "step_time_s": step_time(size, 256 // size),
+            "samples_to_target": 200_000,
+            "time_to_target_s": true_s(size) * np.exp(0.01 * rng.standard_normal()),
+            "reached_target": True,
+            "lr_rule": "sqrt",
+            "target_metric": "val_acc",
+            "metric_mode": "max",
+            "target_value": 0.9,
+            "parallelism": "stale",
+        }
+        for size in (1, 2, 4, 8, 16)
+        for _ in range(2)
+    ]
+    target = Target.parse("val_acc >= 0.9")
+    found = recommend(pd.DataFrame(rows), None, constraints=Constraints(target=target))
+    assert any("times follow whole runs" in note for note in found.notes)
+    for size in (2, 4, 8, 16):
+        time = row(found, size).time_s
+        assert time.value == pytest.approx(true_s(size), rel=0.15)
+        assert time.lo < true_s(size) < time.hi

@@ -23,11 +23,12 @@ import pandas as pd
 from scipy.special import ndtri
 
 from scalelab.errors import FitError, SpecError
+from scalelab.inputs.target import Target
 from scalelab.laws.convergence.law import ConvergenceLaw
 from scalelab.laws.input_checks import positive
 from scalelab.laws.interval import NUM_DRAWS, SEED, central, check_mass
 from scalelab.laws.rivals.forms import Median, MedianOf
-from scalelab.laws.rows import configurations, numbers
+from scalelab.laws.rows import cells, configurations, numbers, strategies
 from scalelab.laws.step_time.physics import Configurations
 
 _NOISE, _PER_DOUBLING = 0.05, 0.06  # of the log step of one run; per doubling beyond
@@ -40,10 +41,10 @@ class WholeRunLaw:
 
     Parameters
     ----------
-    steps
-        The fitted formulas, in units of ``step_unit_s``.
-    step_unit_s
-        Typical step, in seconds.
+    passes
+        The formulas fitted to the time of one pass, in units of ``pass_unit_s``.
+    pass_unit_s
+        Typical pass, in seconds.
     largest
         The most devices measured.
     convergence
@@ -52,8 +53,8 @@ class WholeRunLaw:
         Samples of this series against those of the convergence law.
     """
 
-    steps: MedianOf
-    step_unit_s: float
+    passes: MedianOf
+    pass_unit_s: float
     largest: float
     convergence: ConvergenceLaw
     log_level: float
@@ -97,14 +98,15 @@ class WholeRunLaw:
             )
         batch, samples = numbers(known, "global_batch_size"), known["samples_to_target"]
         step_s = (known["time_to_target_s"] * batch / samples).to_numpy(float)
-        step_unit_s = float(np.median(step_s))
         # in samples: of all the ways to explain two or three runs, the formulas then
         # take the one in proportion to the batch
         at = Configurations.of(known)
+        pass_s = step_s / at.accumulation
+        pass_unit_s = float(np.median(pass_s))
         level = _level(convergence, known) if reference is not None else (0.0, 0.0)
         return cls(
-            steps=Median().learn(step_s / step_unit_s, at),
-            step_unit_s=step_unit_s,
+            passes=Median().learn(pass_s / pass_unit_s, at),
+            pass_unit_s=pass_unit_s,
             largest=float(at.world_size.max()),
             convergence=convergence,
             log_level=level[0],
@@ -136,7 +138,7 @@ class WholeRunLaw:
         """
         check_mass(interval)
         batch = positive(configurations, "global_batch_size")
-        step = self.steps(self._at(configurations)) * self.step_unit_s
+        step = np.median(self._each_step_s(configurations), axis=0)
         (curve,) = self.convergence.curves.values()
         need = np.exp(np.median(curve.log_median(batch), axis=0) + self.log_level)
         lo, hi = central(self.sample(configurations), interval)
@@ -154,19 +156,56 @@ class WholeRunLaw:
             positive(configurations, "global_batch_size"),
             self._at(configurations),
         )
-        (key,) = self.convergence.curves
-        needs = np.log(self.convergence.sample(key, batch)) + self.log_level
-        each = np.log(self.steps.each(at) * self.step_unit_s)
+        each = np.log(self._each_step_s(configurations))
         beyond = np.maximum(np.log2(at.world_size / self.largest), 0.0)
         noise = np.sqrt(_NOISE**2 + (_PER_DOUBLING * beyond) ** 2 + _scatter(each) ** 2)
         steps = np.median(each, axis=0) + noise * _normal(SEED + 10)
-        luck = self.log_level_deviation * _normal(SEED + 9)
-        return np.asarray(np.exp(steps + needs + luck - np.log(batch)))
+        return np.asarray(np.exp(steps) * self.samples(batch) / batch)
+
+    def samples(self, batch: np.ndarray) -> np.ndarray:
+        """Draw the samples that one further run needs, (n_draws, n_batches)."""
+        (key,) = self.convergence.curves
+        level = self.log_level + self.log_level_deviation * _normal(SEED + 9)
+        return np.asarray(self.convergence.sample(key, batch) * np.exp(level))
+
+    def _each_step_s(self, asked: pd.DataFrame) -> np.ndarray:
+        """Return the step by formula, seconds, (n_formulas, n_configurations)."""
+        at = self._at(asked)
+        return np.asarray(self.passes.each(at) * at.accumulation * self.pass_unit_s)
 
     @staticmethod
     def _at(asked: pd.DataFrame) -> Configurations:
         positive(asked, "world_size")
         return Configurations.of(configurations(asked))
+
+
+def measured_whole_runs(
+    observations: pd.DataFrame, target: Target
+) -> WholeRunLaw | None:
+    """Return the law of whole runs where training does not factorise; else None.
+
+    Parameters
+    ----------
+    observations
+        Rows of the observations frame. Its end-to-end trials to the target are fitted,
+        if all of them trained in a way whose time does not factorise, with one rule.
+    target
+        What the job must reach.
+    """
+    wanted = {
+        "kind": "end_to_end",
+        "target_metric": target.metric,
+        "metric_mode": str(target.mode),
+        "target_value": target.value,
+    }
+    chosen = np.ones(len(observations), dtype=bool)
+    for name, value in wanted.items():
+        chosen &= np.array([cell == value for cell in cells(observations, name)], bool)
+    runs = observations[chosen]
+    rules = {str(rule) for rule in cells(runs, "lr_rule")}
+    if any(way.factorises for way in strategies(runs)) or len(rules) != 1:
+        return None
+    return None if _measured(runs).empty else WholeRunLaw.fit(runs)
 
 
 def _measured(runs: pd.DataFrame) -> pd.DataFrame:

@@ -116,6 +116,9 @@ def look_ahead(
     completed = configurations(candidates)
     answered["global_batch_size"] = np.round(completed["global_batch_size"]).astype(int)
     samples, reached, answered["samples_rule"] = need.draws(answered)
+    whole = knowledge.whole_runs
+    if whole is not None:
+        samples = whole.samples(answered["global_batch_size"].to_numpy(float))
     is_eligible = knowledge.rule.allows(answered["global_batch_size"].to_numpy())
     if not accepts_unmeasured:
         is_eligible &= (answered["support"] != Support.NOT_MEASURED).to_numpy()
@@ -137,6 +140,8 @@ def look_ahead(
     expected *= np.median(knowledge.correction)
     one_run = law.sample(asked, one_run=True) * samples / total
     one_run *= knowledge.correction
+    if whole is not None:
+        one_run = expected = whole.sample(frame)
     sizes, nodes = (frame[name].to_numpy(float) for name in ("world_size", "num_nodes"))
     spent = limits.spending(one_run, sizes, nodes)
     held = limits.held(spent) & reached
