@@ -1,9 +1,9 @@
 """What is believed of any curve before it is measured: a normal prior for each shape.
 
-The values are round numbers with their reasons, and were not fitted to tables. A prior
-that was learned from published tables was no better on machines that were in none of
-them, and worse where the second node had to be guessed, because a few machines decided
-it. A curve's own rows, and those of its relatives, override all of this.
+The values are round numbers with their reasons. A prior with all correlations, learned
+from published tables, was no better on machines that were in none of them, and worse
+where the second node had to be guessed, because a few machines decided it. A curve's
+own rows, and those of its relatives, override all of this.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _USUAL = {
     "growth": (0.15, 0.2),
     # the slowest link decides, and links between nodes are a quarter slower or twice
     "node_jump": (0.25, 0.5),
-    "growth_per_node": (-0.05, 0.25),
-    # congestion: 7% more for each doubling of nodes
-    "growth_nodes": (0.1, 0.2),
+    "growth_per_node": (-0.05, 0.22),
+    # congestion: 6% more for each doubling of nodes
+    "growth_nodes": (0.08, 0.22),
     # that exactly two nodes are special is a quirk of a few machines, no trend of all
-    "second_node": (0.0, 0.3),
+    "second_node": (0.0, 0.32),
     # more than half of a short exchange hides behind the computation
     "overlap": (0.5, 0.8),
     # the slowest of several devices is 3% behind, within a factor of three
@@ -49,10 +49,10 @@ _OWN = {
         # the ring in the node is short; the node boundary is a term of its own, and
         # may cost a few times as much as that ring or hardly anything
         "exchange": (-1.3, 1.1),
-        "node_jump": (0.2, 1.2),
+        "node_jump": (0.2, 1.15),
         # several devices of a node share its link to others
-        "growth_per_node": (0.15, 0.25),
-        "growth_nodes": (0.3, 0.2),
+        "growth_per_node": (0.12, 0.25),
+        "growth_nodes": (0.33, 0.2),
         "overlap": (0.2, 1.0),
     },
     Shape.ONE_RING: {},

@@ -39,15 +39,12 @@ class Curve:
         The fitted shapes, which predict.
     rows
         The rows of the curve.
-    gradient_bytes
-        Bytes per gradient exchange if all rows have the same value, else NaN.
     """
 
     points: Points
     coverage: Coverage
     ensemble: Ensemble
     rows: pd.DataFrame
-    gradient_bytes: float
 
     @classmethod
     def fit(cls, key: CurveKey, frame: pd.DataFrame, prior: StepTimePrior) -> Curve:
@@ -58,7 +55,6 @@ class Curve:
             coverage=Coverage.of(frame, prior.determined_for(key)),
             ensemble=Ensemble.fit(points, prior.of_curve(key, points)),
             rows=frame,
-            gradient_bytes=points.gradient_bytes,
         )
 
     def support(self, frame: pd.DataFrame) -> np.ndarray:
@@ -113,9 +109,7 @@ class Curve:
 
     def parameters(self, interval: float) -> pd.DataFrame:
         """Return name, value, lo, hi, unit, identified and remedy of each parameter."""
-        return parameter_table(
-            self.ensemble, self.points, self.gaps, self.gradient_bytes, interval
-        )
+        return parameter_table(self.ensemble, self.points, self.gaps, interval)
 
 
 def _normals(columns: int) -> np.ndarray:

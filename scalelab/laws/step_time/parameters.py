@@ -1,4 +1,4 @@
-"""What the shapes say about a machine: costs in seconds, shares, and bandwidths.
+"""What the shapes say about a machine: costs in seconds, and shares.
 
 The parameters of a shape are logarithms and exponents in the units of their curve. This
 table gives what they mean, in physical units and alike for all shapes, with intervals
@@ -19,13 +19,15 @@ from scalelab.laws.step_time.points import Points
 from scalelab.laws.step_time.shapes import (
     BATCH_EXPONENT,
     CONTENTION,
+    EXCHANGE,
     FIXED_SHARE,
     IMBALANCE,
+    NEVER,
     NUM_PARAMETERS,
     OVERLAP,
     SCALE,
     Shape,
-    log_exchange,
+    log_time,
 )
 from scalelab.laws.support import Gap
 
@@ -38,14 +40,12 @@ UNITS = {
     "intra_node_exchange": "s",
     "inter_node_exchange": "s",
     "overlap": "1",
-    "intra_node_bandwidth": "bytes/s",
-    "inter_node_bandwidth": "bytes/s",
 }
 """Cost of a typical pass that no smaller batch saves; cost of one more sample; exponent
 of the batch; waiting for the slowest device and, for each further device of a node,
-contention, as shares of a pass; an exchange on one full node, and what it takes longer
-on two; the share of it that computation hides; bytes that each device, or node, sends
-per second of exchange."""
+contention, as shares of a pass; what an exchange adds to the smallest pass on one full
+node, and what it adds more on two; how sharply an exchange hides behind computation,
+from 0, not at all, to 1."""
 _WIDE = 4.0  # hi / lo beyond which a cost in seconds is not identified
 _WIDE_SHARE = 0.25  # hi - lo beyond which a share is not identified
 _NEGLIGIBLE = 0.02  # of a typical pass; a cost that is surely smaller is identified
@@ -61,7 +61,6 @@ def parameter_table(
     ensemble: Ensemble,
     points: Points,
     gaps: Sequence[Gap],
-    gradient_bytes: float,
     interval: float,
 ) -> pd.DataFrame:
     """Return name, value, lo, hi, unit, identified and remedy of each parameter.
@@ -72,12 +71,10 @@ def parameter_table(
         The fitted shapes, and the points of the curve.
     gaps
         Parameters that the measured configurations do not determine.
-    gradient_bytes
-        Bytes per gradient exchange; NaN where unknown.
     interval
         Probability mass of the intervals.
     """
-    draws = _draws(ensemble, points, gradient_bytes)
+    draws = _draws(ensemble, points)
     remedies = {_part(name): gap.remedy for gap in gaps for name in gap.parameters}
     rows = []
     measured = _measured(points.at)
@@ -101,9 +98,7 @@ def parameter_table(
     return pd.DataFrame(rows)
 
 
-def _draws(
-    ensemble: Ensemble, points: Points, gradient_bytes: float
-) -> dict[str, np.ndarray]:
+def _draws(ensemble: Ensemble, points: Points) -> dict[str, np.ndarray]:
     """Draw every parameter that the table may name, in the user's units."""
     normals = np.random.default_rng(SEED).standard_normal((NUM_DRAWS, NUM_PARAMETERS))
     drawn = ensemble.parameter_draws(normals)
@@ -111,10 +106,9 @@ def _draws(
     share = 1 / (1 + np.exp(-values[:, FIXED_SHARE]))
     growing = values[:, BATCH_EXPONENT] * (1 - share)
     one_pass = np.exp(values[:, SCALE]) * points.time_unit_s
-    per_node = float(np.ceil(points.at.world_size / points.at.num_nodes).max())
-    exchange = np.concatenate([_exchange_s(*pair, per_node) for pair in drawn])
+    exchange = np.concatenate([_exchange_s(*pair, points.at) for pair in drawn])
     within, across = points.time_unit_s * exchange.T
-    found = {
+    return {
         "compute_fixed": one_pass * np.maximum(1 - growing, 0.0),
         "compute_per_sample": one_pass * growing / points.batch_unit,
         "compute_exponent": values[:, BATCH_EXPONENT],
@@ -124,25 +118,26 @@ def _draws(
         "inter_node_exchange": across,
         "overlap": 1 / (1 + np.exp(-values[:, OVERLAP])),
     }
-    if np.isfinite(gradient_bytes):
-        ring = 2 * (per_node - 1) / per_node
-        found["intra_node_bandwidth"] = gradient_bytes * ring / within
-        found["inter_node_bandwidth"] = gradient_bytes / across
-    return found
 
 
-def _exchange_s(shape: Shape, draws: np.ndarray, per_node: float) -> np.ndarray:
-    """Return an exchange on a full node, and what two take longer, (n_draws, 2)."""
+def _exchange_s(shape: Shape, draws: np.ndarray, seen: Configurations) -> np.ndarray:
+    """Return what an exchange adds on a full node, and more on two, (n_draws, 2)."""
+    per_node = float(np.ceil(seen.world_size / seen.num_nodes).max())
     at = Configurations(
         world_size=np.array([per_node, 2 * per_node]),
         num_nodes=np.array([1.0, 2.0]),
-        samples=np.ones(2),
+        samples=np.full(2, seen.samples.min()),
         accumulation=np.ones(2),
     )
-    both = np.exp([log_exchange(draw, at, shape)[0] for draw in draws]).reshape(-1, 2)
-    both[:, 0] *= per_node > 1
-    both[:, 1] -= both[:, 0]
-    return np.asarray(np.maximum(both, 1e-12))
+    silent = draws.copy()
+    silent[:, EXCHANGE] = NEVER
+    whole, compute = (
+        np.exp([log_time(draw, at, shape)[0] for draw in each]).reshape(-1, 2)
+        for each in (draws, silent)
+    )
+    added = whole - compute
+    added[:, 1] -= added[:, 0]
+    return np.asarray(np.maximum(added, 0.0))
 
 
 def _measured(at: Configurations) -> frozenset[str]:
@@ -156,9 +151,7 @@ def _measured(at: Configurations) -> frozenset[str]:
         "imbalance": at.world_size.min() == 1 and at.world_size.max() > 1,
         "contention": per_node.min() < per_node.max(),
         "intra_node_exchange": bool((per_node > 1).any()),
-        "intra_node_bandwidth": bool((per_node > 1).any()),
         "inter_node_exchange": bool((at.num_nodes > 1).any()),
-        "inter_node_bandwidth": bool((at.num_nodes > 1).any()),
         "overlap": bool((at.world_size > 1).any()),
     }
     return frozenset(name for name, does in depends.items() if does)
@@ -171,9 +164,6 @@ def _part(name: str) -> str:
 
 
 def _ends(name: str, draws: np.ndarray, interval: float) -> tuple[float, float]:
-    if UNITS[name] == "bytes/s":
-        lo, hi = shortest_positive(1 / draws, interval)
-        return 1 / hi, 1 / lo if lo > 0 else float("inf")
     if name == "compute_exponent":
         lo, hi = (float(end) for end in central(draws, interval))
         return lo, hi
@@ -185,5 +175,4 @@ def _is_resolved(name: str, draws: np.ndarray, points: Points) -> bool:
     lo, hi = _ends(name, draws, 0.8)
     if UNITS[name] == "1":
         return hi - lo < _WIDE_SHARE
-    is_small = UNITS[name] == "s" and hi < _NEGLIGIBLE * points.time_unit_s
-    return hi < _WIDE * lo or is_small
+    return hi < _WIDE * lo or hi < _NEGLIGIBLE * points.time_unit_s

@@ -66,7 +66,7 @@ CONTENTION = PARAMETERS.index("contention")
 CROSSING = slice(NODE_JUMP, PARAMETERS.index("second_node") + 1)
 """The parameters of an exchange between nodes."""
 _FAR = 50.0  # larger exponents would change no float
-_NEVER = -60.0
+NEVER = -60.0  # the log of a cost that no float shows
 _Sloped = tuple[np.ndarray, np.ndarray]
 
 
@@ -97,15 +97,8 @@ def log_time(
     log_time : ndarray, shape (n_configurations,)
     slopes : ndarray, shape (n_configurations, 13)
     """
-    compute, exchange = _compute(parameters, at), log_exchange(parameters, at, shape)
-    return _join(parameters, at, compute, exchange)
-
-
-def log_exchange(parameters: np.ndarray, at: Configurations, shape: Shape) -> _Sloped:
-    """Return the log time of an exchange, hidden parts included, and its slopes."""
-    if shape is Shape.TIERS:
-        return _tiers(parameters, at)
-    return _one_ring(parameters, at)
+    exchange = _tiers if shape is Shape.TIERS else _one_ring
+    return _join(parameters, at, _compute(parameters, at), exchange(parameters, at))
 
 
 def in_batch_unit(parameters: np.ndarray, factor: float) -> np.ndarray:
@@ -159,9 +152,9 @@ def _tiers(parameters: np.ndarray, at: Configurations) -> _Sloped:
     inside, across = per_node > 1, at.num_nodes > 1
     log_ring = np.log(np.where(inside, 2 * (per_node - 1) / per_node, 1.0))
     log_inside = np.log(per_node / 2)
-    inner = np.where(inside, log_ring + growth * log_inside, _NEVER)
+    inner = np.where(inside, log_ring + growth * log_inside, NEVER)
     crossing, crossing_slopes = _crossing(parameters, at)
-    outer = np.where(across, jump + crossing, _NEVER)
+    outer = np.where(across, jump + crossing, NEVER)
     top = np.maximum(inner, outer)
     weights = np.exp([inner - top, outer - top])
     share = weights / weights.sum(axis=0)
@@ -207,7 +200,7 @@ def _join(
     """Return the log step time: overlapped exchange, plus the passes before it."""
     power = 1 + np.exp(parameters[10])
     several = at.world_size > 1
-    top = np.maximum(compute[0], np.where(several, sync[0], _NEVER))
+    top = np.maximum(compute[0], np.where(several, sync[0], NEVER))
     shares = np.exp(power * np.array([compute[0] - top, sync[0] - top]))
     shares[1] *= several
     total = shares.sum(axis=0)
@@ -216,7 +209,7 @@ def _join(
     leads = np.array([compute[0] - top, np.where(several, sync[0] - top, 0.0)])
     bend = (shares * leads).sum(axis=0) / power - np.log(total) / power**2
     before = np.where(
-        at.accumulation > 1, np.log(np.maximum(at.accumulation - 1, 1e-9)), _NEVER
+        at.accumulation > 1, np.log(np.maximum(at.accumulation - 1, 1e-9)), NEVER
     )
     before = before + compute[0]
     log_total = np.logaddexp(before, last)

@@ -20,12 +20,12 @@ from scalelab.laws.step_time.shapes import (
     CROSSING,
     EXCHANGE,
     IMBALANCE,
+    NEVER,
     NODE_JUMP,
     Shape,
     log_time,
 )
 
-_NEVER = -60.0  # the log of a cost that no float shows
 _STEP = 1e-4  # relative change of the batch, for the slope of the computation
 
 
@@ -102,7 +102,7 @@ def split(parameters: np.ndarray, at: Configurations, shape: Shape) -> Terms:
     whole, one_node = seconds(parameters), parameters.copy()
     one_node[CROSSING] = 0.0
     if shape is Shape.TIERS:
-        one_node[NODE_JUMP] = _NEVER
+        one_node[NODE_JUMP] = NEVER
     silent = _without(parameters, EXCHANGE)
     uncrowded = _without(silent, CONTENTION)
     together = _without(uncrowded, IMBALANCE)
@@ -126,5 +126,5 @@ def split(parameters: np.ndarray, at: Configurations, shape: Shape) -> Terms:
 
 def _without(parameters: np.ndarray, cost: int) -> np.ndarray:
     changed = parameters.copy()
-    changed[cost] = _NEVER
+    changed[cost] = NEVER
     return changed
