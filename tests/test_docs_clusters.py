@@ -8,8 +8,14 @@ from pathlib import Path
 import pytest
 import yaml
 from command_lines import blocks, in_blocks, read
+from made_up_runs import outlook_row, recommendation
 
+from scalelab.experiment.spec import Experiment
+from scalelab.recommend.answer.job_lines import job_lines, recommended_trial
+from scalelab.recommend.answer.job_time import JobTime
+from scalelab.site.batch_site import BatchSite
 from scalelab.site.choice import site_class, site_of
+from scalelab.site.directives import job_script
 from scalelab.site.node_script import node_job_script
 
 PAGE = (Path(__file__).parents[1] / "docs" / "clusters.md").read_text()
@@ -62,6 +68,40 @@ def test_the_scripts_it_shows_are_those_of_the_profiles(
     directory = Path("/shared/runs/vit/cluster")
     script = node_job_script(site, num_nodes, job_name="vit-1", directory=directory)
     assert SCRIPTS[place] == script
+
+
+EXPERIMENT = """
+name: vit
+command: python train.py --batch-size {local_batch_size} --lr {learning_rate}
+env: {WANDB_MODE: offline}
+gpus: 8
+local_batch_size: 128
+learning_rate: 0.4
+"""
+
+
+def test_the_job_script_it_shows_is_that_of_an_answer() -> None:
+    experiment = Experiment.from_text(EXPERIMENT)
+    gpus = {"device_type": "cuda", "gpus_per_node": 4}
+    site = site_of({"scheduler": "slurm", **gpus, "python": "/home/me/env/bin/python"})
+    assert isinstance(site, BatchSite)
+    row = outlook_row(8, 1024, is_chosen=True)
+    answer = recommendation([row], held={"threads_per_rank": 8})
+    time = JobTime(
+        training_s=3.4 * 3600,
+        confidence=0.9,
+        start_up_s=41.0,
+        evaluation_s=380.0,
+        walltime_s=None,
+    )
+    script = job_script(
+        site,
+        recommended_trial(experiment, answer).allocation,
+        job_lines(experiment, site, answer, time),
+        job_name="vit",
+        walltime_s=time.limit_s,
+    )
+    assert SCRIPTS[2] == script
 
 
 @pytest.mark.parametrize("line", in_blocks(PAGE))
