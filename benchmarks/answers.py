@@ -246,7 +246,7 @@ def coverage(asked: Asked, answer: Answer) -> Iterator[dict[str, Any]]:
                 "seen": configuration(row) in known,
                 "held": np.mean((row.time_s.lo <= time_s) & (time_s <= row.time_s.hi)),
                 "width": np.log(row.time_s.hi / row.time_s.lo),
-                "error": abs(np.log(row.time_s.value / np.median(time_s))),
+                "bias": np.log(row.time_s.value / np.median(time_s)),
             }
 
 
@@ -308,8 +308,9 @@ def show(found: Findings) -> None:
         print(grouped.join(sizes).round(3).to_string(), "\n")
     print(f"all: {len(answers)} answers on {answers['curve'].nunique()} curves")
     print(spread(answers, columns).round(3).to_string(), "\n")
-    print("80% intervals: share held, width and error in logs")
-    grouped = rows.groupby(["seen", "basis"])[["held", "width", "error"]]
+    print("80% intervals: share held; width, error and bias in logs")
+    rows = rows.assign(error=rows["bias"].abs())
+    grouped = rows.groupby(["seen", "basis"])[["held", "width", "error", "bias"]]
     means = grouped.mean().join(grouped.size().rename("n"))
     print(means.round(3).to_string())
 

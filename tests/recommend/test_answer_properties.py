@@ -1,0 +1,224 @@
+"""What holds of every answer, tried on generated tables through import and question."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from generated_tables import (
+    BATCHES,
+    DOUBLINGS,
+    MAKERS,
+    Configuration,
+    GeneratedTable,
+    grid,
+    random_machine,
+)
+from imported_tables import imported
+
+from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
+
+KINDS = tuple(MAKERS)
+QUICK = ("plain", "missing batch")
+SEEDS = (1, 2)
+PASSES = 2000  # over the largest global batch
+
+
+def table(kind: str, seed: int) -> GeneratedTable:
+    return MAKERS[kind](kind, np.random.default_rng([seed, KINDS.index(kind)]))
+
+
+def configuration(row: OutlookRow) -> Configuration:
+    batch = row.batch
+    return Configuration(
+        row.world_size,
+        row.num_nodes,
+        batch.local_batch_size,
+        batch.gradient_accumulation_steps,
+    )
+
+
+class Question:
+    """A question about some rows of a table; its limit is relative to what they show.
+
+    The limit is a share of the fastest measured time, or of the fewest device-hours.
+    """
+
+    def __init__(self, rows: pd.DataFrame, home: Path) -> None:
+        self.rows, self.home = rows, home
+        self.samples = int(rows["global_batch"].max()) * PASSES
+        time_s = rows["step_time_s"] * self.samples / rows["global_batch"]
+        self.fastest_s = float(time_s.min())
+        self.least_gpu_hours = float((time_s * rows["gpus"]).min()) / 3600
+
+    def deadline(self, factor: float, **asked: Any) -> Recommendation:
+        return self._ask(max_time=f"{factor * self.fastest_s:.9g}s", **asked)
+
+    def budget(self, factor: float, **asked: Any) -> Recommendation:
+        return self._ask(max_gpu_hours=factor * self.least_gpu_hours, **asked)
+
+    def both(self) -> Iterator[Recommendation]:
+        for ask in (self.deadline, self.budget):
+            for factor in (1.1, 2.5):
+                yield ask(factor)
+
+    def _ask(self, rows: pd.DataFrame | None = None, **asked: Any) -> Recommendation:
+        shown = self.rows if rows is None else rows
+        sizes = asked.pop("gpus", sorted({int(n) for n in self.rows["gpus"]}))
+        run = imported(shown, self.home)
+        return run.recommend(job={"samples": self.samples}, gpus=sizes, **asked)
+
+
+def near(rows: pd.DataFrame, nodes: int = 2) -> pd.DataFrame:
+    """Return the rows on few nodes, of which a user asks for more."""
+    return rows[rows["nodes"] <= nodes].reset_index(drop=True)
+
+
+def a_grid(home: Path, seed: int = 5, repeats: int = 1) -> Question:
+    rng = np.random.default_rng(seed)
+    machine = random_machine(rng)
+    asked = list(grid(machine, DOUBLINGS[:4], BATCHES[:3]))
+    made = GeneratedTable.measure("grid", machine, asked, rng, repeats=repeats)
+    return Question(made.rows, home)
+
+
+def every_table() -> pytest.MarkDecorator:
+    """Parametrize by kind of table and seed; most of them only among slow tests."""
+    slow = pytest.mark.slow
+    cases = [
+        pytest.param(kind, seed, marks=() if kind in QUICK and seed == 1 else slow)
+        for kind in KINDS
+        for seed in SEEDS
+    ]
+    return pytest.mark.parametrize(("kind", "seed"), cases)
+
+
+@every_table()
+def test_a_chosen_batch_is_a_measured_one_or_between_two(
+    kind: str, seed: int, tmp_path: Path
+) -> None:
+    rows = near(table(kind, seed).rows)
+    for answer in Question(rows, tmp_path).both():
+        batch = answer.chosen.batch
+        total, local = batch.global_batch_size, batch.local_batch_size
+        assert rows["global_batch"].min() <= total <= rows["global_batch"].max()
+        assert local <= rows["local_batch"].max()
+        parts = local * batch.data_parallel_size * batch.gradient_accumulation_steps
+        assert parts == total
+
+
+@every_table()
+def test_a_measured_row_is_shown_or_beaten_on_its_devices(
+    kind: str, seed: int, tmp_path: Path
+) -> None:
+    rows = near(table(kind, seed).rows)
+    question = Question(rows, tmp_path)
+    measured = rows.groupby(["gpus", "nodes", "local_batch", "accum_steps"])
+    spans = measured["step_time_s"].agg(["min", "max"]).reset_index()
+    for answer in question.both():
+        shown = {row.world_size: row for row in answer.rows}
+        for each in spans.itertuples(index=False):
+            at = Configuration(*map(int, each[:4]))
+            row = shown[at.gpus]
+            slowest_s = each.max * question.samples / at.global_batch
+            assert configuration(row) == at or row.time_s.lo <= slowest_s
+
+
+@every_table()
+def test_a_looser_limit_is_never_worse(kind: str, seed: int, tmp_path: Path) -> None:
+    question = Question(near(table(kind, seed).rows), tmp_path)
+    tie = 1.01  # below it the faster one wins
+    for ask, name in ((question.deadline, "gpu_hours"), (question.budget, "time_s")):
+        met, least = False, np.inf
+        for factor in (0.8, 1.05, 1.3, 2.0, 6.0):
+            answer = ask(factor)
+            assert answer.meets_constraints >= met
+            met = answer.meets_constraints
+            if met:
+                value = getattr(answer.chosen, name).value
+                assert value <= tie * least
+                least = min(least, value)
+
+
+@every_table()
+def test_the_order_of_rows_means_nothing(kind: str, seed: int, tmp_path: Path) -> None:
+    rows = near(table(kind, seed).rows)
+    question = Question(rows, tmp_path)
+    mixed = rows.sample(frac=1.0, random_state=seed)
+    assert_same(question.deadline(1.5), question.deadline(1.5, rows=mixed))
+
+
+@every_table()
+def test_a_column_that_follows_from_the_configuration_means_nothing(
+    kind: str, seed: int, tmp_path: Path
+) -> None:
+    rows = near(table(kind, seed).rows)
+    question = Question(rows, tmp_path)
+    first_s = rows["step_time_s"].iloc[0]
+    per_device = rows["local_batch"] * rows["accum_steps"]
+    told = rows.assign(
+        memory_gib=1.5 + 0.01 * rows["local_batch"],
+        efficiency=(per_device / rows["step_time_s"]).round(3),
+        speedup=(first_s / rows["step_time_s"]).round(3),
+        n_rep=1,
+    )
+    assert_same(question.deadline(1.5), question.deadline(1.5, rows=told))
+
+
+@every_table()
+def test_what_else_is_asked_changes_no_row(
+    kind: str, seed: int, tmp_path: Path
+) -> None:
+    question = Question(near(table(kind, seed).rows), tmp_path)
+    sizes = sorted({int(n) for n in question.rows["gpus"]})
+    alone = question.deadline(1.5, gpus=sizes)
+    beside = question.deadline(1.5, gpus=[*sizes, 4 * max(sizes), 8 * max(sizes)])
+    shown = {row.world_size: row for row in beside.rows}
+    for row in alone.rows:
+        assert configuration(shown[row.world_size]) == configuration(row)
+        assert_near(shown[row.world_size], row)
+
+
+@pytest.mark.parametrize("repeats", [1, 2])
+def test_more_repeats_of_the_same_value_never_widen(
+    repeats: int, tmp_path: Path
+) -> None:
+    question = a_grid(tmp_path, repeats=repeats)
+    more = pd.concat([question.rows] * 3, ignore_index=True)
+    once, often = question.deadline(1.5), question.deadline(1.5, rows=more)
+    for before, after in zip(once.rows, often.rows, strict=True):
+        assert width(after) <= 1.02 * width(before)
+
+
+def test_times_may_be_given_in_another_unit(tmp_path: Path) -> None:
+    question = a_grid(tmp_path)
+    rows = question.rows
+    rate = rows["global_batch"] / rows["step_time_s"]
+    told = rows.drop(columns="step_time_s").assign(samples_per_s=rate)
+    assert_same(question.deadline(1.5), question.deadline(1.5, rows=told))
+    told = rows.drop(columns="step_time_s").assign(
+        step_time_ms=1000 * rows["step_time_s"]
+    )
+    assert_same(question.deadline(1.5), question.deadline(1.5, rows=told))
+
+
+def width(row: OutlookRow) -> float:
+    return float(np.log(row.time_s.hi / row.time_s.lo))
+
+
+def assert_near(found: OutlookRow, expected: OutlookRow) -> None:
+    for name in ("value", "lo", "hi"):
+        assert getattr(found.time_s, name) == pytest.approx(
+            getattr(expected.time_s, name), rel=1e-6
+        )
+    assert found.probability == pytest.approx(expected.probability, abs=1e-6)
+
+
+def assert_same(found: Recommendation, expected: Recommendation) -> None:
+    assert configuration(found.chosen) == configuration(expected.chosen)
+    assert found.meets_constraints == expected.meets_constraints
+    for one, other in zip(found.rows, expected.rows, strict=True):
+        assert configuration(one) == configuration(other)
+        assert_near(one, other)
