@@ -26,7 +26,7 @@ from scalelab.recommend.question.objective import Constraints, Spending
 
 _NUM_BINS = 8
 _WORTH = 0.03  # of the loss; a smaller gain does not justify a measurement
-_NEAR = 0.85  # of the largest gain: among these, whole nodes and little cost count
+_NEAR = 0.95  # of the largest gain: among these, whole nodes and little cost count
 _USUAL_STEPS = 60
 _DECIDES = "its step time decides between the best allocations"
 
