@@ -175,16 +175,16 @@ def _promising(answered: pd.DataFrame, samples: np.ndarray) -> np.ndarray:
 
 def best_of_each_size(every: Outlook, limits: Constraints) -> np.ndarray:
     """Return the position of the best configuration of each world size."""
-    frame, probability = every.frame, np.round(every.probability, 2)
+    frame, probability = every.frame, np.round(every.probability, 1)
     medians = every.spent.medians()
     aim = limits.minimised(medians.known) if limits.any_limit else None
     is_measured = (frame["support"] == Support.MEASURED).to_numpy()
-    amount = medians.time_s if aim is None else medians.of(aim)
-    amount = amount * np.where(is_measured, 1.0, 1 + _PREFERENCE)
+    handicap = np.where(is_measured, 1.0, 1 + _PREFERENCE)
+    amount = handicap * (medians.time_s if aim is None else medians.of(aim))
     is_sure = every.probability >= limits.confidence
     if not limits.any_limit:
         is_sure = np.ones(len(frame), dtype=bool)
-    cost = np.where(is_sure, amount, limits.excess(medians))
+    cost = np.where(is_sure, amount, handicap * limits.excess(medians))
     chance = np.where(is_sure, 0.0, -probability)
     keys = (cost, chance, ~is_sure, ~every.is_eligible, frame["world_size"])
     order = np.lexsort(keys)
