@@ -33,6 +33,7 @@ from scalelab.recommend.notes import (
     not_considered,
     not_identifiable,
     passed_over,
+    why_above_ideal,
 )
 from scalelab.recommend.prediction.efficiency import Efficiency
 from scalelab.recommend.prediction.knee import find_knee
@@ -210,6 +211,7 @@ def _answer(
             *knowledge.memory.notes(
                 outlook.questions.iloc[[choice.index]], subject.device_word
             ),
+            *why_above_ideal(table, efficiency.name),
             *not_chosen(knowledge, table, is_proposed=proposed is not None),
             *not_considered(knowledge, wanted, {row.world_size for row in table}),
         ),

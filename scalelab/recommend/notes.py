@@ -22,6 +22,9 @@ from scalelab.recommend.question.candidates import (
 _MOST_NAMED = 3  # of the doubted runs
 
 
+_ABOVE_IDEAL = 1.05  # what lies below is noise
+
+
 def assumptions(knowledge: Knowledge, chosen: OutlookRow) -> tuple[str, ...]:
     """Return what the answer assumes or leaves open, one sentence for each."""
     need, notes = knowledge.need, []
@@ -141,8 +144,28 @@ def not_chosen(
     if [row for row in shown if row.basis == Support.NOT_MEASURED]:
         trial = " The proposed trial would tell." if is_proposed else ""
         yield (
-            f"Not chosen: what is {Support.NOT_MEASURED}; it rests on a belief about "
-            f"other machines, and --accept-unmeasured allows it.{trial}"
+            f"Not chosen: rows that say {Support.NOT_MEASURED!s}. They rest on a "
+            f"belief about other machines; --accept-unmeasured allows them.{trial}"
+        )
+
+
+def why_above_ideal(rows: Sequence[OutlookRow], baseline: str) -> Iterator[str]:
+    """Say why fewer or more devices than the baseline are better than ideal."""
+    base = next((row.world_size for row in rows if row.is_baseline), 0)
+    better = [
+        row.world_size
+        for row in rows
+        if row.scaling_efficiency and row.scaling_efficiency.value > _ABOVE_IDEAL
+    ]
+    if any(size < base for size in better):
+        yield (
+            f"Efficiency over 100%: {baseline} would compute the same global batch in "
+            "smaller local batches, or its devices hinder one another."
+        )
+    if any(size > base for size in better):
+        yield (
+            f"Efficiency over 100%: on more devices than {baseline} a local batch is "
+            "smaller and may fit a cache, or the baseline was measured slow."
         )
 
 

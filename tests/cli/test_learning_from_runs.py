@@ -52,7 +52,9 @@ def test_what_one_node_cannot_tell_is_learned_from_another_run(
     batches = {"local_batch": 32, "max_batch": 4096}
     alone = asked.recommend(gpus=[8, 16], **batches)
     assert bases(alone)[8] == bases(alone)[16] == "not measured here"
-    assert any("Not chosen: what is not measured here" in note for note in alone.notes)
+    assert any(
+        "Not chosen: rows that say not measured here" in note for note in alone.notes
+    )
     answer = asked.recommend(gpus=[8, 16], learn_from=[taught], **batches)
     assert bases(answer)[8] == bases(answer)[16] == "extrapolated"
     assert "Step times were also learned from 1 curve of trained." in answer.notes
@@ -147,7 +149,7 @@ def test_the_other_workloads_of_a_run_teach_too(
     )
     assert "--learn-from RUN" in " ".join(alone.split())
     assert "extrapolated" not in alone
-    assert "Not chosen: what is not measured here" in alone
+    assert "Not chosen: rows that say not measured here" in alone
     assert "not measured here" not in both
     assert both.count("extrapolated") == 2
 

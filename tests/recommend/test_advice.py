@@ -718,3 +718,15 @@ def test_training_that_does_not_factorise_is_answered_by_its_whole_runs(
         time = row(found, size).time_s
         assert time.value == pytest.approx(true_s(size), rel=0.15)
         assert time.lo < true_s(size) < time.hi
+
+
+def test_an_efficiency_over_100_percent_is_explained() -> None:
+    frame = sweep((1, 2, 4), global_batch=None, local_batches=(1, 32))
+    found = recommend(frame, JOB)
+    assert row(found, 1).scaling_efficiency.value > 1.05
+    assert (
+        "Efficiency over 100%: one full node would compute the same global batch in "
+        "smaller local batches, or its devices hinder one another." in found.notes
+    )
+    plain = recommend(sweep(), JOB)
+    assert not any("Efficiency over" in note for note in plain.notes)
