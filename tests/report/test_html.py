@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from made_up_runs import strong_scaling, trial_row
+from made_up_runs import outlook_row, recommendation, strong_scaling, trial_row
 from plotly.offline import get_plotlyjs
 
 from scalelab.errors import StoreError
 from scalelab.inputs.numerals import Interval
 from scalelab.inputs.outcome import Outcome
-from scalelab.recommend.answer.recommendation import Recommendation
+from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
 from scalelab.records.attempt import AttemptResult
 from scalelab.records.observations import frame
 from scalelab.report.html import render, write_report
@@ -29,6 +29,7 @@ class Page(HTMLParser):
         super().__init__()
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.words: list[str] = []
+        self.headings: list[str] = []
         self.figures: dict[str, Any] = {}
         self._inside: tuple[str, dict[str, str | None]] = ("", {})
         self.feed(html.replace(get_plotlyjs(), ""))
@@ -42,6 +43,8 @@ class Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         tag, attributes = self._inside
+        if tag == "th":
+            self.headings.append(data)
         if tag not in ("script", "style"):
             self.words.append(data)
         elif name := attributes.get("data-for"):
@@ -312,3 +315,45 @@ def test_cost_and_probability_stand_beside_the_time(
     page = Page(render(limited, observations, title="x"))
     assert "usd 12.5" in page.text
     assert "chance of meeting the limits 87%" in page.text
+
+
+def test_one_trial_makes_no_curve() -> None:
+    answer = recommendation([outlook_row(1, 64, is_chosen=True)])
+    page = Page(render(answer, frame([trial_row(1, 64)]), title="x"))
+    assert set(page.figures) <= {"step_phases"}
+    assert "There is one number of devices only: a curve needs two." in page.text
+
+
+def test_nothing_interactive_is_hidden_in_an_image(page: Page) -> None:
+    """Plotly puts buttons into the element of a figure: no image holds those."""
+    roles = [a.get("role") for _, a in page.elements if a.get("class") == "plot"]
+    assert roles == ["group"] * len(page.figures)
+
+
+def test_tables_have_the_words_of_the_field(page: Page) -> None:
+    for name in ("num nodes", "time hi", "(s)", "gpu hours", "True", "is "):
+        assert f"{name} " not in " ".join(page.headings)
+    assert "device time, from and to" in page.headings
+    assert "worth considering" in page.headings
+
+
+def test_figures_share_the_unit_of_the_headline(
+    observations: pd.DataFrame, answered: Recommendation
+) -> None:
+    def small(row: OutlookRow) -> OutlookRow:
+        amounts = {
+            name: amount
+            and Interval(
+                value=amount.value / 1e6, lo=amount.lo / 1e6, hi=amount.hi / 1e6
+            )
+            for name, amount in row.amounts.items()
+        }
+        return replace(row, amounts=amounts)
+
+    tiny = replace(answered, rows=tuple(map(small, answered.rows)))
+    page = Page(render(tiny, observations, title="x"))
+    for name in ("time_and_gpu_hours", "trade_off"):
+        drawn = json.dumps(page.figures[name]["layout"])
+        assert "GPU-s" in drawn
+        assert "GPU-h" not in drawn
+        assert "e-0" not in drawn

@@ -14,11 +14,18 @@ for (const box of boxes) {
     toImageButtonOptions: { filename: box.id, scale: 3 },
   });
 }
-// paper is narrower than most screens
+// paper is narrower than most screens, and a page holds more figures that are lower
 const PAPER_WIDTH = 660;
+const onPaper = (height) => Math.min(0.78 * height, 350);
+function resize(size) {
+  for (const box of boxes) {
+    const spec = document.querySelector(`script[data-for="${box.id}"]`);
+    Plotly.relayout(box, size(JSON.parse(spec.textContent).layout.height));
+  }
+}
 addEventListener("beforeprint", () => {
-  for (const box of boxes) Plotly.relayout(box, { width: PAPER_WIDTH });
+  resize((height) => ({ width: PAPER_WIDTH, height: onPaper(height) }));
 });
 addEventListener("afterprint", () => {
-  for (const box of boxes) Plotly.relayout(box, { width: null, autosize: true });
+  resize((height) => ({ width: null, height, autosize: true }));
 });
