@@ -20,6 +20,7 @@ from scalelab.laws.rivals.laws import law_named
 from scalelab.laws.rows import CONFIGURATION, FitRows, Observed, numbers, prepared
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.support import Gap
+from scalelab.recommend.answer.failures import failures_in_words
 from scalelab.recommend.answer.recommendation import (
     ParameterRow,
     Recommendation,
@@ -226,6 +227,7 @@ def _answer(
         law=law.name,
         formula=law.reference,
         parameters=_parameters(law, need, limits.interval),
+        failures=failures_in_words(subject.frame),
     )
 
 

@@ -44,8 +44,8 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "How many samples training needs": ("samples_to_target",),
 }
 _DETAILS = (
-    *(Part.SETTINGS, Part.CHANCE, Part.ALTERNATIVES, Part.KNEE, Part.ELSEWHERE),
-    *(Part.PRICE, Part.WHY),
+    *(Part.FAILED, Part.SETTINGS, Part.CHANCE, Part.ALTERNATIVES),
+    *(Part.KNEE, Part.ELSEWHERE, Part.PRICE, Part.WHY),
 )
 
 

@@ -14,7 +14,10 @@ from scalelab.recommend.answer.text import answer_text
 if TYPE_CHECKING:
     import pandas as pd
 
-_HEAD = (Part.USE, Part.SETTINGS, Part.TAKES, Part.CHANCE, Part.ALTERNATIVES)
+_HEAD = (
+    *(Part.USE, Part.SETTINGS, Part.TAKES, Part.CHANCE, Part.FAILED),
+    Part.ALTERNATIVES,
+)
 _NESTED = ("batch", "settings")
 
 

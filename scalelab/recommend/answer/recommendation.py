@@ -255,6 +255,9 @@ class Recommendation:
         The same of the law of samples to a target; a row may count in both.
     num_observations
         Observations given.
+    failures
+        How many trials measured something where others failed, and why those did, in a
+        sentence; empty where none failed.
     sweep_gpu_hours
         Device-hours the observations cost; None where not recorded.
     is_emulated
@@ -296,6 +299,7 @@ class Recommendation:
     formula: str
     elsewhere: Mapping[str, OutlookRow] = field(default_factory=dict)
     parameters: tuple[ParameterRow, ...] = field(default=())
+    failures: str = ""
 
     @property
     def chosen(self) -> OutlookRow:

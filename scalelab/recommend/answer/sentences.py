@@ -45,6 +45,7 @@ class Part(Enum):
     SETTINGS = auto()
     TAKES = auto()
     CHANCE = auto()
+    FAILED = auto()
     ALTERNATIVES = auto()
     EMULATED = auto()
     KNEE = auto()
@@ -97,6 +98,8 @@ def _sentences(result: Recommendation) -> Iterator[Sentence]:
     if row.probability is not None:
         given = f" if {result.condition}" if result.condition else ""
         yield Sentence(Part.CHANCE, f"Chance {_chance(result, row)}{given}.")
+    if result.failures:
+        yield Sentence(Part.FAILED, result.failures)
     if not result.meets_constraints:
         yield Sentence(Part.ALTERNATIVES, _alternatives(result))
     if result.is_emulated:

@@ -65,6 +65,7 @@ def _headline(said: tuple[Sentence, ...]) -> list[str]:
     return [
         *texts(said, Part.USE, Part.SETTINGS),
         ".  ".join(texts(said, Part.TAKES, Part.CHANCE)),
+        *texts(said, Part.FAILED),
         *texts(said, Part.ALTERNATIVES),
     ]
 
