@@ -712,7 +712,10 @@ def test_training_that_does_not_factorise_is_answered_by_its_whole_runs(
         for _ in range(2)
     ]
     target = Target.parse("val_acc >= 0.9")
-    found = recommend(pd.DataFrame(rows), None, constraints=Constraints(target=target))
+    table = pd.DataFrame(rows).convert_dtypes()
+    stopped = table.iloc[[0]].assign(target_metric=pd.NA, target_value=pd.NA)
+    table = pd.concat([table, stopped], ignore_index=True)
+    found = recommend(table, None, constraints=Constraints(target=target))
     assert any("times follow whole runs" in note for note in found.notes)
     for size in (2, 4, 8, 16):
         time = row(found, size).time_s

@@ -99,9 +99,9 @@ def target_rows(observations: pd.DataFrame) -> TargetRows:
     targets = cells(observations, "target_metric")
     has_target = np.array([isinstance(cell, str) for cell in targets], dtype=bool)
     censored = ~np.isfinite(reached)
-    gave_up = _flag(observations, "outcome", "target_not_reached")
-    gave_up |= _flag(observations, "reached_target", False)
-    gave_up |= _flag(observations, "outcome", "pruned") & has_target
+    gave_up = is_equal(observations, "outcome", "target_not_reached")
+    gave_up |= is_equal(observations, "reached_target", False)
+    gave_up |= is_equal(observations, "outcome", "pruned") & has_target
     rows["samples"] = np.where(censored, numbers(observations, "num_samples"), reached)
     rows["censored"] = censored
     asked = np.isfinite(reached) | gave_up
@@ -129,7 +129,8 @@ def _once(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[~frame.duplicated(names).to_numpy(bool)]
 
 
-def _flag(frame: pd.DataFrame, name: str, value: object) -> np.ndarray:
+def is_equal(frame: pd.DataFrame, name: str, value: object) -> np.ndarray:
+    """Tell in which rows a column has a value; a missing one has none."""
     matches = [
         cell is not pd.NA and cell is not None and cell == value
         for cell in cells(frame, name)

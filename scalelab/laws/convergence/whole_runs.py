@@ -25,6 +25,7 @@ from scipy.special import ndtri
 from scalelab.errors import FitError, SpecError
 from scalelab.inputs.target import Target
 from scalelab.laws.convergence.law import ConvergenceLaw
+from scalelab.laws.convergence.rows import is_equal
 from scalelab.laws.input_checks import positive
 from scalelab.laws.interval import NUM_DRAWS, SEED, central, check_mass
 from scalelab.laws.rivals.forms import Median, MedianOf
@@ -200,7 +201,7 @@ def measured_whole_runs(
     }
     chosen = np.ones(len(observations), dtype=bool)
     for name, value in wanted.items():
-        chosen &= np.array([cell == value for cell in cells(observations, name)], bool)
+        chosen &= is_equal(observations, name, value)
     runs = observations[chosen]
     rules = {str(rule) for rule in cells(runs, "lr_rule")}
     if any(way.factorises for way in strategies(runs)) or len(rules) != 1:
