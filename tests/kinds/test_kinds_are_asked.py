@@ -41,6 +41,7 @@ ALSO = {
     "none": {
         "scalelab.recommend.question.subject",  # no node group
         "scalelab.recommend.answer.sentences",  # a learning-rate rule
+        "scalelab.cli.plan_command",
     },
     "time": {
         "scalelab.doctor.site_trial",  # the clock of a node

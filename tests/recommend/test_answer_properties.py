@@ -85,8 +85,8 @@ def a_grid(home: Path, seed: int = 5, repeats: int = 1) -> Question:
 
 
 def every_table() -> pytest.MarkDecorator:
-    """Parametrize by kind of table and seed; most of them only among slow tests."""
-    slow = pytest.mark.slow
+    """Parametrize by kind of table and seed; most are left to `make test-all`."""
+    slow = (pytest.mark.slow, pytest.mark.repetition)
     cases = [
         pytest.param(kind, seed, marks=() if kind in QUICK and seed == 1 else slow)
         for kind in KINDS
