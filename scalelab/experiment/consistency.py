@@ -25,6 +25,9 @@ from scalelab.inputs.problems import one_of, shown
 from scalelab.kinds.launchers import LAUNCHERS
 from scalelab.kinds.strategies import STRATEGIES
 
+_OF_RATE = {"learning_rate", "base_learning_rate", "warmup_samples"}
+"""Placeholders that have a value only where the experiment has a learning rate."""
+
 
 def check_experiment(experiment: ExperimentKeys) -> None:
     """Refuse keys that contradict each other.
@@ -129,9 +132,9 @@ def _check_command(experiment: ExperimentKeys) -> None:
                 f"{{{axis}}}. Write {{{axis}}} where the value belongs; if the program "
                 f"reads {variable_of(axis)} by itself, add it to uses."
             )
-    if experiment.learning_rate is None and "learning_rate" in used:
+    if experiment.learning_rate is None and (rates := sorted(used & _OF_RATE)):
         raise SpecError(
-            "learning_rate is missing, but the command uses {learning_rate}. Add, for "
+            f"learning_rate is missing, but the command uses {{{rates[0]}}}. Add, for "
             "example, learning_rate: 0.1."
         )
 

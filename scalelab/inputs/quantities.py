@@ -28,7 +28,7 @@ _BYTES = {
 _HOURS = {"s": 1 / 3600, "min": 1 / 60, "h": 1.0, "d": 24.0}
 _GPU_HOURS = {
     f"{device}-{unit}": hours
-    for device in ("gpu", "core", "emulated gpu", "emulated core")
+    for device in ("gpu", "core", "tpu", "emulated gpu", "emulated core")
     for unit, hours in _HOURS.items()
 }
 _USD = {"usd": 1.0}

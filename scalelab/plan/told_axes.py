@@ -12,7 +12,7 @@ from scalelab.experiment.command_values import (
     variable_of,
 )
 from scalelab.experiment.sections import AutoBatch
-from scalelab.experiment.trial import Trial
+from scalelab.experiment.trial import Trial, TrialKind
 
 if TYPE_CHECKING:
     from scalelab.experiment.spec import Experiment
@@ -43,8 +43,11 @@ def check_told(experiment: Experiment, trials: Sequence[Trial]) -> None:
         *_LOCAL_BATCH
     }:
         raise _untold("local_batch_size", ["auto"], _LOCAL_BATCH)
+    if len({trial.global_batch_size for trial in trials}) > 1:
+        # of one global batch, a program may take its ranks' shares by itself
+        local = (trial.local_batch_size for trial in trials)
+        _check_axis("local_batch_size", local, _LOCAL_BATCH, told)
     for axis, tellers in {
-        "local_batch_size": _LOCAL_BATCH,
         "precision": ("precision",),
         "parallelism": ("parallelism",),
         "seed": ("seed",),
@@ -70,6 +73,8 @@ def _check_rates(told: Set[str], trials: Sequence[Trial]) -> None:
     tellers = ["learning_rate"]
     if len({rate.rule for rate in rates}) == 1:
         tellers.append("base_learning_rate")  # the command may apply the one rule
+        if all(trial.kind is TrialKind.THROUGHPUT for trial in trials):
+            return  # no time depends on it
     _check_axis("learning_rate", (rate.value for rate in rates), tellers, told)
 
 

@@ -54,6 +54,7 @@ def test_sizes(text: str, size: int) -> None:
         ("30gpu-min", 0.5),
         ("2 GPU-d", 48),
         ("12 core-h", 12),
+        ("200 TPU-h", 200),
         ("36 emulated GPU-s", 0.01),
     ],
 )
@@ -98,7 +99,7 @@ def test_what_is_no_money_is_refused(text: str) -> None:
 
 
 amounts = st.floats(min_value=1e-9, max_value=1e12)
-hour_words = st.sampled_from(["GPU-h", "core-h", "emulated GPU-h"])
+hour_words = st.sampled_from(["GPU-h", "core-h", "TPU-h", "emulated GPU-h"])
 
 
 @given(amounts)

@@ -86,8 +86,26 @@ def test_a_rate_that_only_follows_the_batch_may_be_scaled_by_the_command() -> No
     batches = "local_batch_size: [8, 16]\n"
     command = "command: python a.py {local_batch_size}"
     with pytest.raises(SpecError, match=r"^learning_rate varies between trials"):
-        planned(f"{command}\n{batches}{rates}")
-    assert planned(f"{command} {{base_learning_rate}}\n{batches}{rates}").trials
+        planned(f"{command}\n{batches}{rates}{ALL_KINDS}")
+    told = f"{command} {{base_learning_rate}}\n{batches}{rates}{ALL_KINDS}"
+    assert planned(told).trials
+    assert planned(f"{command}\n{batches}{rates}").trials  # no time depends on it
+
+
+def test_a_program_may_share_one_global_batch_among_its_ranks_by_itself() -> None:
+    text = "gpus: [1, 2]\nglobal_batch_size: 64\n"
+    experiment = Experiment.from_text(
+        f"{HEAD.replace("gpus: 2\n", "")}command: python a.py --batch 64\n{text}"
+    )
+    found = plan(experiment, experiment.resolve_site()).trials
+    assert {trial.local_batch_size for trial in found} == {32, 64}
+
+
+@pytest.mark.parametrize("name", ["warmup_samples", "base_learning_rate"])
+def test_what_only_a_learning_rate_has_needs_one(name: str) -> None:
+    message = f"learning_rate is missing, but the command uses {{{name}}}"
+    with pytest.raises(SpecError, match=re.escape(message)):
+        planned(f"command: python a.py {{{name}}}\nlocal_batch_size: 8\n")
 
 
 def test_one_value_of_each_axis_need_not_be_told() -> None:

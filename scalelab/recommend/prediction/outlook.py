@@ -182,9 +182,8 @@ def best_of_each_size(every: Outlook, limits: Constraints) -> np.ndarray:
     handicap = np.where(is_measured, 1.0, 1 + _PREFERENCE)
     amount = handicap * (medians.time_s if aim is None else medians.of(aim))
     is_sure = every.probability >= limits.confidence
-    if not limits.any_limit:
-        is_sure = np.ones(len(frame), dtype=bool)
-    cost = np.where(is_sure, amount, handicap * limits.excess(medians))
+    over = handicap * limits.excess(medians) if limits.any_limit else amount
+    cost = np.where(is_sure, amount, over)
     chance = np.where(is_sure, 0.0, -probability)
     keys = (cost, chance, ~is_sure, ~every.is_eligible, frame["world_size"])
     order = np.lexsort(keys)
