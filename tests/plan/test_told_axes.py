@@ -94,9 +94,8 @@ def test_a_rate_that_only_follows_the_batch_may_be_scaled_by_the_command() -> No
 
 def test_a_program_may_share_one_global_batch_among_its_ranks_by_itself() -> None:
     text = "gpus: [1, 2]\nglobal_batch_size: 64\n"
-    experiment = Experiment.from_text(
-        f"{HEAD.replace("gpus: 2\n", "")}command: python a.py --batch 64\n{text}"
-    )
+    head = HEAD.replace("gpus: 2\n", "")
+    experiment = Experiment.from_text(f"{head}command: python a.py --batch 64\n{text}")
     found = plan(experiment, experiment.resolve_site()).trials
     assert {trial.local_batch_size for trial in found} == {32, 64}
 
