@@ -19,9 +19,11 @@ from scalelab.laws.convergence.whole_runs import measured_whole_runs
 from scalelab.laws.rivals.laws import law_named
 from scalelab.laws.rows import CONFIGURATION, FitRows, Observed, numbers, prepared
 from scalelab.laws.step_time.law import StepTimeLaw
-from scalelab.laws.support import Gap
+from scalelab.laws.support import Gap, Support
 from scalelab.recommend.answer.failures import failures_in_words
 from scalelab.recommend.answer.recommendation import (
+    NextTrial,
+    OutlookRow,
     ParameterRow,
     Recommendation,
 )
@@ -30,6 +32,7 @@ from scalelab.recommend.knowledge import Knowledge
 from scalelab.recommend.notes import (
     assumptions,
     condition,
+    cut_to_an_epoch,
     not_chosen,
     not_considered,
     not_identifiable,
@@ -212,8 +215,11 @@ def _answer(
             *knowledge.memory.notes(
                 outlook.questions.iloc[[choice.index]], subject.device_word
             ),
+            *cut_to_an_epoch(knowledge.rule),
             *why_above_ideal(table, efficiency.name),
-            *not_chosen(knowledge, table, is_proposed=proposed is not None),
+            *not_chosen(
+                knowledge, table, is_proposed=_measures_unmeasured(proposed, table)
+            ),
             *not_considered(knowledge, wanted, {row.world_size for row in table}),
         ),
         unsupported=tuple(
@@ -228,6 +234,14 @@ def _answer(
         formula=law.reference,
         parameters=_parameters(law, need, limits.interval),
         failures=failures_in_words(subject.frame),
+    )
+
+
+def _measures_unmeasured(trial: NextTrial | None, rows: Sequence[OutlookRow]) -> bool:
+    """Tell whether a trial runs on an allocation that says *not measured here*."""
+    return trial is not None and any(
+        row.world_size == trial.world_size and row.basis == Support.NOT_MEASURED
+        for row in rows
     )
 
 
@@ -252,7 +266,7 @@ def _fitting(asked: pd.DataFrame, knowledge: Knowledge) -> pd.DataFrame:
         Nothing is left.
     """
     known = asked.merge(
-        knowledge.rows.frame[list(CONFIGURATION)].drop_duplicates().astype(int),
+        knowledge.rows.frame[list(CONFIGURATION)].astype(int).drop_duplicates(),
         how="left",
         indicator=True,
     )

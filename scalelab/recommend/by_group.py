@@ -13,6 +13,7 @@ from scalelab.inputs.document import Scalar
 from scalelab.inputs.links import Link
 from scalelab.kinds.resources import RESOURCES
 from scalelab.laws.rows import FitRows, Observed, numbers, prepared
+from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.recommend.advice import recommend
 from scalelab.recommend.answer.kept import Question
 from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
@@ -139,13 +140,16 @@ def _in_group(
         within=within,
         devices_on_node=on_node,
         history=history,
-        link=question.between_nodes or _stated_link(site),
+        link=question.between_nodes or _stated_link(site, question.law),
         accept_unmeasured=question.accept_unmeasured,
     )
 
 
-def _stated_link(site: Site | None) -> Link | None:
-    return site.links.between_nodes.link if site and site.links else None
+def _stated_link(site: Site | None, law: str) -> Link | None:
+    """Return the link that a site states; only the default law asks for it."""
+    if site is None or site.links is None or law != StepTimeLaw.name:
+        return None
+    return site.links.between_nodes.link
 
 
 def _packed(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
+from scalelab.errors import SpecError
 from scalelab.inputs.allocation import Allocation
 from scalelab.laws.support import Support
 from scalelab.recommend.knowledge import Knowledge
@@ -64,10 +65,22 @@ class Comparison:
             Allocations that the question names; None: it names none.
         accepts_unmeasured
             Also choose what rests on a term that was not measured here.
+
+        Raises
+        ------
+        SpecError
+            Nothing may be chosen.
         """
         every = look_ahead(asked, knowledge, limits, accepts_unmeasured)
         best = every.take(best_of_each_size(every, limits))
+        if not best.is_eligible.any():
+            raise SpecError(
+                f"Nothing may be chosen: no row with {knowledge.rule.in_words()} rests "
+                "on what was measured here. Ask for another batch, or accept what was "
+                "not measured: --accept-unmeasured."
+            )
         is_shown = is_printed(best.sizes, knowledge.rows.frame, allocations)
+        is_shown |= not is_shown[best.is_eligible].any()
         word = knowledge.subject.device_word
         if not limits.any_limit:
             best, is_shown = best.take(np.flatnonzero(is_shown)), is_shown[is_shown]

@@ -13,6 +13,7 @@ from scalelab.laws.support import Gap, Support
 from scalelab.recommend.answer.recommendation import OutlookRow
 from scalelab.recommend.knowledge import Knowledge
 from scalelab.recommend.prediction.outlook import Outlook
+from scalelab.recommend.question.batches import ONE_EPOCH, BatchRule
 from scalelab.recommend.question.candidates import (
     allocation_label,
     replica_size,
@@ -66,10 +67,11 @@ def assumptions(knowledge: Knowledge, chosen: OutlookRow) -> tuple[str, ...]:
         f"Accuracy is assumed not to depend on {name} (chosen: {value})."
         for name, value in chosen.settings.items()
     ]
-    if chosen.basis == Support.EXTRAPOLATED:
+    if chosen.basis in (Support.EXTRAPOLATED, Support.NOT_MEASURED):
         devices = counted(chosen.world_size, knowledge.subject.device_word)
         notes.append(
-            f"{devices} were not measured: run a short trial there before the job."
+            f"Nothing like it was measured: {devices} with local batch "
+            f"{chosen.batch.local_batch_size:,}. Run a short trial before the job."
         )
     return tuple(notes)
 
@@ -133,19 +135,29 @@ def not_chosen(
         A trial is proposed that would measure what is missing.
     """
     shown = [row for row in rows if not row.is_eligible]
-    largest = knowledge.rule.largest
+    rule = knowledge.rule
+    largest = rule.largest
     beyond = [row for row in shown if row.batch.global_batch_size > largest]
     if beyond:
         devices = counted(beyond[0].world_size, knowledge.subject.device_word)
         yield (
             f"Not chosen: {devices} or more. Their global batch is beyond {largest:,}, "
-            "the largest that was measured; --max-batch allows more."
+            f"{rule.why_largest}; --max-batch allows more."
         )
     if [row for row in shown if row.basis == Support.NOT_MEASURED]:
         trial = " The proposed trial would tell." if is_proposed else ""
         yield (
             f"Not chosen: rows that say {Support.NOT_MEASURED!s}. They rest on a "
             f"belief about other machines; --accept-unmeasured allows them.{trial}"
+        )
+
+
+def cut_to_an_epoch(rule: BatchRule) -> Iterator[str]:
+    """Say that larger batches were measured than the data of an epoch."""
+    if rule.why_largest == ONE_EPOCH:
+        yield (
+            f"Only global batches up to {rule.largest:,} are considered: that is one "
+            "epoch, and larger ones were measured."
         )
 
 
@@ -181,7 +193,10 @@ def not_considered(
         return
     devices = f"{', '.join(map(str, missing))} {knowledge.subject.device_word}s"
     rule = knowledge.rule
-    yield f"Not considered: {devices}; {rule.in_words()} cannot be shared evenly."
+    yield (
+        f"Not considered: {devices}; {rule.in_words()} cannot be shared evenly in "
+        "local batches that are known to fit."
+    )
 
 
 def passed_over(

@@ -10,6 +10,7 @@ from toy_strategies import STALE, register
 from scalelab.errors import FitError, NotIdentifiableError, SpecError
 from scalelab.experiment.job import Job
 from scalelab.inputs.allocation import Allocation
+from scalelab.inputs.links import Link
 from scalelab.inputs.target import Target
 from scalelab.laws.rows import step_time_rows
 from scalelab.recommend.advice import recommend
@@ -563,7 +564,12 @@ def test_a_target_that_no_run_reached_is_said_in_a_note(both_families: Any) -> N
 @pytest.mark.parametrize(
     ("measured", "wanted", "note"),
     [
-        ({}, (12, 24), "12, 24 GPUs; a global batch of 256 cannot be shared evenly."),
+        (
+            {},
+            (12, 24),
+            "12, 24 GPUs; a global batch of 256 cannot be shared evenly in "
+            "local batches that are known to fit.",
+        ),
         ({}, (32,), None),
         ({"sizes": (1, 2, 4)}, (8,), None),
     ],
@@ -721,6 +727,49 @@ def test_training_that_does_not_factorise_is_answered_by_its_whole_runs(
         time = row(found, size).time_s
         assert time.value == pytest.approx(true_s(size), rel=0.15)
         assert time.lo < true_s(size) < time.hi
+
+
+def test_a_local_batch_that_is_asked_for_is_the_only_one() -> None:
+    frame = sweep((1, 2, 4), global_batch=None, local_batches=(16, 32))
+    found = recommend(frame, JOB, batches=AskedBatch(local_batch_size=16))
+    assert {r.batch.local_batch_size for r in found.rows} == {16}
+    with pytest.raises(SpecError, match="known to fit"):
+        recommend(frame, JOB, batches=AskedBatch(local_batch_size=4096))
+
+
+def test_where_no_batch_is_allowed_nothing_is_chosen() -> None:
+    frame = sweep((1, 2, 4, 8), global_batch=None, local_batches=(64,))
+    late = Constraints(limits={"time": 20 * HOUR})
+    with pytest.raises(SpecError, match="Nothing may be chosen: no row with a global"):
+        recommend(frame, JOB, constraints=late, batches=AskedBatch(largest=16))
+
+
+def test_less_than_a_node_may_be_all_that_was_measured() -> None:
+    frame = sweep((3,), global_batch=None, local_batches=(16, 32), per_node=8)
+    found = recommend(
+        frame, JOB, devices_on_node=8, batches=AskedBatch(global_batch_size=512)
+    )
+    assert found.chosen.batch.global_batch_size == 512
+
+
+def test_a_rival_law_takes_no_link() -> None:
+    with pytest.raises(SpecError, match="'amdahl' knows nothing of links"):
+        recommend(sweep(), JOB, law="amdahl", link=Link.parse("1Gbit/s"))
+
+
+def test_weak_scaling_has_no_efficiency_that_only_a_belief_could_tell() -> None:
+    frame = sweep((1, 2, 4, 8), global_batch=None, local_batches=(64,))
+    found = recommend(frame, JOB)
+    assert row(found, 4).scaling_efficiency.value == 1.0
+    assert row(found, 1).scaling_efficiency is None
+    assert found.to_json()["rows"][0]["scaling_efficiency"] is None
+
+
+def test_batches_beyond_an_epoch_are_said_to_be_left_out() -> None:
+    frame = sweep((1, 2, 4), global_batch=None)
+    found = recommend(frame, Job(epochs=90, samples_per_epoch=100))
+    assert all(r.batch.global_batch_size <= 100 for r in found.rows)
+    assert any("up to 100 are considered: that is one epoch" in n for n in found.notes)
 
 
 def test_an_efficiency_over_100_percent_is_explained() -> None:

@@ -136,3 +136,9 @@ def is_equal(frame: pd.DataFrame, name: str, value: object) -> np.ndarray:
         for cell in cells(frame, name)
     ]
     return np.array(matches, dtype=bool)
+
+
+def ended_well(validity: object, outcome: object) -> bool:
+    """Tell whether a whole run ended as it should, on a machine of its own."""
+    has_ended = not isinstance(outcome, str) or outcome == "completed"
+    return has_ended and not invalid_reasons(validity)

@@ -28,7 +28,7 @@ from scipy.special import ndtri
 from scalelab.errors import FitError, SpecError
 from scalelab.inputs.numerals import counted
 from scalelab.laws.convergence.law import ConvergenceLaw
-from scalelab.laws.convergence.rows import split_targets, with_workers
+from scalelab.laws.convergence.rows import ended_well, split_targets, with_workers
 from scalelab.laws.input_checks import checked_configurations
 from scalelab.laws.interval import NUM_DRAWS, SEED, central, check_mass
 from scalelab.laws.rows import (
@@ -36,7 +36,6 @@ from scalelab.laws.rows import (
     cells,
     configurations,
     curve_columns,
-    invalid_reasons,
     numbers,
     prepared,
     strategies,
@@ -288,17 +287,12 @@ def _compared(trials: pd.DataFrame) -> pd.DataFrame:
     numeric = values.to_numpy(float)
     rows = pd.concat([trials[curve_columns(trials)], values], axis=1)
     marks = zip(cells(trials, "validity"), cells(trials, "outcome"), strict=True)
-    is_fit = np.array([_is_fit(*pair) for pair in marks], dtype=bool)
+    is_fit = np.array([ended_well(*pair) for pair in marks], dtype=bool)
     is_fit &= (np.isfinite(numeric) & (numeric > 0)).all(axis=1)
     is_fit &= ~rows.duplicated().to_numpy(bool)
     order = np.lexsort(numeric.T)
     chosen: pd.DataFrame = trials.iloc[order[is_fit[order]]]
     return chosen.reset_index(drop=True)
-
-
-def _is_fit(validity: object, outcome: object) -> bool:
-    has_ended = not isinstance(outcome, str) or outcome == "completed"
-    return has_ended and not invalid_reasons(validity)
 
 
 def _with_batch(frame: pd.DataFrame) -> pd.DataFrame:

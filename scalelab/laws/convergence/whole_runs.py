@@ -25,11 +25,17 @@ from scipy.special import ndtri
 from scalelab.errors import FitError, SpecError
 from scalelab.inputs.target import Target
 from scalelab.laws.convergence.law import ConvergenceLaw
-from scalelab.laws.convergence.rows import is_equal
+from scalelab.laws.convergence.rows import ended_well, is_equal
 from scalelab.laws.input_checks import positive
 from scalelab.laws.interval import NUM_DRAWS, SEED, central, check_mass
 from scalelab.laws.rivals.forms import Median, MedianOf
-from scalelab.laws.rows import cells, configurations, numbers, strategies
+from scalelab.laws.rows import (
+    cells,
+    configurations,
+    numbers,
+    split_curves,
+    strategies,
+)
 from scalelab.laws.step_time.physics import Configurations
 
 _NOISE, _PER_DOUBLING = 0.05, 0.06  # of the log step of one run; per doubling beyond
@@ -189,7 +195,8 @@ def measured_whole_runs(
     ----------
     observations
         Rows of the observations frame. Its end-to-end trials to the target are fitted,
-        if all of them trained in a way whose time does not factorise, with one rule.
+        if all of them trained in a way whose time does not factorise, with one rule and
+        on one curve.
     target
         What the job must reach.
     """
@@ -202,9 +209,15 @@ def measured_whole_runs(
     chosen = np.ones(len(observations), dtype=bool)
     for name, value in wanted.items():
         chosen &= is_equal(observations, name, value)
+    marks = zip(
+        cells(observations, "validity"), cells(observations, "outcome"), strict=True
+    )
+    chosen &= np.array([ended_well(*pair) for pair in marks], dtype=bool)
     runs = observations[chosen]
     rules = {str(rule) for rule in cells(runs, "lr_rule")}
     if any(way.factorises for way in strategies(runs)) or len(rules) != 1:
+        return None
+    if len(split_curves(runs)) != 1:  # each would be a law of its own
         return None
     return None if _measured(runs).empty else WholeRunLaw.fit(runs)
 

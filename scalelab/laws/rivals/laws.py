@@ -60,13 +60,12 @@ class RivalCurve:
         fitted = form.learn(passes, points.at)
         residuals = np.log(passes) - np.log(np.maximum(fitted(points.at), _TINY))
         used = sum(value > _TINY for value in fitted.coefficients.values())
-        spread = points.scatter.spread
         freedom = max(len(residuals) - used, 1)
         return cls(
             fitted=fitted,
-            scatter=float(np.hypot(residuals.std(), spread))
-            if not used
-            else float(np.sqrt((residuals**2).sum() / freedom + spread**2)),
+            scatter=float(np.sqrt((residuals**2).sum() / freedom))
+            if used
+            else float(residuals.std()),
             points=points,
             coverage=Coverage.of(frame, frozenset()),
         )

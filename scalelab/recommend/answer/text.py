@@ -50,12 +50,10 @@ def explain_text(recommendation: Recommendation, width: int = 80) -> str:
     result = recommendation
     lines = [
         f"Law: {result.law}.  {result.formula}",
-        "Samples to a target: S = S_min (1 + (B / B_crit)^a) (after McCandlish et al. "
-        "2018; a is batch_exponent).",
+        "Samples to a target: S = S_min (1 + B / B_crit) (McCandlish et al. 2018).",
         f"Efficiency: device-hours against those of {result.baseline} at the same "
         "global batch.",
         *what_diminishing_means(result),
-        "Times exclude start-up, evaluation and checkpoints.",
     ]
     table = _aligned(parameters(result), left=("parameter", "interval", "unit", "open"))
     return "\n".join([*_wrapped(lines, width), "", *table])

@@ -55,6 +55,10 @@ class Efficiency:
         """
         index, name = baseline_index(frame, word)
         parts = [_at_baseline(frame, asked, i, index) for i in range(len(frame))]
+        parts = [
+            None if part is None or _is_open(law, part) else part for part in parts
+        ]
+        parts[index] = asked.iloc[[index]]
         known = [i for i, part in enumerate(parts) if part is not None]
         base = pd.concat([part for part in parts if part is not None])
         every = pd.concat([asked, base], ignore_index=True)
@@ -86,6 +90,12 @@ def baseline_index(frame: pd.DataFrame, device_word: str) -> tuple[int, str]:
             return int(full[0]), "one full node"
     count = int(sizes.iloc[0])
     return 0, counted(count, device_word)
+
+
+def _is_open(law: StepTimeLaw, part: pd.DataFrame) -> bool:
+    """Tell whether only one local batch was measured, and this is another one."""
+    gaps = law.gaps_at(part)
+    return any("compute_fixed" in gap.parameters for gap in gaps)
 
 
 def _at_baseline(

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from scalelab.errors import SpecError
 from scalelab.experiment.job import Job
 
+_LARGEST = 10**9
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AskedBatch:
@@ -33,10 +35,10 @@ class AskedBatch:
             ("local_batch", self.local_batch_size),
         ):
             is_whole = isinstance(value, int) and not isinstance(value, bool)
-            if value is not None and not (is_whole and value >= 1):
+            if value is not None and not (is_whole and 1 <= value <= _LARGEST):
                 raise SpecError(
                     f"{name}={value!r} is not a batch. Give a whole number of samples "
-                    "of at least 1."
+                    f"from 1 to {_LARGEST:,}."
                 )
         if self.global_batch_size is not None and self.largest is not None:
             raise SpecError(
@@ -45,8 +47,20 @@ class AskedBatch:
             )
 
     def for_job(self, job: Job | None) -> AskedBatch:
-        """Return the batch that is asked for; the job's own unless it is replaced."""
+        """Return the batch that is asked for; the job's own unless it is replaced.
+
+        Raises
+        ------
+        SpecError
+            The job's own batch is larger than what is allowed.
+        """
         own = None if job is None else job.global_batch_size
-        if own is None or self.global_batch_size or self.largest:
+        if own is None or self.global_batch_size:
             return self
+        if self.largest is not None and own > self.largest:
+            raise SpecError(
+                f"The job has a global batch of {own:,}, which max_batch="
+                f"{self.largest:,} does not allow. Leave out max_batch, or name "
+                "another batch."
+            )
         return AskedBatch(global_batch_size=own, local_batch_size=self.local_batch_size)

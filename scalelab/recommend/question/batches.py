@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,8 @@ from scalelab.errors import SpecError
 from scalelab.experiment.job import Job
 from scalelab.recommend.question.asked_batch import AskedBatch
 
+ONE_EPOCH = "one epoch"
+"""Why a batch is the largest: no step sees a sample twice."""
 _MAX_ACCUMULATION = 4096
 _MOST_LOCAL, _MOST_GLOBAL = 16, 12
 
@@ -31,6 +34,10 @@ class BatchRule:
         range of global batches asks for them.
     least_local
         The least local batch whose batch-norm statistics were seen; else 1.
+    is_named
+        There is one global batch: it was named, or is the only one that was measured.
+    why_largest
+        The origin of the largest one, in words, e.g. ``the largest that was measured``.
     keeps_local
         Weak scaling: one local batch was measured, and the global batch grows with the
         devices. Allocations beyond the range are shown with it, and not chosen.
@@ -41,6 +48,8 @@ class BatchRule:
     totals: tuple[int, ...]
     local_batch_size: int | None = None
     least_local: int = 1
+    is_named: bool = False
+    why_largest: str = ""
     keeps_local: bool = False
 
     @classmethod
@@ -77,18 +86,21 @@ class BatchRule:
         totals = _whole(measured["global_batch_size"])
         locals_ = _whole(measured["local_batch_size"])
         named = asked.for_job(job)
-        own, keeps_local = named.local_batch_size, False
+        keeps_local, why = False, "the one that was asked for"
         if named.global_batch_size is not None:
             smallest = largest = named.global_batch_size
         elif job is not None and job.steps and not converged:
-            smallest = largest = _only_batch(totals, job)
-        elif converged:
-            smallest, largest = min(converged), named.largest or max(converged)
+            smallest = largest = _only_batch(totals, job, named.largest)
         else:
-            smallest, largest = totals[0], named.largest or totals[-1]
-            if job is not None and job.samples_per_epoch:
-                largest = min(largest, job.samples_per_epoch)
-            keeps_local = len(locals_) == 1 and len(totals) > 1
+            known = sorted(converged) or totals
+            smallest, largest = known[0], named.largest or known[-1]
+            if named.largest is None:
+                why = "the largest that was measured"
+            epoch = None if job is None or converged else job.samples_per_epoch
+            if epoch is not None and epoch < largest:
+                largest, why = epoch, ONE_EPOCH
+            keeps_local = not converged and len(locals_) == 1 and len(totals) > 1
+        is_named = smallest == largest
         smallest = min(smallest, largest)
         inside = [t for t in (*totals, *converged) if smallest <= t <= largest]
         grid = _spread_out(inside, smallest, largest) if converged else [largest]
@@ -96,9 +108,11 @@ class BatchRule:
             smallest=smallest,
             largest=largest,
             totals=tuple(sorted({*grid, largest})),
-            local_batch_size=own,
+            local_batch_size=named.local_batch_size,
             least_local=locals_[0] if normalizes_locally else 1,
-            keeps_local=keeps_local or (own is not None and smallest < largest),
+            is_named=is_named,
+            why_largest=why,
+            keeps_local=keeps_local and named.local_batch_size is None,
         )
 
     def in_words(self) -> str:
@@ -132,7 +146,9 @@ class BatchRule:
         for local in known:
             per_pass = local * data_parallel_size
             for total in (per_pass, *self.totals):
-                passes = min(total // per_pass, _MAX_ACCUMULATION)
+                passes = total // per_pass
+                if not self.is_named:
+                    passes = min(passes, _MAX_ACCUMULATION)
                 if passes and self.smallest <= passes * per_pass <= self.largest:
                     pairs.add((local, passes))
         if own is None:
@@ -145,12 +161,11 @@ class BatchRule:
         A batch that is named is shared evenly in the fewest passes. Of a range, the
         local batch is the largest round one, as a user would choose it.
         """
-        is_named = self.smallest == self.largest
         for total in self.totals:
             per_rank, rest = divmod(total, data_parallel_size)
-            if not is_named and per_rank <= most:
+            if not self.is_named and per_rank <= most:
                 local, passes = round_down(per_rank), 1
-            elif is_named and per_rank and not rest:
+            elif self.is_named and per_rank and not rest:
                 passes = next_divisor(per_rank, -(-per_rank // most))
                 local = per_rank // passes
             else:
@@ -170,13 +185,18 @@ def round_down(number: int) -> int:
     return number // step * step
 
 
-def _only_batch(totals: Sequence[int], job: Job) -> int:
+def _only_batch(totals: Sequence[int], job: Job, largest: int | None) -> int:
     if len(totals) > 1:
         raise SpecError(
             f"The job is {job.steps:,} steps, and global batches from {totals[0]:,} to "
             f"{totals[-1]:,} were measured: how much it trains depends on the batch. "
-            "Name one with --batch, or as job.global_batch_size in the "
-            "experiment. Or say the length of the job in samples or epochs."
+            "Name one with --batch, or as job.global_batch_size in the experiment. Or "
+            "say the length of the job in samples or epochs."
+        )
+    if largest is not None and totals[0] > largest:
+        raise SpecError(
+            f"The only global batch that was measured is {totals[0]:,}, and max_batch="
+            f"{largest:,} does not allow it. Leave out max_batch, or name a batch."
         )
     return totals[0]
 
@@ -205,6 +225,6 @@ def _spread_out(inside: Sequence[int], smallest: int, largest: int) -> list[int]
 
 def next_divisor(number: int, least: int) -> int:
     """Return the smallest divisor of a number that is not below another number."""
-    limit = min(number, _MAX_ACCUMULATION)
-    divisors = (k for k in range(max(least, 1), limit + 1) if number % k == 0)
-    return next(divisors, number)
+    small = [k for k in range(1, math.isqrt(number) + 1) if number % k == 0]
+    divisors = [*small, *(number // k for k in reversed(small))]
+    return next((k for k in divisors if k >= least), number)

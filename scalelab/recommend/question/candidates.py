@@ -168,8 +168,10 @@ def _measured_at(
     rows = frame[_at(frame, place)]
     if not rule.keeps_local:
         rows = rows[rule.allows(rows["global_batch_size"].round().to_numpy())]
-    distinct = rows[list(CONFIGURATION)].drop_duplicates()
-    return [tuple(int(v) for v in row) for row in distinct.to_numpy()]
+    if rule.local_batch_size is not None:
+        rows = rows[rows["local_batch_size"] == rule.local_batch_size]
+    distinct = rows[list(CONFIGURATION)].astype(int).drop_duplicates()
+    return [tuple(row) for row in distinct.to_numpy().tolist()]
 
 
 def allocation_label(world_size: int, num_nodes: int) -> str:

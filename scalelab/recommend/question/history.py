@@ -135,6 +135,11 @@ class LawWithTransfer:
                     f"law={law.name!r} learns from the asked rows alone. Leave out the "
                     "law, or the runs to learn from."
                 )
+            if link is not None:
+                raise SpecError(
+                    f"The law {law.name!r} knows nothing of links between nodes. Leave "
+                    "out --law, or the link."
+                )
             return cls(law=law.fit(rows), note="")
         asked = tuple(rows.curves)
         prior, note = StepTimePrior.shipped().with_links(link), ""

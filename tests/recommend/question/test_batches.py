@@ -45,6 +45,8 @@ def test_one_measured_batch_stays() -> None:
 
 def test_odd_batches_are_split_by_a_divisor() -> None:
     assert rule(STRONG, AskedBatch(global_batch_size=90)).splits(2, (8,)) == [(5, 9)]
+    large = rule(STRONG, AskedBatch(global_batch_size=32768))
+    assert large.splits(1, (2, 4)) == [(2, 16384), (4, 8192)]
 
 
 def test_several_measured_batches_are_a_range_that_accumulation_may_fill() -> None:
@@ -67,6 +69,11 @@ def test_a_range_may_be_widened_and_is_never_wider_than_an_epoch() -> None:
     assert rule(FREE, AskedBatch(largest=8)).smallest == 8
     short = Job(epochs=90, samples_per_epoch=100)
     assert rule(FREE, job=short).largest == 100
+    assert rule(FREE, job=short).why_largest == "one epoch"
+    tiny = rule(FREE, job=Job(epochs=90, samples_per_epoch=10))
+    assert not tiny.is_named
+    assert tiny.splits(4, (16, 32)) == []
+    assert tiny.splits(1, (16, 32)) == [(10, 1)]
     assert rule(FREE, AskedBatch(largest=512), short).largest == 100
 
 
@@ -74,12 +81,15 @@ def test_the_batch_of_the_job_is_the_one_unless_another_is_asked_for() -> None:
     job = Job(epochs=1, samples_per_epoch=1_000_000, global_batch_size=64)
     assert rule(FREE, job=job).totals == (64,)
     assert rule(FREE, AskedBatch(global_batch_size=32), job).totals == (32,)
-    assert rule(FREE, AskedBatch(largest=96), job).largest == 96
+    assert rule(FREE, AskedBatch(largest=96), job).totals == (64,)
+    with pytest.raises(SpecError, match="max_batch=32 does not allow"):
+        rule(FREE, AskedBatch(largest=32), job)
 
 
 def test_a_local_batch_may_be_asked_for() -> None:
     alone = rule(FREE, AskedBatch(local_batch_size=24))
     assert alone.splits(4, (16, 32)) == [(24, 1)]
+    assert alone.splits(1, (16, 32)) == [(24, 1), (24, 5)]
     both = rule(FREE, AskedBatch(global_batch_size=96, local_batch_size=24))
     assert both.splits(2, (16, 32)) == [(24, 2)]
     assert both.splits(3, (16, 32)) == []
@@ -103,6 +113,8 @@ def test_a_job_in_steps_needs_one_batch() -> None:
     with pytest.raises(SpecError, match=message):
         rule(FREE, job=steps)
     assert rule(STRONG, job=steps).totals == (128,)
+    with pytest.raises(SpecError, match=r"The only global batch .* is 128"):
+        rule(STRONG, AskedBatch(largest=64), steps)
     assert rule(FREE, AskedBatch(global_batch_size=64), steps).totals == (64,)
 
 
