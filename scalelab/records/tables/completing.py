@@ -72,12 +72,17 @@ def _complete_devices(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _nodes_filled(devices: int, on_node: float) -> int:
+    if on_node == int(on_node):
+        return -(-devices // int(on_node))
+    nodes = devices / on_node
     # a mean over uneven nodes is written with a few digits only
-    return math.ceil(devices / on_node * (1 - 1e-3))
+    is_mean = math.isclose(nodes, round(nodes), rel_tol=1e-3)
+    return round(nodes) if is_mean else math.ceil(nodes)
 
 
 def _fits(devices: int, nodes: int, on_node: float) -> bool:
-    is_mean = math.isclose(nodes * on_node, devices, rel_tol=1e-3)
+    is_whole = on_node == int(on_node)
+    is_mean = not is_whole and math.isclose(nodes * on_node, devices, rel_tol=1e-3)
     return is_mean or nodes == _nodes_filled(devices, on_node)
 
 

@@ -46,7 +46,8 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     ),
     "gradient_accumulation_steps": (
         *("accum_steps", "grad_accum", "grad_accum_steps", "accumulation_steps"),
-        *("gradient_accumulation", "grad_accumulation", "accumulation"),
+        *("gradient_accumulation", "grad_accumulation", "accumulation", "grad_acc"),
+        *("gradient_acc", "grad_acc_steps", "ga", "gas"),
     ),
     "global_batch_size": (
         *("global_batch", "global_bsz", "gbs", "global_bs", "effective_batch_size"),
@@ -91,23 +92,26 @@ AXES = frozenset(
         *("checkpointing", "flash_attention", "attention", "memory_format"),
         *("sync_batch_norm", "image_size", "resolution", "interconnect", "fabric"),
         *("transport", "averaging_period", "bucket_size_mb", "gradient_compression"),
+        *("pin_memory", "lora_rank"),
     }
 )
 """Well-known settings that are no column of their own, so that they become options."""
 
 _MEASURED = frozenset(
     {
-        *("speedup", "efficiency", "scaling", "memory", "mem", "util", "utilization"),
+        *("speedup", "efficiency", "memory", "mem", "util", "utilization"),
         *("utilisation", "loss", "acc", "accuracy", "perplexity", "ppl", "std", "cv"),
         *("stdev", "stddev", "deviation", "var", "variance", "sem", "err", "error"),
         *("rep", "reps", "nrep", "repeats", "replicates", "run", "runs", "trial"),
         *("id", "index", "idx", "date", "timestamp", "day", "time", "duration"),
         *("elapsed", "energy", "power", "cost", "price", "mfu", "hfu", "flops"),
         *("tflops", "gflops", "pflops", "throughput", "note", "notes", "comment"),
-        *("comments", "remark", "remarks", "url", "link", "source", "path", "file"),
-        *("hostname", "host", "temperature", "rank"),
+        *("comments", "remark", "remarks", "url", "link", "path", "file"),
+        *("hostname", "host", "temperature"),
     }
 )
+_MEASURED_ALONE = frozenset({"scaling", "source", "rank"})
+"""Measured or remarked where it is the whole name; ``lora_rank`` is a setting."""
 _UNITS = frozenset(
     {*"s ms us h min gb gib mb mib w j kwh wh usd eur pct percent".split()}
 )
@@ -230,6 +234,8 @@ def is_measured(name: str) -> bool:
     >>> is_measured("Peak memory (GB)"), is_measured("memory_format")
     (True, False)
     """
+    if plain(name) in _MEASURED_ALONE:
+        return True
     words = plain(name).split("_")
     while len(words) > 1 and words[-1] in _UNITS:
         words.pop()

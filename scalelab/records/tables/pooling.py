@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from scalelab.inputs.numerals import duration
 from scalelab.records.tables.curves import Curves, ImportedRow
-from scalelab.records.tables.names import is_measured
+from scalelab.records.tables.names import is_measured, reading_of
 from scalelab.records.tables.words import shown
 
 _LEAST = math.log(1.03)  # what no setting is asked about
@@ -52,23 +52,27 @@ class Pooled:
             for row in (self.fast, self.slow)
         )
         return (
-            f"the column {shown(self.name)} has no well-known name, and rows that are "
-            f"otherwise alike differ with it: a step takes {told}"
+            f"the column {shown(self.name)} is not read, and rows that are otherwise "
+            f"alike differ with it: a step takes {told}"
         )
 
 
 def pooled_settings(curves: Curves, unused: Iterable[str]) -> list[Pooled]:
-    """Return the unused columns whose values make a difference at one configuration."""
+    """Return the unused columns whose values make a difference at one configuration.
+
+    A column of a known meaning never does: another one tells the same. One named like
+    a result does only where its values recur and the times differ evidently.
+    """
     groups = [rows for rows in curves.configurations().values() if len(rows) > 1]
     found = []
-    for name in unused:
+    for name in (each for each in unused if reading_of(each) is None):
         varying = [
             rows for rows in groups if len({row.cells[name] for row in rows}) > 1
         ]
-        if not varying or is_measured(name) or _labels_rows(name, varying):
+        if not varying or _labels_rows(name, varying):
             continue
         levels = [_levels(name, rows) for rows in varying]
-        if _differ(levels):
+        if _differ(levels) and not (is_measured(name) and _may_be_result(levels)):
             widest = max(
                 zip(levels, varying, strict=True), key=lambda each: _gap(each[0])
             )
@@ -94,10 +98,21 @@ def _gap(levels: Levels) -> float:
     return max(medians) - min(medians)
 
 
+def _typical_gap(groups: Sequence[Levels]) -> float:
+    gaps = sorted(map(_gap, groups))
+    return gaps[math.ceil(0.8 * len(gaps)) - 1]
+
+
+def _may_be_result(groups: Sequence[Levels]) -> bool:
+    """Whether values scatter from row to row, or the times differ little with them."""
+    values = [value for levels in groups for value in levels for _ in levels[value]]
+    is_of_each_row = len(set(values)) > _MEASURED_SHARE * len(values)
+    return is_of_each_row or _typical_gap(groups) <= _EVIDENT
+
+
 def _differ(groups: Sequence[Levels]) -> bool:
     """Whether the times differ with the value by more than repeats scatter."""
-    gaps = sorted(map(_gap, groups))
-    typical = gaps[math.ceil(0.8 * len(gaps)) - 1]
+    typical = _typical_gap(groups)
     if (scatter := _scatter_of_repeats(groups)) is not None:
         return typical > max(_LEAST, scatter)
     if typical > _EVIDENT:

@@ -102,21 +102,25 @@ def parse_cell(reading: Reading, text: str, numerals: Numerals) -> Any:
     if is_missing(text):
         return None
     text, factor = _without_unit(name, numerals.plain(text))
-    if factor * reading.factor == 1 and not reading.is_step_rate:
+    factor = reading.factor if factor is None else factor
+    if factor == 1 and not reading.is_step_rate:
         return parse(name, text)
     value = _number(text)
     if reading.is_step_rate and value <= 0:
         raise ValueError("must be more than 0")
-    value = 1 / value if reading.is_step_rate else value * factor * reading.factor
+    value = 1 / value if reading.is_step_rate else value * factor
     value = round(value) if kind == "integer" else value
     _check_range(name, kind, value)
     return value
 
 
-def _without_unit(name: str, text: str) -> tuple[str, float]:
-    """Return a number without the unit written behind it, and ours in that unit."""
+def _without_unit(name: str, text: str) -> tuple[str, float | None]:
+    """Return a number without the unit written behind it, and that unit in ours.
+
+    The unit is None where the cell writes none, so that the column's name tells it.
+    """
     if not text[-1:].isalpha() and text[-1:] != "%":
-        return text, 1.0
+        return text, None
     if name == "gpu_utilization" and text.endswith("%"):
         return text[:-1].rstrip(), 0.01
     if name == "throughput_samples_per_s":
@@ -125,7 +129,7 @@ def _without_unit(name: str, text: str) -> tuple[str, float]:
         return found[1], _SECONDS[found[2]]
     if name in _COUNTS:
         return _COUNTED.sub("", text.lower()), 1.0
-    return text, 1.0
+    return text, None
 
 
 def is_out_of_memory(text: str) -> bool:

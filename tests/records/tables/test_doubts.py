@@ -48,8 +48,8 @@ def test_values_that_make_a_difference_are_not_pooled(
 ) -> None:
     text = crossed("zero level", STAGES, repeats=repeats)
     message = (
-        r"resnet50\.csv: the column 'zero level' has no well-known name, and rows that "
-        r"are otherwise alike differ with it: a step takes \d+ ms with '1' \(line \d+\)"
+        r"resnet50\.csv: the column 'zero level' is not read, and rows that are "
+        r"otherwise alike differ with it: a step takes \d+ ms with '1' \(line \d+\)"
         r" and \d+ ms with '3' \(line \d+\)\. .* Say --axis 'zero level' if it is a "
         r"setting, or --ignore 'zero level' if the rows are repeats\."
     )
@@ -102,6 +102,65 @@ def test_what_was_measured_beside_the_times_is_never_a_setting(
 ) -> None:
     run = run_of(crossed(name, STAGES))
     assert len(run.fit_rows.curves) == 1
+
+
+@pytest.mark.parametrize(
+    "name", ["data_source", "loss_scaling", "run", "pool memory", "final loss"]
+)
+def test_values_that_recur_and_halve_the_times_are_asked_about(
+    run_of: Import, name: str
+) -> None:
+    text = crossed(name, {"on": 1.0, "off": 2.0})
+    with pytest.raises(SpecError, match=f"the column '{name}' is not read, and rows"):
+        run_of(text)
+
+
+@pytest.mark.parametrize("name", ["pin_memory", "lora_rank"])
+def test_a_setting_named_like_a_result_is_an_axis(run_of: Import, name: str) -> None:
+    run = run_of(crossed(name, {8: 1.0, 16: 2.0}))
+    assert set(run.observations[f"options.{name}"]) == {8, 16}
+    assert len(run.fit_rows.curves) == 2
+
+
+@pytest.mark.parametrize("name", ["speedup", "final loss", "memory_gb", "rank"])
+def test_a_result_follows_the_times_without_a_doubt(run_of: Import, name: str) -> None:
+    rows = [
+        {**row, "step": row["step"] * factor, "value": (1 + at / 1000) / factor}
+        for at, row in enumerate(truth())
+        for factor in (1.0, 2.0)
+    ]
+    run = run_of(csv(plain_columns(**{name: lambda row: row["value"]}), rows=rows))
+    assert len(run.fit_rows.curves) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "scale"),
+    [("images_per_sec_per_gpu", 64.0), ("tokens_per_s", 5e5), ("it/s", 1.0)],
+)
+def test_a_speed_that_is_not_needed_is_no_setting(
+    run_of: Import, name: str, scale: float
+) -> None:
+    rows = [
+        {**row, "step": row["step"] * factor, "value": round(scale / factor)}
+        for row in truth()
+        for factor in (1.0, 1.02, 1.3)
+    ]
+    columns = plain_columns(**{name: lambda row: row["value"]})
+    run = run_of(csv(columns, rows=rows))
+    assert f"Not read: '{name}'." in " ".join(run.import_notes)
+    assert len(run.observations) == len(rows)
+
+
+def test_a_column_that_another_displaces_is_no_setting(run_of: Import) -> None:
+    rows = [
+        {**row, "step": row["step"] * factor, "value": row["step"] * factor * 1.5}
+        for row in truth()
+        for factor in (1.0, 1.3, 1.3)
+    ]
+    columns = plain_columns(t_median=lambda row: row["step"])
+    columns["step_time_s"] = lambda row: round(row["value"], 1)
+    run = run_of(csv(columns, rows=rows), column={"step_time_s": "t_median"})
+    assert "Not read: 'step_time_s'." in " ".join(run.import_notes)
 
 
 def test_a_label_of_each_row_is_no_setting(run_of: Import) -> None:

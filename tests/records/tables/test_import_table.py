@@ -123,6 +123,13 @@ def test_a_spreadsheets_habits_are_accepted(
         ({"nodes": None, "gpus_per_node": 1}, {"num_nodes": 2}),
         ({"gpus": None, "gpus_per_node": 3}, {"world_size": 3}),
         ({"gpus": 3, "nodes": 2}, {"gpus_per_node": 1.5}),
+        (
+            {"gpus": 16384, "nodes": None, "gpus_per_node": 8},
+            {"num_nodes": 2048, "gpus_per_node": 8.0},
+        ),
+        ({"gpus": 8001, "nodes": None, "gpus_per_node": 8}, {"num_nodes": 1001}),
+        ({"gpus": 7, "nodes": None, "gpus_per_node": 1.1667}, {"num_nodes": 6}),
+        ({"gpus": 7, "nodes": None, "gpus_per_node": 2.5}, {"num_nodes": 3}),
         ({"gpus": 7, "nodes": 6, "gpus_per_node": 1.1667}, {"world_size": 7}),
         ({"gpus": 16, "nodes": None, "gpus_per_node": 8}, {"num_nodes": 2}),
         (
@@ -154,6 +161,11 @@ def test_a_spreadsheets_habits_are_accepted(
         ({"layout": ""}, {"options.layout": None}),
         ({"n_rep": "3"}, {"options.n_rep": None}),
         ({"step_time_s": None, "step_time_ms": 500}, {"step_time_s": 0.5}),
+        ({"step_time_s": None, "step_time_ms": "12 ms"}, {"step_time_s": 0.012}),
+        ({"step_time_s": None, "step_time_ms": "12 s"}, {"step_time_s": 12.0}),
+        ({"step_time_s": "12 s"}, {"step_time_s": 12.0}),
+        ({"grad_acc": 4}, {"gradient_accumulation_steps": 4, "global_batch_size": 32}),
+        ({"GAS": 4}, {"gradient_accumulation_steps": 4}),
         ({"gpu_memory_peak_bytes": 7}, {"gpu_memory_peak_bytes": 7}),
         ({"peak_memory_gib": 1.5}, {"gpu_memory_peak_bytes": 1610612736}),
         ({"gpu_utilization": "80%"}, {"gpu_utilization": 0.8}),
@@ -233,6 +245,10 @@ def test_a_mapping_wins_over_an_alias(
             {"gpus": 12, "nodes": 3, "gpus_per_node": 8},
             r"world_size=12 does not fit num_nodes=3 and gpus_per_node=8: all nodes "
             r"are filled, but for the last one \(num_nodes=2\)\. Correct one of",
+        ),
+        (
+            {"gpus": 16384, "nodes": 2046, "gpus_per_node": 8},
+            r"world_size=16384 does not fit num_nodes=2046 .* \(num_nodes=2048\)",
         ),
         ({"gpus": ""}, r"line 2: gpus_per_node is empty\. Fill it in"),
         (
