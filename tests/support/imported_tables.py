@@ -20,14 +20,11 @@ COLUMNS = {
 
 
 def imported(rows: pd.DataFrame, home: Path) -> Run:
-    """Import rows of a published or generated table; further columns come along.
-
-    Slow links make times of one curve lie further apart than an import believes.
-    """
+    """Import rows of a published or generated table; further columns come along."""
     where = Path(tempfile.mkdtemp(dir=home))
     beside = ["curve_id", "source", "global_batch"]
     table = rows.drop(columns=beside, errors="ignore").rename(columns=COLUMNS)
     whole = ["world_size", "num_nodes", "local_batch_size"]
     table[whole] = table[whole].round().astype(int)
     table.to_csv(where / "table.csv", index=False)
-    return import_table(where / "table.csv", where / "run", accept_doubts=True)
+    return import_table(where / "table.csv", where / "run")

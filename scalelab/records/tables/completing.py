@@ -9,8 +9,16 @@ from typing import Any
 
 from scalelab.errors import SpecError
 from scalelab.inputs.outcome import Outcome
-from scalelab.records.tables.names import Reading
+from scalelab.records.columns import OPTION_PREFIX
+from scalelab.records.tables.names import Reading, plain
 
+_SHARED: Mapping[str, tuple[str, ...]] = {
+    "tensor": ("tp", "tp_size", "tensor_parallel", "tensor_parallel_size"),
+    "pipeline": ("pp", "pp_size", "pipeline_parallel", "pipeline_parallel_size"),
+    "context": ("cp", "context_parallel"),
+}
+"""Settings whose value is the number of devices that share a copy of the model."""
+_SLICE = re.compile(r"(v\d+\w*)-\d+", re.IGNORECASE)
 _TPU = re.compile(r"(.*\W)?(tpu|trillium|ironwood)([\Wv].*)?|v[2-7][ep]?(-\d+)?")
 
 
@@ -66,9 +74,31 @@ def _complete_devices(values: dict[str, Any]) -> dict[str, Any]:
         "world_size": devices,
         "num_nodes": nodes,
         "gpus_per_node": devices / nodes,
-        "data_parallel_size": values.get("data_parallel_size") or devices,
+        "data_parallel_size": values.get("data_parallel_size")
+        or _copies(values, devices),
     }
     return {**values, **found, **_device(values.get("device_name"))}
+
+
+def _copies(values: Mapping[str, Any], devices: int) -> int:
+    """Return how many copies of the model the devices hold, by what shares one."""
+    shared = {
+        kind: (name, value)
+        for name, value in values.items()
+        if name.startswith(OPTION_PREFIX) and value not in (None, False, 0)
+        for kind, names in _SHARED.items()
+        if plain(name.removeprefix(OPTION_PREFIX)) in names
+    }
+    is_whole = all(type(value) is int for _, value in shared.values())
+    of_a_copy = math.prod(value for _, value in shared.values()) if is_whole else 0
+    if of_a_copy <= 0 or devices % of_a_copy:
+        said = ", ".join(f"{name}={value}" for name, value in shared.values())
+        raise SpecError(
+            f"world_size={devices} does not fit {said}: the devices are divided among "
+            "copies of the model, as many in each as the product of these numbers. "
+            "Correct one of them, or give data_parallel_size."
+        )
+    return devices // of_a_copy
 
 
 def _nodes_filled(devices: int, on_node: float) -> int:
@@ -91,9 +121,12 @@ def _device(name: object) -> dict[str, str]:
 
     >>> _device("v5e"), _device("V100")
     ({'device_name': 'TPU v5e', 'device_type': 'tpu'}, {})
+    >>> _device("v4-32")["device_name"]  # the size of a slice is that of no device
+    'TPU v4'
     """
     if not isinstance(name, str) or not _TPU.fullmatch(name.lower()):
         return {}
+    name = _SLICE.sub(r"\1", name)
     named = name if "tpu" in name.lower() else f"TPU {name}"
     return {"device_name": named, "device_type": "tpu"}
 
@@ -121,7 +154,7 @@ def _complete_batch(values: dict[str, Any]) -> dict[str, Any]:
     if local is None:
         _require(values, "global_batch_size")
         accumulation = accumulation or 1
-        local = max(1, total // (parallel * accumulation))
+        local = _share(total, parallel, accumulation)
     if accumulation is None:
         accumulation = 1 if total is None else max(1, total // (local * parallel))
     product = local * parallel * accumulation
@@ -138,6 +171,19 @@ def _complete_batch(values: dict[str, Any]) -> dict[str, Any]:
         "gradient_accumulation_steps": accumulation,
         "global_batch_size": product,
     }
+
+
+def _share(total: int, parallel: int, accumulation: int) -> int:
+    local, rest = divmod(total, parallel * accumulation)
+    if rest:
+        raise SpecError(
+            f"global_batch_size={total} does not divide by data_parallel_size="
+            f"{parallel} * gradient_accumulation_steps={accumulation} "
+            f"(={parallel * accumulation}): each device takes equally many samples. "
+            "Correct one of them, or give the batch that was run, per device "
+            "(local_batch_size) or of all."
+        )
+    return local
 
 
 def _complete_times(values: dict[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,8 @@ from scalelab.records.tables.words import lines_listed, shown
 _MOST_ON_NODE = 16
 _WIDE_NODES = re.compile(r"nvl\d*|gb[23]00|grace", re.IGNORECASE)
 _APART = 100.0
-_RISES = 1.05
+_APART_ACROSS_NODES = 500.0  # slow links explain a hundredfold, no thousandfold
+_RISES = 1.15
 _MOST_TOKENS_PER_DEVICE_S = 1e6
 
 
@@ -86,33 +87,53 @@ def _times_apart(curves: Curves) -> Iterator[str]:
             yield (
                 f"step_time_s={slow.step_time_s:g} in line {slow.line} is {factor:,.0f}"
                 f" times the {fast.step_time_s:g} of line {fast.line}, of the same "
-                f"curve, at {slow.values['local_batch_size']} and "
-                f"{fast.values['local_batch_size']} samples per device. Times are in "
-                "seconds; milliseconds may stand among them. Correct the cells, or "
+                f"curve: {_configured(slow)}, against {_configured(fast)}. Times are "
+                "in seconds; milliseconds may stand among them. Correct the cells, or "
                 "name the column by its unit, such as step_time_ms."
             )
             return
 
 
 def _apart(rows: Sequence[ImportedRow]) -> tuple[ImportedRow, ImportedRow] | None:
-    """Return two rows whose times are a hundredfold apart, beyond what batches explain.
+    """Return two rows whose times are further apart than batches and links explain.
 
-    A step takes as long as its samples do, at least; fewer samples take no longer.
+    Compared are repeats, the neighbouring batches on the same devices, and the
+    neighbouring numbers of devices at the same batch.
     """
-    by_work: dict[int, list[ImportedRow]] = {}
+    by_configuration: dict[tuple[int, int, int], list[ImportedRow]] = {}
     for row in rows:
-        by_work.setdefault(_work(row), []).append(row)
+        at = (*_allocation(row), _work(row))
+        by_configuration.setdefault(at, []).append(row)
     middles = []
-    for work in sorted(by_work):
-        same = sorted(by_work[work], key=lambda row: row.step_time_s or 0.0)
+    for repeats in by_configuration.values():
+        same = sorted(repeats, key=lambda row: row.step_time_s or 0.0)
         if _ratio(same[0], same[-1]) >= _APART:
             return same[0], same[-1]
         middles.append(same[len(same) // 2])
-    for few, many in pairwise(middles):
-        allowed = _APART * _work(many) / _work(few)
-        if _ratio(few, many) >= allowed or _ratio(many, few) >= _APART:
-            return few, many
+    of_devices = sorted(middles, key=lambda row: (*_allocation(row), _work(row)))
+    of_work = sorted(middles, key=lambda row: (_work(row), *_allocation(row)))
+    for first, second in (*pairwise(of_devices), *pairwise(of_work)):
+        if _is_too_slow(first, second) or _is_too_slow(second, first):
+            return first, second
     return None
+
+
+def _is_too_slow(row: ImportedRow, other: ImportedRow) -> bool:
+    """Whether neither more samples nor links between nodes explain a row's time."""
+    has_more_nodes = row.values["num_nodes"] > other.values["num_nodes"]
+    apart = _APART_ACROSS_NODES if has_more_nodes else _APART
+    return _ratio(other, row) >= apart * max(1.0, _work(row) / _work(other))
+
+
+def _allocation(row: ImportedRow) -> tuple[int, int]:
+    return row.values["num_nodes"], row.values["world_size"]
+
+
+def _configured(row: ImportedRow) -> str:
+    values = row.values
+    samples = counted(values["local_batch_size"], "sample")
+    devices = counted(values["world_size"], "device")
+    return f"{samples} each on {devices} of {counted(values['num_nodes'], 'node')}"
 
 
 def _work(row: ImportedRow) -> int:
@@ -166,8 +187,8 @@ def _by_devices(rows: Sequence[ImportedRow], name: str) -> Iterator[dict[int, fl
 
 def _never_rises(throughput: Mapping[int, float]) -> bool:
     is_wide = max(throughput) >= 2 * min(throughput)
-    values = list(throughput.values())
-    return is_wide and all(b <= _RISES * a for a, b in pairwise(values))
+    first, *others = throughput.values()
+    return is_wide and max(others) <= _RISES * first
 
 
 def _tokens_as_samples(

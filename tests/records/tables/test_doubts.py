@@ -203,6 +203,16 @@ def test_a_throughput_that_no_device_raises_is_refused(
     assert totals.iloc[-1] > 10 * totals.iloc[0]
 
 
+def test_a_throughput_of_one_device_may_scatter(run_of: Import) -> None:
+    rates = {1: 320, 2: 300, 4: 318, 8: 296}
+    rows = [{"count": n, "nodes": 1, "local": 64} for n in rates]
+    columns = plain_columns(throughput=lambda row: rates[row["count"]])
+    del columns["step_time_s"]
+    message = r"320 samples/s on 1 and 296 on 8\. .* Say --per-device if"
+    with pytest.raises(SpecError, match=message):
+        run_of(csv(columns, rows=rows))
+
+
 def test_a_throughput_that_rises_little_is_read_as_it_is(run_of: Import) -> None:
     run = run_of(with_throughput(lambda row: row["rate"] / row["count"] ** 0.7))
     assert run.import_doubts == ()
@@ -250,6 +260,45 @@ def test_milliseconds_among_seconds_are_refused(run_of: Import, count: int) -> N
         match=r"step_time_s=[\d.]+ in line \d+ is [\d,]+ times the .* milliseconds may",
     ):
         run_of(csv(plain_columns(step_time_s=mixed)))
+
+
+def on_devices(*rows: tuple[int, int, int, float]) -> str:
+    """Return a table of devices, nodes, batches per device, and times."""
+    names = ("count", "nodes", "local", "step")
+    named = [dict(zip(names, row, strict=True)) for row in rows]
+    return csv(plain_columns(), rows=named)
+
+
+def test_slow_links_take_their_time(run_of: Import) -> None:
+    text = on_devices(
+        *((1, 1, 32, 0.01), (8, 1, 32, 0.012), (64, 8, 32, 1.09)),
+        *((1, 1, 64, 0.02), (64, 8, 64, 1.1)),
+    )
+    run = run_of(text)
+    assert run.import_doubts == ()
+    assert len(run.observations) == 5
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        (
+            [(1, 1, 32, 0.01), (16, 2, 32, 12)],
+            r"step_time_s=12 in line 3 is 1,200 times the 0\.01 of line 2, of the same "
+            r"curve: 32 samples each on 16 devices of 2 nodes, against 32 samples each "
+            r"on 1 device of 1 node\.",
+        ),
+        ([(1, 1, 32, 10), (16, 2, 32, 0.012)], "is 833 times .* on 1 device of 1"),
+        ([(1, 1, 32, 0.01), (8, 1, 32, 1.2)], "is 120 times .* on 8 devices of 1"),
+        ([(1, 1, 64, 20), (8, 1, 8, 0.01)], "is 2,000 times .* on 1 device of 1"),
+        ([(8, 1, 8, 0.01), (8, 1, 8, 1.0)], "is 100 times .* 8 devices of 1 node"),
+    ],
+)
+def test_no_link_and_no_batch_explains_a_unit(
+    run_of: Import, rows: list[tuple[int, int, int, float]], told: str
+) -> None:
+    with pytest.raises(SpecError, match=told):
+        run_of(on_devices(*rows))
 
 
 def test_large_batches_take_their_time(run_of: Import) -> None:

@@ -145,6 +145,16 @@ def test_a_spreadsheets_habits_are_accepted(
         ({"local_batch": None, "gbs": 8, "accum_steps": 2}, {"local_batch_size": 2}),
         ({"gpus": "2.0"}, {"world_size": 2}),
         ({"data_parallel_size": 1}, {"global_batch_size": 4}),
+        (
+            {"gpus": 8, "tp": 4, "global_batch": 64},
+            {"data_parallel_size": 2, "gradient_accumulation_steps": 8},
+        ),
+        (
+            {"gpus": 16, "TP": 2, "pp_size": 4, "cp": ""},
+            {"data_parallel_size": 2, "global_batch_size": 8, "options.TP": 2},
+        ),
+        ({"gpus": 8, "tp": 3, "dp": 2}, {"data_parallel_size": 2}),
+        ({"gpus": 8, "tp": "false", "pp": 1}, {"data_parallel_size": 8}),
         ({"seed": 3, "repeat": 5}, {"seed": 3, "repeat": 5}),
         ({"outcome": "out_of_memory", "step_time_s": ""}, {"step_time_s": None}),
         ({"exclusive_node": "True"}, {"exclusive_node": True}),
@@ -173,6 +183,8 @@ def test_a_spreadsheets_habits_are_accepted(
         ({"device_type": "gpu"}, {"device_type": "cuda"}),
         ({"gpu": "V100"}, {"device_name": "V100", "device_type": None}),
         ({"tpu": "v5e"}, {"device_name": "TPU v5e", "device_type": "tpu"}),
+        ({"tpu_type": "v4-32"}, {"device_name": "TPU v4", "device_type": "tpu"}),
+        ({"tpu_type": "TPU v5litepod-8"}, {"device_name": "TPU v5litepod"}),
         ({"status": "OOM", "step_time_s": ""}, {"outcome": "out_of_memory"}),
         ({"status": "crashed", "step_time_s": ""}, {"outcome": "failed"}),
         ({"step_time_s": "timeout"}, {"outcome": "timed_out", "step_time_s": None}),
@@ -258,7 +270,17 @@ def test_a_mapping_wins_over_an_alias(
         ),
         (
             {"local_batch": None, "gbs": 7},
-            r"global_batch_size=7 is not local_batch_size",
+            r"global_batch_size=7 does not divide by data_parallel_size=2 \* "
+            r"gradient_accumulation_steps=1 \(=2\): each device takes equally many",
+        ),
+        (
+            {"gpus": 8, "tp": 3},
+            r"world_size=8 does not fit options\.tp=3: the devices are divided among "
+            r"copies of the model, .* or give data_parallel_size",
+        ),
+        (
+            {"gpus": 8, "tensor_parallel": "on"},
+            "world_size=8 does not fit options.tensor_parallel=on: ",
         ),
         ({"throughput": 8}, "looks like that of one device; --per-device says so"),
         (
