@@ -25,10 +25,10 @@ from scalelab.records.tables.numerals import Numerals
 from scalelab.records.tables.options import ImportOptions
 from scalelab.records.tables.values import (
     failure,
-    is_out_of_memory,
     parse,
     parse_cell,
     parse_option,
+    remarks_out_of_memory,
 )
 from scalelab.records.tables.wide import melted
 from scalelab.records.tables.words import lines_listed, shown
@@ -124,7 +124,12 @@ def import_table(
     found = doubts(foreign, matching, curves, rows, reader.numerals)
     if (refused := refusal(foreign, found)) and not asked.accept_doubts:
         raise SpecError(refused)
-    told = (curves.sentence, *_how_read(matching), *reader.left_out_sentences(rows))
+    told = (
+        curves.sentence,
+        *_how_read(matching),
+        *reader.numerals.notes,
+        *reader.left_out_sentences(rows),
+    )
     source = {
         "table": table.name,
         "sha256": foreign.sha256,
@@ -158,8 +163,10 @@ class _Reader:
         self._fixed = {
             name: _constant(name, text) for name, text in asked.constant.items()
         }
-        if asked.tokens_per_sample is not None:
-            self._fixed["sequence_length"] = asked.tokens_per_sample
+        self._tokens = asked.tokens_per_sample
+        if self._tokens is not None:
+            self._check_tokens(self._fixed)
+            self._fixed["sequence_length"] = self._tokens
         self._without_time: list[int] = []
         self._read: dict[tuple[str, str], Any] = {}  # most cells occur again
         numbers = [
@@ -235,7 +242,7 @@ class _Reader:
         has_ended = values.get("outcome", Outcome.COMPLETED) != Outcome.COMPLETED
         if has_ended or not values.keys().isdisjoint(_SPEEDS):
             return values
-        if outcome is None and any(map(is_out_of_memory, row.cells.values())):
+        if outcome is None and any(map(remarks_out_of_memory, row.cells.values())):
             outcome = str(Outcome.OUT_OF_MEMORY)
         return None if outcome is None else {**values, "outcome": outcome}
 
@@ -255,9 +262,19 @@ class _Reader:
 
     def _completed(self, line: int, values: dict[str, Any]) -> dict[str, Any]:
         try:
+            self._check_tokens(values)
             return complete(values, self._matching.throughput)
         except SpecError as error:
             raise SpecError(f"{self._table.path}, line {line}: {error}") from error
+
+    def _check_tokens(self, values: Mapping[str, Any]) -> None:
+        length = values.get("sequence_length")
+        if self._tokens is not None and length not in (None, self._tokens):
+            raise SpecError(
+                f"--tokens-per-sample {self._tokens} contradicts sequence_length="
+                f"{length}: both are the tokens of one sample. Leave the option out, "
+                "or --ignore the column if it is something else."
+            )
 
 
 def _speed_column(matching: Matching) -> str:

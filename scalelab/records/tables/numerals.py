@@ -39,9 +39,12 @@ class Numerals:
     ----------
     has_decimal_comma
         ``1.024,5`` is a thousand and twenty-four and a half, not ``1,024.5``.
+    guessed
+        The first cell like ``1,024``, where no other cell tells what its comma is.
     """
 
     has_decimal_comma: bool = False
+    guessed: str = ""
 
     @classmethod
     def of(cls, path: object, separator: str, cells: Iterable[tuple[int, str]]) -> Self:
@@ -57,7 +60,7 @@ class Numerals:
         """
         point: tuple[int, str] | None = None
         comma: tuple[int, str] | None = None
-        is_unclear = False
+        unclear = ""
         for line, text in cells:
             if "," not in text and "." not in text:
                 continue
@@ -68,14 +71,33 @@ class Numerals:
                 first
             ):
                 point = point or (line, text)
-            is_unclear |= bool(_UNCLEAR_COMMA.fullmatch(first))
+            if _UNCLEAR_COMMA.fullmatch(first):
+                unclear = unclear or first
         if comma and point:
             raise SpecError(
                 f"{path}: line {comma[0]} has {shown(comma[1])} with a decimal comma "
                 f"and line {point[0]} has {shown(point[1])} with a decimal point. "
                 "Write all numbers in one way."
             )
-        return cls(bool(comma) or (is_unclear and not point and separator == ";"))
+        if comma or point or not unclear:
+            return cls(bool(comma))
+        return cls(separator == ";", guessed=unclear)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """How a cell was read that may be read in two ways.
+
+        >>> Numerals(guessed="1,024").notes[0].partition(": ")[0]
+        "'1,024' was read as 1024"
+        """
+        if not self.guessed:
+            return ()
+        other = "1234" if self.has_decimal_comma else "1.234"
+        return (
+            f"{shown(self.guessed)} was read as {self.plain(self.guessed)}: no number "
+            f"of the table tells whether its commas are decimal signs. Write {other} "
+            "for 1,234 if that is wrong.",
+        )
 
     def plain(self, text: str) -> str:
         """Write a number with a decimal point and without signs between thousands.

@@ -61,6 +61,11 @@ _SYNONYMS: Mapping[str, Mapping[str, str]] = {
     "device_type": {"gpu": "cuda"},
 }
 _OUT_OF_MEMORY = re.compile(r"(.*\W)?(oom|out[ _-]of[ _-]memory)(\W.*)?", re.IGNORECASE)
+_SHORT_REMARK = 24
+_BEGINS_OUT_OF_MEMORY = re.compile(
+    r"(cuda |gpu )?(oom|out[ _-]of[ _-]memory)(?!.*\b(no|not|none|never)\b)(\W.*)?",
+    re.IGNORECASE,
+)
 _COUNTED = re.compile(r" ?x?(gpus?|tpus?|nodes?|devices?|chips?|samples|images)")
 _PER_SECOND = re.compile(r" ?(samples|images|imgs?|examples|seqs?|sequences)/s(ec)?")
 _SECONDS = {"s": 1.0, "sec": 1.0, "ms": 1e-3, "us": 1e-6, "\u00b5s": 1e-6, "min": 60.0}
@@ -139,6 +144,16 @@ def is_out_of_memory(text: str) -> bool:
     (True, False)
     """
     return bool(_OUT_OF_MEMORY.fullmatch(text))
+
+
+def remarks_out_of_memory(text: str) -> bool:
+    """Whether a remark is short and begins with the device running out of memory.
+
+    >>> remarks_out_of_memory("OOM!"), remarks_out_of_memory("no OOM seen")
+    (True, False)
+    """
+    is_short = len(text) <= _SHORT_REMARK
+    return is_short and bool(_BEGINS_OUT_OF_MEMORY.fullmatch(text))
 
 
 def failure(text: str) -> str | None:

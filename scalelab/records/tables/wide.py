@@ -87,6 +87,8 @@ def hint(table: ForeignTable, wanted: set[str], others: list[str]) -> str:
 def _check(table: ForeignTable, ours: str, cells: str) -> None:
     known = reading_of(cells)
     if ours in SETTABLE and known is not None and known.column in _SPEEDS:
+        _refuse_second(table, ours)
+        _refuse_second(table, cells)
         return
     raise SpecError(
         f"--melt {ours}={cells}: the first is a column of ours that the names of "
@@ -94,6 +96,14 @@ def _check(table: ForeignTable, ours: str, cells: str) -> None:
         "device_name; the second is what their cells hold, such as "
         "throughput_samples_per_s or step_time_ms. Correct the one that is neither."
     )
+
+
+def _refuse_second(table: ForeignTable, name: str) -> None:
+    if name in table.names:
+        raise SpecError(
+            f"{table.path} has a column {shown(name)}, which --melt is to fill from "
+            "the names and the cells of others. Rename it, or leave --melt out."
+        )
 
 
 def _value_in(ours: str) -> Callable[[ForeignTable, str], str]:

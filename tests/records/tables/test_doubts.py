@@ -1,6 +1,7 @@
 """What is more likely read in a wrong way is refused, or said."""
 
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -236,6 +237,28 @@ def test_tokens_beside_sequences_are_refused(run_of: Import) -> None:
     )
 
 
+@pytest.mark.parametrize("length", [512, 1024])
+def test_tokens_per_sample_are_those_of_the_column(run_of: Import, length: int) -> None:
+    columns = plain_columns(
+        **{"tokens/s": lambda row: row["rate"] * 1024}, seq_len=lambda row: length
+    )
+    del columns["step_time_s"]
+    if length == 1024:
+        run = run_of(csv(columns), tokens_per_sample=1024)
+        assert run.observations["sequence_length"].eq(1024).all()
+        return
+    message = r"line 2: --tokens-per-sample 1024 contradicts sequence_length=512: both"
+    with pytest.raises(SpecError, match=message):
+        run_of(csv(columns), tokens_per_sample=1024)
+
+
+def test_tokens_per_sample_are_those_of_the_whole_table(run_of: Import) -> None:
+    text = with_throughput(lambda row: row["rate"] * 1024)
+    given = {"sequence_length": "512"}
+    with pytest.raises(SpecError, match="sample 1024 contradicts sequence_length=512"):
+        run_of(text, tokens_per_sample=1024, constant=given)
+
+
 def test_a_word_on_the_throughput_needs_a_throughput(run_of: Import) -> None:
     message = r"--per-device and --tokens-per-sample is said of a throughput, but none"
     with pytest.raises(SpecError, match=message):
@@ -437,6 +460,35 @@ def test_a_melting_that_cannot_be_is_refused(
 ) -> None:
     with pytest.raises(SpecError, match=message):
         run_of(WIDE, melt=melt)
+
+
+@pytest.mark.parametrize("name", ["workload", "throughput"])
+def test_a_melting_does_not_replace_a_column(run_of: Import, name: str) -> None:
+    text = WIDE.replace("local_batch", f"local_batch,{name}").replace(",32,", ",32,7,")
+    message = rf"resnet50\.csv has a column '{name}', which --melt is to fill from"
+    with pytest.raises(SpecError, match=message):
+        run_of(text, melt={"workload": "throughput"})
+
+
+@pytest.mark.parametrize(
+    ("separator", "time_s", "told"),
+    [
+        (";", 1.31, "'1,310' was read as 1.310: no number .* Write 1234 for 1,234"),
+        ("\t", 1310.0, "'1,310' was read as 1310: no number .* Write 1.234 for 1,234"),
+    ],
+)
+def test_a_number_of_two_readings_is_said(
+    run_of: Import, separator: str, time_s: float, told: str
+) -> None:
+    lines = ["gpus nodes local_batch step_time_s", "1 1 32 1,310", "2 1 32 1,410"]
+    run = run_of("\n".join(line.replace(" ", separator) for line in lines))
+    assert run.observations["step_time_s"].iloc[0] == pytest.approx(time_s)
+    assert re.search(told, " ".join(run.import_notes))
+
+
+def test_a_number_of_one_reading_is_not_said(run_of: Import) -> None:
+    run = run_of("gpus;nodes;local_batch;step_time_s\n1;1;32;1,310\n2;1;32;1,5\n")
+    assert "was read as" not in " ".join(run.import_notes)
 
 
 def test_decimal_signs_may_not_be_mixed(run_of: Import) -> None:

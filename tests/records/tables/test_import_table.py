@@ -200,6 +200,29 @@ def test_what_follows_is_filled_in(
     assert {name: row.get(name) for name in expected} == expected
 
 
+@pytest.mark.parametrize(
+    ("remark", "is_out_of_memory"),
+    [
+        ("OOM", True),
+        ("OOM at 80 GB", True),
+        ("CUDA out of memory", True),
+        ("no OOM seen", False),
+        ("OOM not seen", False),
+        ("node rebooted; earlier OOM", False),
+        ("OOM was feared here so the run was not started", False),
+        ("oomph", False),
+    ],
+)
+def test_a_short_remark_tells_of_memory(
+    write: Callable[..., Any], tmp_path: Path, remark: str, is_out_of_memory: bool
+) -> None:
+    text = table(remark="") + f"2,1,8,,{remark}\n"
+    outcomes = [
+        row["outcome"] for row in import_table(write(text), tmp_path / "run").rows()
+    ]
+    assert outcomes == ["completed", *["out_of_memory"] * is_out_of_memory]
+
+
 def test_rows_of_one_configuration_are_repeats(
     write: Callable[..., Any], tmp_path: Path
 ) -> None:
