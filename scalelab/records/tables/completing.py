@@ -154,7 +154,7 @@ def _complete_batch(values: dict[str, Any]) -> dict[str, Any]:
     if local is None:
         _require(values, "global_batch_size")
         accumulation = accumulation or 1
-        local = _share(total, parallel, accumulation)
+        local = _share(values["global_batch_size"], parallel, accumulation)
     if accumulation is None:
         accumulation = 1 if total is None else max(1, total // (local * parallel))
     product = local * parallel * accumulation
