@@ -181,9 +181,7 @@ class Experiment(ExperimentKeys):
             "command": self.command,
             "launcher": self.launcher if self.command else None,
             "env": dict(self.env),
-            "metrics": (self.metrics or Metrics()).model_dump(mode="json")
-            if self.command
-            else None,
+            "metrics": self._fingerprint_of_metrics() if self.command else None,
             "code_hash": code_hash,
             "device_type": device_type,
         }
@@ -191,10 +189,18 @@ class Experiment(ExperimentKeys):
             fingerprint[f"measure.{kind}"] = self._fingerprint_of(kind)
         return fingerprint
 
+    def _fingerprint_of_metrics(self) -> dict[str, Any]:
+        """Return the metrics; without evaluations as runs before that key have them."""
+        values = (self.metrics or Metrics()).model_dump(mode="json")
+        if values["evaluation"] is None:
+            del values["evaluation"]
+        return values
+
     def _fingerprint_of(self, kind: TrialKind) -> Mapping[str, Any]:
         if kind is TrialKind.THROUGHPUT:
             own = {"warmup_steps", "steps", "relative_precision"}
             return self.measure.model_dump(mode="json", include=own)
         own = {"evaluate_every_samples", "max_samples", "max_epochs"}
-        job = self.job.model_dump(mode="json") if self.job else {}
+        of_answer = {"global_batch_size"}
+        job = self.job.model_dump(mode="json", exclude=of_answer) if self.job else {}
         return {**self.measure.model_dump(mode="json", include=own), "job": job}
