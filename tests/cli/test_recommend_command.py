@@ -71,7 +71,8 @@ def test_constraints_are_held_or_the_closest_is_shown(
 ) -> None:
     fast = scalelab("recommend", swept, "--max-time", "30d")
     assert fast.code == 0
-    assert "Chance of meeting < 30 days: > 99%." in fast.out
+    chance = "Chance of meeting < 30 days: > 99% if 90 epochs suffice at batch"
+    assert chance in " ".join(fast.out.split())
     never = scalelab("recommend", swept, "--max-time", "1s")
     assert never.code == 4
     assert never.out.startswith("Nothing meets < 1")
