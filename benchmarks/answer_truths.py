@@ -19,6 +19,7 @@ from generated_tables import (
     GeneratedTable,
     generated_tables,
 )
+from imported_tables import configuration as configuration
 from imported_tables import imported as imported
 
 CONFIGURATION = list(Configuration._fields)

@@ -43,6 +43,7 @@ from answer_truths import (
     CONFIGURATION,
     Configuration,
     Curve,
+    configuration,
     generated_curves,
     imported,
     published_curves,
@@ -50,7 +51,7 @@ from answer_truths import (
 )
 
 from scalelab.errors import ScaleLabError
-from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
+from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.session import answer_text
 
 QUESTIONS = {
@@ -120,16 +121,6 @@ class Asked:
             return WORST
         cost = np.median(amounts[self.minimised])
         return float(np.clip(cost / best - 1, 0, WORST)) if len(self.meeting) else WORST
-
-
-def configuration(row: OutlookRow) -> Configuration:
-    batch = row.batch
-    return Configuration(
-        row.world_size,
-        row.num_nodes,
-        batch.local_batch_size,
-        batch.gradient_accumulation_steps,
-    )
 
 
 def known_truths(curve: Curve, samples: float) -> pd.DataFrame:

@@ -140,9 +140,10 @@ def not_chosen(
     beyond = [row for row in shown if row.batch.global_batch_size > largest]
     if beyond:
         devices = counted(beyond[0].world_size, knowledge.subject.device_word)
+        more = "" if rule.why_largest == ONE_EPOCH else "; --max-batch allows more"
         yield (
             f"Not chosen: {devices} or more. Their global batch is beyond {largest:,}, "
-            f"{rule.why_largest}; --max-batch allows more."
+            f"{rule.why_largest}{more}."
         )
     if [row for row in shown if row.basis == Support.NOT_MEASURED]:
         trial = " The proposed trial would tell." if is_proposed else ""

@@ -16,7 +16,7 @@ from generated_tables import (
     grid,
     random_machine,
 )
-from imported_tables import imported
+from imported_tables import configuration, imported
 
 from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
 
@@ -28,16 +28,6 @@ PASSES = 2000  # over the largest global batch
 
 def table(kind: str, seed: int) -> GeneratedTable:
     return MAKERS[kind](kind, np.random.default_rng([seed, KINDS.index(kind)]))
-
-
-def configuration(row: OutlookRow) -> Configuration:
-    batch = row.batch
-    return Configuration(
-        row.world_size,
-        row.num_nodes,
-        batch.local_batch_size,
-        batch.gradient_accumulation_steps,
-    )
 
 
 class Question:

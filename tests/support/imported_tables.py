@@ -4,7 +4,9 @@ import tempfile
 from pathlib import Path
 
 import pandas as pd
+from generated_tables import Configuration
 
+from scalelab.recommend.answer.recommendation import OutlookRow
 from scalelab.session import import_table
 from scalelab.session.run import Run
 
@@ -28,3 +30,14 @@ def imported(rows: pd.DataFrame, home: Path) -> Run:
     table[whole] = table[whole].round().astype(int)
     table.to_csv(where / "table.csv", index=False)
     return import_table(where / "table.csv", where / "run")
+
+
+def configuration(row: OutlookRow) -> Configuration:
+    """Return the configuration of a row of an answer."""
+    batch = row.batch
+    return Configuration(
+        row.world_size,
+        row.num_nodes,
+        batch.local_batch_size,
+        batch.gradient_accumulation_steps,
+    )
