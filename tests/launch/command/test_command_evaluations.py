@@ -234,4 +234,5 @@ def test_the_bar_of_an_evaluation_reports_no_steps(
     result = agent.run(spec, 0, None)
     assert result.outcome is Outcome.COMPLETED, result
     assert result.measurements["num_samples"] <= 80 * GLOBAL_BATCH
-    assert result.measurements["evaluation_s"] > 2 * 0.3
+    # Two or three evaluations of 0.3 s, each less what its step took.
+    assert result.measurements["evaluation_s"] > 0.3

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,10 +29,11 @@ SITES = {
     "local": "scheduler: local\ndevice_type: cpu\n",
 }
 HEAD, AXES = COMMAND.split("command: >-")[0], COMMAND[COMMAND.index("code:") :]
-# Says what it was started with.
-SHOW = """#!/usr/bin/env python3
+# Says what it was started with. Its first line names the interpreter itself: a version
+# manager's `python3` would put folders of its own before those of PATH.
+SHOW = f"""#!{sys.executable}
 import json, os, sys
-print(json.dumps({"argv": sys.argv[1:], "env": dict(os.environ), "at": os.getcwd()}))
+print(json.dumps(dict(argv=sys.argv[1:], env=dict(os.environ), at=os.getcwd())))
 """
 
 
