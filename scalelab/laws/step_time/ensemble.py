@@ -8,7 +8,7 @@ their errors. Where the shapes disagree, the prediction is uncertain.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,10 +21,9 @@ from scalelab.laws.step_time.shape_fit import (
     LinearisedNode,
     ShapeFit,
     shared_process,
-    starts,
 )
 from scalelab.laws.step_time.shape_prior import ShapePrior
-from scalelab.laws.step_time.shapes import Shape, log_time
+from scalelab.laws.step_time.shapes import NUM_PARAMETERS, Shape, log_time
 from scalelab.laws.step_time.terms import Terms, split
 
 _MOST_POINTS = 144
@@ -71,10 +70,7 @@ class Ensemble:
         leading = Shape.ONE_RING
         process = shared_process(points, priors[leading], leading)
         fits = {
-            shape: max(
-                (ShapeFit.fit(process, prior, shape, start) for start in starts(prior)),
-                key=lambda fit: fit.log_evidence,
-            )
+            shape: ShapeFit.fit(process, prior, shape)
             for shape, prior in priors.items()
         }
         return cls(
@@ -89,12 +85,13 @@ class Ensemble:
         most = max(len(self.components_within), len(self.components_across))
         weights, means = np.zeros((2, most, len(at.samples)))
         variances = np.ones_like(means)
-        size = min(_BLOCK, _BLOCK_CELLS // len(self.process.points))
         for components, some in (
-            (self.components_within, np.flatnonzero(at.num_nodes <= 1)),
-            (self.components_across, np.flatnonzero(at.num_nodes > 1)),
+            (self.components_within, np.flatnonzero(~at.crosses)),
+            (self.components_across, np.flatnonzero(at.crosses)),
         ):
             count = len(components)
+            cells = len(self.process.points) + NUM_PARAMETERS * count
+            size = min(_BLOCK, _BLOCK_CELLS // cells)
             for block in np.array_split(some, -(-len(some) // size) or 1):
                 weights[:count, block] = [[part.weight] for part in components]
                 means[:count, block], variances[:count, block] = self._moments(
@@ -104,19 +101,15 @@ class Ensemble:
 
     def _moments(
         self, at: Configurations, components: tuple[Component, ...]
-    ) -> np.ndarray:
-        """Return mean and variance by component, shape (2, n_components, n)."""
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return mean and variance by component, each of shape (n_components, n)."""
         cross = self.process.cross(at)
         carried = self.process.solve(cross.T)
         known = (cross * carried.T).sum(axis=1)
         left = np.maximum(float(self.process.variances.sum()) - known, 0.0)
-        means, variances = [], []
-        for component in components:
-            mean, slopes = self._linear(component, at, cross, carried)
-            spread = np.einsum("ij,ij->i", slopes @ component.node.covariance, slopes)
-            means.append(mean)
-            variances.append(spread + left)
-        return np.array([means, variances])
+        means, slopes = _linear(components, at, cross, carried)
+        spreads = ((slopes @ _covariances(components)) * slopes).sum(axis=-1)
+        return means, spreads + left
 
     def draws(self, at: Configurations, normals: np.ndarray) -> np.ndarray:
         """Draw log expected times from their joint distribution, shape (n_draws, n).
@@ -132,27 +125,28 @@ class Ensemble:
         carried = self.process.solve(cross.T)
         left = _root(self.process.own(at) - cross @ carried)
         count = normals.shape[1] - left.shape[0]
-        draws = normals[:, count:] @ left.T
+        draws = normals[:, count:] @ left
         components = self._components_of(at)
         shares = _shares([component.weight for component in components], len(normals))
-        for component, share in zip(components, shares, strict=True):
-            mean, slopes = self._linear(component, at, cross, carried)
-            moved = normals[share, :count] @ _root(component.node.covariance).T
-            draws[share] += mean + moved @ slopes.T
+        linear = zip(*_linear(components, at, cross, carried), strict=True)
+        roots = _root(_covariances(components))
+        for share, (mean, slopes), root in zip(shares, linear, roots, strict=True):
+            draws[share] += mean + normals[share, :count] @ root @ slopes.T
         return np.asarray(draws)
 
     def terms(self, at: Configurations) -> Terms:
         """Split the expected step time into parts, averaged over the components."""
         cross = self.process.cross(at)
         parts = []
-        for component in self._components_of(at):
-            part = split(component.node.parameters, at, component.shape)
-            moved = np.expm1(cross @ component.node.weights)
-            part = replace(part, unexplained=part.step_time_s * moved)
-            parts.append((component.weight, part))
+        for shape, group in _by_shape(self._components_of(at)):
+            part = split(_stacked(each.node.parameters for each in group), at, shape)
+            moved = _stacked(each.node.weights for each in group) @ cross.T
+            part = replace(part, unexplained=part.step_time_s * np.expm1(moved))
+            weights = np.array([each.weight for each in group])
+            parts.append((1.0, part.averaged(weights)))
         return Terms.total(parts)
 
-    def parameter_draws(self, normals: np.ndarray) -> list[tuple[Shape, np.ndarray]]:
+    def parameter_draws(self, normals: np.ndarray) -> dict[Shape, np.ndarray]:
         """Draw the parameters of the shapes, as many of each as its weight says.
 
         Parameters
@@ -162,30 +156,62 @@ class Ensemble:
         """
         components = self.components_across
         shares = _shares([component.weight for component in components], len(normals))
-        return [
-            (
-                component.shape,
-                component.node.parameters
-                + normals[share] @ _root(component.node.covariance).T,
-            )
-            for component, share in zip(components, shares, strict=True)
-        ]
+        roots = _root(_covariances(components))
+        drawn: dict[Shape, list[np.ndarray]] = {}
+        for each, share, root in zip(components, shares, roots, strict=True):
+            moved = each.node.parameters + normals[share] @ root
+            drawn.setdefault(each.shape, []).append(moved)
+        return {shape: np.concatenate(parts) for shape, parts in drawn.items()}
 
     def _components_of(self, at: Configurations) -> tuple[Component, ...]:
-        across = bool((at.num_nodes > 1).any())
+        across = bool(at.crosses.any())
         return self.components_across if across else self.components_within
 
-    def _linear(
-        self,
-        component: Component,
-        at: Configurations,
-        cross: np.ndarray,
-        carried: np.ndarray,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return mean and slopes of a component's log time, discrepancy included."""
-        mean, slopes = log_time(component.node.parameters, at, component.shape)
-        slopes = slopes - carried.T @ component.node.slopes
-        return mean + cross @ component.node.weights, slopes
+
+def _linear(
+    components: Sequence[Component],
+    at: Configurations,
+    cross: np.ndarray,
+    carried: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and slopes of the log time by component, discrepancy included.
+
+    Parameters
+    ----------
+    components
+        The components, those of a shape beside each other.
+    at
+        The configurations.
+    cross, carried : ndarray, shapes (n, n_points) and (n_points, n)
+        Covariances with the points, and the same times the inverse of theirs.
+
+    Returns
+    -------
+    means : ndarray, shape (n_components, n)
+    slopes : ndarray, shape (n_components, n, 13)
+    """
+    means, slopes = [], []
+    for shape, group in _by_shape(components):
+        nodes = [each.node for each in group]
+        mean, slope = log_time(_stacked(each.parameters for each in nodes), at, shape)
+        means.append(mean + _stacked(each.weights for each in nodes) @ cross.T)
+        slopes.append(slope - carried.T @ _stacked(each.slopes for each in nodes))
+    return np.concatenate(means), np.concatenate(slopes)
+
+
+def _by_shape(
+    components: Iterable[Component],
+) -> Iterator[tuple[Shape, list[Component]]]:
+    for shape, group in itertools.groupby(components, lambda each: each.shape):
+        yield shape, list(group)
+
+
+def _stacked(arrays: Iterable[np.ndarray]) -> np.ndarray:
+    return np.array([*arrays])
+
+
+def _covariances(components: Iterable[Component]) -> np.ndarray:
+    return _stacked(each.node.covariance for each in components)
 
 
 def _shares(weights: list[float], num_draws: int) -> list[slice]:
@@ -214,6 +240,11 @@ def _components(
 
 
 def _root(covariance: np.ndarray) -> np.ndarray:
-    """Return a square root of a covariance that may be singular."""
+    """Return the symmetric square root of covariances, which may be singular.
+
+    Unlike other roots it is unique, where eigenvalues are equal too: rounding, and so
+    the processor, changes no draw by more than itself.
+    """
     values, vectors = np.linalg.eigh(covariance)
-    return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)))
+    scaled = vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]
+    return np.asarray(scaled @ vectors.swapaxes(-1, -2))

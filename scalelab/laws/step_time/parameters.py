@@ -14,7 +14,7 @@ import pandas as pd
 
 from scalelab.laws.interval import NUM_DRAWS, SEED, central, shortest_positive
 from scalelab.laws.step_time.ensemble import Ensemble
-from scalelab.laws.step_time.physics import Configurations
+from scalelab.laws.step_time.physics import NEVER, Configurations
 from scalelab.laws.step_time.points import Points
 from scalelab.laws.step_time.shapes import (
     BATCH_EXPONENT,
@@ -22,7 +22,6 @@ from scalelab.laws.step_time.shapes import (
     EXCHANGE,
     FIXED_SHARE,
     IMBALANCE,
-    NEVER,
     NUM_PARAMETERS,
     OVERLAP,
     SCALE,
@@ -102,11 +101,11 @@ def _draws(ensemble: Ensemble, points: Points) -> dict[str, np.ndarray]:
     """Draw every parameter that the table may name, in the user's units."""
     normals = np.random.default_rng(SEED).standard_normal((NUM_DRAWS, NUM_PARAMETERS))
     drawn = ensemble.parameter_draws(normals)
-    values = np.concatenate([draws for _, draws in drawn])
+    values = np.concatenate([*drawn.values()])
     share = 1 / (1 + np.exp(-values[:, FIXED_SHARE]))
     growing = values[:, BATCH_EXPONENT] * (1 - share)
     one_pass = np.exp(values[:, SCALE]) * points.time_unit_s
-    exchange = np.concatenate([_exchange_s(*pair, points.at) for pair in drawn])
+    exchange = np.concatenate([_exchange_s(*each, points.at) for each in drawn.items()])
     within, across = points.time_unit_s * exchange.T
     return {
         "compute_fixed": one_pass * np.maximum(1 - growing, 0.0),
@@ -131,10 +130,7 @@ def _exchange_s(shape: Shape, draws: np.ndarray, seen: Configurations) -> np.nda
     )
     silent = draws.copy()
     silent[:, EXCHANGE] = NEVER
-    whole, compute = (
-        np.exp([log_time(draw, at, shape)[0] for draw in each]).reshape(-1, 2)
-        for each in (draws, silent)
-    )
+    whole, compute = (np.exp(log_time(each, at, shape)[0]) for each in (draws, silent))
     added = whole - compute
     added[:, 1] -= added[:, 0]
     return np.asarray(np.maximum(added, 0.0))

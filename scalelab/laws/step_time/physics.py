@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
 
+NEVER = -60.0  # the log of a cost that no float shows
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+
+@dataclass(frozen=True, kw_only=True)
 class Configurations:
     """Configurations as arrays, each of shape (n_configurations,).
 
@@ -34,6 +37,70 @@ class Configurations:
             accumulation=frame["gradient_accumulation_steps"].to_numpy(float),
         )
 
+    @cached_property
+    def per_node(self) -> np.ndarray:
+        """Devices of the fullest node."""
+        return np.asarray(np.ceil(self.world_size / self.num_nodes - 1e-9))
+
+    @cached_property
+    def is_parallel(self) -> np.ndarray:
+        """Whether there are several devices."""
+        return self.world_size > 1
+
+    @cached_property
+    def is_shared(self) -> np.ndarray:
+        """Whether several devices are on one node."""
+        return self.per_node > 1
+
+    @cached_property
+    def crosses(self) -> np.ndarray:
+        """Whether there are several nodes."""
+        return self.num_nodes > 1
+
+    @cached_property
+    def log_samples(self) -> np.ndarray:
+        """Log of the samples."""
+        return np.asarray(np.log(self.samples))
+
+    @cached_property
+    def log_passes_before(self) -> np.ndarray:
+        """Log of the passes before the one that exchanges gradients."""
+        return np.asarray(np.log(np.maximum(self.accumulation - 1, np.exp(NEVER))))
+
+    @cached_property
+    def log_ring(self) -> np.ndarray:
+        """Log of what each member of one ring of all devices sends, in gradients."""
+        return _log_ring(self.world_size)
+
+    @cached_property
+    def log_ring_in_node(self) -> np.ndarray:
+        """The same of a ring of the devices on a node."""
+        return _log_ring(self.per_node)
+
+    @cached_property
+    def log_pairs(self) -> np.ndarray:
+        """Log of the pairs of devices, at least one."""
+        return np.asarray(np.log(np.maximum(self.world_size, 2) / 2))
+
+    @cached_property
+    def log_pairs_in_node(self) -> np.ndarray:
+        """Log of the pairs of devices on a node, of which there may be half a one."""
+        return np.asarray(np.log(np.maximum(self.per_node, 1) / 2))
+
+    @cached_property
+    def crossing(self) -> np.ndarray:
+        """What an exchange between nodes grows with, shape (n_configurations, 3).
+
+        Log devices per node, log pairs of nodes, and whether there are exactly two.
+        """
+        return np.column_stack(
+            [
+                np.log(self.world_size / self.num_nodes),
+                np.log(np.maximum(self.num_nodes, 2) / 2),
+                self.num_nodes == 2,
+            ]
+        )
+
     def take(self, positions: np.ndarray) -> Configurations:
         """Return some of the configurations."""
         return Configurations(
@@ -49,3 +116,8 @@ class Configurations:
         rounded = np.ascontiguousarray(np.round(np.column_stack(columns), 9))
         whole = rounded.view(f"V{rounded.itemsize * len(columns)}")
         return list(whole.ravel().tolist())
+
+
+def _log_ring(members: np.ndarray) -> np.ndarray:
+    members = np.maximum(members, 2)
+    return np.asarray(np.log(2 * (members - 1) / members))

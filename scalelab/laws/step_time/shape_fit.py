@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -93,20 +94,15 @@ class ShapeFit:
 
     @classmethod
     def fit(
-        cls,
-        process: DiscrepancyProcess,
-        prior: ShapePrior,
-        shape: Shape,
-        start: np.ndarray,
+        cls, process: DiscrepancyProcess, prior: ShapePrior, shape: Shape
     ) -> ShapeFit:
-        """Fit a shape to the points of a process, starting from some parameters."""
+        """Fit a shape to the points of a process."""
         target = LogPosterior.of(process, prior, shape)
-        parameters, _ = target.levenberg_marquardt(start, _NEXT_STEPS)
-        state = target.state(parameters)
-        information = state.slopes.T @ process.solve(state.slopes)
-        precision = information + target.precision
-        nodes = _along_share(target, parameters, np.linalg.inv(precision))
-        volume = np.linalg.slogdet(prior.covariance @ precision)[1]
+        modes = [_Mode.of(target, start) for start in starts(prior)]
+        mode = max(modes, key=lambda mode: mode.log_evidence)
+        parameters, state = mode.parameters, mode.state
+        nodes = _along_share(target, parameters, np.linalg.inv(mode.precision))
+        information = mode.precision - target.precision
         return cls(
             shape=shape,
             parameters=parameters,
@@ -115,7 +111,7 @@ class ShapeFit:
             + state.slopes.T @ state.weights,
             nodes=nodes,
             nodes_across=_along_jump(target, nodes),
-            log_evidence=-state.cost - float(volume) / 2,
+            log_evidence=mode.log_evidence,
         )
 
     def evidence(self, process: DiscrepancyProcess) -> Evidence:
@@ -159,7 +155,10 @@ class LogPosterior:
         return self.process.points
 
     def residuals(self, parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return log measured over predicted, and the slopes of the log prediction."""
+        """Return log measured over predicted, and the slopes of the log prediction.
+
+        For one set of parameters, shape (13,), or several, shape (n_sets, 13).
+        """
         predicted, slopes = log_time(parameters, self.points.at, self.shape)
         return self.points.log_time - predicted, slopes
 
@@ -170,6 +169,11 @@ class LogPosterior:
         offset = parameters - self.prior.mean
         cost = residuals @ weights + offset @ self.precision @ offset
         return State(cost=float(cost) / 2, slopes=slopes, weights=weights)
+
+    def precision_at(self, state: State) -> np.ndarray:
+        """Return the inverse covariance of the parameters, linearised at a state."""
+        information = state.slopes.T @ self.process.solve(state.slopes)
+        return np.asarray(information + self.precision)
 
     def levenberg_marquardt(
         self, parameters: np.ndarray, num_steps: int, fixed: int | None = None
@@ -186,7 +190,7 @@ class LogPosterior:
         for _ in range(num_steps):
             information_vector = state.slopes.T @ state.weights
             information_vector -= precision @ (parameters - self.prior.mean)
-            curvature = state.slopes.T @ self.process.solve(state.slopes) + precision
+            curvature = self.precision_at(state)
             if fixed is not None:
                 curvature[fixed, :] = curvature[:, fixed] = 0.0
                 curvature[fixed, fixed], information_vector[fixed] = 1.0, 0.0
@@ -205,6 +209,30 @@ class LogPosterior:
             if gain < _ENOUGH:
                 break
         return parameters, state.cost
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Mode:
+    """A maximum of a log posterior."""
+
+    parameters: np.ndarray
+    state: State
+    precision: np.ndarray
+    log_evidence: float
+
+    @classmethod
+    def of(cls, target: LogPosterior, start: np.ndarray) -> _Mode:
+        """Climb to the maximum near some parameters."""
+        parameters, _ = target.levenberg_marquardt(start, _NEXT_STEPS)
+        state = target.state(parameters)
+        precision = target.precision_at(state)
+        volume = np.linalg.slogdet(target.prior.covariance @ precision)[1]
+        return cls(
+            parameters=parameters,
+            state=state,
+            precision=precision,
+            log_evidence=-state.cost - float(volume) / 2,
+        )
 
 
 def starts(prior: ShapePrior) -> tuple[np.ndarray, np.ndarray]:
@@ -300,9 +328,9 @@ def _along_jump(
     target: LogPosterior, nodes: tuple[LinearisedNode, ...]
 ) -> tuple[LinearisedNode, ...]:
     """Split parts along the cost of the second node, if no point measured it."""
-    if (target.points.at.num_nodes > 1).any():
+    if target.points.at.crosses.any():
         return nodes
-    found = []
+    found: list[LinearisedNode] = []
     for node in nodes:
         deviation = float(np.sqrt(node.covariance[NODE_JUMP, NODE_JUMP]))
         along = node.covariance[NODE_JUMP] / deviation
@@ -315,10 +343,8 @@ def _along_jump(
         shares /= shares.sum()
         left = 1 - float(shares @ offsets**2)
         within = node.covariance - (1 - left) * np.outer(along, along)
-        found += [
-            _node(target, node.parameters + offset * along, within, node.share * share)
-            for offset, share in zip(offsets, shares, strict=True)
-        ]
+        moved = node.parameters + np.outer(offsets, along)
+        found += _nodes(target, moved, [within] * count, node.share * shares)
     return tuple(found)
 
 
@@ -326,40 +352,49 @@ def _along_share(
     target: LogPosterior, parameters: np.ndarray, covariance: np.ndarray
 ) -> tuple[LinearisedNode, ...]:
     if covariance[FIXED_SHARE, FIXED_SHARE] < _WIDE_ODDS**2:
-        return (_node(target, parameters, covariance, 1.0),)
+        return _nodes(target, parameters[None], [covariance], np.ones(1))
     free = np.arange(NUM_PARAMETERS) != FIXED_SHARE
-    found, logs = [], []
+    found, covariances, logs = [], [], []
     for offset in _ODDS_OFFSETS:
         moved = parameters.copy()
         moved[FIXED_SHARE] += offset
         if offset:
             moved, _ = target.levenberg_marquardt(moved, 5, fixed=FIXED_SHARE)
         state = target.state(moved)
-        precision = state.slopes.T @ target.process.solve(state.slopes)
-        precision = (precision + target.precision)[np.ix_(free, free)]
+        precision = target.precision_at(state)[np.ix_(free, free)]
         within = np.zeros_like(covariance)
         within[np.ix_(free, free)] = np.linalg.inv(precision)
-        found.append((moved, within))
+        found.append(moved)
+        covariances.append(within)
         logs.append(-state.cost - float(np.linalg.slogdet(precision)[1]) / 2)
     shares = np.exp(np.array(logs) - max(logs)) * np.gradient(_ODDS_OFFSETS)
     shares /= shares.sum()
-    shares = np.where(shares < _LEAST_WEIGHT, 0.0, shares)
-    shares /= shares.sum()
-    return tuple(
-        _node(target, moved, within, float(share))
-        for (moved, within), share in zip(found, shares, strict=True)
-        if share > 0
+    kept = np.flatnonzero(shares >= _LEAST_WEIGHT)
+    return _nodes(
+        target,
+        np.array(found)[kept],
+        [covariances[place] for place in kept],
+        shares[kept] / shares[kept].sum(),
     )
 
 
-def _node(
-    target: LogPosterior, parameters: np.ndarray, covariance: np.ndarray, share: float
-) -> LinearisedNode:
-    state = target.state(parameters)
-    return LinearisedNode(
-        parameters=parameters,
-        covariance=covariance,
-        slopes=state.slopes,
-        weights=state.weights,
-        share=share,
+def _nodes(
+    target: LogPosterior,
+    parameters: np.ndarray,
+    covariances: Sequence[np.ndarray],
+    shares: np.ndarray,
+) -> tuple[LinearisedNode, ...]:
+    """Return one part for each of n sets of parameters, shape (n, 13)."""
+    residuals, slopes = target.residuals(parameters)
+    weights = target.process.solve(residuals.T).T
+    columns = zip(parameters, covariances, slopes, weights, shares, strict=True)
+    return tuple(
+        LinearisedNode(
+            parameters=moved,
+            covariance=covariance,
+            slopes=slope,
+            weights=weight,
+            share=float(share),
+        )
+        for moved, covariance, slope, weight, share in columns
     )

@@ -35,7 +35,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from scalelab.laws.step_time.physics import Configurations
+from scalelab.laws.step_time.physics import NEVER, Configurations
 
 PARAMETERS = (
     "scale",
@@ -66,7 +66,6 @@ CONTENTION = PARAMETERS.index("contention")
 CROSSING = slice(NODE_JUMP, PARAMETERS.index("second_node") + 1)
 """The parameters of an exchange between nodes."""
 _FAR = 50.0  # larger exponents would change no float
-NEVER = -60.0  # the log of a cost that no float shows
 _Sloped = tuple[np.ndarray, np.ndarray]
 
 
@@ -85,7 +84,7 @@ def log_time(
 
     Parameters
     ----------
-    parameters : ndarray, shape (13,)
+    parameters : ndarray, shape (13,) or (n_sets, 13)
         In the order of :data:`PARAMETERS`.
     at
         The configurations; samples in units of the curve's typical local batch.
@@ -94,11 +93,12 @@ def log_time(
 
     Returns
     -------
-    log_time : ndarray, shape (n_configurations,)
-    slopes : ndarray, shape (n_configurations, 13)
+    log_time : ndarray, shape (n_configurations,) or (n_sets, n_configurations)
+    slopes : ndarray, shape (n_configurations, 13) or (n_sets, n_configurations, 13)
     """
     exchange = _tiers if shape is Shape.TIERS else _one_ring
-    return _join(parameters, at, _compute(parameters, at), exchange(parameters, at))
+    by_name = parameters.T[..., None]
+    return _join(by_name, at, _compute(by_name, at), exchange(by_name, at))
 
 
 def in_batch_unit(parameters: np.ndarray, factor: float) -> np.ndarray:
@@ -124,74 +124,58 @@ def in_batch_unit(parameters: np.ndarray, factor: float) -> np.ndarray:
 def _compute(parameters: np.ndarray, at: Configurations) -> _Sloped:
     scale, odds, exponent, sharpness = parameters[:4]
     imbalance, contention = parameters[11:]
-    per_node = np.ceil(at.world_size / at.num_nodes - 1e-9)
-    log_batch = np.log(at.samples)
     power = 1 + np.exp(sharpness)
     share = 1 / (1 + np.exp(-odds))
-    growing = np.exp(np.clip(power * exponent * log_batch, -_FAR, _FAR))
-    total = share + (1 - share) * growing
-    moving = (1 - share) * growing / total
-    waiting = np.exp(imbalance) * (at.world_size > 1)
-    crowding = np.exp(contention) * (per_node - 1)
+    rest, log_growing = 1 - share, exponent * at.log_samples
+    growing = np.exp(np.clip(power * log_growing, -_FAR, _FAR))
+    total = share + rest * growing
+    log_total = np.log(total) / power
+    moving = rest * growing / total
+    waiting = np.exp(imbalance) * at.is_parallel
+    crowding = np.exp(contention) * (at.per_node - 1)
     slow = 1 + waiting + crowding
-    slopes = np.zeros((len(log_batch), NUM_PARAMETERS))
-    slopes[:, 0] = 1
-    slopes[:, 1] = share * (1 - share) * (1 - growing) / total / power
-    slopes[:, 2] = moving * log_batch
-    bend = moving * exponent * log_batch / power - np.log(total) / power**2
-    slopes[:, 3] = bend * (power - 1)
-    slopes[:, 11] = waiting / slow
-    slopes[:, 12] = crowding / slow
-    return scale + np.log(total) / power + np.log(slow), slopes
+    slopes = np.zeros((*total.shape, NUM_PARAMETERS))
+    slopes[..., 0] = 1
+    slopes[..., 1] = share * rest * (1 - growing) / total / power
+    slopes[..., 2] = moving * at.log_samples
+    slopes[..., 3] = (moving * log_growing - log_total) * (1 - 1 / power)
+    slopes[..., 11] = waiting / slow
+    slopes[..., 12] = crowding / slow
+    return scale + log_total + np.log(slow), slopes
 
 
 def _tiers(parameters: np.ndarray, at: Configurations) -> _Sloped:
     scale, level, growth, jump = parameters[[0, 4, 5, 6]]
-    mean_per_node = at.world_size / at.num_nodes
-    per_node = np.maximum(np.ceil(mean_per_node - 1e-9), 1)
-    inside, across = per_node > 1, at.num_nodes > 1
-    log_ring = np.log(np.where(inside, 2 * (per_node - 1) / per_node, 1.0))
-    log_inside = np.log(per_node / 2)
-    inner = np.where(inside, log_ring + growth * log_inside, NEVER)
-    crossing, crossing_slopes = _crossing(parameters, at)
-    outer = np.where(across, jump + crossing, NEVER)
-    top = np.maximum(inner, outer)
-    weights = np.exp([inner - top, outer - top])
-    share = weights / weights.sum(axis=0)
-    slopes = np.zeros((len(top), NUM_PARAMETERS))
-    slopes[:, 0] = slopes[:, EXCHANGE] = 1
-    slopes[:, 5] = share[0] * log_inside * inside
-    slopes[:, 6] = share[1] * across
-    slopes[:, 7:10] = (share[1] * across)[:, None] * crossing_slopes
-    return scale + level + top + np.log(weights.sum(axis=0)), slopes
+    within = at.log_ring_in_node + growth * at.log_pairs_in_node
+    within = np.where(at.is_shared, within, NEVER)
+    across = np.where(at.crosses, jump + _crossing(parameters, at), NEVER)
+    log_sum = np.logaddexp(within, across)
+    share_across = np.exp(across - log_sum) * at.crosses
+    slopes = np.zeros((*log_sum.shape, NUM_PARAMETERS))
+    slopes[..., 0] = slopes[..., EXCHANGE] = 1
+    slopes[..., 5] = np.exp(within - log_sum) * at.log_pairs_in_node * at.is_shared
+    slopes[..., 6] = share_across
+    slopes[..., 7:10] = share_across[..., None] * at.crossing
+    return scale + level + log_sum, slopes
 
 
 def _one_ring(parameters: np.ndarray, at: Configurations) -> _Sloped:
     scale, level, growth, jump = parameters[[0, 4, 5, 6]]
-    members = np.maximum(at.world_size, 2)
-    across = (at.num_nodes > 1).astype(float)
-    log_members = np.log(members / 2)
-    crossing, crossing_slopes = _crossing(parameters, at)
-    slopes = np.zeros((len(members), NUM_PARAMETERS))
-    slopes[:, 0] = slopes[:, EXCHANGE] = 1
-    slopes[:, 5] = log_members
-    slopes[:, 6] = across
-    slopes[:, 7:10] = across[:, None] * crossing_slopes
-    ring = np.log(2 * (members - 1) / members)
-    change = across * (jump + crossing)
-    return scale + level + ring + growth * log_members + change, slopes
+    change = at.crosses * (jump + _crossing(parameters, at))
+    slopes = np.zeros((*change.shape, NUM_PARAMETERS))
+    slopes[..., 0] = slopes[..., EXCHANGE] = 1
+    slopes[..., 5] = at.log_pairs
+    slopes[..., 6] = at.crosses
+    slopes[..., 7:10] = at.crosses[:, None] * at.crossing
+    return scale + level + at.log_ring + growth * at.log_pairs + change, slopes
 
 
-def _crossing(parameters: np.ndarray, at: Configurations) -> _Sloped:
+def _crossing(parameters: np.ndarray, at: Configurations) -> np.ndarray:
     """Return the log cost of an exchange between nodes, relative to 2 nodes x 1."""
-    slopes = np.column_stack(
-        [
-            np.log(at.world_size / at.num_nodes),
-            np.log(np.maximum(at.num_nodes, 2) / 2),
-            at.num_nodes == 2,
-        ]
-    )
-    return slopes @ parameters[7:10], slopes
+    per_node, nodes, second_node = parameters[7:10]
+    log_devices, log_pairs, is_pair = at.crossing.T
+    cost = per_node * log_devices + nodes * log_pairs + second_node * is_pair
+    return np.asarray(cost)
 
 
 def _join(
@@ -199,22 +183,17 @@ def _join(
 ) -> _Sloped:
     """Return the log step time: overlapped exchange, plus the passes before it."""
     power = 1 + np.exp(parameters[10])
-    several = at.world_size > 1
-    top = np.maximum(compute[0], np.where(several, sync[0], NEVER))
-    shares = np.exp(power * np.array([compute[0] - top, sync[0] - top]))
-    shares[1] *= several
-    total = shares.sum(axis=0)
-    shares /= total
-    last = top + np.log(total) / power
-    leads = np.array([compute[0] - top, np.where(several, sync[0] - top, 0.0)])
-    bend = (shares * leads).sum(axis=0) / power - np.log(total) / power**2
-    before = np.where(
-        at.accumulation > 1, np.log(np.maximum(at.accumulation - 1, 1e-9)), NEVER
-    )
-    before = before + compute[0]
-    log_total = np.logaddexp(before, last)
-    early, late = np.exp(before - log_total), np.exp(last - log_total)
-    slopes = (early + late * shares[0])[:, None] * compute[1]
-    slopes += (late * shares[1])[:, None] * sync[1]
-    slopes[:, 10] = late * bend * (power - 1)
-    return log_total, slopes
+    top = np.where(at.is_parallel, np.maximum(compute[0], sync[0]), compute[0])
+    lead, sync_lead = compute[0] - top, np.where(at.is_parallel, sync[0] - top, 0.0)
+    share, sync_share = np.exp(power * lead), np.exp(power * sync_lead) * at.is_parallel
+    total = share + sync_share
+    share, sync_share = share / total, sync_share / total
+    longer = np.log(total) / power
+    bend = share * lead + sync_share * sync_lead - longer
+    before, last = compute[0] + at.log_passes_before, top + longer
+    log_step = np.logaddexp(before, last)
+    early, late = np.exp(before - log_step), np.exp(last - log_step)
+    slopes = (early + late * share)[..., None] * compute[1]
+    slopes += (late * sync_share)[..., None] * sync[1]
+    slopes[..., 10] = late * bend * (1 - 1 / power)
+    return log_step, slopes

@@ -14,13 +14,12 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from scalelab.laws.step_time.physics import Configurations
+from scalelab.laws.step_time.physics import NEVER, Configurations
 from scalelab.laws.step_time.shapes import (
     CONTENTION,
     CROSSING,
     EXCHANGE,
     IMBALANCE,
-    NEVER,
     NODE_JUMP,
     Shape,
     log_time,
@@ -32,6 +31,8 @@ _STEP = 1e-4  # relative change of the batch, for the slope of the computation
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Terms:
     """Parts of the step time, seconds, each of shape (n_configurations,).
+
+    Or of shape (n_sets, n_configurations), for several sets of parameters.
 
     Of an exchange, only what computation does not hide is a part of the step.
 
@@ -82,13 +83,19 @@ class Terms:
             }
         )
 
+    def averaged(self, weights: np.ndarray) -> Terms:
+        """Return the sum over several sets of parameters, each with its weight."""
+        return Terms(
+            **{each.name: weights @ getattr(self, each.name) for each in fields(Terms)}
+        )
+
 
 def split(parameters: np.ndarray, at: Configurations, shape: Shape) -> Terms:
     """Split the step time of a shape into its parts; nothing of it is unexplained.
 
     Parameters
     ----------
-    parameters : ndarray, shape (13,)
+    parameters : ndarray, shape (13,) or (n_sets, 13)
         In the order of :data:`scalelab.laws.step_time.shapes.PARAMETERS`.
     at
         The configurations; samples in units of the curve's typical local batch.
@@ -100,9 +107,9 @@ def split(parameters: np.ndarray, at: Configurations, shape: Shape) -> Terms:
         return np.asarray(np.exp(log_time(changed, where, shape)[0]))
 
     whole, one_node = seconds(parameters), parameters.copy()
-    one_node[CROSSING] = 0.0
+    one_node[..., CROSSING] = 0.0
     if shape is Shape.TIERS:
-        one_node[NODE_JUMP] = NEVER
+        one_node[..., NODE_JUMP] = NEVER
     silent = _without(parameters, EXCHANGE)
     uncrowded = _without(silent, CONTENTION)
     together = _without(uncrowded, IMBALANCE)
@@ -126,5 +133,5 @@ def split(parameters: np.ndarray, at: Configurations, shape: Shape) -> Terms:
 
 def _without(parameters: np.ndarray, cost: int) -> np.ndarray:
     changed = parameters.copy()
-    changed[cost] = NEVER
+    changed[..., cost] = NEVER
     return changed

@@ -154,7 +154,7 @@ def test_parameters_of_a_shape_are_recovered(rng: np.random.Generator) -> None:
     )
     process = DiscrepancyProcess.of(measured, np.log([0.01, 0.005, 0.005, 0.005]))
     prior = PRIORS[Shape.ONE_RING]
-    fit = ShapeFit.fit(process, prior, Shape.ONE_RING, prior.mean)
+    fit = ShapeFit.fit(process, prior, Shape.ONE_RING)
     deviation = np.sqrt(np.diag(np.linalg.inv(fit.information + prior.precision)))
     assert (np.abs(fit.parameters - truth) < 2.5 * deviation).all()
     jump = PARAMETERS.index("node_jump")
