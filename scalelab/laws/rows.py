@@ -156,7 +156,10 @@ def numbers(frame: pd.DataFrame, name: str) -> np.ndarray:
     """Return a column as floats, NaN where it is missing or absent; shape (n_rows,)."""
     if name not in frame.columns:
         return np.full(len(frame), np.nan)
-    values = pd.to_numeric(frame[name], errors="coerce")
+    column = frame[name]
+    if isinstance(column.dtype, np.dtype) and column.dtype.kind in "fiu":
+        return column.to_numpy(dtype=float, copy=True)
+    values = pd.to_numeric(column, errors="coerce")
     return np.asarray(values.astype("Float64").to_numpy(dtype=float, na_value=np.nan))
 
 

@@ -98,23 +98,29 @@ def candidates(
     """
     frames = []
     for key, frame in measured.items():
+        seen = _allowed(frame, rule)
+        batches = sorted({int(batch) for batch in np.ceil(frame["local_batch_size"])})
         rows: dict[tuple[int, ...], None] = {}
         for place in where:
-            rows |= dict.fromkeys(_measured_at(frame, place, rule))
-            rows |= dict.fromkeys(_splits_at(frame, place, rule))
+            rows |= dict.fromkeys(row for row in seen if row[: len(place)] == place)
+            parallel = data_parallel_size(frame, place)
+            if parallel is not None:
+                splits = rule.splits(parallel, batches)
+                rows |= dict.fromkeys((*place, *split, parallel) for split in splits)
         table = pd.DataFrame(list(rows), columns=list(CONFIGURATION), dtype=int)
         frames.append(table.assign(**dict(key)))
     return pd.concat(frames, ignore_index=True)
 
 
-def _splits_at(
-    frame: pd.DataFrame, place: Place, rule: BatchRule
-) -> list[tuple[int, ...]]:
-    parallel = data_parallel_size(frame, place)
-    if parallel is None:
-        return []
-    batches = sorted({int(batch) for batch in np.ceil(frame["local_batch_size"])})
-    return [(*place, *split, parallel) for split in rule.splits(parallel, batches)]
+def _allowed(frame: pd.DataFrame, rule: BatchRule) -> list[tuple[int, ...]]:
+    """Return the measured configurations that the rule allows, each once."""
+    rows = frame
+    if not rule.keeps_local:
+        rows = rows[rule.allows(rows["global_batch_size"].round().to_numpy())]
+    if rule.local_batch_size is not None:
+        rows = rows[rows["local_batch_size"] == rule.local_batch_size]
+    distinct = rows[list(CONFIGURATION)].astype(int).drop_duplicates()
+    return [tuple(row) for row in distinct.to_numpy().tolist()]
 
 
 def data_parallel_size(measured: pd.DataFrame, place: Place) -> int | None:
@@ -123,14 +129,16 @@ def data_parallel_size(measured: pd.DataFrame, place: Place) -> int | None:
     What was measured there counts. Elsewhere as many devices see the same samples as
     wherever it was measured, if that number was the same everywhere.
     """
-    at = _at(measured, place)
+    pairs = measured[["world_size", "num_nodes"]].to_numpy(float)
+    at = (pairs == place).all(axis=1)
     replica = replica_size(measured[at] if at.any() else measured)
     return None if replica is None or place[0] % replica else int(place[0] / replica)
 
 
 def replica_size(measured: pd.DataFrame) -> float | None:
     """Return how many devices saw the same samples; None: not the same everywhere."""
-    sizes = (measured["world_size"] / measured["data_parallel_size"]).unique()
+    pairs = measured[["world_size", "data_parallel_size"]].to_numpy(float)
+    sizes = np.unique(pairs[:, 0] / pairs[:, 1])
     return float(sizes[0]) if len(sizes) == 1 else None
 
 
@@ -156,22 +164,6 @@ def why_unshared(
             f"ranks would see different samples cannot be told, since it was {shares}. "
             "Measure an allocation to have it considered."
         )
-
-
-def _at(measured: pd.DataFrame, place: Place) -> pd.Series:
-    return (measured["world_size"] == place[0]) & (measured["num_nodes"] == place[1])
-
-
-def _measured_at(
-    frame: pd.DataFrame, place: Place, rule: BatchRule
-) -> list[tuple[int, ...]]:
-    rows = frame[_at(frame, place)]
-    if not rule.keeps_local:
-        rows = rows[rule.allows(rows["global_batch_size"].round().to_numpy())]
-    if rule.local_batch_size is not None:
-        rows = rows[rows["local_batch_size"] == rule.local_batch_size]
-    distinct = rows[list(CONFIGURATION)].astype(int).drop_duplicates()
-    return [tuple(row) for row in distinct.to_numpy().tolist()]
 
 
 def allocation_label(world_size: int, num_nodes: int) -> str:
