@@ -16,6 +16,8 @@ INSTALLED := $(VENV)/.installed
 
 # Packages are compiled as they are first imported, and then not again.
 unexport PYTHONDONTWRITEBYTECODE
+# Tests share the cores; the threads of small matrices would only wait for each other.
+export OPENBLAS_NUM_THREADS := 1
 
 .PHONY: sweep test test-ci test-all test-faults test-slurm check bench bench-slurm clean
 

@@ -59,6 +59,7 @@ def test_a_wrong_argument_is_named_as_in_python(
     assert "--" not in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("one", "other"),
     [

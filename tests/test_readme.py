@@ -27,6 +27,7 @@ def test_the_experiment_it_shows_can_be_planned(tmp_path: Path) -> None:
     assert {trial.world_size for trial in trials} == {1, 2, 4, 8}
 
 
+@pytest.mark.slow
 def test_the_python_it_shows_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

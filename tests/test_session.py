@@ -68,6 +68,7 @@ def test_a_law_is_fitted_by_name(here: Path) -> None:
         run.fit("murphy")
 
 
+@pytest.mark.slow
 def test_an_answer_or_why_there_is_none(here: Path) -> None:
     run = load(measured_run(here / "run").directory)
     answer = run.answer()
@@ -105,6 +106,7 @@ def profile(name: str, text: str) -> None:
     path.write_text(f"device_type: cpu\ngpus_per_node: 2\n{text}")
 
 
+@pytest.mark.slow
 def test_the_price_is_the_one_of_the_site_the_run_was_swept_on(here: Path) -> None:
     profile("alpine", "price_per_gpu_hour: 3")
     store = measured_run(here / "run")
@@ -137,6 +139,7 @@ site:
 )
 
 
+@pytest.mark.slow
 def test_the_job_script_asks_for_the_group_of_the_answer(here: Path) -> None:
     (here / "train.py").write_text("")
 
@@ -172,6 +175,7 @@ def test_figures_and_report(here: Path) -> None:
     assert "sample_time_s: 2.0e-3" in text
 
 
+@pytest.mark.slow
 def test_the_report_of_a_run_without_an_answer_says_why(here: Path) -> None:
     def ending(trial: Any) -> Any:
         return failed(trial) if trial.world_size == 1 else completed(trial)
@@ -185,6 +189,7 @@ def test_the_report_of_a_run_without_an_answer_says_why(here: Path) -> None:
     assert re.search(r"In the run's directory: <code>trials/\w+/001/", elsewhere)
 
 
+@pytest.mark.slow
 def test_a_run_is_read_where_its_kinds_are_not_installed_any_more(here: Path) -> None:
     (here / "train.py").write_text("")
     for name, text, gone in (
@@ -199,6 +204,7 @@ def test_a_run_is_read_where_its_kinds_are_not_installed_any_more(here: Path) ->
         assert run.write_report().exists()
 
 
+@pytest.mark.slow
 def test_an_imported_table_has_no_experiment(here: Path) -> None:
     Path("table.csv").write_text(
         "gpus,step_time_s,local_batch_size\n1,0.1,8\n2,0.12,8\n4,0.15,8\n8,0.2,8\n"
@@ -278,6 +284,7 @@ class TestWhereMeasurementsCanBeMade:
         assert RunSite.by_group(load(store.directory).experiment) == {}
 
 
+@pytest.mark.slow
 def test_further_devices_are_packed_on_the_nodes_the_site_declares(here: Path) -> None:
     text = COMMAND.replace("gpus_per_node: 4", "gpus_per_node: 8")
     (here / "train.py").write_text("")
@@ -303,12 +310,14 @@ class TestAQuestionAskedAgain:
         monkeypatch.setattr("scalelab.recommend.by_group.recommend", counted)
         return fits
 
+    @pytest.mark.slow
     def test_is_not_fitted_again(self, here: Path, num_fits: list[str]) -> None:
         path = measured_run(here / "run").directory
         first, second = load(path).recommend(), load(path).recommend(job={})
         assert repr(second) == repr(first)
         assert len(num_fits) == 1
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "question",
         [
@@ -330,6 +339,7 @@ class TestAQuestionAskedAgain:
         assert repr(load(path).recommend(**question)) == repr(asked)
         assert len(num_fits) == 2
 
+    @pytest.mark.slow
     def test_is_answered_anew_after_a_change(
         self, here: Path, num_fits: list[str]
     ) -> None:
@@ -344,6 +354,7 @@ class TestAQuestionAskedAgain:
         load(store.directory).recommend()
         assert len(num_fits) == 3
 
+    @pytest.mark.slow
     def test_is_not_kept_as_newer_than_what_it_was_made_from(
         self, here: Path, num_fits: list[str]
     ) -> None:
@@ -356,6 +367,7 @@ class TestAQuestionAskedAgain:
         assert early.recommend().num_observations == 8
         assert load(store.directory).recommend().num_observations == 9
 
+    @pytest.mark.slow
     def test_needs_neither_pandas_nor_scipy(self, here: Path) -> None:
         path = measured_run(here / "run").directory
         load(path).recommend()
@@ -365,6 +377,7 @@ class TestAQuestionAskedAgain:
         )
         subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
+    @pytest.mark.slow
     def test_of_a_table_is_kept_as_well(self, here: Path, num_fits: list[str]) -> None:
         Path("table.csv").write_text(
             "world_size,num_nodes,local_batch_size,step_time_s\n1,1,8,0.1\n2,1,8,0.11\n"
@@ -374,6 +387,7 @@ class TestAQuestionAskedAgain:
             load(path).recommend(job={"samples": 1000})
         assert len(num_fits) == 1
 
+    @pytest.mark.slow
     def test_of_a_target_is_fitted_each_time(
         self, here: Path, num_fits: list[str]
     ) -> None:

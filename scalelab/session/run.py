@@ -180,12 +180,16 @@ class Run(RunRecords):
         return answer
 
     def _answered(self, question: Question) -> Recommendation:
+        from threadpoolctl import threadpool_limits
+
         from scalelab.recommend.by_group import answer
 
         frame = self.observations_for(question.limits.target)
         rows = self.fit_rows if frame is self.observations else frame
         history = self._history(question.learn_from)
-        found = answer(question, rows, self.sites, history)
+        # Matrices of dozens of rows: threads on every core of a login node would wait.
+        with threadpool_limits(limits=1, user_api="blas"):
+            found = answer(question, rows, self.sites, history)
         doubts = (f"The import doubted: {each}" for each in self.import_doubts)
         return replace(found, notes=(*found.notes, *doubts))
 

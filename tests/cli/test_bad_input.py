@@ -56,6 +56,7 @@ def refuse_experiments(
     return count
 
 
+@pytest.mark.slow
 def test_a_hundred_bad_experiments(scalelab: Callable[..., Any], project: Path) -> None:
     contents = (text.encode() for _, text in bad_experiments(100, seed=SEED))
     assert refuse_experiments(scalelab, project, contents) == 100
@@ -71,6 +72,7 @@ def test_six_hundred_bad_experiments(scalelab: Any, project: Path, part: int) ->
     assert refuse_experiments(scalelab, project, contents) == 100
 
 
+@pytest.mark.slow
 def test_files_that_are_no_experiment(
     scalelab: Callable[..., Any], project: Path
 ) -> None:
@@ -84,6 +86,7 @@ def test_hundreds_of_bad_tables(scalelab: Any, here: Path) -> None:
     refuse_tables(scalelab, here, TABLES)
 
 
+@pytest.mark.slow
 def test_some_bad_tables(scalelab: Callable[..., Any], here: Path) -> None:
     refuse_tables(scalelab, here, TABLES[::15])
 
@@ -181,6 +184,7 @@ BROKEN_RUNS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoil", BROKEN_RUNS)
 def test_broken_runs(
     scalelab: Callable[..., Any], here: Path, good_run: Path, spoil: Callable[..., Any]
@@ -196,6 +200,7 @@ def test_broken_runs(
     assert on_disk(here) - before <= {"run/cache", "run/cache/observations.parquet"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["run.json", "ledger.jsonl"])
 def test_cut_records_never_end_in_a_traceback(
     scalelab: Callable[..., Any], here: Path, good_run: Path, name: str

@@ -304,6 +304,7 @@ def test_a_job_that_was_told_to_stop_has_no_successor(here: Path, queue: Queue) 
     assert queue.submitted == []
 
 
+@pytest.mark.slow
 def test_a_job_without_a_successor_works_to_its_end(here: Path, queue: Queue) -> None:
     queue.refusal = "too many jobs"
     said = live(here, 2.0, Running())

@@ -46,6 +46,7 @@ def bases(answer: Recommendation) -> dict[int, str]:
     return {row.world_size: row.basis for row in answer.rows}
 
 
+@pytest.mark.slow
 def test_what_one_node_cannot_tell_is_learned_from_another_run(
     asked: Run, taught: Path
 ) -> None:
@@ -66,6 +67,7 @@ def test_what_one_node_cannot_tell_is_learned_from_another_run(
     assert row.step_time_s.value == pytest.approx(true, rel=0.25)
 
 
+@pytest.mark.slow
 def test_one_measured_size_is_enough_where_others_tell_the_rest(
     here: Path, taught: Path
 ) -> None:
@@ -80,6 +82,7 @@ def test_one_measured_size_is_enough_where_others_tell_the_rest(
     assert row.step_time_s.lo < true < row.step_time_s.hi
 
 
+@pytest.mark.slow
 def test_an_answer_is_kept_for_the_runs_it_was_learned_from(
     asked: Run, taught: Path
 ) -> None:
@@ -94,11 +97,13 @@ def test_an_answer_is_kept_for_the_runs_it_was_learned_from(
     assert again().recommend(learn_from=[taught, from_more]) != told
 
 
+@pytest.mark.slow
 def test_a_run_named_twice_teaches_once(asked: Run, taught: Path) -> None:
     once = asked.recommend(gpus=[16], learn_from=[taught])
     assert asked.recommend(gpus=[16], learn_from=[taught, "trained"]) == once
 
 
+@pytest.mark.slow
 def test_a_law_learns_too(asked: Run, taught: Path) -> None:
     question = asked.observations.head(1).assign(world_size=16, num_nodes=4)
     law = asked.fit(learn_from=[taught])
@@ -108,6 +113,7 @@ def test_a_law_learns_too(asked: Run, taught: Path) -> None:
     assert alone["support"].item() == "not measured here"
 
 
+@pytest.mark.slow
 def test_runs_that_cannot_teach_are_refused(
     asked: Run, taught: Path, here: Path
 ) -> None:
@@ -137,6 +143,7 @@ def table(workloads: Mapping[str, int]) -> str:
     return "\n".join(rows)
 
 
+@pytest.mark.slow
 def test_the_other_workloads_of_a_run_teach_too(
     scalelab: Callable[..., Any], here: Path
 ) -> None:
@@ -154,6 +161,7 @@ def test_the_other_workloads_of_a_run_teach_too(
     assert both.count("extrapolated") == 2
 
 
+@pytest.mark.slow
 def test_the_command_learns(
     scalelab: Callable[..., Any], asked: Run, taught: Path
 ) -> None:

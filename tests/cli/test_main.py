@@ -248,6 +248,7 @@ def _catches_interrupts(pid: int) -> bool:
     return bool(int(caught.split()[1], 16) & 1 << signal.SIGINT - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("home", [main, entry])
 @pytest.mark.parametrize("name", ["main", "recommend_resources"])
 def test_the_entry_points_exit(
@@ -267,6 +268,7 @@ def test_the_entry_points_exit(
     assert capsys.readouterr().out.startswith("Use ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_a_reader_that_leaves_ends_it_in_silence(
     command: list[str], here: Path, stream: str

@@ -167,6 +167,7 @@ def test_an_unknown_batch_is_said(scalelab: Callable[..., Any], here: Path) -> N
     assert "local_batch_size: auto is determined first" in out
 
 
+@pytest.mark.slow
 def test_neither_torch_nor_dask_is_loaded(command: list[str], here: Path) -> None:
     write()
     code = """if True:

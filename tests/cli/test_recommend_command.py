@@ -27,6 +27,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return measured_run(tmp_path_factory.mktemp("small") / "run").directory
 
 
+@pytest.mark.slow
 def test_the_answer_comes_first(scalelab: Callable[..., Any], swept: Path) -> None:
     ended = scalelab("recommend", swept)
     assert (ended.code, ended.err) == (0, "")
@@ -52,6 +53,7 @@ def refuse(constant: str) -> float:
     raise AssertionError(f"{constant} is not JSON")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("--price", "2usd", "--max-cost", "1usd")])
 def test_json_is_json(
     scalelab: Callable[..., Any], swept: Path, options: tuple[Any, ...]
@@ -92,6 +94,7 @@ def test_another_job_may_be_meant(scalelab: Any, swept: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_further_devices_may_be_asked_about(
     scalelab: Callable[..., Any], swept: Path
 ) -> None:
@@ -101,6 +104,7 @@ def test_further_devices_may_be_asked_about(
     assert answer["rows"][-1]["allocation"] == "8x4"
 
 
+@pytest.mark.slow
 def test_a_job_script_for_one_node(scalelab: Callable[..., Any], swept: Path) -> None:
     ended = scalelab("recommend", swept, "--sbatch", "--max-time", "30d")
     assert (ended.code, ended.err) == (0, "")
@@ -110,6 +114,7 @@ def test_a_job_script_for_one_node(scalelab: Callable[..., Any], swept: Path) ->
     assert ended.out.endswith(" --out .\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("run", "options", "message"),
     [
@@ -157,6 +162,7 @@ def test_bad_options_are_refused_in_one_paragraph(
     assert {path for path in after if "cache" not in path.parts} <= {*before}
 
 
+@pytest.mark.slow
 def test_what_cannot_be_run_here_is_not_proposed(
     scalelab: Callable[..., Any], small: Path
 ) -> None:
@@ -184,6 +190,7 @@ def test_what_cannot_be_answered_says_so(
     assert "step time" in ended.err
 
 
+@pytest.mark.slow
 def test_devices_that_failed_are_left_out(
     scalelab: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -89,6 +89,7 @@ def test_status_does_not_count_what_it_cannot_know(
     assert "Not run yet" not in ended.out
 
 
+@pytest.mark.slow
 def test_the_report_lands_where_it_is_wanted(
     scalelab: Callable[..., Any], here: Path
 ) -> None:
@@ -107,6 +108,7 @@ def test_a_report_that_cannot_be_written_is_refused(scalelab: Any, here: Path) -
     assert not Path("absent").exists()
 
 
+@pytest.mark.slow
 def test_a_table_becomes_a_run(scalelab: Callable[..., Any], here: Path) -> None:
     Path("table.csv").write_text(TABLE)
     ended = scalelab("import", "table.csv", "--constant", "precision=bf16")
@@ -145,6 +147,7 @@ def test_an_import_says_what_it_read(scalelab: Callable[..., Any], here: Path) -
     ]
 
 
+@pytest.mark.slow
 def test_doubts_follow_a_table_into_its_answer(
     scalelab: Callable[..., Any], here: Path
 ) -> None:
@@ -161,6 +164,7 @@ def test_doubts_follow_a_table_into_its_answer(
     assert "The import doubted: the throughput in the column" in answer
 
 
+@pytest.mark.slow
 def test_a_wide_table_is_melted(scalelab: Callable[..., Any], here: Path) -> None:
     Path("table.csv").write_text(
         "Batch per GPU,1 GPU,2 GPUs,8 GPUs,16 GPUs\n32,300,590,2300,4400\n"
@@ -173,6 +177,7 @@ def test_a_wide_table_is_melted(scalelab: Callable[..., Any], here: Path) -> Non
     assert (sizes[8]["num_nodes"], sizes[16]["num_nodes"]) == (1, 2)
 
 
+@pytest.mark.slow
 def test_a_report_takes_the_question_of_an_answer(
     scalelab: Callable[..., Any], here: Path
 ) -> None:

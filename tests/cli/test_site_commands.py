@@ -27,6 +27,7 @@ def test_no_batch_system(
     scalelab("site", "init", "--scheduler", "lsf").assert_refused()
 
 
+@pytest.mark.slow
 def test_a_profile_is_written_and_checked(
     scalelab: Callable[..., Any], here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,6 +39,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(stopping, name, 0.2)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_a_driver_that_does_not_answer_is_named(
     scalelab: Callable[..., Any], tmp_path: Path
@@ -161,6 +162,7 @@ with Lease(Path(sys.argv[1])):
 """
 
 
+@pytest.mark.slow
 def test_what_does_not_answer_is_ended_by_a_signal(
     scalelab: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,6 +178,7 @@ def test_what_does_not_answer_is_ended_by_a_signal(
         assert holder.wait(60) == -signal.SIGTERM
 
 
+@pytest.mark.slow
 def test_what_still_runs_is_counted(
     scalelab: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ def experiment(here: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_run_that_is_done_is_answered_at_once(
     scalelab: Callable[..., Any], here: Path
 ) -> None:
@@ -36,6 +37,7 @@ def test_a_run_that_is_done_is_answered_at_once(
     assert quiet.out == ended.out.rpartition("Report: ")[0]
 
 
+@pytest.mark.slow
 def test_trials_that_failed_before_are_not_forgotten(
     scalelab: Callable[..., Any], here: Path
 ) -> None:
@@ -123,6 +125,7 @@ def test_signals_reach_the_driver(
     assert after == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("at_once", "drained"), [(False, 1), (True, 0)])
 def test_a_request_to_stop_reaches_the_driver(
     scalelab: Callable[..., Any],
@@ -187,6 +190,7 @@ def test_a_signal_before_the_nodes_are_up_runs_nothing(
             os.kill(os.getpid(), signal.SIGINT)
 
 
+@pytest.mark.slow
 def test_an_auto_batch_has_no_count_yet(
     scalelab: Callable[..., Any],
     here: Path,
@@ -198,6 +202,7 @@ def test_an_auto_batch_has_no_count_yet(
     assert err.startswith(f"Into {here}/runs/small: first the largest local batch.\n")
 
 
+@pytest.mark.slow
 def test_what_goes_on_is_counted(
     scalelab: Callable[..., Any],
     here: Path,
@@ -212,6 +217,7 @@ def test_what_goes_on_is_counted(
     )
 
 
+@pytest.mark.slow
 def test_accepted_changes_are_repeated(
     scalelab: Callable[..., Any],
     here: Path,
@@ -228,6 +234,7 @@ def test_accepted_changes_are_repeated(
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reply", "code"), [(True, 0), (False, 130)], ids=["yes", "no"]
 )

@@ -157,6 +157,7 @@ def test_a_terminal_shows_live_progress(
     assert max(map(len, shown)) <= columns
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reply", ["n\n", "\x04"])
 def test_a_large_sweep_asks_and_takes_no_for_an_answer(
     start: Start, here: Path, terminal: Callable[..., Any], reply: str

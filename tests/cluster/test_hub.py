@@ -85,6 +85,7 @@ def test_each_node_group_has_files_of_its_own(tmp_path: Path) -> None:
     assert left == ["node-big.sh", "node-small.sh"]
 
 
+@pytest.mark.slow
 def test_a_node_that_cannot_join_says_why(tmp_path: Path) -> None:
     with HubCluster(SITE, tmp_path) as hub:
         values = json.loads((tmp_path / OPTIONS).read_text())

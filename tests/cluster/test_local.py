@@ -83,6 +83,7 @@ def test_workers_load_no_torch_and_leave_the_terminal_alone(nodes: LocalNodes) -
     assert os.getsid(0) not in sessions
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_is_missed_and_comes_back(nodes: LocalNodes) -> None:
     heard: SimpleQueue[NodeJoined | NodeLeft] = SimpleQueue()
     with NodeWatch(nodes.client, heard.put):

@@ -279,6 +279,7 @@ class TestJob:
         assert list(runs.iterdir()) == []
         return found
 
+    @pytest.mark.slow
     def test_a_sound_node(self, tmp_path: Path) -> None:
         found = self.tried(tmp_path)
         assert broken(found) == {}
@@ -289,6 +290,7 @@ class TestJob:
         assert self.cancelled == ["5"]
         assert "--time=00:05:00" in self.script
 
+    @pytest.mark.slow
     def test_what_a_node_lacks(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -354,6 +356,7 @@ class TestJob:
         )
         assert words in broken(self.tried(tmp_path))["job"]
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("has_driver_job", [True, False])
     def test_a_node_that_may_not_submit(
         self,

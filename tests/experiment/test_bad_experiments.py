@@ -26,6 +26,7 @@ def test_what_is_broken_below_was_valid(values: dict[str, object]) -> None:
     assert expand(experiment, experiment.resolve_site())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(5))
 def test_a_broken_experiment_is_refused_in_one_paragraph(part: int) -> None:
     accepted = []

@@ -142,6 +142,7 @@ def test_the_status_is_as_it_was(
     assert ask(capsys, "status", f"runs/{run}") == golden
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_the_answer_is_as_it_was(
     here: Path, capsys: pytest.CaptureFixture[str], question: str

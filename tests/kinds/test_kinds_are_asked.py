@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,6 @@ from scalelab.kinds.sources import SOURCES
 from scalelab.kinds.strategies import STRATEGIES
 
 PACKAGE = Path(scalelab.__file__).parent
-MODULES = {
-    ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): ast.parse(
-        path.read_text()
-    )
-    for path in PACKAGE.rglob("*.py")
-}
 REGISTRIES: tuple[tuple[Registry[Any], int], ...] = (
     (STRATEGIES, 2),
     (LAUNCHERS, 2),
@@ -53,6 +48,23 @@ ALSO = {
     },
 }
 """Modules in which a name means something else."""
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    """Return the syntax tree of every module."""
+    return {
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): ast.parse(
+            path.read_text()
+        )
+        for path in PACKAGE.rglob("*.py")
+    }
+
+
+@cache
+def comparisons() -> dict[str, tuple[tuple[int, str], ...]]:
+    """Return the texts that every module compares, and where."""
+    return {name: tuple(compared(tree)) for name, tree in modules().items()}
 
 
 def own_modules(registry: Registry[Any], row: Any) -> set[str]:
@@ -97,20 +109,22 @@ def compared(tree: ast.AST) -> Iterator[tuple[int, str]]:
                 yield node.lineno, node.slice.value
 
 
-COMPARED = {name: tuple(compared(tree)) for name, tree in MODULES.items()}
-
-
-def told_apart(tree: ast.AST, classes: set[str], objects: set[str]) -> Iterator[int]:
-    """Yield where instances of classes are told apart, or objects by their identity."""
+def checked(tree: ast.AST) -> Iterator[tuple[int, str, set[str]]]:
+    """Yield where instances are told apart, how, and the names that stand there."""
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Name(id="isinstance" | "issubclass")):
-                if {name.id for name in names(node)} & classes:
-                    yield node.lineno
+                yield node.lineno, "class", {name.id for name in names(node)}
             case ast.Compare(ops=[ast.Is() | ast.IsNot()]):
                 sides = (node.left, *node.comparators)
-                if {side.id for side in sides if isinstance(side, ast.Name)} & objects:
-                    yield node.lineno
+                found = {side.id for side in sides if isinstance(side, ast.Name)}
+                yield node.lineno, "identity", found
+
+
+@cache
+def checks() -> dict[str, tuple[tuple[int, str, set[str]], ...]]:
+    """Return where every module tells instances apart, see :func:`checked`."""
+    return {name: tuple(checked(tree)) for name, tree in modules().items()}
 
 
 def names(node: ast.AST) -> Iterator[ast.Name]:
@@ -124,7 +138,7 @@ def test_only_its_own_files_compare_a_name(
     own = own_modules(registry, row) | ALSO.get(row.name, set())
     elsewhere = [
         f"{name}:{line}"
-        for name, found in COMPARED.items()
+        for name, found in comparisons().items()
         if name not in own
         for line, text in found
         if text == row.name
@@ -135,7 +149,7 @@ def test_only_its_own_files_compare_a_name(
 @pytest.mark.parametrize(("registry", "row", "most"), ROWS)
 def test_few_files_name_a_row(registry: Registry[Any], row: Any, most: int) -> None:
     own = own_modules(registry, row)
-    assert own <= set(MODULES)
+    assert own <= set(modules())
     assert len(own) <= most
     print(f"{registry.key}={row.name}: {', '.join(sorted(own))}")
 
@@ -149,20 +163,21 @@ def test_no_room_tells_rows_apart_by_their_objects_or_classes(
     classes = {
         node.name
         for name in own - {table}
-        for node in MODULES[name].body
+        for node in modules()[name].body
         if isinstance(node, ast.ClassDef)
     }
     objects = {
         name.id
-        for node in MODULES[table].body
+        for node in modules()[table].body
         if isinstance(node, ast.Assign)
         for name in names(node)
         if name.id.isupper() and isinstance(name.ctx, ast.Store)
     }
     elsewhere = [
         f"{name}:{line}"
-        for name, tree in MODULES.items()
+        for name, found in checks().items()
         if name not in own
-        for line in told_apart(tree, classes, objects)
+        for line, how, words in found
+        if words & (classes if how == "class" else objects)
     ]
     assert elsewhere == []

@@ -93,6 +93,7 @@ def test_limits_are_read(given: dict[str, Any], limits: dict[str, float]) -> Non
     assert read_limits(given) == limits
 
 
+@pytest.mark.slow
 def test_a_resource_of_an_installed_distribution_limits_an_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,6 +55,7 @@ def width(answer: pd.DataFrame) -> float:
     return float(np.log(answer["step_time_hi_s"] / answer["step_time_lo_s"]).mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gbit_per_s", [1, 10, 100])
 def test_the_belief_over_links_holds_what_an_unmeasured_node_costs(
     gbit_per_s: int,
@@ -68,6 +69,7 @@ def test_the_belief_over_links_holds_what_an_unmeasured_node_costs(
     assert np.mean(inside[False]) >= 0.8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gbit_per_s", [1, 10, 100])
 def test_a_stated_link_narrows_the_answer_and_still_holds_the_truth(
     gbit_per_s: int,
@@ -81,6 +83,7 @@ def test_a_stated_link_narrows_the_answer_and_still_holds_the_truth(
     assert np.mean(inside) >= 0.8
 
 
+@pytest.mark.slow
 def test_a_stated_link_never_overrides_measured_rows() -> None:
     rng = np.random.default_rng(1)
     rows = sweep_rows({**random_machine(rng), "gpus_per_node": 4}, rng)
@@ -91,6 +94,7 @@ def test_a_stated_link_never_overrides_measured_rows() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_slower_link_takes_longer() -> None:
     rows, _ = next(machines(10))
     times = [

@@ -135,6 +135,7 @@ def test_the_fastest_that_meets_a_budget_is_chosen() -> None:
     assert cost.lo <= cost.value <= cost.hi
 
 
+@pytest.mark.slow
 def test_an_exclusive_node_is_charged_for_all_its_devices() -> None:
     whole = Price(usd=2.0, devices_on_node=4)
     found = recommend(sweep(), JOB, constraints=Constraints(price=whole))
@@ -144,6 +145,7 @@ def test_an_exclusive_node_is_charged_for_all_its_devices() -> None:
     assert found.price == "Price: 2 usd per GPU-h of whole nodes, 4 each, as given."
 
 
+@pytest.mark.slow
 def test_under_a_deadline_it_is_the_money_that_counts() -> None:
     late = hours(1) * 1.5 * HOUR
     fewest = recommend(sweep(), JOB, constraints=Constraints(limits={"time": late}))
@@ -154,6 +156,7 @@ def test_under_a_deadline_it_is_the_money_that_counts() -> None:
     assert least.objective.endswith("the one that costs least")
 
 
+@pytest.mark.slow
 def test_nothing_meets_the_limits_gives_the_closest() -> None:
     limits = Constraints(limits={"time": 60.0})
     found = recommend(sweep(), JOB, constraints=limits)
@@ -167,6 +170,7 @@ def test_nothing_meets_the_limits_gives_the_closest() -> None:
     assert cheap.chosen.gpu_hours.value == min(r.gpu_hours.value for r in cheap.rows)
 
 
+@pytest.mark.slow
 def test_both_limits_hold_together() -> None:
     both = Constraints(
         limits={"time": hours(8) * 1.2 * HOUR, "device_hours": hours(8) * 8 * 1.1}
@@ -190,6 +194,7 @@ def test_the_pareto_front_holds_what_nothing_beats(plain: Recommendation) -> Non
     assert plain.pareto == tuple(r for r in plain.rows if r.is_pareto)
 
 
+@pytest.mark.slow
 def test_weak_scaling_keeps_the_local_batch_and_does_not_leave_its_range() -> None:
     frame = sweep((1, 2, 4, 8), global_batch=None, local_batches=(32,))
     late = Constraints(limits={"time": hours(8, 256) * 0.75 * HOUR})
@@ -215,6 +220,7 @@ def test_weak_scaling_keeps_the_local_batch_and_does_not_leave_its_range() -> No
     assert wider.chosen.world_size > 8
 
 
+@pytest.mark.slow
 def test_the_batch_stays_in_the_measured_range_whatever_is_asked() -> None:
     frame = sweep((1, 2, 3, 4, 8, 16), global_batch=None, local_batches=(8, 16, 32))
     fastest = min(hours(size, 512) for size in (8, 16))
@@ -227,6 +233,7 @@ def test_the_batch_stays_in_the_measured_range_whatever_is_asked() -> None:
         assert found.meets_constraints == (limit_h > fastest)
 
 
+@pytest.mark.slow
 def test_what_is_missing_at_one_size_does_not_vanish_for_all() -> None:
     frame = sweep((1, 2, 4), global_batch=None, local_batches=(16, 32))
     is_gone = (frame["world_size"] == 2) & (frame["local_batch_size"] == 32)
@@ -237,6 +244,7 @@ def test_what_is_missing_at_one_size_does_not_vanish_for_all() -> None:
     assert row(found, 2).batch.local_batch_size <= 32
 
 
+@pytest.mark.slow
 def test_a_measured_configuration_that_is_not_sure_is_named() -> None:
     frame = sweep((1, 2, 4), noise=0.05)
     limits = Constraints(limits={"time": hours(4) * 1.01 * HOUR})
@@ -249,6 +257,7 @@ def test_a_measured_configuration_that_is_not_sure_is_named() -> None:
     assert row(found, 4).probability < 0.9
 
 
+@pytest.mark.slow
 def test_two_world_sizes_answer_beyond_what_was_measured_with_care() -> None:
     found = recommend(sweep((1, 2)), JOB)
     assert [r.world_size for r in found.rows] == [1, 2, 4, 8]
@@ -268,6 +277,7 @@ def test_two_world_sizes_answer_beyond_what_was_measured_with_care() -> None:
     assert found.next_trial.world_size > 2
 
 
+@pytest.mark.slow
 def test_what_was_not_measured_is_chosen_once_it_is_accepted() -> None:
     limits = Constraints(limits={"time": hours(2) * 0.7 * HOUR}, confidence=0.5)
     careful = recommend(sweep((1, 2)), JOB, constraints=limits)
@@ -279,6 +289,7 @@ def test_what_was_not_measured_is_chosen_once_it_is_accepted() -> None:
     assert not any("--accept-unmeasured" in note for note in bold.notes)
 
 
+@pytest.mark.slow
 def test_one_world_size_and_one_row() -> None:
     single = recommend(sweep((4,)), JOB)
     assert single.chosen.world_size == 4
@@ -297,6 +308,7 @@ def test_no_rows_and_only_spoilt_rows_are_errors() -> None:
         recommend(spoilt, JOB)
 
 
+@pytest.mark.slow
 def test_mixed_workloads_must_be_told_apart() -> None:
     other = sweep(workload="other")
     other["step_time_s"] *= 2
@@ -312,6 +324,7 @@ def test_mixed_workloads_must_be_told_apart() -> None:
         recommend(both, JOB, select={"workload": "third"})
 
 
+@pytest.mark.slow
 def test_the_faster_setting_is_chosen_and_said() -> None:
     fast = sweep(precision="bf16")
     fast["step_time_s"] *= 0.6
@@ -337,6 +350,7 @@ def test_gaps_no_allocation_asks_for_are_not_mentioned() -> None:
     assert found.next_trial is None
 
 
+@pytest.mark.slow
 def test_a_gap_of_several_curves_is_told_once() -> None:
     frames = [
         sweep((1, 2, 4), precision=name, local_batches=batches)
@@ -346,6 +360,7 @@ def test_a_gap_of_several_curves_is_told_once() -> None:
     assert len(found.unsupported) == 1
 
 
+@pytest.mark.slow
 def test_a_batch_known_not_to_fit_is_not_proposed() -> None:
     frame = sweep((1, 2, 4), local_batches=(16, 32))
     small = frame[(frame["local_batch_size"] == 16) | (frame["world_size"] == 1)]
@@ -357,6 +372,7 @@ def test_a_batch_known_not_to_fit_is_not_proposed() -> None:
     assert found.left_out == {"out_of_memory": 1}
 
 
+@pytest.mark.slow
 def test_rows_left_out_are_counted_and_the_cost_summed() -> None:
     frame = sweep()
     frame["validity"] = [["shared_node"]] * 2 + [[]] * (len(frame) - 2)
@@ -369,6 +385,7 @@ def test_rows_left_out_are_counted_and_the_cost_summed() -> None:
     assert without.sweep_gpu_hours is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
@@ -389,6 +406,7 @@ def test_devices_are_called_what_they_are(
     assert found.is_emulated == ("emulated" in columns)
 
 
+@pytest.mark.slow
 def test_a_table_somebody_else_measured_is_enough() -> None:
     frame = sweep(global_batch=None)
     table = pd.DataFrame(
@@ -415,6 +433,7 @@ def test_rival_laws_can_be_asked(law: str) -> None:
     assert json.dumps(found.to_json(), allow_nan=False)
 
 
+@pytest.mark.slow
 def test_more_than_a_thousand_rows_make_the_same_answer() -> None:
     frame = sweep(repeats=34)
     assert len(frame) > 300
@@ -440,6 +459,7 @@ def both_families() -> pd.DataFrame:
     return pd.concat([throughput, convergence()], ignore_index=True)
 
 
+@pytest.mark.slow
 def test_a_trial_that_both_laws_leave_out_counts_once_in_each(
     both_families: pd.DataFrame,
 ) -> None:
@@ -451,6 +471,7 @@ def test_a_trial_that_both_laws_leave_out_counts_once_in_each(
     assert answer.left_out_of_convergence == {"validity": 1}
 
 
+@pytest.mark.slow
 def test_a_target_takes_its_samples_from_the_convergence_trials(
     both_families: pd.DataFrame,
 ) -> None:
@@ -464,6 +485,7 @@ def test_a_target_takes_its_samples_from_the_convergence_trials(
     assert found.learning_rate.rule == "sqrt"
 
 
+@pytest.mark.slow
 def test_a_bigger_batch_pays_less_where_it_needs_more_samples(
     both_families: pd.DataFrame,
 ) -> None:
@@ -476,6 +498,7 @@ def test_a_bigger_batch_pays_less_where_it_needs_more_samples(
     assert gain["target"] < gain["amount"]
 
 
+@pytest.mark.slow
 def test_growing_samples_can_be_what_ends_scaling() -> None:
     throughput = sweep((1, 2, 4), global_batch=None, per_node=8)
     steep = convergence((32, 64, 128), critical=16)
@@ -487,6 +510,7 @@ def test_growing_samples_can_be_what_ends_scaling() -> None:
     assert found.knee.term == "a larger batch needs more samples"
 
 
+@pytest.mark.slow
 def test_the_amount_of_a_target_job_is_a_cap(both_families: pd.DataFrame) -> None:
     capped = Job(target="val_acc >= 0.9", samples=140_000)
     found = recommend(both_families, capped)
@@ -497,6 +521,7 @@ def test_the_amount_of_a_target_job_is_a_cap(both_families: pd.DataFrame) -> Non
     assert found.rows[-1].probability < 0.1
 
 
+@pytest.mark.slow
 def test_the_rule_that_needs_fewer_samples_is_used(both_families: pd.DataFrame) -> None:
     worse = convergence(lr_rule="none")
     worse["samples_to_target"] *= 2
@@ -508,6 +533,7 @@ def test_the_rule_that_needs_fewer_samples_is_used(both_families: pd.DataFrame) 
     assert nearest == pytest.approx(expected, rel=0.5)
 
 
+@pytest.mark.slow
 def test_a_target_of_the_constraints_replaces_the_jobs(
     both_families: pd.DataFrame,
 ) -> None:
@@ -516,6 +542,7 @@ def test_a_target_of_the_constraints_replaces_the_jobs(
     assert found.rows[0].samples.value < 1e6
 
 
+@pytest.mark.slow
 def test_a_target_nobody_measured_is_not_identifiable(
     both_families: pd.DataFrame,
 ) -> None:
@@ -551,6 +578,7 @@ def test_a_target_no_run_reached_is_not_called_measured(
         recommend(unreached(both_families), Job(target="val_acc >= 0.9"))
 
 
+@pytest.mark.slow
 def test_a_target_that_no_run_reached_is_said_in_a_note(both_families: Any) -> None:
     job = Job(target="val_acc >= 0.9", samples=10_000_000)
     answer = recommend(unreached(both_families), job)
@@ -561,6 +589,7 @@ def test_a_target_that_no_run_reached_is_said_in_a_note(both_families: Any) -> N
     assert not any(note.startswith("Not measured: samples") for note in answer.notes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("measured", "wanted", "note"),
     [
@@ -595,6 +624,7 @@ def test_a_target_nobody_measured_falls_back_on_the_amount(
     )
 
 
+@pytest.mark.slow
 def test_a_capped_target_without_convergence_trials_is_assumed_to_need_its_cap() -> (
     None
 ):
@@ -631,6 +661,7 @@ def test_an_answer_says_what_its_times_contain(
     assert sentence in times_contain(rows)
 
 
+@pytest.mark.slow
 def test_accumulation_reaches_the_batch_whose_convergence_was_measured() -> None:
     one_batch = convergence((4096,))
     throughput = sweep((1, 2), global_batch=None)
@@ -638,6 +669,7 @@ def test_accumulation_reaches_the_batch_whose_convergence_was_measured() -> None
     assert {r.batch.global_batch_size for r in found.rows} == {4096}
 
 
+@pytest.mark.slow
 def test_no_job_and_no_target_is_an_error() -> None:
     with pytest.raises(
         SpecError, match=r"no job to recommend for: .* --samples or --steps on the"
@@ -645,6 +677,7 @@ def test_no_job_and_no_target_is_an_error() -> None:
         recommend(sweep((1, 2)), None)
 
 
+@pytest.mark.slow
 def test_a_job_in_steps_needs_one_batch() -> None:
     frame, steps = sweep((1, 2, 4), global_batch=None), Job(steps=1000)
     with pytest.raises(SpecError, match="Name one with --batch"):
@@ -654,6 +687,7 @@ def test_a_job_in_steps_needs_one_batch() -> None:
     assert all(r.scaling_efficiency.value < 1.2 for r in named.rows)
 
 
+@pytest.mark.slow
 def test_end_to_end_trials_correct_the_answer_and_are_named() -> None:
     target = Target.parse("val_acc >= 0.9")
     limits = Constraints(target=target)
@@ -686,6 +720,7 @@ def test_end_to_end_trials_correct_the_answer_and_are_named() -> None:
     assert not any("end-to-end" in note for note in plain.notes)
 
 
+@pytest.mark.slow
 def test_training_that_does_not_factorise_is_answered_by_its_whole_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -729,6 +764,7 @@ def test_training_that_does_not_factorise_is_answered_by_its_whole_runs(
         assert time.lo < true_s(size) < time.hi
 
 
+@pytest.mark.slow
 def test_a_local_batch_that_is_asked_for_is_the_only_one() -> None:
     frame = sweep((1, 2, 4), global_batch=None, local_batches=(16, 32))
     found = recommend(frame, JOB, batches=AskedBatch(local_batch_size=16))
@@ -757,6 +793,7 @@ def test_a_rival_law_takes_no_link() -> None:
         recommend(sweep(), JOB, law="amdahl", link=Link.parse("1Gbit/s"))
 
 
+@pytest.mark.slow
 def test_weak_scaling_has_no_efficiency_that_only_a_belief_could_tell() -> None:
     frame = sweep((1, 2, 4, 8), global_batch=None, local_batches=(64,))
     found = recommend(frame, JOB)
@@ -765,6 +802,7 @@ def test_weak_scaling_has_no_efficiency_that_only_a_belief_could_tell() -> None:
     assert found.to_json()["rows"][0]["scaling_efficiency"] is None
 
 
+@pytest.mark.slow
 def test_batches_beyond_an_epoch_are_said_to_be_left_out() -> None:
     frame = sweep((1, 2, 4), global_batch=None)
     found = recommend(frame, Job(epochs=90, samples_per_epoch=100))
@@ -772,6 +810,7 @@ def test_batches_beyond_an_epoch_are_said_to_be_left_out() -> None:
     assert any("up to 100 are considered: that is one epoch" in n for n in found.notes)
 
 
+@pytest.mark.slow
 def test_an_efficiency_over_100_percent_is_explained() -> None:
     frame = sweep((1, 2, 4), global_batch=None, local_batches=(1, 32))
     found = recommend(frame, JOB)

@@ -85,6 +85,7 @@ def every_table() -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("kind", "seed"), cases)
 
 
+@pytest.mark.slow
 @every_table()
 def test_a_chosen_batch_is_a_measured_one_or_between_two(
     kind: str, seed: int, tmp_path: Path
@@ -99,6 +100,7 @@ def test_a_chosen_batch_is_a_measured_one_or_between_two(
         assert parts == total
 
 
+@pytest.mark.slow
 @every_table()
 def test_a_measured_row_is_shown_or_beaten_on_its_devices(
     kind: str, seed: int, tmp_path: Path
@@ -116,6 +118,7 @@ def test_a_measured_row_is_shown_or_beaten_on_its_devices(
             assert configuration(row) == at or row.time_s.lo <= slowest_s
 
 
+@pytest.mark.slow
 @every_table()
 def test_a_looser_limit_is_never_worse(kind: str, seed: int, tmp_path: Path) -> None:
     question = Question(near(table(kind, seed).rows), tmp_path)
@@ -132,6 +135,7 @@ def test_a_looser_limit_is_never_worse(kind: str, seed: int, tmp_path: Path) -> 
                 least = min(least, value)
 
 
+@pytest.mark.slow
 @every_table()
 def test_the_order_of_rows_means_nothing(kind: str, seed: int, tmp_path: Path) -> None:
     rows = near(table(kind, seed).rows)
@@ -140,6 +144,7 @@ def test_the_order_of_rows_means_nothing(kind: str, seed: int, tmp_path: Path) -
     assert_same(question.deadline(1.5), question.deadline(1.5, rows=mixed))
 
 
+@pytest.mark.slow
 @every_table()
 def test_a_column_that_follows_from_the_configuration_means_nothing(
     kind: str, seed: int, tmp_path: Path
@@ -157,6 +162,7 @@ def test_a_column_that_follows_from_the_configuration_means_nothing(
     assert_same(question.deadline(1.5), question.deadline(1.5, rows=told))
 
 
+@pytest.mark.slow
 @every_table()
 def test_what_else_is_asked_changes_no_row(
     kind: str, seed: int, tmp_path: Path
@@ -171,6 +177,7 @@ def test_what_else_is_asked_changes_no_row(
         assert_near(shown[row.world_size], row)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("repeats", [1, 2])
 def test_more_repeats_of_the_same_value_never_widen(
     repeats: int, tmp_path: Path
@@ -182,6 +189,7 @@ def test_more_repeats_of_the_same_value_never_widen(
         assert width(after) <= 1.02 * width(before)
 
 
+@pytest.mark.slow
 def test_times_may_be_given_in_another_unit(tmp_path: Path) -> None:
     question = a_grid(tmp_path)
     rows = question.rows

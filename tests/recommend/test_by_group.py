@@ -75,6 +75,7 @@ def frame() -> pd.DataFrame:
     return both()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("prices", "best", "why"),
     [
@@ -97,6 +98,7 @@ def test_the_cheaper_group_is_recommended_or_the_faster_one(
     )
 
 
+@pytest.mark.slow
 def test_each_group_is_answered_from_its_own_rows(frame: pd.DataFrame) -> None:
     found = answer(question(), frame, sites(1.0, 2.0))
     alone = recommend(frame[frame["node_group"] == "a100"], JOB)
@@ -109,6 +111,7 @@ def test_each_group_is_answered_from_its_own_rows(frame: pd.DataFrame) -> None:
     assert "by the profile of site alpine.h100" in str(found.price)
 
 
+@pytest.mark.slow
 def test_a_budget_takes_the_fastest_group_that_keeps_it(frame: pd.DataFrame) -> None:
     least = min(
         row.cost_usd.value
@@ -122,6 +125,7 @@ def test_a_budget_takes_the_fastest_group_that_keeps_it(frame: pd.DataFrame) -> 
     assert not found.elsewhere["h100"].probability
 
 
+@pytest.mark.slow
 def test_where_nothing_holds_the_least_over_is_the_closest(frame: pd.DataFrame) -> None:
     found = answer(
         question(limits=Constraints(limits={"time": 1.0})), frame, sites(1, 2)
@@ -133,6 +137,7 @@ def test_where_nothing_holds_the_least_over_is_the_closest(frame: pd.DataFrame) 
     assert line.endswith(" usd, chance of meeting < 1 s: < 1%.")
 
 
+@pytest.mark.slow
 def test_a_group_may_be_chosen(frame: pd.DataFrame) -> None:
     asked = question(select={"node_group": "a100"})
     found = answer(asked, frame, sites(1.0, 2.0))
@@ -142,12 +147,14 @@ def test_a_group_may_be_chosen(frame: pd.DataFrame) -> None:
         answer(question(select={"node_group": "v100"}), frame, {})
 
 
+@pytest.mark.slow
 def test_without_groups_it_is_the_plain_answer() -> None:
     plain = answer(question(), sweep(), {})
     assert plain == recommend(sweep(), JOB)
     assert plain.node_group == ""
 
 
+@pytest.mark.slow
 def test_a_group_that_cannot_be_answered_is_said(frame: pd.DataFrame) -> None:
     broken = frame.copy()
     broken.loc[broken["node_group"] == "a100", "outcome"] = "failed"
@@ -156,6 +163,7 @@ def test_a_group_that_cannot_be_answered_is_said(frame: pd.DataFrame) -> None:
     assert found.notes[-1].startswith("Node group a100 is not compared: ")
 
 
+@pytest.mark.slow
 def test_samples_learnt_on_one_group_hold_on_the_other() -> None:
     lessons = convergence().assign(node_group="a100")
     frame = pd.concat([both(lr_rule="sqrt"), lessons], ignore_index=True)
@@ -167,6 +175,7 @@ def test_samples_learnt_on_one_group_hold_on_the_other() -> None:
     assert h100 == pytest.approx(a100, rel=0.3)
 
 
+@pytest.mark.slow
 def test_the_text_names_both_groups(frame: pd.DataFrame) -> None:
     found = answer(question(), frame, sites(1.0, 2.0))
     text = answer_text(found, 100)
@@ -179,12 +188,14 @@ def test_the_text_names_both_groups(frame: pd.DataFrame) -> None:
     assert "usd" in text
 
 
+@pytest.mark.slow
 def test_the_groups_of_cpus_are_told_apart_by_name_alone() -> None:
     found = answer(question(), both(device_name="A100"), sites(None, None))
     assert found.node_group == "h100"
     assert found.device_name == "A100"
 
 
+@pytest.mark.slow
 def test_a_group_that_learns_nothing_from_other_runs_is_compared_still(
     frame: pd.DataFrame,
 ) -> None:

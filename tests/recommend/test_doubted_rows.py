@@ -19,6 +19,7 @@ def single() -> pd.DataFrame:
     return sweep(SIZES).drop_duplicates(names).reset_index(drop=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("factor", "word"), [(10.0, "10 times slower"), (0.1, "10 times faster")]
 )

@@ -46,6 +46,7 @@ def pipelined(
     ]
 
 
+@pytest.mark.slow
 def test_throughput_is_that_of_the_samples_that_were_measured(answer: Answer) -> None:
     found = answer(pipelined(lambda size: 4, (4, 8, 16)))
 
@@ -71,6 +72,7 @@ def test_what_was_not_measured_keeps_the_devices_per_replica(answer: Answer) -> 
     ) in found.notes
 
 
+@pytest.mark.slow
 def test_without_one_share_only_measured_allocations_are_answered(
     answer: Answer,
 ) -> None:
@@ -89,6 +91,7 @@ def test_without_one_share_only_measured_allocations_are_answered(
     ) in found.notes
 
 
+@pytest.mark.slow
 def test_plain_rows_are_answered_as_before(answer: Answer) -> None:
     found = answer(pipelined(lambda size: 1, (1, 2, 4), parallelism="horovod"))
 

@@ -52,6 +52,7 @@ def test_a_recommendation_prepares_its_observations_once(
     assert times_prepared() == 1
 
 
+@pytest.mark.slow
 def test_checking_the_product_of_both_laws_prepares_nothing_more(
     times_prepared: Callable[..., Any],
 ) -> None:
@@ -61,6 +62,7 @@ def test_checking_the_product_of_both_laws_prepares_nothing_more(
     assert times_prepared() == 1
 
 
+@pytest.mark.slow
 def test_node_groups_share_what_was_prepared_and_so_do_other_runs(
     times_prepared: Callable[..., Any],
 ) -> None:
@@ -79,6 +81,7 @@ def test_node_groups_share_what_was_prepared_and_so_do_other_runs(
     assert times_prepared() == 2, "the run, and the other run"
 
 
+@pytest.mark.slow
 def test_a_report_prepares_nothing_that_its_answer_did(
     times_prepared: Callable[..., Any],
 ) -> None:

@@ -223,6 +223,7 @@ def public() -> Iterator[Path]:
         yield path
 
 
+@pytest.mark.slow
 def test_a_directory_one_may_not_write_to_is_said(public: Path) -> None:
     public.chmod(0o555)
     done = run(BECOME_SOMEBODY_ELSE + CREATE, public)

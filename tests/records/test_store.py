@@ -220,6 +220,7 @@ def test_observations_have_one_row_per_ended_attempt(
     assert observations["outcome"].tolist() == ["node_fail", "completed"]
 
 
+@pytest.mark.slow
 def test_the_cache_gives_the_same_frame_and_follows_the_ledger(
     store: RunStore,
     make_spec: Callable[..., Any],

@@ -24,6 +24,7 @@ def observations(rng: np.random.Generator) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+@pytest.mark.slow
 def test_laws_are_ranked_in_percent(observations: pd.DataFrame) -> None:
     contest = Contest.hold(observations, HoldBack.LARGEST_SCALE, laws=FEW)
     assert set(contest.ranking.index) == set(FEW)
@@ -33,6 +34,7 @@ def test_laws_are_ranked_in_percent(observations: pd.DataFrame) -> None:
     assert f">{best['mean_error']:.1%}</td>" in page
 
 
+@pytest.mark.slow
 def test_the_worst_points_come_first(observations: pd.DataFrame) -> None:
     contest = Contest.hold(observations, HoldBack.LARGEST_SCALE, laws=FEW)
     worst = contest.worst(4)

@@ -115,6 +115,7 @@ def test_the_page_needs_no_network(page: Page) -> None:
     assert (policy or "").startswith("default-src 'none'")
 
 
+@pytest.mark.slow
 def test_plotly_is_there_once(
     observations: pd.DataFrame, answered: Recommendation
 ) -> None:
@@ -123,6 +124,7 @@ def test_plotly_is_there_once(
     assert len(html) < 1.05 * len(get_plotlyjs()) + 200_000
 
 
+@pytest.mark.slow
 def test_untrusted_text_stays_text(
     observations: pd.DataFrame, answered: Recommendation
 ) -> None:
@@ -163,6 +165,7 @@ def test_untrusted_text_stays_text(
         assert "<script" not in json.dumps(figure)
 
 
+@pytest.mark.slow
 def test_emulated_runs_are_labelled_at_the_top_and_in_every_figure(
     observations: pd.DataFrame, answered: Recommendation
 ) -> None:
@@ -200,6 +203,7 @@ def test_a_run_of_failures_explains_itself() -> None:
     assert "Not in this report" in page.text
 
 
+@pytest.mark.slow
 def test_the_reason_given_for_having_no_answer_is_shown(
     observations: pd.DataFrame,
 ) -> None:
@@ -217,6 +221,7 @@ def test_an_empty_run_says_that_nothing_was_run() -> None:
     assert not page.figures
 
 
+@pytest.mark.slow
 def test_many_failures_are_cut(rng: np.random.Generator) -> None:
     rows = strong_scaling((1, 2), rng)
     rows += [
@@ -235,6 +240,7 @@ def test_many_failures_are_cut(rng: np.random.Generator) -> None:
     assert "20 more are not shown." in page.text
 
 
+@pytest.mark.slow
 def test_drift_stands_beside_what_the_answer_rests_on(
     rng: np.random.Generator,
 ) -> None:
@@ -249,6 +255,7 @@ def test_drift_stands_beside_what_the_answer_rests_on(
     assert "How steady" not in render(None, frame(rows[:8]), title="x")
 
 
+@pytest.mark.slow
 def test_a_table_of_many_curves_shows_one_and_lists_the_others(
     rng: np.random.Generator,
 ) -> None:
@@ -264,6 +271,7 @@ def test_a_table_of_many_curves_shows_one_and_lists_the_others(
     assert "18 imported rows: 18 completed." in page.text
 
 
+@pytest.mark.slow
 def test_whole_runs_and_memory_are_reported_where_measured(
     observations: pd.DataFrame, answered: Recommendation
 ) -> None:
@@ -286,6 +294,7 @@ def test_whole_runs_and_memory_are_reported_where_measured(
     assert "What fits in memory" in page.text
 
 
+@pytest.mark.slow
 def test_the_file_is_replaced_whole(
     tmp_path: Path, observations: pd.DataFrame, answered: Recommendation
 ) -> None:
@@ -296,6 +305,7 @@ def test_the_file_is_replaced_whole(
     assert [entry.name for entry in tmp_path.iterdir()] == ["report.html"]
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_not_there_is_named(
     tmp_path: Path, observations: pd.DataFrame
 ) -> None:
@@ -303,6 +313,7 @@ def test_a_folder_that_is_not_there_is_named(
         write_report(tmp_path / "no" / "r.html", None, observations, title="x")
 
 
+@pytest.mark.slow
 def test_cost_and_probability_stand_beside_the_time(
     observations: pd.DataFrame, answered: Recommendation
 ) -> None:
@@ -337,6 +348,7 @@ def test_tables_have_the_words_of_the_field(page: Page) -> None:
     assert "worth considering" in page.headings
 
 
+@pytest.mark.slow
 def test_figures_share_the_unit_of_the_headline(
     observations: pd.DataFrame, answered: Recommendation
 ) -> None:

@@ -40,6 +40,7 @@ def test_every_colour_is_visible_on_light_and_dark(colour: str, page: str) -> No
     assert contrast(colour, page) >= 3
 
 
+@pytest.mark.slow
 def test_a_figure_says_what_it_rests_on() -> None:
     figure = base_figure("Speedup", labels().scaling_facts, labels())
     caption = figure.layout.title.subtitle.text.replace("<br>", " ")

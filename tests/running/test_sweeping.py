@@ -266,6 +266,7 @@ def test_what_is_asked_reaches_the_driver(
     assert len(header["versions"]) == 1
 
 
+@pytest.mark.slow
 def test_the_code_that_trials_run_is_copied(
     here: Path, conductor: type[Conductor]
 ) -> None:
@@ -312,6 +313,7 @@ def test_a_rank_that_finds_the_input_wrong_ends_the_sweep(
     assert conductor.made[0].num_drained == 1
 
 
+@pytest.mark.slow
 def test_reading_a_plan_loads_neither_torch_nor_dask(here: Path) -> None:
     write()
     code = (

@@ -49,6 +49,7 @@ def complete_at_once(spec_json: str, node_rank: int, rendezvous: str | None) -> 
     return json.dumps(result.to_json())
 
 
+@pytest.mark.slow
 def test_a_whole_sweep_runs_in_order_and_is_recorded(
     sweep: Any, make_source: Any, make_trial: MakeTrial
 ) -> None:
@@ -78,6 +79,7 @@ def test_a_whole_sweep_runs_in_order_and_is_recorded(
     assert (frame["allocated_gpu_s"] > 0).all()
 
 
+@pytest.mark.slow
 def test_attempts_on_shared_hardware_are_marked(
     sweep: Any, make_source: Any, make_trial: MakeTrial
 ) -> None:
@@ -205,6 +207,7 @@ def test_a_trial_that_kills_its_worker_every_time_is_given_up(
     assert len(sweep.trial_directories()) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("does", "outcome", "attempts"),
     [
@@ -246,6 +249,7 @@ def never_mind(spec_json: str, node_rank: int, rendezvous: str | None) -> str:
     return measured()
 
 
+@pytest.mark.slow
 def test_a_node_that_does_not_end_its_ranks_is_no_longer_used(
     sweep: Any, make_source: Any, make_trial: MakeTrial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,6 +264,7 @@ def test_a_node_that_does_not_end_its_ranks_is_no_longer_used(
     assert len(sweep.events_of(NodeLost)) == 1
 
 
+@pytest.mark.slow
 def test_a_failure_on_one_node_ends_the_attempt_on_the_others(
     sweep: Any, make_source: Any, make_trial: MakeTrial
 ) -> None:
@@ -284,6 +289,7 @@ def await_ranks(sweep: Any, number: int) -> list[int]:
     return ranks_of(sweep)
 
 
+@pytest.mark.slow
 def test_drain_finishes_what_runs_and_starts_nothing(
     sweep: Any, make_source: Any, make_trial: MakeTrial
 ) -> None:

@@ -47,6 +47,7 @@ class Judge(TrialSource):
         return Decision.END if is_meant else Decision.KEEP
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_source_ends_a_trial_that_runs(sweep: Any, make_trial: MakeTrial) -> None:
     trials = [
@@ -69,6 +70,7 @@ def test_a_source_ends_a_trial_that_runs(sweep: Any, make_trial: MakeTrial) -> N
     assert sorted(resumed.outcomes) == ["completed", "pruned"]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_source_that_fails_ends_the_sweep_and_is_named(
     sweep: Any, make_trial: MakeTrial

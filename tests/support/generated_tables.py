@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy.special import stdtrit
 
 FORWARD = 1 / 3  # of a pass; the exchange can only hide behind the rest
 GIGABIT = 1e9 / 8
@@ -90,7 +90,7 @@ class Scatter:
 
     def quantiles(self, count: int = 99) -> np.ndarray:
         shares = (np.arange(count) + 0.5) / count
-        return np.exp(self.spread * stats.t.ppf(shares, self.freedom))
+        return np.exp(self.spread * stdtrit(self.freedom, shares))
 
 
 @dataclass(frozen=True, kw_only=True)

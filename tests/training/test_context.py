@@ -24,6 +24,7 @@ def talk(context: Any) -> Any:
     return before, context.should_stop(), agreed, context.sum(own), context.gather(own)
 
 
+@pytest.mark.slow
 def test_ranks_agree_sum_and_gather(tmp_path: Path) -> None:
     results = run_in_contexts(3, talk, directory=tmp_path)
     for rank, (before, after, agreed, summed, gathered) in enumerate(results):
@@ -56,6 +57,7 @@ def serve(port_pipe: Any, done: Any) -> Any:
     done.recv()
 
 
+@pytest.mark.slow
 def test_ranks_meet_at_a_store_served_elsewhere_twice(tmp_path: Path) -> None:
     forkserver = multiprocessing.get_context("forkserver")
     ports, port_pipe = forkserver.Pipe(duplex=False)

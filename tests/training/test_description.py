@@ -32,6 +32,7 @@ def test_normalization_batch_follows_the_layers(
     assert normalization_batch_size(model, TRIAL) == expected
 
 
+@pytest.mark.slow
 def test_optimizer_is_described_by_class_and_terms() -> None:
     parameters = [nn.Parameter(torch.zeros(1))]
     sgd = torch.optim.SGD(parameters, lr=0.1)

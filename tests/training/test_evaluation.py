@@ -30,6 +30,7 @@ def evaluate_labels(context: Any) -> Any:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world_size", [1, 9])
 def test_metrics_are_exact_with_uneven_and_empty_shards(
     tmp_path: Path, world_size: int

@@ -42,6 +42,7 @@ def convergence_trial(
     return throughput_trial(workload, **(fields | changes))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_throughput_trial_measures_every_column_it_can_know(
     tmp_path: Path, world_size: int
@@ -75,6 +76,7 @@ def test_throughput_trial_measures_every_column_it_can_know(
     assert row(spec, result)["num_steps"] == 20
 
 
+@pytest.mark.slow
 def test_stream_has_every_step_and_its_phases_add_up(tmp_path: Path) -> None:
     run_trial(tmp_path, throughput_trial("digits_mlp"))
     steps = stream(tmp_path, "step")
@@ -88,6 +90,7 @@ def test_stream_has_every_step_and_its_phases_add_up(tmp_path: Path) -> None:
     assert steps[-1]["t"] == pytest.approx(sum(step["step_time_s"] for step in steps))
 
 
+@pytest.mark.slow
 def test_precise_measurement_ends_before_the_step_limit(tmp_path: Path) -> None:
     measurement = Measurement(warmup_steps=1, steps=400, relative_precision=0.5)
     trial = throughput_trial("emulated", local_batch_size=1, measurement=measurement)
@@ -95,6 +98,7 @@ def test_precise_measurement_ends_before_the_step_limit(tmp_path: Path) -> None:
     assert 20 <= measured["num_steps"] < 400
 
 
+@pytest.mark.slow
 def test_target_reached_counts_training_time_only(tmp_path: Path) -> None:
     measurement = Measurement(
         max_samples=40_000, evaluate_every_samples=1000, target=VAL_ACC
@@ -125,6 +129,7 @@ def test_unreached_target_is_an_outcome_with_a_reason(tmp_path: Path) -> None:
     assert len(stream(tmp_path, "evaluation")) == 1
 
 
+@pytest.mark.slow
 def test_a_pruned_trial_ends_early_with_all_it_measured(tmp_path: Path) -> None:
     measurement = Measurement(max_samples=10_000_000, target=VAL_ACC)
     trial = on(convergence_trial(measurement=measurement), 2)
@@ -147,6 +152,7 @@ def test_diverged_training_ends_at_once(tmp_path: Path) -> None:
     assert "no longer finite after 32 samples" in result.reason
 
 
+@pytest.mark.slow
 def test_convergence_does_not_depend_on_the_number_of_devices(tmp_path: Path) -> None:
     one = convergence_trial(gradient_accumulation_steps=2)
     two = on(convergence_trial(), 2)
@@ -196,6 +202,7 @@ def test_stopped_trial_goes_on_bit_by_bit(tmp_path: Path, world_size: int) -> No
     assert resumed.measurements["normalization_batch_size"] == 32
 
 
+@pytest.mark.slow
 def test_a_trial_whose_time_is_up_goes_on_in_another_attempt(tmp_path: Path) -> None:
     measurement = Measurement(max_samples=100_000, evaluate_every_samples=1600)
     trial = convergence_trial(measurement=measurement)

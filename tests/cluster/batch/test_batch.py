@@ -56,6 +56,7 @@ def batch(directory: Path, **site: object) -> BatchNodes:
     )
 
 
+@pytest.mark.slow
 def test_a_job_is_submitted_seen_and_cancelled(
     program: Callable[..., Path], directory: Path
 ) -> None:
@@ -88,6 +89,7 @@ def test_a_job_is_submitted_seen_and_cancelled(
     assert JobList.read(directory) == JobList(last_number=2)
 
 
+@pytest.mark.slow
 def test_refusals_and_silence_are_told(
     program: Callable[..., Path], directory: Path
 ) -> None:
@@ -168,6 +170,7 @@ def test_a_job_that_cannot_be_cancelled_is_left_to_the_next_driver(
     assert JobList.read(directory) == JobList(last_number=1)
 
 
+@pytest.mark.slow
 def test_jobs_are_kept_where_cancelling_them_takes_too_long(
     program: Callable[..., Path], directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,6 +27,7 @@ def pid_file(fake_programs: FakePrograms, tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_a_program_that_stands_still_is_ended(
     pid_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,6 +57,7 @@ def measured(agent: NodeAgent, directory: Path, **asked: Any) -> dict[str, Any]:
     return dict(result.measurements)
 
 
+@pytest.mark.slow
 def test_steps_with_an_evaluation_in_between_are_not_steps(
     agent: NodeAgent, tmp_path: Path
 ) -> None:
@@ -214,6 +215,7 @@ def test_a_progress_bar_is_read_at_the_time_it_is_printed(
     assert result.measurements["steps_to_target"] == last
 
 
+@pytest.mark.slow
 def test_the_bar_of_an_evaluation_reports_no_steps(
     agent: NodeAgent, tmp_path: Path
 ) -> None:

@@ -113,6 +113,7 @@ def test_end_of_rank_0_ends_processes_that_never_end(
     assert {**second, "rank": 0} == first
 
 
+@pytest.mark.slow
 def test_trial_is_over_when_all_its_processes_have_ended(
     agent: NodeAgent, tmp_path: Path
 ) -> None:

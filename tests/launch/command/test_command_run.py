@@ -395,6 +395,7 @@ leave("daemon", int(subprocess.check_output([sys.executable, "-c", inner])))
 MEMBERS = ("rank-0", "child", "session", "daemon")
 
 
+@pytest.mark.slow
 def test_nothing_a_command_started_is_left(
     agent: NodeAgent, start: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -524,6 +525,7 @@ def test_other_node_of_a_command_waits_for_all_its_ranks(
     assert result.outcome is Outcome.COMPLETED
 
 
+@pytest.mark.slow
 def test_metrics_are_read_while_the_program_runs(
     agent: NodeAgent, start: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -62,6 +62,7 @@ def command(*argv: str, **given: object) -> ProcessRequest:
     return ProcessRequest(rank=0, task=CommandTask(argv=argv), **given)
 
 
+@pytest.mark.slow
 def test_server_has_its_own_session_and_one_thread(servers: Any) -> None:
     pid = servers.current().pid
     assert os.getsid(pid) == pid
@@ -72,6 +73,7 @@ def maps_of(pid: int) -> str:
     return Path(f"/proc/{pid}/maps").read_text()
 
 
+@pytest.mark.slow
 def test_server_imports_torch_for_ranks_only(servers: Any, tmp_path: Path) -> None:
     assert "libtorch" in maps_of(servers.current().pid)
     of_commands = RankServers((), (), tmp_path, has_ranks=False)
@@ -90,6 +92,7 @@ def test_server_stays_with_one_thread_when_sklearn_is_preloaded(tmp_path: Path) 
         servers.close()
 
 
+@pytest.mark.slow
 def test_agent_imports_no_torch() -> None:
     code = "import sys, scalelab.launch.gang_agent; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -48,6 +48,7 @@ def asked(
     return pd.DataFrame({"global_batch_size": batches, **columns})
 
 
+@pytest.mark.slow
 def test_the_constants_are_recovered_at_the_rate_of_their_intervals() -> None:
     declared = {
         "min_samples": S_MIN,
@@ -74,6 +75,7 @@ def test_the_critical_batch_size_is_a_table_of_its_own(
     assert critical["lo"].item() < critical["value"].item() < critical["hi"].item()
 
 
+@pytest.mark.slow
 def test_intervals_cover_at_their_rate() -> None:
     inside = []
     for seed in range(12):

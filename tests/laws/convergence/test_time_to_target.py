@@ -140,6 +140,7 @@ def test_end_to_end_trials_are_used_where_there_is_nothing_else(
     assert answer == pytest.approx(expected, rel=0.1)
 
 
+@pytest.mark.slow
 def test_intervals_hold_further_runs_and_are_little_wider_than_these_scatter() -> None:
     inside, widths = [], []
     ends = [(2, 64), (8, 256), (16, 512)]

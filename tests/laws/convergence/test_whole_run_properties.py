@@ -94,6 +94,7 @@ def test_more_devices_at_a_batch_take_less_time_and_no_fewer_device_hours() -> N
     assert answer["probability_of_reaching"].between(0, 1).all()
 
 
+@pytest.mark.slow
 def test_the_declared_error_of_the_product_lies_inside_its_interval() -> None:
     inside = []
     for seed in range(15):
@@ -117,6 +118,7 @@ def test_a_change_of_the_unit_of_time_changes_nothing_else(factor: float) -> Non
     assert other["support"].equals(plain["support"])
 
 
+@pytest.mark.slow
 def test_neither_the_order_of_rows_nor_a_second_copy_matters() -> None:
     rows = sweep(2, factor=1.1)
     first = TimeToTargetLaw.fit(rows, LAW)

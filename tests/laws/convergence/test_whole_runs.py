@@ -46,6 +46,7 @@ def true_s(size: int) -> float:
     return need(16 * size) / (16 * size) * step_s(size, 16 * size)
 
 
+@pytest.mark.slow
 def test_the_next_scale_is_predicted_and_covered() -> None:
     inside = []
     for seed in range(8):

@@ -87,6 +87,7 @@ def test_a_peak_rises_with_the_batch_and_falls_with_ranks_to_what_is_replicated(
     assert by_ranks.iloc[0] == pytest.approx(peak(terms, 1, 8), rel=0.03)
 
 
+@pytest.mark.slow
 def test_terms_come_back_inside_two_of_their_deviations() -> None:
     off = []
     for seed in range(30):
@@ -98,6 +99,7 @@ def test_terms_come_back_inside_two_of_their_deviations() -> None:
     assert np.mean(off) > 0.8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batches", [(8, 16), (8, 16, 32), (4, 8, 16, 32, 64)])
 def test_plans_far_beyond_the_measured_batches_hardly_ever_fail(
     batches: tuple[Any, ...],

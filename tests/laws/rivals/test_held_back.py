@@ -68,6 +68,7 @@ def test_the_largest_batch_can_be_held_back(rng: np.random.Generator) -> None:
     assert set(errors["local_batch_size"]) == {32}
 
 
+@pytest.mark.slow
 def test_curves_are_judged_apart_and_the_order_of_rows_does_not_matter(
     rng: np.random.Generator,
 ) -> None:

@@ -82,6 +82,7 @@ def test_the_discrepancy_fades_far_from_every_point(ensemble: Ensemble) -> None:
     assert abs(carried.item()) < 0.1 * np.sqrt(ensemble.process.variances[0])
 
 
+@pytest.mark.slow
 def test_the_discrepancy_never_makes_an_extrapolation_worse_than_the_shapes() -> None:
     """On declared machines, beyond all that is fitted."""
     with_it, without = [], []

@@ -33,6 +33,7 @@ def with_odd(rows: pd.DataFrame, size: int, factor: float) -> pd.DataFrame:
     return odd
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [10.0, 0.1])
 @pytest.mark.parametrize("size", [2, 8, 32])
 @pytest.mark.parametrize(
@@ -55,6 +56,7 @@ def test_one_odd_row_is_doubted_and_named(
         assert named["factor"] == named["step_time_s"] / named["predicted_s"]
 
 
+@pytest.mark.slow
 def test_too_slow_and_too_fast_are_doubted_alike() -> None:
     declared, rng = machine(1)
     rows = sweep_rows(declared, rng, repeats=1)
@@ -65,6 +67,7 @@ def test_too_slow_and_too_fast_are_doubted_alike() -> None:
     assert np.abs(slow - fast).to_numpy().max() < 0.05
 
 
+@pytest.mark.slow
 def test_no_row_of_a_clean_sweep_is_doubted() -> None:
     for seed in range(6):
         declared, rng = machine(seed)

@@ -78,6 +78,7 @@ def test_what_the_machine_shows_is_told_and_elsewhere_is_not(
         assert prior.determined_for((*here, *other.items())) == frozenset(), other
 
 
+@pytest.mark.slow
 def test_other_workloads_of_the_machine_sharpen_what_one_node_cannot_tell(
     others: pd.DataFrame, rows: pd.DataFrame, truth: Callable[..., Any]
 ) -> None:
@@ -109,6 +110,7 @@ def test_the_own_rows_override_a_wrong_prior(
     )
 
 
+@pytest.mark.slow
 def test_curves_of_one_fit_teach_those_that_reach_less_far(
     others: pd.DataFrame, rows: pd.DataFrame
 ) -> None:
@@ -129,6 +131,7 @@ def test_curves_of_one_fit_teach_those_that_reach_less_far(
             )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learned", [1, 3, 40])
 def test_a_long_history_is_cut_to_the_largest_curves(
     learned: int, rows: pd.DataFrame
@@ -144,6 +147,7 @@ def test_a_long_history_is_cut_to_the_largest_curves(
         assert sum(sizes[2::3]) == 13  # of the 13 with eight rows, none is cut
 
 
+@pytest.mark.slow
 def test_the_same_workload_elsewhere_tells_how_a_batch_costs() -> None:
     """Here arithmetic takes over only beyond the batches that were measured."""
     batches, errors, widths = (4, 8, 16, 64, 256), [], []
@@ -189,6 +193,7 @@ def test_a_workload_is_the_same_only_in_everything_but_the_machine(
     assert spread["bf16"] == shipped[FIXED_SHARE, FIXED_SHARE]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [0.1, 1.0, 10.0])
 def test_a_relative_says_no_more_than_it_knows_of_another_exchange(
     factor: float,
@@ -211,6 +216,7 @@ def test_a_relative_says_no_more_than_it_knows_of_another_exchange(
     assert np.mean(inside) >= 0.75
 
 
+@pytest.mark.slow
 def test_the_exchange_of_a_relative_scales_with_the_bytes() -> None:
     """One device each tells nothing of an exchange; the other workload does."""
     rng = np.random.default_rng(4)
@@ -230,6 +236,7 @@ def test_the_exchange_of_a_relative_scales_with_the_bytes() -> None:
     assert times[2] > 1.2 * times[1]
 
 
+@pytest.mark.slow
 def test_relatives_never_settle_what_the_second_node_costs_here(
     others: pd.DataFrame,
 ) -> None:

@@ -351,6 +351,7 @@ def test_one_row_is_enough_for_that_configuration(rows: pd.DataFrame) -> None:
     assert answer["step_time_s"].item() == pytest.approx(expected, rel=0.05)
 
 
+@pytest.mark.slow
 def test_a_prior_from_other_curves_answers_what_the_rows_cannot(
     rows: pd.DataFrame, truth: Callable[..., Any]
 ) -> None:

@@ -54,6 +54,7 @@ def share_rising(law: StepTimeLaw, asked: pd.DataFrame) -> np.ndarray:
     return (np.diff(draws, axis=1) > 0).mean(axis=0)
 
 
+@pytest.mark.slow
 def test_it_is_never_sure_that_a_larger_batch_takes_less_time(
     swept: list[tuple[Any, pd.DataFrame, StepTimeLaw]],
 ) -> None:
@@ -141,6 +142,7 @@ def test_beyond_the_measured_range_errors_grow_with_every_doubling(
         assert (np.log(law.sample(asked)).std(axis=0) > 0.97 * least).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sizes", "asked_sizes"),
     [((1, 4, 8), (16, 32)), ((1,), (2, 4))],
@@ -190,6 +192,7 @@ def test_a_change_of_the_unit_of_samples_changes_no_answer(
     assert scaled["support"].equals(plain["support"])
 
 
+@pytest.mark.slow
 def test_no_single_row_moves_an_answer_far(
     swept: list[tuple[Any, pd.DataFrame, StepTimeLaw]],
 ) -> None:
@@ -204,6 +207,7 @@ def test_no_single_row_moves_an_answer_far(
             assert np.abs(moved - plain).max() < 0.05
 
 
+@pytest.mark.slow
 def test_an_odd_configuration_stays_alone(
     swept: list[tuple[Any, pd.DataFrame, StepTimeLaw]],
 ) -> None:
@@ -220,6 +224,7 @@ def test_an_odd_configuration_stays_alone(
     assert np.abs(moved - plain)[3] < 0.2
 
 
+@pytest.mark.slow
 def test_an_answer_does_not_depend_on_what_else_is_asked(
     swept: list[tuple[Any, pd.DataFrame, StepTimeLaw]],
 ) -> None:
@@ -238,6 +243,7 @@ def test_an_answer_does_not_depend_on_what_else_is_asked(
                 assert own == pytest.approx(draws[:, place], rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.0, 0.3], ids=["plain", "contradicting"])
 def test_order_units_and_copies_of_rows_change_no_answer(
     swept: list[tuple[Any, pd.DataFrame, StepTimeLaw]], share: float

@@ -75,6 +75,7 @@ def test_a_job_of_seconds_is_not_told_in_hours() -> None:
     assert "GPU-h" not in text.split("The trial that would change")[0]
 
 
+@pytest.mark.slow
 def test_a_step_up_that_is_no_doubling_says_where_it_leads() -> None:
     text = answer_text(recommend(sweep((2, 3, 4), global_batch=None), JOB), 120)
     rows = {line.split()[0].lstrip(">"): line for line in text.splitlines() if line}
@@ -113,6 +114,7 @@ def test_emulated_answers_say_so() -> None:
     assert "Emulated: times are declared, nothing here was measured." in text
 
 
+@pytest.mark.slow
 def test_cores_are_called_slots() -> None:
     frame = sweep((1, 2), device_type="cpu", device_name="EPYC")
     text = answer_text(recommend(frame, JOB))
@@ -131,6 +133,7 @@ def test_an_end_of_scaling_out_of_range_is_said(measured: Recommendation) -> Non
     assert "Returns diminish at 16 GPUs or more: inter-node" in text
 
 
+@pytest.mark.slow
 def test_the_explanation_lists_parameters_and_formulas() -> None:
     frame = pd.concat(
         [sweep((1, 2, 4), global_batch=None), convergence()], ignore_index=True

@@ -387,6 +387,7 @@ def test_tasks_on_the_nodes_of_pbs_find_what_the_script_has_prepared(
         assert argv[-3:] == ["--no-python", "trainer", "3"]
 
 
+@pytest.mark.slow
 def test_uneven_nodes_have_no_launch_line(tmp_path: Path, folder: Path) -> None:
     (tmp_path / "train.py").write_text("")
     text = COMMAND.replace("[1, 2, 4, 8, 16]", "[7]")

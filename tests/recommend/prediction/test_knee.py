@@ -50,6 +50,7 @@ def job_on(step_s: Callable[[int, int, int], float]) -> Recommendation:
     return recommend(pd.DataFrame(rows), Job(samples=1_000_000), devices_on_node=8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("step_s", "cause"),
     [

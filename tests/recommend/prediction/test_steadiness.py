@@ -61,6 +61,7 @@ def test_a_steady_machine_is_passed_over_in_silence() -> None:
     assert steady.num_hosts == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drift", [0.0, 0.15, -0.1])
 def test_the_interval_covers_the_truth_as_often_as_it_says(drift: float) -> None:
     changes = [found(swept(drift=drift, hosts=3, seed=n)).drift for n in range(200)]
@@ -69,6 +70,7 @@ def test_the_interval_covers_the_truth_as_often_as_it_says(drift: float) -> None
     assert np.median([c.value for c in changes if c]) == pytest.approx(drift, abs=0.01)
 
 
+@pytest.mark.slow
 def test_steady_machines_are_hardly_ever_accused_however_noisy() -> None:
     noisy = [found(swept(noise=0.05, hosts=3, seed=n)) for n in range(200)]
     assert np.mean([steady.is_drifting for steady in noisy]) < 0.1

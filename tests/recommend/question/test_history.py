@@ -29,6 +29,7 @@ def test_no_runs_are_no_history() -> None:
     assert History.of([]) is None
 
 
+@pytest.mark.slow
 def test_the_note_counts_the_curves_and_names_the_runs() -> None:
     other, third = (sweep(workload=name) for name in ("other", "third"))
     fitted = LawWithTransfer.fit(
@@ -60,6 +61,7 @@ def test_a_history_of_nothing_related_is_refused(columns: dict[str, Any]) -> Non
         LawWithTransfer.fit(StepTimeLaw, ONE_NODE, history=history(a=other))
 
 
+@pytest.mark.slow
 def test_devices_without_a_name_are_those_of_their_run_alone() -> None:
     unnamed, other = (
         frame.drop(columns="device_name")

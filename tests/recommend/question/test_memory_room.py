@@ -30,11 +30,13 @@ def batch_on_one(frame: pd.DataFrame) -> int | None:
     return found[0] if found else None
 
 
+@pytest.mark.slow
 def test_without_a_capacity_only_what_ran_fits() -> None:
     assert batch_on_one(sharded()) is None
     assert MemoryRoom.of(sharded()).capacity_bytes is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("capacity_gib", "batch"), [(16, 32), (12, 16), (10, None)])
 def test_measured_peaks_allow_what_fits_on_fewer_devices(
     capacity_gib: int, batch: int | None
@@ -42,6 +44,7 @@ def test_measured_peaks_allow_what_fits_on_fewer_devices(
     assert batch_on_one(sharded(capacity_gib)) == batch
 
 
+@pytest.mark.slow
 def test_what_ran_out_of_memory_is_not_proposed_whatever_the_peaks_say() -> None:
     frame = sharded(80)
     failed = frame.iloc[[0]].assign(
@@ -50,11 +53,13 @@ def test_what_ran_out_of_memory_is_not_proposed_whatever_the_peaks_say() -> None
     assert batch_on_one(pd.concat([frame, failed], ignore_index=True)) == 16
 
 
+@pytest.mark.slow
 def test_no_batch_above_the_measured_ones_is_proposed() -> None:
     found = recommend(sharded(1000), JOB)
     assert {r.batch.local_batch_size for r in found.rows} <= {8, 16, 32}
 
 
+@pytest.mark.slow
 def test_the_device_with_least_memory_counts() -> None:
     frame = sharded(80)
     frame.loc[3, "gpu_memory_bytes"] = 12 * GIB
@@ -63,6 +68,7 @@ def test_the_device_with_least_memory_counts() -> None:
     assert batch_on_one(frame) == 16
 
 
+@pytest.mark.slow
 def test_the_answer_says_that_a_batch_rests_on_peaks() -> None:
     frame = sharded(16)
     cheap = Constraints(limits={"device_hours": 1e-3})

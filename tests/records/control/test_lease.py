@@ -126,6 +126,7 @@ def test_a_beating_lease_of_another_host_is_respected(
         pass
 
 
+@pytest.mark.slow
 def test_a_still_lease_of_another_host_is_taken_over(
     path: Path, start_holder: Callable[..., Any]
 ) -> None:

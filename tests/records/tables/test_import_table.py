@@ -440,6 +440,7 @@ def test_every_alias_names_a_column() -> None:
             assert known_names()[name].column == ours, name
 
 
+@pytest.mark.slow
 def test_long_lists_of_columns_are_cut_short(
     write: Callable[..., Any], tmp_path: Path
 ) -> None:

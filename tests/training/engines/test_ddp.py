@@ -75,6 +75,7 @@ def phases_of_a_pass(context: Any) -> Any:
     return ready - begun, ended - ready
 
 
+@pytest.mark.slow
 def test_own_gradients_are_ready_before_the_wait_for_others(tmp_path: Path) -> None:
     (computes, waits), (slowly_computes, _) = run_in_contexts(
         2, phases_of_a_pass, directory=tmp_path
@@ -121,6 +122,7 @@ def probe_noise(context: Any, accumulation: Any) -> Any:
     return small / 0.05, big / 0.05, probe.is_watching, probe.value(context)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("world_size", "accumulation"), [(1, 4), (4, 1)])
 def test_noise_probe_sees_each_samples_gradient(
     tmp_path: Path, world_size: int, accumulation: int

@@ -4,6 +4,7 @@ import pytest
 from scalelab.training.probes.noise_scale import NoiseScaleAverage, gradient_moments
 
 
+@pytest.mark.slow
 def test_moments_are_unbiased_for_known_gradients(rng: np.random.Generator) -> None:
     """Gradients of one sample are g + noise, with |g|^2 and tr(Sigma) known."""
     g = np.array([1.0, -2.0, 0.5])
@@ -28,6 +29,7 @@ def test_moments_are_unbiased_for_known_gradients(rng: np.random.Generator) -> N
         assert abs(np.mean(values) - truth) < 4 * error
 
 
+@pytest.mark.slow
 def test_average_recovers_the_analytic_noise_scale(rng: np.random.Generator) -> None:
     average = NoiseScaleAverage(small_batch=4, big_batch=16, decay=0.999)
     for _ in range(20_000):

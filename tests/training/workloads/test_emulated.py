@@ -89,6 +89,7 @@ def test_64_ranks_keep_the_declared_time_on_few_cores(tmp_path: Path) -> None:
     assert measured["step_time_s"] == pytest.approx(truth(trial, **machine), rel=0.05)
 
 
+@pytest.mark.slow
 def test_noise_is_the_same_on_all_ranks_and_another_in_every_trial(
     tmp_path: Path,
 ) -> None:

@@ -60,6 +60,7 @@ def test_what_every_workload_takes_is_what_a_rank_reads() -> None:
     assert RANK_PARAMETERS == RankOptions.__slots__
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -117,6 +118,7 @@ def test_nothing_is_asked_of_a_command_or_without_torch(
     check("workload: nowhere:Job")
 
 
+@pytest.mark.slow
 def test_whatever_a_module_says_and_starts_its_class_is_asked(tmp_path: Path) -> None:
     (tmp_path / "loud.py").write_text(LOUD)
     text = HEAD + "workload: {name: 'loud:Job', depth: 3}"
@@ -130,6 +132,7 @@ def test_whatever_a_module_says_and_starts_its_class_is_asked(tmp_path: Path) ->
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "patience_s"),
     [

@@ -99,6 +99,7 @@ def small_cifar(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_network_trains_and_evaluates(small_cifar: Path, tmp_path: Path) -> None:
     trial = throughput_trial(
         "resnet_cifar",
