@@ -201,6 +201,6 @@ class Experiment(ExperimentKeys):
             own = {"warmup_steps", "steps", "relative_precision"}
             return self.measure.model_dump(mode="json", include=own)
         own = {"evaluate_every_samples", "max_samples", "max_epochs"}
-        of_answer = {"global_batch_size"}
+        of_answer = {"global_batch_size", "flops_per_sample", "device_peak_flops"}
         job = self.job.model_dump(mode="json", exclude=of_answer) if self.job else {}
         return {**self.measure.model_dump(mode="json", include=own), "job": job}

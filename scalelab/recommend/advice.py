@@ -139,6 +139,7 @@ def recommend(
         rows=rows,
         rule=_batch_rule(rows, need, job, batches or AskedBatch()),
         memory=MemoryRoom.of(subject.frame),
+        job=job,
     )
     where = places(rows.frame, allocations, devices_on_node)
     asked = _fitting(candidates(rows.curves, where, knowledge.rule), knowledge)
@@ -165,7 +166,7 @@ def _answer(
     )
     has_limits = limits.any_limit or need.uses_law
     table = outlook_rows(
-        outlook, choice.index, efficiency, has_limits, limits, knowledge.swept
+        outlook, choice.index, efficiency, has_limits, limits, knowledge
     )
     chosen = table[choice.index]
     limit_words = (

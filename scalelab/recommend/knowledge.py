@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from scalelab.experiment.job import Job
 from scalelab.inputs.document import Scalar
 from scalelab.laws.convergence.time_to_target import Factorisation
 from scalelab.laws.convergence.whole_runs import WholeRunLaw
@@ -42,6 +43,8 @@ class Knowledge:
         The batches that are allowed.
     memory
         What is known of the memory of the devices.
+    job
+        The job in question; None: only rates are asked.
     """
 
     subject: AskedCurves
@@ -52,6 +55,7 @@ class Knowledge:
     rows: FitRows
     rule: BatchRule
     memory: MemoryRoom
+    job: Job | None
 
     @property
     def law(self) -> StepTimeLaw:

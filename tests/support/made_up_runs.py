@@ -151,6 +151,8 @@ def outlook_row(world_size: int, global_batch: int, **values: Any) -> OutlookRow
         "settings": {},
         "step_time_s": around(step, width),
         "throughput_samples_per_s": around(global_batch / step, width),
+        "throughput_tokens_per_s": None,
+        "flops_utilization": None,
         "samples": Interval(value=JOB_SAMPLES, lo=JOB_SAMPLES, hi=JOB_SAMPLES),
         "amounts": {
             "time": around(time_s, width),

@@ -219,8 +219,8 @@ def _chain(system: BatchSystem, time: JobTime) -> Iterator[str]:
     if time.num_jobs == 1:
         return
     yield f"# It takes {time.num_jobs} jobs, one after the other: each goes on from the"
-    yield "# last checkpoint of the one before. bash with this script submits them all;"
-    yield "# when one ends well, those after it are dropped."
+    yield "# last checkpoint of the one before. Where no job runs yet, bash with this"
+    yield "# script submits them all; when one ends well, those after it are dropped."
     if not system.after_failed_jobs:
         return
     after = system.after_failed_jobs.format(job_ids="$jobs")

@@ -50,6 +50,11 @@ class OutlookRow:
         Values of the swept axes that differ between curves, e.g. ``precision``.
     step_time_s, throughput_samples_per_s
         Predicted, per optimiser step and global.
+    throughput_tokens_per_s
+        The same in tokens; None where the job does not say how many a sample has.
+    flops_utilization
+        Model FLOPs utilisation (MFU): the model's operations per second over the peak
+        of all devices, 0 to 1; None where the job does not state both.
     samples
         Training samples the job needs at this global batch size.
     amounts
@@ -84,6 +89,8 @@ class OutlookRow:
     settings: Mapping[str, Scalar]
     step_time_s: Interval
     throughput_samples_per_s: Interval
+    throughput_tokens_per_s: Interval | None
+    flops_utilization: Interval | None
     samples: Interval
     amounts: Mapping[str, Interval | None]
     scaling_efficiency: Interval | None

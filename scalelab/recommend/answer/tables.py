@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from scalelab.inputs.numerals import (
+    Interval,
     change,
     duration,
     duration_ends,
@@ -35,6 +38,8 @@ def allocations(result: Recommendation) -> Columns:
         "chance": ["chance"],
         "basis": ["basis"],
         "speed": ["samples/s"],
+        "tokens": ["tokens/s"],
+        "utilization": ["MFU"],
         "nodes": ["nodes"],
         "batch": ["batch"],
     }
@@ -51,12 +56,18 @@ def allocations(result: Recommendation) -> Columns:
             "chance": chance,
             "basis": row.basis,
             "speed": number(row.throughput_samples_per_s.value),
+            "tokens": _or_nothing(row.throughput_tokens_per_s, number),
+            "utilization": _or_nothing(row.flops_utilization, percent),
             "nodes": row.allocation,
             "batch": _batch(row.batch),
         }
         for name, cell in cells.items():
             columns[name].append(cell)
     return {name: cells for name, cells in columns.items() if any(cells[1:])}
+
+
+def _or_nothing(value: Interval | None, written: Callable[[float], str]) -> str:
+    return "" if value is None else written(value.value)
 
 
 def _efficiency(row: OutlookRow) -> str:

@@ -18,6 +18,7 @@ from scalelab.laws.support import Support
 from scalelab.recommend.answer.recommendation import BatchPlan, OutlookRow
 from scalelab.recommend.knowledge import Knowledge
 from scalelab.recommend.prediction.efficiency import Efficiency
+from scalelab.recommend.prediction.rates import flops_utilization, tokens_per_s
 from scalelab.recommend.question.candidates import allocation_label
 from scalelab.recommend.question.objective import Constraints, Spending, pareto
 from scalelab.records.columns import OPTION_PREFIX
@@ -197,7 +198,7 @@ def outlook_rows(
     efficiency: Efficiency,
     has_limits: bool,
     limits: Constraints,
-    swept: list[str],
+    knowledge: Knowledge,
 ) -> tuple[OutlookRow, ...]:
     """Return the rows of the answer: medians and intervals of the outlook.
 
@@ -213,8 +214,8 @@ def outlook_rows(
         Whether a run can miss something: a limit, or a target within a given length.
     limits
         Gives the probability mass of intervals.
-    swept
-        Columns in which curves differ; they are the settings of a row.
+    knowledge
+        Tells the columns in which curves differ, the settings of a row, and the job.
     """
     spent, time = outlook.spent, outlook.time_s
     middle = np.median(spent.gpu_hours, axis=0)
@@ -222,16 +223,18 @@ def outlook_rows(
     rows = []
     for i, config in enumerate(outlook.frame.to_dict("records")):
         size, nodes = int(config["world_size"]), int(config["num_nodes"])
-        following = _next_index(outlook.sizes, i)
+        following, throughput = _next_index(outlook.sizes, i), _throughput(config)
         rows.append(
             OutlookRow(
                 allocation=allocation_label(size, nodes),
                 world_size=size,
                 num_nodes=nodes,
                 batch=_batch(config),
-                settings=_settings(config, swept),
+                settings=_settings(config, knowledge.swept),
                 step_time_s=_step_time(config),
-                throughput_samples_per_s=_throughput(config),
+                throughput_samples_per_s=throughput,
+                throughput_tokens_per_s=tokens_per_s(throughput, knowledge.job),
+                flops_utilization=flops_utilization(throughput, size, knowledge.job),
                 samples=_interval(outlook.samples[:, i], limits.interval),
                 amounts={
                     name: None
