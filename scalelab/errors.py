@@ -5,6 +5,7 @@
     ScaleLabError
     |-- SpecError(ValueError)      the user's input is wrong              exit code 2
     |-- ClusterError               the cluster refused or vanished        exit code 3
+    |   `-- BusyError              it takes no request now, but may later
     |-- LaunchError                a node could not start or end ranks    exit code 3
     |-- StoreError                 a run directory cannot be read/written exit code 2
     |   |-- LeaseError             another driver holds the run
@@ -31,6 +32,10 @@ class ClusterError(ScaleLabError):
     """The cluster refused a request, never came up, or vanished."""
 
     exit_code = 3
+
+
+class BusyError(ClusterError):
+    """The batch system is busy, full or out of reach: the same request may succeed."""
 
 
 class LaunchError(ScaleLabError):

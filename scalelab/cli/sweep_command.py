@@ -93,7 +93,7 @@ def run(
     Ctrl-C finishes the trials that run, a second one ends them; scalelab stop does the
     same from another shell.
     """
-    from scalelab.errors import SpecError
+    from scalelab.errors import ClusterError, SpecError
     from scalelab.inputs.quantities import parse_gpu_hours
     from scalelab.running.sweep import Sweep
 
@@ -132,9 +132,14 @@ def run(
         typer.echo(f"The sweep ended early: {summary.stopped}.", err=True)
     for line in _closing(summary, asked.num_remaining):
         typer.echo(line, err=True)
+    left = _left_jobs(asked.directory)
     if interrupts.count or interrupts.was_asked:
+        if left:
+            typer.echo(left, err=True)
         raise typer.Exit(INTERRUPTED)
     _answer(asked.directory, is_quiet=quiet)
+    if left:
+        raise ClusterError(left)
     if summary.num_failed:
         raise typer.Exit(SOME_FAILED)
 
@@ -213,6 +218,20 @@ def _answer(directory: Path, *, is_quiet: bool) -> None:
     print_steadiness(finished.observations)
     if not is_quiet:
         typer.echo(f"Report: {report}")
+
+
+def _left_jobs(directory: Path) -> str:
+    """Say which batch jobs may hold nodes still; empty where there are none."""
+    from scalelab.records.control.job_list import CLUSTER_DIRECTORY, JobList
+
+    left = JobList.read(directory / CLUSTER_DIRECTORY).jobs
+    if not left:
+        return ""
+    return (
+        f"{counted(len(left), 'job')} may hold nodes still, since the batch system did "
+        f"not cancel them: {'; '.join(map(str, left))}. Cancel them by hand, or run the "
+        "same command again once it answers."
+    )
 
 
 class _Interrupts:

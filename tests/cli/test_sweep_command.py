@@ -11,6 +11,7 @@ from measured_runs import EMULATED, failed, measured_run
 from waiting import wait_until
 
 from scalelab.cli.sweep_command import _Interrupts
+from scalelab.records.control.job_list import CLUSTER_DIRECTORY, JobLine, JobList
 from scalelab.records.control.stop_request import StopRequests, request_stop
 from scalelab.running.execution import RunningSweep
 
@@ -35,6 +36,27 @@ def test_a_run_that_is_done_is_answered_at_once(
     quiet = scalelab("sweep", "--quiet", "experiment.yaml")
     assert quiet.err == ""
     assert quiet.out == ended.out.rpartition("Report: ")[0]
+
+
+@pytest.mark.slow
+def test_jobs_that_were_not_cancelled_are_named_and_the_sweep_does_not_end_well(
+    scalelab: Callable[..., Any], here: Path
+) -> None:
+    run = measured_run(here / "runs" / "small").directory
+    line = JobLine(
+        name="small-1",
+        job_id="17",
+        num_nodes=2,
+        state="not cancelled",
+        reason="Unable to contact slurm controller",
+    )
+    (run / CLUSTER_DIRECTORY).mkdir(exist_ok=True)
+    JobList(jobs=(line,), last_number=1).write(run / CLUSTER_DIRECTORY)
+    ended = scalelab("sweep", "--quiet", "experiment.yaml")
+    assert ended.code == 3
+    assert ended.out.startswith("Use 2 "), "what was measured is answered"
+    assert ended.err.startswith("Error: 1 job may hold nodes still")
+    assert str(line) in ended.err
 
 
 @pytest.mark.slow

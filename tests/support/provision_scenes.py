@@ -33,6 +33,7 @@ class Batch:
     requested: dict[str, int] = field(default_factory=dict)
     group_of: dict[str, str | None] = field(default_factory=dict)
     ended: list[str] = field(default_factory=list)
+    forgotten: list[str] = field(default_factory=list)
     num_looks: int = 0
     lines: list[JobLine] = field(default_factory=list)
     waiting: list[str] = field(default_factory=list)
@@ -45,6 +46,9 @@ class Batch:
 
     def give_back(self, name: str, addresses: Iterable[str] = ()) -> None:
         self.ended.append(name)
+
+    def forget(self, name: str) -> None:
+        self.forgotten.append(name)
 
     def look(self) -> None:
         self.num_looks += 1

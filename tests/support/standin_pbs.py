@@ -5,12 +5,13 @@
 names of four hosts with 4 cores and 2 GPUs each. Where its behaviour comes from:
 
 From a run of OpenPBS 23.06 with GPUs that were a counted resource: exit statuses,
-``-F json`` whose values that look like numbers are numbers, "Can Never Run" and "Not
-Running", no history of jobs that ended, the environment of jobs and of what pbsdsh
-starts, a job that was deleted or ran too long leaving the queue only seconds later,
-what is written to the output of the latter, a suspended job ("S", as preemption may do)
-whose worker says no more, a requeued job keeping its id, a job on a host that went down
-going on as "R".
+``-F json`` whose values that look like numbers are numbers and which shows the first of
+several jobs alone (as OpenPBS does since December 2023; the text form shows all), "Can
+Never Run" and "Not Running", no history of jobs that ended, the environment of jobs and
+of what pbsdsh starts, a job that was deleted or ran too long leaving the queue only
+seconds later, what is written to the output of the latter, a suspended job ("S", as
+preemption may do) whose worker says no more, a requeued job keeping its id, a job on a
+host that went down going on as "R".
 
 From OpenPBS's sources (``src/server/node_manager.c``, ``req_rerun.c``,
 ``req_preemptjob.c``, ``src/cmds/qdel.c``): a job of a host that is down for
@@ -105,17 +106,40 @@ def qsub(path: str) -> int:
 
 
 def qstat(*words: str) -> int:
-    assert list(words[:3]) == ["-f", "-F", "json"], words
+    assert words[0] == "-f", words
+    as_json = words[1:3] == ("-F", "json")
+    asked = words[3 if as_json else 1 :]
     status, shown = 0, {}
     with server() as known:
-        for job_id in words[3:] or list(known["jobs"]):
+        for job_id in asked or list(known["jobs"]):
             if job_id in known["jobs"]:
                 shown[job_id] = view(known["jobs"][job_id])
             else:
                 print(f"qstat: Unknown Job Id {job_id}", file=sys.stderr)
                 status = UNKNOWN_JOB
-    print(json.dumps({**header(), "Jobs": shown} if shown else header()))
+    if as_json:
+        # Of several that are asked for, the first one alone.
+        some = dict(list(shown.items())[: 1 if asked else None])
+        print(json.dumps({**header(), "Jobs": some} if some else header()))
+        return status
+    for job_id, attributes in shown.items():
+        print(f"Job Id: {job_id}")
+        for name, value in flat(attributes).items():
+            line = f"    {name} = {value}"
+            print("\n\t".join(line[at : at + 78] for at in range(0, len(line), 78)))
+        print()
     return status
+
+
+def flat(attributes: dict[str, Any]) -> dict[str, str]:
+    """Return attributes as the text form names them: ``Resource_List.ngpus``."""
+    found = {}
+    for name, value in attributes.items():
+        if isinstance(value, dict):
+            found |= {f"{name}.{each}": str(inner) for each, inner in value.items()}
+        else:
+            found[name] = str(value)
+    return found
 
 
 def header() -> dict[str, object]:

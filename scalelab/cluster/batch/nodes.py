@@ -22,7 +22,7 @@ from scalelab.cluster.batch.queue import (
     submitted,
 )
 from scalelab.cluster.hub import HubCluster
-from scalelab.errors import ClusterError
+from scalelab.errors import BusyError, ClusterError
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY, JobLine, JobList
 from scalelab.records.log_tail import last_log_lines
 from scalelab.site.node_script import node_job_script
@@ -80,7 +80,10 @@ class BatchNodes(HubCluster):
         super().__init__(site, directory, **agent_options)
         self._max_nodes = max_nodes
         self._run_name = run_name
+        # Every job that was taken and is not known to have ended, also while it is
+        # being given back.
         self._jobs: dict[str, BatchJob] = {}
+        self._ending: set[str] = set()
         self._lines: dict[str, JobLine] = {}
         self._last_number = 0
         self._deliver: Callable[[QueueEvent], None] = lambda event: None
@@ -150,8 +153,12 @@ class BatchNodes(HubCluster):
         """
         self._begin(self._end([name], list(addresses)))
 
+    def forget(self, name: str) -> None:
+        """Ask about a job no more, because it has ended."""
+        self.loop.call_soon_threadsafe(self._jobs.pop, name, None)
+
     def look(self) -> None:
-        """Ask the batch system about all jobs it took."""
+        """Ask the batch system about all jobs that are not being given back."""
         self._begin(self._look())
 
     def log_tail(self, name: str) -> str:
@@ -161,7 +168,8 @@ class BatchNodes(HubCluster):
     def write_list(self, jobs: Iterable[JobLine], waiting: Iterable[str]) -> None:
         """Record the state of all jobs, for ``scalelab status`` and for a later driver.
 
-        Jobs that could not be cancelled, now or by an earlier driver, are among them.
+        Jobs that are being given back, or could not be cancelled, now or by an earlier
+        driver, are among them.
         """
         lines = {line.name: line for line in jobs}
         left = (self._lines[name] for name in list(self._jobs) if name not in lines)
@@ -184,7 +192,8 @@ class BatchNodes(HubCluster):
         try:
             job_id = await submitted(job)
         except ClusterError as error:
-            self._deliver(JobRefused(name, str(error)))
+            is_busy = isinstance(error, BusyError)
+            self._deliver(JobRefused(name, str(error), is_busy))
             return
         self._keep(
             JobLine(name=name, job_id=job_id, num_nodes=num_nodes, state="pending"), job
@@ -197,61 +206,72 @@ class BatchNodes(HubCluster):
         self._jobs[line.name] = job
 
     async def _look(self) -> None:
-        asked = {name: job.job_id or "" for name, job in self._jobs.items()}
+        asked = {
+            name: job.job_id or ""
+            for name, job in self._jobs.items()
+            if name not in self._ending
+        }
         try:
             views = await self._client.look(asked) if asked else {}
-        except (ClusterError, ValueError, KeyError) as error:
-            # An answer that cannot be parsed counts as no answer.
-            words = str(error) if isinstance(error, ClusterError) else repr(error)
-            self._deliver(QueueSeen({}, frozenset(asked), words))
+        except ClusterError as error:
+            self._deliver(QueueSeen({}, frozenset(asked), str(error)))
             return
         self._deliver(QueueSeen(views, frozenset(asked)))
 
     async def _end(self, names: list[str], addresses: list[str]) -> None:
-        ending = {name: self._jobs.pop(name) for name in names if name in self._jobs}
+        ending = {name for name in names if name in self._jobs} - self._ending
+        self._ending |= ending
+        for name in ending:
+            self._lines[name] = replace(self._lines[name], state="being given back")
         try:
+            left = ending
             if addresses:
                 # A job that ends by itself is not counted as cancelled.
                 await self.close_workers(addresses)
-                await self._await_end(ending)
-            await asyncio.gather(*(self._cancel(name, ending) for name in list(ending)))
+                left = await self._await_end(ending)
+            await asyncio.gather(*map(self._cancel, left))
         finally:  # also where there was no time left
-            self._jobs |= ending
+            self._ending -= ending
 
-    async def _cancel(self, name: str, ending: dict[str, BatchJob]) -> None:
+    async def _cancel(self, name: str) -> None:
         """Cancel a job; if that fails, keep it and try again at the end."""
         try:
-            await cancelled(ending[name])
+            await cancelled(self._jobs[name])
         except ClusterError as error:
-            reason = f"could not be cancelled: {error}"
-            self._lines[name] = replace(self._lines[name], reason=reason)
+            self._lines[name] = replace(
+                self._lines[name], state="not cancelled", reason=str(error)
+            )
             return
-        del ending[name]
+        self._jobs.pop(name, None)
 
-    async def _await_end(self, ending: dict[str, BatchJob]) -> None:
-        """Wait a while for jobs that end by themselves; cancel queued ones."""
+    async def _await_end(self, names: set[str]) -> set[str]:
+        """Wait a while for jobs that end by themselves; return those to be cancelled.
+
+        Jobs in the queue are not waited for.
+        """
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + LEAVE_S
-        awaited = set(ending)
-        while awaited and loop.time() < deadline_s:
+        waiting, queued = set(names), set[str]()
+        while waiting and loop.time() < deadline_s:
             await asyncio.sleep(_LOOK_AGAIN_S)
-            ids = {name: ending[name].job_id or "" for name in awaited}
+            ids = {name: self._jobs[name].job_id or "" for name in waiting}
             try:
                 views = await self._client.look(ids)
             except ClusterError:
-                return
+                break
             for name in ids:
                 view = views.get(name)
                 if view is None or view.is_leaving or view.state is JobState.ENDED:
-                    del ending[name]
-                    awaited.discard(name)
+                    self._jobs.pop(name, None)
+                    waiting.discard(name)
                 elif view.state is JobState.PENDING:
-                    await self._cancel(name, ending)
-                    awaited.discard(name)
+                    queued.add(name)
+                    waiting.discard(name)
+        return waiting | queued
 
     async def _end_all(self) -> None:
         await self._end(list(self._jobs), self.workers)
-        # A job that is being given back is in no list until that has failed.
+        # Those that were being given back already.
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _cancel_left(self, jobs: Iterable[JobLine]) -> None:

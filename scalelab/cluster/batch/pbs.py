@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scalelab.cluster.batch.programs import answered, ask, said_by
@@ -20,7 +20,17 @@ Values = Mapping[str, Any]
 # Q queued, W waiting for its start time, T moved, H held; S and U are suspended.
 _PENDING, _RUNNING = "QWTH", "RSUB"
 _UNKNOWN_JOB, _FINISHED_JOB = 153, 35
-_UNKNOWN = ("Unknown Job", "has finished")
+_NONE = re.compile(r"Unknown Job|has finished")
+_JOB = re.compile(r"^Job Id: (\S+)", re.MULTILINE)
+_ATTRIBUTE = re.compile(r"^ {4}(\S+) = (.*)$", re.MULTILINE)
+# The server or a MoM is away or overloaded, or the user has too many jobs: worth
+# another try.
+_BUSY = re.compile(
+    r"(can ?not|could ?n[o']t|unable to) (connect|contact)|connection (refused|reset)"
+    r"|timed out|not respond|communication|end of file|temporar|try again"
+    r"|would exceed|job limit|maximum number of jobs",
+    re.IGNORECASE,
+)
 # The id is kept whole, with the server's name: where there are several servers, the
 # number alone is another job.
 _JOB_ID = r"(?P<job_id>\d+\S*)"
@@ -35,26 +45,26 @@ class PbsClient:
     def job(self, name: str, script: str = "", job_id: str | None = None) -> BatchJob:
         """Return a job; see :class:`BatchClient`."""
         return scripted_job(
-            self._job_class, name, script, job_id, job_id_regexp=_JOB_ID
+            self._job_class, name, script, job_id, busy=_BUSY, job_id_regexp=_JOB_ID
         )
 
     async def look(self, jobs: Mapping[str, str]) -> dict[str, JobView]:
         """Return what ``qstat`` shows of jobs; see :class:`BatchClient`.
 
-        A job that has ended is known no more where the server keeps no history.
+        A job that has ended is known no more where the server keeps no history. One
+        that is neither shown nor called unknown is asked about alone.
         """
-        answer = await ask(["qstat", "-f", "-F", "json", *jobs.values()])
-        is_unknown = answer.status in (_UNKNOWN_JOB, _FINISHED_JOB) or any(
-            words in answer.errors for words in _UNKNOWN
-        )
-        if answer.status and not is_unknown:
-            raise ClusterError(f"qstat: {answer.errors or answer.status}")
-        try:
-            said = json.loads(answer.output or "{}").get("Jobs", {})
-        except ValueError as error:
-            raise ClusterError(f"qstat said no JSON: {error}") from error
+        seen, unknown = await _shown([*jobs.values()])
+        for job_id in jobs.values():
+            if job_id not in seen and job_id not in unknown:
+                alone, unknown_alone = await _shown([job_id])
+                if job_id not in alone and job_id not in unknown_alone:
+                    raise ClusterError(
+                        f"qstat neither shows job {job_id} nor says that it is unknown."
+                    )
+                seen |= alone
         return {
-            name: _view(said[job_id]) for name, job_id in jobs.items() if job_id in said
+            name: _view(seen[job_id]) for name, job_id in jobs.items() if job_id in seen
         }
 
     @staticmethod
@@ -81,9 +91,33 @@ class PbsClient:
         return True if re.search(r"\bflatuid = True", said.output) else None
 
 
-def _view(job: Mapping[str, Any]) -> JobView:
-    # qstat makes numbers of all that look like one.
-    letter, comment = str(job.get("job_state", "")), str(job.get("comment", ""))
+async def _shown(job_ids: Sequence[str]) -> tuple[dict[str, dict[str, str]], set[str]]:
+    """Return the attributes of jobs, by id, and the jobs that are called unknown.
+
+    As text, which every PBS prints for all jobs: as JSON, OpenPBS since December 2023
+    prints the first of several only.
+
+    Raises
+    ------
+    ClusterError
+        If the server does not answer.
+    """
+    answer = await ask(["qstat", "-f", *job_ids])
+    named = [line.split() for line in answer.errors.splitlines() if _NONE.search(line)]
+    unknown = {job_id for job_id in job_ids if any(job_id in words for words in named)}
+    is_unknown = answer.status in (_UNKNOWN_JOB, _FINISHED_JOB) or bool(named)
+    if answer.status and not is_unknown:
+        raise ClusterError(f"qstat: {answer.errors or answer.status}")
+    if is_unknown and len(job_ids) == 1:
+        unknown = {*job_ids}
+    # long values go on in lines that begin with a tab
+    _, *parts = _JOB.split(answer.output.replace("\n\t", ""))
+    pairs = zip(parts[::2], parts[1::2], strict=True)
+    return {job_id: dict(_ATTRIBUTE.findall(text)) for job_id, text in pairs}, unknown
+
+
+def _view(job: Mapping[str, str]) -> JobView:
+    letter, comment = job.get("job_state", ""), job.get("comment", "")
     if letter in _PENDING:
         state = JobState.PENDING
     elif letter in _RUNNING:
@@ -97,35 +131,27 @@ def _view(job: Mapping[str, Any]) -> JobView:
         reason = "suspended"
     elif state is JobState.ENDED:
         reason = _ending(job)
-    estimated = job.get("estimated", {})
-    start = estimated.get("start_time") if isinstance(estimated, dict) else None
     return JobView(
         state=state,
         reason=reason,
         can_never_run="Can Never Run" in comment or letter == "H",
-        estimated_start=None if start is None else str(start),
+        estimated_start=job.get("estimated.start_time"),
         remaining_s=_remaining_s(job) if state is JobState.RUNNING else None,
         is_suspended=letter in ("S", "U"),
     )
 
 
-def _ending(job: Mapping[str, Any]) -> str:
-    status = job.get("Exit_status")
-    comment = str(job.get("comment", "")).strip()
+def _ending(job: Mapping[str, str]) -> str:
+    status, comment = job.get("Exit_status"), job.get("comment", "").strip()
     ended = "ended" if status is None else f"ended with status {status}"
     return f"{ended}. {comment}".strip() if comment else ended
 
 
-def _remaining_s(job: Mapping[str, Any]) -> float | None:
-    limit = seconds(_resource(job, "Resource_List"))
-    used = seconds(_resource(job, "resources_used"))
+def _remaining_s(job: Mapping[str, str]) -> float | None:
+    limit = seconds(job.get("Resource_List.walltime", ""))
+    used = seconds(job.get("resources_used.walltime", ""))
     # It is absent just after the start.
     return None if limit is None else limit - (used or 0.0)
-
-
-def _resource(job: Mapping[str, Any], table: str) -> str:
-    values = job.get(table, {})
-    return str(values.get("walltime", "")) if isinstance(values, dict) else ""
 
 
 def _json(argv: list[str]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from scalelab.errors import ClusterError
+from scalelab.errors import BusyError, ClusterError
 
 CALL_TIMEOUT_S = 60.0
 
@@ -31,8 +31,10 @@ async def ask(argv: Sequence[str]) -> Answer:
 
     Raises
     ------
+    BusyError
+        If it does not end.
     ClusterError
-        If it is not there or does not end.
+        If it is not there.
     """
     with _in_memory("output") as output, _in_memory("errors") as errors:
         try:
@@ -53,9 +55,7 @@ async def _status(process: asyncio.subprocess.Process, name: str) -> int:
     try:
         return await asyncio.wait_for(process.wait(), CALL_TIMEOUT_S)
     except TimeoutError:
-        raise ClusterError(
-            f"{name} did not answer within {CALL_TIMEOUT_S:g} s."
-        ) from None
+        raise BusyError(f"{name} did not answer within {CALL_TIMEOUT_S:g} s.") from None
     finally:
         if process.returncode is None:
             with suppress(ProcessLookupError):

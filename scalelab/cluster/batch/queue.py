@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from scalelab.cluster.batch.programs import CALL_TIMEOUT_S
-from scalelab.errors import ClusterError
+from scalelab.errors import BusyError, ClusterError
 
 MISSING_LOOKS = 2
 """So often in a row a queue must not name a job to have forgotten it."""
@@ -65,10 +65,11 @@ class JobSubmitted:
 
 @dataclass(frozen=True, slots=True)
 class JobRefused:
-    """The batch system did not take a job."""
+    """The batch system did not take a job; where it is busy, it may take it later."""
 
     name: str
     words: str
+    is_busy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,24 +108,6 @@ class BatchJob(Protocol):
         ...
 
 
-_OUT_OF_REACH = re.compile(
-    r"(can ?not|could ?n[o']t|unable to) (connect|contact)|connection (refused|reset)"
-    r"|timed out|not respond|communication",
-    re.IGNORECASE,
-)
-
-
-def is_out_of_reach(words: str) -> bool:
-    """Tell whether a batch system's program says that it did not reach its server.
-
-    >>> is_out_of_reach("qdel: Server could not connect to MOM 7.head")
-    True
-    >>> is_out_of_reach("qdel: Unknown Job Id 7.head")
-    False
-    """
-    return _OUT_OF_REACH.search(words) is not None
-
-
 def scheduler_words(error: Exception) -> str:
     """Return the batch system's message about a job, in one line."""
     return " ".join(str(error).split())
@@ -135,8 +118,10 @@ async def submitted(job: BatchJob) -> str:
 
     Raises
     ------
+    BusyError
+        If the batch system takes no job now.
     ClusterError
-        In the batch system's words, if it does not take the job.
+        In the batch system's words, if it does not take this job.
     """
     try:
         await asyncio.wait_for(job.start(), CALL_TIMEOUT_S)
@@ -153,8 +138,10 @@ async def cancelled(job: BatchJob) -> None:
 
     Raises
     ------
-    ClusterError
+    BusyError
         If the batch system does not answer.
+    ClusterError
+        If its program cannot be run.
     """
     try:
         await asyncio.wait_for(job.close(), CALL_TIMEOUT_S)
@@ -164,8 +151,8 @@ async def cancelled(job: BatchJob) -> None:
         raise ClusterError(str(error)) from error
 
 
-def _no_answer() -> ClusterError:
-    return ClusterError(f"it did not answer within {CALL_TIMEOUT_S:g} s")
+def _no_answer() -> BusyError:
+    return BusyError(f"it did not answer within {CALL_TIMEOUT_S:g} s")
 
 
 def seconds(clock: str) -> float | None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import signal
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, ClassVar
 
 from scalelab.cluster.batch.programs import ask
-from scalelab.cluster.batch.queue import BatchJob, is_out_of_reach, scheduler_words
-from scalelab.errors import ClusterError
+from scalelab.cluster.batch.queue import BatchJob, scheduler_words
+from scalelab.errors import BusyError
 from scalelab.kinds.registry import imported
 
 
@@ -33,7 +34,13 @@ def job_class(path: str) -> type:
 
 
 def scripted_job(
-    base: type, name: str, script: str, job_id: str | None, **attributes: str
+    base: type,
+    name: str,
+    script: str,
+    job_id: str | None,
+    *,
+    busy: re.Pattern[str],
+    **attributes: str,
 ) -> BatchJob:
     """Return a job that submits the script it is given.
 
@@ -47,10 +54,13 @@ def scripted_job(
         What it runs; unused where a job that is known is cancelled.
     job_id
         Its id, where it is known.
+    busy
+        Finds in the words of the batch system's programs that it takes no request now.
     attributes
         What differs from that class: ``cancel_command``, ``job_id_regexp``.
     """
-    job: BatchJob = type("ScriptedJob", (_ScriptedJob, base), attributes)(
+    body = {**attributes, "busy": busy}
+    job: BatchJob = type("ScriptedJob", (_ScriptedJob, base), body)(
         name, script, job_id
     )
     return job
@@ -58,6 +68,8 @@ def scripted_job(
 
 class _ScriptedJob:
     """A base before a class of dask-jobqueue, whose own scripts ask for no GPU."""
+
+    busy: ClassVar[re.Pattern[str]]
 
     def __init__(self, name: str, script: str, job_id: str | None) -> None:
         # Required, and meant for the script that is not used.
@@ -70,22 +82,22 @@ class _ScriptedJob:
         """Return the script."""
         return self._script
 
-    @staticmethod
-    async def _call(cmd: Sequence[str], **_: Any) -> str:
+    @classmethod
+    async def _call(cls, cmd: Sequence[str], **_: Any) -> str:
         """Run a program; dask-jobqueue leaves one behind that takes too long."""
         answer = await ask(cmd)
         if answer.status:
-            raise RuntimeError(answer.errors or f"{cmd[0]} ended with {answer.status}")
+            error = RuntimeError(
+                answer.errors or f"{cmd[0]} ended with {answer.status}"
+            )
+            if cls.busy.search(answer.errors):
+                raise BusyError(scheduler_words(error)) from error
+            raise error
         return answer.output
 
     @classmethod
     async def _close_job(cls, job_id: str | None, cancel_command: str) -> None:
-        """Cancel a job; dask-jobqueue takes every failure for a job that has ended."""
-        if job_id is None:
-            return
-        try:
-            await cls._call([*shlex.split(cancel_command), job_id])
-        except RuntimeError as error:
-            words = scheduler_words(error)
-            if is_out_of_reach(words):
-                raise ClusterError(words) from error
+        """Cancel a job, unless it has ended: what is refused for good is no more."""
+        if job_id is not None:
+            with suppress(RuntimeError):
+                await cls._call([*shlex.split(cancel_command), job_id])

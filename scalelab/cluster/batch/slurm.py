@@ -16,6 +16,7 @@ from scalelab.errors import ClusterError
 # State, reason, expected start, time left; a name may hold what separates, so it is
 # not among them.
 _JOBS_FORMAT = "%i|%T|%r|%S|%L"
+_BARS = _JOBS_FORMAT.count("|")
 _PENDING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "RESV_DEL_HOLD")
 _LEAVING = "COMPLETING"
 _SUSPENDED = ("SUSPENDED", "STOPPED")
@@ -33,6 +34,13 @@ _NEVER = re.compile(
     r"Partition(TimeLimit|NodeLimit|Inactive)|BadConstraints|AccountNotAllowed"
     r"|QOSNotAllowed|QOSTimeLimit|Invalid(Account|QOS)|JobHeld(Admin|User)"
     r"|DependencyNeverSatisfied|\w*PerJob(Limit)?$|\w*MaxWallDuration\w*"
+)
+# The controller is away, overloaded, or full of this user's jobs: worth another try.
+_BUSY = re.compile(
+    r"unable to contact|connection (refused|reset|fail)|connect failure|timed out"
+    r"|zero bytes were transmitted|unexpected message received|message .*failure"
+    r"|communication|temporar|try again|resource busy|standby mode|MaxSubmit\w*",
+    re.IGNORECASE,
 )
 # Partition (the default with an asterisk), availability, limit, nodes, CPUs, MB, GPUs.
 _NODES_FORMAT = "%P|%a|%l|%D|%c|%m|%G"
@@ -54,6 +62,7 @@ class SlurmClient:
             name,
             script,
             job_id,
+            busy=_BUSY,
             # A number may have been given to another job since.
             cancel_command=f"scancel --name={shlex.quote(name)}",
         )
@@ -64,7 +73,11 @@ class SlurmClient:
         options = ["--noheader", "--states=all", f"--jobs={ids}", "-o", _JOBS_FORMAT]
         answer = await ask(["squeue", *options])
         _require_answer(answer)
-        seen = dict(map(_line, filter(None, answer.output.splitlines())))
+        lines = answer.output.splitlines()
+        seen = dict(_line(line) for line in lines if line.count("|") >= _BARS)
+        stray = [line for line in lines if line.strip() and line.count("|") < _BARS]
+        if stray and not seen.keys() >= {*jobs.values()}:
+            raise ClusterError(f"squeue said {stray[0].strip()!r}, and not all jobs.")
         return {name: seen[job_id] for name, job_id in jobs.items() if job_id in seen}
 
     @staticmethod

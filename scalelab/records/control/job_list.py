@@ -33,9 +33,11 @@ class JobLine:
     num_nodes, node_group
         Nodes it asks for; of which group, None where nodes are alike.
     state
-        ``pending``, ``running`` (without its nodes) or ``up``.
+        ``pending``, ``running`` (without its nodes), ``up``, ``being given back`` or
+        ``not cancelled``.
     reason
-        Why it waits, in the batch system's words; empty where it does not say.
+        Why it waits or was not cancelled, in the batch system's words; empty where it
+        does not say.
     estimated_start
         When the batch system expects it to start, in its words; None: unknown.
     """

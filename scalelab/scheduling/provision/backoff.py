@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import time
-
-from scalelab.cluster.batch.queue import is_out_of_reach
 
 MAX_LOST = 8
 """Jobs lost in a row, without a trial measured in between, before it is no accident."""
 MAX_FAILED_STARTS = 3
 MAX_BUSY = 20
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
-# The batch system is busy or full for now: worth another try.
-_PASSING = re.compile(
-    r"in time|temporar|try again|MaxSubmit|would exceed|job limit",
-    re.IGNORECASE,
-)
-
-
-def _is_passing(words: str) -> bool:
-    return is_out_of_reach(words) or _PASSING.search(words) is not None
 
 
 class SubmissionBackoff:
@@ -49,12 +37,19 @@ class SubmissionBackoff:
             self._num_lost = self._num_failed = self._num_busy = 0
             self.words = ""
 
-    def refused(self, words: str, *, is_final: bool = False) -> None:
-        """Count a job that the batch system refused, or that can never start."""
+    def refused(self, words: str, *, is_busy: bool = False) -> None:
+        """Count a job that the batch system refused, or that can never start.
+
+        Parameters
+        ----------
+        words
+            In the batch system's words.
+        is_busy
+            It takes no job now, and may take this one later.
+        """
         self._num_busy += 1
-        is_passing = not is_final and _is_passing(words)
         said = f"The batch system refused a job: {words.rstrip('.')}."
-        self._count(said, self._num_busy, MAX_BUSY if is_passing else 1)
+        self._count(said, self._num_busy, MAX_BUSY if is_busy else 1)
 
     def failed_to_start(self, said: str, log: str) -> None:
         """Count a job whose nodes did not answer, with the end of its log."""

@@ -15,7 +15,11 @@ if TYPE_CHECKING:
     from scalelab.site.batch_site import BatchSite
 
 
-@dataclass(frozen=True, slots=True)
+_WORN = 0.1
+"""Part of its walltime that a job may have spent while it counts as new."""
+
+
+@dataclass(slots=True)
 class GroupDemand:
     """The nodes of one group that trials need, and the back-off in asking for them.
 
@@ -28,11 +32,28 @@ class GroupDemand:
         Nodes there may be at once.
     backoff
         Jobs of the group that failed in a row.
+    num_exchanged
+        Jobs in a row that were given back as too old for what waited.
     """
 
     site: BatchSite
     max_nodes: int
     backoff: SubmissionBackoff = field(default_factory=SubmissionBackoff)
+    num_exchanged: int = 0
+
+    @property
+    def fresh(self) -> float:
+        """Part of its walltime that a job has left at least while it counts as new.
+
+        Less after every exchange that led to no trial: where nodes take long to join,
+        or wait for each other, there are none that are newer.
+        """
+        return max(0.0, 1 - _WORN * 2.0**self.num_exchanged)
+
+    def record_success(self) -> None:
+        """Start counting anew, since a trial was measured."""
+        self.backoff.reset()
+        self.num_exchanged = 0
 
     def num_wanted(self, pool: Pool, *, is_stopped: bool) -> int:
         """Return the nodes that the trials of the group can use.

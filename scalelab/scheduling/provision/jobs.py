@@ -33,6 +33,10 @@ class Batch(Protocol):
         """End a job."""
         ...
 
+    def forget(self, name: str) -> None:
+        """Ask about a job no more."""
+        ...
+
     def look(self) -> None:
         """Ask about all jobs."""
         ...

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from scalelab.scheduling.pool import Pool
 
 TICK_S = 0.5
-FRESH = 0.9
-"""Part of its walltime that a job has left while it counts as new."""
 
 
 class Provision:
@@ -103,8 +101,8 @@ class Provision:
         return self._site.groups[group].exclusive
 
     def record_success(self, group: str | None) -> None:
-        """Record that a trial was measured on a group, which resets its back-off."""
-        self._demands[group].backoff.reset()
+        """Record that a trial was measured on a group."""
+        self._demands[group].record_success()
 
     def defer(self, message: NodeLeft | PartEnded) -> bool:
         """Delay a node-loss event until the batch system has said why, or a while.
@@ -125,9 +123,9 @@ class Provision:
             case JobSubmitted(name, job_id):
                 if job := self._jobs.get(name):
                     job.job_id = job_id
-            case JobRefused(name, words):
+            case JobRefused(name, words, is_busy):
                 if job := self._jobs.pop(name, None):
-                    self._backoff_of(job).refused(words)
+                    self._backoff_of(job).refused(words, is_busy=is_busy)
             case QueueSeen():
                 self._looks.end()
                 self._see(event)
@@ -180,14 +178,16 @@ class Provision:
             job, view = self._jobs[name], seen.views.get(name)
             if view is None:
                 job.num_missing += 1
-                if job.num_missing >= MISSING_LOOKS:
+                if job.num_missing >= MISSING_LOOKS and not job.nodes:
                     self._ended(job, "the batch system does not know it any more")
+                    self._batch.forget(name)
                 continue
             if job.view is None or job.view.state is not view.state:
                 self._looks.hurry()
             job.see(view, now_s)
             if view.state is JobState.ENDED or job.is_leaving_for_long(now_s):
                 self._ended(job, view.reason)
+                self._batch.forget(name)
             elif view.is_suspended:
                 # What it was measuring is spoilt, and nobody knows when it goes on.
                 self._ended(job, f"{view.reason}, so it was given up")
@@ -195,7 +195,7 @@ class Provision:
             elif view.can_never_run:
                 self._drop(job)
                 self._backoff_of(job).refused(
-                    f"job {job.job_id} can never run: {view.reason}", is_final=True
+                    f"job {job.job_id} can never run: {view.reason}"
                 )
 
         if not any(job.leaving_since_s for job in self._jobs.values()):
@@ -239,13 +239,14 @@ class Provision:
             self._limit(job, now_s)
 
     def _limit(self, job: ProvisionedJob, now_s: float) -> None:
-        walltime_s, end_s = self._demands[job.group].site.walltime, job.end_s
+        demand = self._demands[job.group]
+        walltime_s, end_s = demand.site.walltime, job.end_s
         if end_s is None and walltime_s and job.is_pending:
             # Seen to wait when it was last looked for, it has begun since.
             end_s = (self._looks.started_s or now_s) + walltime_s
             walltime_s = end_s - now_s
         if end_s is not None:
-            longest_s = FRESH * (walltime_s or end_s - now_s)
+            longest_s = demand.fresh * (walltime_s or end_s - now_s)
             for node in job.nodes:
                 self._pool.placer.limit(node.name, end_s, longest_s)
 
@@ -266,6 +267,9 @@ class Provision:
         spare = self._demands[group].spare(jobs, idle, wanted)
         for job in idle:
             is_late = wanted and any(map(self._pool.is_too_late, job.nodes))
+            if is_late:
+                self._demands[group].num_exchanged += 1
+                self._on_event(Waiting(reason=_too_old(job)))
             if is_late or job in spare:
                 self._drop(job)
 
@@ -339,3 +343,10 @@ class Provision:
                 "that a trial needs besides them. Write provision: one_job in the "
                 "site, so that all are granted together, or a longer max_idle."
             )
+
+
+def _too_old(job: ProvisionedJob) -> str:
+    return (
+        f"Job {job.job_id} ({job.name}) ends too soon for the trials that wait, so it "
+        "is given back for a newer one."
+    )

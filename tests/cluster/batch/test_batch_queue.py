@@ -1,7 +1,7 @@
 """What is made of the answers of SLURM and PBS, by programs that repeat them."""
 
 import asyncio
-import json
+import re
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from scalelab.cluster.batch.queue import (
     cancelled,
     submitted,
 )
-from scalelab.errors import ClusterError
+from scalelab.errors import BusyError, ClusterError
 from scalelab.kinds.batch_systems import BATCH_SYSTEMS
 
 Program = Callable[..., Path]
@@ -102,9 +102,9 @@ def test_a_batch_system_that_does_not_answer_is_an_error_in_its_words(
     program("qstat", errors="Connection refused\nqstat: cannot connect", status=111)
     with pytest.raises(ClusterError, match="qstat: Connection refused"):
         look("pbs", a="1")
-    program("qstat", output="{")
-    with pytest.raises(ClusterError, match="qstat said no JSON"):
-        look("pbs", a="1")
+    program("qstat", output="Job Id: 2.head\n    job_state = R\n")
+    with pytest.raises(ClusterError, match=r"neither shows job 1\.head nor says"):
+        look("pbs", a="1.head", b="2.head")
 
 
 def test_a_program_that_is_not_there_is_an_error(
@@ -115,31 +115,57 @@ def test_a_program_that_is_not_there_is_an_error(
         look("pbs", a="1")
 
 
-PBS_JOBS = {
-    "1.head": {"job_state": "Q", "comment": "Not Running: Insufficient ngpus"},
-    "2.head": {"job_state": "Q", "comment": "Can Never Run: Insufficient ngpus (A: 6)"},
-    "3.head": {"job_state": "H", "comment": "held by a user"},
-    "4.head": {
-        "job_state": "R",
-        "comment": "Job run at Fri Nov 20",
-        "Resource_List": {"walltime": "00:10:00"},
-        "resources_used": {"walltime": "00:00:20"},
-    },
-    "5.head": {"job_state": "R", "Resource_List": {"walltime": "01:00:00"}},
-    "6.head": {"job_state": "S", "Job_Name": 7},
-    "7.head": {"job_state": "F", "Exit_status": -29},
-    "8.head": {"job_state": "E"},
-    "9.head": {"job_state": "Q", "estimated": {"start_time": "Sat Nov 21 03:00:00"}},
-}
+PBS_JOBS = """\
+Job Id: 1.head
+    Job_Name = dask-worker
+    job_state = Q
+    Resource_List.ngpus = 2
+    comment = Not Running: Insufficient ng
+\tpus
+
+Job Id: 2.head
+    job_state = Q
+    comment = Can Never Run: Insufficient ngpus (A: 6)
+
+Job Id: 3.head
+    job_state = H
+    comment = held by a user
+
+Job Id: 4.head
+    job_state = R
+    comment = Job run at Fri Nov 20
+    Resource_List.walltime = 00:10:00
+    resources_used.walltime = 00:00:20
+
+Job Id: 5.head
+    job_state = R
+    Resource_List.walltime = 01:00:00
+
+Job Id: 6.head
+    Job_Name = 7
+    job_state = S
+
+Job Id: 7.head
+    job_state = F
+    Exit_status = -29
+
+Job Id: 8.head
+    job_state = E
+    Exit_status = 271
+
+Job Id: 9.head
+    job_state = Q
+    estimated.start_time = Sat Nov 21 03:00:00
+"""
 
 
 def test_pbs_shows_jobs(program: Program) -> None:
-    said = json.dumps({"timestamp": 1, "Jobs": PBS_JOBS})
     errors = "qstat: Unknown Job Id 10.head"
-    asked = program("qstat", output=said, errors=errors, status=153)
+    asked = program("qstat", output=PBS_JOBS, errors=errors, status=153)
     views = look("pbs", **{f"job{n}": f"{n}.head" for n in range(1, 11)})
-    words = asked.read_text().split()
-    assert words[:4] == ["-f", "-F", "json", "1.head"]
+    # All at once, and in the form that shows all of them.
+    ids = " ".join(f"{number}.head" for number in range(1, 11))
+    assert asked.read_text() == f"-f {ids}\n"
     pending, running, ended = JobState.PENDING, JobState.RUNNING, JobState.ENDED
     assert views == {
         "job1": JobView(state=pending, reason="Not Running: Insufficient ngpus"),
@@ -155,14 +181,37 @@ def test_pbs_shows_jobs(program: Program) -> None:
         "job5": JobView(state=running, remaining_s=3600),
         "job6": JobView(state=running, reason="suspended", is_suspended=True),
         "job7": JobView(state=ended, reason="ended with status -29"),
-        "job8": JobView(state=ended, reason="ended"),
+        "job8": JobView(state=ended, reason="ended with status 271"),
         "job9": JobView(state=pending, estimated_start="Sat Nov 21 03:00:00"),
     }
 
 
-def test_pbs_knows_only_jobs_that_have_not_ended(program: Program) -> None:
-    program("qstat", output='{"timestamp": 1}', status=35)
+@pytest.mark.parametrize(
+    ("errors", "status"),
+    [
+        ("qstat: Unknown Job Id 1.head", 153),
+        ("qstat: 1.head Job has finished, use -x or -H to obtain information", 35),
+        ("", 35),
+    ],
+)
+def test_pbs_knows_only_jobs_that_have_not_ended(
+    program: Program, errors: str, status: int
+) -> None:
+    program("qstat", errors=errors, status=status)
     assert look("pbs", a="1.head") == {}
+
+
+def test_a_qstat_that_shows_one_of_several_jobs_is_asked_about_each(
+    fake_programs: FakePrograms,
+) -> None:
+    one, two = (f"Job Id: {n}.head\n    job_state = R\n" for n in (1, 2))
+    asked = fake_programs.answers("qstat", ("1.head", one), ("2.head", two))
+    views = look("pbs", a="1.head", b="2.head")
+    assert {name: view.state for name, view in views.items()} == {
+        "a": JobState.RUNNING,
+        "b": JobState.RUNNING,
+    }
+    assert asked.read_text().splitlines() == ["-f 1.head 2.head", "-f 2.head"]
 
 
 @pytest.mark.parametrize(
@@ -205,7 +254,42 @@ def test_a_refusal_is_told_in_the_schedulers_words(
     job = batch_client(BATCH_SYSTEMS["slurm"]).job("vit-1", "#!/bin/sh\n")
     with pytest.raises(ClusterError) as caught:
         asyncio.run(submitted(job))
+    assert not isinstance(caught.value, BusyError)
     assert str(caught.value) == errors.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "submit", "words"),
+    [
+        (
+            "slurm",
+            "sbatch",
+            "Batch job submission failed: Socket timed out on send/recv",
+        ),
+        ("slurm", "sbatch", "Batch job submission failed: Zero Bytes were transmitted"),
+        ("slurm", "sbatch", "Batch job submission failed: Unexpected message received"),
+        ("slurm", "sbatch", "Batch job submission failed: Message receive failure"),
+        ("slurm", "sbatch", "QOSMaxSubmitJobPerUserLimit: Job violates QOS policy"),
+        ("slurm", "sbatch", "Unable to contact slurm controller (connect failure)"),
+        ("pbs", "qsub", "cannot connect to server head (errno=15010)"),
+        ("pbs", "qsub", "would exceed queue generic's per-user limit of jobs"),
+        ("pbs", "qsub", "Maximum number of jobs already in queue"),
+        ("pbs", "qsub", "End of File"),
+    ],
+)
+def test_a_batch_system_that_takes_no_job_now_is_busy(
+    program: Program,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    scheduler: str,
+    submit: str,
+    words: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    program(submit, errors=f"{submit}: error: {words}", status=1)
+    job = batch_client(BATCH_SYSTEMS[scheduler]).job("vit-1", "#!/bin/sh\n")
+    with pytest.raises(BusyError, match=re.escape(words)):
+        asyncio.run(submitted(job))
 
 
 class StuckJob:
@@ -222,5 +306,5 @@ def test_a_batch_system_that_stands_still_is_said_to(
     monkeypatch: pytest.MonkeyPatch, call: Callable[..., Coroutine[None, None, None]]
 ) -> None:
     monkeypatch.setattr(batch_queue, "CALL_TIMEOUT_S", 0.05)
-    with pytest.raises(ClusterError, match=r"it did not answer within 0\.05 s"):
+    with pytest.raises(BusyError, match=r"it did not answer within 0\.05 s"):
         asyncio.run(call(StuckJob()))

@@ -340,7 +340,7 @@ def test_a_busy_scheduler_is_asked_again_later_and_later(
         if len(busy.batch.requested) > before:
             asked_at.append(busy.clock.now_s)
             name = list(busy.batch.requested)[-1]
-            busy.provision.take(JobRefused(name, words))
+            busy.provision.take(JobRefused(name, words, is_busy=True))
     pauses = [later - now for now, later in pairwise(asked_at)]
     assert pauses == sorted(pauses)
     assert pauses[-1] >= 60
@@ -560,3 +560,53 @@ def test_the_queue_is_looked_at_often_after_a_change_and_then_less(
     pauses = [later - now for now, later in pairwise(looks)]
     assert pauses[0] <= 2
     assert max(pauses) == 30
+
+
+def test_a_job_whose_node_answers_has_not_ended_whatever_the_queue_shows(
+    scene: Callable[..., Scene],
+) -> None:
+    alive = scene()
+    alive.begin((1,))
+    alive.up("run-1", "a")
+    for _ in range(3 * MISSING_LOOKS):
+        alive.provision.take(QueueSeen({}, frozenset({"run-1"})))
+        alive.tick(0.1)
+    assert list(alive.batch.requested) == ["run-1"]
+    alive.pool.leave("tls://a:run-1")
+    alive.tick()
+    alive.provision.take(QueueSeen({}, frozenset({"run-1"})))
+    assert alive.batch.forgotten == ["run-1"]
+
+
+def test_jobs_that_ended_are_asked_about_no_more(scene: Callable[..., Scene]) -> None:
+    ended = scene()
+    ended.begin((2,), (2,))
+    ended.see(run_1=JobView(state=JobState.ENDED, reason="FAILED"))
+    assert ended.batch.forgotten == ["run-1"]
+    # What is suspended has not ended: it is cancelled.
+    ended.see(run_2=JobView(state=JobState.RUNNING, is_suspended=True))
+    assert ended.batch.forgotten == ["run-1"]
+    assert ended.batch.ended == ["run-2"]
+
+
+def test_nodes_that_take_long_to_join_are_not_exchanged_for_ever(
+    scene: Callable[..., Scene],
+) -> None:
+    slow = scene(walltime="100s", start_timeout="60s")
+    slow.wait_for(2, duration_s=90)
+    for number in range(1, 20):
+        slow.tick(1)
+        name = f"run-{number}"
+        if name not in slow.batch.requested:
+            break
+        slow.submitted()
+        slow.see(
+            **{name.replace("-", "_"): JobView(state=JobState.RUNNING, remaining_s=75)}
+        )
+        slow.up(name, f"host{number}")
+        slow.tick(1)
+        if slow.place():
+            break
+    # A quarter of the walltime is spent on joining, each time.
+    assert slow.batch.ended == ["run-1", "run-2"]
+    assert sum("given back for a newer one" in words for words in slow.said) == 2
