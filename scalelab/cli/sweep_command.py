@@ -227,10 +227,11 @@ def _left_jobs(directory: Path) -> str:
     left = JobList.read(directory / CLUSTER_DIRECTORY).jobs
     if not left:
         return ""
+    listed = "; ".join(map(str, left))
     return (
         f"{counted(len(left), 'job')} may hold nodes still, since the batch system did "
-        f"not cancel them: {'; '.join(map(str, left))}. Cancel them by hand, or run the "
-        "same command again once it answers."
+        f"not cancel them: {listed}. Cancel them by hand, or run the same command "
+        "again once it answers."
     )
 
 

@@ -12,7 +12,6 @@ from scalelab.errors import SpecError
 from scalelab.experiment.job import Job
 from scalelab.experiment.trial import (
     FIRST_CANARY,
-    STALL_TIMEOUT_S,
     Measurement,
     TrialKind,
 )
@@ -149,7 +148,7 @@ class Measure(Section):
             steps=self.steps,
             relative_precision=self.relative_precision,
             timeout_s=self.timeout,
-            stall_timeout_s=self.stall_timeout or STALL_TIMEOUT_S,
+            stall_timeout_s=self.stall_timeout,
         )
         if kind is TrialKind.THROUGHPUT or job is None:
             return shared

@@ -16,7 +16,6 @@ from scalelab.inputs.numerals import counted
 from scalelab.inputs.target import MetricMode, Target
 from scalelab.kinds.strategies import DEFAULT_STRATEGY, strategy_of
 
-STALL_TIMEOUT_S = 30.0
 FIRST_CANARY = 1_000
 """Repeat index from which on repeats are canaries; see ``plan.canary``."""
 
@@ -81,7 +80,8 @@ class Measurement:
     timeout_s
         Seconds after which the attempt is ended as ``timed_out``; None: no limit.
     stall_timeout_s
-        Seconds without progress, at least, before the attempt is ended as ``stalled``.
+        Seconds without progress, at least, before the attempt is ended as ``stalled``;
+        None: what is usual for such a program.
     """
 
     warmup_steps: int = 5
@@ -91,7 +91,7 @@ class Measurement:
     evaluate_every_samples: int | None = None
     target: Target | None = None
     timeout_s: float | None = None
-    stall_timeout_s: float = STALL_TIMEOUT_S
+    stall_timeout_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

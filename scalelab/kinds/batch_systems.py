@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,11 @@ Environment = Mapping[str, str]
 def _is_not_said(environment: Environment) -> int | None:
     """Return None: the environment of a job does not tell the number of its nodes."""
     return None
+
+
+def _one_option(directive: str) -> Sequence[str]:
+    """Return a directive as it is: it has one option, which is written in one way."""
+    return (directive.strip(),)
 
 
 def _no_options(num_nodes: int, cores: int | None, in_held_job: bool) -> list[str]:
@@ -48,6 +53,9 @@ class BatchSystem:
     test_submission
         Words before a script that ask whether a job would be taken, without
         submitting it; empty: it cannot be asked.
+    options_of
+        Returns the options of a directive, each in its one form: ``-N2`` and
+        ``--nodes 2`` as ``-N 2`` and ``--nodes=2``.
     reserved_options
         Beginning of the options that ScaleLab writes itself, so that users must not.
     excluding_options
@@ -101,6 +109,7 @@ class BatchSystem:
     after_job: str
     job_variable: str
     on_all_nodes: tuple[str, ...]
+    options_of: Callable[[str], Sequence[str]] = _one_option
     step_options: Callable[[int, int | None, bool], list[str]] = _no_options
     passes_environment: bool = True
     first_host: str = ""
@@ -147,6 +156,65 @@ class BatchSystem:
         return [*self.on_all_nodes, *options, shell, *words]
 
 
+def _options(directive: str, flags: frozenset[str]) -> Iterator[tuple[str, str]]:
+    """Yield the options of a directive with their values, as getopt reads them.
+
+    Parameters
+    ----------
+    directive
+        Words as a shell splits them.
+    flags
+        Options without a value, or with one that must be attached.
+    """
+    words = iter(_words(directive))
+    for word in words:
+        name, _, value = word.partition("=")
+        if word.startswith("--"):
+            needs_value = "=" not in word and name not in flags
+            yield name, next(words, "") if needs_value else value
+        elif word.startswith("-"):
+            letters = word[1:]
+            while letters and f"-{letters[0]}" in flags:
+                yield f"-{letters[0]}", ""
+                letters = letters[1:]
+            if letters:
+                yield f"-{letters[0]}", letters[1:] or next(words, "")
+
+
+def _words(directive: str) -> list[str]:
+    try:
+        return shlex.split(directive)
+    except ValueError:  # a quote that is not closed
+        return directive.split()
+
+
+_SBATCH_FLAGS = frozenset(
+    "-h -H -I -k -O -Q -s -v -V -W --contiguous --exclusive --get-user-env --help "
+    "--hold --ignore-pbs --nice --no-kill --no-requeue --overcommit --oversubscribe "
+    "--parsable --propagate --quiet --reboot --requeue --spread-job --test-only "
+    "--usage --use-min-nodes --verbose --version --wait".split()
+)
+
+
+def _slurm_options(directive: str) -> Sequence[str]:
+    pairs = _options(directive, _SBATCH_FLAGS)
+    return [
+        f"{name}={value}" if name.startswith("--") else f"{name} {value}"
+        for name, value in pairs
+    ]
+
+
+_QSUB_FLAGS = frozenset("-f -h -I -V -X -z --version".split())
+
+
+def _pbs_options(directive: str) -> Sequence[str]:
+    return [
+        f"{name} {each.strip()}"
+        for name, value in _options(directive, _QSUB_FLAGS)
+        for each in (value.split(",") if name == "-l" else [value])
+    ]
+
+
 def _slurm_log(log: Path) -> tuple[str, ...]:
     return ("--no-requeue", f"--output={shlex.quote(str(log))}")
 
@@ -174,8 +242,9 @@ _SLURM = BatchSystem(
     programs=("sbatch", "squeue", "scancel"),
     survey_program="sinfo",
     test_submission=("sbatch", "--test-only"),
+    options_of=_slurm_options,
     reserved_options=re.compile(
-        r"-[NntpAJCqoea]\b|--(nodes|ntasks|ntasks-per-node|time|partition|account"
+        r"-[NntpAJCqoeaGc]\b|--(nodes|ntasks|ntasks-per-node|time|partition|account"
         r"|job-name|qos|constraint|gres=gpu|gpus|gpus-per-node|gpus-per-task|mem"
         r"|mem-per-gpu|cpus-per-task|exclusive|output|error|array|requeue|no-requeue)\b"
         r"(?!-)"
@@ -230,8 +299,9 @@ _PBS = BatchSystem(
     queue_noun="queue",
     programs=("qsub", "qstat", "qdel"),
     survey_program="pbsnodes",
+    options_of=_pbs_options,
     reserved_options=re.compile(
-        r"-[qANroejJ]\b|-l\s*(select|nodes|walltime|place|ngpus|ncpus|mem)\b"
+        r"-[qANroejJ]\b|-l (select|nodes|walltime|place|ngpus|ncpus|mem)\b"
     ),
     forbidden_in_logs=" \t\n",
     log_options=_pbs_log,

@@ -41,6 +41,7 @@ from scalelab.records.attempt import AttemptResult, AttemptSpec
 from scalelab.records.attempt_io import write_result
 
 _GRACE_S = 2.0
+_STALL_FLOOR_S = 30.0  # without progress, of a built-in workload
 
 
 class NodeAgent:
@@ -353,6 +354,6 @@ def _limits(spec: AttemptSpec) -> Limits:
     return Limits(
         timeout_s=spec.trial.measurement.timeout_s,
         stall_factor=spec.stall_factor,
-        stall_floor_s=spec.stall_floor_s,
+        stall_floor_s=spec.stall_floor_s or _STALL_FLOOR_S,
         grace_s=_GRACE_S,
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from scalelab.experiment.program import Program, program_from_json, program_to_json
-from scalelab.experiment.trial import STALL_TIMEOUT_S, Trial
+from scalelab.experiment.trial import Trial
 from scalelab.inputs.outcome import Outcome
 
 
@@ -66,7 +66,8 @@ class AttemptSpec:
         Threads a rank may use for one operation.
     stall_factor, stall_floor_s
         The attempt is ``stalled`` when no rank makes progress for ``stall_factor``
-        median steps, but at least ``stall_floor_s`` seconds.
+        median steps, but at least ``stall_floor_s`` seconds; None: as many as are usual
+        for such a program.
     validity
         Reasons known before the start that make the attempt unfit for a fit.
     stop_after_s
@@ -86,7 +87,7 @@ class AttemptSpec:
     device_type: str
     threads_per_rank: int = 1
     stall_factor: float = 20.0
-    stall_floor_s: float = STALL_TIMEOUT_S
+    stall_floor_s: float | None = None
     validity: tuple[str, ...] = ()
     stop_after_s: float | None = None
     queue_wait_s: float | None = None

@@ -198,18 +198,19 @@ class BatchSite(RemoteSite, BatchNodeSettings):
             )
         if "\n" in line:
             raise SpecError(f"{said} has several lines. Write one per item.")
-        if found := system.reserved_options.match(line.strip()):
-            raise SpecError(
-                f"directives: {found[0]!r} is written by ScaleLab, from the site's "
-                "other settings and the trial. Remove it there."
-            )
-        for setting, pattern in system.excluding_options:
-            found = pattern.match(line.strip())
-            if found and getattr(self, setting):
+        for option in system.options_of(line):
+            if found := system.reserved_options.match(option):
                 raise SpecError(
-                    f"directives: {found[0]!r} and {setting} exclude each other. Keep "
-                    "one."
+                    f"directives: {found[0]!r} is written by ScaleLab, from the site's "
+                    "other settings and the trial. Remove it there."
                 )
+            for setting, pattern in system.excluding_options:
+                found = pattern.match(option)
+                if found and getattr(self, setting):
+                    raise SpecError(
+                        f"directives: {found[0]!r} and {setting} exclude each other. "
+                        "Keep one."
+                    )
 
 
 def driver_job_of(site: Site) -> DriverJob | None:

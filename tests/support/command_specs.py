@@ -64,7 +64,7 @@ def command_spec(
     timeout_s: float | None = 60.0,
     accumulation: int = 1,
     device_type: str = "cpu",
-    stall_floor_s: float = 30.0,
+    stall_floor_s: float | None = None,
     threads_per_rank: int = 1,
     global_batch_size: int = GLOBAL_BATCH,
     **options: Scalar,

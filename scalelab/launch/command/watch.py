@@ -9,7 +9,7 @@ from pathlib import Path
 
 from scalelab.errors import SpecError
 from scalelab.experiment.program import CommandProgram
-from scalelab.experiment.trial import STALL_TIMEOUT_S, TrialKind
+from scalelab.experiment.trial import TrialKind
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.attempt import CommandAttempt
 from scalelab.launch.command.files import FileWatch, FollowedFile
@@ -51,17 +51,16 @@ _NEVER_S = 1e6
 
 def command_limits(spec: AttemptSpec, node_rank: int, grace_s: float) -> Limits:
     """Return the time limits of a command on a node."""
-    is_own = spec.stall_floor_s != STALL_TIMEOUT_S
     program = spec.program
     names = isinstance(program, CommandProgram) and program.metrics.evaluation
     evaluates = bool(names) or spec.trial.kind is not TrialKind.THROUGHPUT
     usual_s = _BETWEEN_EVALUATED_STEPS_S if evaluates else _BETWEEN_STEPS_S
-    floor_s = spec.stall_floor_s if is_own else usual_s
+    floor_s = spec.stall_floor_s or usual_s
     return Limits(
         timeout_s=spec.trial.measurement.timeout_s,
         stall_factor=spec.stall_factor,
         stall_floor_s=floor_s if node_rank == 0 else _NEVER_S,
-        start_up_s=floor_s if is_own else _START_UP_S,
+        start_up_s=spec.stall_floor_s or _START_UP_S,
         grace_s=grace_s,
     )
 

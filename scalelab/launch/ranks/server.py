@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from scalelab.launch.process_tree import (
@@ -255,7 +256,9 @@ def watched_files() -> dict[str, int]:
     roots = tuple(os.path.realpath(directory) + os.sep for directory in installed)
     files: dict[str, int] = {}
     for module in list(sys.modules.values()):
-        path = vars(module).get("__file__")
+        # A module may be blocked by None, or replaced by some other object.
+        known = vars(module) if isinstance(module, ModuleType) else {}
+        path = known.get("__file__")
         if isinstance(path, str) and not os.path.realpath(path).startswith(roots):
             with suppress(OSError):
                 files[path] = Path(path).stat().st_mtime_ns

@@ -19,7 +19,7 @@ from scalelab.experiment.program import (
     program_from_json,
     program_to_json,
 )
-from scalelab.experiment.trial import STALL_TIMEOUT_S, TrialKind
+from scalelab.experiment.trial import TrialKind
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.watch import command_limits
 from scalelab.launch.gang_agent import NodeAgent
@@ -155,7 +155,7 @@ def test_evaluations_in_every_interval_are_no_measurement_and_the_reason_says_so
 def test_silence_during_an_evaluation_that_is_named_is_no_stall(tmp_path: Path) -> None:
     floors = [
         command_limits(
-            command_spec(tmp_path, metrics=metrics, stall_floor_s=STALL_TIMEOUT_S),
+            command_spec(tmp_path, metrics=metrics),
             0,
             grace_s=1.0,
         ).stall_floor_s
