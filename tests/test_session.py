@@ -323,10 +323,15 @@ class TestAQuestionAskedAgain:
         [
             {"max_time": "4h"},
             {"confidence": 0.8},
-            {"job": {"samples": 5}},
-            {"gpus": [1]},
-            {"select": {"workload": "emulated"}},
-            {"law": "amdahl"},
+            *(
+                pytest.param(question, marks=pytest.mark.repetition)
+                for question in (
+                    {"job": {"samples": 5}},
+                    {"gpus": [1]},
+                    {"select": {"workload": "emulated"}},
+                    {"law": "amdahl"},
+                )
+            ),
         ],
     )
     def test_is_another_question_with_any_other_word(

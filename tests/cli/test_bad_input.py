@@ -81,6 +81,7 @@ def test_files_that_are_no_experiment(
 
 
 @pytest.mark.slow
+@pytest.mark.repetition
 def test_hundreds_of_bad_tables(scalelab: Any, here: Path) -> None:
     assert len(TABLES) > 300
     refuse_tables(scalelab, here, TABLES)

@@ -21,7 +21,7 @@ from imported_tables import configuration, imported
 from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
 
 KINDS = tuple(MAKERS)
-QUICK = ("plain", "missing batch")
+USUAL = "plain"
 SEEDS = (1, 2)
 PASSES = 2000  # over the largest global batch
 
@@ -78,7 +78,7 @@ def every_table() -> pytest.MarkDecorator:
     """Parametrize by kind of table and seed; most are left to `make test-all`."""
     slow = (pytest.mark.slow, pytest.mark.repetition)
     cases = [
-        pytest.param(kind, seed, marks=() if kind in QUICK and seed == 1 else slow)
+        pytest.param(kind, seed, marks=() if kind == USUAL and seed == 1 else slow)
         for kind in KINDS
         for seed in SEEDS
     ]

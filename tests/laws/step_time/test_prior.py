@@ -132,7 +132,10 @@ def test_curves_of_one_fit_teach_those_that_reach_less_far(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("learned", [1, 3, 40])
+@pytest.mark.parametrize(
+    "learned",
+    [3, *(pytest.param(each, marks=pytest.mark.repetition) for each in (1, 40))],
+)
 def test_a_long_history_is_cut_to_the_largest_curves(
     learned: int, rows: pd.DataFrame
 ) -> None:
@@ -194,7 +197,10 @@ def test_a_workload_is_the_same_only_in_everything_but_the_machine(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("factor", [0.1, 1.0, 10.0])
+@pytest.mark.parametrize(
+    "factor",
+    [10.0, *(pytest.param(each, marks=pytest.mark.repetition) for each in (0.1, 1.0))],
+)
 def test_a_relative_says_no_more_than_it_knows_of_another_exchange(
     factor: float,
 ) -> None:
