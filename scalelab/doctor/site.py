@@ -17,6 +17,7 @@ from typing import TypeVar
 from scalelab.cluster.batch.client import client_class, survey
 from scalelab.cluster.batch.programs import answered
 from scalelab.cluster.network import listening, own_address
+from scalelab.cluster.survey.capacity import asked_queue, why_no_node_fits
 from scalelab.cluster.survey.inventory import Inventory, Queue
 from scalelab.doctor.machine import Finding, Health, run_directory_finding
 from scalelab.errors import ClusterError, SpecError
@@ -24,7 +25,7 @@ from scalelab.records.attempt_io import existing_place
 from scalelab.site.batch_site import BatchSite
 from scalelab.site.driver_script import driver_job_script
 from scalelab.site.node_script import node_job_script, refuse_log_directory
-from scalelab.site.profile import DeviceType, RemoteSite, Site
+from scalelab.site.profile import RemoteSite, Site
 
 AnyKind = TypeVar("AnyKind", bound=Site)
 
@@ -240,10 +241,7 @@ def _queue(site: BatchSite) -> Iterator[Finding]:
         return
     noun, wanted = inventory.noun, site.queue_name
     names = [each.name for each in inventory.queues]
-    queues = {each.name: each for each in inventory.queues}
-    queue = queues.get(wanted or "") or next(
-        (each for each in inventory.queues if each.is_default and not wanted), None
-    )
+    queue = asked_queue(site, inventory)
     if queue is None:
         named = f"has no {noun} {wanted!r}" if wanted else f"has no default {noun}"
         yield broken(
@@ -259,25 +257,8 @@ def _capacity(site: BatchSite, queue: Queue, noun: str) -> Finding:
     if not queue.is_open:
         return broken(noun, f"{queue.name} takes or starts no jobs now. Set another.")
     groups = "; ".join(map(str, queue.groups)) or "nodes not said"
-    gpus = site.devices_per_node if site.asks_for_gpus else 0
-    cores = site.cores_per_node or 0
-    if site.device_type is DeviceType.CPU:
-        cores = cores or site.devices_per_node
-    fits = any(
-        gpus <= each.gpus
-        and cores <= each.cores
-        and (site.memory_per_node or 0) <= (each.memory_bytes or float("inf"))
-        for each in queue.groups
-    )
-    if queue.groups and not fits:
-        memory = (
-            f", {site.memory_per_node / 2**30:,.1f} GiB" if site.memory_per_node else ""
-        )
-        return broken(
-            noun,
-            f"{queue.name} has no node with {cores} cores, {gpus} GPUs{memory}, only "
-            f"{groups}. Correct gpus_per_node, cores_per_node or memory_per_node.",
-        )
+    if why := why_no_node_fits(site, queue):
+        return broken(noun, why)
     return ok(noun, f"{queue.name}: {groups}")
 
 

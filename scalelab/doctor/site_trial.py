@@ -40,6 +40,8 @@ SOON_S, LATE_S = 2.0, 30.0
 
 Some of it is here already, or nothing is.
 """
+LEAVES_S = 30.0
+"""Seconds the job may take to leave before its folder is removed all the same."""
 _LOOK_AGAIN_S = 0.5
 _NAME = "scalelab-doctor"
 
@@ -177,6 +179,17 @@ def _visited(
         return _answer(record, folder, log, say)
     finally:
         cancel(record)
+        _await_departure(record)
+
+
+def _await_departure(record: DriverRecord) -> None:
+    """Wait a while until a job has left: its log is copied to the folder after it."""
+    deadline_s = time.monotonic() + LEAVES_S
+    while time.monotonic() < deadline_s:
+        view = look_at(record)
+        if view is None or (view.state is JobState.ENDED and not view.is_leaving):
+            return
+        time.sleep(_LOOK_AGAIN_S)
 
 
 def _answer(

@@ -235,6 +235,8 @@ class TestJob:
     def _queue(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.view: JobView | None = JobView(state=JobState.RUNNING)
         self.cancelled: list[str] = []
+        # What the queue shows of the job after it was cancelled.
+        self.leaving: list[JobView] = []
         self.break_script: Callable[[str], str] = lambda script: script
 
         def submit(scheduler: object, name: str, script: str) -> DriverRecord:
@@ -254,7 +256,13 @@ class TestJob:
             return DriverRecord(scheduler="slurm", name=name, job_id="5", number=1)
 
         monkeypatch.setattr(site_trial, "submit_script", submit)
-        monkeypatch.setattr(site_trial, "look_at", lambda record: self.view)
+
+        def look(record: DriverRecord) -> JobView | None:
+            if not self.cancelled:
+                return self.view
+            return self.leaving.pop() if self.leaving else None
+
+        monkeypatch.setattr(site_trial, "look_at", look)
         monkeypatch.setattr(
             site_trial, "cancel", lambda record: self.cancelled.append(record.job_id)
         )
@@ -301,6 +309,22 @@ class TestJob:
         assert {"node to driver", "devices"} <= set(broken(found))
         assert "does not reach 127.0.0.1:" in found["node to driver"].text
         assert "Ranks will share cores" in found["cores"].text
+
+    def test_the_folder_stays_until_the_job_has_left(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # PBS copies the log after the job: without its folder the node is blocked.
+        leaving = JobView(state=JobState.ENDED, is_leaving=True)
+        self.leaving = [leaving, leaving, JobView(state=JobState.RUNNING)]
+        self.break_script = lambda script: "echo lost >&2; exit 1"
+        folders = []
+        monkeypatch.setattr(
+            site_trial.shutil, "rmtree", lambda folder, **_: folders.append(folder)
+        )
+        site = site_of({"scheduler": "slurm", "device_type": "cpu", "gpus_per_node": 2})
+        list(site_trial.try_node(site, tmp_path))
+        assert self.leaving == []
+        assert folders == list(tmp_path.iterdir())
 
     def test_a_job_that_fails(self, tmp_path: Path) -> None:
         self.break_script = lambda script: "echo module: no such thing >&2; exit 1"

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scalelab.cluster.batch.client import batch_client
+from scalelab.cluster.batch.client import batch_client, survey
 from scalelab.cluster.batch.programs import CALL_TIMEOUT_S
 from scalelab.cluster.batch.queue import (
     BatchJob,
@@ -22,6 +22,7 @@ from scalelab.cluster.batch.queue import (
     submitted,
 )
 from scalelab.cluster.hub import HubCluster
+from scalelab.cluster.survey.capacity import never_fitting
 from scalelab.errors import BusyError, ClusterError
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY, JobLine, JobList
 from scalelab.records.log_tail import last_log_lines
@@ -98,6 +99,7 @@ class BatchNodes(HubCluster):
         }
 
     def _start(self) -> None:
+        self._refuse_what_would_wait_for_ever()
         self._client = batch_client(self.site.batch_system)
         super()._start()
         left = JobList.read(self._directory)
@@ -105,6 +107,22 @@ class BatchNodes(HubCluster):
         # Jobs that a dead driver has left.
         self._cancel_left(left.jobs)
         self._stack.callback(self._end_jobs)
+
+    def _refuse_what_would_wait_for_ever(self) -> None:
+        """Refuse nodes that are larger than any there is.
+
+        Some batch systems take such a job, and it waits. Those that can be asked
+        beforehand refuse it themselves.
+        """
+        system = self.site.batch_system
+        if system.test_submission:
+            return
+        try:
+            inventory = survey(system)
+        except ClusterError:
+            return  # it does not say what there is
+        for why in never_fitting(self.site, inventory):
+            raise ClusterError(why)
 
     def _end_jobs(self) -> None:
         """End all jobs and wait until the batch system shows them as ended."""

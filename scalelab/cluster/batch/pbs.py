@@ -137,6 +137,7 @@ def _view(job: Mapping[str, str]) -> JobView:
         can_never_run="Can Never Run" in comment or letter == "H",
         estimated_start=job.get("estimated.start_time"),
         remaining_s=_remaining_s(job) if state is JobState.RUNNING else None,
+        is_leaving=letter == "E",
         is_suspended=letter in ("S", "U"),
     )
 

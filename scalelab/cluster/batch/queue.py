@@ -41,7 +41,7 @@ class JobView:
     remaining_s
         Seconds until its time limit; None: unknown or without limit.
     is_leaving
-        It runs no more, and how it ended is not said yet.
+        It runs no more, but its nodes may not be free yet.
     is_suspended
         Its processes are stopped, and others have its devices.
     """

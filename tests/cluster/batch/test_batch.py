@@ -1,5 +1,6 @@
 """What becomes of requests for jobs, with programs that stand where SLURM's do."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -235,3 +236,25 @@ def test_an_allocation_whose_nodes_do_not_answer_is_an_error_with_the_log(
         pass
     assert "--overlap" in asked.read_text()
     assert not list(directory.glob("*.pem"))
+
+
+NODES = {"nodes": {"n1": {"resources_available": {"ncpus": 8, "ngpus": 6}}}}
+QUEUES = {"Queue": {"gpu": {"enabled": "True", "started": "True"}}}
+SERVER = {"Server": {"pbs": {"default_queue": "gpu"}}}
+
+
+def test_a_node_that_is_larger_than_any_is_refused_before_a_job_waits_for_it(
+    fake_programs: FakePrograms, directory: Path
+) -> None:
+    fake_programs.answers("pbsnodes", ("-av", json.dumps(NODES)))
+    fake_programs.answers(
+        "qstat", ("-Q", json.dumps(QUEUES)), ("-B", json.dumps(SERVER))
+    )
+    submitted = fake_programs.does("qsub")
+    asked = {"scheduler": "pbs", "device_type": "cuda", "gpus_per_node": 7}
+    with pytest.raises(ClusterError, match=r"gpu has no node with 7 GPUs, only 1 x "):
+        with batch(directory, **asked):
+            pass
+    with batch(directory, **{**asked, "gpus_per_node": 6}):
+        pass
+    assert not submitted.exists()

@@ -181,7 +181,7 @@ def test_pbs_shows_jobs(program: Program) -> None:
         "job5": JobView(state=running, remaining_s=3600),
         "job6": JobView(state=running, reason="suspended", is_suspended=True),
         "job7": JobView(state=ended, reason="ended with status -29"),
-        "job8": JobView(state=ended, reason="ended with status 271"),
+        "job8": JobView(state=ended, reason="ended with status 271", is_leaving=True),
         "job9": JobView(state=pending, estimated_start="Sat Nov 21 03:00:00"),
     }
 
