@@ -8,10 +8,10 @@ From a run of OpenPBS 23.06 with GPUs that were a counted resource: exit statuse
 ``-F json`` whose values that look like numbers are numbers and which shows the first of
 several jobs alone (as OpenPBS does since December 2023; the text form shows all), "Can
 Never Run" and "Not Running", no history of jobs that ended, the environment of jobs and
-of what pbsdsh starts, a job that was deleted or ran too long leaving the queue only
-seconds later, what is written to the output of the latter, a suspended job ("S", as
-preemption may do) whose worker says no more, a requeued job keeping its id, a job on a
-host that went down going on as "R".
+of what pbsdsh starts, a job that was deleted or ran too long staying for seconds, as
+"E" with its status, what is written to the output of the latter, a suspended job ("S",
+as preemption may do) whose worker says no more, a requeued job keeping its id, a job on
+a host that went down going on as "R".
 
 From OpenPBS's sources (``src/server/node_manager.c``, ``req_rerun.c``,
 ``req_preemptjob.c``, ``src/cmds/qdel.c``): a job of a host that is down for
@@ -47,6 +47,7 @@ from standin_jobs import (
 )
 
 UNKNOWN_QUEUE, UNKNOWN_JOB, NO_MOM, NO_SERVER = 170, 153, 222, 162
+KILLED = 271
 DOWN = STATE / "server-is-down"
 
 
@@ -152,7 +153,7 @@ def view(job: Any) -> dict[str, object]:
     totals = {each: size * job["num_chunks"] for each, size in chunk.items()}
     shown = {
         "Job_Name": int(name) if name.isdigit() else name,
-        "job_state": job["state"],
+        "job_state": "E" if job["gone_s"] else job["state"],
         "queue": job["queue"],
         "comment": job["comment"],
         "Rerunable": "True" if job["is_rerunable"] else "False",
@@ -160,6 +161,8 @@ def view(job: Any) -> dict[str, object]:
     }
     if job["run_count"]:
         shown["run_count"] = job["run_count"]
+    if job["gone_s"]:
+        shown["Exit_status"] = KILLED if job["killed_s"] else 0
     if job["state"] == "R":
         sizes = ":".join(f"{each}={size}" for each, size in chunk.items())
         shown["exec_vnode"] = "+".join(f"({host}:{sizes})" for host in job["hosts"])
