@@ -189,7 +189,8 @@ def _run(
         if life is not None:
             life.control(running)
         progress.watch(running.source)
-        progress.announce(f"Dask dashboard: {running.dashboard_link}")
+        if running.dashboard_link is not None:
+            progress.announce(f"Dask dashboard: {running.dashboard_link}")
 
     progress: ProgressView
     with (

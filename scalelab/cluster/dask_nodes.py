@@ -59,8 +59,9 @@ class DaskNodes:
 
     _cluster: SpecCluster
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_dashboard: bool) -> None:
         self._stack = ExitStack()
+        self._has_dashboard = has_dashboard
 
     @property
     def address(self) -> str:
@@ -68,8 +69,10 @@ class DaskNodes:
         return str(self._cluster.scheduler_address)
 
     @property
-    def dashboard_link(self) -> str:
-        """Address of Dask's dashboard, on the loopback interface."""
+    def dashboard_link(self) -> str | None:
+        """Address of Dask's dashboard, on the loopback interface; None: it has none."""
+        if not self._has_dashboard:
+            return None
         port = self._cluster.scheduler_info["services"]["dashboard"]
         return f"http://{LOOPBACK}:{port}/status"
 
@@ -141,10 +144,12 @@ class DaskNodes:
 
         keep_batches_steady()
         settings = {**DASK_SETTINGS, "temporary-directory": scratch}
+        if not self._has_dashboard:
+            settings["distributed.scheduler.http.routes"] = []
         self._stack.enter_context(dask.config.set(settings))
         self._cluster = self._stack.enter_context(
             SpecCluster(
-                scheduler=_scheduler(host, security),
+                scheduler=_scheduler(host, security, has_dashboard=self._has_dashboard),
                 workers=workers,
                 security=security,
                 silence_logs=SILENT,
@@ -158,14 +163,14 @@ class DaskNodes:
         )
 
 
-def _scheduler(host: str, security: Security) -> dict[str, Any]:
+def _scheduler(host: str, security: Security, *, has_dashboard: bool) -> dict[str, Any]:
     from distributed import Scheduler
 
     options = {
         "host": bracketed(host),
         "protocol": "tls://",
         "security": security,
-        "dashboard": True,
+        "dashboard": has_dashboard,
         "dashboard_address": f"{LOOPBACK}:0",
     }
     return {"cls": Scheduler, "options": options}

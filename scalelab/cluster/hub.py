@@ -37,7 +37,7 @@ class HubCluster(DaskNodes):
     """
 
     def __init__(self, site: RemoteSite, directory: Path, **agent_options: Any) -> None:
-        super().__init__()
+        super().__init__(has_dashboard=site.dashboard)
         self.site = site
         self.device_type = site.device_type.value
         self._directory = directory

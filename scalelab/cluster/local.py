@@ -29,6 +29,7 @@ def local_nodes(
         site.num_nodes or 1,
         site.gpus_per_node,
         site.device_type.value,
+        has_dashboard=site.dashboard,
         **agent_options,
     )
 
@@ -48,6 +49,8 @@ class LocalNodes(DaskNodes):
         than there are cores: several devices are the same core.
     device_type
         ``cpu`` or ``cuda``.
+    has_dashboard
+        Serve Dask's dashboard.
     preload, search_path, entry
         As in :class:`~scalelab.launch.gang_agent.NodeAgent`.
     """
@@ -58,11 +61,12 @@ class LocalNodes(DaskNodes):
         devices_per_node: int | None = None,
         device_type: str = "cpu",
         *,
+        has_dashboard: bool = True,
         preload: tuple[str, ...] = (),
         search_path: tuple[str, ...] = (),
         entry: str | None = DEFAULT_ENTRY,
     ) -> None:
-        super().__init__()
+        super().__init__(has_dashboard=has_dashboard)
         self.device_type = device_type
         self._shares = divide_devices(num_nodes, devices_per_node, device_type)
         self._agent_options: dict[str, Any] = {

@@ -62,8 +62,8 @@ class Cluster(Protocol):
         ...
 
     @property
-    def dashboard_link(self) -> str:
-        """Address of Dask's dashboard, on the loopback interface."""
+    def dashboard_link(self) -> str | None:
+        """Address of Dask's dashboard, on the loopback interface; None: it has none."""
         ...
 
     @property

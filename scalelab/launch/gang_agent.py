@@ -162,7 +162,7 @@ class NodeAgent:
         LaunchError
             If this attempt is running here already.
         """
-        timing = Timing()
+        timing, spec = Timing(), spec.arrived()
         with self._registered(spec.attempt_id) as cancellation:
             try:
                 result = self._run(spec, node_rank, rendezvous, cancellation, timing)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,9 @@ class AttemptSpec:
         Reasons known before the start that make the attempt unfit for a fit.
     stop_after_s
         Seconds after which ranks end early, with a checkpoint, because the walltime of
-        a node is up soon after; None: not known.
+        a node is up soon after; None: not known. Counted by the driver.
+    deadline_s
+        The same moment on the monotonic clock of its node, set there; None: not known.
     queue_wait_s, exclusive_node
         How long the batch system kept the nodes waiting, and whether nobody else can
         use them; None: not known.
@@ -90,6 +93,7 @@ class AttemptSpec:
     stall_floor_s: float | None = None
     validity: tuple[str, ...] = ()
     stop_after_s: float | None = None
+    deadline_s: float | None = None
     queue_wait_s: float | None = None
     exclusive_node: bool | None = None
 
@@ -102,6 +106,12 @@ class AttemptSpec:
     def files(self) -> AttemptFiles:
         """The attempt's files."""
         return AttemptFiles(Path(self.directory))
+
+    def arrived(self) -> AttemptSpec:
+        """Return the attempt as its node starts it: what start-up takes counts."""
+        if self.stop_after_s is None:
+            return self
+        return replace(self, deadline_s=time.monotonic() + self.stop_after_s)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; :meth:`from_json` reads them back."""

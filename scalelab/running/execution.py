@@ -45,14 +45,14 @@ class RunningSweep:
     source
         The source of trials, which knows how many there are if anybody does.
     dashboard_link
-        The address of Dask's dashboard.
+        The address of Dask's dashboard; None: the site wants none.
     stop_requests
         What ``scalelab stop`` asks of the sweep.
     """
 
     driver: Driver
     source: TrackedSource
-    dashboard_link: str
+    dashboard_link: str | None
     stop_requests: StopRequests
 
 

@@ -49,6 +49,11 @@ class Site(NodeSettings):
         ),
         description="What a rank runs on: cpu (a core each) or cuda (a GPU each).",
     )
+    dashboard: bool = Field(
+        default=True,
+        description="Serve Dask's dashboard at the loopback interface of the driver's "
+        "machine, where every local user can read it.",
+    )
     _group: str | None = PrivateAttr(default=None)
 
     @model_validator(mode="after")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -70,8 +71,8 @@ class RankContext:
         Where rank 0 records steps and evaluations; silent on the other ranks.
     progress
         Tells the supervisor that this rank is alive, with its step.
-    stop_after_s
-        Seconds after which the attempt's time is up; None: never.
+    deadline_s
+        When the attempt's time is up, on the monotonic clock; None: never.
     """
 
     identity: RankIdentity
@@ -79,8 +80,7 @@ class RankContext:
     directory: Path
     stream: StreamWriter
     progress: Callable[[int], None] = field(repr=False)
-    stop_after_s: float | None = None
-    _began_s: float = field(default_factory=time.monotonic, init=False)
+    deadline_s: float | None = None
 
     @property
     def rank(self) -> int:
@@ -113,9 +113,7 @@ class RankContext:
 
     def is_out_of_time(self) -> bool:
         """Tell whether the attempt's time is up."""
-        if self.stop_after_s is None:
-            return False
-        return time.monotonic() - self._began_s >= self.stop_after_s
+        return self.deadline_s is not None and time.monotonic() >= self.deadline_s
 
     def agree(self, values: Sequence[float]) -> list[float]:
         """Return rank 0's values on every rank (a broadcast; all ranks must call it).
@@ -138,10 +136,37 @@ class RankContext:
         return summed
 
     def gather(self, value: Any) -> list[Any]:
-        """Return every rank's value, in rank order, on rank 0; [] elsewhere."""
-        values: list[Any] | None = [None] * self.world_size if self.is_first else None
-        dist.gather_object(value, values, dst=0)
-        return values or []
+        """Return every rank's value, in rank order, on rank 0; [] elsewhere.
+
+        Other users of a node may reach the store where ranks meet, so that nothing a
+        rank receives is executed.
+
+        Parameters
+        ----------
+        value
+            Numbers, text, tensors, and containers of them.
+        """
+        file = io.BytesIO()
+        torch.save(value, file)
+        own = torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
+        own = own.to(self.device)
+        sizes = [
+            torch.zeros(1, dtype=torch.int64, device=self.device)
+            for _ in range(self.world_size)
+        ]
+        dist.all_gather(sizes, torch.tensor([len(own)], device=self.device))
+        longest = max(int(size) for size in sizes)
+        padded = torch.nn.functional.pad(own, (0, longest - len(own)))
+        parts = [torch.empty_like(padded) for _ in sizes] if self.is_first else None
+        dist.gather(padded, parts, dst=0)
+        return [
+            torch.load(io.BytesIO(_bytes(part[: int(size)])), weights_only=True)
+            for part, size in zip(parts or [], sizes, strict=False)
+        ]
+
+
+def _bytes(tensor: torch.Tensor) -> bytes:
+    return tensor.cpu().numpy().tobytes()
 
 
 def claim_device(device_type: str, local_rank: int) -> torch.device:

@@ -93,7 +93,7 @@ def run_rank(
             directory=Path(spec.directory),
             stream=stream,
             progress=progress,
-            stop_after_s=spec.stop_after_s,
+            deadline_s=spec.deadline_s,
         )
         with memory_limit(options.memory_limit_bytes):
             return _run(spec, context, workload, options, new_engine)
@@ -125,7 +125,7 @@ def _run(
         energy_j=monitor.energy_j,
         validity=engine.validity(),
     )
-    ranks = context.gather(readings)
+    ranks = [RankReadings.received(each) for each in context.gather(readings.sent())]
     noise_scale = engine.gradient_noise_scale()
     if not context.is_first:
         return None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
+
+import torch
 
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.inputs.outcome import Outcome
@@ -34,6 +36,15 @@ class RankReadings:
     utilization: float | None
     energy_j: float | None
     validity: tuple[str, ...] = ()
+
+    def sent(self) -> dict[str, Any]:
+        """Return what another rank makes the same readings of; see :meth:`received`."""
+        return {**asdict(self), "steps": torch.from_numpy(self.steps)}
+
+    @classmethod
+    def received(cls, values: dict[str, Any]) -> RankReadings:
+        """Return the readings that a rank sent."""
+        return cls(**{**values, "steps": values["steps"].numpy()})
 
 
 def validity_of(ranks: Sequence[RankReadings]) -> list[str] | None:

@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
+from urllib.error import URLError
+from urllib.request import urlopen
 
 import dask
 import psutil
@@ -13,10 +15,12 @@ import pytest
 from dask.utils import parse_timedelta
 from distributed import Client
 
-from scalelab.cluster.local import LocalNodes
+from scalelab.cluster.local import LocalNodes, local_nodes
 from scalelab.cluster.nodes import Node
 from scalelab.cluster.watch import NodeJoined, NodeLeft, NodeWatch
 from scalelab.errors import ClusterError
+from scalelab.site.choice import site_of
+from scalelab.site.profile import LocalSite
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +70,18 @@ def test_everything_listens_on_the_loopback_interface_only(nodes: LocalNodes) ->
     ]
     assert per_worker == [1, 1], "a worker serves Dask and nothing else"
     assert nodes.dashboard_link.startswith("http://127.0.0.1:")
+
+
+@pytest.mark.slow
+def test_a_site_may_want_no_dashboard(tmp_path: Path) -> None:
+    site = site_of({"device_type": "cpu", "gpus_per_node": 1, "dashboard": False})
+    assert isinstance(site, LocalSite)
+    with local_nodes(site, run=tmp_path, max_nodes=1) as nodes:
+        assert nodes.dashboard_link is None
+        port = nodes.client.scheduler_info()["services"].get("dashboard")
+        for page in ("status", "info/main/workers.html", "json/counts.json"):
+            with pytest.raises(URLError):
+                urlopen(f"http://127.0.0.1:{port}/{page}", timeout=10)
 
 
 def test_a_client_without_the_credentials_is_refused(nodes: LocalNodes) -> None:
@@ -122,7 +138,7 @@ def test_a_cluster_that_cannot_start_is_an_error_in_words(
 
 SCRIPT = """
 import os, signal, sys, time
-from scalelab.cluster.local import LocalNodes
+from scalelab.cluster.local import LocalNodes, local_nodes
 
 def main():
     with LocalNodes(2, 1) as nodes:

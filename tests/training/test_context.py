@@ -1,4 +1,5 @@
 import multiprocessing
+import pickle
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,31 @@ def test_ranks_agree_sum_and_gather(tmp_path: Path) -> None:
         assert summed == [6.0, 6.0]
         everybody = [[1.0, 2.0], [2.0, 2.0], [3.0, 2.0]]
         assert gathered == (everybody if rank == 0 else [])
+
+
+class Trap:
+    """What would leave a file behind where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+def send_a_trap(context: Any) -> Any:
+    try:
+        return context.gather(Trap(context.directory / "sprung"))
+    except pickle.UnpicklingError as error:
+        return str(error)
+
+
+@pytest.mark.slow
+def test_nothing_that_a_rank_receives_is_executed(tmp_path: Path) -> None:
+    first, second = run_in_contexts(2, send_a_trap, directory=tmp_path)
+    assert "Weights only load failed" in first
+    assert second == []
+    assert not (tmp_path / "sprung").exists()
 
 
 def join_over_tcp(who: Any, _rendezvous: Any, port: Any) -> Any:

@@ -210,7 +210,7 @@ def test_a_trial_whose_time_is_up_goes_on_in_another_attempt(tmp_path: Path) -> 
     def spec(number: str) -> AttemptSpec:
         return attempt(tmp_path / number, trial, hidden_sizes=[8])
 
-    cut_off = run_attempt(replace(spec("001"), stop_after_s=0.3))
+    cut_off = run_attempt(replace(spec("001"), stop_after_s=1.0).arrived())
     assert cut_off.outcome is Outcome.PREEMPTED
     reached = stream(tmp_path / "001", "step")[-1]["step"]
     assert cut_off.reason.startswith(f"Ended at step {reached}: ")
@@ -224,7 +224,7 @@ def test_a_throughput_trial_has_no_checkpoint_and_ends_when_it_ends(
     tmp_path: Path,
 ) -> None:
     spec = attempt(tmp_path, throughput_trial("digits_mlp"))
-    result = run_attempt(replace(spec, stop_after_s=0.0))
+    result = run_attempt(replace(spec, stop_after_s=0.0).arrived())
     assert result.outcome is Outcome.COMPLETED
 
 
