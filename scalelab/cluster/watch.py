@@ -1,9 +1,12 @@
-"""Node events: a Dask worker has joined the cluster or has left it."""
+"""Node events: a Dask worker has joined, has fallen silent or has left the cluster."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import math
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -12,11 +15,15 @@ from distributed.scheduler import NoValidWorkerError
 
 from scalelab.cluster.node_plugin import describe_node
 from scalelab.cluster.nodes import Node
+from scalelab.cluster.silence import LISTEN_EVERY_S, Silences
 
 if TYPE_CHECKING:
     from distributed import Client, Scheduler
 
 TOPIC = "scalelab-nodes"
+SHOWN_AFTER_S = 60.0
+"""Silence that is worth a word."""
+_RESTART_S = 30.0
 PAUSES_S = (0.2, 1.0, 5.0)
 """Between the round trips to a worker that does not answer."""
 
@@ -35,6 +42,17 @@ class NodeLeft:
     address: str
 
 
+@dataclass(frozen=True, slots=True)
+class NodeSilent:
+    """The worker at this address has sent no heartbeat for so many seconds."""
+
+    address: str
+    silent_s: float
+
+
+NodeEvent = NodeJoined | NodeSilent | NodeLeft
+
+
 class _NodeEvents(SchedulerPlugin):
     """Scheduler plugin that reports workers that join or leave."""
 
@@ -49,32 +67,52 @@ class _NodeEvents(SchedulerPlugin):
 
 
 class NodeWatch:
-    """Deliver :class:`NodeJoined` and :class:`NodeLeft` while it is entered.
+    """Deliver node events while it is entered.
+
+    A worker may stand still without leaving: stopped, swapped out, waiting for a file
+    server, or without power. Silence for too long counts as having left; where its
+    nanny still answers, it is started anew, and with it all that ran there has ended.
 
     Parameters
     ----------
     client
-        Client of the cluster to watch.
+        Client of the cluster to watch, whose scheduler is in this process.
     deliver
         Called from the client's thread.
+    lost_after_s
+        Seconds of silence after which a node counts as lost.
     """
 
     def __init__(
-        self, client: Client, deliver: Callable[[NodeJoined | NodeLeft], None]
+        self,
+        client: Client,
+        deliver: Callable[[NodeEvent], None],
+        lost_after_s: float = math.inf,
     ) -> None:
         self._client = client
         self._deliver = deliver
-        self._round_trips: set[asyncio.Task[None]] = set()
+        self._lost_after_s = lost_after_s
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def __enter__(self) -> Self:
-        """Subscribe to node events."""
+        """Subscribe to node events, and listen for heartbeats."""
         self._client.register_plugin(_NodeEvents())
         self._client.subscribe_topic(TOPIC, self._hear)
+        loop: Any = self._client.loop  # of tornado's, around asyncio's
+        loop.asyncio_loop.call_soon_threadsafe(self._begin, self._listen())
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Unsubscribe from node events."""
+        """Unsubscribe from node events, and listen no more."""
         self._client.unsubscribe_topic(TOPIC)
+        loop: Any = self._client.loop
+        for task in list(self._tasks):
+            loop.asyncio_loop.call_soon_threadsafe(task.cancel)
+
+    def _begin(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _hear(self, event: tuple[float, dict[str, str]]) -> None:
         """Handle an event without waiting, since that would delay every message."""
@@ -82,13 +120,39 @@ class NodeWatch:
         if "left" in message:
             self._deliver(NodeLeft(message["left"]))
         else:
-            task = asyncio.ensure_future(self._meet(message["joined"]))
-            self._round_trips.add(task)
-            task.add_done_callback(self._round_trips.discard)
+            self._begin(self._meet(message["joined"]))
 
     async def _meet(self, address: str) -> None:
         for node in await _describe(self._client, [address]):
             self._deliver(NodeJoined(node))
+
+    async def _listen(self) -> None:
+        """Say which nodes fall silent, and give up those that stay so."""
+        scheduler: Any = cast(Any, self._client.cluster).scheduler
+        silences, shown = Silences(), set[str]()
+        shown_after_s = min(SHOWN_AFTER_S, self._lost_after_s / 2)
+        while True:
+            await asyncio.sleep(LISTEN_EVERY_S)
+            beats = {name: each.last_seen for name, each in scheduler.workers.items()}
+            for address, silent_s in silences.update(beats, time.monotonic()).items():
+                if silent_s < shown_after_s:
+                    shown.discard(address)
+                elif address not in shown:
+                    shown.add(address)
+                    self._deliver(NodeSilent(address, silent_s))
+                if silent_s >= self._lost_after_s:
+                    nanny = scheduler.workers[address].nanny
+                    await scheduler.remove_worker(
+                        address, stimulus_id="scalelab-silent", close=False
+                    )
+                    self._begin(_restart(scheduler, nanny))
+
+
+async def _restart(scheduler: Any, nanny: str) -> None:
+    """Let a nanny end its worker and start another, if it answers."""
+    with suppress(OSError, TimeoutError):
+        async with scheduler.rpc(nanny) as remote:
+            await asyncio.wait_for(remote.restart(), _RESTART_S)
 
 
 def ask_nodes(client: Client, addresses: list[str]) -> list[Node]:

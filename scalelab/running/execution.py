@@ -147,9 +147,10 @@ def _patience(site: Site) -> dict[str, Any]:
 
     A batch system's queue takes its time, and its jobs end while trials run.
     """
-    if site.batch_system is None:
-        return {}
-    return {"node_timeout_s": math.inf, "max_retries": MAX_JOBS_LOST}
+    options: dict[str, Any] = {"lost_after_s": site.lost_after}
+    if site.batch_system is not None:
+        options |= {"node_timeout_s": math.inf, "max_retries": MAX_JOBS_LOST}
+    return options
 
 
 def _program(sweep: Sweep, store: RunStore) -> Program:

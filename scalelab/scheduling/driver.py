@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from scalelab.cluster.node_plugin import run_attempt
 from scalelab.cluster.nodes import Cluster
-from scalelab.cluster.watch import NodeJoined, NodeLeft, NodeWatch
+from scalelab.cluster.watch import NodeJoined, NodeLeft, NodeSilent, NodeWatch
 from scalelab.errors import StoreError
 from scalelab.experiment.program import Program
 from scalelab.experiment.trial import Trial
@@ -26,6 +26,7 @@ from scalelab.scheduling.events import (
     Stopping,
     TrialEnded,
     TrialStarted,
+    Waiting,
 )
 from scalelab.scheduling.gangs import Gangs, PartEnded, RunAttempt, Verdict
 from scalelab.scheduling.inbox import Inbox, Message, Stop
@@ -35,6 +36,7 @@ from scalelab.scheduling.pruning import Pruning
 from scalelab.scheduling.retries import Retries
 from scalelab.scheduling.summary import SweepSummary, SweepTally, Unfinished
 from scalelab.scheduling.trial_queue import Request
+from scalelab.site.profile import LOST_AFTER_S
 
 if TYPE_CHECKING:
     from scalelab.records.store import RunStore
@@ -70,6 +72,8 @@ class Driver:
         sweeps included.
     node_timeout_s
         Seconds to wait for a node when nothing can run without it.
+    lost_after_s
+        Seconds without a heartbeat after which a node counts as lost.
     task
         What runs on each node.
     """
@@ -87,6 +91,7 @@ class Driver:
         retry_failed: bool = False,
         budget_gpu_s: float | None = None,
         node_timeout_s: float = 120.0,
+        lost_after_s: float = LOST_AFTER_S,
         task: RunAttempt = run_attempt,
     ) -> None:
         self._source = source
@@ -108,6 +113,7 @@ class Driver:
             store, max_retries=max_retries, retry_failed=retry_failed
         )
         self._requests: dict[str, Request] = {}
+        self._lost_after_s = lost_after_s
         self._finished: set[str] = set()
         self._refused_earlier: dict[str, Observation] = {}
         self._tally = SweepTally()
@@ -138,7 +144,7 @@ class Driver:
             If the records cannot be written; what ran was cancelled.
         """
         try:
-            with NodeWatch(self._cluster.client, self._inbox.put):
+            with NodeWatch(self._cluster.client, self._inbox.put, self._lost_after_s):
                 self._resume()
                 for node in self._cluster.nodes():
                     self._pool.join(node)
@@ -210,12 +216,21 @@ class Driver:
                 self._provision.meet_nodes()
             case NodeLeft(address):
                 self._leave(address)
+            case NodeSilent(address, silent_s):
+                self._on_event(Waiting(reason=self._of_silence(address, silent_s)))
             case Stop(at_once):
                 self._stop("the sweep was stopped")
                 if at_once:
                     self._gangs.cancel_all("The sweep was stopped.")
             case _:
                 self._provision.take(message)
+
+    def _of_silence(self, address: str, silent_s: float) -> str:
+        names = {node.address: node.name for node in self._pool.nodes}
+        return (
+            f"Node {names.get(address, address)} has not answered for "
+            f"{silent_s:.0f} s. It counts as lost after {self._lost_after_s:g} s."
+        )
 
     def _leave(self, address: str) -> None:
         self._pool.leave(address)

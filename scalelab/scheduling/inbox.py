@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
 from scalelab.cluster.batch.queue import QueueEvent
-from scalelab.cluster.watch import NodeJoined, NodeLeft
+from scalelab.cluster.watch import NodeEvent
 from scalelab.scheduling.gangs import PartEnded
 
 
@@ -20,7 +20,7 @@ class Stop:
     at_once: bool
 
 
-Message = PartEnded | NodeJoined | NodeLeft | QueueEvent | Stop
+Message = PartEnded | NodeEvent | QueueEvent | Stop
 
 
 class Inbox:

@@ -20,6 +20,8 @@ from scalelab.kinds.batch_systems import BatchSystem
 from scalelab.site.local_devices import num_cores, num_visible_gpus
 from scalelab.site.node_settings import NodeSettings, RemoteNodeSettings
 
+LOST_AFTER_S = 300.0
+
 
 class DeviceType(StrEnum):
     """The kind of device that a rank runs on."""
@@ -48,6 +50,10 @@ class Site(NodeSettings):
             DeviceType.CUDA if num_visible_gpus() else DeviceType.CPU
         ),
         description="What a rank runs on: cpu (a core each) or cuda (a GPU each).",
+    )
+    lost_after: Duration = Field(
+        default=LOST_AFTER_S,
+        description="Silence after which a node counts as lost; its trials run again.",
     )
     dashboard: bool = Field(
         default=True,

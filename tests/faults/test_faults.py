@@ -33,7 +33,15 @@ from fault_checks import (
     resumed,
     some_rank,
 )
-from swept import NUM_TRIALS, STALL_TIMEOUT_S, AttemptKey, Ended, Rank, Sweep
+from swept import (
+    LOST_AFTER_S,
+    NUM_TRIALS,
+    STALL_TIMEOUT_S,
+    AttemptKey,
+    Ended,
+    Rank,
+    Sweep,
+)
 
 pytestmark = EVERY_SEED
 
@@ -110,6 +118,23 @@ def test_a_killed_worker_costs_an_attempt(
     finished = sweep.measured()
     os.kill(rng.choice(sweep.workers()), signal.SIGKILL)
     check_lost_attempts(sweep, sweep.end(patience_s), finished)
+    check_gone(sweep, control_s)
+
+
+@pytest.mark.two_nodes
+def test_a_stopped_worker_costs_an_attempt(
+    sweep: Sweep, rng: random.Random, patience_s: float, control_s: float
+) -> None:
+    sweep.change("gpus_per_node", f"lost_after: {LOST_AFTER_S}s, gpus_per_node")
+    sweep.start()
+    random_moment(sweep, rng, patience_s)
+    some_rank(sweep, rng, patience_s)
+    finished = sweep.measured()
+    stopped = rng.choice(sweep.workers())
+    os.kill(stopped, signal.SIGSTOP)
+    ended = sweep.end(patience_s + 4 * LOST_AFTER_S)
+    assert "has not answered for" in ended.said
+    check_lost_attempts(sweep, ended, finished)
     check_gone(sweep, control_s)
 
 

@@ -24,6 +24,7 @@ import scalelab
 MARK = "SCALELAB_FAULT_TEST"
 NUM_TRIALS = 12
 STALL_TIMEOUT_S = 6
+LOST_AFTER_S = 15
 ONE_NODE = "{device_type: cpu, gpus_per_node: 2}"
 TWO_NODES = "{device_type: cpu, nodes: 2, gpus_per_node: 1}"
 EXPERIMENT = f"""
@@ -87,6 +88,13 @@ class Sweep:
         self._process: subprocess.Popen[bytes] | None = None
         self._started_s = 0.0
         (home / "faults.yaml").write_text(EXPERIMENT.replace("SITE", site))
+
+    def change(self, old: str, new: str) -> None:
+        """Replace a text in the experiment."""
+        path = self.home / "faults.yaml"
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new))
 
     def start(self, *flags: str) -> None:
         # Not measured for coverage: a killed process leaves half a data file.

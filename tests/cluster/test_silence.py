@@ -1,0 +1,85 @@
+"""Nodes that stand still without leaving."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from queue import SimpleQueue
+
+import pytest
+
+from scalelab.cluster.local import LocalNodes
+from scalelab.cluster.silence import LISTEN_EVERY_S, Silences
+from scalelab.cluster.watch import (
+    NodeEvent,
+    NodeJoined,
+    NodeLeft,
+    NodeSilent,
+    NodeWatch,
+)
+
+
+def looks(silences: Silences, *seconds: float, **beats: object) -> dict[str, float]:
+    """Return the silence after several looks that saw the same heartbeats."""
+    found: dict[str, float] = {}
+    for now_s in seconds:
+        found = silences.update(beats, now_s)
+    return found
+
+
+def test_silence_counts_from_the_last_heartbeat() -> None:
+    silences = Silences()
+    assert looks(silences, 10, 11, 12, a=1, b=1) == {"a": 2, "b": 2}
+    assert looks(silences, 13, a=2, b=1) == {"a": 0, "b": 3}
+    # A node that left and came back begins anew.
+    assert looks(silences, 14, a=2) == {"a": 1}
+    assert looks(silences, 15, a=2, b=1) == {"a": 2, "b": 0}
+
+
+def test_a_driver_that_stands_still_blames_no_node() -> None:
+    silences = Silences()
+    assert looks(silences, 10, 11, a=1) == {"a": 1}
+    assert looks(silences, 1000, 1001, a=1) == {"a": 2}
+    assert LISTEN_EVERY_S == 1
+
+
+@pytest.fixture
+def nodes() -> Iterator[LocalNodes]:
+    with LocalNodes(2, 1) as nodes:
+        yield nodes
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_stopped_is_said_given_up_and_started_anew(
+    nodes: LocalNodes,
+) -> None:
+    heard: SimpleQueue[NodeEvent] = SimpleQueue()
+    pids = nodes.client.run(os.getpid)
+    (address, pid), *_ = pids.items()
+    with NodeWatch(nodes.client, heard.put, lost_after_s=8):
+        os.kill(pid, signal.SIGSTOP)
+        silent = heard.get(timeout=60)
+        assert isinstance(silent, NodeSilent)
+        assert silent.address == address
+        assert silent.silent_s < 8
+        assert heard.get(timeout=60) == NodeLeft(address)
+        joined = heard.get(timeout=60)
+    assert isinstance(joined, NodeJoined)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert heard.empty(), "the other node was never silent"
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_stopped_for_a_while_is_not_lost(nodes: LocalNodes) -> None:
+    heard: SimpleQueue[NodeEvent] = SimpleQueue()
+    pids = nodes.client.run(os.getpid)
+    pid = next(iter(pids.values()))
+    with NodeWatch(nodes.client, heard.put, lost_after_s=40):
+        os.kill(pid, signal.SIGSTOP)
+        silent = heard.get(timeout=60)
+        os.kill(pid, signal.SIGCONT)
+        assert isinstance(silent, NodeSilent)
+        assert nodes.client.run(os.getpid) == pids
+    assert heard.empty()
