@@ -83,12 +83,14 @@ class NodePlugin(WorkerPlugin):
             address=get_address_host(worker.address),
             search_path=self.search_path,
         )
+        self.is_ready = threading.Event()
         threading.Thread(target=self._get_ready, daemon=True).start()
 
     def _get_ready(self) -> None:
         # The first attempt tries again and then says what is wrong.
         with suppress(LaunchError):
             self.agent.start()
+        self.is_ready.set()
 
     def teardown(self, worker: Worker) -> None:
         """End the agent and whatever still runs under it."""
@@ -96,9 +98,13 @@ class NodePlugin(WorkerPlugin):
 
 
 def describe_node() -> Node:
-    """Return the node this task runs on; a result proves that the node answers."""
+    """Return the node this task runs on, once it can start ranks.
+
+    Else ranks on a node that is ready would wait for those of one that is not.
+    """
     worker = get_worker()
     plugin = _plugin()
+    plugin.is_ready.wait()
     device_ids = plugin.device_ids or local_devices(plugin.device_type)
     plugin.agent.device_name = device_name(plugin.device_type, device_ids)
     return Node(

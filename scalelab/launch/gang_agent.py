@@ -42,6 +42,7 @@ from scalelab.records.attempt_io import write_result
 
 _GRACE_S = 2.0
 _STALL_FLOOR_S = 30.0  # without progress, of a built-in workload
+_MEETING_S = 150.0  # a little longer than ranks of several nodes wait for each other
 
 
 class NodeAgent:
@@ -351,9 +352,11 @@ class NodeAgent:
 
 
 def _limits(spec: AttemptSpec) -> Limits:
+    is_spread = len(spec.placement.shares) > 1
     return Limits(
         timeout_s=spec.trial.measurement.timeout_s,
         stall_factor=spec.stall_factor,
         stall_floor_s=spec.stall_floor_s or _STALL_FLOOR_S,
+        start_up_s=_MEETING_S if is_spread and spec.stall_floor_s is None else 0.0,
         grace_s=_GRACE_S,
     )

@@ -73,6 +73,20 @@ def test_everything_listens_on_the_loopback_interface_only(nodes: LocalNodes) ->
 
 
 @pytest.mark.slow
+def test_a_node_has_joined_when_it_can_start_ranks(tmp_path: Path) -> None:
+    (tmp_path / "slow_to_load.py").write_text(
+        "import pathlib, time\n"
+        "time.sleep(4)\n"
+        "pathlib.Path(__file__).with_name('loaded').touch()\n"
+    )
+    with LocalNodes(
+        1, 1, preload=("slow_to_load",), search_path=(str(tmp_path),)
+    ) as nodes:
+        assert len(nodes.nodes()) == 1
+        assert (tmp_path / "loaded").exists()
+
+
+@pytest.mark.slow
 def test_a_site_may_want_no_dashboard(tmp_path: Path) -> None:
     site = site_of({"device_type": "cpu", "gpus_per_node": 1, "dashboard": False})
     assert isinstance(site, LocalSite)

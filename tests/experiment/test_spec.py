@@ -374,12 +374,12 @@ def test_a_command_may_have_batch_norm() -> None:
 @pytest.mark.parametrize(
     ("line", "timeout_s", "stall_timeout_s"),
     [
-        ("", None, 30.0),
+        ("", None, None),
         ("measure: {timeout: 1h, stall_timeout: 5s}", 3600.0, 5.0),
     ],
 )
 def test_trials_know_when_they_are_given_up(
-    line: str, timeout_s: float | None, stall_timeout_s: float
+    line: str, timeout_s: float | None, stall_timeout_s: float | None
 ) -> None:
     measurement = read(WORKLOAD + line).measure.measurement(
         TrialKind.THROUGHPUT, None, global_batch_size=1

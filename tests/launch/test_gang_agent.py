@@ -6,6 +6,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,11 @@ from watching import ENTRY, STAND_IN, core_ids, is_running, read_pid
 
 from scalelab.errors import LaunchError
 from scalelab.inputs.outcome import Outcome
-from scalelab.launch.gang_agent import NodeAgent
+from scalelab.launch.gang_agent import NodeAgent, _limits
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import send
 from scalelab.launch.verdict import merge
-from scalelab.records.attempt import AttemptSpec
+from scalelab.records.attempt import AttemptSpec, Placement
 from scalelab.records.attempt_io import read_result
 from scalelab.records.observations import row
 
@@ -460,3 +461,14 @@ def test_result_that_cannot_be_recorded_is_a_failure(
     result = agent.run(spec, 0, None)
     assert result.outcome is Outcome.FAILED
     assert result.reason.startswith(f"{spec.files.result} cannot be written")
+
+
+def test_ranks_of_several_nodes_that_have_not_begun_are_no_stall(
+    make_spec: Callable[..., Any],
+) -> None:
+    spec = replace(make_spec("meet"), stall_floor_s=None)
+    share = spec.placement.shares[0]
+    spread = replace(spec, placement=Placement(shares=(share, share)))
+    assert _limits(spec).start_up_s == 0
+    assert _limits(spread).start_up_s > 120
+    assert _limits(replace(spread, stall_floor_s=6.0)).start_up_s == 0
