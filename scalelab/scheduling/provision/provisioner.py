@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from scalelab.scheduling.pool import Pool
 
 TICK_S = 0.5
+RETURN_S = 120.0
+"""Seconds that the nodes of a job that runs may be away before it is replaced."""
 
 
 class Provision:
@@ -303,14 +305,20 @@ class Provision:
         """Give up jobs whose nodes do not answer, and end a sweep that cannot go on."""
         for job in list(self._jobs.values()):
             since_s = job.incomplete_since_s
-            if since_s is not None and now_s - since_s > self._site.start_timeout:
+            if since_s is None:
+                continue
+            up = f"{len(job.nodes)} of its {job.num_nodes} nodes"
+            said = f"job {job.job_id} ({job.name}) runs, but {up} answered within "
+            if not job.has_answered and now_s - since_s > self._site.start_timeout:
                 self._drop(job)
                 self._backoff_of(job).failed_to_start(
-                    f"job {job.job_id} ({job.name}) runs, but {len(job.nodes)} of its "
-                    f"{job.num_nodes} nodes answered within "
-                    f"{self._site.start_timeout:g} s",
+                    f"{said}{self._site.start_timeout:g} s",
                     self._batch.log_tail(job.name),
                 )
+            elif job.has_answered and now_s - since_s > RETURN_S:
+                # Without power, say: the batch system may know of it minutes later.
+                self._drop(job)
+                self._backoff_of(job).lost(f"{said}{RETURN_S:g} s after one was lost")
         # What runs goes on; what waits may fit on what it leaves.
         if self._pool.num_held_devices or not any(wanted.values()):
             self._idle_since_s = None

@@ -21,6 +21,7 @@ from scalelab.experiment.trial import Trial
 from scalelab.inputs.outcome import Outcome
 from scalelab.records.attempt import AttemptResult, AttemptSpec, NodeShare, Placement
 from scalelab.scheduling.gangs import PartEnded, Verdict
+from scalelab.scheduling.provision.provisioner import RETURN_S
 
 
 @pytest.fixture
@@ -610,3 +611,22 @@ def test_nodes_that_take_long_to_join_are_not_exchanged_for_ever(
     # A quarter of the walltime is spent on joining, each time.
     assert slow.batch.ended == ["run-1", "run-2"]
     assert sum("given back for a newer one" in words for words in slow.said) == 2
+
+
+def test_a_job_whose_node_does_not_come_back_is_replaced(
+    scene: Callable[..., Scene],
+) -> None:
+    dark = scene(start_timeout="1h", max_idle="1h")
+    dark.begin((2,), (2,))
+    dark.up("run-1", "a")
+    dark.up("run-2", "b")
+    dark.see()
+    dark.tick()
+    dark.pool.leave("tls://a:run-1")
+    dark.tick()
+    dark.tick(RETURN_S - 10)
+    assert dark.batch.ended == []
+    dark.tick(20)
+    assert dark.batch.ended == ["run-1"]
+    dark.tick()
+    assert list(dark.batch.requested) == ["run-1", "run-2", "run-3"]
