@@ -15,6 +15,7 @@ from typing import Any
 
 from scalelab.errors import StoreError
 from scalelab.records.attempt import AttemptFiles, AttemptResult, AttemptSpec
+from scalelab.records.plain_files import read_file
 
 
 class TornRecordError(StoreError):
@@ -285,7 +286,7 @@ def read_spec(files: AttemptFiles) -> AttemptSpec | None:
 
 def _read(path: Path) -> Any:
     try:
-        return decode_json(path.read_bytes())
+        return decode_json(read_file(path))
     except FileNotFoundError:
         return None
     except ValueError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -11,7 +12,10 @@ from typing import Any, Self
 from scalelab.errors import SchemaError, StoreError
 from scalelab.records.attempt_io import decode_json, encode_json
 from scalelab.records.columns import SCHEMA_VERSION
+from scalelab.records.plain_files import read_file
 from scalelab.records.provenance import provenance
+
+_EXPERIMENT = re.compile(r"\d{4,}\.yaml")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,11 +101,13 @@ def read_header(path: Path) -> RunHeader:
         If a newer ScaleLab wrote it.
     """
     try:
-        values = decode_json(path.read_bytes())
+        values = decode_json(read_file(path))
         schema_version = int(values["schema_version"])
         header = RunHeader(name=values["name"], versions=tuple(values["versions"]))
         for version in header.versions[-1:] or ({},):
-            version["meaning"], version["experiment"]
+            _ = version["meaning"]
+            if not _EXPERIMENT.fullmatch(version["experiment"]):
+                raise ValueError(f"experiment={version['experiment']!r}")
         _ = header.superseded
     except OSError as error:
         is_absent = isinstance(error, FileNotFoundError | NotADirectoryError)

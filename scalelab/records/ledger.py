@@ -23,6 +23,7 @@ from scalelab.records.attempt_io import (
     write_atomically,
 )
 from scalelab.records.observations import check_row
+from scalelab.records.plain_files import read_file
 
 AttemptKey = tuple[str, int]
 """Trial id and attempt number."""
@@ -99,7 +100,7 @@ class Ledger:
             If a newer ScaleLab wrote a row.
         """
         try:
-            content = self.path.read_bytes()
+            content = read_file(self.path)
         except FileNotFoundError:
             return LedgerContent(is_whole=False)
         except OSError as error:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+
+from scalelab.records.plain_files import opened
 
 TAIL_BYTES = 1 << 14
 
@@ -20,7 +23,7 @@ def log_tail(log: Path, *, num_bytes: int = TAIL_BYTES, since: int = 0) -> str:
         Bytes at its beginning that do not count: what it held before.
     """
     try:
-        with log.open("rb") as file:
+        with opened(log, most_bytes=math.inf) as file:
             file.seek(max(since, file.seek(0, 2) - num_bytes))
             return file.read(num_bytes).decode(errors="replace")
     except OSError:

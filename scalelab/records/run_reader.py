@@ -28,6 +28,7 @@ from scalelab.records.control.lease import LEASE, holder_of
 from scalelab.records.header import RunHeader, read_header
 from scalelab.records.ledger import AttemptKey, Ledger
 from scalelab.records.observations import check_row, finished_rows, frame
+from scalelab.records.plain_files import read_file
 from scalelab.records.recovery import attempt_directory, ended_rows, marked
 from scalelab.records.streams import Streams, read_lines
 
@@ -82,7 +83,7 @@ class RunReader:
         """The experiment as the user wrote it, in its latest version."""
         path = self.directory / "experiments" / self._header.experiment
         try:
-            return path.read_text(encoding="utf-8", errors="replace")
+            return read_file(path).decode(errors="replace")
         except OSError as error:
             raise StoreError(
                 f"{path} cannot be read: {error.strerror}. Restore it or run anew."

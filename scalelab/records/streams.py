@@ -16,6 +16,7 @@ from scalelab.errors import StoreError
 from scalelab.records import cache
 from scalelab.records.attempt import AttemptFiles
 from scalelab.records.ledger import AttemptKey
+from scalelab.records.plain_files import opened
 from scalelab.records.recovery import attempt_directory, attempts_on_disk
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 def _content(path: Path, start: int) -> bytes:
     """Read a file from a byte on; nothing where it is not there."""
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             file.seek(start)
             return file.read()
     except FileNotFoundError:

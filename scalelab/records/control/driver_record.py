@@ -14,6 +14,7 @@ from pathlib import Path
 
 from scalelab.records.attempt_io import encode_json, write_atomically
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY
+from scalelab.records.plain_files import read_file
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +44,7 @@ class DriverRecord:
     def read(cls, run: Path) -> DriverRecord | None:
         """Read the record in a run's directory; None: no such job was submitted."""
         try:
-            return cls(**json.loads(_path(run).read_bytes()))
+            return cls(**json.loads(read_file(_path(run))))
         except (OSError, ValueError, TypeError):
             return None
 

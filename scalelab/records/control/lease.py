@@ -27,8 +27,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from scalelab.errors import LeaseError
+from scalelab.errors import LeaseError, StoreError
 from scalelab.records.attempt_io import storing, write_all
+from scalelab.records.plain_files import read_file
 
 LEASE, LOG = "driver.lease", "driver.log"
 HEARTBEAT_S = 5.0
@@ -158,7 +159,7 @@ class Lease:
 
     def _read(self) -> Mapping[str, Any] | None:
         try:
-            return _parse(self.path.read_bytes())
+            return _parse(read_file(self.path))
         except FileNotFoundError:
             return None
 
@@ -191,7 +192,7 @@ class Lease:
                 self.path.rename(aside)
             except FileNotFoundError:
                 return
-            if _parse(aside.read_bytes()) != holder:
+            if _parse(read_file(aside)) != holder:
                 # Its holder beat after all, or another driver was quicker and this
                 # moved its new lease: put it back.
                 with suppress(FileExistsError):
@@ -225,9 +226,13 @@ class Holder:
 def read_holder(path: Path) -> Holder | None:
     """Return who holds a lease, if anybody that lives or may live does."""
     try:
-        holder = _parse(path.read_bytes())
+        holder = _parse(read_file(path))
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise StoreError(
+            f"{path} cannot be read: {error.strerror}. Remove it if no driver runs."
+        ) from error
     if has_ended(holder):
         return None
     return Holder(
