@@ -140,12 +140,12 @@ class NodeWatch:
                 elif address not in shown:
                     shown.add(address)
                     self._deliver(NodeSilent(address, silent_s))
-                if silent_s >= self._lost_after_s:
-                    nanny = scheduler.workers[address].nanny
+                worker = scheduler.workers.get(address)  # it may just have left
+                if silent_s >= self._lost_after_s and worker is not None:
                     await scheduler.remove_worker(
                         address, stimulus_id="scalelab-silent", close=False
                     )
-                    self._begin(_restart(scheduler, nanny))
+                    self._begin(_restart(scheduler, worker.nanny))
 
 
 async def _restart(scheduler: Any, nanny: str) -> None:

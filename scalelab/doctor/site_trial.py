@@ -13,6 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -185,11 +186,12 @@ def _visited(
 def _await_departure(record: DriverRecord) -> None:
     """Wait a while until a job has left: its log is copied to the folder after it."""
     deadline_s = time.monotonic() + LEAVES_S
-    while time.monotonic() < deadline_s:
-        view = look_at(record)
-        if view is None or (view.state is JobState.ENDED and not view.is_leaving):
-            return
-        time.sleep(_LOOK_AGAIN_S)
+    with suppress(ClusterError):  # what the job found counts all the same
+        while time.monotonic() < deadline_s:
+            view = look_at(record)
+            if view is None or (view.state is JobState.ENDED and not view.is_leaving):
+                return
+            time.sleep(_LOOK_AGAIN_S)
 
 
 def _answer(

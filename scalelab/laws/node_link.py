@@ -55,7 +55,7 @@ def with_unmeasured_link(
     passes = np.exp(sent[0] + rate[0] - bandwidth[0])
     passes += 2 * latency_s / points.time_unit_s
     spread = float(np.sqrt(sent[1] ** 2 + rate[1] ** 2 + bandwidth[1] ** 2))
-    per_node = float(np.ceil(points.at.world_size / points.at.num_nodes).max())
+    per_node = float(points.at.per_node.max())
     return {
         shape: _tied(prior, *_exchange(shape, per_node), float(np.log(passes)), spread)
         for shape, prior in priors.items()

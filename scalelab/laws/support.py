@@ -114,9 +114,9 @@ class Coverage:
         )
 
     def _inter_gap(self) -> Gap | None:
-        if (self.at.num_nodes > 1).any():
+        if self.at.crosses.any():
             return None
-        per_node = int(_devices_per_node(self.at).max())
+        per_node = int(self.at.per_node.max())
         return self._gap(
             ("inter_node_latency", "inter_node_transfer"),
             "no devices were measured on more than one node",
@@ -126,7 +126,7 @@ class Coverage:
         )
 
     def _intra_gap(self) -> Gap | None:
-        if (_devices_per_node(self.at) > 1).any():
+        if self.at.is_shared.any():
             return None
         return self._gap(
             ("intra_node_latency", "intra_node_transfer"),
@@ -165,7 +165,7 @@ class Coverage:
 
     def distance(self, query: Configurations) -> np.ndarray:
         """Return doublings of scale and batch beyond the measured range, (n, 2)."""
-        across = query.num_nodes > 1
+        across = query.crosses
         scale = np.where(
             across,
             _beyond(query.world_size, self._tier_range(across_nodes=True)),
@@ -184,7 +184,7 @@ class Coverage:
     def _tier_range(self, *, across_nodes: bool) -> np.ndarray:
         """Return the measured world sizes on one node or on several, or all of them."""
         sizes = self.at.world_size
-        tier = sizes[((self.at.num_nodes > 1) == across_nodes) & (sizes > 1)]
+        tier = sizes[(self.at.crosses == across_nodes) & (sizes > 1)]
         if across_nodes:
             return tier if len(tier) else sizes
         return np.append(tier, sizes.min())
@@ -196,15 +196,10 @@ class Coverage:
     def _open_at(self, query: Configurations) -> dict[str, np.ndarray]:
         """Return, by the first parameter of a gap, which configurations need it."""
         return {
-            "intra_node_latency": _devices_per_node(query) > 1,
-            "inter_node_latency": query.num_nodes > 1,
+            "intra_node_latency": query.is_shared,
+            "inter_node_latency": query.crosses,
             "compute_fixed": _outside(query.samples, self.at.samples),
         }
-
-
-def _devices_per_node(at: Configurations) -> np.ndarray:
-    """Return the devices of the fullest node of each configuration."""
-    return np.asarray(np.ceil(at.world_size / at.num_nodes - 1e-9))
 
 
 def _outside(values: np.ndarray, measured: np.ndarray) -> np.ndarray:

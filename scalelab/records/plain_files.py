@@ -43,7 +43,7 @@ def opened(path: Path, most_bytes: float = MOST_BYTES) -> BinaryIO:
     return file
 
 
-def read_file(path: Path, most_bytes: float = MOST_BYTES) -> bytes:
+def read_file(path: Path) -> bytes:
     """Read a regular file; raises as :func:`opened`."""
-    with opened(path, most_bytes) as file:
+    with opened(path) as file:
         return file.read()

@@ -121,7 +121,7 @@ class BatchNodes(HubCluster):
             inventory = survey(system)
         except ClusterError:
             return  # it does not say what there is
-        for why in never_fitting(self.site, inventory):
+        if why := next(never_fitting(self.site, inventory), ""):
             raise ClusterError(why)
 
     def _end_jobs(self) -> None:

@@ -121,7 +121,7 @@ def _draws(ensemble: Ensemble, points: Points) -> dict[str, np.ndarray]:
 
 def _exchange_s(shape: Shape, draws: np.ndarray, seen: Configurations) -> np.ndarray:
     """Return what an exchange adds on a full node, and more on two, (n_draws, 2)."""
-    per_node = float(np.ceil(seen.world_size / seen.num_nodes).max())
+    per_node = float(seen.per_node.max())
     at = Configurations(
         world_size=np.array([per_node, 2 * per_node]),
         num_nodes=np.array([1.0, 2.0]),
@@ -138,16 +138,16 @@ def _exchange_s(shape: Shape, draws: np.ndarray, seen: Configurations) -> np.nda
 
 def _measured(at: Configurations) -> frozenset[str]:
     """Return the parameters on which the step times of the points depend."""
-    batches, per_node = np.unique(at.samples), np.ceil(at.world_size / at.num_nodes)
+    batches = np.unique(at.samples)
     wide = batches[-1] >= _MIN_BATCH_RANGE * batches[0]
     depends = {
         "compute_per_sample": True,
         "compute_fixed": len(batches) > 1,
         "compute_exponent": len(batches) >= _MIN_BATCHES and wide,
         "imbalance": at.world_size.min() == 1 and at.world_size.max() > 1,
-        "contention": per_node.min() < per_node.max(),
-        "intra_node_exchange": bool((per_node > 1).any()),
-        "inter_node_exchange": bool((at.num_nodes > 1).any()),
+        "contention": at.per_node.min() < at.per_node.max(),
+        "intra_node_exchange": bool(at.is_shared.any()),
+        "inter_node_exchange": bool(at.crosses.any()),
         "overlap": bool((at.world_size > 1).any()),
     }
     return frozenset(name for name, does in depends.items() if does)

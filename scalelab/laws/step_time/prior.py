@@ -229,7 +229,7 @@ class StepTimePrior:
     def of_curve(self, key: CurveKey, points: Points) -> Mapping[Shape, ShapePrior]:
         """Return the prior of each shape for a curve whose points are known."""
         priors = self.about(key, points.batch_unit, points.log_rate)
-        if (points.at.num_nodes > 1).any():
+        if points.at.crosses.any():
             return priors
         if INTER_NODE in self.determined_for(key):
             return priors

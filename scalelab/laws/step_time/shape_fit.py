@@ -98,7 +98,7 @@ class ShapeFit:
     ) -> ShapeFit:
         """Fit a shape to the points of a process."""
         target = LogPosterior.of(process, prior, shape)
-        modes = [_Mode.of(target, start) for start in starts(prior)]
+        modes = [_Mode.of(target, start) for start in _starts(prior)]
         mode = max(modes, key=lambda mode: mode.log_evidence)
         parameters, state = mode.parameters, mode.state
         nodes = _along_share(target, parameters, np.linalg.inv(mode.precision))
@@ -235,7 +235,7 @@ class _Mode:
         )
 
 
-def starts(prior: ShapePrior) -> tuple[np.ndarray, np.ndarray]:
+def _starts(prior: ShapePrior) -> tuple[np.ndarray, np.ndarray]:
     """Return two starting points: the prior mean, and one with little exchange."""
     quiet = prior.mean.copy()
     quiet[EXCHANGE] -= 1.5
@@ -254,7 +254,7 @@ def shared_process(
     few = len(points) < _MAJORITY
     process, _ = process.tuned(residuals, slopes, prior, may_be_rough=few)
     target = LogPosterior.of(process, prior, shape)
-    fits = [target.levenberg_marquardt(start, _FIRST_STEPS) for start in starts(prior)]
+    fits = [target.levenberg_marquardt(start, _FIRST_STEPS) for start in _starts(prior)]
     parameters = min(fits, key=lambda fit: fit[1])[0]
     for again in (False, True):
         residuals, slopes = target.residuals(parameters)

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from scalelab.records.attempt_io import encode_json, write_atomically
+from scalelab.records.plain_files import read_file
 
 LOOK_EVERY_S = 0.5
 _NAME = "driver.stop"
@@ -108,7 +109,7 @@ class StopRequests:
     def _take(self) -> bool | None:
         """Remove a request and return whether it says at once; None: there is none."""
         try:
-            content = self._path.read_bytes()
+            content = read_file(self._path)
             self._path.unlink()
             return bool(json.loads(content)["at_once"])
         except FileNotFoundError:
