@@ -76,7 +76,7 @@ def _check_program(experiment: ExperimentKeys) -> None:
 
 def _check_workload(experiment: ExperimentKeys, workload: WorkloadChoice) -> None:
     name = workload.name
-    for key in ("env", "uses", "metrics"):
+    for key in ("env", "env_from", "uses", "metrics"):
         if getattr(experiment, key):
             raise SpecError(
                 f"{key} belongs to a command, not to a workload. Remove it."
@@ -112,6 +112,7 @@ def _check_command(experiment: ExperimentKeys) -> None:
                     f"{field} holds {{{placeholder}}}, which is no placeholder. "
                     f"{one_of(valid, placeholder)}"
                 )
+    _check_inherited(experiment)
     variables = readable_variables(experiment)
     for variable in experiment.uses:
         if variable not in variables:
@@ -142,12 +143,26 @@ def _check_command(experiment: ExperimentKeys) -> None:
 def _templates(experiment: ExperimentKeys) -> Iterator[tuple[str, str]]:
     yield "command", experiment.command or ""
     for name, value in experiment.env.items():
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name, re.ASCII):
-            raise SpecError(
-                f"env: {shown(name)} is no name of an environment variable. Use "
-                "letters, digits and '_', not starting with a digit."
-            )
+        _check_variable("env", name)
         yield f"env.{name}", value
+
+
+def _check_inherited(experiment: ExperimentKeys) -> None:
+    for name in experiment.env_from:
+        _check_variable("env_from", name)
+        if name in experiment.env:
+            raise SpecError(
+                f"{name} is under env and under env_from. Keep it in env_from to take "
+                "the value from the driver's environment, or in env to write it here."
+            )
+
+
+def _check_variable(key: str, name: str) -> None:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name, re.ASCII):
+        raise SpecError(
+            f"{key}: {shown(name)} is no name of an environment variable. Use "
+            "letters, digits and '_', not starting with a digit."
+        )
 
 
 def _check_metrics(metrics: Metrics) -> None:

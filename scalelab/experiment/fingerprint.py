@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from scalelab.experiment.hidden import is_recorded_as
 from scalelab.inputs.problems import shown
 
 _FAMILY = "measure."
@@ -20,8 +21,11 @@ def fingerprint_changes(
 
     Parameters
     ----------
-    before, after
-        What :meth:`~scalelab.experiment.spec.Experiment.fingerprint` returned.
+    before
+        What :meth:`~scalelab.experiment.spec.Experiment.fingerprint` returned, as a run
+        recorded it.
+    after
+        What it returns now.
 
     Returns
     -------
@@ -43,6 +47,8 @@ def fingerprint_changes(
 def _changes(key: str, before: Any, after: Any) -> list[str]:
     if before == after:
         return []
+    if key == "env":
+        return _env_changes(before or {}, after or {})
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         inner = sorted({*before, *after})
         return [
@@ -51,3 +57,16 @@ def _changes(key: str, before: Any, after: Any) -> list[str]:
             for clause in _changes(f"{key}.{name}", before.get(name), after.get(name))
         ]
     return [f"{key}: {shown(before)} -> {shown(after)}"]
+
+
+def _env_changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    """Return the variables that changed; their values may be secrets."""
+    return [
+        *(f"env.{name}: removed" for name in sorted(before.keys() - after.keys())),
+        *(f"env.{name}: added" for name in sorted(after.keys() - before.keys())),
+        *(
+            f"env.{name}: another value"
+            for name in sorted(before.keys() & after.keys())
+            if not is_recorded_as(after[name], before[name])
+        ),
+    ]

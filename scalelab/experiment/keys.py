@@ -87,6 +87,13 @@ class ExperimentKeys(Section):
     env: dict[Text, EnvironmentValue] = Field(
         default={}, description="Environment variables of a command."
     )
+    env_from: OneOrMany[Text] = Field(
+        default=(),
+        description=(
+            "Variables that a command gets from the environment of the driver; their "
+            "values are never stored."
+        ),
+    )
     uses: OneOrMany[Text] = Field(
         default=(),
         description=(

@@ -73,6 +73,8 @@ class CommandProgram:
     name
         What the command is called in records: the experiment's name. It changes nothing
         of what runs.
+    inherited
+        Environment variables of the driver that the command gets too, as they are.
     """
 
     command: str
@@ -81,6 +83,7 @@ class CommandProgram:
     metrics: MetricsSource
     code_directory: str
     name: str = ""
+    inherited: Mapping[str, str] = field(default_factory=dict)
 
 
 Program = WorkloadProgram | CommandProgram
@@ -145,6 +148,8 @@ def program_to_json(program: Program) -> dict[str, Any]:
     values = {"kind": "command", **asdict(program)}
     if not program.metrics.evaluation:
         del values["metrics"]["evaluation"]  # as hashes of older programs have it
+    if not program.inherited:
+        del values["inherited"]
     return values
 
 

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from pydantic import PrivateAttr, model_validator
 
+from scalelab.errors import SpecError
 from scalelab.experiment.batch_sizes import ScalingMode
 from scalelab.experiment.consistency import check_experiment
 from scalelab.experiment.keys import ExperimentKeys
@@ -135,13 +136,36 @@ class Experiment(ExperimentKeys):
             return LocalSite()
         return chosen if isinstance(chosen, Site) else find_site(chosen)
 
-    def program(self, code_directory: Path | None = None) -> Program:
+    def inherited(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables under ``env_from`` as an environment has them.
+
+        Raises
+        ------
+        SpecError
+            If one is not set.
+        """
+        for name in self.env_from:
+            if name not in environment:
+                raise SpecError(
+                    f"env_from: {name} is not set in the environment of the driver. "
+                    f"Set it where the sweep is started (export {name}=...; for a "
+                    "driver_job, in what that job runs first), or remove it."
+                )
+        return {name: environment[name] for name in self.env_from}
+
+    def program(
+        self,
+        code_directory: Path | None = None,
+        inherited: Mapping[str, str] | None = None,
+    ) -> Program:
         """Return what a trial runs.
 
         Parameters
         ----------
         code_directory
             Snapshot of the user's code; default: ``code_root`` itself.
+        inherited
+            What :meth:`inherited` returned.
         """
         directory = str(code_directory or self.code_root)
         if self.workload:
@@ -158,6 +182,7 @@ class Experiment(ExperimentKeys):
             metrics=(self.metrics or Metrics()).source(),
             code_directory=directory,
             name=self.name,
+            inherited=inherited or {},
         )
 
     def fingerprint(
@@ -185,6 +210,8 @@ class Experiment(ExperimentKeys):
             "code_hash": code_hash,
             "device_type": device_type,
         }
+        if self.env_from:
+            fingerprint["env_from"] = sorted(self.env_from)
         for kind in self.measure.kind:
             fingerprint[f"measure.{kind}"] = self._fingerprint_of(kind)
         return fingerprint

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
@@ -182,6 +182,43 @@ def parse_document(text: str, *, source: str) -> dict[str, Any]:
         if not isinstance(key, str):
             raise paragraph(f"{source}: the key {key!r} is not a word. Rename it.")
     return values
+
+
+def with_values(text: str, key: str, values: Mapping[str, str]) -> str:
+    """Return a YAML text with other values in the mapping under a key.
+
+    Everything else stays as it was written, comments too.
+
+    Parameters
+    ----------
+    text
+        The YAML text, as :func:`parse_document` accepts it.
+    key
+        A key of the outermost mapping.
+    values
+        The new values by their keys in that mapping; other keys keep theirs.
+
+    >>> with_values("env: {A: x, B: y}  # mine", "env", {"A": "z"})
+    "env: {A: 'z', B: y}  # mine"
+    """
+    loader = _Loader(text)
+    try:
+        document = loader.get_single_node()
+    finally:
+        loader.dispose()
+    places = [
+        (node.start_mark.index, node.end_mark.index, values[name.value])
+        for outer, mapping in (document.value if document else ())
+        if outer.value == key and isinstance(mapping, yaml.MappingNode)
+        for name, node in mapping.value
+        if name.value in values
+    ]
+    for start, end, value in reversed(places):
+        written = text[start:end]
+        blank = written[len(written.rstrip()) :]  # a block's text ends in one
+        quoted = value.replace("'", "''")
+        text = f"{text[:start]}'{quoted}'{blank}{text[end:]}"
+    return text
 
 
 def paragraph(message: str) -> SpecError:

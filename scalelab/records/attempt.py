@@ -138,6 +138,13 @@ class AttemptSpec:
         return cls(**fields)
 
 
+class SpecText(str):
+    """An :class:`AttemptSpec` as JSON; logs that show the text show no values."""
+
+    def __repr__(self) -> str:
+        return "<specification of an attempt>"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttemptResult:
     """How an attempt ended and what it measured.

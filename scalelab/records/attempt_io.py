@@ -121,7 +121,9 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-def write_atomically(path: Path, content: bytes, *, durable: bool = True) -> None:
+def write_atomically(
+    path: Path, content: bytes, *, durable: bool = True, permissions: int = 0o644
+) -> None:
     """Write a whole file or none: a hidden sibling first, then a rename.
 
     Parameters
@@ -135,6 +137,8 @@ def write_atomically(path: Path, content: bytes, *, durable: bool = True) -> Non
         file is old or new, never empty. The directory is not flushed as well: that
         would be a second journal commit, and all it saves from a power cut is the
         newest name.
+    permissions
+        Who may read and write it, before the umask.
 
     Raises
     ------
@@ -144,7 +148,7 @@ def write_atomically(path: Path, content: bytes, *, durable: bool = True) -> Non
     sibling = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     with storing(path):
         try:
-            write_new(sibling, content, durable=durable)
+            write_new(sibling, content, durable=durable, permissions=permissions)
             os.replace(sibling, path)
         except OSError:
             with suppress(OSError):
@@ -152,9 +156,12 @@ def write_atomically(path: Path, content: bytes, *, durable: bool = True) -> Non
             raise
 
 
-def write_new(path: Path, content: bytes, *, durable: bool = False) -> None:
+def write_new(
+    path: Path, content: bytes, *, durable: bool = False, permissions: int = 0o644
+) -> None:
     """Write a file that must not exist yet; ``OSError`` passes through."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    descriptor = os.open(path, flags, permissions)
     try:
         write_all(descriptor, content)
         if durable:
@@ -183,20 +190,21 @@ def append_line(descriptor: int, line: bytes) -> None:
         raise
 
 
-def write_spec(files: AttemptFiles, spec: AttemptSpec) -> str:
+def write_spec(files: AttemptFiles, content: bytes) -> None:
     """Make an attempt's directory and write its specification, without flushing.
 
-    Returns
-    -------
-    str
-        The JSON that was written.
+    Parameters
+    ----------
+    files
+        The attempt's files.
+    content
+        The specification as JSON.
 
     Raises
     ------
     StoreError
         If the directory is there already or the disk refuses; nothing new is left.
     """
-    content = encode_json(spec.to_json())
     directory = files.directory
     with storing(directory):
         try:
@@ -212,7 +220,6 @@ def write_spec(files: AttemptFiles, spec: AttemptSpec) -> str:
         except OSError:
             shutil.rmtree(directory, ignore_errors=True)
             raise
-    return content.decode()
 
 
 def write_result(

@@ -4,6 +4,7 @@
 
     NAME/run.json                       name, schema version, fingerprint, provenance
     NAME/experiments/0001.yaml, ...     the experiment as written, and its extensions
+    NAME/env.json                       values of its variables, for the user alone
     NAME/ledger.jsonl                   which attempts began and ended; an index
     NAME/driver.lease                   which driver runs the sweep at the moment
     NAME/code/<hash>/                   snapshots of the user's code
@@ -26,6 +27,7 @@ from scalelab.plan.source import Observation
 from scalelab.records import cache
 from scalelab.records.control.lease import LEASE, holder_of
 from scalelab.records.header import RunHeader, read_header
+from scalelab.records.hidden_env import restored
 from scalelab.records.ledger import AttemptKey, Ledger
 from scalelab.records.observations import check_row, finished_rows, frame
 from scalelab.records.plain_files import read_file
@@ -80,7 +82,7 @@ class RunReader:
 
     @property
     def experiment_text(self) -> str:
-        """The experiment as the user wrote it, in its latest version."""
+        """The experiment in its latest version, as written but for hidden values."""
         path = self.directory / "experiments" / self._header.experiment
         try:
             return read_file(path).decode(errors="replace")
@@ -88,6 +90,11 @@ class RunReader:
             raise StoreError(
                 f"{path} cannot be read: {error.strerror}. Restore it or run anew."
             ) from error
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        """The experiment's variables, hidden where this user may not read them."""
+        return restored(self.directory, self.fingerprint.get("env") or {})
 
     def attempt_directory(self, trial_id: str, number: int) -> Path:
         """Return the directory of an attempt's files, as an absolute path."""

@@ -7,13 +7,19 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 from scalelab.errors import StoreError
 from scalelab.inputs.outcome import Outcome
 from scalelab.plan.source import Observation
-from scalelab.records.attempt import AttemptFiles, AttemptResult, AttemptSpec
+from scalelab.records.attempt import (
+    AttemptFiles,
+    AttemptResult,
+    AttemptSpec,
+    SpecText,
+)
 from scalelab.records.attempt_io import (
     encode_json,
     storing,
@@ -24,6 +30,11 @@ from scalelab.records.attempt_io import (
 )
 from scalelab.records.control.lease import LEASE, Lease
 from scalelab.records.header import RunHeader
+from scalelab.records.hidden_env import (
+    recorded_experiment,
+    recorded_program,
+    write_values,
+)
 from scalelab.records.observations import row
 from scalelab.records.recovery import last_number, measured_meanwhile, recover
 from scalelab.records.run_reader import RunReader
@@ -81,15 +92,15 @@ class RunStore(RunReader):
                 f"{directory} exists already. Choose another name for the run, or "
                 "continue it with the command that started it."
             )
+        text, recorded = recorded_experiment(experiment_text, fingerprint, {})
         header = RunHeader(name=directory.name)
-        header = header.extended(fingerprint, site, code_directory)
+        header = header.extended(recorded, site, code_directory)
         making = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}")
         with storing(directory):
             try:
                 (making / "experiments").mkdir(parents=True)
-                write_new(
-                    making / "experiments" / "0001.yaml", experiment_text.encode()
-                )
+                write_new(making / "experiments" / "0001.yaml", text.encode())
+                write_values(making, fingerprint, recorded)
                 if imported:
                     lines = b"".join(encode_json(each) + b"\n" for each in imported)
                     write_new(making / "imported.jsonl", lines, durable=True)
@@ -119,14 +130,16 @@ class RunStore(RunReader):
             If the disk refuses; the run then stays as it was.
         """
         self._fence()
-        latest = (self.experiment_text, self.fingerprint, self.site)
-        if (experiment_text, fingerprint, site) == latest:
+        before = self.fingerprint
+        text, recorded = recorded_experiment(experiment_text, fingerprint, before)
+        if (text, recorded, site) == (self.experiment_text, before, self.site):
             return
         ended = self.rows() if supersedes else []
         attempts = [(each["trial_id"], each["attempt"]) for each in ended]
-        header = self._header.extended(fingerprint, site, superseded=attempts)
+        header = self._header.extended(recorded, site, superseded=attempts)
         experiment = self.directory / "experiments" / header.experiment
-        write_atomically(experiment, experiment_text.encode())
+        write_atomically(experiment, text.encode())
+        write_values(self.directory, fingerprint, recorded)
         write_atomically(self.directory / "run.json", header.encode())
         self._header = header
 
@@ -155,10 +168,14 @@ class RunStore(RunReader):
         """Return the number of the trial's next attempt, from 1."""
         return last_number(self._trials / trial_id) + 1
 
-    def begin(self, spec: AttemptSpec) -> str:
+    def begin(self, spec: AttemptSpec) -> SpecText:
         """Record that an attempt is about to start; not flushed to the disk.
 
-        Returns its specification as JSON, encoded once for the record and the nodes.
+        Returns
+        -------
+        SpecText
+            Its specification as the nodes get it, with the values that the record
+            hides.
 
         Raises
         ------
@@ -170,13 +187,21 @@ class RunStore(RunReader):
         self._fence()
         key = (spec.trial.trial_id, spec.number)
         files = AttemptFiles(self.attempt_directory(*key))
-        content = write_spec(files, spec)
+        content = recorded = encode_json(spec.to_json())
+        if (shown := self._recorded(spec)) is not spec:
+            recorded = encode_json(shown.to_json())
+        write_spec(files, recorded)
         try:
             self._ledger.append_begin(key)
         except StoreError:
             shutil.rmtree(files.directory, ignore_errors=True)
             raise
-        return content
+        return SpecText(content.decode())
+
+    def _recorded(self, spec: AttemptSpec) -> AttemptSpec:
+        """Return a specification as records have it: no values of variables."""
+        program = recorded_program(spec.program, self.fingerprint)
+        return spec if program is spec.program else replace(spec, program=program)
 
     def finish(
         self, spec: AttemptSpec, result: AttemptResult, *, replace: bool = False
@@ -202,6 +227,7 @@ class RunStore(RunReader):
             If another driver has taken the run over.
         """
         self._fence()
+        spec = self._recorded(spec)
         key = (spec.trial.trial_id, spec.number)
         files = AttemptFiles(self.attempt_directory(*key))
         observation = row(spec, result)

@@ -6,6 +6,7 @@ With ``session`` this is where both sides meet: what runs trials is handed the p
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -159,7 +160,9 @@ def _program(sweep: Sweep, store: RunStore) -> Program:
     An answer is about one workload: the experiment may have got another name since,
     and commands were once called after their run.
     """
-    program = sweep.experiment.program(_snapshot(sweep.experiment, store))
+    program = sweep.experiment.program(
+        _snapshot(sweep.experiment, store), sweep.experiment.inherited(os.environ)
+    )
     is_same = not any(change.startswith("workload: ") for change in sweep.changes)
     rows = store.rows() if is_same and isinstance(program, CommandProgram) else []
     return replace(program, name=str(rows[-1]["workload"])) if rows else program

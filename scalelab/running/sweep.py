@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from scalelab.errors import MissingExtraError, SpecError
 from scalelab.experiment.fingerprint import fingerprint_changes
+from scalelab.experiment.hidden import is_hidden
 from scalelab.experiment.spec import Experiment
 from scalelab.inputs.device_words import words_of_run
 from scalelab.inputs.document import read_document
@@ -165,6 +167,7 @@ class Sweep:
             experiment, site=site, directory=directory, retry_failed=retry_failed
         )
         refuse_log_directory(sweep.site, sweep.directory / CLUSTER_DIRECTORY)
+        _check_variables(sweep.experiment)
         if sweep.changes and sweep.has_measurements and not accept_changes:
             raise SpecError(
                 "The code, the command or the measurement changed since trials in "
@@ -201,6 +204,17 @@ class Sweep:
             site=self.site_name,
             code_directory=self.experiment.code_root,
         )
+
+
+def _check_variables(experiment: Experiment) -> None:
+    """Refuse variables whose values are not known here."""
+    for name, value in experiment.env.items():
+        if is_hidden(value):
+            raise SpecError(
+                f"env.{name} is a hash, as the records of a run hold it in place of "
+                "the value. Write the value, or move the name to env_from."
+            )
+    experiment.inherited(os.environ)
 
 
 def _require_what_runs_trials() -> None:

@@ -48,7 +48,10 @@ class RunRecords:
 
     @property
     def experiment_text(self) -> str:
-        """The experiment as the user wrote it; for an imported table, its origin."""
+        """The experiment as written, without values of its variables.
+
+        For an imported table, its origin.
+        """
         return self._reader.experiment_text
 
     @property
@@ -69,8 +72,8 @@ class RunRecords:
         asked = Experiment.from_text(
             self.experiment_text, source=f"the experiment of run {self.name}"
         )
-        site = self._reader.site
-        return asked.model_copy(update={"site": site}) if site else asked
+        known = {"site": self._reader.site, "env": self._reader.env}
+        return asked.model_copy(update={k: v for k, v in known.items() if v})
 
     @property
     def job(self) -> Job | None:

@@ -163,6 +163,47 @@ def test_a_command_is_swept_and_resumed(sweep: Sweep, here: Path) -> None:
     assert "All 2 trials" in again.stderr
 
 
+KEYS = """\
+env: {OF_GROUP: written-in-the-file}
+env_from: [OF_USER]
+"""
+NEEDS_KEYS = """\
+import hashlib, os
+for name, hashed in (("OF_GROUP", "39359678f938"), ("OF_USER", "fd5aa4584da4")):
+    found = hashlib.sha256(os.environ[name].encode()).hexdigest()
+    assert found.startswith(hashed), (name, found)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_keys_reach_the_program_and_are_in_no_record(
+    sweep: Sweep, here: Path, environment: dict[str, str]
+) -> None:
+    Path("script.py").write_text(NEEDS_KEYS + SCRIPT)
+    missing = sweep(COMMAND + KEYS)
+    assert missing.returncode == 2
+    assert "env_from: OF_USER is not set in the environment" in missing.stderr
+    assert not Path("runs").exists()
+    environment["OF_USER"] = "another-{seed}-key"
+    done = sweep(COMMAND + KEYS)
+    assert done.returncode == 0, done
+    files = [path for path in Path("runs").rglob("*") if path.is_file()]
+    telling = [
+        path.name
+        for path in files
+        for key in (b"written-in-the-file", b"another-{seed}-key")
+        if key in path.read_bytes()
+    ]
+    assert telling == ["env.json"]
+    again = sweep(COMMAND + KEYS)
+    assert again.stderr.startswith("All 2 trials")
+    record = Path("runs/small/experiments/0001.yaml").read_text()
+    copied = sweep(record.replace("repeats: 1", "repeats: 2"), "--accept-changes")
+    assert copied.returncode == 2
+    assert "env.OF_GROUP is a hash, as the records of a run hold it" in copied.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.repetition
 def test_a_budget_ends_a_sweep(sweep: Sweep, here: Path) -> None:

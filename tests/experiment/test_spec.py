@@ -196,6 +196,7 @@ def test_an_error_names_the_file(tmp_path: Path) -> None:
         ("job: 3", "job=3 must be a mapping of keys to values."),
         ("job: {epochs: 3}", "job: epochs needs samples_per_epoch. Add it."),
         ("options: {x: [{a: 1}]}", "options.x[0]: {'a': 1} is not a text, a number, "),
+        ("env_from: A", "env_from belongs to a command, not to a workload."),
         ("env: {A: 1}", "env belongs to a command, not to a workload. Remove it."),
         (
             "scaling: strong",
@@ -225,6 +226,8 @@ def test_batches_side_by_side_need_brackets() -> None:
     ("line", "message"),
     [
         ("env: {1A: x}", "env: '1A' is no name of an environment variable"),
+        ("env_from: [1A]", "env_from: '1A' is no name of an environment variable"),
+        ("env: {A: x}\nenv_from: A", "A is under env and under env_from. Keep it in"),
         ("env: {A: true}", "env.A: true is ambiguous in an environment variable"),
         (
             "options: {aug: [1]}",

@@ -170,6 +170,7 @@ class CommandAttempt:
             **{variable_of(name): str(value) for name, value in values.items()},
             **self.launcher.environment(process),
             "SCALELAB_METRICS": str(metrics_file or os.devnull),
+            **program.inherited,
             **{
                 name: fill_placeholders(value, values)
                 for name, value in program.env.items()

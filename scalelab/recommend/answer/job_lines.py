@@ -13,6 +13,7 @@ from scalelab.experiment.command_values import (
     placeholder_values,
     readable_variables,
 )
+from scalelab.experiment.hidden import is_hidden
 from scalelab.experiment.lr_rules import LearningRateRule
 from scalelab.experiment.trial import LearningRate, Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from scalelab.experiment.spec import Experiment
 
 _FIRST_PORT, _NUM_PORTS = 20_000, 10_000
+_UNKNOWN = "is not set. Export it, and submit this job so that it is passed on."
 
 
 def job_lines(
@@ -84,7 +86,8 @@ def job_lines(
         first_host=system.first_host,
         port=_port(system),
     )
-    return [*head, *_prepared(site, row.num_nodes, exported), *launcher.job_lines(job)]
+    prepared = _prepared(site, row.num_nodes, exported, _unknown(experiment))
+    return [*head, *prepared, *launcher.job_lines(job)]
 
 
 def recommended_trial(experiment: Experiment, answer: Recommendation) -> Trial:
@@ -165,6 +168,7 @@ def _environment(
         **{
             name: fill_placeholders(each, values)
             for name, each in experiment.env.items()
+            if not is_hidden(each)
         },
     }
     differs = {
@@ -175,8 +179,14 @@ def _environment(
     return {n: text for n, text in asked.items() if n not in differs}, differs
 
 
+def _unknown(experiment: Experiment) -> list[str]:
+    """Return the variables whose values are not known here."""
+    hidden = [name for name, value in experiment.env.items() if is_hidden(value)]
+    return [*experiment.env_from, *hidden]
+
+
 def _prepared(
-    site: BatchSite, num_nodes: int, exported: Mapping[str, str]
+    site: BatchSite, num_nodes: int, exported: Mapping[str, str], unknown: Sequence[str]
 ) -> Iterator[str]:
     """Yield the lines that prepare the environment of the program, where it starts."""
     system = site.batch_system
@@ -184,6 +194,7 @@ def _prepared(
     if system.submitted_from:
         yield f'cd "{system.submitted_from}"'
     lines = [f"export {name}={shlex.quote(text)}" for name, text in exported.items()]
+    lines += [f': "${{{name}:?{_UNKNOWN}}}"' for name in unknown]
     if python.is_absolute():
         lines.insert(0, f"export PATH={shlex.quote(str(python.parent))}:$PATH")
     if num_nodes > 1 and not system.passes_environment:

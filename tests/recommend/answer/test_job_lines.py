@@ -242,6 +242,25 @@ def test_the_program_finds_the_environment_of_a_trial(
     assert env["PATH"].startswith(f"{folder}/env/bin:")
 
 
+def test_keys_that_are_not_known_here_are_asked_for(
+    tmp_path: Path, folder: Path, one_node: Recommendation
+) -> None:
+    text = "seed: 3\nlauncher: none\nenv_from: OF_USER\nenv: {OF_GROUP: key}\n"
+    other = asked(tmp_path, "trainer {local_batch_size}", "seed: 3", text)
+    lines = script(other, folder, "slurm", one_node)
+    assert "export OF_GROUP=key" in lines
+    env = started(lines, tmp_path, OF_USER="mine")["env"]
+    assert isinstance(env, dict)
+    assert (env["OF_GROUP"], env["OF_USER"]) == ("key", "mine")
+    (tmp_path / "run" / "env.json").unlink()
+    lines = script(load(tmp_path / "run"), folder, "slurm", one_node)
+    assert not any("export OF_GROUP" in line for line in lines)
+    for known in ("OF_USER", "OF_GROUP"):
+        with pytest.raises(subprocess.CalledProcessError) as failed:
+            started(lines, tmp_path, **{known: "mine"})
+        assert "is not set. Export it, and submit this job so" in failed.value.stderr
+
+
 def test_what_differs_between_ranks_is_left_to_each_of_them(
     tmp_path: Path, folder: Path, one_node: Recommendation
 ) -> None:
