@@ -90,7 +90,12 @@ def _default(field: FieldInfo) -> str:
     if "_size" in names:
         return f"{value / 1e9:g} GB"
     values = value if isinstance(value, tuple) else (value,)
-    return ", ".join(str(each).lower() for each in values)
+    return ", ".join(_written(each) for each in values)
+
+
+def _written(value: object) -> str:
+    """Return a value as YAML has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def examples() -> dict[str, dict[str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import tempfile
 import threading
@@ -73,6 +74,9 @@ class NodePlugin(WorkerPlugin):
         """Build the agent."""
         if self.own_session:
             os.setsid()
+        else:
+            # A batch system sends it to every process of a job; the nanny decides.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
         # What the agent puts on the local disk goes with the worker, however it ends.
         tempfile.tempdir = worker.local_directory
         self.agent = NodeAgent(
@@ -137,9 +141,9 @@ def close_rendezvous(attempt_id: str) -> None:
     _plugin().agent.close_rendezvous(attempt_id)
 
 
-def cancel_attempt(attempt_id: str, reason: str) -> None:
-    """End this node's ranks of an attempt."""
-    _plugin().agent.cancel(attempt_id, reason)
+def cancel_attempt(attempt_id: str, reason: str, saves: bool) -> None:
+    """End this node's ranks of an attempt; they may save what they have."""
+    _plugin().agent.cancel(attempt_id, reason, saves=saves)
 
 
 def prune_attempt(spec_json: str, reason: str) -> None:

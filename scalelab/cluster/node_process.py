@@ -25,8 +25,11 @@ from scalelab.cluster.node_plugin import NodePlugin
 from scalelab.cluster.worker import NodeWorker
 from scalelab.errors import ScaleLabError
 from scalelab.launch.addresses import bracketed
+from scalelab.launch.gang_agent import CLOSE_WITHIN_S
 from scalelab.launch.scratch import make_scratch
 
+# What nodes wait for their attempts to save, and what Dask takes of this for itself.
+_CLOSE_WITHIN_S = CLOSE_WITHIN_S / 0.8
 REACH_WITHIN_S = 60.0
 """How long a node tries to reach the driver before it gives up."""
 
@@ -77,6 +80,8 @@ async def serve(options: NodeOptions, job_name: str, scratch: Path) -> None:
         finished = asyncio.ensure_future(nanny.finished())
         told = asyncio.ensure_future(ended.wait())
         await asyncio.wait((finished, told), return_when=asyncio.FIRST_COMPLETED)
+        if told.done():
+            await nanny.close(timeout=_CLOSE_WITHIN_S)
         told.cancel()
 
 

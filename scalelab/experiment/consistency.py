@@ -76,7 +76,7 @@ def _check_program(experiment: ExperimentKeys) -> None:
 
 def _check_workload(experiment: ExperimentKeys, workload: WorkloadChoice) -> None:
     name = workload.name
-    for key in ("env", "env_from", "uses", "metrics"):
+    for key in ("env", "env_from", "stop", "uses", "metrics"):
         if getattr(experiment, key):
             raise SpecError(
                 f"{key} belongs to a command, not to a workload. Remove it."

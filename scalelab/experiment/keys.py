@@ -17,6 +17,7 @@ from scalelab.experiment.sections import (
     Metrics,
     Precision,
     SourceChoice,
+    Stop,
     WorkloadChoice,
 )
 from scalelab.inputs.fields import (
@@ -92,6 +93,12 @@ class ExperimentKeys(Section):
         description=(
             "Variables that a command gets from the environment of the driver; their "
             "values are never stored."
+        ),
+    )
+    stop: Stop | None = Field(
+        default=None,
+        description=(
+            "How a command is asked to save what it has: {signal: SIGUSR1, grace: 60s}."
         ),
     )
     uses: OneOrMany[Text] = Field(

@@ -35,6 +35,22 @@ class MetricsSource:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class StopRequest:
+    """How a command is asked to save what it has before it is ended.
+
+    Parameters
+    ----------
+    signal
+        Name of the signal that each of its processes gets, such as ``SIGUSR1``.
+    grace_s
+        Seconds until they are ended.
+    """
+
+    signal: str
+    grace_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class WorkloadProgram:
     """A workload class, built in or the user's own, run in forked ranks.
 
@@ -75,6 +91,9 @@ class CommandProgram:
         of what runs.
     inherited
         Environment variables of the driver that the command gets too, as they are.
+    stop
+        How it is asked to save what it has; None: it is not. It changes nothing of what
+        runs.
     """
 
     command: str
@@ -84,6 +103,7 @@ class CommandProgram:
     code_directory: str
     name: str = ""
     inherited: Mapping[str, str] = field(default_factory=dict)
+    stop: StopRequest | None = None
 
 
 Program = WorkloadProgram | CommandProgram
@@ -148,8 +168,9 @@ def program_to_json(program: Program) -> dict[str, Any]:
     values = {"kind": "command", **asdict(program)}
     if not program.metrics.evaluation:
         del values["metrics"]["evaluation"]  # as hashes of older programs have it
-    if not program.inherited:
-        del values["inherited"]
+    for name in ("inherited", "stop"):
+        if not values[name]:
+            del values[name]
     return values
 
 
@@ -164,4 +185,5 @@ def program_from_json(values: Mapping[str, Any]) -> Program:
         regex=tuple(metrics["regex"]),
         evaluation=tuple(metrics.get("evaluation", ())),
     )
-    return CommandProgram(metrics=source, **fields)
+    stop = StopRequest(**fields.pop("stop")) if "stop" in fields else None
+    return CommandProgram(metrics=source, stop=stop, **fields)

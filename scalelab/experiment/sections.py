@@ -10,9 +10,10 @@ from pydantic import ConfigDict, Field, model_validator
 from pydantic.json_schema import JsonSchemaValue
 
 from scalelab.errors import SpecError
-from scalelab.experiment.program import METRICS_FILE, MetricsSource
+from scalelab.experiment.program import METRICS_FILE, MetricsSource, StopRequest
 from scalelab.inputs.fields import (
     Count,
+    Duration,
     Json,
     LocalBatchLimit,
     OneOrMany,
@@ -29,6 +30,17 @@ class Precision(StrEnum):
     FP32 = "fp32"
     BF16 = "bf16"
     FP16 = "fp16"
+
+
+class StopSignalName(StrEnum):
+    """A signal that asks a command to save what it has."""
+
+    SIGTERM = "SIGTERM"
+    SIGINT = "SIGINT"
+    SIGHUP = "SIGHUP"
+    SIGQUIT = "SIGQUIT"
+    SIGUSR1 = "SIGUSR1"
+    SIGUSR2 = "SIGUSR2"
 
 
 class _NamedChoice(Section):
@@ -61,6 +73,21 @@ class SourceChoice(_NamedChoice):
     """The source of trials, and the arguments of its constructor."""
 
     name: Text = Field(description="planned, or a source of an installed package.")
+
+
+class Stop(Section):
+    """How a command is asked to save what it has before it is ended."""
+
+    signal: StopSignalName = Field(
+        default=StopSignalName.SIGTERM, description="What each of its processes gets."
+    )
+    grace: Duration = Field(
+        description="How long it may take until its processes are ended, e.g. 60s."
+    )
+
+    def request(self) -> StopRequest:
+        """Return what a program carries."""
+        return StopRequest(signal=self.signal.value, grace_s=self.grace)
 
 
 class Code(Section):

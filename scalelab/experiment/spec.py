@@ -183,6 +183,7 @@ class Experiment(ExperimentKeys):
             code_directory=directory,
             name=self.name,
             inherited=inherited or {},
+            stop=self.stop.request() if self.stop else None,
         )
 
     def fingerprint(

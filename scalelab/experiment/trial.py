@@ -153,6 +153,11 @@ class Trial:
                 raise SpecError(f"{name}={getattr(self, name)} must be at least 1.")
 
     @property
+    def saves_checkpoints(self) -> bool:
+        """Whether an attempt of a workload goes on where an earlier one ended."""
+        return self.kind is not TrialKind.THROUGHPUT
+
+    @property
     def world_size(self) -> int:
         """Ranks, one per device."""
         return self.allocation.world_size

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from scalelab.inputs.outcome import Outcome
@@ -15,6 +16,22 @@ from scalelab.launch.stall import Member, has_ended
 
 # A process stuck in the kernel (a dead network file system) outlives SIGKILL.
 _KILL_PATIENCE_S = 30.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StopSignal:
+    """How processes are asked to save what they have before they are ended.
+
+    Parameters
+    ----------
+    number
+        The signal that each of them gets.
+    grace_s
+        Seconds until they get SIGTERM.
+    """
+
+    number: signal.Signals
+    grace_s: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,6 +48,11 @@ class Limits:
         Seconds between SIGTERM and SIGKILL.
     start_up_s
         Seconds that must pass without a report, if more, while no step time is known.
+    stop
+        How the processes are asked to save what they have; None: they are not.
+    deadline_s
+        When to ask so because the walltime is up soon, on the monotonic clock; None:
+        never.
     """
 
     timeout_s: float | None
@@ -38,6 +60,8 @@ class Limits:
     stall_floor_s: float
     grace_s: float
     start_up_s: float = 0.0
+    stop: StopSignal | None = None
+    deadline_s: float | None = None
 
 
 class Cancellation:
@@ -47,14 +71,30 @@ class Cancellation:
         self.descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.reason: str | None = None
         self.outcome = Outcome.CANCELLED
+        self.saves = False
+        self.is_over = threading.Event()
         self._lock = threading.Lock()
         self._is_open = True
 
-    def request(self, reason: str, outcome: Outcome = Outcome.CANCELLED) -> None:
-        """Request the end of the attempt; the first reason and outcome are kept."""
+    def request(
+        self,
+        reason: str,
+        outcome: Outcome = Outcome.CANCELLED,
+        *,
+        saves: bool = False,
+    ) -> None:
+        """Request the end of the attempt; the first request counts.
+
+        Parameters
+        ----------
+        reason, outcome
+            Of the attempt's result.
+        saves
+            The processes may save what they have.
+        """
         with self._lock:
             if self.reason is None and self._is_open:
-                self.reason, self.outcome = reason, outcome
+                self.reason, self.outcome, self.saves = reason, outcome, saves
                 os.eventfd_write(self.descriptor, 1)
 
     def close(self) -> None:
@@ -62,6 +102,7 @@ class Cancellation:
         with self._lock:
             self._is_open = False
             os.close(self.descriptor)
+        self.is_over.set()
 
 
 class Processes:
@@ -81,7 +122,7 @@ class Processes:
     started
         The processes that have started, by rank.
     ending_since_s
-        When SIGTERM was sent, on the monotonic clock; None: it was not sent.
+        When the first signal was sent, on the monotonic clock; None: none was.
     """
 
     def __init__(self, ranks: Iterable[int], grace_s: float) -> None:
@@ -89,7 +130,8 @@ class Processes:
         self.started: dict[int, Member] = {}
         self.ending_since_s: float | None = None
         self._grace_s = grace_s
-        self._kill_at: float | None = None
+        self._due: list[tuple[float, signal.Signals]] = []
+        self._given_up_s = 0.0
 
     @property
     def live(self) -> Mapping[int, Member]:
@@ -118,29 +160,38 @@ class Processes:
         if self.ending_since_s is None:
             self.ending_since_s = time.monotonic()
             grace_s = self._grace_s if grace_s is None else grace_s
-            self._kill_at = self.ending_since_s + grace_s
             self._signal(signal.SIGTERM)
+            self._end_in(grace_s, signal.SIGKILL)
+
+    def ask_to_stop(self, stop: StopSignal) -> None:
+        """Ask each process to save what it has; SIGTERM and SIGKILL follow."""
+        if self.ending_since_s is None:
+            self.ending_since_s = time.monotonic()
+            for process in self.live.values():
+                with suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(process.descriptor, stop.number)
+            self._end_in(stop.grace_s, signal.SIGTERM)
+            self._end_in(stop.grace_s + self._grace_s, signal.SIGKILL)
+
+    def _end_in(self, seconds: float, number: signal.Signals) -> None:
+        assert self.ending_since_s is not None
+        self._due.append((self.ending_since_s + seconds, number))
+        self._given_up_s = self.ending_since_s + seconds + _KILL_PATIENCE_S
 
     def kill(self) -> None:
         """Send SIGKILL."""
         self._signal(signal.SIGKILL)
 
-    def kill_in_time(self, now_s: float) -> bool:
-        """Send SIGKILL when it is due; tell whether the wait since then is over."""
-        if now_s < self.deadline_s:
-            return False
-        if self._kill_at is None:
-            return True
-        self._kill_at = None
-        self.kill()
-        return False
+    def signal_in_time(self, now_s: float) -> bool:
+        """Send the signals that are due; tell whether the wait after them is over."""
+        while self._due and self._due[0][0] <= now_s:
+            self._signal(self._due.pop(0)[1])
+        return not self._due and self._given_up_s <= now_s
 
     @property
     def deadline_s(self) -> float:
-        """When to call :meth:`kill_in_time` again, once they are being ended."""
-        assert self.ending_since_s is not None
-        last = self.ending_since_s + self._grace_s + _KILL_PATIENCE_S
-        return last if self._kill_at is None else self._kill_at
+        """When to call :meth:`signal_in_time` again, once they are being ended."""
+        return self._due[0][0] if self._due else self._given_up_s
 
     def survivors(self) -> list[Member]:
         """Return the processes that run, whatever the rank server says of them."""

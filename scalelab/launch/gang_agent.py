@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.attempt import CommandAttempt
 from scalelab.launch.command.results import refused
 from scalelab.launch.command.run import run_command
-from scalelab.launch.ending import Cancellation, Limits
+from scalelab.launch.ending import Cancellation, Limits, StopSignal
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import (
     DEFAULT_ENTRY,
@@ -41,6 +42,12 @@ from scalelab.records.attempt import AttemptResult, AttemptSpec
 from scalelab.records.attempt_io import write_result
 
 _GRACE_S = 2.0
+# Time to finish about a second of steps and to write a checkpoint.
+_STOP = StopSignal(number=signal.SIGTERM, grace_s=20.0)
+CLOSE_WITHIN_S = 25.0
+"""Seconds that attempts may take to save what they have when their node is closed.
+
+Batch systems kill what is left of a job after half a minute."""
 _STALL_FLOOR_S = 30.0  # without progress, of a built-in workload
 _MEETING_S = 150.0  # a little longer than ranks of several nodes wait for each other
 
@@ -115,12 +122,15 @@ class NodeAgent:
     def close(self) -> None:
         """End every attempt, the rank server, and all processes they have started.
 
-        Wait for running calls of :meth:`run` first if their results matter.
+        Attempts that can save what they have do so first. Wait for running calls of
+        :meth:`run` before if their results matter.
         """
         with self._lock:
             running = list(self._running.values())
         for cancellation in running:
-            cancellation.request(f"node {self.node} was closed")
+            cancellation.request(f"node {self.node} was closed", saves=True)
+        for cancellation in running:
+            cancellation.is_over.wait(CLOSE_WITHIN_S)
         self._stores.close()
         self._servers.close()
         shutil.rmtree(self._directory, ignore_errors=True)
@@ -184,14 +194,29 @@ class NodeAgent:
         return result
 
     def cancel(
-        self, attempt_id: str, reason: str, outcome: Outcome = Outcome.CANCELLED
+        self,
+        attempt_id: str,
+        reason: str,
+        outcome: Outcome = Outcome.CANCELLED,
+        *,
+        saves: bool = False,
     ) -> None:
-        """End the processes of an attempt, now or as soon as it is launched here."""
+        """End the processes of an attempt, now or as soon as it is launched here.
+
+        Parameters
+        ----------
+        attempt_id
+            The attempt.
+        reason, outcome
+            Of its result.
+        saves
+            Its processes first save what they have, where they can.
+        """
         with self._lock:
             self._cancelled[attempt_id] = reason
             running = self._running.get(attempt_id)
         if running is not None:
-            running.request(reason, outcome)
+            running.request(reason, outcome, saves=saves)
 
     def open_rendezvous(
         self,
@@ -300,7 +325,9 @@ class NodeAgent:
             )
             supervisor.watch(
                 cancellation.descriptor,
-                lambda: supervisor.cancel(cancellation.reason or ""),
+                lambda: supervisor.cancel(
+                    cancellation.reason or "", saves=cancellation.saves
+                ),
             )
             result = supervisor.supervise()
             timing.ready_s = board.ready_s(0)
@@ -353,10 +380,13 @@ class NodeAgent:
 
 def _limits(spec: AttemptSpec) -> Limits:
     is_spread = len(spec.placement.shares) > 1
+    saves = spec.trial.saves_checkpoints
     return Limits(
         timeout_s=spec.trial.measurement.timeout_s,
         stall_factor=spec.stall_factor,
         stall_floor_s=spec.stall_floor_s or _STALL_FLOOR_S,
         start_up_s=_MEETING_S if is_spread and spec.stall_floor_s is None else 0.0,
-        grace_s=_GRACE_S,
+        # Ranks that can save do not die of SIGTERM, and need not live on after it.
+        grace_s=0.0 if saves else _GRACE_S,
+        stop=_STOP if saves else None,
     )

@@ -131,7 +131,13 @@ class Supervisor:
             self._processes.close()
         return self._result()
 
-    def end(self, result: AttemptResult, *, grace_s: float | None = None) -> None:
+    def end(
+        self,
+        result: AttemptResult,
+        *,
+        grace_s: float | None = None,
+        saves: bool = False,
+    ) -> None:
         """End the processes with this result, unless one of them has failed before.
 
         Parameters
@@ -140,13 +146,18 @@ class Supervisor:
             The attempt's result.
         grace_s
             Seconds between SIGTERM and SIGKILL; None: as in the limits.
+        saves
+            Before that they are asked to save what they have, as in the limits.
         """
         if self._processes.ending_since_s is None:
             if not self._failures:
                 self._cause = result
-            self._processes.terminate(grace_s)
+            if saves and self._limits.stop is not None and not self._failures:
+                self._processes.ask_to_stop(self._limits.stop)
+            else:
+                self._processes.terminate(grace_s)
 
-    def cancel(self, reason: str) -> None:
+    def cancel(self, reason: str, *, saves: bool = False) -> None:
         """End the processes of a cancelled attempt.
 
         The result names a rank that a signal has stopped: ranks of other nodes may have
@@ -156,13 +167,15 @@ class Supervisor:
         ----------
         reason
             Why the attempt ends.
+        saves
+            As for :meth:`end`.
         """
         result = AttemptResult(outcome=Outcome.CANCELLED, reason=reason)
         if halted := self._stall_watch.halted(self._processes.live):
             rank, place = halted
             log = self._log(rank).name
             result = replace(result, rank=rank, traceback=place, log=log)
-        self.end(result)
+        self.end(result, saves=saves)
 
     # Messages and events.
 
@@ -257,7 +270,7 @@ class Supervisor:
 
     def _judge(self, now: float) -> None:
         if self._processes.ending_since_s is not None:
-            if self._processes.kill_in_time(now):
+            if self._processes.signal_in_time(now):
                 self._give_up()
         elif self._settle_at is not None and now >= self._settle_at:
             self._processes.terminate()
@@ -266,6 +279,10 @@ class Supervisor:
         ):
             reason = f"did not end within timeout_s={self._limits.timeout_s:g} s"
             self.end(AttemptResult(outcome=Outcome.TIMED_OUT, reason=reason))
+        elif self._limits.deadline_s is not None and now >= self._limits.deadline_s:
+            reason = "Asked to end: the walltime of its nodes is nearly up."
+            result = AttemptResult(outcome=Outcome.PREEMPTED, reason=reason)
+            self.end(result, saves=True)
         elif (
             not self._processes.started
             and now >= self._started_s + self._stall_watch.floor_s
@@ -304,6 +321,8 @@ class Supervisor:
             moments.append(self._settle_at)
         if self._limits.timeout_s is not None:
             moments.append(self._started_s + self._limits.timeout_s)
+        if self._limits.deadline_s is not None:
+            moments.append(self._limits.deadline_s)
         return max(0.0, min(moments) - now)
 
     def _result(self) -> AttemptResult:

@@ -127,11 +127,12 @@ def program_hash(program: Program) -> str:
 
     Two programs whose code directories hold the same snapshot hash alike wherever the
     directories lie, because a snapshot's directory is named by its content. What a
-    command is called is none of it.
+    command is called, and how it is asked to stop, is none of it.
     """
     values = program_to_json(program)
     if isinstance(program, CommandProgram):
         del values["name"]
+        values.pop("stop", None)
     if directory := values["code_directory"]:
         values["code_directory"] = Path(directory).name
     canonical = json.dumps(values, sort_keys=True, separators=(",", ":"))

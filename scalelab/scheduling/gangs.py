@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from distributed import Client, Future
 
 END_GRACE_S = 30.0
-"""Seconds that a node may take to end its ranks after a cancellation."""
+"""Seconds that a node may take to end its ranks after a cancellation, and for a
+workload's checkpoint."""
 
 BATCH = 16
 """Most attempts that are sent in one message; the first ones wait for the others."""
@@ -203,9 +204,9 @@ class Gangs:
         return verdicts
 
     def cancel_all(self, reason: str) -> None:
-        """End every attempt; their verdicts arrive as usual."""
+        """End every attempt, which may save what it has; verdicts arrive as usual."""
         for gang in self._running.values():
-            self._cancel(gang, reason)
+            self._cancel(gang, reason, saves=True)
 
     def prune(self, attempt_id: str, reason: str) -> None:
         """Let an attempt end because its source says so; its verdict arrives as usual.
@@ -270,13 +271,14 @@ class Gangs:
             unresponsive=unresponsive,
         )
 
-    def _cancel(self, gang: _Gang, reason: str) -> None:
+    def _cancel(self, gang: _Gang, reason: str, *, saves: bool = False) -> None:
+        """End an attempt; where a part of it has ended, the others can save nothing."""
         if gang.cancelled is None:
             gang.cancelled = reason
-            gang.end_by_s = time.monotonic() + END_GRACE_S
+            gang.end_by_s = time.monotonic() + END_GRACE_S + _saving_s(gang, saves)
             for rank in gang.waits_for:
                 address = gang.addresses[_node_of(rank)]
-                self._notify(address, cancel_attempt, gang.attempt_id, reason)
+                self._notify(address, cancel_attempt, gang.attempt_id, reason, saves)
 
     def _open_rendezvous(self, gang: _Gang) -> None:
         """Ask node 0 where to meet; for a command, each node for address and ports."""
@@ -342,7 +344,7 @@ class Gangs:
             value = error
         self._deliver(PartEnded(attempt_id, node_rank, value))
 
-    def _notify(self, address: str, function: Callable[..., None], *args: str) -> None:
+    def _notify(self, address: str, function: Callable[..., None], *args: Any) -> None:
         """Call a function on a node and do not wait for it."""
         future = self._client.submit(
             function, *args, workers=[address], pure=False, priority=1
@@ -354,6 +356,14 @@ class Gangs:
 def _node_of(part: int) -> int:
     """Return the node rank of a part that runs there, or opens the rendezvous."""
     return part if part >= 0 else RENDEZVOUS - part
+
+
+def _saving_s(gang: _Gang, saves: bool) -> float:
+    """Return the seconds that a command wants for what it saves."""
+    program = gang.spec.program
+    if saves and isinstance(program, CommandProgram) and program.stop:
+        return program.stop.grace_s
+    return 0.0
 
 
 def _runs_command(gang: _Gang) -> bool:

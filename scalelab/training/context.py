@@ -27,7 +27,6 @@ from scalelab.records.attempt import AttemptFiles
 from scalelab.training.stream import StreamWriter
 
 RENDEZVOUS_TIMEOUT = timedelta(seconds=120)
-STOP_FILE = "stop"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,7 +65,7 @@ class RankContext:
     device
         Where its tensors live.
     directory
-        The attempt's directory; a file named ``stop`` in it asks the ranks to end.
+        The attempt's directory.
     stream
         Where rank 0 records steps and evaluations; silent on the other ranks.
     progress
@@ -101,10 +100,6 @@ class RankContext:
     def checkpoint_directory(self) -> Path:
         """Where rank 0 writes checkpoints."""
         return self.directory / "checkpoint"
-
-    def should_stop(self) -> bool:
-        """Tell whether this attempt was asked to end early."""
-        return (self.directory / STOP_FILE).exists()
 
     def prune_reason(self) -> str | None:
         """Return why the source of trials ends this attempt; None: it does not."""

@@ -24,6 +24,7 @@ from scalelab.training.probes.device_monitor import DeviceMonitor
 from scalelab.training.probes.meter import Phase, Seconds, StepClock
 from scalelab.training.probes.steady import is_steady
 from scalelab.training.step_plan import TrainingPlan
+from scalelab.training.stop_signal import stop_signal_has_come
 
 BLOCK_S = 1.0
 CHECKPOINT_INTERVAL_S = 30.0
@@ -164,10 +165,9 @@ class Loop:
         tally.pruned = self._context.prune_reason()
         if tally.pruned is not None:
             return Ending.PRUNED
-        is_kept = self._trial.kind is not TrialKind.THROUGHPUT
-        if is_kept and self._context.is_out_of_time():
+        if self._trial.saves_checkpoints and self._context.is_out_of_time():
             return Ending.OUT_OF_TIME
-        return Ending.STOPPED if self._context.should_stop() else None
+        return Ending.STOPPED if stop_signal_has_come() else None
 
     def _is_precise(self) -> bool:
         if self._trial.kind is not TrialKind.THROUGHPUT:
@@ -246,11 +246,11 @@ class Loop:
         }
 
     def _is_saved(self, ending: Ending | None) -> bool:
-        if self._trial.kind is TrialKind.THROUGHPUT or self._tally.step == 0:
+        if not self._trial.saves_checkpoints or self._tally.step == 0:
             return False
         if ending is None:
             return time.monotonic() - self._saved_at >= CHECKPOINT_INTERVAL_S
-        return ending in (Ending.STOPPED, Ending.OUT_OF_TIME)
+        return ending in (Ending.STOPPED, Ending.OUT_OF_TIME, Ending.PRUNED)
 
     def _save(self) -> None:
         self._context.progress(self._tally.step)

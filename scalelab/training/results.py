@@ -141,7 +141,8 @@ def conclude(
     target = trial.measurement.target
     at = f"after {tally.step * trial.global_batch_size} samples"
     if tally.ending is Ending.STOPPED:
-        outcome, reason = Outcome.CANCELLED, f"Asked to stop at step {tally.step}."
+        # Where ScaleLab has sent the signal, it knows a better reason.
+        outcome, reason = Outcome.PREEMPTED, f"Ended by SIGTERM at step {tally.step}."
     elif tally.ending is Ending.OUT_OF_TIME:
         outcome = Outcome.PREEMPTED
         reason = f"Ended at step {tally.step}: the walltime of its nodes is nearly up."

@@ -115,7 +115,9 @@ def start(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [(), ("--now",)])
+@pytest.mark.parametrize(
+    "options", [pytest.param((), marks=pytest.mark.repetition), ("--now",)]
+)
 def test_a_sweep_is_stopped_and_goes_on(
     scalelab: Any, start: Start, here: Path, options: tuple[str, ...]
 ) -> None:

@@ -109,6 +109,7 @@ def test_a_killed_rank_server_costs_an_attempt(
     check_gone(sweep, control_s)
 
 
+@pytest.mark.repetition
 @pytest.mark.two_nodes
 def test_a_killed_worker_costs_an_attempt(
     sweep: Sweep, rng: random.Random, patience_s: float, control_s: float

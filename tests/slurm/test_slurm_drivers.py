@@ -7,11 +7,22 @@ from slurm_sweeps import EMULATED, Swept, one_second_trials
 from throwaway_slurm import ThrowawaySlurm
 from waiting import wait_until
 
-pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(400)]
 
-# Trials of 1 and 2 s on one of two devices, 18 s in all.
-MANY = one_second_trials(12, 8, 16)
-FEW = {**MANY, "measure": {**MANY["measure"], "steps": 75, "repeats": 3}}
+# Trials of 2 and 5 s, one of two devices each.
+FEW = one_second_trials(3, 8, 16)
+FEW["measure"]["steps"] = 75
+# Steps once a second job has been asked for, and not before.
+PATIENT = """\
+import os, pathlib, time
+log, step = pathlib.Path(os.environ["DRIVER_LOG"]), 0
+with open(os.environ["SCALELAB_METRICS"], "a", buffering=1) as metrics:
+    while True:
+        time.sleep(0.02)
+        if "renewed-driver-2" in log.read_text():
+            step += 1
+            metrics.write(f'{{"step": {step}, "samples": {8 * step}}}\\n')
+"""
 
 
 def detach(swept: Swept) -> tuple[int, str]:
@@ -38,18 +49,30 @@ def test_a_detached_process_is_stopped_and_succeeded(slurm: ThrowawaySlurm) -> N
 
 
 def test_a_drivers_job_renews_itself(slurm: ThrowawaySlurm) -> None:
-    # Renewed after 18 s, when the driver has started and not all trials have.
-    job = {"walltime": "24s", "partition": "short", "memory": "500MB"}
-    swept = Swept(slurm, "renewed", MANY, nodes=1, driver_job=job)
+    (slurm.home / "patient.py").write_text(PATIENT)
+    trials = {
+        "command": "python patient.py {local_batch_size}",
+        "launcher": "none",
+        "code": {"snapshot": ["patient.py"]},
+        "env": {"DRIVER_LOG": str(slurm.home / "runs" / "renewed" / "driver.log")},
+        "measure": {"steps": 20, "repeats": 3, "canary_every": 0},
+        "gpus": [1],
+        "local_batch_size": [8, 16],
+    }
+    job = {"walltime": "40s", "partition": "short", "memory": "500MB"}
+    swept = Swept(slurm, "renewed", trials, nodes=1, driver_job=job)
     code, said = detach(swept)
     assert code == 0, said
     assert re.match(r"Begun: job \d+ \(renewed-driver-1\) runs the sweep of", said)
     assert re.search(r"on host n\d", said)
-    wait_until(lambda: not slurm.jobs(), "all jobs have ended", 150)
-    log = (swept.directory / "driver.log").read_text()
+    log_file = swept.directory / "driver.log"
+    wait_until(
+        lambda: not slurm.jobs(), "all jobs have ended", 300, said=log_file.read_text
+    )
+    log = log_file.read_text()
     assert "job's time is nearly up: job" in log, log
     assert "renewed-driver-2" in log
-    swept.check_complete(24)
+    swept.check_complete(6)
 
 
 def test_a_drivers_job_that_waits_is_cancelled(slurm: ThrowawaySlurm) -> None:

@@ -2,6 +2,8 @@
 
 import json
 import multiprocessing
+import os
+import signal
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,6 +24,7 @@ from scalelab.records.attempt import (
 )
 from scalelab.training.context import RankContext, RankIdentity, process_group
 from scalelab.training.rank import run_rank
+from scalelab.training.stop_signal import heed_stop_signal
 from scalelab.training.stream import StreamWriter
 
 DEADLINE_S = 100.0
@@ -156,16 +159,16 @@ def attempt(
 
 
 def run_attempt(
-    spec: AttemptSpec, stop_at_step: int | None = None, *, by_file: str = "stop"
+    spec: AttemptSpec, stop_at_step: int | None = None, *, prunes: bool = False
 ) -> AttemptResult:
-    """Run an attempt; ask it to end, by a file, once rank 0 has done so many steps."""
+    """Run an attempt; ask it to end once rank 0 has done so many steps."""
     directory = Path(spec.directory)
     results = run_in_gang(
         spec.trial.world_size,
         _run_rank,
         spec,
         stop_at_step,
-        by_file,
+        prunes,
         directory=directory,
     )
     assert results[1:] == [None] * (len(results) - 1)
@@ -173,12 +176,16 @@ def run_attempt(
 
 
 def _run_rank(
-    who: Any, rendezvous: Any, spec: Any, stop_at_step: Any, by_file: Any
+    who: Any, rendezvous: Any, spec: Any, stop_at_step: Any, prunes: Any
 ) -> Any:
     def progress(step: Any) -> Any:
         if who.rank == 0 and step == stop_at_step:
-            (Path(spec.directory) / by_file).write_text("Enough was seen.")
+            if prunes:
+                spec.files.prune.write_text("Enough was seen.")
+            else:
+                os.kill(os.getpid(), signal.SIGTERM)
 
+    heed_stop_signal()
     result = run_rank(spec, who, rendezvous, progress)
     return result and json.loads(json.dumps(result.to_json()))
 

@@ -17,8 +17,16 @@ from typing import NoReturn
 
 from scalelab.launch.process_tree import adopt_orphans, children, die_with_parent
 
-_SERVER_DIED = signal.SIGUSR2
-_HEARD = (signal.SIGCHLD, _SERVER_DIED)
+_SERVER_DIED = signal.SIGRTMAX
+_PASSED_ON = (
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
+_HEARD = (signal.SIGCHLD, _SERVER_DIED, *_PASSED_ON)
 
 
 def supervise_command(argv: tuple[str, ...], parent_pid: int) -> NoReturn:
@@ -26,7 +34,8 @@ def supervise_command(argv: tuple[str, ...], parent_pid: int) -> NoReturn:
 
     The calling process must lead a process group. The program stays in the group, so
     that signals to the group reach it; this process leaves the group, so that they do
-    not reach the supervisor.
+    not reach the supervisor. Signals that it gets itself it passes on to the program
+    alone: the program's children, such as those that load data, go on.
 
     Parameters
     ----------
@@ -66,7 +75,10 @@ def _become_program(argv: tuple[str, ...], supervisor_pid: int) -> NoReturn:
 
 def _wait(program_pid: int) -> int:
     """Return the exit status of the program; a signal is its negative number."""
-    while signal.sigwait(_HEARD) != _SERVER_DIED:
+    while (heard := signal.sigwait(_HEARD)) != _SERVER_DIED:
+        if heard in _PASSED_ON:
+            with suppress(ProcessLookupError):
+                os.kill(program_pid, heard)
         # One SIGCHLD may stand for several children, adopted orphans among them.
         with suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0] != 0:

@@ -97,9 +97,9 @@ def _supervise(
     def cancel() -> None:
         reason = cancellation.reason or ""
         if watch is not None and cancellation.outcome is Outcome.PRUNED:
-            supervisor.end(watch.pruned(reason))
+            supervisor.end(watch.pruned(reason), saves=True)
         else:
-            supervisor.cancel(reason)
+            supervisor.cancel(reason, saves=cancellation.saves)
 
     supervisor.watch(cancellation.descriptor, cancel)
     result = supervisor.supervise()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from contextlib import closing
 from dataclasses import replace
@@ -21,7 +22,7 @@ from scalelab.launch.command.results import (
     result_while_running,
 )
 from scalelab.launch.command.steps import StepLog
-from scalelab.launch.ending import Limits
+from scalelab.launch.ending import Limits, StopSignal
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.supervision import Supervisor
 from scalelab.launch.verdict import last_lines
@@ -56,12 +57,21 @@ def command_limits(spec: AttemptSpec, node_rank: int, grace_s: float) -> Limits:
     evaluates = bool(names) or spec.trial.kind is not TrialKind.THROUGHPUT
     usual_s = _BETWEEN_EVALUATED_STEPS_S if evaluates else _BETWEEN_STEPS_S
     floor_s = spec.stall_floor_s or usual_s
+    asked = program.stop if isinstance(program, CommandProgram) else None
+    stop = deadline_s = None
+    if asked is not None:
+        number = signal.Signals[asked.signal]
+        stop = StopSignal(number=number, grace_s=asked.grace_s)
+        if spec.deadline_s is not None:
+            deadline_s = spec.deadline_s - asked.grace_s
     return Limits(
         timeout_s=spec.trial.measurement.timeout_s,
         stall_factor=spec.stall_factor,
         stall_floor_s=floor_s if node_rank == 0 else _NEVER_S,
         start_up_s=spec.stall_floor_s or _START_UP_S,
         grace_s=grace_s,
+        stop=stop,
+        deadline_s=deadline_s,
     )
 
 

@@ -25,6 +25,7 @@ from scalelab.launch.protocol import (
 from scalelab.launch.ranks.failure_report import report_failure
 from scalelab.records.attempt import AttemptResult, AttemptSpec
 from scalelab.training.context import RankIdentity
+from scalelab.training.stop_signal import heed_stop_signal
 
 
 def run_rank(
@@ -40,6 +41,8 @@ def run_rank(
     spec = AttemptSpec.from_json(task.spec)
     identity = RankIdentity(**task.identity)
     progress = ProgressBoard(identity.local_world_size, board).reporter(task.row)
+    if spec.trial.saves_checkpoints:
+        heed_stop_signal()
     try:
         result = resolve(task.entry)(spec, identity, task.rendezvous, progress)
         sys.stdout.flush()

@@ -48,6 +48,8 @@ mine.with_suffix(".tmp").write_text(os.environ["TOY"] + "\\n" + str(os.getpid())
 mine.with_suffix(".tmp").rename(mine)
 if os.environ["TOY_RANK"] != "0":
     time.sleep(600)
+while not (out / "rank-1.json").exists():
+    time.sleep(0.001)
 """
 
 

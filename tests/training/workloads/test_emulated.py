@@ -162,7 +162,7 @@ def test_stopped_emulation_goes_on(tmp_path: Path) -> None:
     parameters = {"sample_time_s": 0.0, "fixed_time_s": 0.002}
     parameters |= {"min_samples": 100, "critical_batch_size": 400}
     first = attempt(tmp_path / "001", trial, **parameters)
-    assert run_attempt(first, stop_at_step=15).outcome == "cancelled"
+    assert run_attempt(first, stop_at_step=15).outcome == "preempted"
     rest = run_trial(tmp_path / "002", trial, **parameters)
     assert rest["num_samples"] == 640
     assert rest["num_steps"] < 40

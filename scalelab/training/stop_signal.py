@@ -1,0 +1,27 @@
+"""The signal that asks a rank to end early, SIGTERM, as batch systems send it.
+
+A rank that heeds it saves a checkpoint after the steps it is at, and ends. Whoever sent
+it kills the rank if that takes too long.
+"""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType
+
+_has_come = False
+
+
+def heed_stop_signal() -> None:
+    """Note the signal from now on instead of dying of it; for the main thread."""
+    signal.signal(signal.SIGTERM, _note)
+
+
+def stop_signal_has_come() -> bool:
+    """Tell whether this process was asked to end early."""
+    return _has_come
+
+
+def _note(number: int, frame: FrameType | None) -> None:
+    global _has_come
+    _has_come = True
