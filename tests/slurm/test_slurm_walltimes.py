@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import time
 
 import pandas as pd
 import pytest
 from slurm_sweeps import Swept
 from throwaway_slurm import ThrowawaySlurm
+from waiting import wait_until
 
 from scalelab.records.store import RunStore
 
@@ -48,10 +50,16 @@ TRAINED_LONG = {
 HERE = {"scheduler": "local", "device_type": "cpu", "nodes": 2, "gpus_per_node": 1}
 
 
-def losses(store: RunStore, trial_id: str, number: int) -> pd.Series:
-    """Return the loss of each step of an attempt."""
+def steps(store: RunStore, trial_id: str, number: int) -> pd.DataFrame:
+    """Return the steps of an attempt."""
     rows = store.stream(trial_id, number).query("event == 'step'")
     assert rows["step"].diff().dropna().eq(1).all()
+    return rows
+
+
+def losses(store: RunStore, trial_id: str, number: int) -> pd.Series:
+    """Return the loss of each step of an attempt."""
+    rows = steps(store, trial_id, number)
     return rows.set_index("step")["loss"].astype(float)
 
 
@@ -86,3 +94,41 @@ def test_two_nodes_train_across_walltimes_as_if_there_were_none(
     ends = [each.index[-1] for each in found]
     assert [int(match[1]) for match in reached if match] == ends[:-1]
     pd.testing.assert_series_equal(pd.concat(found), wanted, rtol=1e-6)
+
+
+# About half a minute, with an evaluation every second.
+EMULATED_LONG = {
+    "workload": {
+        "name": "emulated",
+        "sample_time_s": 0.005,
+        "min_samples": 2000,
+        "critical_batch_size": 64,
+    },
+    "measure": {"kind": "convergence", "evaluate_every_samples": 160},
+    "job": {"target": "val_acc >= 0.9", "samples": 10_000},
+    "gpus": [1],
+    "local_batch_size": [16],
+}
+
+
+def test_a_training_whose_job_is_cancelled_saves_what_it_has(
+    slurm: ThrowawaySlurm,
+) -> None:
+    swept = Swept(slurm, "saved", EMULATED_LONG, nodes=1)
+    swept.start()
+    streams = swept.directory / "trials"
+    wait_until(lambda: list(streams.glob("*/001/stream.jsonl")), "it trains")
+    time.sleep(3)
+    (job,) = slurm.jobs()
+    slurm.cancel(job)
+    code, said = swept.end()
+    assert code == 0, said + swept.job_logs()
+    first, second = swept.observations().sort_values("attempt").to_dict("records")
+    assert (first["outcome"], second["outcome"]) == ("node_fail", "completed"), said
+    # Half a minute has not passed: it was saved because the job was cancelled.
+    assert (streams / first["trial_id"] / "001" / "checkpoint").is_dir()
+    store = RunStore.open(swept.directory)
+    ends, goes_on = (
+        steps(store, first["trial_id"], number)["step"].tolist() for number in (1, 2)
+    )
+    assert goes_on[0] == ends[-1] + 1
