@@ -22,6 +22,7 @@ from scalelab.running.events import (
     Stopping,
     TrialEnded,
     TrialStarted,
+    Unreadable,
     Waiting,
 )
 
@@ -319,6 +320,8 @@ def problem(event: Event) -> str | None:
             return f"Node {event.node.name} was lost; its trials run again."
         case Waiting():
             return f"Waiting: {event.reason}"
+        case Unreadable():
+            return event.reason
         case Stopping():
             left = f"{counted(event.num_running, 'trial')} still running"
             how = ""

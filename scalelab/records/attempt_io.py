@@ -15,7 +15,7 @@ from typing import Any
 
 from scalelab.errors import StoreError
 from scalelab.records.attempt import AttemptFiles, AttemptResult, AttemptSpec
-from scalelab.records.plain_files import read_file
+from scalelab.records.plain_files import parse_json, read_file
 
 
 class TornRecordError(StoreError):
@@ -113,8 +113,8 @@ def _without_non_finite(values: Any) -> Any:
 
 
 def decode_json(content: bytes) -> Any:
-    """Decode JSON, refusing the NaN and Infinity that Python's reader lets through."""
-    return json.loads(content, parse_constant=_refuse_constant)
+    """Decode JSON of a record, refusing NaN and Infinity; see :func:`parse_json`."""
+    return parse_json(content, _refuse_constant)
 
 
 def _refuse_constant(name: str) -> None:
@@ -177,16 +177,16 @@ def write_all(descriptor: int, content: bytes) -> None:
         written += os.write(descriptor, content[written:])
 
 
-def append_line(descriptor: int, line: bytes) -> None:
-    """Append a whole line or nothing to a file open for appending.
+def append_all(descriptor: int, content: bytes) -> None:
+    """Append all bytes or none to a file open for appending.
 
     For one writer. ``OSError`` passes through.
     """
     size = os.lseek(descriptor, 0, os.SEEK_END)
     try:
-        write_all(descriptor, line + b"\n")
+        write_all(descriptor, content)
     except OSError:
-        os.ftruncate(descriptor, size)  # a full disk took half of the line
+        os.ftruncate(descriptor, size)  # a full disk took a part
         raise
 
 

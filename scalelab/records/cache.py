@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from scalelab.records.attempt_io import storing, write_atomically
 from scalelab.records.columns import COLUMNS, SCHEMA_VERSION
+from scalelab.records.plain_files import opened
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,9 +63,37 @@ def write_table(
         column_encoding=dict(encodings) or None,
         row_group_size=_ROW_GROUP,
     )
+    write_cache(path, buffer.getvalue())
+
+
+def write_cache(path: Path, content: bytes) -> None:
+    """Write a file into the cache of a run.
+
+    Raises
+    ------
+    StoreError
+        If the disk refuses, or the cache is a link, which leads elsewhere.
+    """
     with storing(path):
         path.parent.mkdir(exist_ok=True)
-    write_atomically(path, buffer.getvalue(), durable=False)
+        if path.parent.is_symlink():
+            raise OSError(errno.ELOOP, "its folder is a link")
+    write_atomically(path, content, durable=False)
+
+
+def own_file(path: Path) -> BinaryIO:
+    """Open a file of the cache that this user has written; others may be made up.
+
+    Raises
+    ------
+    OSError
+        If there is none.
+    """
+    file = opened(path)
+    if os.fstat(file.fileno()).st_uid != os.geteuid():
+        file.close()
+        raise OSError(errno.EPERM, "it is somebody else's", str(path))
+    return file
 
 
 def read_source(path: Path) -> Mapping[str, Any] | None:
@@ -71,7 +102,8 @@ def read_source(path: Path) -> Mapping[str, Any] | None:
     import pyarrow.parquet as pq
 
     try:
-        source: Mapping[str, Any] = json.loads(pq.read_schema(path).metadata[_KEY])
+        with own_file(path) as file:
+            source: Mapping[str, Any] = json.loads(pq.read_schema(file).metadata[_KEY])
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError):
         return None
     return source
@@ -93,7 +125,8 @@ def read_observations(path: Path, source: Mapping[str, Any]) -> pd.DataFrame | N
     import pandas as pd
     import pyarrow.parquet as pq
 
-    observations: pd.DataFrame = pq.read_table(path).to_pandas()
+    with own_file(path) as file:
+        observations: pd.DataFrame = pq.read_table(file).to_pandas()
     if any(column.name not in observations for column in COLUMNS):
         return None  # kept before there was such a column
     for column in COLUMNS:

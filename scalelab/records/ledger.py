@@ -16,7 +16,7 @@ from typing import Any
 from scalelab.errors import StoreError
 from scalelab.plan.source import Observation
 from scalelab.records.attempt_io import (
-    append_line,
+    append_all,
     decode_json,
     encode_json,
     storing,
@@ -68,7 +68,7 @@ class Ledger:
 
     def _append(self, line: bytes) -> None:
         with storing(self.path):
-            append_line(self._open(), line)
+            append_all(self._open(), line + b"\n")
 
     def _open(self) -> int:
         if self._descriptor is None:

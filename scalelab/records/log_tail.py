@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from scalelab.records.plain_files import opened
+from scalelab.records.plain_files import harmless_text, opened
 
 TAIL_BYTES = 1 << 14
 
@@ -25,7 +25,7 @@ def log_tail(log: Path, *, num_bytes: int = TAIL_BYTES, since: int = 0) -> str:
     try:
         with opened(log, most_bytes=math.inf) as file:
             file.seek(max(since, file.seek(0, 2) - num_bytes))
-            return file.read(num_bytes).decode(errors="replace")
+            return harmless_text(file.read(num_bytes).decode(errors="replace"))
     except OSError:
         return ""
 

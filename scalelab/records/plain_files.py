@@ -1,18 +1,26 @@
 """Files of a run directory, which may be somebody else's: read as data and no more.
 
 A link is not followed, a pipe or a device is not waited for, and what is too large for
-what it should be is not read.
+what it should be is not read. Text that a terminal would obey is made harmless.
 """
 
 from __future__ import annotations
 
 import errno
+import json
 import os
+import re
 import stat
+from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 MOST_BYTES = 4 * 2**30
+# Colours and movements of the cursor, and titles of windows.
+_SEQUENCES = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]"
+)
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def opened(path: Path, most_bytes: float = MOST_BYTES) -> BinaryIO:
@@ -47,3 +55,51 @@ def read_file(path: Path) -> bytes:
     """Read a regular file; raises as :func:`opened`."""
     with opened(path) as file:
         return file.read()
+
+
+def harmless_text(text: str) -> str:
+    r"""Return text without what a terminal obeys and files cannot hold.
+
+    Sequences for colours and the like are left out, a carriage return ends a line, and
+    other control characters and halves of surrogate pairs become a question mark.
+
+    >>> harmless_text("\x1b[31mred\x1b[0m 50%\r100%\n\x07")
+    'red 50%\n100%\n\ufffd'
+    """
+    text = _SEQUENCES.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
+    return _CONTROLS.sub("\ufffd", text)
+
+
+def parse_json(content: bytes, constant: Callable[[str], Any] | None = None) -> Any:
+    """Return the values of JSON, their texts harmless.
+
+    Parameters
+    ----------
+    content
+        The JSON.
+    constant
+        Returns what NaN and infinities become, which Python's reader lets through;
+        default: missing values.
+
+    Raises
+    ------
+    ValueError
+        If it is no JSON, or nested too deeply to be read.
+    """
+    try:
+        values = json.loads(content, parse_constant=constant or (lambda name: None))
+        # Control characters are escaped in JSON, or are no ASCII.
+        is_plain = content.isascii() and b"\\" not in content
+        return values if is_plain else _harmless(values)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def _harmless(value: Any) -> Any:
+    if isinstance(value, str):
+        return harmless_text(value)
+    if isinstance(value, dict):
+        return {harmless_text(name): _harmless(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_harmless(each) for each in value]
+    return value

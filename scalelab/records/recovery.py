@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import time
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +26,7 @@ from scalelab.records.observations import row
 
 # The names that write_atomically and snapshot_code give to what is not whole yet.
 _HALF = re.compile(r"\.(.+\.)?[0-9a-f]{32}")
+_HALF_LIFE_S = 60.0
 _ABANDONED = AttemptResult(
     outcome=Outcome.NODE_FAIL,
     reason="The driver of the sweep ended before the attempt did.",
@@ -71,7 +73,7 @@ def recover(ledger: Ledger, trials: Path) -> list[Observation]:
     """
     run = trials.parent
     for directory in (run, run / "experiments", run / "code", run / "cache"):
-        _discard_halves(directory)
+        discard_halves(directory)
     content = ledger.read()
     on_disk = dict(attempts_on_disk(trials))
     known = {key: content.ended[key] for key in content.ended if key in on_disk}
@@ -90,9 +92,21 @@ def recover(ledger: Ledger, trials: Path) -> list[Observation]:
     return list(ended.values())
 
 
-def _discard_halves(directory: Path) -> None:
-    """Delete half-written files that a killed process left in a directory."""
-    for name in _entries(directory):
+def discard_halves(directory: Path, of: str | None = None) -> None:
+    """Delete what killed processes left half-written in a directory.
+
+    Parameters
+    ----------
+    directory
+        Where; nothing is deleted where it is a link, which leads elsewhere.
+    of
+        Delete only what was to become this file or directory, and is not being written
+        any more; default: everything.
+    """
+    names = [] if directory.is_symlink() else _entries(directory)
+    if of is not None:
+        names = [n for n in names if n.startswith(f".{of}.") and _is_old(directory / n)]
+    for name in names:
         # A lease that was moved aside may still be put back.
         if _HALF.fullmatch(name) and not name.startswith(".driver.lease."):
             path = directory / name
@@ -101,6 +115,13 @@ def _discard_halves(directory: Path) -> None:
                     shutil.rmtree(path)
                 else:
                     path.unlink(missing_ok=True)
+
+
+def _is_old(path: Path) -> bool:
+    """Tell whether a path was last changed more than a minute ago."""
+    with suppress(FileNotFoundError):
+        return time.time() - path.lstat().st_mtime > _HALF_LIFE_S
+    return False
 
 
 def ended_rows(ledger: Ledger, trials: Path) -> tuple[list[Observation], bool]:
@@ -152,13 +173,13 @@ def settle(key: AttemptKey, files: AttemptFiles) -> Observation | None:
     if spec is None:
         return None
     try:
+        discard_halves(files.directory)
         result = read_result(files)
         if result is not None:
             return _row_at(key, spec, result)
         result = _ABANDONED
     except TornRecordError as error:
         result = _set_aside(files, error)
-    _discard_halves(files.directory)
     write_result(files, result)
     return _row_at(key, spec, result)
 

@@ -36,7 +36,12 @@ from scalelab.records.hidden_env import (
     write_values,
 )
 from scalelab.records.observations import row
-from scalelab.records.recovery import last_number, measured_meanwhile, recover
+from scalelab.records.recovery import (
+    discard_halves,
+    last_number,
+    measured_meanwhile,
+    recover,
+)
 from scalelab.records.run_reader import RunReader
 from scalelab.records.streams import Streams
 
@@ -97,6 +102,7 @@ class RunStore(RunReader):
         header = header.extended(recorded, site, code_directory)
         making = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}")
         with storing(directory):
+            discard_halves(directory.parent, of=directory.name)
             try:
                 (making / "experiments").mkdir(parents=True)
                 write_new(making / "experiments" / "0001.yaml", text.encode())
@@ -272,6 +278,12 @@ class RunStore(RunReader):
             self._count(observation)
         return self.finished(rows, retry_failed=retry_failed)
 
-    def compact(self) -> None:
-        """Gather the streams of all attempts in one Parquet file, for fast reading."""
-        Streams(self.directory).compact()
+    def compact(self) -> list[str]:
+        """Gather the streams of all attempts in one Parquet file, for fast reading.
+
+        Returns
+        -------
+        list of str
+            Why streams were left out, which cannot be read.
+        """
+        return Streams(self.directory).compact()

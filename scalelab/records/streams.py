@@ -7,7 +7,6 @@ one Parquet file, used for every attempt whose stream has not changed since.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from scalelab.errors import StoreError
 from scalelab.records import cache
 from scalelab.records.attempt import AttemptFiles
 from scalelab.records.ledger import AttemptKey
-from scalelab.records.plain_files import opened
+from scalelab.records.plain_files import opened, parse_json
 from scalelab.records.recovery import attempt_directory, attempts_on_disk
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ def _rows(path: Path, content: bytes) -> list[dict[str, Any]]:
     lines = content.split(b"\n")[:-1]
     try:
         # One call for the whole file is twice as fast as one per line.
-        rows = json.loads(b"[" + b",".join(lines) + b"]", parse_constant=_missing)
+        rows = parse_json(b"[" + b",".join(lines) + b"]")
     except ValueError:
         rows = []
     if len(rows) == len(lines) and all(type(values) is dict for values in rows):
@@ -96,13 +95,9 @@ class FollowedStream:
         return _rows(self._path, whole)
 
 
-def _missing(_: str) -> None:
-    return None
-
-
 def _read_line(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
-        values = json.loads(line, parse_constant=_missing)
+        values = parse_json(line)
     except ValueError:
         values = None
     if not isinstance(values, dict):
@@ -176,7 +171,8 @@ class Streams:
             frame: pd.DataFrame = _table(path).to_pandas()
             return frame
         chosen = [("trial_id", "==", trial_id), ("attempt", "==", number)]
-        table = pq.read_table(self._cache, filters=chosen)
+        with cache.own_file(self._cache) as file:
+            table = pq.read_table(file, filters=chosen)
         names = [
             name
             for name in table.column_names
@@ -193,15 +189,25 @@ class Streams:
         if not self._is_current():
             frame: pd.DataFrame = self._gather()[0].to_pandas()
             return frame
-        compacted: pd.DataFrame = pq.read_table(self._cache).to_pandas()
+        with cache.own_file(self._cache) as file:
+            compacted: pd.DataFrame = pq.read_table(file).to_pandas()
         return compacted
 
-    def compact(self) -> None:
-        """Write the compacted copy, unless it is up to date."""
+    def compact(self) -> list[str]:
+        """Write the compacted copy, unless it is up to date.
+
+        Returns
+        -------
+        list of str
+            Why streams were left out of it, which cannot be read.
+        """
         if self._is_current():
-            return
-        table, sizes = self._gather()
-        cache.write_table(self._cache, table, sizes, _encodings(table))
+            return []
+        unreadable: dict[str, str] = {}
+        table, sizes = self._gather(unreadable)
+        read = {name: size for name, size in sizes.items() if name not in unreadable}
+        cache.write_table(self._cache, table, read, _encodings(table))
+        return list(unreadable.values())
 
     def _compacted(self) -> Mapping[str, Any]:
         return cache.read_source(self._cache) or {}
@@ -217,19 +223,34 @@ class Streams:
     def _sizes(self) -> dict[str, int | None]:
         return {_name(key): _size(path) for key, path in self._paths()}
 
-    def _gather(self) -> tuple[pa.Table, dict[str, int | None]]:
-        """Read changed streams, the others from the compacted copy if it is valid."""
+    def _gather(
+        self, unreadable: dict[str, str] | None = None
+    ) -> tuple[pa.Table, dict[str, int | None]]:
+        """Read changed streams, the others from the compacted copy if it is valid.
+
+        Those that cannot be read are entered into ``unreadable`` with the reason;
+        without it that is an error.
+        """
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         sizes = self._sizes()
         compacted = self._compacted()
         stands = compacted and compacted.items() <= sizes.items()
-        tables = [pq.read_table(self._cache)] if stands else []
+        tables = []
+        if stands:
+            with cache.own_file(self._cache) as file:
+                tables.append(pq.read_table(file))
         for key, path in self._paths():
             name = _name(key)
-            if not stands or name not in compacted:
+            if stands and name in compacted:
+                continue
+            try:
                 tables.append(_with_key(key, _table(path)))
+            except StoreError as error:
+                if unreadable is None:
+                    raise
+                unreadable[name] = str(error)
         if not tables:
             tables = [_with_key(("", 0), pa.table({}))]
         gathered = pa.concat_tables(tables, promote_options="permissive")

@@ -10,6 +10,7 @@ from scalelab.scheduling.events import (
     Stopping,
     TrialEnded,
     TrialStarted,
+    Unreadable,
     Waiting,
 )
 from scalelab.scheduling.summary import FailedTrial, SweepSummary, Unfinished
@@ -27,5 +28,6 @@ __all__ = [
     "TrialEnded",
     "TrialStarted",
     "Unfinished",
+    "Unreadable",
     "Waiting",
 ]

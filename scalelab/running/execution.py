@@ -125,7 +125,10 @@ def run_sweep(
             )
             lease.say_begun()
             summary = driver.run()
-        store.compact()
+        for problem in store.compact():
+            from scalelab.scheduling.events import Unreadable
+
+            on_event(Unreadable(reason=problem))
     guard.raise_first()
     return summary
 

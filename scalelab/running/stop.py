@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Callable
@@ -10,7 +9,7 @@ from pathlib import Path
 
 from scalelab.errors import ClusterError
 from scalelab.inputs.numerals import counted
-from scalelab.records.control.lease import LEASE, Holder, read_holder
+from scalelab.records.control.lease import LEASE, Holder, read_holder, signal_holder
 from scalelab.records.control.stop_request import request_stop
 from scalelab.records.run_reader import RunReader
 
@@ -95,8 +94,7 @@ def _cancel_waiting(run: Path) -> str | None:
 
 def _unheard(run: Path, lease: Path, holder: Holder, at_once: bool) -> str:
     """Signal or cancel a driver that does not answer stop requests."""
-    if at_once and holder.is_here and holder.pid is not None:
-        os.kill(holder.pid, signal.SIGTERM)
+    if at_once and signal_holder(lease, signal.SIGTERM):
         if _becomes(lambda: _has_ended(lease), ENDED_WITHIN_S):
             return f"Stopped: {holder.text}, was sent SIGTERM and has ended."
     raise ClusterError(

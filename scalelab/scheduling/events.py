@@ -39,6 +39,19 @@ class Progress:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Unreadable:
+    """A record cannot be read; the sweep goes on.
+
+    Parameters
+    ----------
+    reason
+        Which, and why.
+    """
+
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TrialStarted:
     """An attempt was sent to its nodes."""
 
@@ -126,5 +139,14 @@ class Stopping:
     num_running: int
 
 
-Event = TrialStarted | TrialEnded | NodeUp | NodeLost | Resumed | Waiting | Stopping
+Event = (
+    TrialStarted
+    | TrialEnded
+    | NodeUp
+    | NodeLost
+    | Resumed
+    | Waiting
+    | Unreadable
+    | Stopping
+)
 OnEvent = Callable[[Event], None]

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from scalelab.records.attempt_io import append_all
+
 FLUSH_INTERVAL_S = 1.0
 
 
@@ -23,7 +25,8 @@ class StreamWriter:
     Notes
     -----
     Whole lines go to the file in one ``write`` on an unbuffered descriptor, so a rank
-    killed at any moment leaves at most one torn line, the last.
+    killed at any moment leaves at most one torn line, the last. Where a disk that is
+    nearly full takes a part of them, that part is taken back and the error raised.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -43,7 +46,7 @@ class StreamWriter:
     def flush(self) -> None:
         """Write the rows recorded so far."""
         if self._file is not None and self._lines:
-            self._file.write("".join(self._lines).encode())
+            append_all(self._file.fileno(), "".join(self._lines).encode())
             self._lines.clear()
         self._written_at = time.monotonic()
 

@@ -1,4 +1,5 @@
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -74,10 +75,17 @@ def test_a_torn_line_in_the_middle_is_named(
     store: RunStore, attempt: Callable[..., Any], torn: str
 ) -> None:
     report(attempt(), step(1), torn, step(4))
+    report(attempt(1), step(1))
     message = r"t0/001/stream\.jsonl, line 2 is no JSON object: b'.*Remove the line"
-    for read in (lambda: store.stream("t0", 1), store.streams, store.compact):
+    for read in (lambda: store.stream("t0", 1), store.streams):
         with pytest.raises(StoreError, match=message):
             read()
+    # The others are gathered, and it as soon as it can be read.
+    (said,) = store.compact()
+    assert re.search(message, said)
+    attempt().stream.write_text(json.dumps(step(1)) + "\n")
+    assert store.compact() == []
+    assert set(store.streams()["trial_id"]) == {"t0", "t1"}
 
 
 def test_two_half_lines_do_not_pass_for_a_whole_one(tmp_path: Path) -> None:

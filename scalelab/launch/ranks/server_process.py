@@ -41,7 +41,7 @@ _FOREIGN_NAMES = (
 
 
 def server_environment(
-    inherited: Mapping[str, str], search_path: tuple[str, ...]
+    inherited: Mapping[str, str], search_path: tuple[str, ...], scratch: Path
 ) -> dict[str, str]:
     """Return the environment of a rank server.
 
@@ -51,6 +51,8 @@ def server_environment(
         The agent's environment.
     search_path
         Directories put first on the server's ``sys.path``.
+    scratch
+        Where ranks may leave what later ranks of the node can use.
     """
     of_tasks = (prefix for system in BATCH_SYSTEMS for prefix in system.task_prefixes)
     foreign = (*_FOREIGN_LAUNCH, *of_tasks)
@@ -61,6 +63,7 @@ def server_environment(
     }
     old = kept.get("PYTHONPATH")
     return {
+        "TORCHINDUCTOR_CACHE_DIR": str(scratch / "inductor"),
         **kept,
         "PYTHONPATH": os.pathsep.join((*search_path, *([old] if old else []))),
         # A pool of OpenBLAS or OpenMP threads would make the server unfit to fork.
@@ -114,7 +117,7 @@ class ServerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env=server_environment(os.environ, search_path),
+                env=server_environment(os.environ, search_path, log.parent),
             )
         self.pid = self._process.pid
         self.descriptor = os.pidfd_open(self.pid)

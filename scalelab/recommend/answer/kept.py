@@ -21,7 +21,7 @@ from scalelab.kinds.resources import RESOURCES
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.question.asked_batch import AskedBatch
 from scalelab.recommend.question.objective import Constraints
-from scalelab.records.attempt_io import storing, write_atomically
+from scalelab.records.cache import own_file, write_cache
 
 _MOST = 20  # answers of one run
 _CODE = (
@@ -92,13 +92,12 @@ class KeptAnswers:
         latest = dict(list(answers.items())[-_MOST:])
         kept = {"source": self._source, "answers": latest}
         content = json.dumps(kept, default=lambda scalar: scalar.item())  # of NumPy
-        with storing(self._path):
-            self._path.parent.mkdir(exist_ok=True)
-        write_atomically(self._path, content.encode(), durable=False)
+        write_cache(self._path, content.encode())
 
     def _read(self) -> dict[str, Any]:
         try:
-            kept = json.loads(self._path.read_bytes())
+            with own_file(self._path) as file:
+                kept = json.loads(file.read())
             return dict(kept["answers"]) if kept["source"] == self._source else {}
         except (OSError, ValueError, LookupError, TypeError):
             return {}

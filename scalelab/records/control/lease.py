@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import threading
 import time
@@ -29,7 +30,7 @@ from typing import Any, Self
 
 from scalelab.errors import LeaseError, StoreError
 from scalelab.records.attempt_io import storing, write_all
-from scalelab.records.plain_files import read_file
+from scalelab.records.plain_files import parse_json, read_file
 
 LEASE, LOG = "driver.lease", "driver.log"
 HEARTBEAT_S = 5.0
@@ -244,6 +245,35 @@ def read_holder(path: Path) -> Holder | None:
     )
 
 
+def signal_holder(path: Path, number: int) -> bool:
+    """Send a signal to the process that holds a lease here; tell whether it was sent.
+
+    A lease is a file that anybody may have written who can write there. The process
+    must have begun when the lease says, and hold that very file open.
+    """
+    try:
+        holder = _parse(read_file(path))
+        if not _is_same_host(holder):
+            return False
+        process = os.pidfd_open(holder["pid"])
+    except OSError:
+        return False
+    try:
+        pid, file_id = holder["pid"], _file_id(path)
+        if _start_of(pid) != holder.get("start") or file_id not in _open_files(pid):
+            return False
+        signal.pidfd_send_signal(process, number)
+    except (PermissionError, ProcessLookupError):
+        return False
+    finally:
+        os.close(process)
+    return True
+
+
+def _open_files(pid: int) -> set[tuple[int, int] | None]:
+    return {_file_id(descriptor) for descriptor in Path(f"/proc/{pid}/fd").iterdir()}
+
+
 def holder_of(path: Path) -> str | None:
     """Return the holder of a lease in words; see :func:`read_holder`."""
     holder = read_holder(path)
@@ -296,7 +326,7 @@ def _is_same_host(holder: Mapping[str, Any]) -> bool:
 
 def _is_alive(holder: Mapping[str, Any]) -> bool:
     start = _start_of(holder["pid"])
-    return _is_hidden(holder["pid"]) if start is None else start == holder["start"]
+    return _is_hidden(holder["pid"]) if start is None else start == holder.get("start")
 
 
 def _is_hidden(pid: int) -> bool:
@@ -312,9 +342,12 @@ def _is_hidden(pid: int) -> bool:
 
 def _parse(content: bytes) -> Mapping[str, Any]:
     try:
-        return dict(json.loads(content))
-    except (TypeError, ValueError):
+        values = dict(parse_json(content))
+        if not isinstance(values["pid"], int) or values["pid"] < 1:
+            raise ValueError(values["pid"])
+    except (KeyError, TypeError, ValueError):
         return {"torn": content.hex()}
+    return values
 
 
 def _file_id(path: Path) -> tuple[int, int] | None:

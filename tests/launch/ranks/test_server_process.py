@@ -26,14 +26,14 @@ def test_environment_keeps_the_users_and_drops_the_launchers() -> None:
         "MASTER_ADDR": "login",
         "PYTHONPATH": "/old",
     }
-    environment = server_environment(inherited, ("/new",))
+    environment = server_environment(inherited, ("/new",), Path("/scratch"))
     assert environment["HOME"] == "/home/me"
     assert environment["SLURM_JOB_ID"] == "7"
     assert environment["PYTHONPATH"] == f"/new{os.pathsep}/old"
     dropped = {"SLURM_CPU_BIND", "SLURM_PROCID", "PMIX_RANK", "RANK", "MASTER_ADDR"}
     assert not dropped & set(environment)
     assert environment["OMP_NUM_THREADS"] == "1"
-    assert server_environment({}, ())["PYTHONPATH"] == ""
+    assert server_environment({}, (), Path("/scratch"))["PYTHONPATH"] == ""
 
 
 def test_server_that_cannot_start_is_an_error(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from waiting import wait_until
 
 from scalelab.errors import LeaseError, StoreError
 from scalelab.records.control import lease as lease_module
-from scalelab.records.control.lease import Lease, read_holder
+from scalelab.records.control.lease import Lease, read_holder, signal_holder
 
 HOLDER = """
     import sys, time
@@ -299,3 +299,36 @@ def test_who_is_refused_learns_of_the_log(
     message = rf"and `tail -f {path.parent}/driver\.log`, or stop it with"
     with pytest.raises(LeaseError, match=message), Lease(path):
         pass
+
+
+def test_a_signal_reaches_who_holds_the_lease(
+    path: Path, start_holder: Callable[..., Any]
+) -> None:
+    holder = start_holder()
+    assert signal_holder(path, signal.SIGTERM)
+    assert holder.wait(10) == -signal.SIGTERM
+    assert not signal_holder(path, signal.SIGTERM)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"pid": "../self"}, {"pid": -1}, {"pid": None}, {"start": "1"}, {"host": "far"}],
+)
+def test_no_signal_is_sent_where_the_lease_was_changed(
+    path: Path, start_holder: Callable[..., Any], changes: dict[str, Any]
+) -> None:
+    holder = start_holder(heartbeat_s=600)
+    path.write_text(json.dumps(json.loads(path.read_bytes()) | changes))
+    assert not signal_holder(path, signal.SIGTERM)
+    assert holder.poll() is None
+
+
+def test_no_signal_is_sent_to_who_does_not_hold_the_lease(
+    path: Path, start_holder: Callable[..., Any]
+) -> None:
+    holder = start_holder(heartbeat_s=600)
+    # Somebody wrote a lease that names a process of the user's.
+    made_up = path.with_name("made-up.lease")
+    made_up.write_bytes(path.read_bytes())
+    assert not signal_holder(made_up, signal.SIGTERM)
+    assert holder.poll() is None

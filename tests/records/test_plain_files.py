@@ -1,0 +1,91 @@
+"""Records of somebody else, who may mean harm."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from scalelab.errors import StoreError
+from scalelab.records.cache import own_file, write_cache
+from scalelab.records.log_tail import last_log_lines
+from scalelab.records.plain_files import harmless_text, parse_json
+from scalelab.records.recovery import discard_halves
+from scalelab.records.store import RunStore
+
+HALF = "0123456789abcdef0123456789abcdef"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain\tü 漢\n", "plain\tü 漢\n"),
+        ("\x1b[1;31mred\x1b[m", "red"),
+        ("\x1b]0;title\x07a\x1b]8;;http://x\x1b\\b", "ab"),
+        ("10%\r20%\r\nend", "10%\n20%\nend"),
+        ("\x1bc\x9b31m\x00\x7f\ud800", "\ufffdc\ufffd31m\ufffd\ufffd\ufffd"),
+    ],
+)
+def test_a_terminal_obeys_nothing(text: str, shown: str) -> None:
+    assert harmless_text(text) == shown
+    content = json.dumps({text: [text, 1, None]}).encode()
+    assert parse_json(content) == {shown: [shown, 1, None]}
+
+
+def test_what_is_nested_too_deeply_is_no_json() -> None:
+    with pytest.raises(ValueError, match="nested too deeply"):
+        parse_json(b"[" * 100_000 + b"]" * 100_000)
+
+
+def test_logs_are_shown_without_colours(tmp_path: Path) -> None:
+    log = tmp_path / "rank-0.log"
+    log.write_bytes(b"one\r\x1b[31mtwo\x1b[0m\n")
+    assert last_log_lines(log) == "one\ntwo"
+
+
+def test_a_cache_that_is_a_link_is_not_written_through(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (tmp_path / "cache").symlink_to(elsewhere)
+    with pytest.raises(StoreError, match="cannot be written: its folder is a link"):
+        write_cache(tmp_path / "cache" / "answers.json", b"{}")
+    assert os.listdir(elsewhere) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_the_cache_of_somebody_else_does_not_count(tmp_path: Path) -> None:
+    path = tmp_path / "answers.json"
+    path.write_bytes(b"{}")
+    own_file(path).close()
+    os.chown(path, 4242, -1)
+    with pytest.raises(PermissionError, match="it is somebody else's"):
+        own_file(path)
+
+
+def test_halves_are_deleted_where_they_are_and_not_behind_a_link(
+    tmp_path: Path,
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / f".a.{HALF}").touch()
+    (tmp_path / "cache").symlink_to(elsewhere)
+    discard_halves(tmp_path / "cache")
+    assert os.listdir(elsewhere) == [f".a.{HALF}"]
+    discard_halves(elsewhere)
+    assert os.listdir(elsewhere) == []
+
+
+def test_a_run_that_was_not_made_whole_is_deleted_when_it_is_old(
+    tmp_path: Path,
+) -> None:
+    old, new, other = (
+        tmp_path / name for name in (f".a.{HALF}", f".a.{HALF[::-1]}", f".b.{HALF}")
+    )
+    for making in (old, new, other):
+        (making / "experiments").mkdir(parents=True)
+    for making in (old, other):
+        os.utime(making, (0, 0))
+    RunStore.create(tmp_path / "a", experiment_text="x", fingerprint={})
+    assert not old.exists()
+    assert new.exists()
+    assert other.exists()
