@@ -21,6 +21,7 @@ from scalelab.records.attempt_io import (
     storing,
     write_result,
 )
+from scalelab.records.control.job_list import CLUSTER_DIRECTORY
 from scalelab.records.ledger import AttemptKey, Ledger, LedgerContent
 from scalelab.records.observations import row
 
@@ -74,6 +75,8 @@ def recover(ledger: Ledger, trials: Path) -> list[Observation]:
     run = trials.parent
     for directory in (run, run / "experiments", run / "code", run / "cache"):
         discard_halves(directory)
+    discard_halves(run / CLUSTER_DIRECTORY, "jobs.json")
+    discard_halves(run / CLUSTER_DIRECTORY, may_be_written=True)
     content = ledger.read()
     on_disk = dict(attempts_on_disk(trials))
     known = {key: content.ended[key] for key in content.ended if key in on_disk}
@@ -92,7 +95,9 @@ def recover(ledger: Ledger, trials: Path) -> list[Observation]:
     return list(ended.values())
 
 
-def discard_halves(directory: Path, of: str | None = None) -> None:
+def discard_halves(
+    directory: Path, of: str = "", *, may_be_written: bool = False
+) -> None:
     """Delete what killed processes left half-written in a directory.
 
     Parameters
@@ -100,13 +105,15 @@ def discard_halves(directory: Path, of: str | None = None) -> None:
     directory
         Where; nothing is deleted where it is a link, which leads elsewhere.
     of
-        Delete only what was to become this file or directory, and is not being written
-        any more; default: everything.
+        Delete only what was to become this file or directory; default: everything.
+    may_be_written
+        Others may be writing there: delete only what has not changed for a minute.
     """
-    names = [] if directory.is_symlink() else _entries(directory)
-    if of is not None:
-        names = [n for n in names if n.startswith(f".{of}.") and _is_old(directory / n)]
-    for name in names:
+    for name in [] if directory.is_symlink() else _entries(directory):
+        if of and not name.startswith(f".{of}."):
+            continue
+        if may_be_written and not _is_old(directory / name):
+            continue
         # A lease that was moved aside may still be put back.
         if _HALF.fullmatch(name) and not name.startswith(".driver.lease."):
             path = directory / name

@@ -102,7 +102,7 @@ class RunStore(RunReader):
         header = header.extended(recorded, site, code_directory)
         making = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}")
         with storing(directory):
-            discard_halves(directory.parent, of=directory.name)
+            discard_halves(directory.parent, directory.name, may_be_written=True)
             try:
                 (making / "experiments").mkdir(parents=True)
                 write_new(making / "experiments" / "0001.yaml", text.encode())

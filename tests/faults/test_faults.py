@@ -15,13 +15,12 @@ import random
 import re
 import signal
 import struct
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
-import swept
 from fault_checks import (
     EVERY_SEED,
     TRIAL_S,
@@ -33,6 +32,7 @@ from fault_checks import (
     resumed,
     some_rank,
 )
+from preloading import compiled
 from swept import (
     LOST_AFTER_S,
     NUM_TRIALS,
@@ -195,16 +195,70 @@ def kill_the_driver(sweep: Sweep, patience_s: float, control_s: float) -> None:
     check_gone(sweep, control_s, is_tidy=False)
 
 
+@pytest.mark.repetition
+def test_a_rank_that_gets_sigterm_is_tried_again(
+    sweep: Sweep, rng: random.Random, patience_s: float, control_s: float
+) -> None:
+    """As a batch system sends it to all processes of a job that is preempted."""
+    sweep.start()
+    random_moment(sweep, rng, patience_s)
+    victim = halted_rank(sweep, rng, patience_s)
+    os.kill(victim.pid, signal.SIGTERM)
+    os.kill(victim.pid, signal.SIGCONT)
+    ended = sweep.end(patience_s)
+    assert ended.status == 0, ended.said
+    assert sweep.row(victim.attempt)["outcome"] == "preempted"
+    check_complete(sweep)
+    check_gone(sweep, control_s)
+
+
+@pytest.mark.repetition
+def test_a_killed_resource_tracker_costs_nothing(
+    sweep: Sweep, rng: random.Random, patience_s: float, control_s: float
+) -> None:
+    sweep.start()
+    random_moment(sweep, rng, patience_s)
+    (tracker,) = (
+        child
+        for child in psutil.Process(sweep.driver).children()
+        if any("resource_tracker" in word for word in child.cmdline())
+    )
+    tracker.kill()
+    # Python starts another one, and complains of what that does not know.
+    ended = sweep.end(patience_s)
+    assert ended.status == 0, ended.said
+    check_complete(sweep)
+    assert set(sweep.observations()["attempt"]) == {1}
+    check_gone(sweep, control_s)
+
+
+@pytest.mark.repetition
+def test_of_three_drivers_at_once_one_sweeps(
+    sweep: Sweep, patience_s: float, control_s: float
+) -> None:
+    others = [sweep.another(), sweep.another()]
+    drivers = [sweep, *others]
+    for driver in drivers:
+        driver.start()
+    ends = [driver.end(patience_s) for driver in drivers]
+    assert sorted(ended.status for ended in ends) == [0, 2, 2], ends
+    for ended in ends:
+        if ended.status == 2:
+            assert "One driver writes a run at a time." in ended.said
+            assert "Traceback" not in ended.said
+    check_complete(sweep)
+    assert set(sweep.observations()["attempt"]) == {1}
+    check_gone(sweep, control_s)
+
+
 @pytest.fixture(scope="session")
 def jumping_clock(
     tmp_path_factory: pytest.TempPathFactory, require_program: Callable[[str], str]
 ) -> Path:
     """Return a library that lets the time of day jump in whatever preloads it."""
-    library = tmp_path_factory.mktemp("clock") / "jumping_clock.so"
-    source = Path(swept.__file__).with_name("jumping_clock.c")
-    compiler = [require_program("cc"), "-shared", "-fPIC", "-Wall", "-Werror"]
-    subprocess.run([*compiler, "-o", library, source, "-ldl"], check=True)
-    return library
+    return compiled(
+        "jumping_clock", require_program("cc"), tmp_path_factory.mktemp("clock")
+    )
 
 
 @pytest.mark.two_nodes

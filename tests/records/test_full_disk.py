@@ -1,6 +1,5 @@
 """Disks that are full or forbidden: an error that says so, and nothing half-written."""
 
-import json
 import os
 import resource
 import subprocess
@@ -14,11 +13,10 @@ from typing import Any
 
 import pytest
 from promised import skip_or_fail
+from whole_files import check_nothing_lost, check_whole
 
 from scalelab.errors import StoreError
-from scalelab.inputs.outcome import Outcome
-from scalelab.records.attempt import AttemptFiles, AttemptResult
-from scalelab.records.attempt_io import read_result
+from scalelab.records.attempt import AttemptResult
 from scalelab.records.store import RunStore
 
 PRELUDE = """
@@ -91,30 +89,6 @@ def run(
         timeout=100,
         env=env,
     )
-
-
-def check_whole(store: RunStore) -> None:
-    """Every file is whole and nothing hidden is left over."""
-    for path in store.directory.rglob("*"):
-        assert not path.name.startswith("."), path
-        if path.suffix == ".json":
-            json.loads(path.read_bytes())
-        elif path.suffix == ".jsonl":
-            *lines, rest = path.read_bytes().split(b"\n")
-            assert rest == b""
-            assert all(map(json.loads, lines))
-
-
-def check_nothing_lost(store: RunStore, finished: list[str]) -> None:
-    check_whole(store)
-    rows = {f"{row['trial_id']}-{row['attempt']}": row for row in store.rows()}
-    for attempt_id in finished:
-        assert rows[attempt_id]["outcome"] == "completed"
-        trial_id, _, number = attempt_id.rpartition("-")
-        files = AttemptFiles(store.attempt_directory(trial_id, int(number)))
-        result = read_result(files)
-        assert result is not None
-        assert result.outcome is Outcome.COMPLETED
 
 
 @pytest.mark.parametrize("limit", [1_000, 1_500, 2_000, 9_000, 10_111, 30_003])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import os
 import re
@@ -88,6 +89,12 @@ class Sweep:
         self._process: subprocess.Popen[bytes] | None = None
         self._started_s = 0.0
         (home / "faults.yaml").write_text(EXPERIMENT.replace("SITE", site))
+
+    def another(self) -> Sweep:
+        """Return a further driver of the same run, with the same mark."""
+        other = copy.copy(self)
+        other._said = self._said.with_name(f"said-{uuid.uuid4().hex}")
+        return other
 
     def change(self, old: str, new: str) -> None:
         """Replace a text in the experiment."""
