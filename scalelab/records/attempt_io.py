@@ -186,7 +186,8 @@ def append_all(descriptor: int, content: bytes) -> None:
     try:
         write_all(descriptor, content)
     except OSError:
-        os.ftruncate(descriptor, size)  # a full disk took a part
+        with suppress(OSError):
+            os.ftruncate(descriptor, size)  # a full disk took a part
         raise
 
 
