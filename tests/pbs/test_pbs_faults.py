@@ -1,5 +1,10 @@
 """What happens to jobs, hosts and drivers of a sweep on PBS, or on its stand-in."""
 
+import os
+import signal
+import subprocess
+import sys
+
 import batch_scenarios
 import pytest
 from batch_scenarios import running_job
@@ -73,3 +78,38 @@ def test_what_waits_says_why_and_a_deleted_job_is_replaced(pbs: Pbs) -> None:
     swept = Swept(pbs, "queued", {**SMALL, "gpus": [1]})
     why = "pending, Not Running: Insufficient amount of resource: ngpus"
     batch_scenarios.loses_a_job_that_waits(swept, 3, held, why)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from pbs_sweeps import Pbs
+
+home, is_real = sys.argv[1:]
+pbs = Pbs(Path(home), is_real=bool(is_real))
+job = "#PBS -N lasting\\n#PBS -l select=1:ncpus=1\\n#PBS -o lasting.log\\nsleep 600\\n"
+(pbs.home / "job.sh").write_text(job)
+print(pbs.run("qsub", "job.sh").strip(), pbs.env.get("STANDIN_PBS", ""))
+assert len(pbs.jobs()) == 1
+sys.stdout.flush()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_test_that_is_killed_leaves_no_job(pbs: Pbs) -> None:
+    home = pbs.home / "of-the-killed"
+    home.mkdir()
+    search_path = os.pathsep.join(sys.path)
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, str(home), "real" if pbs.is_real else ""],
+        env={**os.environ, "PYTHONPATH": search_path},
+        capture_output=True,
+        text=True,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    job, *state = killed.stdout.split()
+    if not pbs.is_real:
+        pbs.env |= {"STANDIN_PBS": state[0]}
+    wait_until(
+        lambda: "Unknown Job Id" in pbs.complaints("qstat", "-f", job), "it has gone"
+    )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+import shlex
 import subprocess
 import sys
 from contextlib import suppress
@@ -14,6 +14,7 @@ import psutil
 import pytest
 from batch_sweeps import BatchSweep
 from fake_programs import FakePrograms
+from own_jobs import own_jobs
 from promised import skip_or_fail
 
 SITE: dict[str, Any] = {
@@ -29,6 +30,8 @@ SMALL: dict[str, Any] = {
     "measure": {"kind": "throughput", "warmup_steps": 1, "steps": 10, "repeats": 3},
     "local_batch_size": [4],
 }
+MARK = "SCALELAB_PBS_TEST"
+"""Variable that all processes of a test have, whatever home their jobs get."""
 _STATES = {"R": "RUNNING", "E": "RUNNING", "Q": "PENDING"}
 
 
@@ -50,6 +53,14 @@ class Pbs:
         self._started: list[subprocess.Popen[str]] = []
         if not is_real:
             self._stand_in()
+        program = Path(__file__).with_name("own_jobs.py")
+        self._last_will = subprocess.Popen(
+            [sys.executable, str(program), str(home)],
+            env=self.env,
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+        self.env[MARK] = str(home)
 
     def _stand_in(self) -> None:
         state, programs = self.home / "pbs", FakePrograms(self.home / "bin")
@@ -84,14 +95,20 @@ class Pbs:
 
     def run(self, program: str, *words: str) -> str:
         """Run a program of PBS; return what it prints."""
-        done = subprocess.run(
+        return self._run(program, *words).stdout
+
+    def complaints(self, program: str, *words: str) -> str:
+        """Run a program of PBS; return what it prints on standard error."""
+        return self._run(program, *words).stderr
+
+    def _run(self, program: str, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
             [program, *words],
             cwd=self.home,
             env=self.env,
             capture_output=True,
             text=True,
         )
-        return done.stdout
 
     def admin(self, *words: str) -> str:
         """Do what only the administrator of PBS may, or skip the test."""
@@ -100,11 +117,10 @@ class Pbs:
         return self.run("admin", *words).strip()
 
     def jobs(self) -> dict[str, str]:
-        """Return the state of every job that is queued or runs, by its id."""
-        said = json.loads(self.run("qstat", "-f", "-F", "json"))
+        """Return the state of the test's jobs that are queued or run, by their ids."""
         return {
             job_id: _STATES.get(job["job_state"], job["job_state"])
-            for job_id, job in said.get("Jobs", {}).items()
+            for job_id, job in own_jobs(str(self.home), self.env).items()
         }
 
     def cancel(self, job: str) -> None:
@@ -112,20 +128,25 @@ class Pbs:
         self.run("qdel", job)
 
     def user_processes(self) -> list[psutil.Process]:
-        """Return what has this home, and what belongs to a session that has."""
+        """Return what has the mark, and what belongs to a session that has.
+
+        ``qsub`` goes on in the background for a minute, for those that come after it.
+        """
         sessions: dict[psutil.Process, int] = {}
-        homes: dict[psutil.Process, str] = {}
+        mine: set[psutil.Process] = set()
         for process in psutil.process_iter():
             with suppress(psutil.Error, ProcessLookupError):
-                if process.status() != psutil.STATUS_ZOMBIE:
-                    sessions[process] = os.getsid(process.pid)
-                    homes[process] = process.environ().get("HOME", "")
-        mine = {process for process, home in homes.items() if home == str(self.home)}
+                if process.status() == psutil.STATUS_ZOMBIE or process.name() == "qsub":
+                    continue
+                sessions[process] = os.getsid(process.pid)
+                if process.environ().get(MARK) == str(self.home):
+                    mine.add(process)
         begun = {sessions[process] for process in mine} - {os.getsid(0)}
         return [each for each in sessions if each in mine or sessions[each] in begun]
 
     def kill_what_is_left(self) -> None:
-        """End whatever a test has started and not ended, jobs of the stand-in too."""
+        """End whatever a test has started and not ended, its jobs first."""
+        self._last_will.communicate()
         while left := self.user_processes():
             for process in left:
                 process.kill()
@@ -154,4 +175,6 @@ class Swept(BatchSweep):
         self, pbs: Pbs, name: str, experiment: dict[str, Any], **site: Any
     ) -> None:
         local = {} if pbs.is_real else {"interface": "lo", "driver_interface": "lo"}
-        super().__init__(pbs, name, experiment, {**SITE, **local, **site})
+        # A job has the login's environment, and none of the test's.
+        marked = {"prologue": [f"export {MARK}={shlex.quote(str(pbs.home))}"]}
+        super().__init__(pbs, name, experiment, {**SITE, **marked, **local, **site})

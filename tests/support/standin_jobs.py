@@ -7,6 +7,7 @@ scheduler and the hosts' MoMs would have done meanwhile. State lies in ``$STANDI
 import fcntl
 import json
 import os
+import pwd
 import signal
 import subprocess
 import time
@@ -155,8 +156,9 @@ def start(job_id: str, job: Any, hosts: list[str]) -> None:
 
 def login(host: str) -> dict[str, str]:
     """Return what the user has on a host, and what marks processes that run there."""
-    names = ("HOME", "USER", "LOGNAME", "LANG")
+    names = ("USER", "LOGNAME", "LANG")
     known = {name: os.environ[name] for name in names if name in os.environ}
+    known["HOME"] = pwd.getpwuid(os.getuid()).pw_dir  # not that of whoever submits
     return {**known, "STANDIN_PBS": str(STATE), "STANDIN_HOST": host}
 
 
