@@ -22,7 +22,7 @@ from scalelab.records.attempt_io import (
     storing,
     write_atomically,
 )
-from scalelab.records.observations import check_row
+from scalelab.records.observations import check_row, check_types
 from scalelab.records.plain_files import read_file
 
 AttemptKey = tuple[str, int]
@@ -128,7 +128,7 @@ def _read_line(
     if line["event"] == "begin":
         begun[line["trial_id"], line["attempt"]] = line["at"]
         return
-    observation = check_row(line["row"])
+    observation = check_types(check_row(line["row"]))
     ended[observation["trial_id"], observation["attempt"]] = observation
 
 

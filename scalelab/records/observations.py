@@ -143,21 +143,29 @@ def _is_time(value: Any) -> bool:
     if not isinstance(value, str):
         return False
     try:
-        return datetime.fromisoformat(value).utcoffset() is not None
+        time = datetime.fromisoformat(value)
     except ValueError:
         return False
+    # Nanoseconds since 1970 in 64 bits hold no others.
+    return time.utcoffset() is not None and 1678 <= time.year <= 2261
+
+
+def _is_integer(value: Any) -> bool:
+    return type(value) is int and -(2**63) <= value < 2**63
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is float or (type(value) is int and abs(value) < 2**1000)
+
+
+def _is_option(value: Any) -> bool:
+    return isinstance(value, str | bool | float) or _is_integer(value)
 
 
 _KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "text": ("text", lambda value: isinstance(value, str)),
-    "integer": (
-        "a whole number",
-        lambda value: isinstance(value, int) and not isinstance(value, bool),
-    ),
-    "number": (
-        "a number",
-        lambda value: isinstance(value, int | float) and not isinstance(value, bool),
-    ),
+    "integer": ("a whole number", _is_integer),
+    "number": ("a number", _is_number),
     "flag": ("true or false", lambda value: isinstance(value, bool)),
     "time": ("an ISO 8601 time with its UTC offset", _is_time),
     "list": (
@@ -200,6 +208,28 @@ def check_row(values: Any) -> Observation:
             f"{SCHEMA_VERSION}. Install the ScaleLab that wrote them, or a newer one."
         )
     return {**_MISSING, **values}
+
+
+def check_types(values: Observation) -> Observation:
+    """Accept a row whose values have the types of their columns.
+
+    Raises
+    ------
+    ValueError
+        Naming the column: somebody changed the record.
+    """
+    for name, value in values.items():
+        if value is None and name not in _IDENTITY:
+            continue
+        column = COLUMNS_BY_NAME.get(name)
+        if column is not None:
+            rule, holds = _KINDS[column.kind]
+            if not holds(value):
+                raise ValueError(f"{name}={value!r} is not {rule}")
+        elif name.startswith(OPTION_PREFIX) and not _is_option(value):
+            raise ValueError(f"{name}={value!r} is not a text, a number or a flag")
+    Outcome(values["outcome"])
+    return values
 
 
 def counting_rows(rows: Iterable[Observation]) -> list[Observation]:

@@ -29,7 +29,12 @@ from scalelab.records.control.lease import LEASE, holder_of
 from scalelab.records.header import RunHeader, read_header
 from scalelab.records.hidden_env import restored
 from scalelab.records.ledger import AttemptKey, Ledger
-from scalelab.records.observations import check_row, finished_rows, frame
+from scalelab.records.observations import (
+    check_row,
+    check_types,
+    finished_rows,
+    frame,
+)
 from scalelab.records.plain_files import read_file
 from scalelab.records.recovery import attempt_directory, ended_rows, marked
 from scalelab.records.streams import Streams, read_lines
@@ -118,9 +123,21 @@ class RunReader:
         return self._read()[0]
 
     def _read(self) -> tuple[list[Observation], bool]:
-        imported = [check_row(values) for values in read_lines(self._imported_path)]
+        imported = self._imported()
         rows, is_settled = ended_rows(self._ledger, self._trials)
         return [*imported, *marked(rows, self._header.superseded)], is_settled
+
+    def _imported(self) -> list[Observation]:
+        rows = []
+        for number, values in enumerate(read_lines(self._imported_path), start=1):
+            try:
+                rows.append(check_types(check_row(values)))
+            except (KeyError, TypeError, ValueError) as error:
+                raise StoreError(
+                    f"{self._imported_path}, line {number} is no row: {error}. "
+                    "Import the table anew."
+                ) from error
+        return rows
 
     def finished(
         self, rows: Sequence[Observation], *, retry_failed: bool = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -67,3 +68,96 @@ def test_the_experiment_is_a_file_of_the_run(
     assert refused.code == 2
     assert "is not the header of a run" in refused.err
     assert "hidden" not in refused.err
+
+
+RECORDS = [
+    "run.json",
+    "ledger.jsonl",
+    "driver.lease",
+    "driver.stop",
+    "cluster/jobs.json",
+    "cluster/driver.json",
+    "trials/*/001/attempt.json",
+    "trials/*/001/result.json",
+    "trials/*/001/stream.jsonl",
+]
+WRONG = [
+    None,
+    True,
+    -1,
+    1e300,
+    2**70,
+    "",
+    "\x1b]0;owned\x07\x1b[31m\r",
+    "\ud800",
+    "../../etc",
+    [],
+    {},
+    [[[]]],
+    {"a": {"a": {}}},
+]
+
+
+def places(values: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the paths of everything in JSON values."""
+    found = [path]
+    if isinstance(values, dict | list):
+        keys = values if isinstance(values, dict) else range(len(values))
+        for key in keys:
+            found += places(values[key], (*path, key))
+    return found
+
+
+def spoilt(values: Any, place: tuple[Any, ...], wrong: Any) -> Any:
+    """Return JSON values with something else at one place."""
+    if not place:
+        return wrong
+    copy = dict(values) if isinstance(values, dict) else list(values)
+    copy[place[0]] = spoilt(copy[place[0]], place[1:], wrong)
+    return copy
+
+
+def spoil(file: Path, rng: random.Random) -> str:
+    """Put something wrong anywhere into a file of JSON; return what it then holds."""
+    lines = (
+        file.read_text().splitlines() if file.exists() else ['{"pid": 1, "jobs": []}']
+    )
+    at = rng.randrange(len(lines))
+    values = json.loads(lines[at])
+    wrong = rng.choice([*WRONG, "deep"])
+    place = rng.choice(places(values))
+    text = json.dumps(spoilt(values, place, "DEEP" if wrong == "deep" else wrong))
+    if wrong == "deep":
+        text = text.replace('"DEEP"', "[" * 5_000 + "]" * 5_000)
+    lines[at] = text
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("\n".join(lines) + "\n")
+    return text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("record", RECORDS)
+@pytest.mark.parametrize(
+    "index", [0, *(pytest.param(i, marks=pytest.mark.repetition) for i in range(1, 5))]
+)
+def test_wrong_records_end_in_a_sentence(
+    scalelab: Callable[..., Any], here: Path, good_run: Path, record: str, index: int
+) -> None:
+    rng = random.Random(f"{record} {index}")
+    for number in range(12):
+        run = here / f"run-{number}"
+        shutil.copytree(good_run, run)
+        for attempt in run.glob("trials/*/001"):
+            row = {"event": "step", "step": 1, "samples": 4, "loss": 0.5, "t": 0.1}
+            (attempt / "stream.jsonl").write_text(json.dumps(row) + "\n")
+        files = sorted(run.glob(record)) if "*" in record else [run / record]
+        text = spoil(rng.choice(files), rng)
+        for command in ("status", "recommend", "report"):
+            ended = scalelab(command, run)
+            case = (command, record, text[:300], ended)
+            assert ended.code in (0, 1, 2, 3), case
+            if ended.code:
+                assert "Traceback" not in ended.err, case
+                assert ended.err.startswith("Error: "), case
+                assert "\n" not in ended.err.rstrip("\n"), case
+            assert (ended.out + ended.err).replace("\n", "").isprintable(), case

@@ -8,13 +8,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from scalelab.records.attempt_io import encode_json, write_atomically
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY
-from scalelab.records.plain_files import read_file
+from scalelab.records.plain_files import parse_json, read_file
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +43,7 @@ class DriverRecord:
     def read(cls, run: Path) -> DriverRecord | None:
         """Read the record in a run's directory; None: no such job was submitted."""
         try:
-            return cls(**json.loads(read_file(_path(run))))
+            return cls(**parse_json(read_file(_path(run))))
         except (OSError, ValueError, TypeError):
             return None
 

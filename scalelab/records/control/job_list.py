@@ -9,13 +9,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from scalelab.records.attempt_io import encode_json, write_atomically
-from scalelab.records.plain_files import read_file
+from scalelab.records.plain_files import parse_json, read_file
 
 CLUSTER_DIRECTORY = "cluster"
 _NAME = "jobs.json"
@@ -85,7 +84,7 @@ class JobList:
     def read(cls, directory: Path) -> JobList:
         """Return the list in a directory; an empty one where there is none."""
         try:
-            values = json.loads(read_file(directory / _NAME))
+            values = parse_json(read_file(directory / _NAME))
             jobs = tuple(JobLine(**line) for line in values["jobs"])
             waiting = tuple(map(str, values["waiting"]))
             number = int(values["last_number"])

@@ -6,7 +6,6 @@ a notebook. A driver answers by removing it.
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from scalelab.records.attempt_io import encode_json, write_atomically
-from scalelab.records.plain_files import read_file
+from scalelab.records.plain_files import parse_json, read_file
 
 LOOK_EVERY_S = 0.5
 _NAME = "driver.stop"
@@ -111,7 +110,7 @@ class StopRequests:
         try:
             content = read_file(self._path)
             self._path.unlink()
-            return bool(json.loads(content)["at_once"])
+            return bool(parse_json(content)["at_once"])
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError, KeyError):
