@@ -6,7 +6,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from scalelab.cluster.node_plugin import (
@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 END_GRACE_S = 30.0
 """Seconds that a node may take to end its ranks after a cancellation, and for a
 workload's checkpoint."""
+
+LATE_S = 60.0
+"""Seconds after the timeout of an attempt at which the driver ends it, whose nodes
+should have done so."""
 
 BATCH = 16
 """Most attempts that are sent in one message; the first ones wait for the others."""
@@ -103,6 +107,15 @@ class _Gang:
     opened: dict[int, str] = field(default_factory=dict)
     cancelled: str | None = None
     end_by_s: float | None = None
+    is_late: bool = False
+
+    @property
+    def look_again_s(self) -> float | None:
+        """When it should have ended, by now or at all; None: whenever it does."""
+        timeout_s = self.spec.trial.measurement.timeout_s
+        if self.end_by_s is not None or timeout_s is None:
+            return self.end_by_s
+        return self.started_s + timeout_s + LATE_S
 
 
 class Gangs:
@@ -219,15 +232,25 @@ class Gangs:
     @property
     def next_deadline_s(self) -> float | None:
         """When :meth:`give_up` has something to do, on the monotonic clock."""
-        ends = [gang.end_by_s for gang in self._running.values() if gang.end_by_s]
-        return min(ends, default=None)
+        moments = [gang.look_again_s for gang in self._running.values()]
+        return min((moment for moment in moments if moment is not None), default=None)
 
     def give_up(self) -> list[Verdict]:
-        """Return verdicts on attempts whose nodes did not end their ranks in time."""
+        """End attempts that last too long, and give up those that do not end.
+
+        Returns the verdicts on the latter.
+        """
         now_s = time.monotonic()
         verdicts = []
         for gang in list(self._running.values()):
-            if gang.end_by_s is not None and gang.end_by_s <= now_s:
+            if gang.look_again_s is None or gang.look_again_s > now_s:
+                continue
+            if gang.end_by_s is None:
+                gang.is_late = True
+                timeout_s = gang.spec.trial.measurement.timeout_s
+                reason = f"did not end within timeout_s={timeout_s:g} s, nor soon after"
+                self._cancel(gang, reason)
+            else:
                 silent = sorted({_node_of(rank) for rank in gang.waits_for})
                 for rank in silent:
                     node = gang.spec.placement.shares[rank].node
@@ -260,6 +283,8 @@ class Gangs:
             [gang.results[rank] for rank in sorted(gang.results)],
             first_decides=_runs_command(gang),
         )
+        if gang.is_late and result.outcome is Outcome.CANCELLED:
+            result = replace(result, outcome=Outcome.TIMED_OUT)
         return Verdict(
             attempt_id=gang.attempt_id,
             spec=gang.spec,

@@ -1,6 +1,7 @@
 import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from scalelab.experiment.program import (
     Program,
     WorkloadProgram,
 )
-from scalelab.experiment.trial import Trial
+from scalelab.experiment.trial import Measurement, Trial
 from scalelab.inputs.outcome import Outcome
 from scalelab.records.attempt import AttemptResult, AttemptSpec, NodeShare, Placement
 from scalelab.scheduling import gangs as module
@@ -78,11 +79,16 @@ def gangs(client: FakeClient) -> Gangs:
 def launch(
     gangs: Gangs, make_trial: Callable[..., Trial]
 ) -> Callable[..., tuple[str, ...]]:
-    def launch(num_nodes: int, program: Program = WORKLOAD) -> tuple[str, ...]:
+    def launch(
+        num_nodes: int, program: Program = WORKLOAD, timeout_s: float | None = None
+    ) -> tuple[str, ...]:
         addresses = tuple(f"tls://n{index}:1" for index in range(num_nodes))
         spec = AttemptSpec(
             run="run",
-            trial=make_trial(0, *[1] * num_nodes),
+            trial=replace(
+                make_trial(0, *[1] * num_nodes),
+                measurement=Measurement(timeout_s=timeout_s),
+            ),
             program=program,
             number=1,
             directory="nowhere",
@@ -257,3 +263,23 @@ def test_a_node_that_does_not_end_its_ranks_is_given_up(
     assert verdict.unresponsive == (addresses[1],)
     assert verdict.result.outcome is Outcome.NODE_FAIL
     assert "Node n1 did not end its ranks" in verdict.result.reason
+
+
+def test_what_outlasts_its_timeout_is_ended_by_the_driver(
+    gangs: Gangs, client: FakeClient, launch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt_id, address = launch(1, timeout_s=5)
+    due_s = gangs.next_deadline_s
+    assert due_s is not None
+    assert gangs.give_up() == []
+    assert client.called(cancel_attempt) == []
+    monkeypatch.setattr(module, "LATE_S", -5.0)
+    assert gangs.next_deadline_s == pytest.approx(due_s - 65)
+    assert gangs.give_up() == []
+    assert client.called(cancel_attempt) == [address]
+    cancelled = said(Outcome.CANCELLED, "did not end within timeout_s=5 s, nor soon")
+    verdict = gangs.take(PartEnded(attempt_id, 0, cancelled))
+    assert verdict is not None
+    assert verdict.result.outcome is Outcome.TIMED_OUT
+    assert "timeout_s=5 s" in verdict.result.reason
+    assert verdict.overrules
