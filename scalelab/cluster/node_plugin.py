@@ -153,7 +153,7 @@ def prune_attempt(spec_json: str, reason: str) -> None:
     """
     spec = AttemptSpec.from_json(json.loads(spec_json))
     if isinstance(spec.program, CommandProgram):
-        _plugin().agent.cancel(spec.attempt_id, reason, Outcome.PRUNED)
+        _plugin().agent.cancel(spec.attempt_id, reason, Outcome.PRUNED, saves=True)
     else:
         write_atomically(spec.files.prune, reason.encode(), durable=False)
 

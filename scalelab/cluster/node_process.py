@@ -28,8 +28,8 @@ from scalelab.launch.addresses import bracketed
 from scalelab.launch.gang_agent import CLOSE_WITHIN_S
 from scalelab.launch.scratch import make_scratch
 
-# What nodes wait for their attempts to save, and what Dask takes of this for itself.
-_CLOSE_WITHIN_S = CLOSE_WITHIN_S / 0.8
+# What nodes wait for their attempts to save, a little for the rest, and Dask's share.
+_CLOSE_WITHIN_S = (CLOSE_WITHIN_S + 3) / 0.8
 REACH_WITHIN_S = 60.0
 """How long a node tries to reach the driver before it gives up."""
 

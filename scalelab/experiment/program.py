@@ -109,6 +109,12 @@ class CommandProgram:
 Program = WorkloadProgram | CommandProgram
 
 
+def saving_s(program: Program) -> float:
+    """Return the seconds that a command has asked for to save what it has."""
+    has_asked = isinstance(program, CommandProgram) and program.stop is not None
+    return program.stop.grace_s if has_asked else 0.0  # type: ignore[union-attr]
+
+
 def needs_torch(program: Program) -> bool:
     """Tell whether a node imports torch to start the processes of a program.
 

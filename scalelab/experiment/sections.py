@@ -32,6 +32,10 @@ class Precision(StrEnum):
     FP16 = "fp16"
 
 
+MAX_GRACE_S = 100.0
+"""Seconds; ``scalelab stop --now`` waits a little longer."""
+
+
 class StopSignalName(StrEnum):
     """A signal that asks a command to save what it has."""
 
@@ -82,8 +86,17 @@ class Stop(Section):
         default=StopSignalName.SIGTERM, description="What each of its processes gets."
     )
     grace: Duration = Field(
-        description="How long it may take until its processes are ended, e.g. 60s."
+        description="How long it may take until its processes are ended, at most 100s."
     )
+
+    @model_validator(mode="after")
+    def _is_short(self) -> Stop:
+        if self.grace > MAX_GRACE_S:
+            raise SpecError(
+                f"grace={self.grace:g}s must be at most {MAX_GRACE_S:g}s: what ends a "
+                "sweep waits no longer. Save what cannot be saved so fast more often."
+            )
+        return self
 
     def request(self) -> StopRequest:
         """Return what a program carries."""

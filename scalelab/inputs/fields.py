@@ -91,6 +91,9 @@ def _environment_value(value: Any) -> str:
             f"{str(value).lower()} is ambiguous in an environment variable. Write 0, 1 "
             "or the quoted text."
         )
+    # The value may be a secret, and messages go to logs.
+    if not isinstance(value, str | int | float):
+        raise SpecError("the value of an environment variable is a text or a number.")
     text = "" if value == "" else str(_scalar(value))
     if "\0" in text:
         raise SpecError("an environment variable cannot hold a NUL character.")

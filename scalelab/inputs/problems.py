@@ -124,6 +124,10 @@ def _explain(
 
 def _sentence(detail: ErrorDetails, path: str, model: type[BaseModel]) -> str:
     kind, context = detail["type"], detail.get("ctx", {})
+    if path.partition(".")[0] == "env" and kind != "value_error":
+        # What stands there may be a secret, and messages go to logs.
+        rule = _RULES.get(kind, "has the wrong form").format(**context)
+        return f"{path} {rule}. Environment variables of a command."
     owner, field = _owner(model, detail["loc"])
     meaning = f" {field.description}" if field and field.description else ""
     is_listed = field is not None and _is_listed(field.annotation)

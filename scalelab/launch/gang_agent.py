@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -129,8 +130,9 @@ class NodeAgent:
             running = list(self._running.values())
         for cancellation in running:
             cancellation.request(f"node {self.node} was closed", saves=True)
+        deadline_s = time.monotonic() + CLOSE_WITHIN_S
         for cancellation in running:
-            cancellation.is_over.wait(CLOSE_WITHIN_S)
+            cancellation.is_over.wait(max(0.0, deadline_s - time.monotonic()))
         self._stores.close()
         self._servers.close()
         shutil.rmtree(self._directory, ignore_errors=True)

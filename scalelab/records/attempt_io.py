@@ -112,9 +112,9 @@ def _without_non_finite(values: Any) -> Any:
     return values
 
 
-def decode_json(content: bytes) -> Any:
+def decode_json(content: bytes, *, is_compared: bool = False) -> Any:
     """Decode JSON of a record, refusing NaN and Infinity; see :func:`parse_json`."""
-    return parse_json(content, _refuse_constant)
+    return parse_json(content, _refuse_constant, is_compared=is_compared)
 
 
 def _refuse_constant(name: str) -> None:
@@ -283,7 +283,7 @@ def read_spec(files: AttemptFiles) -> AttemptSpec | None:
     StoreError
         If it cannot be read at all.
     """
-    values = _read(files.spec)
+    values = _read(files.spec, is_compared=True)
     if values is None:
         return None
     try:
@@ -292,9 +292,9 @@ def read_spec(files: AttemptFiles) -> AttemptSpec | None:
         raise _torn(files.spec, error) from error
 
 
-def _read(path: Path) -> Any:
+def _read(path: Path, *, is_compared: bool = False) -> Any:
     try:
-        return decode_json(read_file(path))
+        return decode_json(read_file(path), is_compared=is_compared)
     except FileNotFoundError:
         return None
     except ValueError as error:

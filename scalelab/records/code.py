@@ -8,7 +8,7 @@ import shutil
 import stat
 import tempfile
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,12 @@ _SKIPPED = frozenset({"__pycache__", ".git"})
 
 
 def snapshot_code(
-    paths: Sequence[str], root: Path, destination: Path, *, max_bytes: int = MAX_BYTES
+    paths: Sequence[str],
+    root: Path,
+    destination: Path,
+    *,
+    max_bytes: int = MAX_BYTES,
+    instead: Mapping[bytes, bytes] | None = None,
 ) -> tuple[Path, str]:
     """Copy files and directories below ``root`` into ``destination/<hash>``.
 
@@ -40,6 +45,8 @@ def snapshot_code(
         Directory of a run's snapshots; made if it is not there.
     max_bytes
         Largest size of a snapshot.
+    instead
+        What to write in place of a file with this content, which others must not see.
 
     Returns
     -------
@@ -63,7 +70,7 @@ def snapshot_code(
     with storing(destination):
         try:
             making.mkdir(parents=True)
-            digest = _copy(files, making)
+            digest = _copy(files, making, instead or {})
             directory = destination / digest
             if directory.exists():
                 shutil.rmtree(making)
@@ -154,8 +161,8 @@ def _check_size(files: dict[str, Path], root: Path, max_bytes: int) -> None:
         )
 
 
-def _copy(files: dict[str, Path], making: Path) -> str:
-    """Copy the collected files and return the hash of the copies."""
+def _copy(files: dict[str, Path], making: Path, instead: Mapping[bytes, bytes]) -> str:
+    """Copy the collected files and return the hash of what they hold."""
     digest = hashlib.sha256()
     for name, file in files.items():
         try:
@@ -168,7 +175,7 @@ def _copy(files: dict[str, Path], making: Path) -> str:
         mode = 0o755 if file.stat().st_mode & stat.S_IXUSR else 0o644
         copy = making / name
         copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_bytes(content)
+        copy.write_bytes(instead.get(content, content))
         copy.chmod(mode)
         entry = Path(name).as_posix()
         digest.update(f"{len(entry)} {entry} {mode} {len(content)}\n".encode())

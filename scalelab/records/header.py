@@ -12,7 +12,7 @@ from typing import Any, Self
 from scalelab.errors import SchemaError, StoreError
 from scalelab.records.attempt_io import decode_json, encode_json
 from scalelab.records.columns import SCHEMA_VERSION
-from scalelab.records.plain_files import read_file
+from scalelab.records.plain_files import harmless_text, read_file
 from scalelab.records.provenance import provenance
 
 _EXPERIMENT = re.compile(r"\d{4,}\.yaml")
@@ -101,9 +101,10 @@ def read_header(path: Path) -> RunHeader:
         If a newer ScaleLab wrote it.
     """
     try:
-        values = decode_json(read_file(path))
+        values = decode_json(read_file(path), is_compared=True)
         schema_version = int(values["schema_version"])
-        header = RunHeader(name=values["name"], versions=tuple(values["versions"]))
+        name = harmless_text(values["name"])
+        header = RunHeader(name=name, versions=tuple(values["versions"]))
         for version in header.versions[-1:] or ({},):
             _ = version["meaning"]
             if not _EXPERIMENT.fullmatch(version["experiment"]):

@@ -70,7 +70,12 @@ def harmless_text(text: str) -> str:
     return _CONTROLS.sub("\ufffd", text)
 
 
-def parse_json(content: bytes, constant: Callable[[str], Any] | None = None) -> Any:
+def parse_json(
+    content: bytes,
+    constant: Callable[[str], Any] | None = None,
+    *,
+    is_compared: bool = False,
+) -> Any:
     """Return the values of JSON, their texts harmless.
 
     Parameters
@@ -80,6 +85,8 @@ def parse_json(content: bytes, constant: Callable[[str], Any] | None = None) -> 
     constant
         Returns what NaN and infinities become, which Python's reader lets through;
         default: missing values.
+    is_compared
+        The texts are compared with what a user writes, and stay as they are.
 
     Raises
     ------
@@ -90,16 +97,17 @@ def parse_json(content: bytes, constant: Callable[[str], Any] | None = None) -> 
         values = json.loads(content, parse_constant=constant or (lambda name: None))
         # Control characters are escaped in JSON, or are no ASCII.
         is_plain = content.isascii() and b"\\" not in content
-        return values if is_plain else _harmless(values)
+        return values if is_plain or is_compared else harmless(values)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
 
 
-def _harmless(value: Any) -> Any:
+def harmless(value: Any) -> Any:
+    """Return JSON values with :func:`harmless_text` of their texts."""
     if isinstance(value, str):
         return harmless_text(value)
     if isinstance(value, dict):
-        return {harmless_text(name): _harmless(each) for name, each in value.items()}
+        return {harmless_text(name): harmless(each) for name, each in value.items()}
     if isinstance(value, list):
-        return [_harmless(each) for each in value]
+        return [harmless(each) for each in value]
     return value

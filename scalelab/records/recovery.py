@@ -24,6 +24,7 @@ from scalelab.records.attempt_io import (
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY
 from scalelab.records.ledger import AttemptKey, Ledger, LedgerContent
 from scalelab.records.observations import check_types, row
+from scalelab.records.plain_files import harmless
 
 # The names that write_atomically and snapshot_code give to what is not whole yet.
 _HALF = re.compile(r"\.(.+\.)?[0-9a-f]{32}")
@@ -205,7 +206,7 @@ def _row_at(key: AttemptKey, spec: AttemptSpec, result: AttemptResult) -> Observ
     """Return the row, with trial id and number as its directory is called."""
     trial_id, number = key
     try:
-        observation = check_types(row(spec, result))
+        observation = harmless(check_types(row(spec, result)))
     except (StoreError, ValueError) as error:
         raise TornRecordError(str(error)) from error
     return {**observation, "trial_id": trial_id, "attempt": number}

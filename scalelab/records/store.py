@@ -112,7 +112,7 @@ class RunStore(RunReader):
                     write_new(making / "imported.jsonl", lines, durable=True)
                 write_new(making / "run.json", header.encode(), durable=True)
                 making.rename(directory)
-            except OSError:
+            except (OSError, StoreError):
                 shutil.rmtree(making, ignore_errors=True)
                 raise
         return cls(directory, header)

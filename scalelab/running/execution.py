@@ -25,7 +25,6 @@ from scalelab.scheduling.summary import SweepSummary, SweepTally
 
 if TYPE_CHECKING:
     from scalelab.cluster.nodes import Cluster
-    from scalelab.experiment.spec import Experiment
     from scalelab.scheduling.driver import Driver
     from scalelab.scheduling.events import Event, OnEvent
     from scalelab.site.profile import Site
@@ -164,19 +163,27 @@ def _program(sweep: Sweep, store: RunStore) -> Program:
     and commands were once called after their run.
     """
     program = sweep.experiment.program(
-        _snapshot(sweep.experiment, store), sweep.experiment.inherited(os.environ)
+        _snapshot(sweep, store), sweep.experiment.inherited(os.environ)
     )
     is_same = not any(change.startswith("workload: ") for change in sweep.changes)
     rows = store.rows() if is_same and isinstance(program, CommandProgram) else []
     return replace(program, name=str(rows[-1]["workload"])) if rows else program
 
 
-def _snapshot(experiment: Experiment, store: RunStore) -> Path | None:
-    """Copy the user's code and return the copy; None: the code runs where it lies."""
-    paths = code_paths(experiment)
+def _snapshot(sweep: Sweep, store: RunStore) -> Path | None:
+    """Copy the user's code and return the copy; None: the code runs where it lies.
+
+    Where the experiment's file is among it, that is copied as the records have it.
+    """
+    paths = code_paths(sweep.experiment)
     if not paths:
         return None
-    directory, _ = snapshot_code(paths, experiment.code_root, store.directory / "code")
+    directory, _ = snapshot_code(
+        paths,
+        sweep.experiment.code_root,
+        store.directory / "code",
+        instead={sweep.text.encode(): store.experiment_text.encode()},
+    )
     return directory
 
 

@@ -12,7 +12,7 @@ from scalelab.cluster.node_plugin import run_attempt
 from scalelab.cluster.nodes import Cluster
 from scalelab.cluster.watch import NodeJoined, NodeLeft, NodeSilent, NodeWatch
 from scalelab.errors import StoreError
-from scalelab.experiment.program import Program
+from scalelab.experiment.program import Program, saving_s
 from scalelab.experiment.trial import Trial
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.outcome import Outcome
@@ -256,6 +256,8 @@ class Driver:
                 continue
             self._num_asked += 1
             duration_s = self._estimate_duration(trial, trial.allocation)
+            # Its node asks it to save so long before the node's time is up.
+            duration_s += saving_s(self._program)
             placer.enqueue(Request(self._num_asked, trial, duration_s))
 
     def _refuse(self, trial: Trial, reason: str) -> None:

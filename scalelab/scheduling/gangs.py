@@ -17,7 +17,7 @@ from scalelab.cluster.node_plugin import (
     run_attempt,
 )
 from scalelab.errors import StoreError
-from scalelab.experiment.program import CommandProgram
+from scalelab.experiment.program import CommandProgram, saving_s
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.attempt import CommandAttempt
 from scalelab.launch.verdict import merge
@@ -224,10 +224,13 @@ class Gangs:
     def prune(self, attempt_id: str, reason: str) -> None:
         """Let an attempt end because its source says so; its verdict arrives as usual.
 
-        Its first node sees to it: there the measurements are.
+        Ranks of a workload hear of it from the first node; of a command each node asks
+        its own processes to end.
         """
         if gang := self._running.get(attempt_id):
-            self._notify(gang.addresses[0], prune_attempt, gang.spec_json, reason)
+            asked = gang.addresses if _runs_command(gang) else gang.addresses[:1]
+            for address in asked:
+                self._notify(address, prune_attempt, gang.spec_json, reason)
 
     @property
     def next_deadline_s(self) -> float | None:
@@ -300,7 +303,9 @@ class Gangs:
         """End an attempt; where a part of it has ended, the others can save nothing."""
         if gang.cancelled is None:
             gang.cancelled = reason
-            gang.end_by_s = time.monotonic() + END_GRACE_S + _saving_s(gang, saves)
+            # Parts may have been asked to save already, as a walltime nears.
+            grace_s = END_GRACE_S + saving_s(gang.spec.program)
+            gang.end_by_s = time.monotonic() + grace_s
             for rank in gang.waits_for:
                 address = gang.addresses[_node_of(rank)]
                 self._notify(address, cancel_attempt, gang.attempt_id, reason, saves)
@@ -381,14 +386,6 @@ class Gangs:
 def _node_of(part: int) -> int:
     """Return the node rank of a part that runs there, or opens the rendezvous."""
     return part if part >= 0 else RENDEZVOUS - part
-
-
-def _saving_s(gang: _Gang, saves: bool) -> float:
-    """Return the seconds that a command wants for what it saves."""
-    program = gang.spec.program
-    if saves and isinstance(program, CommandProgram) and program.stop:
-        return program.stop.grace_s
-    return 0.0
 
 
 def _runs_command(gang: _Gang) -> bool:

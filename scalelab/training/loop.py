@@ -143,8 +143,11 @@ class Loop:
     def _agree_on_block(self) -> int:
         """Agree with all ranks on the steps of the next block; 0 ends the trial."""
         num_steps = saves = 0
+        is_asked = self._trial.saves_checkpoints and any(
+            self._context.sum([stop_signal_has_come()])
+        )
         if self._context.is_first:
-            self._tally.ending = self._ending()
+            self._tally.ending = self._ending(is_asked)
             num_steps = 0 if self._tally.ending else self._block_steps()
             saves = self._is_saved(self._tally.ending)
         num_steps, saves = map(int, self._context.agree([num_steps, saves]))
@@ -152,7 +155,8 @@ class Loop:
             self._save()
         return num_steps
 
-    def _ending(self) -> Ending | None:
+    def _ending(self, is_asked: bool) -> Ending | None:
+        """Return why the steps end here; ``is_asked``: one of the ranks was to end."""
         tally = self._tally
         if tally.target_step is not None and self._trial.kind is not (
             TrialKind.THROUGHPUT
@@ -167,7 +171,7 @@ class Loop:
             return Ending.PRUNED
         if self._trial.saves_checkpoints and self._context.is_out_of_time():
             return Ending.OUT_OF_TIME
-        return Ending.STOPPED if stop_signal_has_come() else None
+        return Ending.STOPPED if is_asked else None
 
     def _is_precise(self) -> bool:
         if self._trial.kind is not TrialKind.THROUGHPUT:

@@ -6,6 +6,7 @@ it kills the rank if that takes too long.
 
 from __future__ import annotations
 
+import os
 import signal
 from types import FrameType
 
@@ -13,13 +14,21 @@ _has_come = False
 
 
 def heed_stop_signal() -> None:
-    """Note the signal from now on instead of dying of it; for the main thread."""
+    """Note the signal from now on instead of dying of it; for the main thread.
+
+    Processes that are forked later die of it as usual.
+    """
     signal.signal(signal.SIGTERM, _note)
+    os.register_at_fork(after_in_child=_heed_no_more)
 
 
 def stop_signal_has_come() -> bool:
     """Tell whether this process was asked to end early."""
     return _has_come
+
+
+def _heed_no_more() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _note(number: int, frame: FrameType | None) -> None:

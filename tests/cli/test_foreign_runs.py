@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from measured_runs import measured_run
 
+from scalelab.records.control.lease import this_process
+
 
 def pipe(path: Path) -> None:
     os.mkfifo(path)
@@ -119,9 +121,8 @@ def spoilt(values: Any, place: tuple[Any, ...], wrong: Any) -> Any:
 
 def spoil(file: Path, rng: random.Random) -> str:
     """Put something wrong anywhere into a file of JSON; return what it then holds."""
-    lines = (
-        file.read_text().splitlines() if file.exists() else ['{"pid": 1, "jobs": []}']
-    )
+    made_up = [json.dumps({**this_process(), "beat": 1, "jobs": []})]
+    lines = file.read_text().splitlines() if file.exists() else made_up
     at = rng.randrange(len(lines))
     values = json.loads(lines[at])
     wrong = rng.choice([*WRONG, "deep"])

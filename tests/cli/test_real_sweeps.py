@@ -164,6 +164,7 @@ def test_a_command_is_swept_and_resumed(sweep: Sweep, here: Path) -> None:
 
 
 KEYS = """\
+code: {snapshot: [script.py, experiment.yaml]}
 env: {OF_GROUP: written-in-the-file}
 env_from: [OF_USER]
 """

@@ -226,6 +226,10 @@ def test_batches_side_by_side_need_brackets() -> None:
     ("line", "message"),
     [
         ("env: {1A: x}", "env: '1A' is no name of an environment variable"),
+        ("stop: {grace: 2min}", "stop: grace=120s must be at most 100s: what ends a"),
+        ("stop: {signal: SIGKILL, grace: 9s}", "stop.signal='SIGKILL' is not known."),
+        ("env: TOKEN=sk-secret", "env must be a mapping of keys to values. Env"),
+        ("env: {A: [sk]}", "env.A: the value of an environment variable is a text or"),
         ("env_from: [1A]", "env_from: '1A' is no name of an environment variable"),
         ("env: {A: x}\nenv_from: A", "A is under env and under env_from. Keep it in"),
         ("env: {A: true}", "env.A: true is ambiguous in an environment variable"),

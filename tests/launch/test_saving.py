@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -9,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from command_specs import command_spec
 from waiting import DEADLINE_S, wait_until
@@ -32,6 +34,8 @@ def save(number, frame):
 
 signal.signal(signal.SIGUSR1, save)
 child = subprocess.Popen(["sleep", "600"])
+with open(os.environ["OUT"] + ".pid", "w") as file:
+    file.write(str(os.getpid()))
 with open(os.environ["SCALELAB_METRICS"], "a", buffering=1) as metrics:
     for step in range(1, 100_000):
         time.sleep(0.01)
@@ -152,11 +156,27 @@ def test_a_pruned_command_saves_and_keeps_what_it_measured(
 def test_a_command_saves_before_its_time_is_up(
     agent: NodeAgent, start: Callable[..., Any], tmp_path: Path
 ) -> None:
-    spec = command(tmp_path, stop_after_s=STOP.grace_s + 3)
+    spec = command(tmp_path, stop_after_s=STOP.grace_s + 15)
     result = start(spec).result(DEADLINE_S)
     assert result.outcome is Outcome.PREEMPTED
     assert result.reason == "Asked to end: the walltime of its nodes is nearly up."
     assert said(tmp_path / "saved") == "SIGUSR1 None"
+
+
+def test_what_others_send_is_not_passed_on(
+    agent: NodeAgent, start: Callable[..., Any], tmp_path: Path
+) -> None:
+    """A batch system signals all processes of a job, the program among them."""
+    spec = command(tmp_path)
+    attempt = start(spec)
+    wait_until(lambda: said(spec.files.stream), "it steps")
+    program = psutil.Process(int(said(tmp_path / "saved.pid")))
+    subprocess.run(["kill", "-USR1", str(program.ppid())], check=True)
+    time.sleep(0.5)
+    assert program.is_running()
+    assert not said(tmp_path / "saved")
+    agent.cancel(spec.attempt_id, "enough")
+    assert attempt.result(DEADLINE_S).outcome is Outcome.CANCELLED
 
 
 def test_a_command_that_does_not_end_is_ended(

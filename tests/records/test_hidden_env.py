@@ -173,3 +173,22 @@ def test_a_value_is_replaced_where_it_stands(written: str) -> None:
     assert is_recorded_as("it's", after["env"]["A"])
     assert {**after, "env": None} == {**before, "env": None}
     assert after["env"]["B"] == "x"
+
+
+def test_an_experiment_with_control_characters_is_resumed(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    text = COMMAND.replace(
+        "metrics: {regex: '", 'env: {A: "x\\e[1m\\r"}\nmetrics: {regex: "\\r?\\e'
+    ).replace("[0-9]+)'}", '[0-9]+)"}')
+    run = measured_run(tmp_path / "run", text)
+    asked = Experiment.from_text(text, directory=tmp_path)
+    assert "\x1b" in asked.env["A"]
+    recorded = RunStore.open(run.directory).fingerprint
+    now = asked.fingerprint(
+        code_hash=recorded["code_hash"], device_type=recorded["device_type"]
+    )
+    assert fingerprint_changes(recorded, now) == ()
+    hashes = {row["code_hash"] for row in run.rows()}
+    (run.directory / "ledger.jsonl").unlink()
+    again = RunStore.open(run.directory).rows()
+    assert {row["code_hash"] for row in again} == hashes

@@ -44,7 +44,7 @@ if (directory / "run.json").exists():
     store = RunStore.open(directory)
 else:
     store = RunStore.create(directory, experiment_text=text, fingerprint=fingerprint)
-with store.lease():
+with store.lease(heartbeat_s=600):
     store.extend(text + "seed: 1\\n", fingerprint)
     done = {{row["trial_id"] for row in store.recover()}}
     for seed in range({NUM_TRIALS}):

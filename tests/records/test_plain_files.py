@@ -32,6 +32,11 @@ def test_a_terminal_obeys_nothing(text: str, shown: str) -> None:
     assert parse_json(content) == {shown: [shown, 1, None]}
 
 
+def test_what_is_compared_stays_as_it_is() -> None:
+    content = json.dumps(["\r?step \x1b"]).encode()
+    assert parse_json(content, is_compared=True) == ["\r?step \x1b"]
+
+
 def test_what_is_nested_too_deeply_is_no_json() -> None:
     with pytest.raises(ValueError, match="nested too deeply"):
         parse_json(b"[" * 100_000 + b"]" * 100_000)

@@ -242,6 +242,6 @@ def _check_program(name: str, search_path: str, directory: str) -> None:
     if shutil.which(path, path=search_path) is None:
         raise SpecError(
             f"command: {name!r} is no program that can be executed in {directory} or "
-            f"on PATH ({search_path}). No shell reads the command: write, for example, "
-            "python train.py, or make the file executable."
+            "on its PATH. No shell reads the command: write, for example, python "
+            "train.py, or make the file executable."
         )

@@ -13,6 +13,7 @@ import os
 import resource
 import signal
 from contextlib import suppress
+from pathlib import Path
 from typing import NoReturn
 
 from scalelab.launch.process_tree import adopt_orphans, children, die_with_parent
@@ -35,7 +36,8 @@ def supervise_command(argv: tuple[str, ...], parent_pid: int) -> NoReturn:
     The calling process must lead a process group. The program stays in the group, so
     that signals to the group reach it; this process leaves the group, so that they do
     not reach the supervisor. Signals that it gets itself it passes on to the program
-    alone: the program's children, such as those that load data, go on.
+    alone, if the agent sent them: the program's children, such as those that load data,
+    go on, and what a batch system sends to all processes the program has got itself.
 
     Parameters
     ----------
@@ -59,7 +61,7 @@ def supervise_command(argv: tuple[str, ...], parent_pid: int) -> NoReturn:
     with suppress(OSError):
         os.setpgid(0, os.getpgid(parent_pid))
     die_with_parent(parent_pid, _SERVER_DIED)
-    status = _wait(program_pid)
+    status = _wait(program_pid, _parent_of(parent_pid))
     _end_descendants()
     _end_as(status)
 
@@ -73,12 +75,17 @@ def _become_program(argv: tuple[str, ...], supervisor_pid: int) -> NoReturn:
     os.execvp(argv[0], argv)
 
 
-def _wait(program_pid: int) -> int:
+def _parent_of(pid: int) -> int:
+    """Return the parent of a process: the agent, of a rank server."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def _wait(program_pid: int, agent_pid: int) -> int:
     """Return the exit status of the program; a signal is its negative number."""
-    while (heard := signal.sigwait(_HEARD)) != _SERVER_DIED:
-        if heard in _PASSED_ON:
+    while (heard := signal.sigwaitinfo(_HEARD)).si_signo != _SERVER_DIED:
+        if heard.si_signo in _PASSED_ON and heard.si_pid == agent_pid:
             with suppress(ProcessLookupError):
-                os.kill(program_pid, heard)
+                os.kill(program_pid, heard.si_signo)
         # One SIGCHLD may stand for several children, adopted orphans among them.
         with suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0] != 0:

@@ -263,8 +263,8 @@ def signal_holder(path: Path, number: int) -> bool:
         if _start_of(pid) != holder.get("start") or file_id not in _open_files(pid):
             return False
         signal.pidfd_send_signal(process, number)
-    except (PermissionError, ProcessLookupError):
-        return False
+    except OSError:
+        return False  # it has just ended, or is another user's
     finally:
         os.close(process)
     return True
@@ -343,7 +343,7 @@ def _is_hidden(pid: int) -> bool:
 def _parse(content: bytes) -> Mapping[str, Any]:
     try:
         values = dict(parse_json(content))
-        if not isinstance(values["pid"], int) or values["pid"] < 1:
+        if type(values["pid"]) is not int or not 0 < values["pid"] < 2**31:
             raise ValueError(values["pid"])
     except (KeyError, TypeError, ValueError):
         return {"torn": content.hex()}
