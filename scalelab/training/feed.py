@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -69,19 +68,10 @@ def training_batches(
         # Forked, so that they die with their rank and need not import torch again.
         multiprocessing_context="fork" if loader_workers else None,
         pin_memory=device.type == "cuda",
-        worker_init_fn=_ignore_sigterm,
         generator=torch.Generator().manual_seed(torch.initial_seed()),
     )
     for batch in loader:
         yield to_device(batch, device)
-
-
-def _ignore_sigterm(worker: int) -> None:
-    """Let a loader's process live on where a batch system signals all of a job.
-
-    Its rank still needs it to come to a checkpoint, and ends it then.
-    """
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _indexed_batches(

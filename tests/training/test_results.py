@@ -128,8 +128,8 @@ def test_trial_without_target_reports_the_workloads_metric() -> None:
         ),
         (
             StepTally(step=4, ending=Ending.STOPPED),
-            Outcome.CANCELLED,
-            "Asked to stop at step 4.",
+            Outcome.PREEMPTED,
+            "Ended by SIGTERM at step 4.",
         ),
         (
             StepTally(step=4, ending=Ending.OUT_OF_TIME),
