@@ -55,9 +55,9 @@ def test_a_drivers_job_renews_itself(slurm: ThrowawaySlurm) -> None:
         "launcher": "none",
         "code": {"snapshot": ["patient.py"]},
         "env": {"DRIVER_LOG": str(slurm.home / "runs" / "renewed" / "driver.log")},
-        "measure": {"steps": 20, "repeats": 3, "canary_every": 0},
+        "measure": {"steps": 20, "repeats": 6, "canary_every": 0},
         "gpus": [1],
-        "local_batch_size": [8, 16],
+        "local_batch_size": [8],
     }
     job = {"walltime": "40s", "partition": "short", "memory": "500MB"}
     swept = Swept(slurm, "renewed", trials, nodes=1, driver_job=job)
