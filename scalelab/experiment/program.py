@@ -111,8 +111,8 @@ Program = WorkloadProgram | CommandProgram
 
 def saving_s(program: Program) -> float:
     """Return the seconds that a command has asked for to save what it has."""
-    has_asked = isinstance(program, CommandProgram) and program.stop is not None
-    return program.stop.grace_s if has_asked else 0.0  # type: ignore[union-attr]
+    stop = program.stop if isinstance(program, CommandProgram) else None
+    return stop.grace_s if stop else 0.0
 
 
 def needs_torch(program: Program) -> bool:

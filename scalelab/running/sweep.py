@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scalelab.errors import MissingExtraError, SpecError
 from scalelab.experiment.fingerprint import fingerprint_changes
@@ -27,9 +27,6 @@ from scalelab.site.choice import lasting_name
 from scalelab.site.node_script import refuse_log_directory
 from scalelab.site.profile import Site
 from scalelab.training.workloads.introspection import check_workload
-
-if TYPE_CHECKING:
-    pass
 
 RUNS = Path("runs")
 
