@@ -264,6 +264,23 @@ def test_timeout_ends_the_attempt(agent: Any, make_spec: Any) -> None:
     assert not is_running(read_pid(spec, "rank-0"))
 
 
+def test_a_rank_that_holds_the_interpreter_is_waited_for(
+    agent: NodeAgent, start: Callable[..., Any], make_spec: Callable[..., Any]
+) -> None:
+    busy = make_spec("hold_the_interpreter", ranks=1, held_s=2.0)
+    attempt = start(busy)
+    # The node starts and ends others meanwhile.
+    assert agent.run(make_spec("meet", ranks=1), 0, None).outcome is Outcome.COMPLETED
+    assert attempt.result(DEADLINE_S).outcome is Outcome.COMPLETED
+
+
+def test_a_rank_that_holds_the_interpreter_for_good_is_ended(
+    agent: NodeAgent, make_spec: Callable[..., Any]
+) -> None:
+    spec = make_spec("hold_the_interpreter", ranks=1, held_s=600.0, stall_floor_s=1.0)
+    assert agent.run(spec, 0, None).outcome is Outcome.STALLED
+
+
 def test_cancel_leaves_no_process(
     agent: NodeAgent, start: Callable[..., Any], make_spec: Callable[..., Any]
 ) -> None:

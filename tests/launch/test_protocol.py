@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 from collections.abc import Iterator
 
@@ -54,6 +55,18 @@ def test_message_of_any_size_arrives_whole(
     message, descriptors = receive(far)
     assert message == {"text": "x" * length}
     assert descriptors == []
+
+
+def test_a_request_that_is_cut_short_is_an_error() -> None:
+    task = CommandTask(argv=("echo", "x" * 10_000))
+    request = LaunchRequest(processes=(ProcessRequest(rank=0, task=task),))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            request.to_memory()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_descriptor_travels_and_is_not_inherited(pair: tuple[socket, socket]) -> None:

@@ -97,6 +97,16 @@ def train(spec: Any, identity: Any, rendezvous: Any, progress: Any) -> Any:
         exchange_until(lambda step: False, progress)
 
 
+def hold_the_interpreter(
+    spec: Any, identity: Any, rendezvous: Any, progress: Any
+) -> AttemptResult:
+    """Sleep in a C function that keeps the GIL, as a badly written extension may."""
+    progress(1)
+    ctypes.PyDLL(None).usleep(int(spec.trial.options["held_s"] * 1e6))
+    progress(2)
+    return AttemptResult(outcome=Outcome.COMPLETED)
+
+
 def raise_error(
     spec: AttemptSpec, identity: RankIdentity, rendezvous: str, progress: Reporter
 ) -> None:
