@@ -7,6 +7,7 @@ hold the facts, and a ledger that is lost or damaged is rebuilt from them.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -126,10 +127,18 @@ def _read_line(
     line: Any, begun: dict[AttemptKey, str], ended: dict[AttemptKey, Observation]
 ) -> None:
     if line["event"] == "begin":
-        begun[line["trial_id"], line["attempt"]] = line["at"]
+        begun[_key(line)] = line["at"]
         return
     observation = check_types(check_row(line["row"]))
-    ended[observation["trial_id"], observation["attempt"]] = observation
+    ended[_key(observation)] = observation
+
+
+def _key(values: Mapping[str, Any]) -> AttemptKey:
+    """Return trial id and number, which name a directory; nothing else may."""
+    trial_id, number = values["trial_id"], values["attempt"]
+    if type(number) is not int or not re.fullmatch(r"\w+", trial_id, re.ASCII):
+        raise ValueError(f"trial_id={trial_id!r}, attempt={number!r}")
+    return trial_id, number
 
 
 def _begin_line(key: AttemptKey, at: str) -> bytes:

@@ -145,7 +145,7 @@ def test_wrong_records_end_in_a_sentence(
     scalelab: Callable[..., Any], here: Path, good_run: Path, record: str, index: int
 ) -> None:
     rng = random.Random(f"{record} {index}")
-    for number in range(12):
+    for number in range(4):
         run = here / f"run-{number}"
         shutil.copytree(good_run, run)
         for attempt in run.glob("trials/*/001"):
@@ -153,7 +153,7 @@ def test_wrong_records_end_in_a_sentence(
             (attempt / "stream.jsonl").write_text(json.dumps(row) + "\n")
         files = sorted(run.glob(record)) if "*" in record else [run / record]
         text = spoil(rng.choice(files), rng)
-        for command in ("status", "recommend", "report"):
+        for command in ("status", "recommend"):
             ended = scalelab(command, run)
             case = (command, record, text[:300], ended)
             assert ended.code in (0, 1, 2, 3), case
