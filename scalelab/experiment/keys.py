@@ -86,7 +86,7 @@ class ExperimentKeys(Section):
     )
     code: Code | None = Field(default=None, description="Files to take a snapshot of.")
     env: dict[Text, EnvironmentValue] = Field(
-        default={}, description="Environment variables of a command."
+        default={}, repr=False, description="Environment variables of a command."
     )
     env_from: OneOrMany[Text] = Field(
         default=(),

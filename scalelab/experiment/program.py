@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from scalelab.experiment.workload_names import CLASSIFIER_METRICS
@@ -34,14 +35,25 @@ class MetricsSource:
     evaluation: tuple[str, ...] = ()
 
 
+class StopSignalName(StrEnum):
+    """A signal that asks a command to save what it has."""
+
+    SIGTERM = "SIGTERM"
+    SIGINT = "SIGINT"
+    SIGHUP = "SIGHUP"
+    SIGQUIT = "SIGQUIT"
+    SIGUSR1 = "SIGUSR1"
+    SIGUSR2 = "SIGUSR2"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StopRequest:
-    """How a command is asked to save what it has before it is ended.
+    """How processes are asked to save what they have before they are ended.
 
     Parameters
     ----------
     signal
-        Name of the signal that each of its processes gets, such as ``SIGUSR1``.
+        Name of the signal that each of them gets, such as ``SIGUSR1``.
     grace_s
         Seconds until they are ended.
     """

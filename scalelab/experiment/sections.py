@@ -10,7 +10,12 @@ from pydantic import ConfigDict, Field, model_validator
 from pydantic.json_schema import JsonSchemaValue
 
 from scalelab.errors import SpecError
-from scalelab.experiment.program import METRICS_FILE, MetricsSource, StopRequest
+from scalelab.experiment.program import (
+    METRICS_FILE,
+    MetricsSource,
+    StopRequest,
+    StopSignalName,
+)
 from scalelab.inputs.fields import (
     Count,
     Duration,
@@ -34,17 +39,6 @@ class Precision(StrEnum):
 
 MAX_GRACE_S = 100.0
 """Seconds; ``scalelab stop --now`` waits a little longer."""
-
-
-class StopSignalName(StrEnum):
-    """A signal that asks a command to save what it has."""
-
-    SIGTERM = "SIGTERM"
-    SIGINT = "SIGINT"
-    SIGHUP = "SIGHUP"
-    SIGQUIT = "SIGQUIT"
-    SIGUSR1 = "SIGUSR1"
-    SIGUSR2 = "SIGUSR2"
 
 
 class _NamedChoice(Section):

@@ -124,10 +124,6 @@ def _explain(
 
 def _sentence(detail: ErrorDetails, path: str, model: type[BaseModel]) -> str:
     kind, context = detail["type"], detail.get("ctx", {})
-    if path.partition(".")[0] == "env" and kind != "value_error":
-        # What stands there may be a secret, and messages go to logs.
-        rule = _RULES.get(kind, "has the wrong form").format(**context)
-        return f"{path} {rule}. Environment variables of a command."
     owner, field = _owner(model, detail["loc"])
     meaning = f" {field.description}" if field and field.description else ""
     is_listed = field is not None and _is_listed(field.annotation)
@@ -150,7 +146,10 @@ def _sentence(detail: ErrorDetails, path: str, model: type[BaseModel]) -> str:
     if brackets:
         return f"{path}={shown(detail['input'])} is one text.{brackets}{meaning}"
     rule = _RULES.get(kind, "has the wrong form").format(**context)
-    return f"{path}={shown(detail['input'])} {rule}.{meaning}"
+    # A field without repr may hold secrets, and messages go to logs.
+    is_secret = field is not None and not field.repr
+    found = "" if is_secret else f"={shown(detail['input'])}"
+    return f"{path}{found} {rule}.{meaning}"
 
 
 def _path(loc: tuple[int | str, ...], values: Any) -> str:

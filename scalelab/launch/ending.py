@@ -10,28 +10,13 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
+from scalelab.experiment.program import StopRequest
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.process_tree import signal_group
 from scalelab.launch.stall import Member, has_ended
 
 # A process stuck in the kernel (a dead network file system) outlives SIGKILL.
 _KILL_PATIENCE_S = 30.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StopSignal:
-    """How processes are asked to save what they have before they are ended.
-
-    Parameters
-    ----------
-    number
-        The signal that each of them gets.
-    grace_s
-        Seconds until they get SIGTERM.
-    """
-
-    number: signal.Signals
-    grace_s: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +45,7 @@ class Limits:
     stall_floor_s: float
     grace_s: float
     start_up_s: float = 0.0
-    stop: StopSignal | None = None
+    stop: StopRequest | None = None
     deadline_s: float | None = None
 
 
@@ -163,13 +148,14 @@ class Processes:
             self._signal(signal.SIGTERM)
             self._end_in(grace_s, signal.SIGKILL)
 
-    def ask_to_stop(self, stop: StopSignal) -> None:
+    def ask_to_stop(self, stop: StopRequest) -> None:
         """Ask each process to save what it has; SIGTERM and SIGKILL follow."""
         if self.ending_since_s is None:
             self.ending_since_s = time.monotonic()
             for process in self.live.values():
                 with suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(process.descriptor, stop.number)
+                    number = signal.Signals[stop.signal]
+                    signal.pidfd_send_signal(process.descriptor, number)
             self._end_in(stop.grace_s, signal.SIGTERM)
             self._end_in(stop.grace_s + self._grace_s, signal.SIGKILL)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -14,12 +13,12 @@ from pathlib import Path
 from types import TracebackType
 
 from scalelab.errors import LaunchError, SpecError, StoreError
-from scalelab.experiment.program import CommandProgram
+from scalelab.experiment.program import CommandProgram, StopRequest
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.attempt import CommandAttempt
 from scalelab.launch.command.results import refused
 from scalelab.launch.command.run import run_command
-from scalelab.launch.ending import Cancellation, Limits, StopSignal
+from scalelab.launch.ending import Cancellation, Limits
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import (
     DEFAULT_ENTRY,
@@ -44,7 +43,7 @@ from scalelab.records.attempt_io import write_result
 
 _GRACE_S = 2.0
 # Time to finish about a second of steps and to write a checkpoint.
-_STOP = StopSignal(number=signal.SIGTERM, grace_s=20.0)
+_STOP = StopRequest(signal="SIGTERM", grace_s=20.0)
 CLOSE_WITHIN_S = 25.0
 """Seconds that attempts may take to save what they have when their node is closed.
 

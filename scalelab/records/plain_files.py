@@ -61,7 +61,7 @@ def harmless_text(text: str) -> str:
     r"""Return text without what a terminal obeys and files cannot hold.
 
     Sequences for colours and the like are left out, a carriage return ends a line, and
-    other control characters and halves of surrogate pairs become a question mark.
+    other control characters and halves of surrogate pairs become U+FFFD.
 
     >>> harmless_text("\x1b[31mred\x1b[0m 50%\r100%\n\x07")
     'red 50%\n100%\n\ufffd'

@@ -99,6 +99,7 @@ def run_sweep(
         source = source_of(sweep.experiment, sweep.site)
         with _nodes(sweep, program) as cluster:
             from scalelab.scheduling.driver import Driver
+            from scalelab.scheduling.events import Unreadable
 
             guard = _InputErrors(on_event)
             driver = Driver(
@@ -125,8 +126,6 @@ def run_sweep(
             lease.say_begun()
             summary = driver.run()
         for problem in store.compact():
-            from scalelab.scheduling.events import Unreadable
-
             on_event(Unreadable(reason=problem))
     guard.raise_first()
     return summary

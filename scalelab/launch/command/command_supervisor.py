@@ -16,17 +16,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from scalelab.experiment.program import StopSignalName
 from scalelab.launch.process_tree import adopt_orphans, children, die_with_parent
 
 _SERVER_DIED = signal.SIGRTMAX
-_PASSED_ON = (
-    signal.SIGTERM,
-    signal.SIGINT,
-    signal.SIGHUP,
-    signal.SIGQUIT,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-)
+_PASSED_ON = tuple(signal.Signals[name] for name in StopSignalName)
 _HEARD = (signal.SIGCHLD, _SERVER_DIED, *_PASSED_ON)
 
 

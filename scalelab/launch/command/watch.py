@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from contextlib import closing
 from dataclasses import replace
@@ -22,7 +21,7 @@ from scalelab.launch.command.results import (
     result_while_running,
 )
 from scalelab.launch.command.steps import StepLog
-from scalelab.launch.ending import Limits, StopSignal
+from scalelab.launch.ending import Limits
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.supervision import Supervisor
 from scalelab.launch.verdict import last_lines
@@ -57,13 +56,10 @@ def command_limits(spec: AttemptSpec, node_rank: int, grace_s: float) -> Limits:
     evaluates = bool(names) or spec.trial.kind is not TrialKind.THROUGHPUT
     usual_s = _BETWEEN_EVALUATED_STEPS_S if evaluates else _BETWEEN_STEPS_S
     floor_s = spec.stall_floor_s or usual_s
-    asked = program.stop if isinstance(program, CommandProgram) else None
-    stop = deadline_s = None
-    if asked is not None:
-        number = signal.Signals[asked.signal]
-        stop = StopSignal(number=number, grace_s=asked.grace_s)
-        if spec.deadline_s is not None:
-            deadline_s = spec.deadline_s - asked.grace_s
+    stop = program.stop if isinstance(program, CommandProgram) else None
+    deadline_s = None
+    if stop is not None and spec.deadline_s is not None:
+        deadline_s = spec.deadline_s - stop.grace_s
     return Limits(
         timeout_s=spec.trial.measurement.timeout_s,
         stall_factor=spec.stall_factor,
