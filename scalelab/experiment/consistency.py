@@ -22,7 +22,6 @@ from scalelab.inputs.placeholders import (
     placeholders_in,
 )
 from scalelab.inputs.problems import one_of, shown
-from scalelab.kinds.launchers import LAUNCHERS
 from scalelab.kinds.strategies import STRATEGIES
 
 _OF_RATE = {"learning_rate", "base_learning_rate", "warmup_samples"}
@@ -59,10 +58,22 @@ def check_kinds(experiment: ExperimentKeys) -> None:
     SpecError
         If a name is not known, or its row cannot be loaded.
     """
-    LAUNCHERS[experiment.launcher]
+    _check_launcher(experiment)
     if experiment.workload:
         for strategy in experiment.parallelism:
             STRATEGIES[strategy]
+
+
+def _check_launcher(experiment: ExperimentKeys) -> None:
+    """Refuse a launcher that is not there, and placeholders that it cannot fill in."""
+    launcher = experiment.launcher.row()
+    used = values_told(experiment) & {*launcher.unknown_placeholders}
+    if experiment.command and used:
+        raise SpecError(
+            f"launcher={launcher.name} starts and numbers the ranks by itself, so it "
+            f"cannot fill in {{{min(used)}}}. Let the program ask its framework for "
+            "its rank."
+        )
 
 
 def _check_program(experiment: ExperimentKeys) -> None:

@@ -14,6 +14,7 @@ from scalelab.experiment.sections import (
     AutoBatch,
     Code,
     ConfirmAbove,
+    LauncherChoice,
     Metrics,
     Precision,
     SourceChoice,
@@ -32,18 +33,13 @@ from scalelab.inputs.fields import (
     Text,
     Word,
 )
-from scalelab.kinds.launchers import LAUNCHERS, TORCHRUN
+from scalelab.kinds.launchers import TORCHRUN
 from scalelab.kinds.sources import PLANNED
 from scalelab.kinds.strategies import DEFAULT_STRATEGY
 from scalelab.site.choice import AnySite
 
 Name = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 AxisName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
-
-
-def _list_launchers(schema: dict[str, Any]) -> None:
-    """Add the names of all launchers to the JSON schema, for editors."""
-    schema["enum"] = list(LAUNCHERS.names)
 
 
 def _kind_of_batch(value: Any) -> str:
@@ -79,10 +75,11 @@ class ExperimentKeys(Section):
     command: Text | None = Field(
         default=None, description="Command line with {placeholders}."
     )
-    launcher: Text = Field(
-        default=TORCHRUN.name,
-        json_schema_extra=_list_launchers,
-        description="torchrun: one process per rank; none: one process per trial.",
+    launcher: LauncherChoice = Field(
+        default=LauncherChoice(name=TORCHRUN.name),
+        description=(
+            "What starts the processes of a command: a name, or {name: ..., ...}."
+        ),
     )
     code: Code | None = Field(default=None, description="Files to take a snapshot of.")
     env: dict[Text, EnvironmentValue] = Field(

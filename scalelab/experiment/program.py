@@ -8,7 +8,8 @@ from enum import StrEnum
 from typing import Any
 
 from scalelab.experiment.workload_names import CLASSIFIER_METRICS
-from scalelab.kinds.launchers import LAUNCHERS
+from scalelab.inputs.document import Scalar
+from scalelab.kinds.launchers import LAUNCHERS, Launcher
 
 METRICS_FILE = "{trial_dir}/metrics.jsonl"
 """Path template of the file that ``$SCALELAB_METRICS`` names inside a trial."""
@@ -106,6 +107,8 @@ class CommandProgram:
     stop
         How it is asked to save what it has; None: it is not. It changes nothing of what
         runs.
+    launcher_options
+        What stands beside the launcher's name.
     """
 
     command: str
@@ -116,6 +119,17 @@ class CommandProgram:
     name: str = ""
     inherited: Mapping[str, str] = field(default_factory=dict)
     stop: StopRequest | None = None
+    launcher_options: Mapping[str, Scalar] = field(default_factory=dict)
+
+    def launcher_row(self) -> Launcher:
+        """Return the row of the launcher.
+
+        Raises
+        ------
+        SpecError
+            If it is not installed, or has not these options.
+        """
+        return LAUNCHERS[self.launcher].with_options(self.launcher_options)
 
 
 Program = WorkloadProgram | CommandProgram
@@ -135,7 +149,7 @@ def needs_torch(program: Program) -> bool:
     """
     if isinstance(program, WorkloadProgram):
         return True
-    return LAUNCHERS[program.launcher].serves_store
+    return program.launcher_row().serves_store
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -186,7 +200,7 @@ def program_to_json(program: Program) -> dict[str, Any]:
     values = {"kind": "command", **asdict(program)}
     if not program.metrics.evaluation:
         del values["metrics"]["evaluation"]  # as hashes of older programs have it
-    for name in ("inherited", "stop"):
+    for name in ("inherited", "stop", "launcher_options"):
         if not values[name]:
             del values[name]
     return values

@@ -6,8 +6,9 @@ from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Any, ClassVar
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from scalelab.errors import SpecError
 from scalelab.experiment.program import (
@@ -27,6 +28,7 @@ from scalelab.inputs.fields import (
     Text,
 )
 from scalelab.inputs.problems import bracketed
+from scalelab.kinds.launchers import LAUNCHERS, Launcher
 
 
 class Precision(StrEnum):
@@ -71,6 +73,37 @@ class SourceChoice(_NamedChoice):
     """The source of trials, and the arguments of its constructor."""
 
     name: Text = Field(description="planned, or a source of an installed package.")
+
+
+class LauncherChoice(_NamedChoice):
+    """The launcher of a command's processes, and its options."""
+
+    name: Text = Field(
+        description="What starts the processes of a command: see docs/launchers.md."
+    )
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Return the JSON schema; the name alone is offered by editors, too."""
+        short, full = super().__get_pydantic_json_schema__(schema, handler)["anyOf"]
+        return {"anyOf": [{**short, "enum": list(LAUNCHERS.names)}, full]}
+
+    def row(self) -> Launcher:
+        """Return the row of the launcher.
+
+        Raises
+        ------
+        SpecError
+            If it is not installed, or has not these options.
+        """
+        return LAUNCHERS[self.name].with_options(self.parameters)
+
+    def as_text(self) -> str | dict[str, Any]:
+        """Return it as an experiment may write it."""
+        options = self.parameters
+        return {"name": self.name, **options} if options else self.name
 
 
 class Stop(Section):

@@ -177,13 +177,14 @@ class Experiment(ExperimentKeys):
             )
         return CommandProgram(
             command=self.command or "",
-            launcher=self.launcher,
+            launcher=self.launcher.name,
             env=self.env,
             metrics=(self.metrics or Metrics()).source(),
             code_directory=directory,
             name=self.name,
             inherited=inherited or {},
             stop=self.stop.request() if self.stop else None,
+            launcher_options=self.launcher.parameters,
         )
 
     def fingerprint(
@@ -205,7 +206,7 @@ class Experiment(ExperimentKeys):
             "workload": self.workload_name,
             "parameters": self.workload.parameters if self.workload else {},
             "command": self.command,
-            "launcher": self.launcher if self.command else None,
+            "launcher": self.launcher.as_text() if self.command else None,
             "env": dict(self.env),
             "metrics": self._fingerprint_of_metrics() if self.command else None,
             "code_hash": code_hash,

@@ -30,8 +30,11 @@ PROCESS_PLACEHOLDERS: Mapping[str, str] = {
     "rank": "number of the process among all, from 0",
     "local_rank": "number of the process on its node, from 0",
     "node_rank": "number of the node, from 0",
+    "num_processes": "processes that the launcher starts on all nodes",
     "master_addr": "address on the first node where the processes meet",
     "master_port": "its port",
+    "rendezvous": "both, address:port",
+    "coordinator": "the same, as JAX calls it",
 }
 """What differs between processes; an axis under ``options`` of the name is meant first,
 since ``rank`` is also a size of low-rank adapters."""

@@ -28,6 +28,11 @@ def _no_options(num_nodes: int, cores: int | None, in_held_job: bool) -> list[st
     return []
 
 
+def _no_tasks(num_nodes: int, devices_per_node: int) -> str:
+    """Return no words: the batch system starts no tasks for devices."""
+    return ""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchSystem:
     """The interface of a batch system: its job scripts, programs and environment.
@@ -95,6 +100,11 @@ class BatchSystem:
     first_host
         Shell expression for the first node of a job, in its script; empty: none, so a
         job of several nodes cannot be started.
+    hosts
+        Shell expression for all nodes of a job, in its script, the first one first.
+    on_each_device
+        Words before a command that run it once for each device, of the number of nodes
+        and of devices on each; empty: it has no such words.
     """
 
     name: str
@@ -113,6 +123,8 @@ class BatchSystem:
     step_options: Callable[[int, int | None, bool], list[str]] = _no_options
     passes_environment: bool = True
     first_host: str = ""
+    hosts: str = ""
+    on_each_device: Callable[[int, int], str] = _no_tasks
     submit_for_id: tuple[str, ...] = ()
     after_failed_jobs: str = ""
     submitted_from: str = ""
@@ -232,6 +244,10 @@ def _srun_options(num_nodes: int, cores: int | None, in_held_job: bool) -> list[
     return [*options, f"--cpus-per-task={cores}"] if cores else options
 
 
+def _srun_tasks(num_nodes: int, devices_per_node: int) -> str:
+    return f"srun --nodes={num_nodes} --ntasks-per-node={devices_per_node}"
+
+
 _MEM_PER_CPU = re.compile(r"--mem-per-cpu\b")
 _SLURM = BatchSystem(
     name="slurm",
@@ -275,6 +291,8 @@ _SLURM = BatchSystem(
     on_all_nodes=("srun",),
     step_options=_srun_options,
     first_host='$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+    hosts='$(scontrol show hostnames "$SLURM_JOB_NODELIST")',
+    on_each_device=_srun_tasks,
     submit_for_id=("sbatch", "--parsable"),
     after_failed_jobs="--dependency=afternotok{job_ids} --kill-on-invalid-dep=yes",
 )
@@ -311,6 +329,7 @@ _PBS = BatchSystem(
     on_all_nodes=("pbsdsh", "--"),
     passes_environment=False,
     first_host='$(head -n 1 "$PBS_NODEFILE")',
+    hosts='$(uniq "$PBS_NODEFILE")',
     submit_for_id=("qsub",),
     after_failed_jobs="-W depend=afternotok{job_ids}",
     submitted_from="$PBS_O_WORKDIR",

@@ -29,9 +29,9 @@ from scalelab.launch.ranks.requests import rank_requests
 from scalelab.launch.ranks.server_process import RankServers
 from scalelab.launch.rendezvous import (
     LOOPBACK,
+    HeldPorts,
     Meeting,
     file_rendezvous,
-    free_ports,
     tcp_rendezvous,
 )
 from scalelab.launch.scratch import make_scratch
@@ -107,6 +107,7 @@ class NodeAgent:
         self._running: dict[str, Cancellation] = {}
         self._cancelled: dict[str, str] = {}
         self._stores = RendezvousStores(self._servers, node)
+        self._ports = HeldPorts()
         self._launches = count(1)
 
     def start(self) -> None:
@@ -238,7 +239,7 @@ class NodeAgent:
         serves_store
             Serve a torch store until :meth:`close_rendezvous`.
         num_ports
-            Further ports that are free at this moment.
+            Further ports, which nothing else is given until then.
 
         Returns
         -------
@@ -252,10 +253,12 @@ class NodeAgent:
         """
         address = address or self._address
         store = (self._stores.serve(attempt_id, address),) if serves_store else ()
-        return tcp_rendezvous(address, *store, *free_ports(address, num_ports))
+        ports = self._ports.find(attempt_id, address, num_ports)
+        return tcp_rendezvous(address, *store, *ports)
 
     def close_rendezvous(self, attempt_id: str) -> None:
-        """End the store of an attempt, if there is one, and wait until it is gone."""
+        """Give back the ports of an attempt, and wait until its store is gone."""
+        self._ports.forget(attempt_id)
         self._stores.end(attempt_id)
 
     @contextmanager
@@ -347,6 +350,8 @@ class NodeAgent:
         timing: Timing,
     ) -> AttemptResult:
         with self._meeting_of_command(command, rendezvous) as meeting:
+            if not command.launcher.holds_ports:
+                self._ports.release(command.spec.attempt_id)
             result, timing.ready_s = run_command(
                 command,
                 meeting,

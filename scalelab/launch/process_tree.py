@@ -84,6 +84,33 @@ def reap(pid: int, patience_s: float = 1.0) -> None:
                 time.sleep(0.001)
 
 
+def has_loaded(pid: int, prefix: str) -> bool:
+    """Tell whether a process, or one that it has started, has loaded a library.
+
+    Parameters
+    ----------
+    pid
+        The process.
+    prefix
+        How the name of the library's file begins.
+    """
+    import psutil
+
+    try:
+        started = psutil.Process(pid).children(recursive=True)
+    except psutil.Error:
+        return False
+    return any(_maps(each, prefix) for each in (pid, *(each.pid for each in started)))
+
+
+def _maps(pid: int, prefix: str) -> bool:
+    try:
+        maps = Path(f"/proc/{pid}/maps").read_text(errors="replace")
+    except OSError:  # it has ended
+        return False
+    return f"/{prefix}" in maps
+
+
 def children() -> list[int]:
     """Return the process ids of this single-threaded process's children."""
     pid = os.getpid()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Mapping
+import threading
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,16 +60,57 @@ class Meeting:
         return tcp_rendezvous(self.hosts[0], self.port)
 
 
-def free_ports(address: str, count: int) -> tuple[int, ...]:
-    """Return so many different ports of an address that are free at this moment."""
-    with ExitStack() as stack:
-        listeners = [
-            stack.enter_context(
-                socket.create_server((address, 0), family=family_of(address))
-            )
-            for _ in range(count)
-        ]
-        return tuple(listener.getsockname()[1] for listener in listeners)
+class HeldPorts:
+    """The ports that a node has found for the processes of its attempts.
+
+    Each is bound with ``SO_REUSEPORT`` until it is released, so that nothing else on
+    the node is given it. No two attempts that run at the same time get the same one,
+    even after it was released for the process that will listen there.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sockets: dict[str, list[socket.socket]] = {}
+        self._numbers: dict[str, set[int]] = {}
+
+    def find(self, attempt_id: str, address: str, count: int) -> tuple[int, ...]:
+        """Bind so many free ports of an address for an attempt, and return them."""
+        if count == 0:
+            return ()
+        with self._lock:
+            taken = {port for known in self._numbers.values() for port in known}
+            held = _bound(address, count, taken)
+            ports = tuple(each.getsockname()[1] for each in held)
+            self._sockets.setdefault(attempt_id, []).extend(held)
+            self._numbers.setdefault(attempt_id, set()).update(ports)
+        return ports
+
+    def release(self, attempt_id: str) -> None:
+        """Let the processes of an attempt, which start now, bind its ports."""
+        with self._lock:
+            for each in self._sockets.pop(attempt_id, []):
+                each.close()
+
+    def forget(self, attempt_id: str) -> None:
+        """Give back the ports of an attempt that is over."""
+        self.release(attempt_id)
+        with self._lock:
+            self._numbers.pop(attempt_id, None)
+
+
+def _bound(address: str, count: int, taken: Collection[int]) -> list[socket.socket]:
+    """Return so many bound sockets on ports that are not taken."""
+    with ExitStack() as others:
+        bound: list[socket.socket] = []
+        while len(bound) < count:
+            each = socket.socket(family_of(address), socket.SOCK_STREAM)
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            each.bind((address, 0))
+            if each.getsockname()[1] in taken:
+                others.enter_context(each)
+            else:
+                bound.append(each)
+        return bound
 
 
 def serve_store(address: str) -> int:

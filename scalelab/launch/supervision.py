@@ -116,6 +116,11 @@ class Supervisor:
         """Call ``handler``, which may call :meth:`end`, whenever there is input."""
         self._selector.register(descriptor, selectors.EVENT_READ, handler)
 
+    @property
+    def pids(self) -> list[int]:
+        """The processes that have started and not ended, by rank."""
+        return [member.pid for _, member in sorted(self._processes.live.items())]
+
     def supervise(self) -> AttemptResult:
         """Wait until every process has ended, and return the attempt's result."""
         try:

@@ -20,7 +20,6 @@ from scalelab.experiment.batch_sizes import BatchRequest
 from scalelab.experiment.lr_rules import LearningRateRule
 from scalelab.experiment.sections import AutoBatch
 from scalelab.experiment.trial import Trial, TrialKind
-from scalelab.kinds.launchers import LAUNCHERS
 from scalelab.plan.canary import with_canaries
 from scalelab.plan.configurations import (
     Configuration,
@@ -328,7 +327,7 @@ def _check_launcher(experiment: Experiment, trials: Iterable[Trial]) -> None:
     """Refuse trials on several nodes where the launcher is for one."""
     if experiment.command is None:
         return
-    launcher = LAUNCHERS[experiment.launcher]
+    launcher = experiment.launcher.row()
     for trial in trials:
         named = f"the trial on {trial.world_size} devices"
         launcher.check_nodes(trial.allocation.num_nodes, named)

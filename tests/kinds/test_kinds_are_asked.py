@@ -75,12 +75,21 @@ def own_modules(registry: Registry[Any], row: Any) -> set[str]:
         if isinstance(getattr(row, field.name), str)
     ]
     named = {path.partition(":")[0] for path in paths if re.match(r"[\w.]+:\w", path)}
-    return {table_of(registry), *named}
+    return {table_of(registry, row), *named}
 
 
-def table_of(registry: Registry[Any]) -> str:
-    """Return the module in which the built-in rows of a kind are written."""
-    return registry.group.replace("scalelab.", "scalelab.kinds.")
+def table_of(registry: Registry[Any], row: Any) -> str:
+    """Return the module in which a built-in row is written."""
+    table = registry.group.replace("scalelab.", "scalelab.kinds.")
+    (found,) = {
+        name
+        for name, tree in modules().items()
+        if f"{name}.".startswith(f"{table}.")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.keyword) and node.arg == "name"
+        if isinstance(node.value, ast.Constant) and node.value.value == row.name
+    }
+    return found
 
 
 def texts(node: ast.AST) -> Iterator[str]:
@@ -158,7 +167,7 @@ def test_few_files_name_a_row(registry: Registry[Any], row: Any, most: int) -> N
 def test_no_room_tells_rows_apart_by_their_objects_or_classes(
     registry: Registry[Any], row: Any, most: int
 ) -> None:
-    table = table_of(registry)
+    table = table_of(registry, row)
     own = own_modules(registry, row)
     classes = {
         node.name

@@ -32,13 +32,15 @@ def process(rank: int = 3, **changes: Any) -> LaunchedProcess:
         "rank": rank,
         "local_rank": 0,
         "node_rank": 1,
+        "num_processes": 4,
         "world_size": 4,
         "num_nodes": 2,
         "local_world_size": 1,
         "master_addr": "10.0.0.7",
         "master_port": 4711,
         "hosts": ("10.0.0.7", "10.0.0.8"),
-        "ports": ((), ()),
+        "ports": ((4712, 4713, 4714), (4715,)),
+        "devices_on_nodes": (3, 1),
         "device_ids": (),
         "attempt_id": "abc-1",
     }
@@ -51,7 +53,9 @@ def job(command: str, num_nodes: int = 1) -> RecommendedJob:
         "num_nodes": num_nodes,
         "devices_per_node": 4,
         "on_each_node": "srun --nodes=2" if num_nodes > 1 else "",
+        "on_each_device": "srun --nodes=2 --ntasks-per-node=4",
         "first_host": "$(first)",
+        "hosts": "$(all)",
         "port": "$((1 + 2))",
     }
     return RecommendedJob(**fields)
@@ -81,10 +85,13 @@ def test_no_two_processes_find_the_same_environment(launcher: Launcher) -> None:
 
 @every_launcher
 def test_job_lines_hold_the_command_and_no_placeholder(launcher: Launcher) -> None:
-    of_process = " ".join(f"{{{name}}}" for name in process().placeholders)
-    lines = launcher.job_lines(job(f"python train.py {of_process}"))
-    assert "train.py" in lines[-1]
-    assert "{" not in "".join(lines)
+    names = process().placeholders.keys() - {*launcher.unknown_placeholders}
+    of_process = " ".join(f"{{{name}}}" for name in names)
+    for num_nodes in (1, 1 if launcher.only_one_node else 2):
+        text = "\n".join(launcher.job_lines(job(f"a.py {of_process}", num_nodes)))
+        assert "a.py" in text
+        assert not [name for name in names if f"{{{name}}}" in text]
+        subprocess.run(["bash", "-n"], input=text, text=True, check=True)
 
 
 def test_every_process_has_the_placeholders_of_its_place() -> None:
@@ -92,8 +99,11 @@ def test_every_process_has_the_placeholders_of_its_place() -> None:
         "rank": 3,
         "local_rank": 0,
         "node_rank": 1,
+        "num_processes": 4,
         "master_addr": "10.0.0.7",
         "master_port": 4711,
+        "rendezvous": "10.0.0.7:4711",
+        "coordinator": "10.0.0.7:4711",
     }
     assert process().placeholders.keys() <= PLACEHOLDERS.keys()
 
@@ -132,7 +142,8 @@ def test_one_process_is_for_one_node() -> None:
     LAUNCHERS["torchrun"].check_nodes(2, "the trial")
     message = (
         "launcher=none starts one process per trial, but the trial has 2 nodes. Use "
-        "launcher: torchrun, or keep every trial on one node."
+        "launcher: torchrun, per_node or another that spans nodes, or keep every trial "
+        "on one node."
     )
     with pytest.raises(SpecError, match=f"^{re.escape(message)}$"):
         LAUNCHERS["none"].check_nodes(2, "the trial")
@@ -200,5 +211,6 @@ def test_one_process_finds_in_a_job_what_it_finds_in_a_trial() -> None:
 
 
 def test_the_schema_of_experiments_lists_the_launchers() -> None:
-    launcher = Experiment.json_schema()["properties"]["launcher"]
-    assert (launcher["type"], launcher["enum"]) == ("string", ["torchrun", "none"])
+    known, full = Experiment.json_schema()["$defs"]["LauncherChoice"]["anyOf"]
+    assert (known["type"], known["enum"]) == ("string", list(LAUNCHERS.names))
+    assert full["required"] == ["name"]

@@ -21,7 +21,8 @@ from scalelab.errors import SpecError
 from scalelab.experiment.command_values import placeholder_values, variable_of
 from scalelab.experiment.program import CommandProgram
 from scalelab.inputs.placeholders import fill_placeholders
-from scalelab.kinds.launchers import LAUNCHERS, LaunchedProcess, Launcher
+from scalelab.kinds.launchers import LaunchedProcess, Launcher
+from scalelab.kinds.registry import imported
 from scalelab.launch.protocol import CommandTask, ProcessRequest
 from scalelab.launch.ranks.requests import cores_of
 from scalelab.launch.rendezvous import Meeting, network_environment
@@ -40,10 +41,8 @@ class CommandAttempt:
         Which share of its placement the node runs.
     program, launcher
         The command, and the row of its launcher.
-    first_rank
-        Rank of the node's first process.
     device_ids
-        The devices of each process on the node.
+        The devices of each process, by node and local rank.
     values
         The value of every placeholder that is the same for all processes of the node.
     metrics_file
@@ -54,8 +53,7 @@ class CommandAttempt:
     node_rank: int
     program: CommandProgram
     launcher: Launcher
-    first_rank: int
-    device_ids: tuple[tuple[str, ...], ...]
+    device_ids: tuple[tuple[tuple[str, ...], ...], ...]
     values: Mapping[str, object]
     metrics_file: Path | None
 
@@ -70,11 +68,11 @@ class CommandAttempt:
         """
         program = spec.program
         assert isinstance(program, CommandProgram)
-        launcher = LAUNCHERS[program.launcher]
-        device_ids = [
+        launcher = program.launcher_row()
+        device_ids = tuple(
             launcher.processes(share.device_ids, rank)
             for rank, share in enumerate(spec.placement.shares)
-        ]
+        )
         values = placeholder_values(
             spec.trial,
             devices_on_node=len(spec.placement.shares[node_rank].device_ids),
@@ -86,8 +84,7 @@ class CommandAttempt:
             node_rank=node_rank,
             program=program,
             launcher=launcher,
-            first_rank=sum(map(len, device_ids[:node_rank])),
-            device_ids=device_ids[node_rank],
+            device_ids=device_ids,
             values=values,
             metrics_file=None
             if jsonl is None
@@ -97,7 +94,8 @@ class CommandAttempt:
     @property
     def ranks(self) -> tuple[int, ...]:
         """The rank of each process on the node."""
-        return tuple(range(self.first_rank, self.first_rank + len(self.device_ids)))
+        first = sum(map(len, self.device_ids[: self.node_rank]))
+        return tuple(range(first, first + len(self.device_ids[self.node_rank])))
 
     @property
     def output_directory(self) -> Path:
@@ -113,7 +111,7 @@ class CommandAttempt:
     def num_ports(self) -> int:
         """Free ports that the node must find before any process starts."""
         is_meeting = self.node_rank == 0 and not self.launcher.serves_store
-        return len(self.device_ids) * self.launcher.ports_per_process + is_meeting
+        return len(self.ranks) * self.launcher.ports_per_process + is_meeting
 
     def requests(self, meeting: Meeting, address: str) -> tuple[ProcessRequest, ...]:
         """Return the processes that the node starts.
@@ -128,22 +126,23 @@ class CommandAttempt:
         Raises
         ------
         SpecError
-            If the command is no command line, its program is not there, or its launcher
-            is for one node and the attempt has several.
+            If the command is no command line, its program or what its launcher needs is
+            not there, or its launcher is for one node and the attempt has several.
         """
         self.launcher.check_nodes(len(self.spec.placement.shares), "this trial")
         shared = self._shared_environment(meeting, address)
         return tuple(
             self._request(self._process(local_rank, meeting), devices, shared)
-            for local_rank, devices in enumerate(self.device_ids)
+            for local_rank, devices in enumerate(self.device_ids[self.node_rank])
         )
 
     def _process(self, local_rank: int, meeting: Meeting) -> LaunchedProcess:
         placement, is_cuda = self.spec.placement, self.spec.device_type == "cuda"
         return LaunchedProcess(
-            rank=self.first_rank + local_rank,
+            rank=self.ranks[local_rank],
             local_rank=local_rank,
             node_rank=self.node_rank,
+            num_processes=sum(map(len, self.device_ids)),
             world_size=placement.world_size,
             num_nodes=len(placement.shares),
             local_world_size=len(placement.shares[self.node_rank].device_ids),
@@ -151,7 +150,8 @@ class CommandAttempt:
             master_port=meeting.port,
             hosts=meeting.hosts,
             ports=meeting.ports,
-            device_ids=self.device_ids[local_rank] if is_cuda else (),
+            devices_on_nodes=tuple(len(share.device_ids) for share in placement.shares),
+            device_ids=self.device_ids[self.node_rank][local_rank] if is_cuda else (),
             attempt_id=self.spec.attempt_id,
         )
 
@@ -180,6 +180,8 @@ class CommandAttempt:
             fill_placeholders(word, values) for word in _words(program.command)
         )
         _check_program(argv[0], env["PATH"], program.code_directory)
+        if self.launcher.starter is not None:
+            argv = imported(self.launcher.starter)(process, argv, env)
         return ProcessRequest(
             rank=process.rank,
             task=CommandTask(argv=argv),

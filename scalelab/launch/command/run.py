@@ -59,9 +59,10 @@ def run_command(
     LaunchError
         If the node cannot start processes or watch files.
     """
-    spec, processes = attempt.spec, attempt.requests(meeting, address)
+    spec = attempt.spec
     # Any node may be the first to write there.
     attempt.output_directory.mkdir(exist_ok=True)
+    processes = attempt.requests(meeting, address)
     with ExitStack() as stack:
         board = ProgressBoard(len(processes))
         stack.callback(board.close)

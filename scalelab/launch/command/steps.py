@@ -20,6 +20,9 @@ from scalelab.training.probes.steady import is_steady, mean_interval
 
 # How often the bootstrap asks whether the mean is known well enough.
 _CHECK_INTERVAL_S = 1.0
+# Ranks that train together are hardly a step apart. So many older steps of each rank in
+# a row are no delay: the steps have begun anew.
+_MOST_LATE_STEPS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,9 @@ class StepLog:
     may_repeat
         Whether a step may be reported twice, as a progress bar does. Elsewhere that is
         refused: two ranks may be writing to one file.
+    num_reporters
+        Ranks that report to the same place. A step counts when the first of them
+        reports it; what the others say of it later is passed over.
     names_evaluations
         Whether lines of an evaluation are told from others.
 
@@ -59,11 +65,18 @@ class StepLog:
     """
 
     def __init__(
-        self, trial: Trial, *, may_repeat: bool, names_evaluations: bool = False
+        self,
+        trial: Trial,
+        *,
+        may_repeat: bool,
+        num_reporters: int = 1,
+        names_evaluations: bool = False,
     ) -> None:
         self._trial = trial
         self.names_evaluations = names_evaluations
-        self._may_repeat = may_repeat
+        self._may_repeat = may_repeat or num_reporters > 1
+        self._most_late = _MOST_LATE_STEPS * (num_reporters - 1)
+        self._num_late = 0
         self.metrics: dict[str, float] = {}
         self.last_step: int | None = None
         self.reached_after_steps: int | None = None
@@ -125,6 +138,8 @@ class StepLog:
                 self._take_evaluation(report)
             elif report.step is None or report.step == self.last_step:
                 self._take_metrics(report)
+            elif self._is_late(report.step):
+                self._num_late += 1
             else:
                 self._advance(report, now_s, max(steps))
 
@@ -205,6 +220,7 @@ class StepLog:
     def _advance(self, report: Report, now_s: float, last_step: int) -> None:
         assert report.step is not None
         self._check_order(report.step)
+        self._num_late = 0
         self._check_samples(report)
         if self.last_step is None:
             self._first_step = report.step
@@ -222,6 +238,11 @@ class StepLog:
         self._rows.append(row)
         self.metrics |= report.metrics
         self._check_target(report, report.step)
+
+    def _is_late(self, step: int) -> bool:
+        """Tell whether a slower rank reports a step that was reported before."""
+        is_older = self.last_step is not None and step < self.last_step
+        return is_older and self._num_late < self._most_late
 
     def _take_metrics(self, report: Report) -> None:
         """Take in a line that adds metrics to the last step."""

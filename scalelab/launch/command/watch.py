@@ -22,6 +22,7 @@ from scalelab.launch.command.results import (
 )
 from scalelab.launch.command.steps import StepLog
 from scalelab.launch.ending import Limits
+from scalelab.launch.process_tree import has_loaded
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.supervision import Supervisor
 from scalelab.launch.verdict import last_lines
@@ -109,9 +110,13 @@ class CommandWatch:
         self._log = StepLog(
             spec.trial,
             may_repeat=bool(source.regex),
+            num_reporters=spec.placement.world_size
+            if attempt.launcher.shares_reports
+            else 1,
             names_evaluations=bool(source.evaluation),
         )
         self._stream = StreamWriter(spec.files.stream)
+        self._foreign_library = attempt.launcher.foreign_library
         self._supervisor: Supervisor | None = None
         self._talks_until_s = time.monotonic() + start_up_s * _TALK_FACTOR
         self._has_ended = False
@@ -159,7 +164,9 @@ class CommandWatch:
         changed = self._watch.changed()
         if self._has_ended:
             return
-        result = self._read() if self._file.path in changed else None
+        result = self._refused_library()
+        if result is None and self._file.path in changed:
+            result = self._read()
         if result is not None and self._supervisor is not None:
             self._has_ended = True
             self._supervisor.end(result)
@@ -167,6 +174,17 @@ class CommandWatch:
         if changed & set(self._logs):
             self._show_life()
         time.sleep(max(0.0, woken_s + _READ_INTERVAL_S - time.monotonic()))
+
+    def _refused_library(self) -> AttemptResult | None:
+        """Refuse a program that has loaded what it must not, until its first step."""
+        library = self._foreign_library
+        if library is None or self._supervisor is None:
+            return None
+        if self._log.last_step is not None:
+            self._foreign_library = None
+        if any(has_loaded(pid, library.prefix) for pid in self._supervisor.pids):
+            return refused(SpecError(library.reason))
+        return None
 
     def _read(self) -> AttemptResult | None:
         """Read new reports; return the attempt's result if they complete it."""

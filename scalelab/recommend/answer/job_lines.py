@@ -24,7 +24,7 @@ from scalelab.inputs.placeholders import (
     placeholders_in,
 )
 from scalelab.kinds.batch_systems import BatchSystem
-from scalelab.kinds.launchers import LAUNCHERS, RecommendedJob
+from scalelab.kinds.launchers import RecommendedJob
 from scalelab.recommend.answer.job_time import JobTime
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.site.batch_site import BatchSite
@@ -69,10 +69,8 @@ def job_lines(
             f"local batch {batch.local_batch_size}, "
             f"{batch.gradient_accumulation_steps} accumulation steps.",
         ]
-    launcher, trial = (
-        LAUNCHERS[experiment.launcher],
-        recommended_trial(experiment, answer),
-    )
+    launcher = experiment.launcher.row()
+    trial = recommended_trial(experiment, answer)
     launcher.check_nodes(row.num_nodes, "the recommended job")
     values = placeholder_values(
         trial, devices_on_node=row.world_size // row.num_nodes, directory="."
@@ -83,7 +81,11 @@ def job_lines(
         num_nodes=row.num_nodes,
         devices_per_node=row.world_size // row.num_nodes,
         on_each_node=_on_each_node(site, row.num_nodes, row.world_size),
+        on_each_device=system.on_each_device(
+            row.num_nodes, row.world_size // row.num_nodes
+        ),
         first_host=system.first_host,
+        hosts=system.hosts,
         port=_port(system),
     )
     prepared = _prepared(site, row.num_nodes, exported, _unknown(experiment))

@@ -182,7 +182,8 @@ def test_launcher_none_is_for_one_node(tmp_path: Path) -> None:
     spec = command_spec(tmp_path, ranks=(1, 1), launcher="none")
     message = (
         r"^launcher=none starts one process per trial, but this trial has 2 nodes\. "
-        r"Use launcher: torchrun, or keep every trial on one node\.$"
+        r"Use launcher: torchrun, per_node or another that spans nodes, or keep every "
+        r"trial on one node\.$"
     )
     with pytest.raises(SpecError, match=message):
         requests(spec)

@@ -80,17 +80,18 @@ def test_an_unknown_launcher_is_refused_with_the_names_there_are() -> None:
     text = "name: a\ncommand: python a.py\ngpus: 1\nlocal_batch_size: 1\n"
     message = (
         r"^launcher='tochrun' is not known\. Did you mean 'torchrun'\? "
-        r"Valid: torchrun, none\.$"
+        r"Valid: torchrun, per_node, none, srun, mpi, mpirun, tf_config, jax\.$"
     )
     with pytest.raises(SpecError, match=message):
         check_kinds(Experiment.from_text(text + "launcher: tochrun\n"))
-    assert Experiment.from_text(text).launcher == "torchrun"
+    assert Experiment.from_text(text).launcher.name == "torchrun"
 
 
 def test_schema_lists_the_launchers(toy: None) -> None:
-    schema = Experiment.json_schema()["properties"]["launcher"]
-    assert schema["enum"] == ["torchrun", "none", "toy"]
-    assert schema["default"] == "torchrun"
+    schema = Experiment.json_schema()
+    names = schema["$defs"]["LauncherChoice"]["anyOf"][0]["enum"]
+    assert (names[0], names[-1]) == ("torchrun", "toy")
+    assert schema["properties"]["launcher"]["default"] == {"name": "torchrun"}
 
 
 @pytest.mark.usefixtures("toy")
