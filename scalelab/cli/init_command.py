@@ -15,7 +15,7 @@ name: my-model                 # the run is written to runs/my-model
 command: >-
   python train.py --batch-size {local_batch_size} --lr {learning_rate}
   --accumulate {gradient_accumulation_steps} --out {trial_dir}
-launcher: torchrun             # one process per rank; none: one process per trial
+launcher: torchrun             # others for srun, MPI, JAX, ...: docs/launchers.md
 code: {snapshot: [train.py]}   # copied when the sweep starts
 metrics:                       # how it reports a step: a line of its output ...
   regex: 'step +(?P<step>\\d+).* samples +(?P<samples>\\d+)'

@@ -22,6 +22,7 @@ _CHAINED = re.compile(
 _RANK_PREFIX = re.compile(r"^(?:\[\w*?rank\d+\]:? ?)+", re.IGNORECASE | re.MULTILINE)
 # What a launcher inside the command says about the ranks it started.
 _OF_A_LAUNCHER = re.compile(r"\bChildFailedError\b|\bProcessRaisedException\b")
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(:|$)")
 _MESSAGE_LINES = 6
 _PORT_IN_USE = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
 _KILLED = re.compile(r"\bSIGKILL\b|\bKilled\b")
@@ -87,11 +88,19 @@ def _tracebacks(lines: list[str]) -> Iterator[str]:
 def _end(lines: list[str], start: int, following: int | None) -> int:
     """Return the index behind the message of the exception."""
     last = len(lines) if following is None else following
-    raised = next(
-        (at for at in range(start + 1, last) if lines[at][:1] not in ("", " ")), last
-    )
+    raised = start + 1 + _index_of_exception(lines[start + 1 : last])
     end = min(raised + _MESSAGE_LINES, last)
     return next((at for at in range(raised, end) if not lines[at].strip()), end)
+
+
+def _index_of_exception(lines: list[str]) -> int:
+    """Return the index of the line that names the exception; at most their number.
+
+    Other ranks may write their own lines to the same log in between.
+    """
+    outer = [at for at, line in enumerate(lines) if line[:1] not in ("", " ")]
+    named = (at for at in outer if _EXCEPTION.match(lines[at]))
+    return next(named, outer[0] if outer else len(lines))
 
 
 def _messages(found: str) -> str:
@@ -101,8 +110,9 @@ def _messages(found: str) -> str:
 
 
 def _headline(found: str) -> str:
-    message = _messages(found).rpartition(_START)[2].strip()
-    return message.split("\n")[0][:_HEADLINE_LENGTH] or "an exception"
+    lines = _messages(found).rpartition(_START)[2].strip().split("\n")
+    at = min(_index_of_exception(lines), len(lines) - 1)
+    return lines[at][:_HEADLINE_LENGTH] or "an exception"
 
 
 def _summary(status: int, otherwise: str, headline: str | None) -> str:

@@ -64,6 +64,11 @@ def test_exceptions_it_was_raised_from_belong_to_it(tmp_path: Path) -> None:
     assert "earlier" not in failure.traceback
 
 
+def test_lines_of_other_ranks_in_between_are_no_exception(tmp_path: Path) -> None:
+    said = "".join(f"{line}step 8 loss 0.1\n" for line in raised("no").splitlines(True))
+    assert explain(tmp_path, said).summary == "raised RuntimeError: no"
+
+
 def test_prefix_of_the_rank_is_no_part_of_a_traceback(tmp_path: Path) -> None:
     said = "".join(f"[rank1]: {line}\n" for line in raised("no").splitlines())
     failure = explain(tmp_path, said)

@@ -1,0 +1,157 @@
+"""Programs as their launchers' users write them, on real processes of one node."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ranked_program
+from command_specs import command_spec
+from promised import skip_or_fail
+from waiting import DEADLINE_S, wait_until
+from watching import core_ids, is_running
+
+from scalelab.experiment.program import MetricsSource
+from scalelab.inputs.outcome import Outcome
+from scalelab.launch.gang_agent import NodeAgent
+from scalelab.records.attempt import AttemptSpec, Placement
+
+STEPS = MetricsSource(regex=(r"step (?P<step>\d+) loss (?P<loss>\S+)",))
+PROGRAM = Path(ranked_program.__file__).read_text()
+every_launcher = pytest.mark.parametrize(
+    "launcher",
+    ["torchrun", "per_node", "none", "srun", "mpi", "mpirun", "tf_config", "jax"],
+)
+
+
+def needs_open_mpi() -> None:
+    if shutil.which("mpirun") is None:
+        skip_or_fail("mpirun of Open MPI is not installed (apt install openmpi-bin)")
+
+
+def launched(
+    directory: Path, launcher: str, fault: str = "-", ranks: int = 2, **changes: Any
+) -> AttemptSpec:
+    """Return an attempt of the program under a launcher."""
+    if launcher == "mpirun":
+        needs_open_mpi()
+    return command_spec(
+        directory,
+        PROGRAM,
+        command=f"python program.py {launcher} {fault}",
+        ranks=ranks,
+        launcher=launcher,
+        metrics=STEPS,
+        **changes,
+    )
+
+
+def told(spec: AttemptSpec, rank: int) -> dict[str, Any]:
+    """Return what a rank found."""
+    file = Path(spec.directory, "output", f"rank-{rank}.json")
+    wait_until(file.exists, f"{file.name} is there")
+    known: dict[str, Any] = json.loads(file.read_text())
+    return known
+
+
+@every_launcher
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.slow
+def test_ranks_meet_train_and_are_gone(
+    agent: NodeAgent, tmp_path: Path, launcher: str, ranks: int
+) -> None:
+    spec = launched(tmp_path, launcher, ranks=ranks, steps=30)
+    result = agent.run(spec, 0, None)
+    assert result.outcome is Outcome.COMPLETED, result
+    assert result.measurements["num_steps"] >= 30
+    found = [told(spec, rank) for rank in range(ranks)]
+    assert [each["size"] for each in found] == [ranks] * ranks
+    assert not [each for each in found if is_running(each["pid"])]
+
+
+@every_launcher
+@pytest.mark.parametrize("fault", ["raises", "killed"])
+@pytest.mark.slow
+def test_a_rank_that_ends_badly_ends_the_trial(
+    agent: NodeAgent, tmp_path: Path, launcher: str, fault: str
+) -> None:
+    spec = launched(tmp_path, launcher, fault, steps=10**6)
+    result = agent.run(spec, 0, None)
+    assert result.outcome is Outcome.FAILED, result
+    if fault == "raises":
+        assert "ValueError: bad luck" in result.reason
+    assert not [rank for rank in (0, 1) if is_running(told(spec, rank)["pid"])]
+
+
+@every_launcher
+@pytest.mark.slow
+def test_a_cancelled_trial_leaves_no_process(
+    agent: NodeAgent, tmp_path: Path, start: Callable[..., Any], launcher: str
+) -> None:
+    spec = launched(tmp_path, launcher, steps=10**6)
+    attempt = start(spec)
+    pids = [told(spec, rank)["pid"] for rank in (0, 1)]
+    agent.cancel(spec.attempt_id, "enough")
+    assert attempt.result(DEADLINE_S).outcome is Outcome.CANCELLED
+    assert not [pid for pid in pids if is_running(pid)]
+
+
+@pytest.mark.slow
+def test_mpi_ranks_that_wait_for_one_that_hangs_are_ended(
+    agent: NodeAgent, tmp_path: Path
+) -> None:
+    spec = launched(tmp_path, "mpirun", "hangs", steps=10**6, stall_floor_s=1.0)
+    result = agent.run(spec, 0, None)
+    assert result.outcome is Outcome.STALLED, result
+    assert not [rank for rank in (0, 1) if is_running(told(spec, rank)["pid"])]
+
+
+@pytest.mark.parametrize("launcher", ["tf_config", "jax", "mpirun"])
+@pytest.mark.slow
+def test_trials_side_by_side_share_no_port_and_no_core(
+    agent: NodeAgent, tmp_path: Path, start: Callable[..., Any], launcher: str
+) -> None:
+    specs = [launched(tmp_path / name, launcher, ranks=1, steps=10**6) for name in "ab"]
+    for spec, core in zip(specs, core_ids(2), strict=True):
+        (share,) = spec.placement.shares
+        placement = Placement(shares=(replace(share, device_ids=(core,)),))
+        start(replace(spec, placement=placement))
+    first, second = (told(spec, 0) for spec in specs)
+    assert first["ports"] != second["ports"]
+    assert {*first["cores"]}.isdisjoint(second["cores"])
+
+
+@pytest.mark.slow
+def test_parameter_servers_come_first_and_are_ended_with_the_chief(
+    agent: NodeAgent, tmp_path: Path
+) -> None:
+    options = {"parameter_servers": 1}
+    spec = launched(tmp_path, "tf_config", steps=30, launcher_options=options)
+    result = agent.run(spec, 0, None)
+    assert result.outcome is Outcome.COMPLETED, result
+    found = [told(spec, rank) for rank in (0, 2, 3)]  # the server says nothing
+    assert [each["size"] for each in found] == [4] * 3
+
+
+@pytest.mark.slow
+def test_a_program_that_calls_mpi_itself_is_refused_under_its_names_alone(
+    agent: NodeAgent, tmp_path: Path
+) -> None:
+    needs_open_mpi()
+    spec = command_spec(
+        tmp_path,
+        PROGRAM,
+        command="python program.py MPI_Init -",
+        ranks=2,
+        launcher="mpi",
+        metrics=STEPS,
+        steps=10**6,
+    )
+    result = agent.run(spec, 0, None)
+    assert result.outcome is Outcome.REFUSED, result
+    assert result.reason.endswith("Use launcher: mpirun.")
