@@ -154,7 +154,8 @@ def main() -> None:
     file = folder / f"rank-{rank}.json"
     file.with_suffix(".tmp").write_text(json.dumps(known))
     file.with_suffix(".tmp").rename(file)
-    while fault != "-" and len([*folder.glob("rank-*.json")]) < size:
+    # Those of tf_config have met already, and its servers say nothing.
+    while launcher != "tf_config" and len([*folder.glob("rank-*.json")]) < size:
         time.sleep(0.01)
     for step in steps(fault, rank == size - 1):
         barrier()

@@ -196,7 +196,8 @@ def test_launcher_none_on_several_nodes_is_refused_before_it_runs(
     one_device_each = site_of({"device_type": "cpu", "nodes": 2, "gpus_per_node": 1})
     message = (
         r"^launcher=none starts one process per trial, but the trial on 2 devices has "
-        r"2 nodes\. Use launcher: torchrun, or keep every trial on one node\.$"
+        r"2 nodes\. Use launcher: torchrun, per_node or another that spans nodes, or "
+        r"keep every trial on one node\.$"
     )
     with pytest.raises(SpecError, match=message):
         plan(asked, one_device_each)
