@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -23,8 +23,9 @@ from scalelab.laws.support import Coverage, Gap
 # further log error per doubling of world size and of local batch beyond the measured
 # range, calibrated on published curves of machines that were left out of the prior
 _DRIFT = np.array([0.06, 0.04])
-# a row is doubted whose log time differs by so much, and by so many deviations
-_DOUBTFUL, _FAR = np.log(1.5), 4.0
+# a row is doubted whose log time differs by so much, and either by so many deviations,
+# or so that the fit has given its point so many times the variance of others
+_DOUBTFUL, _FAR, _HARDLY_COUNTS = np.log(1.5), 4.0, 100.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,28 +34,37 @@ class Curve:
 
     Parameters
     ----------
-    points, coverage
-        The measured points, and the range of configurations they cover.
+    points
+        The measured points.
+    coverage
+        The range of configurations that rows cover which are not doubted.
     ensemble
         The fitted shapes, which predict.
-    rows
-        The rows of the curve.
+    doubted
+        The rows that lie far from what the law says of their configuration, with
+        ``predicted_s``.
     """
 
     points: Points
     coverage: Coverage
     ensemble: Ensemble
-    rows: pd.DataFrame
+    doubted: pd.DataFrame
 
     @classmethod
     def fit(cls, key: CurveKey, frame: pd.DataFrame, prior: StepTimePrior) -> Curve:
         """Fit the rows of one curve, see :attr:`~scalelab.laws.rows.FitRows.curves`."""
         points = Points.of(frame)
-        return cls(
+        informed = prior.determined_for(key)
+        curve = cls(
             points=points,
-            coverage=Coverage.of(frame, prior.determined_for(key)),
+            coverage=Coverage.of(frame, informed),
             ensemble=Ensemble.fit(points, prior.of_curve(key, points)),
-            rows=frame,
+            doubted=frame.iloc[:0],
+        )
+        doubted = curve._doubted(frame)
+        believed = frame.drop(index=doubted.index)
+        return replace(
+            curve, coverage=Coverage.of(believed, informed), doubted=doubted
         )
 
     def support(self, frame: pd.DataFrame) -> np.ndarray:
@@ -86,16 +96,20 @@ class Curve:
         at = Configurations.of(frame, self.points.batch_unit)
         return Terms.total([(self.points.time_unit_s, self.ensemble.terms(at))])
 
-    @property
-    def doubted(self) -> pd.DataFrame:
-        """The rows that lie far from what the law says of their configuration."""
-        expected = self.mixture(self.rows)
-        times = self.rows["step_time_s"].to_numpy(float)
+    def _doubted(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows of the curve that are doubted."""
+        expected = self.mixture(rows)
+        times = rows["step_time_s"].to_numpy(float)
         far = np.abs(np.log(times) - expected.mean)
         usual = np.sqrt(expected.variance + self.points.scatter.spread**2)
-        rows = self.rows[[*CONFIGURATION, "step_time_s"]]
-        is_doubted = far > np.maximum(_DOUBTFUL, _FAR * usual)
-        doubted: pd.DataFrame = rows[is_doubted]
+        process = self.ensemble.process
+        odd = process.factors >= _HARDLY_COUNTS
+        labels = set(process.points.take(np.flatnonzero(odd)).at.labels())
+        at = Configurations.of(rows, self.points.batch_unit)
+        hardly_counts = np.array([label in labels for label in at.labels()])
+        is_doubted = (far > _DOUBTFUL) & ((far > _FAR * usual) | hardly_counts)
+        columns = [*CONFIGURATION, "step_time_s"]
+        doubted: pd.DataFrame = rows.loc[is_doubted, columns]
         return doubted.assign(predicted_s=np.exp(expected.mean[is_doubted]))
 
     @property

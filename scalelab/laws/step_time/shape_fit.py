@@ -272,12 +272,13 @@ def _odd_points(points: Points, prior: ShapePrior, shape: Shape) -> np.ndarray:
 
     That a single row is wrong by a factor is weighed against a curve that is rough
     everywhere: whichever makes all rows more probable. Too slow and too fast count
-    alike.
+    alike; but of the only point on several nodes, or devices, only too fast, since an
+    exchange that no other point contains may be that slow.
     """
     factors = np.ones(len(points))
     if len(points) < _FEWEST_WITH_ODD:
         return factors
-    best, surprises = _evidence(points, factors, prior, shape)
+    best, surprises, errors = _evidence(points, factors, prior, shape)
     for _ in range(max(1, len(points) // _POINTS_PER_ODD)):
         likely = np.argsort(-surprises)[:_NUM_SUSPECTS]
         suspects = [
@@ -285,34 +286,37 @@ def _odd_points(points: Points, prior: ShapePrior, shape: Shape) -> np.ndarray:
             for place in likely
             if surprises[likely[0]] > _SURPRISING
             and factors[place] == 1
-            and not _is_alone(points, place)
+            and (errors[place] < 0 or not _is_alone(points, place))
         ]
         tried = []
         for place in suspects:
             odd = np.where(np.arange(len(points)) == place, _ODD_FACTOR, factors)
-            evidence, left = _evidence(points, odd, prior, shape)
+            evidence, *left = _evidence(points, odd, prior, shape)
             unlikely = points.num_repeats[place] * _ODD_LOG
-            tried.append((evidence + unlikely, odd, left))
+            tried.append((evidence + unlikely, odd, *left))
         if not tried:
             break
         found = max(tried, key=lambda each: each[0])
         if found[0] <= best:
             break
-        best, factors, surprises = found
+        best, factors, surprises, errors = found
     return factors
 
 
 def _evidence(
     points: Points, factors: np.ndarray, prior: ShapePrior, shape: Shape
-) -> tuple[float, np.ndarray]:
-    """Return the log probability of the points, and how surprising each is."""
+) -> tuple[float, np.ndarray, np.ndarray]:
+    """Return the log probability of the points, how surprising each is, and residuals.
+
+    A residual is the log time measured over the log time predicted.
+    """
     process = DiscrepancyProcess.of(points, prior.amplitude_mean, factors)
     target = LogPosterior.of(process, prior, shape)
     parameters, _ = target.levenberg_marquardt(prior.mean, _FIRST_STEPS)
     residuals, slopes = target.residuals(parameters)
     errors = residuals + slopes @ (parameters - prior.mean)
     _, evidence = process.tuned(errors, slopes, prior, may_be_rough=True)
-    return evidence, process.surprises(errors, slopes, prior)
+    return evidence, process.surprises(errors, slopes, prior), residuals
 
 
 def _is_alone(points: Points, place: int) -> bool:

@@ -223,15 +223,19 @@ def outlook_rows(
     rows = []
     for i, config in enumerate(outlook.frame.to_dict("records")):
         size, nodes = int(config["world_size"]), int(config["num_nodes"])
-        following, throughput = _next_index(outlook.sizes, i), _throughput(config)
+        following = _next_index(outlook.sizes, i)
+        # One step time stands behind all figures of a row.
+        rates = outlook.samples[:, i] / spent.time_s[:, i]
+        throughput = _interval(rates, limits.interval)
+        batch = _batch(config)
         rows.append(
             OutlookRow(
                 allocation=allocation_label(size, nodes),
                 world_size=size,
                 num_nodes=nodes,
-                batch=_batch(config),
+                batch=batch,
                 settings=_settings(config, knowledge.swept),
-                step_time_s=_step_time(config),
+                step_time_s=_interval(batch.global_batch_size / rates, limits.interval),
                 throughput_samples_per_s=throughput,
                 throughput_tokens_per_s=tokens_per_s(throughput, knowledge.job),
                 flops_utilization=flops_utilization(throughput, size, knowledge.job),
@@ -274,20 +278,6 @@ def _batch(config: Mapping[Any, Any]) -> BatchPlan:
 def _settings(config: Mapping[Any, Any], swept: list[str]) -> Mapping[str, Scalar]:
     named = {name: config[name] for name in swept if not pd.isna(config[name])}
     return {name.removeprefix(OPTION_PREFIX): value for name, value in named.items()}
-
-
-def _step_time(config: Mapping[Any, Any]) -> Interval:
-    return Interval(
-        value=float(config["step_time_s"]),
-        lo=float(config["step_time_lo_s"]),
-        hi=float(config["step_time_hi_s"]),
-    )
-
-
-def _throughput(config: Mapping[Any, Any]) -> Interval:
-    total = float(config["global_batch_size"])
-    time = _step_time(config)
-    return Interval(value=total / time.value, lo=total / time.hi, hi=total / time.lo)
 
 
 def _next_index(sizes: np.ndarray, index: int) -> int | None:
