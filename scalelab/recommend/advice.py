@@ -32,6 +32,7 @@ from scalelab.recommend.knowledge import Knowledge
 from scalelab.recommend.notes import (
     assumptions,
     condition,
+    considered,
     cut_to_an_epoch,
     not_chosen,
     not_considered,
@@ -220,6 +221,11 @@ def _answer(
             *why_above_ideal(table, efficiency.name),
             *not_chosen(
                 knowledge, table, is_proposed=_measures_unmeasured(proposed, table)
+            ),
+            *(
+                []
+                if choice.meets
+                else [considered(knowledge, table, are_stated=bool(wanted))]
             ),
             *not_considered(knowledge, wanted, {row.world_size for row in table}),
         ),

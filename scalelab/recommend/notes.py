@@ -182,6 +182,31 @@ def why_above_ideal(rows: Sequence[OutlookRow], baseline: str) -> Iterator[str]:
         )
 
 
+def considered(
+    knowledge: Knowledge, rows: Sequence[OutlookRow], *, are_stated: bool
+) -> str:
+    """Say among which devices and batches nothing meets the limits.
+
+    Parameters
+    ----------
+    knowledge
+        What the answer rests on.
+    rows
+        The rows of the answer.
+    are_stated
+        The devices were stated with the question.
+    """
+    rule, sizes = knowledge.rule, [row.world_size for row in rows]
+    devices = f"{min(sizes)} to {counted(max(sizes), knowledge.subject.device_word)}"
+    more = [] if are_stated else ["--gpus allows more of them"]
+    if rule.why_largest and rule.why_largest != ONE_EPOCH:
+        more.append("--max-batch larger batches")
+    return (
+        f"Considered: {devices}, {rule.in_words()}"
+        f"{'; ' if more else ''}{', '.join(more)}."
+    )
+
+
 def not_considered(
     knowledge: Knowledge, wanted: Sequence[int], answered: Set[int]
 ) -> Iterator[str]:

@@ -63,9 +63,7 @@ class Curve:
         )
         doubted = curve._doubted(frame)
         believed = frame.drop(index=doubted.index)
-        return replace(
-            curve, coverage=Coverage.of(believed, informed), doubted=doubted
-        )
+        return replace(curve, coverage=Coverage.of(believed, informed), doubted=doubted)
 
     def support(self, frame: pd.DataFrame) -> np.ndarray:
         """Return what each prediction rests on, see :class:`Support`."""

@@ -159,6 +159,7 @@ def _alternatives(result: Recommendation) -> str:
     return "; ".join(
         f"{title}: {_count(result, row.world_size)}, {duration(row.time_s.value)}, "
         f"{device_time(row.gpu_hours.value, result.device_hour_word)}"
+        f"{'' if row.is_eligible else f' ({row.basis})'}"
         for title, row in (("Fastest", fastest), ("cheapest", cheapest))
     )
 

@@ -252,7 +252,8 @@ def choose(
     if not sure.any():
         excess = constraints.excess(spent)
         closest = np.lexsort((excess, -np.round(probability, 2), ~eligible))
-        rule = "no allocation meets the limits; this one is the closest"
+        which = "" if eligible.all() else " of those that may be chosen"
+        rule = f"no allocation meets the limits; this one is the closest{which}"
         return Choice(index=int(closest[0]), meets=False, rule=rule)
     resource = constraints.minimised(spent.known)
     allowed = np.where(sure, spent.of(resource), np.inf)
