@@ -5,6 +5,7 @@ import pytest
 from toy_strategies import PAIRS, STALE, register
 
 from scalelab.errors import SpecError
+from scalelab.experiment.consistency import check_kinds
 from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
@@ -56,6 +57,14 @@ class TestDdp(StrategyContract):
     row = STRATEGIES["ddp"]
 
 
+class TestFsdp(StrategyContract):
+    row = STRATEGIES["fsdp"]
+
+
+class TestLocalSgd(StrategyContract):
+    row = STRATEGIES["local_sgd"]
+
+
 class TestPairs(StrategyContract):
     row = PAIRS
 
@@ -73,6 +82,55 @@ def test_every_built_in_strategy_is_held_to_the_contract() -> None:
 def test_the_engine_of_a_built_in_strategy_takes_steps(name: str) -> None:
     engine = imported(STRATEGIES[name].engine)
     assert {"begin", "step", "evaluate", "state", "restore"} <= set(dir(engine))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "parallelism: local_sgd",
+            r"^parallelism=local_sgd needs options\.averaging_period: the steps",
+        ),
+        (
+            "parallelism: fsdp\noptions: {shard_group: 2.5}",
+            r"^options\.shard_group=2\.5 must be a whole number, at least 1\.",
+        ),
+        (
+            "parallelism: [ddp, local_sgd]\noptions: {averaging_period: [4, 0]}",
+            r"^options\.averaging_period=0 must be a whole number, at least 1\.",
+        ),
+        (
+            "parallelism: local_sgd\n"
+            "options: {averaging_period: 4, synchronous_steps: true}",
+            r"^options\.synchronous_steps=True must be a whole number, at least 0\.",
+        ),
+    ],
+)
+def test_wrong_options_of_a_strategy_are_refused(text: str, message: str) -> None:
+    asked = Experiment.from_text(HEAD + f"gpus: 2\nlocal_batch_size: 8\n{text}\n")
+    with pytest.raises(SpecError, match=message):
+        check_kinds(asked)
+
+
+def test_shard_groups_divide_the_ranks() -> None:
+    text = "gpus: [2, 4]\nlocal_batch_size: 8\nparallelism: fsdp\n"
+    found = plan(
+        Experiment.from_text(HEAD + text + "options: {shard_group: [2, 4]}\n"), SITE
+    )
+    sizes = [(t.world_size, t.options["shard_group"]) for t in found.trials]
+    assert sizes == [(2, 2), (4, 2), (4, 4)]
+    assert found.left_out == (
+        "parallelism=fsdp: options.shard_group=4 does not divide 2 devices, so that "
+        "ranks cannot be grouped. Use one of 1, 2, or other numbers of devices.",
+    )
+
+
+def test_a_command_may_call_its_options_as_it_likes() -> None:
+    text = "command: a {averaging_period}\nmetrics: {regex: '(?P<step>.)'}\nname: a\n"
+    text += "parallelism: local_sgd\noptions: {averaging_period: often}\n"
+    asked = Experiment.from_text(text + "gpus: 2\nlocal_batch_size: 8\n")
+    check_kinds(asked)
+    assert plan(asked, SITE).trials[0].options == {"averaging_period": "often"}
 
 
 def test_a_name_that_no_registry_knows_is_believed() -> None:

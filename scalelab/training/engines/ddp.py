@@ -13,7 +13,11 @@ from torch.distributed import GradBucket  # type: ignore[attr-defined]
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from scalelab.training.engines.spread import Observers, SpreadModel
+from scalelab.training.engines.spread import (
+    Observers,
+    SpreadModel,
+    call_before_exchange_ends,
+)
 from scalelab.training.engines.training import TrainingEngine
 
 # Only evaluation reads the buffers, and takes those of rank 0 then. torch 2.13 renamed
@@ -59,14 +63,7 @@ class DdpModel:
             isinstance(self.model, DistributedDataParallel)
             and self.model.require_backward_grad_sync
         ):
-            loss.register_hook(self._queue_ready)  # type: ignore[no-untyped-call]
-
-    def _queue_ready(self, gradient: torch.Tensor) -> None:
-        # Such callbacks run in turn once all gradients are computed. This one is queued
-        # as the pass begins, so it runs before DDP's, which waits for the exchange.
-        torch.autograd.Variable._execution_engine.queue_callback(
-            self._observers.on_own_gradients_ready
-        )
+            call_before_exchange_ends(loss, self._observers.on_own_gradients_ready)
 
     def no_sync(self) -> AbstractContextManager[None]:
         """Let gradients accumulate on the rank, without an exchange, in this block."""
