@@ -12,6 +12,7 @@ from scalelab.kinds.strategy_options import (
     ListedValues,
     any_values,
     averaging_period,
+    check_ddp,
     check_fsdp,
     check_local_sgd,
     check_shard_group,
@@ -103,7 +104,12 @@ class Strategy:
     shards_state: bool = False
 
 
-DDP = Strategy(name="ddp", engine="scalelab.training.engines.ddp:DdpEngine")
+DDP = Strategy(
+    name="ddp",
+    engine="scalelab.training.engines.ddp:DdpEngine",
+    options=("sync_batch_norm", "gradient_compression", "bucket_cap_mb"),
+    check_options=check_ddp,
+)
 FSDP = Strategy(
     name="fsdp",
     engine="scalelab.training.engines.fsdp:FsdpEngine",

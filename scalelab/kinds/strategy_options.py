@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from scalelab.errors import SpecError
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.numerals import counted
-from scalelab.inputs.problems import shown
+from scalelab.inputs.problems import one_of, shown
 
 ListedValues = Mapping[str, Sequence[Scalar]]
 """The values that an experiment lists for each option of a strategy that it sets."""
+
+GRADIENT_COMPRESSIONS = ("none", "fp16", "bf16")
 
 
 def any_values(listed: ListedValues) -> None:
@@ -32,6 +34,26 @@ def check_local_sgd(listed: ListedValues) -> None:
 def averaging_period(options: Mapping[str, Scalar]) -> int:
     """Return the steps from one averaging of the parameters to the next."""
     return int(options.get("averaging_period", 1))
+
+
+def check_ddp(listed: ListedValues) -> None:
+    """Refuse what is no way of exchanging gradients."""
+    for value in listed.get("sync_batch_norm", ()):
+        if type(value) is not bool:
+            raise SpecError(
+                f"options.sync_batch_norm={shown(value)} must be true or false."
+            )
+    for value in listed.get("gradient_compression", ()):
+        if value not in GRADIENT_COMPRESSIONS:
+            raise SpecError(
+                f"options.gradient_compression={shown(value)} is no format of "
+                f"gradients. {one_of(GRADIENT_COMPRESSIONS, str(value))}"
+            )
+    for value in listed.get("bucket_cap_mb", ()):
+        if isinstance(value, str | bool) or not value > 0:
+            raise SpecError(
+                f"options.bucket_cap_mb={shown(value)} must be a size above 0, in MiB."
+            )
 
 
 def check_fsdp(listed: ListedValues) -> None:

@@ -92,6 +92,19 @@ def test_the_engine_of_a_built_in_strategy_takes_steps(name: str) -> None:
             r"^parallelism=local_sgd needs options\.averaging_period: the steps",
         ),
         (
+            "options: {sync_batch_norm: [true, 1]}",
+            r"^options\.sync_batch_norm=1 must be true or false\.",
+        ),
+        (
+            "options: {gradient_compression: [none, fp8]}",
+            r"^options\.gradient_compression='fp8' is no format of gradients\. Valid: "
+            r"none, fp16, bf16\.",
+        ),
+        (
+            "options: {bucket_cap_mb: [25, 0]}",
+            r"^options\.bucket_cap_mb=0 must be a size above 0, in MiB\.",
+        ),
+        (
             "parallelism: fsdp\noptions: {shard_group: 2.5}",
             r"^options\.shard_group=2\.5 must be a whole number, at least 1\.",
         ),

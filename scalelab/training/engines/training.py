@@ -72,6 +72,10 @@ class TrainingEngine:
         seed_everything(trial.seed, rank_stream(context.rank))
         self._start_feed(0)
 
+    def build_model(self) -> nn.Module:
+        """Return the model that is trained, on the rank's device."""
+        return self.workload.build_model().to(self.context.device)
+
     def spread(self, model: nn.Module, observers: Observers) -> SpreadModel:
         """Return the model spread over the ranks of the process group.
 
@@ -129,7 +133,7 @@ class TrainingEngine:
     def _build_model(self) -> None:
         trial, device = self.trial, self.context.device
         self.context.progress(0)
-        self._model = self.workload.build_model().to(device)
+        self._model = self.build_model()
         self._probe = NoiseProbe(
             self._share,
             enabled=self.observes_gradients()
