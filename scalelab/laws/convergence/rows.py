@@ -97,14 +97,14 @@ def is_learnt_so(key: CurveKey, asked: pd.DataFrame) -> np.ndarray:
     asked = with_workers(asked)
     workers = dict(key).get(WORKERS)
     if workers is None:
-        return ~np.isfinite(numbers(asked, WORKERS))
+        return np.asarray(np.isnan(numbers(asked, WORKERS)))
     columns = ("parallelism", WORKERS)
     needed = [
         (name, value)
         for name, value in key
         if name in columns or name.startswith(OPTION_PREFIX)
     ]
-    return np.all([is_equal(asked, *each) for each in needed], axis=0)
+    return np.stack([is_equal(asked, *each) for each in needed]).all(axis=0)
 
 
 def with_workers(frame: pd.DataFrame) -> pd.DataFrame:

@@ -108,14 +108,10 @@ def candidates(
                 splits = rule.splits(parallel, batches)
                 rows |= dict.fromkeys((*place, *split, parallel) for split in splits)
         table = pd.DataFrame(list(rows), columns=list(CONFIGURATION), dtype=int)
-        frames.append(table.assign(**{name: _column(table, v) for name, v in key}))
+        # Whole numbers stay such where other curves have none.
+        whole = {name: "Int64" for name, value in key if type(value) is int}
+        frames.append(table.assign(**dict(key)).astype(whole))
     return pd.concat(frames, ignore_index=True)
-
-
-def _column(table: pd.DataFrame, value: object) -> object:
-    """Return a column of one value; a whole number stays one where others lack it."""
-    is_whole = type(value) is int
-    return pd.array([value] * len(table), dtype="Int64") if is_whole else value
 
 
 def _allowed(frame: pd.DataFrame, rule: BatchRule) -> list[tuple[int, ...]]:

@@ -79,26 +79,21 @@ def test_averaging_after_every_step_is_synchronous_training(tmp_path: Path) -> N
 def test_synchronous_steps_come_first(tmp_path: Path) -> None:
     options = {"averaging_period": 4, "synchronous_steps": 16}
     evaluations(tmp_path / "post", local_trial(4, options=options))
-    evaluations(tmp_path / "local", local_trial(4))
     ddp = replace(local_trial(4), parallelism="ddp", options={})
     evaluations(tmp_path / "ddp", ddp)
     losses = {
         name: [row["loss"] for row in stream(tmp_path / name, "step")]
-        for name in ("post", "local", "ddp")
+        for name in ("post", "ddp")
     }
     assert losses["post"][:17] == losses["ddp"][:17]
     assert losses["post"][17:] != losses["ddp"][17:]
-    assert losses["local"][:2] != losses["ddp"][:2]
     waits = [row["exposed_sync_s"] > 0 for row in stream(tmp_path / "post", "step")]
     assert waits[:28] == [True] * 16 + [False, False, False, True] * 3
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("synchronous_steps", [0, 24])
-def test_neither_a_stop_nor_evaluations_change_the_training(
-    tmp_path: Path, synchronous_steps: int
-) -> None:
-    options = {"averaging_period": 7, "synchronous_steps": synchronous_steps}
+def test_neither_a_stop_nor_evaluations_change_the_training(tmp_path: Path) -> None:
+    options = {"averaging_period": 7, "synchronous_steps": 8}
     trial = local_trial(7, options=options)
     parameters: dict[str, Any] = {
         "dropout": 0.3,
