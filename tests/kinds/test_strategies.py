@@ -45,9 +45,20 @@ class StrategyContract:
         place = Allocation(devices_per_node=(4, 4))
         self.row.check(TrialSizes(allocation=place, local_batch_size=64))
 
+    def test_it_needs_no_options_or_says_which(self) -> None:
+        problem = ""
+        try:
+            self.row.check_options({})
+        except SpecError as error:
+            problem = str(error)
+        assert not problem or any(f"options.{n}" in problem for n in self.row.options)
+
     def test_it_cannot_be_changed(self) -> None:
         with pytest.raises(FrozenInstanceError):
             self.row.name = "other"  # type: ignore[misc]
+
+    def test_a_cycle_has_steps(self) -> None:
+        assert self.row.cycle({}) >= 1
 
     def test_stale_gradients_do_not_factorise(self) -> None:
         assert self.row.is_synchronous or not self.row.factorises

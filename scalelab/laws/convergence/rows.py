@@ -104,7 +104,8 @@ def is_learnt_so(key: CurveKey, asked: pd.DataFrame) -> np.ndarray:
         for name, value in key
         if name in columns or name.startswith(OPTION_PREFIX)
     ]
-    return np.stack([is_equal(asked, *each) for each in needed]).all(axis=0)
+    agrees = np.stack([is_equal(asked, *each) for each in needed])
+    return np.asarray(agrees.all(axis=0))
 
 
 def with_workers(frame: pd.DataFrame) -> pd.DataFrame:
