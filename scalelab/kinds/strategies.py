@@ -16,6 +16,7 @@ from scalelab.kinds.strategy_options import (
     check_fsdp,
     check_local_sgd,
     check_shard_group,
+    check_static_graph,
 )
 
 Options = Mapping[str, Scalar]
@@ -107,8 +108,16 @@ class Strategy:
 DDP = Strategy(
     name="ddp",
     engine="scalelab.training.engines.ddp:DdpEngine",
-    options=("sync_batch_norm", "gradient_compression", "bucket_cap_mb"),
+    options=(
+        "sync_batch_norm",
+        "gradient_compression",
+        "bucket_cap_mb",
+        "static_graph",
+    ),
     check_options=check_ddp,
+    check=lambda sizes: check_static_graph(
+        sizes.allocation.world_size, sizes.gradient_accumulation_steps, sizes.options
+    ),
 )
 FSDP = Strategy(
     name="fsdp",

@@ -38,11 +38,10 @@ def averaging_period(options: Mapping[str, Scalar]) -> int:
 
 def check_ddp(listed: ListedValues) -> None:
     """Refuse what is no way of exchanging gradients."""
-    for value in listed.get("sync_batch_norm", ()):
-        if type(value) is not bool:
-            raise SpecError(
-                f"options.sync_batch_norm={shown(value)} must be true or false."
-            )
+    for name in ("sync_batch_norm", "static_graph"):
+        for value in listed.get(name, ()):
+            if type(value) is not bool:
+                raise SpecError(f"options.{name}={shown(value)} must be true or false.")
     for value in listed.get("gradient_compression", ()):
         if value not in GRADIENT_COMPRESSIONS:
             raise SpecError(
@@ -54,6 +53,22 @@ def check_ddp(listed: ListedValues) -> None:
             raise SpecError(
                 f"options.bucket_cap_mb={shown(value)} must be a size above 0, in MiB."
             )
+
+
+def check_static_graph(
+    world_size: int, accumulation_steps: int, options: Mapping[str, Scalar]
+) -> None:
+    """Refuse a static graph where the first pass of a step exchanges nothing.
+
+    torch records the graph in the first exchange and fails where a pass came before it.
+    """
+    if options.get("static_graph") is True and min(world_size, accumulation_steps) > 1:
+        raise SpecError(
+            f"parallelism=ddp: options.static_graph does not go with "
+            f"gradient_accumulation_steps={accumulation_steps}: torch fails where a "
+            "pass without exchange comes first. Use 1, larger local batches or one "
+            "device."
+        )
 
 
 def check_fsdp(listed: ListedValues) -> None:

@@ -136,6 +136,23 @@ def test_wrong_options_of_a_strategy_are_refused(text: str, message: str) -> Non
         check_kinds(asked)
 
 
+def test_a_static_graph_does_not_go_with_accumulation() -> None:
+    text = "gpus: [1, 2]\nlocal_batch_size: [8, 16]\nglobal_batch_size: 32\n"
+    found = plan(
+        Experiment.from_text(HEAD + text + "options: {static_graph: true}\n"), SITE
+    )
+    sizes = [
+        (t.world_size, t.local_batch_size, t.gradient_accumulation_steps)
+        for t in found.trials
+    ]
+    assert sizes == [(1, 8, 4), (1, 16, 2), (2, 16, 1)]
+    (reason,) = found.left_out
+    assert reason.startswith(
+        "parallelism=ddp: options.static_graph does not go with "
+        "gradient_accumulation_steps=2: torch fails where"
+    )
+
+
 def test_shard_groups_divide_the_ranks() -> None:
     text = "gpus: [2, 4]\nlocal_batch_size: 8\nparallelism: fsdp\n"
     found = plan(

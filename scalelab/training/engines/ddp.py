@@ -59,6 +59,9 @@ class DdpModel:
         Size of the pieces in which gradients are exchanged, in MiB; None: torch's own.
     compression
         What gradients are exchanged as, a key of :data:`EXCHANGES`.
+    static_graph
+        Every pass uses the same parameters in the same order, which saves torch the
+        search for them. The first pass must exchange.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class DdpModel:
         *,
         bucket_cap_mb: float | None = None,
         compression: str = NO_COMPRESSION,
+        static_graph: bool = False,
     ) -> None:
         self._observers = observers
         self._all_reduce = EXCHANGES[compression]
@@ -81,6 +85,7 @@ class DdpModel:
                 model,
                 device_ids=[device.index] if device.type == "cuda" else None,
                 gradient_as_bucket_view=True,
+                static_graph=static_graph,
                 **arguments,
             )
             if observers.on_own_gradients or compression != NO_COMPRESSION:
@@ -129,4 +134,5 @@ class DdpEngine(TrainingEngine):
             observers,
             bucket_cap_mb=None if cap is None else float(cap),
             compression=str(options.get("gradient_compression", NO_COMPRESSION)),
+            static_graph=bool(options.get("static_graph", False)),
         )

@@ -136,6 +136,35 @@ def test_buckets_are_as_large_as_asked(tmp_path: Path) -> None:
     assert found == {None: [4 * 4096], 0.01: [4096] * 4}
 
 
+def three_passes(context: Any) -> Any:
+    """Return the gradients and what was seen of three passes over a static graph."""
+    seen: list[Any] = []
+    observers = Observers(
+        on_own_gradients=lambda piece: seen.append(piece.tolist()),
+        on_own_gradients_ready=lambda: seen.append("ready"),
+    )
+    model = nn.Linear(1, 1, bias=False)
+    spread_model = DdpModel(model, CPU, observers, static_graph=True)
+    gradients = []
+    for number in range(3):
+        loss = spread_model.model(torch.tensor([[2.0 * context.rank + number]])).sum()
+        spread_model.watch(loss)
+        loss.backward()
+        gradients.append(model.weight.grad.item())
+        model.zero_grad(set_to_none=True)
+    return gradients, seen
+
+
+def test_a_static_graph_exchanges_the_same_gradients(tmp_path: Path) -> None:
+    results = run_in_contexts(2, three_passes, directory=tmp_path)
+    for rank, (gradients, seen) in enumerate(results):
+        assert gradients == [1.0, 2.0, 3.0]
+        assert [each for each in seen if each != "ready"] == [
+            [2.0 * rank + number] for number in range(3)
+        ]
+        assert seen.count("ready") == 3
+
+
 @pytest.mark.slow
 def test_a_compressed_exchange_trains_and_measures_noise(tmp_path: Path) -> None:
     trial = trial_with(gradient_compression="bf16", bucket_cap_mb=1)
