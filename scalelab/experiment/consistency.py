@@ -48,7 +48,7 @@ def check_experiment(experiment: ExperimentKeys) -> None:
 
 
 def check_kinds(experiment: ExperimentKeys) -> None:
-    """Refuse a launcher or a strategy that is not installed.
+    """Refuse a launcher or a strategy that is not installed, or its wrong options.
 
     Only an experiment that is about to run is checked. A stored one can be read, and
     its measurements analysed, after the distribution of a launcher was uninstalled.
@@ -56,12 +56,15 @@ def check_kinds(experiment: ExperimentKeys) -> None:
     Raises
     ------
     SpecError
-        If a name is not known, or its row cannot be loaded.
+        If a name is not known, its row cannot be loaded, or it refuses the values of
+        its options.
     """
     _check_launcher(experiment)
     if experiment.workload:
-        for strategy in experiment.parallelism:
-            STRATEGIES[strategy]
+        for name in experiment.parallelism:
+            strategy, listed = STRATEGIES[name], experiment.options
+            own = {axis: listed[axis] for axis in strategy.options if axis in listed}
+            strategy.check_options(own)
 
 
 def _check_launcher(experiment: ExperimentKeys) -> None:

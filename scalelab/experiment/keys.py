@@ -137,7 +137,7 @@ class ExperimentKeys(Section):
     )
     parallelism: OneOrMany[Text] = Field(
         default=(DEFAULT_STRATEGY,),
-        description="Strategies that spread the training over ranks: ddp, ...",
+        description="Strategies that spread the training over ranks: ddp, fsdp, ...",
     )
     precision: OneOrMany[Precision] = Field(
         default=(Precision.FP32,), description="fp32, bf16 or fp16."

@@ -8,8 +8,19 @@ from dataclasses import dataclass, field, replace
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
 from scalelab.kinds.registry import Registry
+from scalelab.kinds.strategy_options import (
+    ListedValues,
+    any_values,
+    averaging_period,
+    check_ddp,
+    check_fsdp,
+    check_local_sgd,
+    check_shard_group,
+    check_static_graph,
+)
 
-DataParallelSize = Callable[[int, Mapping[str, Scalar]], int]
+Options = Mapping[str, Scalar]
+DataParallelSize = Callable[[int, Options], int]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,12 +40,17 @@ class TrialSizes:
     allocation: Allocation
     local_batch_size: int
     gradient_accumulation_steps: int = 1
-    options: Mapping[str, Scalar] = field(default_factory=dict)
+    options: Options = field(default_factory=dict)
 
 
-def every_rank(world_size: int, options: Mapping[str, Scalar]) -> int:
+def every_rank(world_size: int, options: Options) -> int:
     """Return the data-parallel size where every rank sees samples of its own."""
     return world_size
+
+
+def every_step(options: Options) -> int:
+    """Return the length of a cycle where all steps do the same work."""
+    return 1
 
 
 def any_sizes(sizes: TrialSizes) -> None:
@@ -58,11 +74,17 @@ class Strategy:
     options
         Axes under ``options`` that belong to the strategy and not to the workload.
         Trials of other strategies in the same experiment do not vary them.
+    check_options
+        Raises a SpecError where an experiment with a workload lists wrong values for
+        them, or lacks one.
     check
         Raises a SpecError where the sizes of a trial do not suit the strategy.
+    cycle
+        Steps after which the work of a step repeats, of the trial's options. A
+        throughput trial measures whole cycles.
     is_synchronous
-        All ranks take the same step, from the same weights. Where not, gradients are
-        stale and the number of workers changes what training converges to.
+        All ranks take the same step, from the same weights. Where not, the number of
+        workers changes what training converges to.
     factorises
         Samples to a target do not depend on who computed them, so that time to target
         is samples needed times time per sample.
@@ -75,17 +97,49 @@ class Strategy:
     engine: str
     data_parallel_size: DataParallelSize = every_rank
     options: tuple[str, ...] = ()
+    check_options: Callable[[ListedValues], None] = any_values
     check: Callable[[TrialSizes], None] = any_sizes
+    cycle: Callable[[Options], int] = every_step
     is_synchronous: bool = True
     factorises: bool = True
     shards_state: bool = False
 
 
-DDP = Strategy(name="ddp", engine="scalelab.training.engines.ddp:DdpEngine")
+DDP = Strategy(
+    name="ddp",
+    engine="scalelab.training.engines.ddp:DdpEngine",
+    options=(
+        "sync_batch_norm",
+        "gradient_compression",
+        "bucket_cap_mb",
+        "static_graph",
+    ),
+    check_options=check_ddp,
+    check=lambda sizes: check_static_graph(
+        sizes.allocation.world_size, sizes.gradient_accumulation_steps, sizes.options
+    ),
+)
+FSDP = Strategy(
+    name="fsdp",
+    engine="scalelab.training.engines.fsdp:FsdpEngine",
+    options=("shard_group",),
+    check_options=check_fsdp,
+    check=lambda sizes: check_shard_group(sizes.allocation.world_size, sizes.options),
+    shards_state=True,
+)
+LOCAL_SGD = Strategy(
+    name="local_sgd",
+    engine="scalelab.training.engines.local_sgd:LocalSgdEngine",
+    options=("averaging_period", "synchronous_steps"),
+    check_options=check_local_sgd,
+    cycle=averaging_period,
+    is_synchronous=False,
+    factorises=False,
+)
 DEFAULT_STRATEGY = DDP.name
 """How a trial is run, and a recorded row is understood, that names no strategy."""
 STRATEGIES = Registry(
-    "scalelab.strategies", Strategy, key="parallelism", built_in=(DDP,)
+    "scalelab.strategies", Strategy, key="parallelism", built_in=(DDP, FSDP, LOCAL_SGD)
 )
 _FOREIGN = Strategy(name="", engine="", shards_state=True)
 

@@ -48,13 +48,17 @@ def batch_at(request: BatchRequest, setup: Setup, place: Allocation) -> BatchSiz
 def fewest_devices(setup: Setup, places: Iterable[Allocation]) -> Allocation:
     """Return one device, or the fewest of the places that the strategy can use.
 
+    One device stands for all of them, unless the strategy spreads state over them.
+
     Raises
     ------
     SpecError
         If it can use none of them.
     """
-    alone = Allocation(devices_per_node=(1,))
-    for place in (alone, *sorted(places, key=lambda place: place.world_size)):
+    tried = sorted(places, key=lambda place: place.world_size)
+    if not setup.strategy.shards_state:
+        tried.insert(0, Allocation(devices_per_node=(1,)))
+    for place in tried:
         try:
             setup.data_parallel_size(place)
         except SpecError as error:

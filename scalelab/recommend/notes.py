@@ -8,6 +8,7 @@ import numpy as np
 
 from scalelab.experiment.trial import TrialKind
 from scalelab.inputs.numerals import counted, duration, percent
+from scalelab.kinds.strategies import strategy_of
 from scalelab.laws.rows import FitRows, cells, numbers
 from scalelab.laws.support import Gap, Support
 from scalelab.recommend.answer.recommendation import OutlookRow
@@ -63,9 +64,11 @@ def assumptions(knowledge: Knowledge, chosen: OutlookRow) -> tuple[str, ...]:
             f"Not measured: accuracy at batch {batch}; assumes {amount} suffice."
         )
     notes.append(times_contain(knowledge.rows))
+    known = _known_by_convergence(knowledge, chosen)
     notes += [
         f"Accuracy is assumed not to depend on {name} (chosen: {value})."
         for name, value in chosen.settings.items()
+        if name not in known
     ]
     if chosen.basis in (Support.EXTRAPOLATED, Support.NOT_MEASURED):
         devices = counted(chosen.world_size, knowledge.subject.device_word)
@@ -74,6 +77,15 @@ def assumptions(knowledge: Knowledge, chosen: OutlookRow) -> tuple[str, ...]:
             f"{chosen.batch.local_batch_size:,}. Run a short trial before the job."
         )
     return tuple(notes)
+
+
+def _known_by_convergence(knowledge: Knowledge, chosen: OutlookRow) -> set[str]:
+    """Return the settings that the samples to the target were measured with."""
+    settings = {**knowledge.held, **chosen.settings}
+    strategy = strategy_of(settings.get("parallelism"))
+    if strategy.is_synchronous or not knowledge.need.uses_law:
+        return set()
+    return {"parallelism", *strategy.options}
 
 
 def times_contain(rows: FitRows) -> str:

@@ -51,7 +51,7 @@ COLUMNS: tuple[Column, ...] = (
     *_columns("flag", emulated="Times are declared, not measured."),
     *_columns(
         "text",
-        parallelism="ddp, ...",
+        parallelism="ddp, fsdp, local_sgd, ...",
         device_type="cpu, cuda or tpu.",
         device_name="Model of the device.",
         node_group="Node group of the site; missing where nodes are alike.",

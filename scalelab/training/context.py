@@ -155,7 +155,11 @@ class RankContext:
         parts = [torch.empty_like(padded) for _ in sizes] if self.is_first else None
         dist.gather(padded, parts, dst=0)
         return [
-            torch.load(io.BytesIO(_bytes(part[: int(size)])), weights_only=True)
+            torch.load(
+                io.BytesIO(_bytes(part[: int(size)])),
+                map_location="cpu",  # the device of another rank may not be there
+                weights_only=True,
+            )
             for part, size in zip(parts or [], sizes, strict=False)
         ]
 

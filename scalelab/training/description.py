@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 
 from scalelab._version import __version__
 from scalelab.experiment.trial import Trial
+from scalelab.training.engines.sync_batch_norm import SyncBatchNorm
 from scalelab.training.feed import fingerprint
 from scalelab.training.workloads.base import Workload
 
@@ -45,7 +46,7 @@ def normalization_batch_size(model: nn.Module, trial: Trial) -> int | None:
     layers = [layer for layer in model.modules() if isinstance(layer, _BatchNorm)]
     if not layers:
         return None
-    if isinstance(layers[0], nn.SyncBatchNorm):
+    if isinstance(layers[0], nn.SyncBatchNorm | SyncBatchNorm):
         return trial.local_batch_size * trial.data_parallel_size
     return trial.local_batch_size
 

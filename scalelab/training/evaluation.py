@@ -31,7 +31,8 @@ def evaluate(
     step
         Told to the supervisor with every batch.
     batches
-        This rank's batches and their numbers of samples; no sample is on two ranks.
+        This rank's batches and their numbers of samples; no sample is on two ranks. One
+        of 0 samples is computed, since other ranks need the pass, and not counted.
     batch_sums
         Returns each metric summed over the samples of a batch.
     """
@@ -39,7 +40,8 @@ def evaluate(
     num_samples = 0
     with torch.no_grad():
         for batch, size in batches:
-            for name, value in batch_sums(batch).items():
+            of_batch = batch_sums(batch)
+            for name, value in of_batch.items() if size else ():
                 sums[name] = sums.get(name, 0.0) + _double(value)
             num_samples += size
             context.progress(step)

@@ -177,13 +177,15 @@ class Loop:
         if self._trial.kind is not TrialKind.THROUGHPUT:
             return False
         step_times_s = self._tally.readings.sum(axis=1)
-        return is_steady(step_times_s, self._trial.measurement.relative_precision)
+        return is_steady(
+            step_times_s,
+            self._trial.measurement.relative_precision,
+            cycle=self._plan.cycle,
+        )
 
     def _block_steps(self) -> int:
-        remaining = self._plan.boundary_after(self._tally.step) - self._tally.step
-        if self._last_step_s is None:
-            return 1
-        return max(1, min(remaining, round(BLOCK_S / self._last_step_s)))
+        wanted = round(BLOCK_S / self._last_step_s) if self._last_step_s else 1
+        return self._plan.series_after(self._tally.step, wanted)
 
     def _run_block(self, num_steps: int) -> None:
         first = self._tally.step

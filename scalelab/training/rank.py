@@ -39,6 +39,7 @@ from scalelab.training.results import (
     target_columns,
     validity_of,
 )
+from scalelab.training.step_plan import TrainingPlan
 from scalelab.training.stream import StreamWriter
 from scalelab.training.workloads.base import Workload
 from scalelab.training.workloads.registry import build_workload
@@ -142,12 +143,13 @@ def _measurements(
     ranks: list[RankReadings],
 ) -> dict[str, Any]:
     global_batch_size = spec.trial.global_batch_size
+    cycle = TrainingPlan.of(spec.trial).cycle
     return {
         "device_name": device_name(context.device),
         "emulated": workload.emulated,
         "num_samples": tally.step * global_batch_size,
         "versions": versions(),
-        **step_columns([rank.steps for rank in ranks], global_batch_size),
+        **step_columns([rank.steps for rank in ranks], global_batch_size, cycle=cycle),
         **device_columns(ranks),
         **target_columns(tally, spec.trial, workload.default_metric),
         **engine.description(),

@@ -13,7 +13,7 @@ from scalelab.inputs.outcome import Outcome
 from scalelab.records.attempt import AttemptResult
 from scalelab.training.loop import Ending, StepTally
 from scalelab.training.probes.meter import Phase, Seconds
-from scalelab.training.probes.steady import mean_interval
+from scalelab.training.probes.steady import cycle_means, mean_interval
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +52,9 @@ def validity_of(ranks: Sequence[RankReadings]) -> list[str] | None:
     return sorted({reason for rank in ranks for reason in rank.validity}) or None
 
 
-def step_columns(ranks: Sequence[Seconds], global_batch_size: int) -> dict[str, Any]:
+def step_columns(
+    ranks: Sequence[Seconds], global_batch_size: int, *, cycle: int = 1
+) -> dict[str, Any]:
     """Return step time, its interval, its phases and the throughput, by column.
 
     The step time is the mean of the slowest rank, and the throughput is the samples of
@@ -65,6 +67,8 @@ def step_columns(ranks: Sequence[Seconds], global_batch_size: int) -> dict[str, 
         Each rank's clock, shape (num_steps, 4), in seconds; the same steps on all.
     global_batch_size
         Samples per step over all ranks.
+    cycle
+        Steps after which the work of a step repeats; the steps are whole cycles.
 
     Examples
     --------
@@ -82,8 +86,8 @@ def step_columns(ranks: Sequence[Seconds], global_batch_size: int) -> dict[str, 
     step_time_s = float(slowest.mean())
     columns["step_time_s"] = step_time_s
     columns["throughput_samples_per_s"] = global_batch_size / step_time_s
-    if num_steps >= 4:
-        lo, hi = mean_interval(slowest)
+    if num_steps >= 4 * cycle:
+        lo, hi = mean_interval(cycle_means(slowest, cycle))
         columns["step_time_lo_s"], columns["step_time_hi_s"] = lo, hi
     for phase in Phase:
         means = [float(steps[:, phase].mean()) for steps in ranks]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from scalelab.errors import SpecError
 from scalelab.experiment.trial import Trial, TrialKind
+from scalelab.kinds.strategies import strategy_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,6 +25,10 @@ class TrainingPlan:
         The trial has evaluations, one of them after its last step.
     evaluate_every_samples
         Training samples between two evaluations; None: only the last one.
+    cycle
+        Steps after which the work of a step repeats. Measured steps are whole cycles,
+        rounded up, since the mean of a part of one would be biased; 1 in trials that
+        evaluate, which measure until they end.
     """
 
     warmup_steps: int
@@ -31,6 +36,7 @@ class TrainingPlan:
     global_batch_size: int
     evaluates: bool
     evaluate_every_samples: int | None
+    cycle: int = 1
 
     @classmethod
     def of(cls, trial: Trial) -> TrainingPlan:
@@ -41,9 +47,11 @@ class TrainingPlan:
         SpecError
             If a trial that evaluates has no limit, or nothing to measure.
         """
-        measurement = trial.measurement
+        measurement, cycle = trial.measurement, 1
         if trial.kind is TrialKind.THROUGHPUT:
-            num_steps = measurement.warmup_steps + measurement.steps
+            cycle = strategy_of(trial.parallelism).cycle(trial.options)
+            num_cycles = -(-measurement.steps // cycle)
+            num_steps = measurement.warmup_steps + num_cycles * cycle
         elif measurement.max_samples is None:
             raise SpecError(
                 f"max_samples is missing: a {trial.kind} trial needs the training "
@@ -57,6 +65,7 @@ class TrainingPlan:
             global_batch_size=trial.global_batch_size,
             evaluates=trial.kind is not TrialKind.THROUGHPUT,
             evaluate_every_samples=measurement.evaluate_every_samples,
+            cycle=cycle,
         )
 
     def is_evaluated_after(self, step: int) -> bool:
@@ -84,6 +93,24 @@ class TrainingPlan:
             return limit
         samples = (self._num_due(step) + 1) * self.evaluate_every_samples
         return min(limit, -(-samples // self.global_batch_size))
+
+    def series_after(self, step: int, num_steps: int) -> int:
+        """Return the length of the next series of steps: about so many, at least 1.
+
+        It ends at the next boundary or before, and where steps are measured, with a
+        whole cycle.
+
+        >>> plan = TrainingPlan(warmup_steps=5, num_steps=17, global_batch_size=40,
+        ...                     evaluates=False, evaluate_every_samples=None, cycle=4)
+        >>> plan.series_after(0, 3), plan.series_after(5, 1), plan.series_after(9, 7)
+        (3, 4, 4)
+        """
+        end = step + max(1, num_steps)
+        if step >= self.warmup_steps:
+            begun = (step - self.warmup_steps) // self.cycle
+            num_cycles = max(begun + 1, (end - self.warmup_steps) // self.cycle)
+            end = self.warmup_steps + num_cycles * self.cycle
+        return min(self.boundary_after(step), end) - step
 
     def _num_due(self, step: int) -> int:
         if self.evaluate_every_samples is None:

@@ -5,6 +5,7 @@ import pytest
 from toy_strategies import PAIRS, STALE, register
 
 from scalelab.errors import SpecError
+from scalelab.experiment.consistency import check_kinds
 from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
@@ -44,9 +45,20 @@ class StrategyContract:
         place = Allocation(devices_per_node=(4, 4))
         self.row.check(TrialSizes(allocation=place, local_batch_size=64))
 
+    def test_it_needs_no_options_or_says_which(self) -> None:
+        problem = ""
+        try:
+            self.row.check_options({})
+        except SpecError as error:
+            problem = str(error)
+        assert not problem or any(f"options.{n}" in problem for n in self.row.options)
+
     def test_it_cannot_be_changed(self) -> None:
         with pytest.raises(FrozenInstanceError):
             self.row.name = "other"  # type: ignore[misc]
+
+    def test_a_cycle_has_steps(self) -> None:
+        assert self.row.cycle({}) >= 1
 
     def test_stale_gradients_do_not_factorise(self) -> None:
         assert self.row.is_synchronous or not self.row.factorises
@@ -54,6 +66,14 @@ class StrategyContract:
 
 class TestDdp(StrategyContract):
     row = STRATEGIES["ddp"]
+
+
+class TestFsdp(StrategyContract):
+    row = STRATEGIES["fsdp"]
+
+
+class TestLocalSgd(StrategyContract):
+    row = STRATEGIES["local_sgd"]
 
 
 class TestPairs(StrategyContract):
@@ -73,6 +93,85 @@ def test_every_built_in_strategy_is_held_to_the_contract() -> None:
 def test_the_engine_of_a_built_in_strategy_takes_steps(name: str) -> None:
     engine = imported(STRATEGIES[name].engine)
     assert {"begin", "step", "evaluate", "state", "restore"} <= set(dir(engine))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "parallelism: local_sgd",
+            r"^parallelism=local_sgd needs options\.averaging_period: the steps",
+        ),
+        (
+            "options: {sync_batch_norm: [true, 1]}",
+            r"^options\.sync_batch_norm=1 must be true or false\.",
+        ),
+        (
+            "options: {gradient_compression: [none, fp8]}",
+            r"^options\.gradient_compression='fp8' is no format of gradients\. Valid: "
+            r"none, fp16, bf16\.",
+        ),
+        (
+            "options: {bucket_cap_mb: [25, 0]}",
+            r"^options\.bucket_cap_mb=0 must be a size above 0, in MiB\.",
+        ),
+        (
+            "parallelism: fsdp\noptions: {shard_group: 2.5}",
+            r"^options\.shard_group=2\.5 must be a whole number, at least 1\.",
+        ),
+        (
+            "parallelism: [ddp, local_sgd]\noptions: {averaging_period: [4, 0]}",
+            r"^options\.averaging_period=0 must be a whole number, at least 1\.",
+        ),
+        (
+            "parallelism: local_sgd\n"
+            "options: {averaging_period: 4, synchronous_steps: true}",
+            r"^options\.synchronous_steps=True must be a whole number, at least 0\.",
+        ),
+    ],
+)
+def test_wrong_options_of_a_strategy_are_refused(text: str, message: str) -> None:
+    asked = Experiment.from_text(HEAD + f"gpus: 2\nlocal_batch_size: 8\n{text}\n")
+    with pytest.raises(SpecError, match=message):
+        check_kinds(asked)
+
+
+def test_a_static_graph_does_not_go_with_accumulation() -> None:
+    text = "gpus: [1, 2]\nlocal_batch_size: [8, 16]\nglobal_batch_size: 32\n"
+    found = plan(
+        Experiment.from_text(HEAD + text + "options: {static_graph: true}\n"), SITE
+    )
+    sizes = [
+        (t.world_size, t.local_batch_size, t.gradient_accumulation_steps)
+        for t in found.trials
+    ]
+    assert sizes == [(1, 8, 4), (1, 16, 2), (2, 16, 1)]
+    (reason,) = found.left_out
+    assert reason.startswith(
+        "parallelism=ddp: options.static_graph does not go with "
+        "gradient_accumulation_steps=2: torch fails where"
+    )
+
+
+def test_shard_groups_divide_the_ranks() -> None:
+    text = "gpus: [2, 4]\nlocal_batch_size: 8\nparallelism: fsdp\n"
+    found = plan(
+        Experiment.from_text(HEAD + text + "options: {shard_group: [2, 4]}\n"), SITE
+    )
+    sizes = [(t.world_size, t.options["shard_group"]) for t in found.trials]
+    assert sizes == [(2, 2), (4, 2), (4, 4)]
+    assert found.left_out == (
+        "parallelism=fsdp: options.shard_group=4 does not divide 2 devices, so that "
+        "ranks cannot be grouped. Use one of 1, 2, or other numbers of devices.",
+    )
+
+
+def test_a_command_may_call_its_options_as_it_likes() -> None:
+    text = "command: a {averaging_period}\nmetrics: {regex: '(?P<step>.)'}\nname: a\n"
+    text += "parallelism: local_sgd\noptions: {averaging_period: often}\n"
+    asked = Experiment.from_text(text + "gpus: 2\nlocal_batch_size: 8\n")
+    check_kinds(asked)
+    assert plan(asked, SITE).trials[0].options == {"averaging_period": "often"}
 
 
 def test_a_name_that_no_registry_knows_is_believed() -> None:
@@ -179,13 +278,12 @@ class TestPlans:
     def test_the_largest_batch_is_looked_for_on_the_fewest_devices_it_can_use(
         self,
     ) -> None:
-        text = "gpus: [1, 4, 2]\nlocal_batch_size: auto\nparallelism: [ddp, pairs]\n"
+        text = "gpus: [4, 2]\nlocal_batch_size: auto\nparallelism: [ddp, pairs, fsdp]\n"
         source = PlannedTrials(Experiment.from_text(HEAD + text), SITE)
-        first, second = source.ask(), source.ask()
-        assert first is not None
-        assert second is not None
-        assert (first.parallelism, first.world_size) == ("ddp", 1)
-        assert (second.parallelism, second.world_size) == ("pairs", 2)
+        asked = [trial for trial in (source.ask() for _ in range(3)) if trial]
+        # A device holds less of a model that is spread over more.
+        sizes = [(trial.parallelism, trial.world_size) for trial in asked]
+        assert sizes == [("ddp", 1), ("pairs", 2), ("fsdp", 2)]
 
 
 def test_a_strategy_that_leaves_no_rank_is_refused(

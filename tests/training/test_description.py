@@ -4,8 +4,6 @@ import pytest
 import torch
 from gang import throughput_trial
 from torch import nn
-from torch.nn.modules.batchnorm import BatchNorm1d, SyncBatchNorm
-from torch.nn.modules.linear import Linear
 
 from scalelab.experiment.trial import LearningRate
 from scalelab.inputs.allocation import Allocation
@@ -15,6 +13,7 @@ from scalelab.training.description import (
     device_name,
     normalization_batch_size,
 )
+from scalelab.training.engines.sync_batch_norm import SyncBatchNorm
 
 TRIAL = throughput_trial(
     "digits_mlp", allocation=Allocation(devices_per_node=(2, 1)), local_batch_size=8
@@ -23,10 +22,15 @@ TRIAL = throughput_trial(
 
 @pytest.mark.parametrize(
     ("layer", "expected"),
-    [(nn.Linear(2, 2), None), (nn.BatchNorm1d(2), 8), (nn.SyncBatchNorm(2), 24)],
+    [
+        (nn.Linear(2, 2), None),
+        (nn.BatchNorm1d(2), 8),
+        (nn.SyncBatchNorm(2), 24),
+        (SyncBatchNorm(2), 24),
+    ],
 )
 def test_normalization_batch_follows_the_layers(
-    layer: BatchNorm1d | SyncBatchNorm | Linear, expected: int | None
+    layer: nn.Module, expected: int | None
 ) -> None:
     model = nn.Sequential(nn.Linear(2, 2), layer)
     assert normalization_batch_size(model, TRIAL) == expected

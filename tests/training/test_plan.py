@@ -32,6 +32,18 @@ def test_throughput_trial_has_warm_up_and_measured_steps() -> None:
     assert not any(plan.is_evaluated_after(step) for step in range(54))
 
 
+def test_measured_steps_are_whole_cycles() -> None:
+    options = {"averaging_period": 8}
+    local = replace(TRIAL, parallelism="local_sgd", options=options)
+    plan = TrainingPlan.of(replace(local, kind=TrialKind.THROUGHPUT))
+    assert (plan.warmup_steps, plan.num_steps) == (3, 59)
+    steps = [0, 1]
+    while steps[-1] < plan.num_steps:
+        steps.append(steps[-1] + plan.series_after(steps[-1], 10))
+    assert steps == [0, 1, 3, 11, 19, 27, 35, 43, 51, 59]
+    assert TrainingPlan.of(local).cycle == 1
+
+
 def test_convergence_trial_sees_at_least_its_samples() -> None:
     plan = TrainingPlan.of(TRIAL)
     assert plan.num_steps == 11

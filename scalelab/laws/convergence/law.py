@@ -49,7 +49,7 @@ class ConvergenceLaw:
     ----------
     curves
         Fitted curves by workload, learning-rate rule, target and whatever else is held
-        fixed; where ranks learn from stale weights also by the number of ranks.
+        fixed; where ranks step from different weights also by the number of ranks.
     left_out
         Number of rows with a target that were not fitted, by reason.
     """

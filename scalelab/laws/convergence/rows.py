@@ -17,6 +17,7 @@ from scalelab.laws.rows import (
     numbers,
     strategies,
 )
+from scalelab.records.columns import OPTION_PREFIX
 
 WORKERS = "workers"
 """Key of the curves whose convergence depends on the number of workers."""
@@ -65,8 +66,46 @@ class TargetRows:
 
 def split_targets(frame: pd.DataFrame) -> dict[CurveKey, pd.DataFrame]:
     """Split rows, or configurations, into convergence curves."""
-    names = [name for name in (*_COLUMNS, WORKERS) if name in frame.columns]
-    return group_rows(frame, names)
+    return group_rows(frame, _columns_of(frame))
+
+
+def _columns_of(frame: pd.DataFrame) -> list[str]:
+    """Return the columns there are that tell convergence curves apart.
+
+    Options of a strategy are among them where its ranks step from different weights.
+    """
+    options = {
+        OPTION_PREFIX + option
+        for strategy in set(strategies(frame))
+        if not strategy.is_synchronous
+        for option in strategy.options
+    }
+    names = (*_COLUMNS, WORKERS, *sorted(options))
+    return [name for name in names if name in frame.columns]
+
+
+def is_learnt_so(key: CurveKey, asked: pd.DataFrame) -> np.ndarray:
+    """Tell which configurations converge as the rows of a curve do.
+
+    Parameters
+    ----------
+    key
+        The key of a curve.
+    asked
+        Configurations: ``parallelism``, its options, ``data_parallel_size``.
+    """
+    asked = with_workers(asked)
+    workers = dict(key).get(WORKERS)
+    if workers is None:
+        return np.asarray(np.isnan(numbers(asked, WORKERS)))
+    columns = ("parallelism", WORKERS)
+    needed = [
+        (name, value)
+        for name, value in key
+        if name in columns or name.startswith(OPTION_PREFIX)
+    ]
+    agrees = np.stack([is_equal(asked, *each) for each in needed])
+    return np.asarray(agrees.all(axis=0))
 
 
 def with_workers(frame: pd.DataFrame) -> pd.DataFrame:
@@ -87,8 +126,7 @@ def target_rows(observations: pd.DataFrame) -> TargetRows:
     once.
     """
     observations = with_workers(_once(observations))
-    known = [n for n in (*_COLUMNS, WORKERS) if n in observations.columns]
-    rows = observations[known].copy()
+    rows = observations[_columns_of(observations)].copy()
     if not {"target_metric", "samples_to_target"} & set(observations.columns):
         return TargetRows(frame=rows.iloc[:0], left_out={})
     rows["global_batch_size"] = numbers(observations, "global_batch_size")

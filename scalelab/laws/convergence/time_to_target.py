@@ -336,7 +336,7 @@ def _refuse_stale(observations: pd.DataFrame) -> None:
     stale = sorted({each.name for each in ways if not each.factorises})
     if stale:
         raise FitError(
-            f"parallelism={stale[0]} learns from stale weights: samples to target "
-            "depend on the number of workers, and time does not factorise. Measure "
-            "end-to-end trials at each number of workers in question."
+            f"parallelism={stale[0]} does not take every step from the same weights: "
+            "samples to target depend on the number of workers, and time does not "
+            "factorise. Measure end-to-end trials at each number of workers asked for."
         )

@@ -15,7 +15,7 @@ from scalelab.inputs.numerals import every
 from scalelab.inputs.target import Target
 from scalelab.laws.convergence.curve import BatchCurve
 from scalelab.laws.convergence.law import ConvergenceLaw
-from scalelab.laws.convergence.rows import WORKERS
+from scalelab.laws.convergence.rows import is_learnt_so
 from scalelab.laws.interval import NUM_DRAWS
 from scalelab.laws.rows import CurveKey, numbers
 from scalelab.laws.support import Support
@@ -119,7 +119,8 @@ class SampleNeed:
         ----------
         asked
             Configurations: ``global_batch_size``, ``local_batch_size``,
-            ``data_parallel_size``.
+            ``data_parallel_size``, and where rows of the subject differ in them, or
+            ranks step from different weights, ``parallelism`` and its options.
 
         Returns
         -------
@@ -151,9 +152,7 @@ class SampleNeed:
         if self.normalization is not Normalization.NONE:
             seen = asked[f"{self.normalization}_batch_size"].to_numpy(float)
         known = self.law.curves[key].support(batches) != Support.NOT_MEASURED
-        workers = dict(key).get(WORKERS)
-        if workers is not None:
-            known = known & (asked["data_parallel_size"].to_numpy(float) == workers)
+        known = known & is_learnt_so(key, asked)
         return np.where(known, self.law.sample(key, batches, seen), np.nan)
 
     def within_cap(self, samples: np.ndarray, batch: Sequence[int]) -> np.ndarray:

@@ -108,7 +108,9 @@ def candidates(
                 splits = rule.splits(parallel, batches)
                 rows |= dict.fromkeys((*place, *split, parallel) for split in splits)
         table = pd.DataFrame(list(rows), columns=list(CONFIGURATION), dtype=int)
-        frames.append(table.assign(**dict(key)))
+        # Whole numbers stay such where other curves have none.
+        whole = {name: "Int64" for name, value in key if type(value) is int}
+        frames.append(table.assign(**dict(key)).astype(whole))
     return pd.concat(frames, ignore_index=True)
 
 

@@ -3,6 +3,7 @@
 # No postponed annotations here: torch checks those of a communication hook by identity.
 
 import inspect
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -10,10 +11,19 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import GradBucket  # type: ignore[attr-defined]
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
+    allreduce_hook,
+    bf16_compress_hook,
+    fp16_compress_hook,
+)
 from torch.nn.parallel import DistributedDataParallel
 
-from scalelab.training.engines.spread import Observers, SpreadModel
+from scalelab.training.engines.spread import (
+    Observers,
+    SpreadModel,
+    call_before_exchange_ends,
+)
+from scalelab.training.engines.sync_batch_norm import synchronised
 from scalelab.training.engines.training import TrainingEngine
 
 # Only evaluation reads the buffers, and takes those of rank 0 then. torch 2.13 renamed
@@ -23,6 +33,15 @@ BUFFER_ARGUMENT = (
     if "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
     else "broadcast_buffers"
 )
+
+
+NO_COMPRESSION = "none"
+EXCHANGES: dict[str, Callable[..., Any]] = {
+    NO_COMPRESSION: allreduce_hook,
+    "fp16": fp16_compress_hook,
+    "bf16": bf16_compress_hook,
+}
+"""torch's communication hooks, by value of the option ``gradient_compression``."""
 
 
 class DdpModel:
@@ -36,21 +55,40 @@ class DdpModel:
         The rank's device.
     observers
         Told about the rank's gradients from inside the exchange.
+    bucket_cap_mb
+        Size of the pieces in which gradients are exchanged, in MiB; None: torch's own.
+    compression
+        What gradients are exchanged as, a key of :data:`EXCHANGES`.
+    static_graph
+        Every pass uses the same parameters in the same order, which saves torch the
+        search for them. The first pass must exchange.
     """
 
     def __init__(
-        self, model: nn.Module, device: torch.device, observers: Observers
+        self,
+        model: nn.Module,
+        device: torch.device,
+        observers: Observers,
+        *,
+        bucket_cap_mb: float | None = None,
+        compression: str = NO_COMPRESSION,
+        static_graph: bool = False,
     ) -> None:
         self._observers = observers
+        self._all_reduce = EXCHANGES[compression]
         self.model = model
+        arguments: dict[str, Any] = {BUFFER_ARGUMENT: False}
+        if bucket_cap_mb is not None:
+            arguments["bucket_cap_mb"] = bucket_cap_mb
         if dist.get_world_size() > 1:
             self.model = DistributedDataParallel(
                 model,
                 device_ids=[device.index] if device.type == "cuda" else None,
                 gradient_as_bucket_view=True,
-                **{BUFFER_ARGUMENT: False},  # type: ignore[arg-type]
+                static_graph=static_graph,
+                **arguments,
             )
-            if observers.on_own_gradients is not None:
+            if observers.on_own_gradients or compression != NO_COMPRESSION:
                 self.model.register_comm_hook(dist.group.WORLD, self._exchange)
 
     def watch(self, loss: torch.Tensor) -> None:
@@ -59,14 +97,7 @@ class DdpModel:
             isinstance(self.model, DistributedDataParallel)
             and self.model.require_backward_grad_sync
         ):
-            loss.register_hook(self._queue_ready)  # type: ignore[no-untyped-call]
-
-    def _queue_ready(self, gradient: torch.Tensor) -> None:
-        # Such callbacks run in turn once all gradients are computed. This one is queued
-        # as the pass begins, so it runs before DDP's, which waits for the exchange.
-        torch.autograd.Variable._execution_engine.queue_callback(
-            self._observers.on_own_gradients_ready
-        )
+            call_before_exchange_ends(loss, self._observers.on_own_gradients_ready)
 
     def no_sync(self) -> AbstractContextManager[None]:
         """Let gradients accumulate on the rank, without an exchange, in this block."""
@@ -77,15 +108,31 @@ class DdpModel:
     def _exchange(
         self, group: dist.ProcessGroup, bucket: GradBucket
     ) -> torch.futures.Future[torch.Tensor]:
-        assert self._observers.on_own_gradients is not None
-        self._observers.on_own_gradients(bucket.buffer())
-        future: Any = allreduce_hook(group, bucket)
+        if self._observers.on_own_gradients is not None:
+            self._observers.on_own_gradients(bucket.buffer())
+        future: Any = self._all_reduce(group, bucket)
         return future  # type: ignore[no-any-return]
 
 
 class DdpEngine(TrainingEngine):
     """Trains with ``DistributedDataParallel``."""
 
+    def build_model(self) -> nn.Module:
+        """Return the workload's model, its batch norm synchronised if asked."""
+        model = super().build_model()
+        if not self.trial.options.get("sync_batch_norm", False):
+            return model
+        return synchronised(model, self.context.device)
+
     def spread(self, model: nn.Module, observers: Observers) -> SpreadModel:
         """Return the model spread over the ranks of the process group."""
-        return DdpModel(model, self.context.device, observers)
+        options = self.trial.options
+        cap = options.get("bucket_cap_mb")
+        return DdpModel(
+            model,
+            self.context.device,
+            observers,
+            bucket_cap_mb=None if cap is None else float(cap),
+            compression=str(options.get("gradient_compression", NO_COMPRESSION)),
+            static_graph=bool(options.get("static_graph", False)),
+        )

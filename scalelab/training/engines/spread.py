@@ -47,3 +47,18 @@ class SpreadModel(Protocol):
     def no_sync(self) -> AbstractContextManager[None]:
         """Let gradients accumulate on the rank, without an exchange, in this block."""
         ...
+
+
+def call_before_exchange_ends(
+    loss: torch.Tensor, on_own_gradients_ready: Callable[[], None]
+) -> None:
+    """Call a function once the backward pass of this loss has computed all gradients.
+
+    It is called before what the strategy queues in the pass, which waits for the
+    exchange: such callbacks run in turn, and this one is queued as the pass begins.
+    """
+
+    def queue(gradient: torch.Tensor) -> None:
+        torch.autograd.Variable._execution_engine.queue_callback(on_own_gradients_ready)
+
+    loss.register_hook(queue)  # type: ignore[no-untyped-call]

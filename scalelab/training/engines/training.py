@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.data import Dataset
 
 from scalelab.errors import SpecError
 from scalelab.experiment.lr_rules import learning_rate_at
@@ -71,6 +72,10 @@ class TrainingEngine:
         seed_everything(trial.seed, rank_stream(context.rank))
         self._start_feed(0)
 
+    def build_model(self) -> nn.Module:
+        """Return the model that is trained, on the rank's device."""
+        return self.workload.build_model().to(self.context.device)
+
     def spread(self, model: nn.Module, observers: Observers) -> SpreadModel:
         """Return the model spread over the ranks of the process group.
 
@@ -91,6 +96,13 @@ class TrainingEngine:
             local_batch_size=self.trial.local_batch_size,
             gradient_accumulation_steps=self.trial.gradient_accumulation_steps,
         )
+
+    def observes_gradients(self) -> bool:
+        """Tell whether observers see what the noise scale is computed from.
+
+        That is each rank's whole gradient at every step, and then the average of all.
+        """
+        return True
 
     def _load_data(self) -> None:
         trial = self.trial
@@ -121,9 +133,11 @@ class TrainingEngine:
     def _build_model(self) -> None:
         trial, device = self.trial, self.context.device
         self.context.progress(0)
-        self._model = self.workload.build_model().to(device)
+        self._model = self.build_model()
         self._probe = NoiseProbe(
-            self._share, enabled=trial.kind is not TrialKind.THROUGHPUT
+            self._share,
+            enabled=self.observes_gradients()
+            and trial.kind is not TrialKind.THROUGHPUT,
         )
         observers = Observers(
             on_own_gradients=(
@@ -236,13 +250,7 @@ class TrainingEngine:
             )
         evaluation.share_buffers(self._model)
         self._model.eval()
-        batches = feed.held_out_batches(
-            self._held_out_data,
-            rank=self.context.rank,
-            world_size=self.context.world_size,
-            batch_size=max(self.trial.local_batch_size, MIN_EVALUATION_BATCH),
-            device=self.context.device,
-        )
+        batches = self._evaluation_batches(self._held_out_data)
         with self._autocast():
             return evaluation.evaluate(
                 self.context,
@@ -251,22 +259,42 @@ class TrainingEngine:
                 lambda batch: self.workload.evaluate(self._model, batch),
             )
 
+    def _evaluation_batches(
+        self, held_out: Dataset[Any]
+    ) -> Iterator[tuple[feed.Batch, int]]:
+        return feed.held_out_batches(
+            held_out,
+            rank=self.context.rank,
+            world_size=self.context.world_size,
+            batch_size=self._evaluation_batch_size,
+            device=self.context.device,
+        )
+
+    @property
+    def _evaluation_batch_size(self) -> int:
+        return max(self.trial.local_batch_size, MIN_EVALUATION_BATCH)
+
     def state(self) -> tuple[dict[str, Any], Any]:
         """Return the state for a checkpoint: the shared part and this rank's own."""
-        shared = {
+        shared = self._trained_state() | {"scaler": self._scaler.state_dict()}
+        return shared, self._probe.average().state
+
+    def _trained_state(self) -> dict[str, Any]:
+        return {
             "model": self._model.state_dict(),
             "optimizer": self._optimizer.state_dict(),
-            "scaler": self._scaler.state_dict(),
         }
-        return shared, self._probe.average().state
 
     def restore(self, step: int, state: dict[str, Any], rank_state: Any) -> None:
         """Restore a state, to continue after a step."""
-        self._model.load_state_dict(state["model"])
-        self._optimizer.load_state_dict(state["optimizer"])
+        self._restore_trained(state)
         self._scaler.load_state_dict(state["scaler"])
         self._probe.average().state = tuple(rank_state)
         self._start_feed(step)
+
+    def _restore_trained(self, state: dict[str, Any]) -> None:
+        self._model.load_state_dict(state["model"])
+        self._optimizer.load_state_dict(state["optimizer"])
 
     def description(self) -> dict[str, Any]:
         """Return the columns that are known without measuring."""

@@ -62,7 +62,27 @@ def mean_interval(
     return float(lo), float(hi)
 
 
-def is_steady(step_times_s: npt.NDArray[np.float64], relative_precision: float) -> bool:
+def cycle_means(
+    step_times_s: npt.NDArray[np.float64], cycle: int
+) -> npt.NDArray[np.float64]:
+    """Return the mean step time of each cycle, shape (n_steps / cycle,).
+
+    Steps of a cycle do different work. That is no scatter of the mean over whole
+    cycles, so its interval is that of the cycles' means.
+
+    Parameters
+    ----------
+    step_times_s : ndarray, shape (n_steps,)
+        Seconds per step, in order; whole cycles.
+    cycle
+        Steps of a cycle.
+    """
+    return np.asarray(step_times_s.reshape(-1, cycle).mean(axis=1))
+
+
+def is_steady(
+    step_times_s: npt.NDArray[np.float64], relative_precision: float, *, cycle: int = 1
+) -> bool:
     """Tell whether the mean step time is known to a relative precision.
 
     Parameters
@@ -71,10 +91,12 @@ def is_steady(step_times_s: npt.NDArray[np.float64], relative_precision: float) 
         Seconds per step, in order, warm-up excluded.
     relative_precision
         Largest half-width of the 95% interval, as a fraction of the mean.
+    cycle
+        Steps after which the work of a step repeats; the steps are whole cycles.
     """
     if len(step_times_s) < MIN_STEPS:
         return False
-    lo, hi = mean_interval(step_times_s)
+    lo, hi = mean_interval(cycle_means(step_times_s, cycle))
     return bool((hi - lo) / 2 < relative_precision * step_times_s.mean())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -82,6 +82,23 @@ class Workload:
     def held_out_data(self) -> Dataset[Any] | None:
         """Return the data metrics are measured on; None: throughput only."""
         return None
+
+    def blocks(self, model: nn.Module) -> Iterable[nn.Module]:
+        """Return the parts of the model that ``fsdp`` gathers one at a time.
+
+        Each runs as a whole in the forward pass. The default is the items of the model
+        if it is a ``Sequential``, else those of its children that are a ``Sequential``
+        or a ``ModuleList``.
+        """
+        lists = (nn.Sequential, nn.ModuleList)
+        if isinstance(model, lists):
+            return list(model)
+        return [
+            block
+            for child in model.children()
+            if isinstance(child, lists)
+            for block in child
+        ]
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """Return the mean loss over a batch; cross entropy of ``(inputs, labels)``."""

@@ -79,8 +79,8 @@ class ResnetCifar(Workload):
             return model
         if not torch.cuda.is_available():
             raise SpecError(
-                "sync_batch_norm=True works on CUDA devices only. "
-                "Leave it out, or run on GPUs."
+                "sync_batch_norm=True of the workload works on CUDA devices only. Run "
+                "on GPUs, or use the option of ddp: options: {sync_batch_norm: true}."
             )
         synchronised: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
         return synchronised

@@ -8,7 +8,7 @@ from toy_strategies import STALE, register
 
 from scalelab.errors import FitError, NotIdentifiableError, SpecError
 from scalelab.laws.convergence.law import ConvergenceLaw
-from scalelab.laws.convergence.rows import target_rows
+from scalelab.laws.convergence.rows import is_learnt_so, target_rows
 from scalelab.laws.support import Support
 
 S_MIN, B_CRIT = 20_000, 512
@@ -395,6 +395,39 @@ def test_stale_workers_have_curves_of_their_own(
     two, eight = answer["samples_to_target"]
     assert eight / two == pytest.approx(1.5, rel=0.1)
     assert len(ConvergenceLaw.fit(frame.assign(parallelism="ddp")).curves) == 1
+
+
+def test_options_of_ranks_that_step_alone_tell_their_curves_apart(
+    rng: np.random.Generator,
+) -> None:
+    period = "options.averaging_period"
+    local = {"parallelism": "local_sgd", "data_parallel_size": 2}
+    often = trials(rng, **local, **{period: 4})
+    rarely = trials(rng, **local, **{period: 64})
+    rarely["samples_to_target"] *= 1.5
+    ddp = trials(rng, parallelism="ddp", data_parallel_size=2)
+    law = ConvergenceLaw.fit(pd.concat([often, rarely, ddp]))
+    configurations = pd.concat(
+        [
+            asked(256, 256, 256, **local, **{period: [4, 64, 16]}),
+            asked(256, parallelism="local_sgd", data_parallel_size=4, **{period: 4}),
+            asked(256, parallelism="ddp", data_parallel_size=4),
+        ],
+        ignore_index=True,
+    )
+    learnt = {
+        (dict(key)["parallelism"], dict(key).get(period)): is_learnt_so(
+            key, configurations
+        ).tolist()
+        for key in law.curves
+    }
+    assert learnt == {
+        ("local_sgd", 4): [True, False, False, False, False],
+        ("local_sgd", 64): [False, True, False, False, False],
+        ("ddp", None): [False, False, False, False, True],
+    }
+    first, second = law.predict(configurations.iloc[:2])["samples_to_target"]
+    assert second / first == pytest.approx(1.5, rel=0.1)
 
 
 def test_an_interval_has_a_mass_below_one(rng: np.random.Generator) -> None:

@@ -189,7 +189,7 @@ def test_stale_weights_do_not_factorise(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     register(monkeypatch, STALE)
-    with pytest.raises(FitError, match="parallelism=stale learns from stale"):
+    with pytest.raises(FitError, match="parallelism=stale does not take every"):
         TimeToTargetLaw.fit(sweep(rng).assign(parallelism="stale"), LAW)
 
 

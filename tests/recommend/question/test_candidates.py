@@ -64,6 +64,13 @@ def test_measured_configurations_and_every_split_are_asked() -> None:
     assert not table.duplicated().any()
 
 
+def test_a_whole_number_stays_one_where_another_curve_has_none() -> None:
+    curves = {(("parallelism", "a"), ("options.period", 4)): STRONG, (): STRONG}
+    found = candidates(curves, [(1, 1)], RULE)
+    assert set(found["options.period"].tolist()) == {4, pd.NA}
+    assert found["options.period"].dtype == "Int64"
+
+
 def test_a_batch_that_is_missing_at_one_size_is_asked_there_too() -> None:
     rows = measured([(n, 1, b, 1) for n in (1, 2, 4) for b in (16, 32)][:-1])
     rule = BatchRule.of(rows, AskedBatch(), None)

@@ -76,7 +76,7 @@ def test_wrong_parameters_are_refused(parameters: dict[str, Any], message: str) 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="concerns machines without GPU")
 def test_synchronised_batch_norm_needs_cuda() -> None:
     with pytest.raises(
-        SpecError, match="sync_batch_norm=True works on CUDA devices on"
+        SpecError, match="sync_batch_norm=True of the workload works on CUDA devices"
     ):
         ResnetCifar(sync_batch_norm=True).build_model()
 

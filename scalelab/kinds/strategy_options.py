@@ -1,0 +1,102 @@
+"""Options of the built-in strategies: what an experiment may list for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from scalelab.errors import SpecError
+from scalelab.inputs.document import Scalar
+from scalelab.inputs.numerals import counted
+from scalelab.inputs.problems import one_of, shown
+
+ListedValues = Mapping[str, Sequence[Scalar]]
+"""The values that an experiment lists for each option of a strategy that it sets."""
+
+GRADIENT_COMPRESSIONS = ("none", "fp16", "bf16")
+
+
+def any_values(listed: ListedValues) -> None:
+    """Accept whatever is listed."""
+
+
+def check_local_sgd(listed: ListedValues) -> None:
+    """Refuse numbers of steps that are none, or no period at all."""
+    if "averaging_period" not in listed:
+        raise SpecError(
+            "parallelism=local_sgd needs options.averaging_period: the steps after "
+            "which ranks average their parameters. Add, for example, options: "
+            "{averaging_period: [4, 16]}."
+        )
+    _check_whole_numbers(listed, "averaging_period", at_least=1)
+    _check_whole_numbers(listed, "synchronous_steps", at_least=0)
+
+
+def averaging_period(options: Mapping[str, Scalar]) -> int:
+    """Return the steps from one averaging of the parameters to the next."""
+    return int(options.get("averaging_period", 1))
+
+
+def check_ddp(listed: ListedValues) -> None:
+    """Refuse what is no way of exchanging gradients."""
+    for name in ("sync_batch_norm", "static_graph"):
+        for value in listed.get(name, ()):
+            if type(value) is not bool:
+                raise SpecError(f"options.{name}={shown(value)} must be true or false.")
+    for value in listed.get("gradient_compression", ()):
+        if value not in GRADIENT_COMPRESSIONS:
+            raise SpecError(
+                f"options.gradient_compression={shown(value)} is no format of "
+                f"gradients. {one_of(GRADIENT_COMPRESSIONS, str(value))}"
+            )
+    for value in listed.get("bucket_cap_mb", ()):
+        if isinstance(value, str | bool) or not value > 0:
+            raise SpecError(
+                f"options.bucket_cap_mb={shown(value)} must be a size above 0, in MiB."
+            )
+
+
+def check_static_graph(
+    world_size: int, accumulation_steps: int, options: Mapping[str, Scalar]
+) -> None:
+    """Refuse a static graph where the first pass of a step exchanges nothing.
+
+    torch records the graph in the first exchange and fails where a pass came before it.
+    """
+    if options.get("static_graph") is True and min(world_size, accumulation_steps) > 1:
+        raise SpecError(
+            f"parallelism=ddp: options.static_graph does not go with "
+            f"gradient_accumulation_steps={accumulation_steps}: torch fails where a "
+            "pass without exchange comes first. Use 1, larger local batches or one "
+            "device."
+        )
+
+
+def check_fsdp(listed: ListedValues) -> None:
+    """Refuse shard groups that are no number of ranks."""
+    _check_whole_numbers(listed, "shard_group", at_least=1)
+
+
+def check_shard_group(world_size: int, options: Mapping[str, Scalar]) -> None:
+    """Refuse a world size that shard groups do not divide."""
+    divisors = [n for n in range(1, world_size + 1) if world_size % n == 0]
+    size = options.get("shard_group", world_size)
+    if size not in divisors:
+        raise SpecError(
+            f"parallelism=fsdp: options.shard_group={shown(size)} does not divide "
+            f"{counted(world_size, 'device')}, so that ranks cannot be grouped. Use "
+            f"one of {', '.join(map(str, divisors))}, or other numbers of devices."
+        )
+
+
+def shard_group(world_size: int, options: Mapping[str, Scalar]) -> int:
+    """Return how many ranks hold one copy of the state between them."""
+    return int(options.get("shard_group", world_size))
+
+
+def _check_whole_numbers(listed: ListedValues, name: str, *, at_least: int) -> None:
+    for value in listed.get(name, ()):
+        if type(value) is not int or value < at_least:
+            raise SpecError(
+                f"options.{name}={shown(value)} must be a whole number, at least "
+                f"{at_least}."
+            )

@@ -1,0 +1,123 @@
+"""Engine of ``local_sgd``: ranks train alone and now and then average parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from scalelab.experiment.trial import TrialKind
+from scalelab.kinds.strategy_options import averaging_period
+from scalelab.training.engines.ddp import DdpModel
+from scalelab.training.engines.spread import Observers, SpreadModel
+from scalelab.training.engines.training import TrainingEngine
+from scalelab.training.probes.meter import Phase
+
+
+class LocalModel:
+    """The plain module, whose gradients stay on the rank.
+
+    Parameters
+    ----------
+    model
+        On the rank's device already.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    def watch(self, loss: torch.Tensor) -> None:
+        """Report nothing: no exchange follows the backward pass."""
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Let gradients accumulate on the rank, as they do anyway."""
+        return nullcontext()
+
+
+class LocalSgdEngine(TrainingEngine):
+    """Takes steps alone and averages parameters every ``averaging_period`` steps.
+
+    The first ``synchronous_steps`` are those of ``ddp`` (post-local SGD); throughput
+    trials leave them out, since they measure the steps that follow. Momentum, buffers
+    and the loss scale stay each rank's own. An evaluation is of the averaged model, and
+    afterwards each rank goes on from its own: evaluations and checkpoints change
+    nothing in the training.
+
+    References
+    ----------
+    Stich 2019, "Local SGD Converges Fast and Communicates Little", algorithm 1.
+    Lin et al. 2020, "Don't Use Large Mini-Batches, Use Local SGD", section 3.
+    """
+
+    def observes_gradients(self) -> bool:
+        """Tell whether the rank's gradient is that of all: there is no other rank."""
+        return self.context.world_size == 1
+
+    def spread(self, model: nn.Module, observers: Observers) -> SpreadModel:
+        """Return the model of the first step: synchronous, or the rank's own."""
+        options = self.trial.options
+        is_throughput = self.trial.kind is TrialKind.THROUGHPUT
+        self._averaging_period = averaging_period(options)
+        self._synchronous_steps = (
+            0 if is_throughput else int(options.get("synchronous_steps", 0))
+        )
+        if self._synchronous_steps == 0:
+            return LocalModel(model)
+        return DdpModel(model, self.context.device, observers)
+
+    def _update(self, step: int) -> None:
+        super()._update(step)
+        num_local_steps = step + 1 - self._synchronous_steps
+        if num_local_steps == 0:
+            self._spread = LocalModel(self._model)
+        elif num_local_steps > 0 and num_local_steps % self._averaging_period == 0:
+            self._average()
+
+    def _average(self) -> None:
+        if self.context.world_size > 1:
+            self._clock.mark(Phase.OPTIMIZER)
+            average(self._model.parameters())
+            self._clock.mark(Phase.EXPOSED_SYNC)
+
+    def evaluate(self, step: int) -> dict[str, float]:
+        """Return held-out metrics of the averaged model on rank 0, {} elsewhere."""
+        with _averaged([*self._model.parameters(), *self._model.buffers()]):
+            return super().evaluate(step)
+
+    def state(self) -> tuple[dict[str, Any], Any]:
+        """Return nothing shared: every rank has a model and an optimiser of its own."""
+        own, noise = super().state()
+        return {}, (own, noise)
+
+    def restore(self, step: int, state: dict[str, Any], rank_state: Any) -> None:
+        """Restore a state, to continue after a step."""
+        own, noise = rank_state
+        super().restore(step, own, noise)
+        if step >= self._synchronous_steps:
+            self._spread = LocalModel(self._model)
+
+
+def average(tensors: Iterable[torch.Tensor]) -> None:
+    """Give every rank the mean of all ranks; whole numbers stay each rank's own."""
+    floating = [tensor for tensor in tensors if tensor.is_floating_point()]
+    for dtype in dict.fromkeys(tensor.dtype for tensor in floating):
+        alike = [tensor.detach() for tensor in floating if tensor.dtype == dtype]
+        flat = torch.cat([tensor.reshape(-1) for tensor in alike])
+        dist.all_reduce(flat.div_(dist.get_world_size()))
+        parts = torch.split(flat, [tensor.numel() for tensor in alike])
+        for tensor, part in zip(alike, parts, strict=True):
+            tensor.copy_(part.view_as(tensor))
+
+
+@contextmanager
+def _averaged(tensors: list[torch.Tensor]) -> Iterator[None]:
+    """Hold the means of all ranks in the tensors for the duration of the block."""
+    own = [tensor.detach().clone() for tensor in tensors]
+    average(tensors)
+    yield
+    for tensor, value in zip(tensors, own, strict=True):
+        tensor.detach().copy_(value)
