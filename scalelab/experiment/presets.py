@@ -29,12 +29,15 @@ class Preset:
         Expressions as under ``metrics.regex``.
     evaluation
         Expressions as under ``metrics.evaluation``.
+    packages
+        Packages that a script imports whose output is probably this one.
     """
 
     name: str
     reads: str
     regex: tuple[str, ...]
     evaluation: tuple[str, ...]
+    packages: tuple[str, ...] = ()
 
 
 _NUMBER = r"[-+\d.eE]+"
@@ -57,6 +60,7 @@ _ROWS = (
         ),
         # A bar inside another one ends by moving the cursor up again.
         evaluation=(r"\x1b\[A$", "'eval_loss'"),
+        packages=("transformers", "accelerate"),
     ),
     Preset(
         name="lightning",
@@ -69,6 +73,7 @@ _ROWS = (
             rf"\bval_acc(?:_epoch)?=(?P<val_acc>{_NUMBER})",
         ),
         evaluation=(r"^\s*(?:Validation|Sanity Checking|Testing)\b",),
+        packages=("lightning", "pytorch_lightning"),
     ),
     Preset(
         name="nanogpt",
@@ -101,6 +106,7 @@ _ROWS = (
             rf" - val_accuracy: (?P<val_accuracy>{_NUMBER})",
         ),
         evaluation=(" - val_",),
+        packages=("keras",),
     ),
     Preset(
         name="torchtitan",
@@ -111,6 +117,7 @@ _ROWS = (
             rf"validate step: +\d+ +\S*loss: +(?P<val_loss>{_NUMBER})",
         ),
         evaluation=("validate step:",),
+        packages=("torchtitan",),
     ),
     Preset(
         name="megatron",
@@ -122,6 +129,7 @@ _ROWS = (
             rf"\| lm loss value: (?P<val_lm_loss>{_NUMBER})",
         ),
         evaluation=("validation loss at ", r"^\s*Evaluating (?:on|iter) "),
+        packages=("megatron",),
     ),
 )
 PRESETS: Mapping[str, Preset] = {row.name: row for row in _ROWS}
