@@ -110,7 +110,7 @@ def draft(
         _job_to_fill_in(options),
     ]
     lines = [
-        "# yaml-language-server: $schema=experiment.schema.json (scalelab schema > ...)",
+        "# yaml-language-server: $schema=experiment.schema.json (scalelab schema)",
         f"# Proposed for {path.name}, which was read and not run: check each line.",
         *(f"# Fill in: {each}." for each in to_fill_in),
         f"name: {_name(path)}",
