@@ -138,6 +138,22 @@ def test_other_presets_read_no_step_of_it(name: str, tmp_path: Path) -> None:
         assert not [each for each in reports if each and each.step is not None], other
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"Map: 100%|##########| 2000/2000 [00:00<00:00, 9 examples/s]",
+        b"Loading weights:  50%|#####     | 1/2 [00:00<00:00, 3.2it/s]",
+        b"step: 3 of warm-up",
+        b"30/30 - 7s - 218ms/step - accuracy: 0.3438 - loss: 1.1812",
+        b"[titan] - root - INFO - Training starts at step 1.",
+        b"saving checkpoint at iteration    5000 to /models",
+    ],
+)
+def test_lines_like_those_of_steps_are_none(line: bytes) -> None:
+    reports = [line_reader(source_of(name)).read(line) for name in PRESETS]
+    assert not [each for each in reports if each and each.step is not None]
+
+
 # Writes the sample as it was written: a bar, a pause, the next bar.
 REPLAY = """
 import sys, time
