@@ -20,6 +20,7 @@ code: {snapshot: [train.py]}   # copied when the sweep starts
 metrics:                       # how it reports a step: a line of its output ...
   regex: 'step +(?P<step>\\d+).* samples +(?P<samples>\\d+)'
 #   evaluation: 'val loss'     # and the lines of an evaluation: its time is no step's
+# metrics: huggingface         ... or a program whose output is known (docs/recipes.md)
 # metrics: {jsonl: $SCALELAB_METRICS}     ... or {"step": 10, "samples": 640} per line
 # workload: digits_mlp         # ... or a built-in workload, or my_module:MyWorkload
 
