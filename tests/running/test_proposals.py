@@ -138,6 +138,7 @@ def test_globals_of_a_configurator_are_options(tmp_path: Path) -> None:
         ),
         ("p.add_argument('--dtype', default='bfloat16')", ""),
         ("p.add_argument('--bad\\nname: x', default=1)", ""),
+        ("p.add_argument('--a', dest='b\\nc: d', required=True)", "--a A"),
         ("p.add_argument(*names, **more)", ""),
         ("print('nothing')", ""),
     ],
@@ -147,9 +148,8 @@ def test_options_are_found_where_they_are_plain(
 ) -> None:
     found, experiment = proposed(written(tmp_path, text))
     assert experiment.command == f"python train.py {words}".rstrip()
-    assert ("put placeholders such as" in found.text) == (
-        not words and "dtype" not in text
-    )
+    is_any_understood = "{" in words or "dtype" in text
+    assert ("put placeholders such as" in found.text) != is_any_understood
 
 
 def test_files_beside_the_script_come_along(tmp_path: Path) -> None:
@@ -168,6 +168,24 @@ def test_a_script_elsewhere_gives_the_root(tmp_path: Path) -> None:
     experiment = Experiment.from_text(found.text, directory=tmp_path / "mine")
     assert experiment.code_root == tmp_path / "their code"
     assert experiment.name == "their-code"
+
+
+@pytest.mark.parametrize(
+    ("folder", "file", "name"),
+    [
+        ("vit", "train.py", "vit"),
+        ("2024", "train.py", "2024"),
+        ("a", "null.py", "null"),
+        ("a", "_my model!.py", "my-model"),
+        ("a", "\N{GREEK SMALL LETTER MU}.py", "my-model"),
+    ],
+)
+def test_the_experiment_is_named_after_the_script(
+    tmp_path: Path, folder: str, file: str, name: str
+) -> None:
+    _, experiment = proposed(written(tmp_path / folder, "x = 1", file))
+    assert experiment.name == name
+    assert file in experiment.snapshot_paths
 
 
 def test_nothing_of_the_script_is_run(tmp_path: Path) -> None:

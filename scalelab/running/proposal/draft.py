@@ -165,13 +165,20 @@ def _words(
     """Return the words of the command line."""
     words = ["python", shlex.quote(path.as_posix())]
     words += [each.words for each in filled]
-    return [*words, *(option.with_value(option.name.upper()) for option in required)]
+    return [*words, *(each.with_value(_to_replace(each)) for each in required)]
+
+
+def _to_replace(option: ScriptOption) -> str:
+    return option.flag.lstrip("-").replace("-", "_").upper()
 
 
 def _name(path: Path) -> str:
     generic = path.stem in ("train", "main", "run", "__main__")
     name = path.parent.name if generic and path.parent.name else path.stem
-    return re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-_.")[:64] or "my-model"
+    plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-_.")[:64] or "my-model"
+    # YAML reads some names, such as 2024, as something else than text.
+    is_text = plain[0].isalpha() and plain.lower() not in ("true", "false", "null")
+    return plain if is_text else json.dumps(plain)
 
 
 def _said_of(options: Iterable[Understood]) -> Iterator[str]:
