@@ -15,6 +15,7 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from scalelab.experiment.presets import PRESETS
 from scalelab.experiment.spec import Experiment
 from scalelab.inputs.numerals import duration
 from scalelab.inputs.placeholders import PROCESS_PLACEHOLDERS, TRIAL_PLACEHOLDERS
@@ -27,6 +28,18 @@ GROUPS = {
     "step": "optimiser steps done; a line without it adds its metrics to the last step",
     "samples": "training samples of all ranks so far; checked against the batch sizes",
     "t": "seconds by the command's own clock, instead of the time the line arrived",
+    "batch_of_epoch": (
+        "forward passes of one rank since the epoch began, instead of step: they are "
+        "added up over epochs and divided by the accumulation steps"
+    ),
+    "batches_of_epoch": (
+        "how many of them an epoch has; a line with another number than the first is "
+        "one of an evaluation"
+    ),
+    "steps_in_all": (
+        "how many steps the training has; a line with another number than the first is "
+        "one of an evaluation"
+    ),
     "NAME": "any other number is a metric of that name, such as loss or val_acc",
 }
 HEAD = """\
@@ -142,6 +155,10 @@ def reference() -> str:
         "Names of groups in `metrics.regex`, and of the values of a line of JSON in",
         "the file of `metrics.jsonl` (`$SCALELAB_METRICS` by default).\n",
         *_table(("group", "means", "regex", "line of JSON"), _metrics(given)),
+        "\n## Presets of metrics\n",
+        "`metrics: NAME`, or `metrics: {preset: NAME, ...}` with expressions of your",
+        "own, which are added. [Recipes](recipes.md) say how to run each framework.\n",
+        *_table(("preset", "reads", "regex", "evaluation"), _presets()),
     ]
     return "\n".join(parts) + "\n"
 
@@ -163,6 +180,18 @@ def _metrics(given: Mapping[str, Mapping[str, str]]) -> list[tuple[str, ...]]:
             _code(given["json"][name]),
         )
         for name, meaning in GROUPS.items()
+    ]
+
+
+def _presets() -> list[tuple[str, ...]]:
+    return [
+        (
+            f"`{row.name}`",
+            row.reads,
+            "<br>".join(map(_code, row.regex)),
+            "<br>".join(map(_code, row.evaluation)),
+        )
+        for row in PRESETS.values()
     ]
 
 

@@ -9,10 +9,9 @@ import pytest
 import yaml
 
 from scalelab.errors import SpecError
-from scalelab.experiment.program import MetricsSource
 from scalelab.experiment.spec import Experiment
 from scalelab.inputs.placeholders import PLACEHOLDERS, placeholders_in
-from scalelab.launch.command.lines import JsonLines, line_reader
+from scalelab.launch.command.lines import JsonLines, RegexLines
 from scalelab.site.choice import site_of
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -102,9 +101,9 @@ def test_groups_of_metrics_are_read(name: str) -> None:
     assert group is not None
     assert group[1] == name or name == "NAME"
     reported = JsonLines().read(line.encode())
-    source = MetricsSource(regex=(pattern, EXAMPLES["regex"]["step"]))
     said = re.sub(r"\(.*\)", "7", pattern)
-    printed = line_reader(source).read(f"step 10 {said}".encode())
+    lines = RegexLines((pattern, EXAMPLES["regex"]["step"]))
+    printed = lines.read(f"step 10 {said}".encode())
     assert reported is not None
     assert printed is not None
     for report in (reported, printed):

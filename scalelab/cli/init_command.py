@@ -20,6 +20,7 @@ code: {snapshot: [train.py]}   # copied when the sweep starts
 metrics:                       # how it reports a step: a line of its output ...
   regex: 'step +(?P<step>\\d+).* samples +(?P<samples>\\d+)'
 #   evaluation: 'val loss'     # and the lines of an evaluation: its time is no step's
+# metrics: huggingface         ... or a program whose output is known (docs/recipes.md)
 # metrics: {jsonl: $SCALELAB_METRICS}     ... or {"step": 10, "samples": 640} per line
 # workload: digits_mlp         # ... or a built-in workload, or my_module:MyWorkload
 
@@ -41,13 +42,62 @@ def run(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="File to write.")] = Path(
         "experiment.yaml"
     ),
+    script: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="SCRIPT",
+            help="Propose an experiment for this Python script. It is not run.",
+        ),
+    ] = None,
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            "--log",
+            metavar="LOG",
+            help="Some lines that the script printed: they tell how it reports steps.",
+        ),
+    ] = None,
 ) -> None:
     """Write a commented experiment to start from."""
     from scalelab.errors import SpecError
 
+    if script is None and log is not None:
+        raise SpecError(
+            f"--log {str(log)!r} needs --from: the script that printed it. Add --from "
+            "SCRIPT."
+        )
+    if script is None:
+        _write(path, TEMPLATE)
+        typer.echo(f"Wrote {path}. Edit it, then: scalelab plan {path}")
+        return
+    _propose(path, script, log)
+
+
+def _propose(path: Path, script: Path, log: Path | None) -> None:
+    from scalelab.running.proposal.draft import draft
+    from scalelab.running.proposal.sample_log import read_log
+    from scalelab.running.proposal.script import read_script
+
+    read = read_script(script)
+    reading = read_log(log) if log else None
+    proposed = draft(
+        read, reading, log_name=log.name if log else "", directory=path.parent
+    )
+    _write(path, proposed.text)
+    found = ", ".join(proposed.found) or "no options that a sweep would set"
+    typer.echo(f"Wrote {path}. Found in {script}: {found}.")
+    for each in proposed.to_fill_in:
+        typer.echo(f"Fill in {each}.")
+    typer.echo(f"Edit it, then: scalelab plan {path}")
+
+
+def _write(path: Path, text: str) -> None:
+    from scalelab.errors import SpecError
+
     try:
         with path.open("x", encoding="utf-8") as file:
-            file.write(TEMPLATE)
+            file.write(text)
     except FileExistsError:
         raise SpecError(
             f"{path} exists. Give another name, or remove it first."
@@ -56,4 +106,3 @@ def run(
         raise SpecError(
             f"{path} cannot be written: {error.strerror}. Choose another folder."
         ) from error
-    typer.echo(f"Wrote {path}. Edit it, then: scalelab plan {path}")

@@ -13,7 +13,7 @@ from scalelab.experiment.command_values import (
     variable_of,
 )
 from scalelab.experiment.keys import ExperimentKeys
-from scalelab.experiment.program import BUILT_IN_WORKLOADS
+from scalelab.experiment.program import BATCH_OF_EPOCH, BUILT_IN_WORKLOADS
 from scalelab.experiment.sections import Metrics, WorkloadChoice
 from scalelab.experiment.trial import TrialKind
 from scalelab.inputs.placeholders import (
@@ -184,10 +184,11 @@ def _check_metrics(metrics: Metrics) -> None:
         raise SpecError("metrics must have exactly one of jsonl and regex.")
     names = _groups("regex", metrics.regex or ())
     _groups("evaluation", metrics.evaluation or ())
-    if metrics.regex and "step" not in names:
+    if metrics.regex and not names & {"step", BATCH_OF_EPOCH}:
         raise SpecError(
             f"metrics.regex={shown(metrics.regex)} has no group named step. Add one, "
-            r"such as step (?P<step>\d+): intervals are measured between steps."
+            r"such as step (?P<step>\d+): intervals are measured between steps. Where "
+            f"batches are counted in each epoch anew, name it {BATCH_OF_EPOCH}."
         )
 
 

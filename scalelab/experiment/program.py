@@ -14,6 +14,13 @@ from scalelab.kinds.launchers import LAUNCHERS, Launcher
 METRICS_FILE = "{trial_dir}/metrics.jsonl"
 """Path template of the file that ``$SCALELAB_METRICS`` names inside a trial."""
 
+BATCH_OF_EPOCH = "batch_of_epoch"
+"""Name of the value that counts the forward passes of one rank in each epoch anew."""
+BATCHES_OF_EPOCH = "batches_of_epoch"
+"""Name of the value that says how many of them an epoch has."""
+STEPS_IN_ALL = "steps_in_all"
+"""Name of the value that says how many steps the training has."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MetricsSource:

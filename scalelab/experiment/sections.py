@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Any, ClassVar
@@ -11,6 +12,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from scalelab.errors import SpecError
+from scalelab.experiment.presets import PRESETS, expanded
 from scalelab.experiment.program import (
     METRICS_FILE,
     MetricsSource,
@@ -151,9 +153,26 @@ class Code(Section):
         return self
 
 
+def _list_presets(schema: dict[str, Any]) -> None:
+    """Add the names of all presets to the JSON schema, for editors."""
+    schema["enum"] = [*PRESETS, None]
+
+
 class Metrics(Section):
     """Where a command reports its steps: in a file of JSON lines, or in its output."""
 
+    shorthand: ClassVar[JsonSchemaValue | None] = {"enum": list(PRESETS)}
+
+    preset: Text | None = Field(
+        default=None,
+        # What it stands for is under regex and evaluation, where fingerprints have it.
+        exclude=True,
+        json_schema_extra=_list_presets,
+        description=(
+            "Framework whose output is known: "
+            f"{', '.join(PRESETS)}. Or metrics: NAME alone."
+        ),
+    )
     jsonl: Text | None = Field(
         default=None, description="JSON-lines file, such as $SCALELAB_METRICS."
     )
@@ -167,6 +186,14 @@ class Metrics(Section):
             "apart from that of the steps around it."
         ),
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_preset(cls, value: Any) -> Any:
+        values = {"preset": value} if isinstance(value, str) else value
+        if isinstance(values, Mapping) and values.get("preset") is not None:
+            return expanded(values)
+        return values
 
     def source(self) -> MetricsSource:
         """Return what the launch side reads."""

@@ -1,7 +1,12 @@
 import json
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from scalelab.experiment.spec import Experiment
 
@@ -50,3 +55,92 @@ def test_the_schema_is_json(scalelab: Callable[..., Any]) -> None:
     schema = json.loads(ended.out)
     assert schema["title"] == "ScaleLab experiment"
     assert {"name", "gpus", "workload", "command"} <= set(schema["properties"])
+
+
+# Batches counted in each epoch anew, an evaluation at the end of each, and accumulation
+# that is shared out over all ranks.
+TRAIN = """
+import argparse, os, time
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch-size", type=int, default=4)
+parser.add_argument("--epochs", type=int, default=1000)
+parser.add_argument("--out", required=True)
+args = parser.parse_args()
+os.makedirs(args.out, exist_ok=True)
+for epoch in range(args.epochs):
+    for batch in range(1, 31):
+        time.sleep(0.003 * args.batch_size)
+        if os.environ.get("RANK", "0") == "0":
+            print(f"Epoch: [{epoch}][{batch:2d}/30]\\tTime 0.1 (0.1)\\tLoss 7.0 (7.0)")
+    print("Test: [1/1]\\tTime 0.1 (0.1)\\tLoss 6.0 (6.0)")
+"""
+
+
+@pytest.mark.slow
+def test_a_proposal_is_swept(
+    scalelab: Callable[..., Any], here: Path, command: list[str]
+) -> None:
+    Path("train.py").write_text(TRAIN)
+    printed = subprocess.run(
+        [sys.executable, "train.py", "--out", "out", "--epochs", "1"],
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
+    Path("sample.log").write_bytes(printed.stdout)
+    ended = scalelab("init", "--from", "train.py", "--log", "sample.log")
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out == (
+        "Wrote experiment.yaml. Found in train.py: --batch-size {local_batch_size}, "
+        "--out {trial_dir}.\nFill in job.samples_per_epoch.\n"
+        "Edit it, then: scalelab plan experiment.yaml\n"
+    )
+    assert scalelab("plan", "experiment.yaml").code == 0
+    text = Path("experiment.yaml").read_text()
+    assert "\nmetrics: imagenet              # reads 30 steps of sample.log\n" in text
+    text = re.sub(
+        "^gpus: .*$", "gpus: 1", text.replace("repeats: 3", "repeats: 1"), flags=re.M
+    )
+    Path("experiment.yaml").write_text(text)
+    swept = subprocess.run(
+        [*command, "sweep", "experiment.yaml"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert swept.returncode == 0, swept.stderr
+    assert "1/1 done" in swept.stdout + swept.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--from", "absent.py"], "'absent.py' cannot be read: No such file"),
+        (["--from", "wrong.py"], "'wrong.py' is no Python script: "),
+        (["--from", "fine.py", "--log", "absent.log"], "'absent.log' cannot be read"),
+        (["--from", "fine.py", "--log", "binary.log"], "'binary.log' is no text"),
+        (["--log", "binary.log"], "--log 'binary.log' needs --from"),
+        (["--from", "{own} train.py"], "command holds {own}, which is no placeholder"),
+    ],
+)
+def test_what_cannot_be_proposed_is_said_and_nothing_written(
+    scalelab: Callable[..., Any], here: Path, arguments: list[str], message: str
+) -> None:
+    Path("wrong.py").write_text("def f(:")
+    Path("fine.py").write_text("x = 1")
+    Path("{own} train.py").write_text("x = 1")
+    Path("binary.log").write_bytes(b"step 1\n\0")
+    ended = scalelab("init", *arguments)
+    ended.assert_refused()
+    assert message in ended.err
+    assert not Path("experiment.yaml").exists()
+
+
+def test_a_proposal_overwrites_nothing(
+    scalelab: Callable[..., Any], here: Path
+) -> None:
+    Path("experiment.yaml").write_text("name: precious\n")
+    Path("fine.py").write_text("x = 1")
+    scalelab("init", "--from", "fine.py").assert_refused()
+    assert Path("experiment.yaml").read_text() == "name: precious\n"

@@ -9,11 +9,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from scalelab.experiment.program import MetricsSource
+from scalelab.experiment.program import (
+    BATCH_OF_EPOCH,
+    BATCHES_OF_EPOCH,
+    STEPS_IN_ALL,
+    MetricsSource,
+)
 
 _MAX_COUNT = 10**15
 _GROUPED = re.compile(r"\d{1,3}(,\d{3})+(\.\d+)?")
 _OWN = ("step", "samples", "t")
+_COUNTS = (BATCH_OF_EPOCH, BATCHES_OF_EPOCH, STEPS_IN_ALL)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,9 +60,20 @@ class LineReader(Protocol):
         ...
 
 
-def line_reader(source: MetricsSource) -> LineReader:
-    """Return the reader of a metrics source."""
-    reader = RegexLines(source.regex) if source.regex else JsonLines()
+def line_reader(
+    source: MetricsSource, gradient_accumulation_steps: int = 1
+) -> LineReader:
+    """Return the reader of a metrics source, for the lines of one attempt in order.
+
+    Parameters
+    ----------
+    source
+        Where the command reports its steps.
+    gradient_accumulation_steps
+        Forward passes of one rank per optimiser step, at least 1.
+    """
+    each = RegexLines(source.regex) if source.regex else JsonLines()
+    reader = CountedLines(each, gradient_accumulation_steps)
     return EvaluationLines(reader, source.evaluation) if source.evaluation else reader
 
 
@@ -119,6 +136,62 @@ class RegexLines:
         """Return what a line should be, to follow the words "no line was"."""
         patterns = ", ".join(repr(pattern.pattern) for pattern in self._patterns)
         return f"matched by metrics.regex {patterns}"
+
+
+class CountedLines:
+    r"""Counts steps where lines count the batches of each epoch anew.
+
+    A line that says another length than the first one, of the epoch or of the training,
+    is one of an evaluation, which draws such lines too.
+
+    Parameters
+    ----------
+    reader
+        Reads reports out of lines.
+    gradient_accumulation_steps
+        Batches per optimiser step, at least 1.
+
+    Examples
+    --------
+    >>> pattern = r"(?P<batch_of_epoch>\d+)/(?P<batches_of_epoch>\d+) "
+    >>> lines = CountedLines(RegexLines((pattern,)), 2)
+    >>> [lines.read(line).step for line in (b"8/10 ", b"10/10 ", b"2/10 ")]
+    [4, 5, 6]
+    """
+
+    def __init__(self, reader: LineReader, gradient_accumulation_steps: int) -> None:
+        self._reader = reader
+        self._batches_per_step = gradient_accumulation_steps
+        self._length: float | None = None
+        self._batches_before = 0
+        self._last_batch = 0
+
+    def read(self, line: bytes) -> Report | None:
+        """Return what the line reports; None for a line that reports nothing."""
+        report = self._reader.read(line)
+        if report is None or not report.metrics.keys() & _COUNTS:
+            return report
+        counts = {name: report.metrics.get(name) for name in _COUNTS}
+        others = {k: v for k, v in report.metrics.items() if k not in _COUNTS}
+        report = replace(report, metrics=others)
+        length = counts[BATCHES_OF_EPOCH] or counts[STEPS_IN_ALL]
+        self._length = self._length or length
+        if length and length != self._length:
+            return replace(report, step=None, is_evaluation=True)
+        batch = _count(counts[BATCH_OF_EPOCH])
+        return report if batch is None else replace(report, step=self._step_at(batch))
+
+    def expectation(self) -> str:
+        """Return what a line should be, to follow the words "no line was"."""
+        return self._reader.expectation()
+
+    def _step_at(self, batch: int) -> int:
+        """Return the optimiser steps done after a batch of the epoch, from 1."""
+        if batch < self._last_batch:
+            # The last batches of an epoch may have no line.
+            self._batches_before += int(self._length or self._last_batch)
+        self._last_batch = batch
+        return (self._batches_before + batch) // self._batches_per_step
 
 
 class EvaluationLines:

@@ -285,8 +285,8 @@ class StepLog:
             return report.t
         if report.step == last_step:
             return now_s
-        if self._last is None:
-            return None
+        if self._last is None or self._is_evaluating:
+            return None  # how much of the time was the evaluation's is not known
         share = (report.step - self._last.step) / (last_step - self._last.step)
         return self._last.time_s + share * (now_s - self._last.time_s)
 

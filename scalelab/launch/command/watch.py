@@ -100,7 +100,7 @@ class CommandWatch:
     ) -> None:
         self._spec = spec = attempt.spec
         source, ranks = attempt.program.metrics, attempt.ranks
-        self._reader = line_reader(source)
+        self._reader = line_reader(source, spec.trial.gradient_accumulation_steps)
         self._reporters = [board.reporter(row) for row in range(len(ranks))]
         self._logs = [spec.files.log(rank) for rank in ranks]
         self._awaited = {0} if attempt.launcher.ends_with_rank_0 else set(ranks)

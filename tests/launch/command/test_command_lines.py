@@ -93,3 +93,57 @@ def test_readers_say_what_they_expect() -> None:
     )
     source = MetricsSource(regex=("(?P<step>.)",))
     assert line_reader(source).expectation() == "matched by metrics.regex '(?P<step>.)'"
+
+
+def steps_of(
+    lines: list[bytes], source: MetricsSource, accumulation: int = 1
+) -> list[tuple[int | None, bool] | None]:
+    reader = line_reader(source, accumulation)
+    reports = [reader.read(line) for line in lines]
+    return [report and (report.step, report.is_evaluation) for report in reports]
+
+
+BATCHES = MetricsSource(
+    regex=(r"(?P<batch_of_epoch>\d+)/(?:(?P<batches_of_epoch>\d+)|Unknown)$",)
+)
+
+
+def test_batches_of_epochs_are_added_up() -> None:
+    lines = [b"1/5", b"4/5", b"2/5", b"5/5", b"5/5", b"1/5"]
+    steps = [1, 4, 7, 10, 10, 11]
+    assert steps_of(lines, BATCHES) == [(step, False) for step in steps]
+
+
+def test_batches_of_a_step_make_one() -> None:
+    lines = [b"1/6", b"2/6", b"3/6", b"6/6", b"2/6", b"3/6"]
+    steps = [0, 0, 1, 2, 2, 3]
+    assert steps_of(lines, BATCHES, 3) == [(step, False) for step in steps]
+
+
+def test_first_epoch_may_show_how_long_epochs_are() -> None:
+    lines = [b"3/Unknown", b"7/Unknown", b"2/7", b"7/7", b"1/7"]
+    steps = [3, 7, 9, 14, 15]
+    assert steps_of(lines, BATCHES) == [(step, False) for step in steps]
+
+
+def test_lines_of_another_length_are_of_an_evaluation() -> None:
+    lines = [b"1/5", b"5/5", b"1/3", b"3/3", b"1/5"]
+    found = [(1, False), (5, False), (None, True), (None, True), (6, False)]
+    assert steps_of(lines, BATCHES) == found
+    bars = MetricsSource(regex=(r"(?P<step>\d+)/(?P<steps_in_all>\d+)",))
+    assert steps_of([b"1/9", b"1/2", b"2/9"], bars) == [
+        (1, False),
+        (None, True),
+        (2, False),
+    ]
+
+
+def test_json_may_count_batches_too() -> None:
+    lines = [
+        json.dumps({"batch_of_epoch": batch, "batches_of_epoch": 4, "loss": 1}).encode()
+        for batch in (2, 4, 2)
+    ]
+    source = MetricsSource(jsonl="x")
+    assert steps_of(lines, source) == [(2, False), (4, False), (6, False)]
+    report = line_reader(source).read(lines[0])
+    assert report == Report(step=2, metrics={"loss": 1})

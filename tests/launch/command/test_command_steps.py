@@ -92,6 +92,18 @@ def test_reports_that_arrive_together_at_first_have_no_times() -> None:
     assert steps.ready_s == 7.0
 
 
+def test_reports_that_arrive_after_an_evaluation_leave_its_time_with_it() -> None:
+    steps = feed(log(), *((step, float(step)) for step in range(1, 5)))
+    evaluation = Report(step=None, is_evaluation=True)
+    steps.take([evaluation, *(Report(step=step) for step in range(5, 9))], 58.0)
+    feed(steps, (9, 59.0), (10, 60.0))
+    assert steps.step_columns()["step_time_s"] == 1.0
+    assert steps.num_measured == 5
+    assert steps.intervals.evaluation_s() == 50.0
+    times = [row.get("t") for row in steps.rows()]
+    assert times == [1.0, 2.0, 3.0, 4.0, None, None, None, 58.0, 59.0, 60.0]
+
+
 def test_own_clock_counts_where_it_is_given() -> None:
     steps = log()
     steps.take([Report(step=1, t=100.0), Report(step=2, t=100.5)], 7.0)

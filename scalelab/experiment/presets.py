@@ -1,0 +1,182 @@
+"""Presets: how the output of well-known training programs reports its steps.
+
+A preset is one row. Where an experiment names it under ``metrics``, its expressions
+stand for what a user could have written there; what reads the output of a command knows
+of no preset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from scalelab.errors import SpecError
+from scalelab.inputs.problems import one_of, shown
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Preset:
+    """How one program or framework reports its steps on its output.
+
+    Parameters
+    ----------
+    name
+        What users write under ``metrics``.
+    reads
+        The lines that it reads, in words, for the reference.
+    regex
+        Expressions as under ``metrics.regex``.
+    evaluation
+        Expressions as under ``metrics.evaluation``.
+    packages
+        Packages that a script imports whose output is probably this one.
+    """
+
+    name: str
+    reads: str
+    regex: tuple[str, ...]
+    evaluation: tuple[str, ...]
+    packages: tuple[str, ...] = ()
+
+
+_NUMBER = r"[-+\d.eE]+"
+# What tqdm prints between the description of a bar and its counts.
+_BAR = r"\d+%\|[^|]*\|"
+
+_ROWS = (
+    Preset(
+        name="huggingface",
+        reads=(
+            "the progress bar of a Trainer, and the losses it logs; the bar of a "
+            "script that uses accelerate"
+        ),
+        regex=(
+            rf"^\s*{_BAR} *(?P<step>\d+)/(?P<steps_in_all>\d+) \[",
+            # Version 5 logs numbers as texts.
+            rf"'loss': '?(?P<loss>{_NUMBER})",
+            rf"'eval_loss': '?(?P<eval_loss>{_NUMBER})",
+            rf"'eval_accuracy': '?(?P<eval_accuracy>{_NUMBER})",
+        ),
+        # A bar inside another one ends by moving the cursor up again.
+        evaluation=(r"\x1b\[A$", "'eval_loss'"),
+        packages=("transformers", "accelerate"),
+    ),
+    Preset(
+        name="lightning",
+        reads="the bar of TQDMProgressBar, and train_loss, val_loss and val_acc in it",
+        regex=(
+            rf"^\s*Epoch \d+: +{_BAR} *"
+            r"(?P<batch_of_epoch>\d+)/(?P<batches_of_epoch>\d+) \[",
+            rf"\btrain_loss(?:_step)?=(?P<train_loss>{_NUMBER})",
+            rf"\bval_loss(?:_epoch)?=(?P<val_loss>{_NUMBER})",
+            rf"\bval_acc(?:_epoch)?=(?P<val_acc>{_NUMBER})",
+        ),
+        evaluation=(r"^\s*(?:Validation|Sanity Checking|Testing)\b",),
+        packages=("lightning", "pytorch_lightning"),
+    ),
+    Preset(
+        name="nanogpt",
+        reads="`iter 10: loss ...`; evaluations are `step 250: train loss ...`",
+        regex=(
+            rf"^iter (?P<step>\d+): loss (?P<loss>{_NUMBER}),",
+            rf"^step \d+: train loss \S+ val loss (?P<val_loss>{_NUMBER})",
+        ),
+        evaluation=(r"^step \d+: train loss",),
+    ),
+    Preset(
+        name="imagenet",
+        reads="`Epoch: [0][ 11/5005] ...` of PyTorch's ImageNet example",
+        regex=(
+            r"^Epoch: \[\d+\]\[ *(?P<batch_of_epoch>\d+)/ *(?P<batches_of_epoch>\d+)\]",
+            rf"^Epoch: .*\bLoss (?P<loss>{_NUMBER})",
+            rf"^ \* +Acc@1 +(?P<val_acc1>{_NUMBER})",
+        ),
+        evaluation=(r"^Test: \[", r"^ \* +Acc@1"),
+    ),
+    Preset(
+        name="keras",
+        reads="the bar of fit with verbose=1, which is its default",
+        regex=(
+            r"^[\x08\s]*(?:\x1b\[1m)?\s*(?P<batch_of_epoch>\d+)/"
+            # The bar ends the line where it is no colour but [====>...].
+            r"(?:(?P<batches_of_epoch>\d+)|Unknown)(?:\x1b\[0m)? [\x1b\[]",
+            rf" - loss: (?P<loss>{_NUMBER})",
+            rf" - val_loss: (?P<val_loss>{_NUMBER})",
+            rf" - val_accuracy: (?P<val_accuracy>{_NUMBER})",
+        ),
+        evaluation=(" - val_",),
+        packages=("keras",),
+    ),
+    Preset(
+        name="torchtitan",
+        reads="`step: 10  loss: ...`, in colour too; evaluations are `validate step:`",
+        regex=(
+            r"(?<!validate )step: +(?P<step>\d+) +\S*"
+            rf"loss: +(?P<loss>{_NUMBER})",
+            rf"validate step: +\d+ +\S*loss: +(?P<val_loss>{_NUMBER})",
+        ),
+        evaluation=("validate step:",),
+        packages=("torchtitan",),
+    ),
+    Preset(
+        name="megatron",
+        reads="`iteration 10/ 1000`, the samples and the loss after it, of Megatron-LM",
+        regex=(
+            r"\biteration +(?P<step>\d+)/ *\d+ \|",
+            r"\| consumed samples: +(?P<samples>\d+) \|",
+            rf"\| lm loss: (?P<lm_loss>{_NUMBER})",
+            rf"\| lm loss value: (?P<val_lm_loss>{_NUMBER})",
+        ),
+        evaluation=("validation loss at ", r"^\s*Evaluating (?:on|iter) "),
+        packages=("megatron",),
+    ),
+)
+PRESETS: Mapping[str, Preset] = {row.name: row for row in _ROWS}
+"""The presets by name, in the order in which users see them."""
+
+
+def expanded(values: Mapping[str, Any]) -> dict[str, Any]:
+    r"""Return what a user could have written instead of a preset.
+
+    Expressions of the user's own come after those of the preset: where both find a
+    group in a line, the user's counts.
+
+    Parameters
+    ----------
+    values
+        What stands under ``metrics``, with ``preset``.
+
+    Raises
+    ------
+    SpecError
+        If there is no such preset, or a file is named as well.
+
+    Examples
+    --------
+    >>> expanded({"preset": "nanogpt", "evaluation": "saving"})["evaluation"]
+    ['^step \\d+: train loss', 'saving']
+    """
+    name = values["preset"]
+    if name not in PRESETS:
+        raise SpecError(
+            f"preset={shown(name)} is not known. {one_of(PRESETS, str(name))} For any "
+            r"other output write {regex: 'step (?P<step>\d+)'}."
+        )
+    if values.get("jsonl") is not None:
+        raise SpecError(
+            f"preset={name} reads the output of the command, so it cannot stand beside "
+            "jsonl. Remove one of the two."
+        )
+    row = PRESETS[name]
+    return {
+        **values,
+        "regex": [*row.regex, *_listed(values.get("regex"))],
+        "evaluation": [*row.evaluation, *_listed(values.get("evaluation"))],
+    }
+
+
+def _listed(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list | tuple) else [value]

@@ -1,0 +1,79 @@
+"""Presets stand for what a user could have written under ``metrics``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from scalelab.errors import SpecError
+from scalelab.experiment.presets import PRESETS
+from scalelab.experiment.program import CommandProgram, MetricsSource
+from scalelab.experiment.spec import Experiment
+
+
+def with_metrics(metrics: object) -> Experiment:
+    values = {
+        "name": "mine",
+        "command": "python train.py {local_batch_size}",
+        "metrics": metrics,
+        "gpus": 1,
+        "local_batch_size": 8,
+    }
+    return Experiment.from_text(yaml.safe_dump(values))
+
+
+def source_of(metrics: object) -> MetricsSource:
+    program = with_metrics(metrics).program()
+    assert isinstance(program, CommandProgram)
+    return program.metrics
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_is_what_could_have_been_written(name: str) -> None:
+    row = PRESETS[name]
+    written = {"regex": list(row.regex), "evaluation": list(row.evaluation)}
+    for short in (name, {"preset": name}):
+        assert source_of(short) == source_of(written)
+        assert with_metrics(short).fingerprint() == with_metrics(written).fingerprint()
+    assert source_of(name).regex == row.regex
+    assert source_of(name).evaluation == row.evaluation
+
+
+def test_own_expressions_come_after_those_of_a_preset() -> None:
+    own = {"preset": "nanogpt", "regex": r"mfu (?P<mfu>\S+)%", "evaluation": ["a", "b"]}
+    row, source = PRESETS["nanogpt"], source_of(own)
+    assert source.regex == (*row.regex, r"mfu (?P<mfu>\S+)%")
+    assert source.evaluation == (*row.evaluation, "a", "b")
+
+
+def test_fingerprints_without_a_preset_do_not_speak_of_it() -> None:
+    metrics = with_metrics({"regex": "(?P<step>.)"}).fingerprint()["metrics"]
+    assert metrics == {"jsonl": None, "regex": ["(?P<step>.)"]}
+
+
+@pytest.mark.parametrize(
+    ("metrics", "message"),
+    [
+        ("nanogtp", r"metrics: preset='nanogtp' is not known\. Did you mean 'nanogpt'"),
+        ({"preset": "lightening"}, r"Did you mean 'lightning'\? Valid: huggingface, "),
+        ({"preset": 3}, r"preset=3 is not known\. Valid: "),
+        (
+            {"preset": "keras", "jsonl": "a.jsonl"},
+            r"preset=keras reads the output .*cannot stand beside jsonl\. Remove one",
+        ),
+        ({"preset": "keras", "regex": 3}, r"metrics\.regex=3 must be text"),
+        ({"preset": "keras", "regx": "a"}, r"unknown key 'metrics\.regx'"),
+    ],
+)
+def test_what_is_wrong_with_a_preset_is_said(metrics: Any, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        with_metrics(metrics)
+
+
+def test_editors_know_the_presets() -> None:
+    section = Experiment.json_schema()["$defs"]["Metrics"]
+    short, full = section["anyOf"]
+    assert short == {"enum": list(PRESETS)}
+    assert full["properties"]["preset"]["enum"] == [*PRESETS, None]

@@ -1,0 +1,185 @@
+"""What well-known programs print is read with their presets.
+
+``outputs`` holds it, one file per preset; the first lines of a file say which program
+and version it is from. The times are given here: a second for each step, and more for
+every line of an evaluation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from command_specs import command_spec
+
+from scalelab.experiment.presets import PRESETS
+from scalelab.experiment.program import MetricsSource
+from scalelab.inputs.outcome import Outcome
+from scalelab.launch.command.files import FollowedFile
+from scalelab.launch.command.lines import Report, line_reader
+from scalelab.launch.command.steps import StepLog
+from scalelab.launch.gang_agent import NodeAgent
+
+OUTPUTS = Path(__file__).parent / "outputs"
+STEP_S, EVALUATION_S = 1.0, 7.0
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of a sample of output; no step follows its last evaluation."""
+
+    steps: Sequence[int]
+    metrics: dict[str, float]
+    evaluations: int
+    global_batch_size: int = 8
+    accumulation: int = 1
+
+
+KNOWN = {
+    "huggingface": Known(
+        steps=[*range(25)],
+        metrics={"loss": 1.384, "eval_loss": 1.382},
+        evaluations=2,
+    ),
+    "lightning": Known(
+        steps=[*range(11)],
+        metrics={"train_loss": 1.17, "val_loss": 1.22},
+        evaluations=1,
+        accumulation=2,
+    ),
+    "nanogpt": Known(
+        steps=[0, *range(210, 280, 10)],
+        metrics={"loss": 2.0043, "val_loss": 2.0831},
+        evaluations=1,
+    ),
+    "imagenet": Known(
+        steps=[1, 11, 21, 26, 36],
+        metrics={"loss": 6.9002, "val_acc1": 0.138},
+        evaluations=1,
+    ),
+    "keras": Known(
+        # The first bars of the sample do not show every step.
+        steps=[1, 2, *range(4, 25)],
+        metrics={"loss": 1.3107, "val_loss": 1.2996, "val_accuracy": 0.2969},
+        evaluations=1,
+    ),
+    "torchtitan": Known(
+        steps=[1, 10, 20, 30],
+        metrics={"loss": 6.6, "val_loss": 7.3},
+        evaluations=1,
+    ),
+    "megatron": Known(
+        steps=[10, 20, 1000, 1100],
+        metrics={"lm_loss": 5.352916, "val_lm_loss": 6.439325},
+        evaluations=1,
+        global_batch_size=16,
+    ),
+}
+
+
+def source_of(name: str) -> MetricsSource:
+    row = PRESETS[name]
+    return MetricsSource(regex=row.regex, evaluation=row.evaluation)
+
+
+def reports_of(name: str, directory: Path, accumulation: int) -> list[Report]:
+    """Return what is read of a sample, as of the output of a running command."""
+    output = directory / "rank0.log"
+    output.touch()
+    file = FollowedFile(output)
+    output.write_bytes((OUTPUTS / f"{name}.txt").read_bytes())
+    reader = line_reader(source_of(name), accumulation)
+    lines = [*file.lines(), *file.redrawn_line()]
+    file.close()
+    return [report for line in lines if (report := reader.read(line))]
+
+
+def test_there_is_a_sample_of_every_preset() -> None:
+    assert PRESETS.keys() == KNOWN.keys()
+    assert {file.stem for file in OUTPUTS.iterdir()} == PRESETS.keys()
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_steps_metrics_and_evaluations_are_read(name: str, tmp_path: Path) -> None:
+    known = KNOWN[name]
+    reports = reports_of(name, tmp_path, known.accumulation)
+    trial = command_spec(
+        tmp_path,
+        warmup_steps=0,
+        accumulation=known.accumulation,
+        global_batch_size=known.global_batch_size,
+    ).trial
+    log, now_s, steps = StepLog(trial, may_repeat=True, names_evaluations=True), 0.0, []
+    for report in reports:
+        if report.is_evaluation:
+            now_s += EVALUATION_S
+        elif report.step not in (None, *steps[-1:]):
+            now_s += STEP_S * (report.step - steps[-1] if steps else 0)
+            steps.append(report.step)
+        log.take([report], now_s)
+    assert steps == known.steps
+    assert log.metrics == pytest.approx(known.metrics)
+    assert log.step_columns()["step_time_s"] == pytest.approx(STEP_S)
+    assert log.intervals.num_evaluations == known.evaluations
+    gaps = [after - before for before, after in pairwise(known.steps)]
+    assert 0 < log.num_measured < sum(gaps)
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_other_presets_read_no_step_of_it(name: str, tmp_path: Path) -> None:
+    for other in PRESETS.keys() - {name}:
+        source = source_of(other)
+        reader = line_reader(source)
+        text = (OUTPUTS / f"{name}.txt").read_bytes().replace(b"\r", b"\n")
+        reports = [reader.read(line) for line in text.split(b"\n")]
+        assert not [each for each in reports if each and each.step is not None], other
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"Map: 100%|##########| 2000/2000 [00:00<00:00, 9 examples/s]",
+        b"Loading weights:  50%|#####     | 1/2 [00:00<00:00, 3.2it/s]",
+        b"step: 3 of warm-up",
+        b"30/30 - 7s - 218ms/step - accuracy: 0.3438 - loss: 1.1812",
+        b"[titan] - root - INFO - Training starts at step 1.",
+        b"saving checkpoint at iteration    5000 to /models",
+    ],
+)
+def test_lines_like_those_of_steps_are_none(line: bytes) -> None:
+    reports = [line_reader(source_of(name)).read(line) for name in PRESETS]
+    assert not [each for each in reports if each and each.step is not None]
+
+
+# Writes the sample as it was written: a bar, a pause, the next bar.
+REPLAY = """
+import sys, time
+for piece in open(sys.argv[1], "rb").read().split(b"\\r"):
+    sys.stderr.buffer.write(b"\\r" + piece)
+    sys.stderr.buffer.flush()
+    time.sleep(0.004)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["huggingface", "keras", "lightning"])
+def test_bars_of_a_running_command_are_read(
+    agent: NodeAgent, tmp_path: Path, name: str
+) -> None:
+    known = KNOWN[name]
+    spec = command_spec(
+        tmp_path,
+        REPLAY,
+        command=f"python program.py {OUTPUTS / name}.txt",
+        metrics=source_of(name),
+        accumulation=known.accumulation,
+        warmup_steps=0,
+        steps=known.steps[-1] - 6,
+    )
+    result = agent.run(spec, 0, None)
+    assert result.outcome is Outcome.COMPLETED, result
+    assert 0 < result.measurements["num_steps"] <= known.steps[-1]
+    assert result.measurements["step_time_s"] > 0

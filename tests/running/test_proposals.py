@@ -1,0 +1,267 @@
+"""Experiments that are proposed for a script: what is read, and what is written."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from scalelab.errors import SpecError
+from scalelab.experiment.presets import PRESETS
+from scalelab.experiment.spec import Experiment
+from scalelab.running.proposal.draft import Draft, draft
+from scalelab.running.proposal.sample_log import MAX_LOG_BYTES, read_log
+from scalelab.running.proposal.script import MAX_SCRIPT_BYTES, read_script
+
+OUTPUTS = Path(__file__).parents[1] / "launch" / "command" / "outputs"
+ARGPARSE = """
+import argparse, os
+import torch.distributed as dist
+parser = argparse.ArgumentParser()
+parser.add_argument("data")
+parser.add_argument("-b", "--batch-size", type=int, default=48)
+parser.add_argument("--lr", "--learning-rate", type=float, default=3e-4)
+parser.add_argument("--grad-accum", type=int, default=2)
+parser.add_argument("--epochs", type=int, default=30)
+parser.add_argument("--out", dest="output_dir", default="out")
+parser.add_argument("--seed", type=int, default=7)
+parser.add_argument("--precision", default="bf16")
+parser.add_argument("--workers", type=int, default=4)
+parser.add_argument("--compile", action="store_true")
+parser.add_argument("--tokenizer", required=True)
+dist.init_process_group()
+"""
+NANOGPT = """
+import os, torch
+batch_size = 12
+gradient_accumulation_steps = 5 * 8
+learning_rate = 6e-4
+max_iters = 600000
+out_dir = 'out'
+exec(open('configurator.py').read())
+world = int(os.environ['WORLD_SIZE'])
+gradient_accumulation_steps //= world
+"""
+
+
+def written(directory: Path, text: str, name: str = "train.py") -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / name
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
+def proposed(script: Path, log: Path | None = None) -> tuple[Draft, Experiment]:
+    reading = read_log(log) if log else None
+    found = draft(
+        read_script(script),
+        reading,
+        log_name=log.name if log else "",
+        directory=script.parent,
+    )
+    return found, Experiment.from_text(found.text, directory=script.parent)
+
+
+def test_options_of_argparse_become_placeholders(tmp_path: Path) -> None:
+    found, experiment = proposed(written(tmp_path, ARGPARSE))
+    assert experiment.command == (
+        "python train.py --batch-size {local_batch_size} "
+        "--grad-accum {gradient_accumulation_steps} --lr {learning_rate} --seed {seed} "
+        "--out {trial_dir} --precision {precision} DATA --tokenizer TOKENIZER"
+    )
+    assert experiment.local_batch_size == (48,)
+    assert experiment.gradient_accumulation_steps == 2
+    assert experiment.learning_rate is not None
+    assert experiment.learning_rate.base == 3e-4
+    assert experiment.seed == (7,)
+    assert experiment.precision == ("bf16",)
+    assert experiment.job is not None
+    assert experiment.job.epochs == 30
+    assert found.to_fill_in == (
+        "data in the command",
+        "--tokenizer in the command",
+        "metrics.regex, the expression for a line that reports a step",
+        "job.samples_per_epoch",
+    )
+    assert "#       workers that load data, 4 by default\n" in found.text
+    assert "Nothing in the script shows" not in found.text
+    assert max(map(len, found.text.splitlines())) <= 88
+
+
+def test_globals_of_a_configurator_are_options(tmp_path: Path) -> None:
+    written(tmp_path, "import model", "configurator.py")
+    written(tmp_path, "", "model.py")
+    _, experiment = proposed(written(tmp_path, NANOGPT))
+    assert experiment.command == (
+        "python train.py --batch_size={local_batch_size} "
+        "--gradient_accumulation_steps={accumulation_steps_of_all_ranks} "
+        "--learning_rate={learning_rate} --out_dir={trial_dir}"
+    )
+    assert experiment.job is not None
+    assert experiment.job.steps == 600_000
+    assert set(experiment.snapshot_paths) == {"train.py", "configurator.py"}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "from absl import flags\nflags.DEFINE_integer('batch_size', 8, 'own')",
+            "--batch_size={local_batch_size}",
+        ),
+        (
+            "import click\n@click.option('-n', '--batch-size', default=8)\n"
+            "@click.argument('data')\ndef main(batch_size, data): ...",
+            "--batch-size {local_batch_size} DATA",
+        ),
+        (
+            "from transformers import HfArgumentParser, TrainingArguments as T\n"
+            "import transformers\n"
+            "HfArgumentParser((Own, transformers.TrainingArguments))",
+            "--per_device_train_batch_size {local_batch_size} "
+            "--gradient_accumulation_steps {gradient_accumulation_steps} "
+            "--learning_rate {learning_rate} --seed {seed} --output_dir {trial_dir}",
+        ),
+        (
+            "import keras\np.add_argument('--batch-size', default=64)",
+            "--batch-size {global_batch_size}",
+        ),
+        (
+            "p.add_argument('--batch-size', default=64)\n"
+            "args.batch_size = int(args.batch_size / ngpus_per_node)",
+            "--batch-size {batch_size_per_node}",
+        ),
+        (
+            "p.add_argument('--batch-size')\nargs.batch_size //= dist.get_world_size()",
+            "--batch-size {global_batch_size}",
+        ),
+        ("p.add_argument('--dtype', default='bfloat16')", ""),
+        ("p.add_argument('--bad\\nname: x', default=1)", ""),
+        ("p.add_argument('--a', dest='b\\nc: d', required=True)", "--a A"),
+        ("p.add_argument(*names, **more)", ""),
+        ("print('nothing')", ""),
+    ],
+)
+def test_options_are_found_where_they_are_plain(
+    tmp_path: Path, text: str, words: str
+) -> None:
+    found, experiment = proposed(written(tmp_path, text))
+    assert experiment.command == f"python train.py {words}".rstrip()
+    is_any_understood = "{" in words or "dtype" in text
+    assert ("put placeholders such as" in found.text) != is_any_understood
+
+
+def test_files_beside_the_script_come_along(tmp_path: Path) -> None:
+    written(tmp_path, "import layers", "model.py")
+    written(tmp_path, "import model", "layers.py")
+    written(tmp_path / "tools", "", "loss.py")
+    written(tmp_path / "numpy", "no code", "readme.txt")
+    script = written(tmp_path, "import numpy, model, os\nfrom tools.loss import x")
+    _, experiment = proposed(script)
+    assert experiment.snapshot_paths == ("layers.py", "model.py", "tools/", "train.py")
+
+
+def test_a_script_elsewhere_gives_the_root(tmp_path: Path) -> None:
+    script = written(tmp_path / "their code", "x = 1")
+    found = draft(read_script(script), None, log_name="", directory=tmp_path / "mine")
+    experiment = Experiment.from_text(found.text, directory=tmp_path / "mine")
+    assert experiment.code_root == tmp_path / "their code"
+    assert experiment.name == "their-code"
+
+
+@pytest.mark.parametrize(
+    ("folder", "file", "name"),
+    [
+        ("vit", "train.py", "vit"),
+        ("2024", "train.py", "2024"),
+        ("a", "null.py", "null"),
+        ("a", "_my model!.py", "my-model"),
+        ("a", "\N{GREEK SMALL LETTER MU}.py", "my-model"),
+    ],
+)
+def test_the_experiment_is_named_after_the_script(
+    tmp_path: Path, folder: str, file: str, name: str
+) -> None:
+    _, experiment = proposed(written(tmp_path / folder, "x = 1", file))
+    assert experiment.name == name
+    assert file in experiment.snapshot_paths
+
+
+def test_nothing_of_the_script_is_run(tmp_path: Path) -> None:
+    script = written(tmp_path, f"open({str(tmp_path / 'seen')!r}, 'w')\n1 / 0")
+    proposed(script)
+    assert not (tmp_path / "seen").exists()
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_preset_of_a_sample_is_found(tmp_path: Path, name: str) -> None:
+    script = written(tmp_path, "import torch")
+    found, experiment = proposed(script, OUTPUTS / f"{name}.txt")
+    assert experiment.metrics is not None
+    assert experiment.metrics.preset == name
+    assert f"steps of {name}.txt" in found.text
+
+
+def test_a_sample_that_no_preset_reads_is_shown(tmp_path: Path) -> None:
+    log = tmp_path / "own.log"
+    log.write_bytes(b"hello\n\x1b[31mStep\x1b[0m 3 of 9: fine\n" + b"\xff\n")
+    found, experiment = proposed(written(tmp_path, "import transformers"), log)
+    assert "# No preset reads a step of own.log" in found.text
+    assert "\n# Step 3 of 9: fine\n" in found.text
+    assert experiment.metrics is not None
+    assert experiment.metrics.preset is None
+
+
+@pytest.mark.parametrize(
+    ("package", "name"),
+    [("transformers", "huggingface"), ("lightning.pytorch", "lightning")],
+)
+def test_without_a_sample_imports_suggest_a_preset(
+    tmp_path: Path, package: str, name: str
+) -> None:
+    found, experiment = proposed(written(tmp_path, f"import {package}"))
+    assert experiment.metrics is not None
+    assert experiment.metrics.preset == name
+    assert "guessed: it imports" in found.text
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, r"cannot be read: No such file or directory\. Give the path"),
+        (b"", r"is empty\. Give the Python script"),
+        (b"\n \n", "is empty"),
+        (b"def f(:\n", r"is no Python script: .* \(line 1\)\. Give the script"),
+        (b"a\0b", "is no Python script: .*null bytes"),
+        (b"\xff\xfe", "is no Python script"),
+        (b"x = 1\n" * (MAX_SCRIPT_BYTES // 6 + 1), r"is larger than 1 MiB\. Give"),
+    ],
+)
+def test_what_is_no_script_is_refused(
+    tmp_path: Path, content: bytes | None, message: str
+) -> None:
+    path = tmp_path / "train.py"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(SpecError, match=message):
+        read_script(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "cannot be read: No such file"),
+        (b"", r"is empty\. Give a few hundred lines"),
+        (b"step 1\n\0", r"is no text: it holds NUL bytes\. Give what"),
+        (b"step 1\n" * (MAX_LOG_BYTES // 7 + 1), r"is larger than 16 MiB\. Give"),
+    ],
+)
+def test_what_is_no_log_is_refused(
+    tmp_path: Path, content: bytes | None, message: str
+) -> None:
+    path = tmp_path / "sample.log"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(SpecError, match=message):
+        read_log(path)
