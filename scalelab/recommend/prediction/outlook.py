@@ -223,6 +223,8 @@ def outlook_rows(
     rows = []
     for i, config in enumerate(outlook.frame.to_dict("records")):
         size, nodes = int(config["world_size"]), int(config["num_nodes"])
+        tokens = knowledge.recorded("sequence_length", config)
+        flops = knowledge.recorded("flops_per_sample", config)
         following, throughput = _next_index(outlook.sizes, i), _throughput(config)
         rows.append(
             OutlookRow(
@@ -233,8 +235,10 @@ def outlook_rows(
                 settings=_settings(config, knowledge.swept),
                 step_time_s=_step_time(config),
                 throughput_samples_per_s=throughput,
-                throughput_tokens_per_s=tokens_per_s(throughput, knowledge.job),
-                flops_utilization=flops_utilization(throughput, size, knowledge.job),
+                throughput_tokens_per_s=tokens_per_s(throughput, knowledge.job, tokens),
+                flops_utilization=flops_utilization(
+                    throughput, size, knowledge.job, flops
+                ),
                 samples=_interval(outlook.samples[:, i], limits.interval),
                 amounts={
                     name: None
