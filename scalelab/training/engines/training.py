@@ -134,9 +134,10 @@ class TrainingEngine:
             ),
             on_own_gradients_ready=self._begin_exchange,
         )
-        self._spread = self.spread(self._model, observers)
-        trained = self._spread.model
-        self._trained = compiled(trained) if self.context.compiles else trained
+        # Inside what spreads it: there torch splits the graph where gradients are
+        # exchanged, and evaluation takes the model as it is.
+        trained = compiled(self._model) if self.context.compiles else self._model
+        self._spread = self.spread(trained, observers)
         self._exchanging = False
         rate = trial.learning_rate
         self._rate = rate.value if rate else self.workload.default_learning_rate
@@ -154,7 +155,7 @@ class TrainingEngine:
         batch = next(self._feed(0, loader_workers=0))
         with compiling(self._model, self.context):
             with self._autocast():
-                loss = self.workload.loss(self._trained, batch)
+                loss = self.workload.loss(self._spread.model, batch)
             loss.backward()  # type: ignore[no-untyped-call]
         self._optimizer.zero_grad(set_to_none=True)
 
@@ -201,7 +202,7 @@ class TrainingEngine:
 
     def _backward(self, batch: feed.Batch) -> torch.Tensor:
         with self._autocast():
-            loss = self.workload.loss(self._trained, batch)
+            loss = self.workload.loss(self._spread.model, batch)
         loss = loss / self.trial.gradient_accumulation_steps
         self._spread.watch(loss)
         self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
