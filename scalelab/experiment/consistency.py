@@ -16,6 +16,7 @@ from scalelab.experiment.keys import ExperimentKeys
 from scalelab.experiment.program import BUILT_IN_WORKLOADS
 from scalelab.experiment.sections import Metrics, WorkloadChoice
 from scalelab.experiment.trial import TrialKind
+from scalelab.experiment.workload_names import COMPILE
 from scalelab.inputs.placeholders import (
     PLACEHOLDERS,
     TRIAL_PLACEHOLDERS,
@@ -90,6 +91,14 @@ def _check_workload(experiment: ExperimentKeys, workload: WorkloadChoice) -> Non
                 f"{one_of(BUILT_IN_WORKLOADS, name)}"
             )
         return
+    if not built_in.trains_model and COMPILE in {
+        *workload.parameters,
+        *experiment.options,
+    }:
+        raise SpecError(
+            f"workload={name} has no model, so {COMPILE} has nothing to compile. "
+            "Leave it out."
+        )
     if set(experiment.measure.kind) == {TrialKind.THROUGHPUT}:
         return
     if not built_in.metrics:

@@ -157,6 +157,8 @@ class BuiltInWorkload:
     tokens_axis
         Parameter that says how many tokens a sample has; None: samples are no
         sequences.
+    trains_model
+        It trains a model, which ``torch.compile`` can translate.
     counts_flops
         It tells how many floating-point operations a sample takes.
     check
@@ -170,6 +172,7 @@ class BuiltInWorkload:
     convergence_needs: str | None = None
     preload: tuple[str, ...] = ()
     tokens_axis: str | None = None
+    trains_model: bool = True
     counts_flops: bool = False
     check: str | None = None
 
@@ -198,6 +201,7 @@ BUILT_IN_WORKLOADS: Mapping[str, BuiltInWorkload] = {
         path=f"{_HOME}.emulated:Emulated",
         metrics=("val_acc",),
         convergence_needs="min_samples",
+        trains_model=False,
     ),
 }
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from scalelab.errors import SpecError
 
-RANK_PARAMETERS = ("memory_limit_bytes", "loader_workers", "compile")
+COMPILE = "compile"
+RANK_PARAMETERS = ("memory_limit_bytes", "loader_workers", COMPILE)
 """What every workload takes: ``scalelab.training.rank_options.RankOptions``."""
 CLASSIFIER_METRICS = ("val_acc", "val_loss")
 

@@ -89,6 +89,8 @@ def test_several_sequence_lengths_are_asked_about_one_at_a_time() -> None:
     samples = answer.rows[0].throughput_samples_per_s.value
     tokens = answer.rows[0].throughput_tokens_per_s
     assert tokens.value == pytest.approx(16 * samples)
+    in_json = answer.to_json()["rows"][0]["throughput_tokens_per_s"]
+    assert in_json["value"] == tokens.value
 
 
 def test_operations_need_a_peak() -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from gang import RankFailure, attempt, on, run_in_gang, stream, throughput_trial
 
+from scalelab.errors import SpecError
+from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import Measurement
 from scalelab.training.rank import run_rank
 
@@ -95,3 +97,15 @@ def test_what_cannot_be_compiled_is_refused(
     spec = attempt(tmp_path, throughput_trial(workload), **parameters)
     with pytest.raises(RankFailure, match=message):
         run_in_gang(1, told_rank, spec, None, directory=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "workload: {name: emulated, compile: true}",
+        "workload: emulated\noptions: {compile: [false, true]}",
+    ],
+)
+def test_an_emulated_workload_is_not_compiled(text: str) -> None:
+    with pytest.raises(SpecError, match=r"emulated has no model, so compile has noth"):
+        Experiment.from_text(f"name: a\n{text}\ngpus: 1\nlocal_batch_size: 8\n")
