@@ -9,11 +9,13 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from scalelab.errors import SpecError
+from scalelab.errors import LaunchError
 from scalelab.training.context import RankContext
 from scalelab.training.seeds import random_state, restore_random_state
 
 REPORT_INTERVAL_S = 5.0
+LONGEST_COMPILATION_S = 1800.0
+"""Beyond it a rank is no longer reported alive, and counts as stalled if it hangs."""
 
 
 def compiled(model: nn.Module) -> nn.Module:
@@ -33,7 +35,7 @@ def compiling(model: nn.Module, context: RankContext) -> Iterator[None]:
     """Run a first pass in which the model is compiled, and undo what it changes.
 
     That is the state of random generators and of buffers such as batch-norm statistics.
-    The supervisor hears that the rank is alive, however long the compiler takes.
+    The supervisor hears that the rank is alive, though the compiler takes minutes.
 
     Parameters
     ----------
@@ -44,8 +46,8 @@ def compiling(model: nn.Module, context: RankContext) -> Iterator[None]:
 
     Raises
     ------
-    SpecError
-        If the model cannot be compiled here.
+    LaunchError
+        If the model cannot be compiled on this node. The trial fails; others go on.
     """
     from torch._dynamo.exc import TorchDynamoException
 
@@ -55,7 +57,7 @@ def compiling(model: nn.Module, context: RankContext) -> Iterator[None]:
         with _reporting(context):
             yield
     except TorchDynamoException as error:
-        raise SpecError(
+        raise LaunchError(
             f"compile=True, but torch.compile fails here: {_first_line(error)} It "
             "needs a C++ compiler such as g++ on every node, on GPUs also Triton. "
             "Install what is missing, or leave compile out."
@@ -71,7 +73,9 @@ def _reporting(context: RankContext) -> Iterator[None]:
     ended = threading.Event()
 
     def report() -> None:
-        while not ended.wait(REPORT_INTERVAL_S):
+        for _ in range(round(LONGEST_COMPILATION_S / REPORT_INTERVAL_S)):
+            if ended.wait(REPORT_INTERVAL_S):
+                return
             context.progress(0)
 
     context.progress(0)

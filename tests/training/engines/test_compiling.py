@@ -6,12 +6,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gang import RankFailure, attempt, on, run_in_gang, stream, throughput_trial
+import torch
+from gang import (
+    RankFailure,
+    attempt,
+    on,
+    run_in_contexts,
+    run_in_gang,
+    stream,
+    throughput_trial,
+)
+from torch import nn
 
 from scalelab.errors import SpecError
 from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import Measurement
+from scalelab.training.engines.compiling import compiling
 from scalelab.training.rank import run_rank
+from scalelab.training.seeds import MODEL_STREAM, seed_everything
 
 needs_compiler = pytest.mark.skipif(
     shutil.which("g++") is None and shutil.which("clang++") is None,
@@ -52,9 +64,8 @@ def run(directory: Path, *, compiler: str | None = None, **parameters: Any) -> A
 def test_a_compiled_model_trains_alike_and_compiles_before_its_first_step(
     tmp_path: Path,
 ) -> None:
-    parameters = {"hidden_sizes": [8], "batch_norm": True}
-    plain = run(tmp_path / "plain", **parameters)
-    compiled = run(tmp_path / "compiled", compile=True, **parameters)
+    plain = run(tmp_path / "plain", hidden_sizes=[8])
+    compiled = run(tmp_path / "compiled", hidden_sizes=[8], compile=True)
     for told in plain:
         assert {graphs for _, graphs in told} == {0}
     for told in compiled:
@@ -70,11 +81,31 @@ def test_a_compiled_model_trains_alike_and_compiles_before_its_first_step(
     assert losses[1] == pytest.approx(losses[0], abs=1e-4)
 
 
+def changed_by_a_first_pass(context: Any) -> Any:
+    """Return what a pass in training draws and changes, and what is left of that."""
+    seed_everything(3, MODEL_STREAM)
+    model = nn.BatchNorm1d(4)
+    with compiling(model, context):
+        model(torch.rand(8, 4))
+        mean, drawn = model.running_mean.tolist(), torch.rand(1).item()
+    torch.rand(8, 4)
+    return mean, drawn, model.running_mean.tolist(), torch.rand(1).item()
+
+
+def test_the_first_pass_leaves_no_trace(tmp_path: Path) -> None:
+    ((mean, drawn, mean_after, drawn_after),) = run_in_contexts(
+        1, changed_by_a_first_pass, directory=tmp_path
+    )
+    assert all(mean)
+    assert mean_after == [0.0] * 4
+    assert drawn_after == drawn
+
+
 @pytest.mark.slow
 def test_without_a_compiler_the_reason_says_so(tmp_path: Path) -> None:
     with pytest.raises(
         RankFailure,
-        match=r"SpecError: compile=True, but torch\.compile fails here: .*"
+        match=r"LaunchError: compile=True, but torch\.compile fails here: .*"
         r"[Cc]\+\+ compiler.*Install what is missing, or leave compile out\.",
     ):
         run(tmp_path, compiler="no-such-compiler", compile=True, hidden_sizes=[8])
