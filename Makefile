@@ -11,7 +11,7 @@ TESTS := --dist loadfile --numprocesses
 QUICK := not slow and not network and not browser
 SLOW := slow or network or browser
 SEEDS ?= 5
-BENCHMARKS := launch dispatch instrumentation records cli packing
+BENCHMARKS := launch dispatch instrumentation records cli packing lm
 INSTALLED := $(VENV)/.installed
 
 # Packages are compiled as they are first imported, and then not again.

@@ -16,6 +16,7 @@ from scalelab.experiment.keys import ExperimentKeys
 from scalelab.experiment.program import BATCH_OF_EPOCH, BUILT_IN_WORKLOADS
 from scalelab.experiment.sections import Metrics, WorkloadChoice
 from scalelab.experiment.trial import TrialKind
+from scalelab.experiment.workload_names import COMPILE
 from scalelab.inputs.placeholders import (
     PLACEHOLDERS,
     TRIAL_PLACEHOLDERS,
@@ -41,6 +42,7 @@ def check_experiment(experiment: ExperimentKeys) -> None:
         _check_workload(experiment, experiment.workload)
     else:
         _check_command(experiment)
+    _check_flops(experiment)
     _check_devices(experiment)
     _check_batches(experiment)
     experiment.measure.check(experiment.job)
@@ -103,15 +105,40 @@ def _check_workload(experiment: ExperimentKeys, workload: WorkloadChoice) -> Non
                 f"{one_of(BUILT_IN_WORKLOADS, name)}"
             )
         return
+    if not built_in.trains_model and COMPILE in {
+        *workload.parameters,
+        *experiment.options,
+    }:
+        raise SpecError(
+            f"workload={name} has no model, so {COMPILE} has nothing to compile. "
+            "Leave it out."
+        )
+    if set(experiment.measure.kind) == {TrialKind.THROUGHPUT}:
+        return
+    if not built_in.metrics:
+        raise SpecError(
+            f"workload={name} has no held-out data, so no trial of it reaches a "
+            "metric. Remove everything but throughput from measure.kind."
+        )
     needed = built_in.convergence_needs
-    if (
-        needed
-        and needed not in workload.parameters
-        and set(experiment.measure.kind) != {TrialKind.THROUGHPUT}
-    ):
+    if needed and needed not in workload.parameters:
         raise SpecError(
             f"workload={name} reaches no metric unless it has {needed}. Add it to the "
             "workload, or remove everything but throughput from measure.kind."
+        )
+
+
+def _check_flops(experiment: ExperimentKeys) -> None:
+    """Refuse a peak where nothing tells the operations to hold against it."""
+    job, workload = experiment.job, experiment.workload
+    if not (job and job.device_peak_flops) or job.flops_per_sample:
+        return
+    built_in = BUILT_IN_WORKLOADS.get(workload.name) if workload else None
+    if workload is None or (built_in and not built_in.counts_flops):
+        raise SpecError(
+            "job.flops_per_sample and job.device_peak_flops together say how much of a "
+            f"device is used, and {workload.name if workload else 'a command'} does "
+            "not tell its operations. Give both, or neither."
         )
 
 

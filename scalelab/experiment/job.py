@@ -32,12 +32,13 @@ class Job(Section):
     flops_per_sample: Positive | None = Field(
         default=None,
         description="Floating-point operations of a training step per sample, forward "
-        "and backward; needs device_peak_flops.",
+        "and backward; needs device_peak_flops. transformer_lm tells its own.",
     )
     device_peak_flops: Positive | None = Field(
         default=None,
         description="Peak floating-point operations per second of one device, at the "
-        "precision that is trained with; needs flops_per_sample.",
+        "precision that is trained with; needs flops_per_sample, of the job or the "
+        "workload.",
     )
     global_batch_size: Count | None = Field(
         default=None,
@@ -63,7 +64,7 @@ class Job(Section):
             raise SpecError("epochs needs samples_per_epoch. Add it.")
         if self.tokens and not self.sequence_length:
             raise SpecError("tokens needs sequence_length, tokens per sample. Add it.")
-        if (self.flops_per_sample is None) != (self.device_peak_flops is None):
+        if self.flops_per_sample and self.device_peak_flops is None:
             raise SpecError(
                 "flops_per_sample and device_peak_flops together say how much of a "
                 "device is used. Give both, or neither."

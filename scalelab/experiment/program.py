@@ -77,7 +77,7 @@ class WorkloadProgram:
     Parameters
     ----------
     name
-        ``digits_mlp``, ``resnet_cifar``, ``emulated``, or ``module:Class``.
+        A name of :data:`BUILT_IN_WORKLOADS`, or ``module:Class``.
     parameters
         Keyword arguments of the workload's constructor.
     code_directory
@@ -168,13 +168,23 @@ class BuiltInWorkload:
     path
         Path, ``module:Class``, of its class, whose constructor takes its parameters.
     metrics
-        What an evaluation measures.
+        What an evaluation measures; none: there is nothing to evaluate on.
     has_batch_norm
         Its convergence depends on the local batch too, not on the global one alone.
     convergence_needs
         Parameter without which it has no metric to reach; None: it always has.
     preload
         Further modules that a node imports once for all of its ranks.
+    tokens_axis
+        Parameter that says how many tokens a sample has; None: samples are no
+        sequences.
+    trains_model
+        It trains a model, which ``torch.compile`` can translate.
+    counts_flops
+        It tells how many floating-point operations a sample takes.
+    check
+        Path of a function without torch that refuses parameters before anything runs;
+        see :func:`~scalelab.training.workloads.transformer_shape.check_transformer`.
     """
 
     path: str
@@ -182,6 +192,10 @@ class BuiltInWorkload:
     has_batch_norm: bool = False
     convergence_needs: str | None = None
     preload: tuple[str, ...] = ()
+    tokens_axis: str | None = None
+    trains_model: bool = True
+    counts_flops: bool = False
+    check: str | None = None
 
 
 _HOME = "scalelab.training.workloads"
@@ -192,10 +206,23 @@ BUILT_IN_WORKLOADS: Mapping[str, BuiltInWorkload] = {
     "resnet_cifar": BuiltInWorkload(
         path=f"{_HOME}.resnet_cifar:ResnetCifar", has_batch_norm=True
     ),
+    "transformer_lm": BuiltInWorkload(
+        path=f"{_HOME}.transformer_lm:TransformerLm",
+        metrics=("val_loss",),
+        tokens_axis="sequence_length",
+        counts_flops=True,
+        check=f"{_HOME}.transformer_shape:check_transformer",
+    ),
+    "synthetic_images": BuiltInWorkload(
+        path=f"{_HOME}.synthetic_images:SyntheticImages",
+        metrics=(),
+        has_batch_norm=True,
+    ),
     "emulated": BuiltInWorkload(
         path=f"{_HOME}.emulated:Emulated",
         metrics=("val_acc",),
         convergence_needs="min_samples",
+        trains_model=False,
     ),
 }
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from scalelab.errors import SpecError
 
-RANK_PARAMETERS = ("memory_limit_bytes", "loader_workers")
+COMPILE = "compile"
+RANK_PARAMETERS = ("memory_limit_bytes", "loader_workers", COMPILE)
 """What every workload takes: ``scalelab.training.rank_options.RankOptions``."""
 CLASSIFIER_METRICS = ("val_acc", "val_loss")
 
@@ -26,7 +27,8 @@ class WorkloadNames:
     is_open
         It takes any others too.
     metrics
-        What an evaluation measures; None: not known before one.
+        What an evaluation measures; none: there is nothing to evaluate on; None: not
+        known before an evaluation.
     """
 
     parameters: tuple[str, ...]
@@ -64,6 +66,12 @@ class WorkloadNames:
         SpecError
             If the workload does not measure the metric.
         """
+        if self.metrics == ():
+            raise SpecError(
+                f"target metric {metric!r} is not measured by {workload}: it has no "
+                "held-out data. Measure throughput alone, or train a workload that "
+                "has some."
+            )
         if self.metrics is not None and metric not in self.metrics:
             raise SpecError(
                 f"target metric {metric!r} is not measured by {workload}. It measures: "

@@ -52,7 +52,7 @@ from scalelab.recommend.question.candidates import candidates, places
 from scalelab.recommend.question.history import History, LawWithTransfer
 from scalelab.recommend.question.memory_room import MemoryRoom
 from scalelab.recommend.question.objective import Constraints
-from scalelab.recommend.question.subject import choose_subject
+from scalelab.recommend.question.subject import AskedCurves, choose_subject
 
 
 def recommend(
@@ -119,6 +119,7 @@ def recommend(
     limits = constraints or Constraints()
     every = prepared(observations)
     subject = choose_subject(every.observations, select or {})
+    _check_sequence_length(subject, job)
     rows = every.take(subject.frame.index)
     index = every.observations.index
     rest = every.take(index[~index.isin(subject.frame.index)])
@@ -150,6 +151,20 @@ def recommend(
     gaps = knowledge.law.gaps_at(_in_reach(asked, within))
     wanted = sorted({place.world_size for place in allocations or ()})
     return _answer(knowledge, comparison, gaps, limits, within, wanted)
+
+
+def _check_sequence_length(subject: AskedCurves, job: Job | None) -> None:
+    """Refuse a job whose samples are not those that were measured."""
+    if job is None or job.sequence_length is None:
+        return
+    measured = numbers(subject.frame, "sequence_length")
+    other = measured[np.isfinite(measured) & (measured != job.sequence_length)]
+    if len(other):
+        raise SpecError(
+            f"job.sequence_length={job.sequence_length}, but trials measured samples "
+            f"of {other[0]:g} tokens. Correct the job, or leave sequence_length out "
+            "and say the length in samples."
+        )
 
 
 def _answer(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from scalelab.experiment.job import Job
 from scalelab.inputs.document import Scalar
@@ -69,6 +72,31 @@ class Knowledge:
             return np.ones((1, 1))
         return np.asarray(np.exp(self.factorisation.draws()))
 
+    def recorded(self, name: str, config: Mapping[Any, Any]) -> float | None:
+        """Return what the rows of a configuration's curve record in a column.
+
+        Parameters
+        ----------
+        name
+            A column of numbers.
+        config
+            Values by column; those in which curves differ say which curve it is on.
+
+        Returns
+        -------
+        float or None
+            None where the rows record nothing, or more than one number.
+        """
+        frame = self.subject.frame
+        if name not in frame.columns:
+            return None
+        for key, rows in self.rows.curves.items():
+            values = dict(key)
+            if all(_is_same(values.get(each), config[each]) for each in self.swept):
+                found = frame.loc[rows.index, name].dropna().unique()
+                return float(found[0]) if len(found) == 1 else None
+        return None
+
     @property
     def held(self) -> dict[str, Scalar]:
         """The values of the columns in which the curves do not differ, by setting."""
@@ -85,3 +113,9 @@ class Knowledge:
         curves = [dict(key) for key in self.rows.curves]
         names = list(dict.fromkeys(name for curve in curves for name in curve))
         return [n for n in names if len({str(c.get(n)) for c in curves}) > 1]
+
+
+def _is_same(of_curve: Scalar | None, configured: Any) -> bool:
+    if of_curve is None:
+        return bool(pd.isna(configured))
+    return bool(of_curve == configured)

@@ -98,6 +98,7 @@ COLUMNS: tuple[Column, ...] = (
     ),
     *_columns(
         "number",
+        flops_per_sample="Floating-point operations of the model per training sample.",
         step_time_s="Seconds per optimiser step of the slowest rank, mean.",
         step_time_lo_s="Lower end of its 95% block-bootstrap interval.",
         step_time_hi_s="Upper end.",

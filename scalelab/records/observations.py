@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalelab.errors import SchemaError, StoreError
-from scalelab.experiment.program import CommandProgram, Program, program_to_json
+from scalelab.experiment.program import (
+    BUILT_IN_WORKLOADS,
+    CommandProgram,
+    Program,
+    WorkloadProgram,
+    program_to_json,
+)
 from scalelab.inputs.outcome import Outcome
 from scalelab.plan.source import Observation
 from scalelab.records.attempt import AttemptResult, AttemptSpec
@@ -96,6 +102,7 @@ def _configuration(spec: AttemptSpec) -> dict[str, Any]:
         "local_batch_size": trial.local_batch_size,
         "gradient_accumulation_steps": trial.gradient_accumulation_steps,
         "global_batch_size": trial.global_batch_size,
+        "sequence_length": _tokens_per_sample(spec),
         "precision": trial.precision,
         "seed": trial.seed,
     }
@@ -116,6 +123,15 @@ def _workload(spec: AttemptSpec) -> str:
     if not isinstance(spec.program, CommandProgram):
         return spec.trial.workload
     return spec.program.name or spec.run
+
+
+def _tokens_per_sample(spec: AttemptSpec) -> int | None:
+    """Return the tokens of a sample where they are given; a rank tells the default."""
+    program, built_in = spec.program, BUILT_IN_WORKLOADS.get(spec.trial.workload)
+    if not (isinstance(program, WorkloadProgram) and built_in and built_in.tokens_axis):
+        return None
+    given = {**program.parameters, **spec.trial.options}.get(built_in.tokens_axis)
+    return given if _is_integer(given) else None
 
 
 def _ending(result: AttemptResult) -> dict[str, Any]:

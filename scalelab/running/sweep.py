@@ -26,7 +26,7 @@ from scalelab.records.store import RunStore
 from scalelab.site.choice import lasting_name
 from scalelab.site.node_script import refuse_log_directory
 from scalelab.site.profile import Site
-from scalelab.training.workloads.introspection import check_workload
+from scalelab.training.workloads.introspection import check_trials, check_workload
 
 RUNS = Path("runs")
 
@@ -121,6 +121,7 @@ class Sweep:
         planned, left = candidates(asked, where, source), source.left
         if left is None or left:
             check_workload(asked, where)
+            check_trials(asked, where, planned.trials)
         return cls(
             experiment=asked,
             text=read_document(Path(experiment)),

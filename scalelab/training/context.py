@@ -72,6 +72,8 @@ class RankContext:
         Tells the supervisor that this rank is alive, with its step.
     deadline_s
         When the attempt's time is up, on the monotonic clock; None: never.
+    compiles
+        The model is trained as ``torch.compile`` translates it.
     """
 
     identity: RankIdentity
@@ -80,6 +82,7 @@ class RankContext:
     stream: StreamWriter
     progress: Callable[[int], None] = field(repr=False)
     deadline_s: float | None = None
+    compiles: bool = False
 
     @property
     def rank(self) -> int:

@@ -35,7 +35,9 @@ def describe(
         "dataset": f"{workload.dataset_name} {fingerprint(training_data)}",
         "num_parameters": sum(p.numel() for p in trained),
         "gradient_bytes": sum(p.numel() * p.element_size() for p in trained),
+        "flops_per_sample": workload.flops_per_sample,
         "normalization_batch_size": normalization_batch_size(model, trial),
+        "sequence_length": workload.tokens_per_sample,
         "optimizer": describe_optimizer(optimizer),
         "schedule": describe_schedule(workload.schedule, trial),
     }

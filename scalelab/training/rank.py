@@ -95,6 +95,7 @@ def run_rank(
             stream=stream,
             progress=progress,
             deadline_s=spec.deadline_s,
+            compiles=options.compile,
         )
         with memory_limit(options.memory_limit_bytes):
             return _run(spec, context, workload, options, new_engine)
@@ -170,7 +171,10 @@ def _workload(spec: AttemptSpec) -> tuple[Workload, RankOptions]:
         if name not in belong_elsewhere
     }
     options, parameters = RankOptions.split({**program.parameters, **axes})
-    return (
-        build_workload(program.name, parameters, program.code_directory),
-        options,
-    )
+    workload = build_workload(program.name, parameters, program.code_directory)
+    if options.compile and workload.engine is not None:
+        raise SpecError(
+            f"compile=True has no effect on workload {program.name!r}, which computes "
+            "its steps by itself. Leave it out."
+        )
+    return workload, options

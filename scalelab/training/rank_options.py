@@ -20,10 +20,13 @@ class RankOptions:
         it is out of memory. Plays the part of a GPU's memory.
     loader_workers
         Processes per rank that read training data which are not in memory.
+    compile
+        Train the model as ``torch.compile`` translates it, before the first step.
     """
 
     memory_limit_bytes: int | None = None
     loader_workers: int = 0
+    compile: bool = False
 
     def __post_init__(self) -> None:
         for name, least in (("memory_limit_bytes", 1), ("loader_workers", 0)):
@@ -32,6 +35,8 @@ class RankOptions:
                 raise SpecError(
                     f"{name}={value!r} must be a whole number, at least {least}."
                 )
+        if not isinstance(self.compile, bool):
+            raise SpecError(f"compile={self.compile!r} must be true or false.")
 
     @classmethod
     def split(cls, parameters: Mapping[str, Any]) -> tuple[RankOptions, dict[str, Any]]:

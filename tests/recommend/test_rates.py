@@ -1,10 +1,12 @@
 """Tokens per second and model FLOPs utilisation of the rows of an answer."""
 
+import pandas as pd
 import pytest
 from made_up_sweeps import sweep
 
 from scalelab.errors import SpecError
 from scalelab.experiment.job import Job
+from scalelab.experiment.spec import Experiment
 from scalelab.inputs.problems import validated
 from scalelab.recommend.advice import recommend
 from scalelab.recommend.answer.recommendation import Recommendation
@@ -43,7 +45,77 @@ def test_what_the_job_does_not_state_is_not_shown() -> None:
     assert answer.to_json()["rows"][0]["throughput_tokens_per_s"] is None
 
 
-@pytest.mark.parametrize("name", ["flops_per_sample", "device_peak_flops"])
-def test_operations_need_a_peak(name: str) -> None:
+def test_what_the_rows_record_is_taken_where_the_job_does_not_say_it() -> None:
+    rows = sweep(sequence_length=512, flops_per_sample=FLOPS)
+    answer = recommend(rows, Job(samples=10_000_000, device_peak_flops=PEAK))
+    for row in answer.rows:
+        samples = row.throughput_samples_per_s
+        assert row.throughput_tokens_per_s.value == pytest.approx(512 * samples.value)
+        used = samples.value * FLOPS / (row.world_size * PEAK)
+        assert row.flops_utilization.value == pytest.approx(used)
+    assert recommend(rows, Job(samples=10)).rows[0].flops_utilization is None
+
+
+def test_each_curve_has_its_own_operations() -> None:
+    small = sweep(flops_per_sample=FLOPS, **{"options.layers": 2})
+    large = sweep(flops_per_sample=2 * FLOPS, **{"options.layers": 4})
+    large["step_time_s"] = 1.5 * large["step_time_s"]
+    rows = pd.concat([small, large], ignore_index=True)
+    answer = recommend(rows, Job(samples=10_000_000, device_peak_flops=PEAK))
+    flops = {2: FLOPS, 4: 2 * FLOPS}
+    for row in answer.rows:
+        samples = row.throughput_samples_per_s.value
+        used = samples * flops[row.settings["layers"]] / (row.world_size * PEAK)
+        assert row.flops_utilization.value == pytest.approx(used)
+
+
+def test_a_job_of_other_sequences_than_were_measured_is_refused() -> None:
+    rows = sweep(sequence_length=512)
+    with pytest.raises(
+        SpecError,
+        match=r"^job\.sequence_length=1024, but trials measured samples of 512 tokens",
+    ):
+        recommend(rows, Job(tokens=10_000, sequence_length=1024))
+
+
+def test_several_sequence_lengths_are_asked_about_one_at_a_time() -> None:
+    rows = pd.concat(
+        [sweep(sequence_length=length, dataset=f"text {length}") for length in (8, 16)],
+        ignore_index=True,
+    )
+    with pytest.raises(SpecError, match=r"mix 2 values of sequence_length: "):
+        recommend(rows, Job(samples=10))
+    answer = recommend(rows, Job(samples=10), select={"sequence_length": 16})
+    samples = answer.rows[0].throughput_samples_per_s.value
+    tokens = answer.rows[0].throughput_tokens_per_s
+    assert tokens.value == pytest.approx(16 * samples)
+    in_json = answer.to_json()["rows"][0]["throughput_tokens_per_s"]
+    assert in_json["value"] == tokens.value
+
+
+def test_operations_need_a_peak() -> None:
     with pytest.raises(SpecError, match="Give both, or neither"):
-        validated(Job, {"samples": 1000, name: 1e9}, source="job")
+        validated(Job, {"samples": 1000, "flops_per_sample": 1e9}, source="job")
+
+
+@pytest.mark.parametrize(
+    ("program", "says"),
+    [
+        ("command: python train.py {local_batch_size}", "a command does not tell its"),
+        ("workload: digits_mlp", "digits_mlp does not tell its operations"),
+        ("workload: transformer_lm", None),
+        ("workload: own:Model", None),
+    ],
+)
+def test_a_peak_needs_operations_that_something_tells(
+    program: str, says: str | None
+) -> None:
+    text = (
+        f"name: a\n{program}\ngpus: 1\nlocal_batch_size: 8\n"
+        "job: {samples: 9, device_peak_flops: 1.0e+13}\n"
+    )
+    if says is None:
+        assert Experiment.from_text(text).job.device_peak_flops == 1e13
+        return
+    with pytest.raises(SpecError, match=says):
+        Experiment.from_text(text)

@@ -272,8 +272,7 @@ def _odd_points(points: Points, prior: ShapePrior, shape: Shape) -> np.ndarray:
 
     That a single row is wrong by a factor is weighed against a curve that is rough
     everywhere: whichever makes all rows more probable. Too slow and too fast count
-    alike; but of the only point on several nodes, or devices, only too fast, since an
-    exchange that no other point contains may be that slow.
+    alike. The only point on several nodes, or devices, is never too slow.
     """
     factors = np.ones(len(points))
     if len(points) < _FEWEST_WITH_ODD:
@@ -306,10 +305,7 @@ def _odd_points(points: Points, prior: ShapePrior, shape: Shape) -> np.ndarray:
 def _evidence(
     points: Points, factors: np.ndarray, prior: ShapePrior, shape: Shape
 ) -> tuple[float, np.ndarray, np.ndarray]:
-    """Return the log probability of the points, how surprising each is, and residuals.
-
-    A residual is the log time measured over the log time predicted.
-    """
+    """Return the log probability of the points, how surprising each is, and how late."""
     process = DiscrepancyProcess.of(points, prior.amplitude_mean, factors)
     target = LogPosterior.of(process, prior, shape)
     parameters, _ = target.levenberg_marquardt(prior.mean, _FIRST_STEPS)

@@ -51,10 +51,11 @@ class OutlookRow:
     step_time_s, throughput_samples_per_s
         Predicted, per optimiser step and global.
     throughput_tokens_per_s
-        The same in tokens; None where the job does not say how many a sample has.
+        The same in tokens; None where neither the job nor the rows say how many a
+        sample has.
     flops_utilization
         Model FLOPs utilisation (MFU): the model's operations per second over the peak
-        of all devices, 0 to 1; None where the job does not state both.
+        of all devices, 0 to 1; None where one of them is not known.
     samples
         Training samples the job needs at this global batch size.
     amounts

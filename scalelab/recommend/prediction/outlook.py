@@ -228,6 +228,8 @@ def outlook_rows(
         rates = outlook.samples[:, i] / spent.time_s[:, i]
         throughput = _interval(rates, limits.interval)
         batch = _batch(config)
+        tokens = knowledge.recorded("sequence_length", config)
+        flops = knowledge.recorded("flops_per_sample", config)
         rows.append(
             OutlookRow(
                 allocation=allocation_label(size, nodes),
@@ -237,8 +239,10 @@ def outlook_rows(
                 settings=_settings(config, knowledge.swept),
                 step_time_s=_interval(batch.global_batch_size / rates, limits.interval),
                 throughput_samples_per_s=throughput,
-                throughput_tokens_per_s=tokens_per_s(throughput, knowledge.job),
-                flops_utilization=flops_utilization(throughput, size, knowledge.job),
+                throughput_tokens_per_s=tokens_per_s(throughput, knowledge.job, tokens),
+                flops_utilization=flops_utilization(
+                    throughput, size, knowledge.job, flops
+                ),
                 samples=_interval(outlook.samples[:, i], limits.interval),
                 amounts={
                     name: None

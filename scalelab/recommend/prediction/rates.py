@@ -12,25 +12,51 @@ from scalelab.inputs.numerals import Interval
 
 
 def tokens_per_s(
-    throughput_samples_per_s: Interval, job: Job | None
+    throughput_samples_per_s: Interval, job: Job | None, recorded: float | None
 ) -> Interval | None:
-    """Return tokens per second; None where it is unknown how many a sample has."""
-    if job is None or job.sequence_length is None:
-        return None
-    return _times(throughput_samples_per_s, job.sequence_length)
+    """Return tokens per second; None where it is unknown how many a sample has.
+
+    Parameters
+    ----------
+    throughput_samples_per_s
+        Samples per second over all devices.
+    job
+        May say how many tokens a sample has.
+    recorded
+        What the observations say of that, where the job does not.
+    """
+    tokens = (job and job.sequence_length) or recorded
+    return None if tokens is None else _times(throughput_samples_per_s, tokens)
 
 
 def flops_utilization(
-    throughput_samples_per_s: Interval, world_size: int, job: Job | None
+    throughput_samples_per_s: Interval,
+    world_size: int,
+    job: Job | None,
+    recorded: float | None,
 ) -> Interval | None:
     """Return the model's operations per second over the peak of all devices.
 
     What a device recomputes, or does beside the model's own operations, does not count.
-    None where the job states no operations.
+    None where the operations or the peak are unknown.
+
+    Parameters
+    ----------
+    throughput_samples_per_s
+        Samples per second over all devices.
+    world_size
+        Devices.
+    job
+        Says the peak of a device, and may say the operations of a sample.
+    recorded
+        What the observations say of these, where the job does not.
     """
-    if job is None or job.flops_per_sample is None or job.device_peak_flops is None:
+    if job is None or job.device_peak_flops is None:
         return None
-    share = job.flops_per_sample / (job.device_peak_flops * world_size)
+    flops = job.flops_per_sample or recorded
+    if flops is None:
+        return None
+    share = flops / (job.device_peak_flops * world_size)
     return _times(throughput_samples_per_s, share)
 
 

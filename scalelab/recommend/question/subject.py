@@ -14,12 +14,12 @@ from scalelab.inputs.document import Scalar
 NODE_GROUP = "node_group"
 _ONE_VALUE = (
     "workload",
+    "sequence_length",
     "dataset",
     "device_type",
     NODE_GROUP,
     "device_name",
     "emulated",
-    "sequence_length",
 )
 _MAX_LISTED = 6
 

@@ -16,6 +16,7 @@ from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.training import evaluation, feed
 from scalelab.training.context import RankContext
 from scalelab.training.description import describe
+from scalelab.training.engines.compiling import compiled, compiling
 from scalelab.training.engines.spread import Observers, SpreadModel
 from scalelab.training.order import SampleOrder, Share
 from scalelab.training.probes.meter import Phase, StepClock
@@ -70,6 +71,8 @@ class TrainingEngine:
         self._build_model()
         self._losses: list[torch.Tensor] = []
         seed_everything(trial.seed, rank_stream(context.rank))
+        if context.compiles:
+            self._compile()
         self._start_feed(0)
 
     def build_model(self) -> nn.Module:
@@ -145,7 +148,10 @@ class TrainingEngine:
             ),
             on_own_gradients_ready=self._begin_exchange,
         )
-        self._spread = self.spread(self._model, observers)
+        # Inside what spreads it: there torch splits the graph where gradients are
+        # exchanged, and evaluation takes the model as it is.
+        trained = compiled(self._model) if self.context.compiles else self._model
+        self._spread = self.spread(trained, observers)
         self._exchanging = False
         rate = trial.learning_rate
         self._rate = rate.value if rate else self.workload.default_learning_rate
@@ -158,8 +164,20 @@ class TrainingEngine:
             device.type, enabled=trial.precision == "fp16"
         )
 
+    def _compile(self) -> None:
+        """Compile the model by a pass that changes nothing, before any clock runs."""
+        batch = next(self._feed(0, loader_workers=0))
+        with compiling(self._model, self.context):
+            with self._autocast():
+                loss = self.workload.loss(self._spread.model, batch)
+            loss.backward()  # type: ignore[no-untyped-call]
+        self._optimizer.zero_grad(set_to_none=True)
+
     def _start_feed(self, step: int) -> None:
-        self._batches: Iterator[feed.Batch] = feed.training_batches(
+        self._batches = self._feed(step, self._loader_workers)
+
+    def _feed(self, step: int, loader_workers: int) -> Iterator[feed.Batch]:
+        return feed.training_batches(
             self._training_data,
             self._order,
             self._share,
@@ -167,7 +185,7 @@ class TrainingEngine:
             device=self.context.device,
             augment=self.workload.augment,
             num_random=self.workload.num_random,
-            loader_workers=self._loader_workers,
+            loader_workers=loader_workers,
         )
 
     def begin(self, step: int, num_steps: int) -> None:

@@ -35,6 +35,12 @@ class Workload:
         Random numbers per sample that :meth:`augment` gets; 0: it is not called.
     engine
         Path, ``module:attribute``, of an engine of its own; None: the strategy's.
+    tokens_per_sample
+        Tokens of a sample, from which throughput in tokens follows; None: samples are
+        no sequences.
+    flops_per_sample
+        Floating-point operations of the model per training sample, forward and
+        backward, from which model FLOPs utilisation follows; None: not known.
 
     Examples
     --------
@@ -62,11 +68,13 @@ class Workload:
 
     default_learning_rate: ClassVar[float] = 0.01
     default_metric: ClassVar[str] = "val_acc"
-    dataset_name: ClassVar[str] = "custom"
+    dataset_name: str = "custom"
     num_random: int = 0
     schedule: str = "constant"
     emulated: ClassVar[bool] = False
     engine: ClassVar[str | None] = None
+    tokens_per_sample: int | None = None
+    flops_per_sample: float | None = None
 
     def build_model(self) -> nn.Module:
         """Return a new model on the CPU; torch is seeded alike on every rank."""

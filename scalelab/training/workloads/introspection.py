@@ -13,7 +13,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -22,8 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 from scalelab.errors import SpecError
 from scalelab.experiment.program import BUILT_IN_WORKLOADS, BuiltInWorkload
-from scalelab.experiment.trial import TrialKind
+from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.experiment.workload_names import RANK_PARAMETERS, WorkloadNames
+from scalelab.inputs.document import Scalar
+from scalelab.kinds.registry import imported
 from scalelab.kinds.strategies import STRATEGIES
 from scalelab.training.workloads.registry import find_workload, names_of
 
@@ -68,6 +70,42 @@ def check_workload(asked: Experiment, site: Site) -> None:
     evaluates = set(asked.measure.kind) != {TrialKind.THROUGHPUT}
     if evaluates and asked.job and asked.job.target:
         names.check_metric(name, asked.job.target.metric)
+
+
+def check_trials(asked: Experiment, site: Site, trials: Iterable[Trial]) -> None:
+    """Refuse values of parameters that no trial of a built-in workload can run with.
+
+    Parameters
+    ----------
+    asked
+        The experiment.
+    site
+        Files are looked at only where trials run on this machine.
+    trials
+        Those that may run: each combination of axes is checked, with the largest batch
+        that the data must hold.
+
+    Raises
+    ------
+    SpecError
+        With the message that a trial would end with.
+    """
+    built_in = BUILT_IN_WORKLOADS.get(asked.workload_name)
+    if asked.workload is None or built_in is None or built_in.check is None:
+        return
+    check = imported(built_in.check)
+    batches: dict[tuple[tuple[str, Scalar], ...], int] = {}
+    for trial in trials:
+        axes = tuple(sorted(trial.options.items()))
+        is_epochal = trial.kind is not TrialKind.THROUGHPUT
+        batch = trial.global_batch_size if is_epochal else 1
+        batches[axes] = max(batch, batches.get(axes, 1))
+    for axes, batch in batches.items():
+        check(
+            {**asked.workload.parameters, **dict(axes)},
+            global_batch_size=batch,
+            has_files=site.is_this_machine,
+        )
 
 
 def names_of_built_in(workload: BuiltInWorkload) -> WorkloadNames:

@@ -107,17 +107,24 @@ def build_workload(
 
 def names_of(workload: type[Workload]) -> WorkloadNames:
     """Return names of a workload's parameters, and of its metrics if known."""
-    from scalelab.training.workloads.base import Workload
-
     declared = inspect.signature(workload).parameters.values()
     named = [p for p in declared if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    is_classifier = workload.evaluate is Workload.evaluate and workload.engine is None
     return WorkloadNames(
         parameters=tuple(p.name for p in named),
         required=tuple(p.name for p in named if p.default is p.empty),
         is_open=any(p.kind is p.VAR_KEYWORD for p in declared),
-        metrics=CLASSIFIER_METRICS if is_classifier else None,
+        metrics=_metrics_of(workload),
     )
+
+
+def _metrics_of(workload: type[Workload]) -> tuple[str, ...] | None:
+    from scalelab.training.workloads.base import Workload
+
+    if workload.engine is not None:
+        return None
+    if workload.held_out_data is Workload.held_out_data:
+        return ()
+    return CLASSIFIER_METRICS if workload.evaluate is Workload.evaluate else None
 
 
 def _workloads_in(module: Any) -> list[str]:

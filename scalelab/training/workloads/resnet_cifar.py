@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,9 @@ from scalelab.errors import SpecError
 from scalelab.training.feed import Batch
 from scalelab.training.workloads.base import Workload
 from scalelab.training.workloads.cifar10 import default_directory, read_cifar10
+from scalelab.training.workloads.schedules import check_schedule, schedule_factor
 
 DEPTHS = (20, 32, 44, 56)
-SCHEDULES = ("constant", "cosine")
 NUM_CLASSES = 10
 PADDING = 4
 MEAN = (0.4914, 0.4822, 0.4465)
@@ -63,8 +62,7 @@ class ResnetCifar(Workload):
     ) -> None:
         if depth not in DEPTHS:
             raise SpecError(f"depth={depth!r} must be one of {DEPTHS}.")
-        if schedule not in SCHEDULES:
-            raise SpecError(f"schedule={schedule!r} must be one of {SCHEDULES}.")
+        check_schedule(schedule)
         self.depth = depth
         self.directory = Path(data_dir) if data_dir else default_directory("cifar10")
         self.sync_batch_norm = sync_batch_norm
@@ -123,9 +121,7 @@ class ResnetCifar(Workload):
 
     def learning_rate_factor(self, fraction: float) -> float:
         """Return the factor on the learning rate."""
-        if self.schedule == "constant":
-            return 1.0
-        return (1 + math.cos(math.pi * fraction)) / 2
+        return schedule_factor(self.schedule, fraction)
 
 
 class CifarResnet(nn.Module):

@@ -86,6 +86,10 @@ def test_what_every_workload_takes_is_what_a_rank_reads() -> None:
             "workload: {name: 'own_workloads:MapStyle', width: 3}",
             r"^width=3 is no parameter of workload 'own_workloads:MapStyle'\. It takes",
         ),
+        (
+            "workload: own_workloads:MapStyle" + CONVERGENCE,
+            r"'val_f1' is not measured by own_workloads:MapStyle: it has no held-out d",
+        ),
         ("workload: nowhere:Job", r"there is no module 'nowhere' in "),
     ],
 )
