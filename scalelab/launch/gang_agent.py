@@ -74,11 +74,6 @@ class NodeAgent:
         Directories put first on the ranks' ``sys.path``, and on the rank server's.
     device_name
         Model of the node's devices, recorded for commands; may be set later.
-
-    Examples
-    --------
-    >>> with NodeAgent("node-0", "cpu", ()) as agent:  # doctest: +SKIP
-    ...     result = agent.run(spec, node_rank=0, rendezvous=None)
     """
 
     def __init__(
@@ -219,6 +214,8 @@ class NodeAgent:
             running = self._running.get(attempt_id)
         if running is not None:
             running.request(reason, outcome, saves=saves)
+        else:
+            self._ports.forget(attempt_id)
 
     def open_rendezvous(
         self,
@@ -249,8 +246,10 @@ class NodeAgent:
         Raises
         ------
         LaunchError
-            If the store cannot be served on this node's address.
+            If the store cannot be served there, or the attempt has been cancelled.
         """
+        if reason := self._cancelled.get(attempt_id):
+            raise LaunchError(reason)
         address = address or self._address
         store = (self._stores.serve(attempt_id, address),) if serves_store else ()
         ports = self._ports.find(attempt_id, address, num_ports)

@@ -277,9 +277,8 @@ class Gangs:
 
     def _end(self, gang: _Gang, unresponsive: tuple[str, ...]) -> Verdict:
         del self._running[gang.attempt_id]
-        if 0 in gang.opened:
-            for address in gang.addresses:
-                self._notify(address, close_rendezvous, gang.attempt_id)
+        for rank in sorted(gang.opened):
+            self._notify(gang.addresses[rank], close_rendezvous, gang.attempt_id)
         # Nothing ran on the first node where the attempt ended before it began.
         unbegun = AttemptResult(outcome=Outcome.CANCELLED, reason=gang.cancelled or "")
         first = gang.results.setdefault(0, unbegun)
