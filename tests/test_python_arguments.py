@@ -146,3 +146,22 @@ def test_a_budget_may_have_a_unit(
             tmp_path / "e.yaml", directory=tmp_path / "run", budget_gpu_hours=budget
         )
     assert budgets == [0.5, 0.5, None]
+
+
+def test_hints_and_notes_name_arguments_not_options(tmp_path: Path) -> None:
+    table = tmp_path / "a.csv"
+    table.write_text("gpus,samples/s,global_batch_size\n1,10,64\n2,19,64\n8,70,64\n")
+    with pytest.raises(SpecError, match="constant") as caught:
+        import_table(table, tmp_path / "a")
+    assert "--" not in str(caught.value)
+    assert "constant={'gpus_per_node': '8'}" in str(caught.value)
+    imported = import_table(table, tmp_path / "b", constant={"gpus_per_node": 8})
+    answer = imported.recommend(job={"samples": 10**6})
+    said = [*answer.notes, *answer.unsupported, *imported.import_notes]
+    assert not [text for text in said if "--" in text]
+    assert [text for text in said if "accept_unmeasured=True" in text]
+
+
+def test_an_argument_that_is_misspelt_is_not_taken_for_a_limit_alone(run: Run) -> None:
+    with pytest.raises(SpecError, match="Did you mean 'accept_unmeasured'"):
+        run.recommend(acept_unmeasured=True)

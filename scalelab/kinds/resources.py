@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import TYPE_CHECKING
@@ -166,7 +166,9 @@ RESOURCES = Registry(
 )
 
 
-def read_limits(given: Mapping[str, str | float | None]) -> dict[str, float]:
+def read_limits(
+    given: Mapping[str, str | float | None], *, others: Iterable[str] = ()
+) -> dict[str, float]:
     """Return limits by the resource's name, in the unit of its field.
 
     Parameters
@@ -174,6 +176,8 @@ def read_limits(given: Mapping[str, str | float | None]) -> dict[str, float]:
     given
         Text by ``Resource.limit``, or numbers by ``Resource.max_field``; None: no
         limit.
+    others
+        Names of other arguments, one of which may have been meant.
 
     Raises
     ------
@@ -187,7 +191,7 @@ def read_limits(given: Mapping[str, str | float | None]) -> dict[str, float]:
     """
     limits: dict[str, float] = {}
     for key, value in given.items():
-        resource = _limited_by(key)
+        resource = _limited_by(key, others)
         if value is None:
             continue
         if resource.name in limits:
@@ -214,10 +218,10 @@ def _limit(resource: Resource, key: str, value: object) -> float:
     )
 
 
-def _limited_by(key: str) -> Resource:
+def _limited_by(key: str, others: Iterable[str]) -> Resource:
     for rows in (RESOURCES.built_in, RESOURCES):
         for resource in rows:
             if key in (resource.limit, resource.max_field):
                 return resource
     limits = [resource.limit for resource in RESOURCES]
-    raise SpecError(f"{key} limits no resource. {one_of(limits, key)}")
+    raise SpecError(f"{key} limits no resource. {one_of([*limits, *others], key)}")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scalelab.inputs.problems import validated
+from scalelab.inputs.wording import in_own_words
 from scalelab.running.execution import run_sweep
 from scalelab.running.sweep import Sweep
 from scalelab.session.run import Run as Run
@@ -107,6 +108,7 @@ def sweep(
     return load(asked.directory)
 
 
+@in_own_words
 def import_table(
     table: str | Path,
     directory: str | Path,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from scalelab.experiment.job import Job
 from scalelab.experiment.spec import Experiment
 from scalelab.inputs.outcome import Outcome
+from scalelab.inputs.wording import in_words_of_the_caller
 from scalelab.records.attempt import AttemptFiles, AttemptResult
 from scalelab.records.attempt_io import read_result
 from scalelab.records.log_tail import last_log_lines
@@ -57,12 +58,16 @@ class RunRecords:
     @property
     def import_notes(self) -> tuple[str, ...]:
         """How an imported table was read: its curves, columns, and rows left out."""
-        return tuple(self._reader.fingerprint.get("imported", {}).get("told", ()))
+        return self._of_import("told")
 
     @property
     def import_doubts(self) -> tuple[str, ...]:
         """What is doubtful about an imported table."""
-        return tuple(self._reader.fingerprint.get("imported", {}).get("doubts", ()))
+        return self._of_import("doubts")
+
+    def _of_import(self, name: str) -> tuple[str, ...]:
+        told = self._reader.fingerprint.get("imported", {}).get(name, ())
+        return tuple(map(in_words_of_the_caller, told))
 
     @cached_property
     def experiment(self) -> Experiment | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from scalelab.errors import FitError, SpecError, StoreError
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.problems import validated
+from scalelab.inputs.wording import in_own_words, in_words_of_the_caller
 from scalelab.kinds.resources import read_limits
 from scalelab.session.records import RunRecords
 
@@ -50,6 +51,7 @@ class Run(RunRecords):
         named, history = law_named(said.law), self._history(said.learn_from)
         return LawWithTransfer.fit(named, self.fit_rows, history=history).law
 
+    @in_own_words
     def recommend(
         self,
         *,
@@ -143,7 +145,7 @@ class Run(RunRecords):
         question = Question(
             job=said.job or self.job,
             limits=Constraints(
-                limits=read_limits(limits),
+                limits=read_limits(limits, others=RecommendArguments.model_fields),
                 target=said.target,
                 confidence=said.confidence,
             ),
@@ -162,7 +164,14 @@ class Run(RunRecords):
         )
         # a target that no trial stopped at is read off streams, which may still grow
         answered = self._asked if said.target is None else self._answered
-        return Answer.of(answered(question))
+        found = answered(question)
+        return Answer.of(
+            replace(
+                found,
+                notes=tuple(map(in_words_of_the_caller, found.notes)),
+                unsupported=tuple(map(in_words_of_the_caller, found.unsupported)),
+            )
+        )
 
     def _asked(self, question: Question) -> Recommendation:
         """Return the kept answer to a question about the same records, or a new one."""

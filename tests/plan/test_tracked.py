@@ -128,7 +128,10 @@ def test_a_source_that_cannot_be_made_is_refused(source: str, message: str) -> N
     ("line", "message"),
     [
         ("parallelism: dpp", "parallelism='dpp' is not known. Did you mean 'ddp'?"),
-        ("launcher: nobody", "launcher='nobody' is not known. Valid: torchrun, per_node"),
+        (
+            "launcher: nobody",
+            "launcher='nobody' is not known. Valid: torchrun, per_node",
+        ),
     ],
 )
 def test_kinds_that_are_not_installed_are_refused(line: str, message: str) -> None:

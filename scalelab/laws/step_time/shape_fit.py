@@ -305,7 +305,7 @@ def _odd_points(points: Points, prior: ShapePrior, shape: Shape) -> np.ndarray:
 def _evidence(
     points: Points, factors: np.ndarray, prior: ShapePrior, shape: Shape
 ) -> tuple[float, np.ndarray, np.ndarray]:
-    """Return the log probability of the points, how surprising each is, and how late."""
+    """Return the log probability of the points, how surprising and how late each is."""
     process = DiscrepancyProcess.of(points, prior.amplitude_mean, factors)
     target = LogPosterior.of(process, prior, shape)
     parameters, _ = target.levenberg_marquardt(prior.mean, _FIRST_STEPS)
