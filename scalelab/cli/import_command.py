@@ -83,6 +83,14 @@ def run(
         typer.echo(f"Doubtful: {doubt}", err=True)
 
 
+_EXAMPLES = {
+    "--column": "step_time_s=seconds_per_step",
+    "--constant": "gpus_per_node=8",
+    "--melt": "world_size=throughput_samples_per_s",
+    "--select": "precision=bf16",
+}
+
+
 def pairs(option: str, texts: list[str]) -> dict[str, str]:
     """Return NAME=VALUE options as a mapping.
 
@@ -93,13 +101,14 @@ def pairs(option: str, texts: list[str]) -> dict[str, str]:
     """
     from scalelab.errors import SpecError
 
+    example = _EXAMPLES[option]
     pairs: dict[str, str] = {}
     for text in texts:
         name, separator, value = text.partition("=")
         if not separator or not name or name in pairs:
             raise SpecError(
                 f"{option} {text!r} is not NAME=VALUE with a name given once. Write, "
-                f"for example, {option} step_time_s=seconds_per_step."
+                f"for example, {option} {example}."
             )
         pairs[name] = value
     return pairs

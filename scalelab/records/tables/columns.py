@@ -41,7 +41,7 @@ _WHOLES = {
     "minutes": "a whole training",
 }
 _WHOLE = re.compile("|".join(_WHOLES))
-_COUNT = re.compile(r"[\d.,' ]+( ?(gpus?|tpus?|devices?|chips?))?", re.IGNORECASE)
+_COUNT = re.compile(r"[-\d.,' ]+( ?(gpus?|tpus?|devices?|chips?))?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

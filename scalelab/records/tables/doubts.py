@@ -58,7 +58,11 @@ def doubts(
         *_devices_of_a_node(rows, matching),
         *_crowded_nodes(rows),
     ]
-    warned = [*_single_rows(curves), *_beyond_epoch(table, rows, numerals)]
+    warned = [
+        *_curves_apart(curves),
+        *_single_rows(curves),
+        *_beyond_epoch(table, rows, numerals),
+    ]
     return [
         *(Doubt(text, is_refused=True) for text in refused),
         *(Doubt(text, is_refused=False) for text in warned),
@@ -92,6 +96,22 @@ def _times_apart(curves: Curves) -> Iterator[str]:
                 "name the column by its unit, such as step_time_ms."
             )
             return
+
+
+def _curves_apart(curves: Curves) -> Iterator[str]:
+    """Doubt the units where one curve is a hundred times slower than another."""
+    paces = {
+        key: statistics.median((row.step_time_s or 0.0) / _work(row) for row in rows)
+        for key, rows in curves.rows.items()
+    }
+    slow, fast = max(paces, key=paces.__getitem__), min(paces, key=paces.__getitem__)
+    if paces[slow] >= _APART * paces[fast]:
+        yield (
+            f"a sample takes {paces[slow] / paces[fast]:,.0f} times as long "
+            f"at {curves.called(slow)} (line {curves.rows[slow][0].line}) as at "
+            f"{curves.called(fast)} (line {curves.rows[fast][0].line}). Times are in "
+            "seconds; those of one curve may be milliseconds."
+        )
 
 
 def _apart(rows: Sequence[ImportedRow]) -> tuple[ImportedRow, ImportedRow] | None:

@@ -507,3 +507,24 @@ def test_a_batch_of_unclear_meaning_is_asked_about(run_of: Import) -> None:
     )
     with pytest.raises(SpecError, match=message):
         run_of(csv(columns))
+
+
+def test_a_curve_that_may_be_in_milliseconds_is_said(run_of: Import) -> None:
+    rows = "model,gpus,nodes,global_batch_size,step_time_s\n"
+    rows += "".join(
+        f"{model},{gpus},1,64,{unit * 0.5 / gpus:g}\n"
+        for model, unit in (("resnet", 1), ("bert", 1000))
+        for gpus in (1, 2, 4)
+    )
+    (doubt,) = run_of(rows).import_doubts
+    assert doubt.startswith("a sample takes 1,000 times as long at workload=bert")
+
+
+def test_a_table_of_failures_alone_is_refused(run_of: Import) -> None:
+    with pytest.raises(SpecError, match="none of its rows tells a time"):
+        run_of("gpus,nodes,global_batch_size,step_time_s\n1,1,64,OOM\n")
+
+
+def test_a_negative_number_of_devices_is_no_name(run_of: Import) -> None:
+    with pytest.raises(SpecError, match=r"column 'gpus' .*'-1' must be at least 1"):
+        run_of("gpus,nodes,global_batch_size,step_time_s\n-1,1,64,0.1\n2,1,64,0.1\n")
