@@ -59,6 +59,7 @@ def doubts(
         *_crowded_nodes(rows),
     ]
     warned = [
+        *_no_times(curves),
         *_curves_apart(curves),
         *_single_rows(curves),
         *_beyond_epoch(table, rows, numerals),
@@ -98,8 +99,18 @@ def _times_apart(curves: Curves) -> Iterator[str]:
             return
 
 
+def _no_times(curves: Curves) -> Iterator[str]:
+    if not curves.rows:
+        yield (
+            "none of its rows tells a time, so nothing can be recommended from them. "
+            "Add rows that ran."
+        )
+
+
 def _curves_apart(curves: Curves) -> Iterator[str]:
     """Doubt the units where one curve is a hundred times slower than another."""
+    if len(curves.rows) < 2:
+        return
     paces = {
         key: statistics.median((row.step_time_s or 0.0) / _work(row) for row in rows)
         for key, rows in curves.rows.items()

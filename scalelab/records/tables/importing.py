@@ -121,11 +121,6 @@ def import_table(
             f"{shown(_speed_column(matching))}, or name another one with --column."
         )
     curves = Curves.of(rows)
-    if not curves.rows:
-        raise SpecError(
-            f"{table}: none of its rows tells a time. "
-            f"{' '.join(reader.left_out_sentences(rows))} Add rows that ran."
-        )
     found = doubts(foreign, matching, curves, rows, reader.numerals)
     if (refused := refusal(foreign, found)) and not asked.accept_doubts:
         raise SpecError(refused)

@@ -520,9 +520,9 @@ def test_a_curve_that_may_be_in_milliseconds_is_said(run_of: Import) -> None:
     assert doubt.startswith("a sample takes 1,000 times as long at workload=bert")
 
 
-def test_a_table_of_failures_alone_is_refused(run_of: Import) -> None:
-    with pytest.raises(SpecError, match="none of its rows tells a time"):
-        run_of("gpus,nodes,global_batch_size,step_time_s\n1,1,64,OOM\n")
+def test_a_table_of_failures_alone_is_said(run_of: Import) -> None:
+    run = run_of("gpus,nodes,global_batch_size,step_time_s\n1,1,64,OOM\n")
+    assert run.import_doubts[0].startswith("none of its rows tells a time")
 
 
 def test_a_negative_number_of_devices_is_no_name(run_of: Import) -> None:
