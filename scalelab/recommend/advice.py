@@ -38,7 +38,6 @@ from scalelab.recommend.notes import (
     not_considered,
     not_identifiable,
     passed_over,
-    why_above_ideal,
 )
 from scalelab.recommend.prediction.efficiency import Efficiency
 from scalelab.recommend.prediction.knee import find_knee
@@ -233,7 +232,6 @@ def _answer(
                 outlook.questions.iloc[[choice.index]], subject.device_word
             ),
             *cut_to_an_epoch(knowledge.rule),
-            *why_above_ideal(table, efficiency.name),
             *not_chosen(
                 knowledge, table, is_proposed=_measures_unmeasured(proposed, table)
             ),

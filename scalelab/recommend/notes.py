@@ -24,9 +24,6 @@ from scalelab.recommend.question.candidates import (
 _MOST_NAMED = 3  # of the doubted runs
 
 
-_ABOVE_IDEAL = 1.05  # what lies below is noise
-
-
 def assumptions(knowledge: Knowledge, chosen: OutlookRow) -> tuple[str, ...]:
     """Return what the answer assumes or leaves open, one sentence for each."""
     need, notes = knowledge.need, []
@@ -171,26 +168,6 @@ def cut_to_an_epoch(rule: BatchRule) -> Iterator[str]:
         yield (
             f"Only global batches up to {rule.largest:,} are considered: that is one "
             "epoch, and larger ones were measured."
-        )
-
-
-def why_above_ideal(rows: Sequence[OutlookRow], baseline: str) -> Iterator[str]:
-    """Say why fewer or more devices than the baseline are better than ideal."""
-    base = next((row.world_size for row in rows if row.is_baseline), 0)
-    better = [
-        row.world_size
-        for row in rows
-        if row.scaling_efficiency and row.scaling_efficiency.value > _ABOVE_IDEAL
-    ]
-    if any(size < base for size in better):
-        yield (
-            f"Efficiency over 100%: {baseline} would compute the same global batch in "
-            "smaller local batches, or its devices hinder one another."
-        )
-    if any(size > base for size in better):
-        yield (
-            f"Efficiency over 100%: on more devices than {baseline} a local batch is "
-            "smaller and may fit a cache, or the baseline was measured slow."
         )
 
 

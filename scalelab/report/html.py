@@ -199,7 +199,7 @@ def _answer(recommendation: Recommendation) -> dict[str, Any]:
         "table": TextTable.of_columns(allocations(recommendation)),
         "chosen": [row.is_chosen for row in recommendation.rows].index(True),
         "diminishing": what_diminishing_means(recommendation),
-        "assumptions": texts(said, Part.ASSUMPTION),
+        "assumptions": texts(said, Part.EFFICIENCY, Part.ASSUMPTION),
         "unanswered": texts(said, Part.UNANSWERED),
         "next_trial": texts(said, Part.NEXT_TRIAL),
         "ignored": texts(said, Part.IGNORED),

@@ -39,3 +39,62 @@ def test_one_odd_row_changes_no_choice_and_is_named(
     assert note.startswith("Doubted: a run on 8 GPUs (2x4), local batch 16, was ")
     assert word[-6:] in note
     assert note.endswith("than the other rows say; it hardly counts. Measure it again.")
+
+
+# 1 to 8 devices of one node at batch 256; then a second node, in seconds per step.
+ONE_NODE = {1: 1.04245, 2: 0.5446, 4: 0.29732, 8: 0.17566}
+
+
+def strong(second_node_s: float | None) -> pd.DataFrame:
+    times = {**ONE_NODE, **({16: second_node_s} if second_node_s else {})}
+    return pd.DataFrame(
+        [
+            {
+                "workload": "resnet",
+                "device_type": "cuda",
+                "outcome": "completed",
+                "world_size": size,
+                "data_parallel_size": size,
+                "num_nodes": -(-size // 8),
+                "local_batch_size": 256 // size,
+                "gradient_accumulation_steps": 1,
+                "global_batch_size": 256,
+                "step_time_s": step_s,
+            }
+            for size, step_s in times.items()
+        ]
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("factor", [0.1, 0.25])
+def test_a_lone_second_node_that_is_too_fast_is_doubted(factor: float) -> None:
+    alone = recommend(strong(None), Job(samples=1e7))
+    found = recommend(strong(0.1731 * factor), Job(samples=1e7))
+    (note,) = [note for note in found.notes if note.startswith("Doubted")]
+    assert note.startswith("Doubted: a run on 16 GPUs (2x8), local batch 16, was ")
+    assert "times faster than the other rows say" in note
+    assert found.chosen.world_size in (4, 8)
+    assert found.chosen.batch == next(
+        row.batch for row in alone.rows if row.world_size == found.chosen.world_size
+    )
+    basis = {row.world_size: row.basis for row in found.rows}
+    assert [basis[size] for size in ONE_NODE] == ["measured"] * 4
+    assert basis[16] == basis[32] == "not measured here"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("second_node_s", [0.1731, 1.7])
+def test_a_lone_second_node_may_be_as_slow_as_it_is(second_node_s: float) -> None:
+    found = recommend(strong(second_node_s), Job(samples=1e7))
+    assert not [note for note in found.notes if note.startswith("Doubted")]
+    assert {row.world_size: row.basis for row in found.rows}[16] == "measured"
+
+
+@pytest.mark.slow
+def test_time_and_throughput_of_a_row_are_of_one_step_time() -> None:
+    found = recommend(strong(None), Job(samples=1e7))
+    for row in found.rows:
+        seconds = 1e7 / row.throughput_samples_per_s.value
+        assert row.time_s.value == pytest.approx(seconds, rel=0.01)
+        assert row.step_time_s.value == pytest.approx(256 * seconds / 1e7, rel=0.01)

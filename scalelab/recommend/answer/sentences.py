@@ -35,6 +35,7 @@ _REASONS = {
     "host_out_of_memory": "the node's memory was too small",
     "failed": "the trial failed",
 }
+_ABOVE_IDEAL = 1.05  # what lies below is noise
 _BUSY = "the computer was too busy to keep the declared times"
 
 
@@ -52,6 +53,7 @@ class Part(Enum):
     ELSEWHERE = auto()
     PRICE = auto()
     WHY = auto()
+    EFFICIENCY = auto()
     ASSUMPTION = auto()
     UNANSWERED = auto()
     NEXT_TRIAL = auto()
@@ -111,6 +113,7 @@ def _sentences(result: Recommendation) -> Iterator[Sentence]:
     if result.price:
         yield Sentence(Part.PRICE, result.price)
     yield Sentence(Part.WHY, f"Why: {result.objective}.")
+    yield from (Sentence(Part.EFFICIENCY, text) for text in _why_above_ideal(result))
     yield from (Sentence(Part.ASSUMPTION, note) for note in result.notes)
     yield from (Sentence(Part.UNANSWERED, line) for line in result.unsupported)
     if result.next_trial is not None:
@@ -207,6 +210,27 @@ def _knee(result: Recommendation, knee: Knee) -> str:
     else:
         where = f"{knee.lo}-{knee.hi} {plural(result.device_word, 2)}"
     return f"Returns diminish at {where}: {knee.term}."
+
+
+def _why_above_ideal(result: Recommendation) -> Iterator[str]:
+    """Say why fewer or more devices than the baseline are better than ideal."""
+    rows, baseline = result.rows, result.baseline
+    base = next((row.world_size for row in rows if row.is_baseline), 0)
+    better = [
+        row.world_size
+        for row in rows
+        if row.scaling_efficiency and row.scaling_efficiency.value > _ABOVE_IDEAL
+    ]
+    if any(size < base for size in better):
+        yield (
+            f"Efficiency over 100%: {baseline} would compute the same global batch in "
+            "smaller local batches, or its devices hinder one another."
+        )
+    if any(size > base for size in better):
+        yield (
+            f"Efficiency over 100%: on more devices than {baseline} a local batch is "
+            "smaller and may fit a cache, or the baseline was measured slow."
+        )
 
 
 def what_diminishing_means(result: Recommendation) -> list[str]:

@@ -37,9 +37,12 @@ def answer_text(recommendation: Recommendation, width: int = 80) -> str:
     """
     said = sentences(recommendation)
     remarks = [*texts(said, *_REMARKS), *_joined(said, *_ENDS)]
+    columns = _shown(recommendation, width)
+    if "efficiency" in columns:
+        remarks = [*texts(said, Part.EFFICIENCY), *remarks]
     blocks = [
         _wrapped(_headline(said), width),
-        _table(recommendation, width),
+        _table(columns, recommendation),
         _wrapped(remarks, width),
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block)
@@ -73,7 +76,8 @@ def _joined(said: tuple[Sentence, ...], *parts: Part) -> list[str]:
     return ["  ".join(found)] if found else []
 
 
-def _table(result: Recommendation, width: int) -> list[str]:
+def _shown(result: Recommendation, width: int) -> Columns:
+    """Return the columns of the table that a terminal has room for."""
     columns = allocations(result)
     marks = [">" if row.is_chosen else " " for row in result.rows]
     title, *sizes = columns["size"]
@@ -87,6 +91,10 @@ def _table(result: Recommendation, width: int) -> list[str]:
         if _total_width(columns) <= width:
             break
         columns.pop(name, None)
+    return columns
+
+
+def _table(columns: Columns, result: Recommendation) -> list[str]:
     lines = _aligned(columns, left=_LEFT)
     if "efficiency" in columns:
         lines.append(f"* against {result.baseline}")
