@@ -92,6 +92,20 @@ def test_a_lone_second_node_may_be_as_slow_as_it_is(second_node_s: float) -> Non
 
 
 @pytest.mark.slow
+def test_no_row_of_the_table_takes_less_of_time_and_of_devices() -> None:
+    found = recommend(strong(0.0577), Job(samples=1e7))
+    chosen = found.chosen
+    assert not [
+        row.world_size
+        for row in found.rows
+        if row.basis == "measured"
+        and row.time_s.value < 0.95 * chosen.time_s.value
+        and row.gpu_hours.value < 0.95 * chosen.gpu_hours.value
+    ]
+    assert "it takes less time, and fewer device-hours" in found.objective
+
+
+@pytest.mark.slow
 def test_time_and_throughput_of_a_row_are_of_one_step_time() -> None:
     found = recommend(strong(None), Job(samples=1e7))
     for row in found.rows:
