@@ -105,7 +105,7 @@ def test_a_cancelled_trial_leaves_no_process(
 def test_mpi_ranks_that_wait_for_one_that_hangs_are_ended(
     agent: NodeAgent, tmp_path: Path
 ) -> None:
-    spec = launched(tmp_path, "mpirun", "hangs", steps=10**6, stall_floor_s=1.0)
+    spec = launched(tmp_path, "mpirun", "hangs", steps=10**6, stall_floor_s=8.0)
     result = agent.run(spec, 0, None)
     assert result.outcome is Outcome.STALLED, result
     assert not [rank for rank in (0, 1) if is_running(told(spec, rank)["pid"])]
