@@ -215,6 +215,7 @@ def _configurations(
                 ("local", request.local_batch_size),
                 ("global", request.global_batch_size),
                 ("parallelism", setup.parallelism),
+                *(setup.layout.degrees.items() if setup.layout else ()),
             )
             try:
                 batch = batch_at(request, setup, place)
@@ -304,6 +305,7 @@ def _trial(
         seed=seed,
         repeat=repeat,
         options=setup.options,
+        layout=setup.layout,
         measurement=experiment.measure.measurement(kind, job, global_batch_size=total),
     )
 

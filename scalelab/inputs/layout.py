@@ -1,0 +1,177 @@
+"""A layout: how a program that splits its model by itself spreads it over the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from scalelab.errors import SpecError
+from scalelab.inputs.allocation import Allocation
+from scalelab.inputs.numerals import counted
+
+
+class MicroBatches(StrEnum):
+    """Where the micro-batches of a pipeline come from."""
+
+    ACCUMULATION = "accumulation"
+    SPLIT = "split"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layout:
+    """The degrees of model and data parallelism of a trial.
+
+    Parameters
+    ----------
+    tensor, pipeline, context
+        Ranks among which each layer, the layers, and each sequence are divided. Their
+        product is a replica: the ranks that compute the same samples.
+    expert
+        Data-parallel ranks among which the experts of a layer are divided.
+    replicate
+        Copies of the training state; None: as many as the rest of the ranks allows.
+    shard
+        Data-parallel ranks over which each copy is spread; None: the rest. Exactly one
+        of the two is None.
+    micro_batches
+        ``accumulation``: each forward pass of the local batch is one micro-batch.
+        ``split``: the program splits the local batch, one micro-batch for each stage of
+        the pipeline.
+
+    Notes
+    -----
+    ``world_size = tensor * pipeline * context * data_parallel_size`` and
+    ``data_parallel_size = replicate * shard``, as in Megatron-LM (Narayanan et al.
+    2021, section 3) with the groups of hybrid sharding (Zhao et al. 2023, *PyTorch
+    FSDP*, section 3.2). Experts are divided among data-parallel ranks and need no
+    further ones (Rajbhandari et al. 2022, *DeepSpeed-MoE*, section 5).
+    """
+
+    tensor: int = 1
+    pipeline: int = 1
+    context: int = 1
+    expert: int = 1
+    replicate: int | None = 1
+    shard: int | None = None
+    micro_batches: str = MicroBatches.ACCUMULATION.value
+
+    @property
+    def replica_size(self) -> int:
+        """Ranks that compute the same samples."""
+        return self.tensor * self.pipeline * self.context
+
+    @property
+    def degrees(self) -> Mapping[str, int]:
+        """The degrees that do not depend on the world size, by placeholder."""
+        listed = {
+            "tensor_parallel_size": self.tensor,
+            "pipeline_parallel_size": self.pipeline,
+            "context_parallel_size": self.context,
+            "expert_parallel_size": self.expert,
+            "data_replicate_size": self.replicate,
+            "data_shard_size": self.shard,
+        }
+        return {name: size for name, size in listed.items() if size is not None}
+
+    def sizes(self, world_size: int) -> Mapping[str, int]:
+        """Return every degree on so many ranks, by placeholder.
+
+        Raises
+        ------
+        SpecError
+            If the ranks cannot be divided so.
+
+        >>> Layout(tensor=2, replicate=2).sizes(16)["data_shard_size"]
+        4
+        """
+        parallel = self.data_parallel_size(world_size)
+        return {
+            "data_parallel_size": parallel,
+            "data_replicate_size": parallel // (self.shard or 1),
+            "data_shard_size": parallel // (self.replicate or 1),
+            **self.degrees,
+        }
+
+    def data_parallel_size(self, world_size: int) -> int:
+        """Return how many replicas see different samples.
+
+        Raises
+        ------
+        SpecError
+            If the degrees do not divide the ranks.
+
+        >>> Layout(tensor=2, pipeline=2).data_parallel_size(16)
+        4
+        """
+        parallel, rest = divmod(world_size, self.replica_size)
+        if rest:
+            raise SpecError(
+                f"layout: tensor={self.tensor} x pipeline={self.pipeline} x context="
+                f"{self.context} (={self.replica_size}) does not divide "
+                f"{counted(world_size, 'device')}. Use a multiple of "
+                f"{self.replica_size} devices, or smaller degrees."
+            )
+        groups = {
+            "expert": self.expert,
+            "data.replicate": self.replicate,
+            "data.shard": self.shard,
+        }
+        for name, size in groups.items():
+            if parallel % (size or 1):
+                raise SpecError(
+                    f"layout: {name}={size} does not divide data_parallel_size="
+                    f"{parallel}, which is {counted(world_size, 'device')} / "
+                    f"{self.replica_size} of a replica. Use a multiple of "
+                    f"{self.replica_size * (size or 1)} devices, or another {name}."
+                )
+        return parallel
+
+    def check_nodes(self, allocation: Allocation) -> None:
+        """Refuse nodes on whose devices no whole number of tensor groups fits.
+
+        Raises
+        ------
+        SpecError
+            If a group, which is made of consecutive ranks, would reach across nodes.
+        """
+        for devices in allocation.devices_per_node:
+            if devices % self.tensor:
+                raise SpecError(
+                    f"layout: tensor={self.tensor} does not divide the "
+                    f"{counted(devices, 'device')} of a node of {allocation}: a layer "
+                    "would be divided across nodes, whose links are slow. Use a "
+                    "divisor, other devices, or allow it with "
+                    "layout.tensor_across_nodes: true."
+                )
+
+    def check_local_batch(self, local_batch_size: int) -> None:
+        """Refuse a local batch that cannot be split into equal micro-batches.
+
+        Raises
+        ------
+        SpecError
+            If the program splits it, and the stages of the pipeline do not divide it.
+        """
+        if local_batch_size % self._num_splits:
+            raise SpecError(
+                f"layout: pipeline={self.pipeline} does not divide local_batch_size="
+                f"{local_batch_size}, which layout.micro_batches=split splits into one "
+                f"micro-batch per stage. Use a multiple of {self.pipeline}."
+            )
+
+    def micro_batch_size(self, local_batch_size: int) -> int:
+        """Return the samples of one micro-batch.
+
+        >>> Layout(pipeline=4, micro_batches="split").micro_batch_size(8)
+        2
+        """
+        return local_batch_size // self._num_splits
+
+    @property
+    def _num_splits(self) -> int:
+        return self.pipeline if self.micro_batches == MicroBatches.SPLIT else 1
+
+    def __str__(self) -> str:
+        return " ".join(f"{name}={size}" for name, size in self.degrees.items())
+
