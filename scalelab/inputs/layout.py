@@ -5,10 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from scalelab.errors import SpecError
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.numerals import counted
+
+_COLUMNS: Mapping[str, str] = {
+    "tensor": "tensor_parallel_size",
+    "pipeline": "pipeline_parallel_size",
+    "context": "context_parallel_size",
+    "expert": "expert_parallel_size",
+    "replicate": "data_replicate_size",
+    "shard": "data_shard_size",
+}
+_SHORT: Mapping[str, str] = {
+    "tensor": "tp",
+    "pipeline": "pp",
+    "context": "cp",
+    "expert": "ep",
+    "replicate": "replicate",
+    "shard": "shard",
+}
 
 
 class MicroBatches(StrEnum):
@@ -56,6 +74,20 @@ class Layout:
     shard: int | None = None
     micro_batches: str = MicroBatches.ACCUMULATION.value
 
+    @classmethod
+    def of_degrees(cls, named: Mapping[str, object]) -> Layout | None:
+        """Return the layout whose degrees are among named values.
+
+        None where one is missing, as in a table that somebody else measured.
+        """
+        found = {name: named.get(column) for name, column in _COLUMNS.items()}
+        sizes: dict[str, Any] = {
+            name: size for name, size in found.items() if type(size) is int
+        }
+        if len(sizes) != len(_COLUMNS) - 1 or {"replicate", "shard"} <= sizes.keys():
+            return None
+        return cls(**{"replicate": None, **sizes})
+
     @property
     def replica_size(self) -> int:
         """Ranks that compute the same samples."""
@@ -64,15 +96,11 @@ class Layout:
     @property
     def degrees(self) -> Mapping[str, int]:
         """The degrees that do not depend on the world size, by placeholder."""
-        listed = {
-            "tensor_parallel_size": self.tensor,
-            "pipeline_parallel_size": self.pipeline,
-            "context_parallel_size": self.context,
-            "expert_parallel_size": self.expert,
-            "data_replicate_size": self.replicate,
-            "data_shard_size": self.shard,
+        return {
+            column: size
+            for name, column in _COLUMNS.items()
+            if (size := getattr(self, name)) is not None
         }
-        return {name: size for name, size in listed.items() if size is not None}
 
     def sizes(self, world_size: int) -> Mapping[str, int]:
         """Return every degree on so many ranks, by placeholder.
@@ -175,3 +203,15 @@ class Layout:
     def __str__(self) -> str:
         return " ".join(f"{name}={size}" for name, size in self.degrees.items())
 
+
+def short_label(settings: Mapping[str, object]) -> str:
+    """Return the degrees among settings as the field abbreviates them.
+
+    >>> short_label({"precision": "bf16", "tensor_parallel_size": 2})
+    'tp2'
+    """
+    return " ".join(
+        f"{_SHORT[name]}{settings[column]}"
+        for name, column in _COLUMNS.items()
+        if column in settings
+    )
