@@ -63,7 +63,7 @@ class Layout:
     ``data_parallel_size = replicate * shard``, as in Megatron-LM (Narayanan et al.
     2021, section 3) with the groups of hybrid sharding (Zhao et al. 2023, *PyTorch
     FSDP*, section 3.2). Experts are divided among data-parallel ranks and need no
-    further ones (Rajbhandari et al. 2022, *DeepSpeed-MoE*, section 5).
+    further ones (Rajbhandari et al. 2022, *DeepSpeed-MoE*).
     """
 
     tensor: int = 1

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping
 
 TRIAL_PLACEHOLDERS: Mapping[str, str] = {
-    "local_batch_size": "samples per rank per forward pass",
+    "local_batch_size": "samples per rank, or replica, per forward pass",
     "global_batch_size": "samples per optimiser step over all ranks",
     "batch_size_per_node": "samples per forward pass over the ranks of a node",
     "gradient_accumulation_steps": "forward passes per optimiser step, of one rank",

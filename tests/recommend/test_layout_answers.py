@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pandas as pd
 import pytest
 from measured_runs import completed, measured_run
@@ -10,6 +12,7 @@ from scalelab.experiment.trial import Trial
 from scalelab.inputs.layout import Layout
 from scalelab.laws.rows import configurations, curve_columns
 from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
+from scalelab.recommend.answer.sentences import Part, sentences, texts
 from scalelab.recommend.answer.tables import allocations
 from scalelab.recommend.question.asked_batch import AskedBatch
 from scalelab.recommend.question.batches import BatchRule
@@ -181,6 +184,19 @@ def test_the_job_script_holds_the_recommended_layout(
         f"--micro {batch.local_batch_size} --batch 64 "
         f"--shards {batch.data_parallel_size}"
     )
+
+
+@pytest.mark.slow
+def test_the_next_trial_names_its_layout(tmp_path: Path) -> None:
+    text = EXPERIMENT.replace("[2, 4, 8, 16]", "[2, 4]")
+    run = load(measured_run(tmp_path / "run", text, measured).directory)
+    answer = run.recommend(max_time="6h", accept_unmeasured=True)
+    proposed = answer.next_trial
+    assert proposed is not None
+    row = next(r for r in answer.rows if r.world_size == proposed.world_size)
+    assert proposed.settings == row.settings
+    (said,) = texts(sentences(answer), Part.NEXT_TRIAL)
+    assert f", tensor_parallel_size {row.settings['tensor_parallel_size']}, " in said
 
 
 def curve(layout: Layout, rows: list[tuple[int, int]]) -> pd.DataFrame:
