@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from pathlib import Path
 
 import pytest
+from command_lines import blocks
 
 from scalelab.errors import SpecError
 from scalelab.experiment.command_values import placeholder_values
@@ -15,6 +17,9 @@ from scalelab.experiment.trial import Trial
 from scalelab.inputs.layout import Layout
 from scalelab.plan.expand import Plan, plan
 from scalelab.plan.planned import PlannedTrials
+from scalelab.site.choice import site_of
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 COMMAND = """\
 name: a
@@ -267,3 +272,10 @@ def test_an_auto_batch_is_looked_for_on_what_each_layout_can_use() -> None:
     assert source.plan.left_out[-1].startswith(
         "layout: tensor=4 x pipeline=2 x context=1 (=8) does not divide"
     )
+
+
+def test_the_experiment_that_the_page_shows_can_be_planned() -> None:
+    (text,) = blocks((DOCS / "layouts.md").read_text(), "yaml")
+    site = site_of({"device_type": "cuda", "nodes": 8, "gpus_per_node": 8})
+    found = plan(Experiment.from_text(text), site)
+    assert len({trial.layout for trial in found.trials}) == 4 * 3
