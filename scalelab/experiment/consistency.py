@@ -199,7 +199,7 @@ def _check_layout(
     if is_split and isinstance(experiment.local_batch_size, AutoBatch):
         raise SpecError(
             "local_batch_size=auto does not go with layout.micro_batches=split, where "
-            "the stages of the pipeline must divide it. List local batches."
+            "each stage of the pipeline needs a sample of it. List local batches."
         )
     for axis, values in layout.axes().items():
         tellers = _TOLD_BY[axis]

@@ -54,8 +54,8 @@ class Layout:
         of the two is None.
     micro_batches
         ``accumulation``: each forward pass of the local batch is one micro-batch.
-        ``split``: the program splits the local batch, one micro-batch for each stage of
-        the pipeline.
+        ``split``: the program splits the local batch, into at least one micro-batch for
+        each stage of the pipeline.
 
     Notes
     -----
@@ -174,27 +174,33 @@ class Layout:
                 )
 
     def check_local_batch(self, local_batch_size: int) -> None:
-        """Refuse a local batch that cannot be split into equal micro-batches.
+        """Refuse a local batch of fewer samples than micro-batches are needed.
 
         Raises
         ------
         SpecError
-            If the program splits it, and the stages of the pipeline do not divide it.
+            If the program splits it, and the pipeline has more stages than it samples.
         """
-        if local_batch_size % self._num_splits:
+        if local_batch_size < self._num_splits:
             raise SpecError(
-                f"layout: pipeline={self.pipeline} does not divide local_batch_size="
-                f"{local_batch_size}, which layout.micro_batches=split splits into one "
-                f"micro-batch per stage. Use a multiple of {self.pipeline}."
+                f"layout: local_batch_size={local_batch_size} has less than a sample "
+                f"for each of the pipeline={self.pipeline} stages, and "
+                "layout.micro_batches=split splits it into at least one micro-batch "
+                f"per stage. Use at least {self.pipeline}, or fewer stages."
             )
 
     def micro_batch_size(self, local_batch_size: int) -> int:
         """Return the samples of one micro-batch.
 
-        >>> Layout(pipeline=4, micro_batches="split").micro_batch_size(8)
-        2
+        Where the program splits the local batch, that is the largest size of equal
+        micro-batches of which there is at least one per stage.
+
+        >>> split = Layout(pipeline=4, micro_batches="split")
+        >>> [split.micro_batch_size(local) for local in (4, 6, 8, 14)]
+        [1, 1, 2, 2]
         """
-        return local_batch_size // self._num_splits
+        most = max(1, local_batch_size // self._num_splits)
+        return next(n for n in range(most, 0, -1) if local_batch_size % n == 0)
 
     @property
     def _num_splits(self) -> int:

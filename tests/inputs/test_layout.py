@@ -99,15 +99,30 @@ def test_settings_that_lack_a_degree_name_no_layout(named: dict[str, object]) ->
     assert Layout.of_degrees(named) is None
 
 
-@given(st.integers(1, 8), st.integers(1, 64))
-def test_micro_batches_make_up_the_local_batch(pipeline: int, micro: int) -> None:
+@given(st.integers(1, 8), st.integers(1, 200))
+def test_a_split_batch_has_the_largest_equal_parts_for_all_stages(
+    pipeline: int, local: int
+) -> None:
     split = Layout(pipeline=pipeline, micro_batches="split")
-    local = micro * pipeline
+    if local < pipeline:
+        with pytest.raises(SpecError, match=r"^layout: local_batch_size="):
+            split.check_local_batch(local)
+        return
     split.check_local_batch(local)
-    assert split.micro_batch_size(local) * pipeline == local
+    micro = split.micro_batch_size(local)
+    sizes = [
+        n for n in range(1, local + 1) if local % n == 0 and local // n >= pipeline
+    ]
+    assert micro == max(sizes)
+
+
+@given(st.integers(1, 8), st.integers(1, 200))
+def test_an_accumulated_micro_batch_is_the_local_batch(
+    pipeline: int, local: int
+) -> None:
     accumulated = Layout(pipeline=pipeline)
-    accumulated.check_local_batch(micro)
-    assert accumulated.micro_batch_size(micro) == micro
+    accumulated.check_local_batch(local)
+    assert accumulated.micro_batch_size(local) == local
 
 
 @pytest.mark.parametrize(
@@ -153,12 +168,12 @@ def test_the_whole_message_where_a_layer_would_reach_across_nodes() -> None:
 
 def test_the_whole_message_where_a_batch_cannot_be_split() -> None:
     message = (
-        "layout: pipeline=4 does not divide local_batch_size=6, which "
-        "layout.micro_batches=split splits into one micro-batch per stage. Use a "
-        "multiple of 4."
+        "layout: local_batch_size=2 has less than a sample for each of the pipeline=4 "
+        "stages, and layout.micro_batches=split splits it into at least one "
+        "micro-batch per stage. Use at least 4, or fewer stages."
     )
     with pytest.raises(SpecError, match=f"^{re.escape(message)}$"):
-        Layout(pipeline=4, micro_batches="split").check_local_batch(6)
+        Layout(pipeline=4, micro_batches="split").check_local_batch(2)
 
 
 def test_a_label_holds_the_degrees_among_settings() -> None:

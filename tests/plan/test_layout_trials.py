@@ -99,12 +99,12 @@ def test_batches_by_hand_where_the_program_splits_the_local_batch() -> None:
     )
 
     by_stages = {degrees(trial)[2]: trial for trial in found.trials[1:]}
-    # 8 samples are 4 micro-batches of 2, or 2 of 4; 2 samples are no 4 micro-batches.
+    # 8 samples are 4 micro-batches of 2, or 2 of 4; 2 samples are too few for 4.
     assert told(by_stages[4])["micro_batch_size"] == 2
     assert told(by_stages[2])["micro_batch_size"] == 4
     assert [trial.global_batch_size for trial in found.trials] == [8, 32, 16]
     (left_out,) = found.left_out
-    assert left_out.startswith("layout: pipeline=4 does not divide local_batch_size=2,")
+    assert left_out.startswith("layout: local_batch_size=2 has less than a sample")
 
 
 def test_experts_divide_the_data_parallel_ranks() -> None:
