@@ -18,7 +18,11 @@ from pydantic.fields import FieldInfo
 from scalelab.experiment.presets import PRESETS
 from scalelab.experiment.spec import Experiment
 from scalelab.inputs.numerals import duration
-from scalelab.inputs.placeholders import PROCESS_PLACEHOLDERS, TRIAL_PLACEHOLDERS
+from scalelab.inputs.placeholders import (
+    LAYOUT_PLACEHOLDERS,
+    PROCESS_PLACEHOLDERS,
+    TRIAL_PLACEHOLDERS,
+)
 from scalelab.inputs.problems import model_in
 from scalelab.site.choice import site_class
 
@@ -164,7 +168,11 @@ def reference() -> str:
 
 
 def _placeholders(given: Mapping[str, Mapping[str, str]]) -> list[tuple[str, ...]]:
-    known = {**TRIAL_PLACEHOLDERS, **PROCESS_PLACEHOLDERS}
+    of_layout = {
+        name: f"with a layout: {meaning}"
+        for name, meaning in LAYOUT_PLACEHOLDERS.items()
+    }
+    known = {**TRIAL_PLACEHOLDERS, **of_layout, **PROCESS_PLACEHOLDERS}
     return [
         (f"`{{{name}}}`", meaning, _code(given["placeholders"][name]))
         for name, meaning in known.items()

@@ -10,7 +10,11 @@ import yaml
 
 from scalelab.errors import SpecError
 from scalelab.experiment.spec import Experiment
-from scalelab.inputs.placeholders import PLACEHOLDERS, placeholders_in
+from scalelab.inputs.placeholders import (
+    LAYOUT_PLACEHOLDERS,
+    PLACEHOLDERS,
+    placeholders_in,
+)
 from scalelab.launch.command.lines import JsonLines, RegexLines
 from scalelab.site.choice import site_of
 
@@ -23,6 +27,11 @@ BASES: list[dict[str, Any]] = [
     {"name": "r", "workload": "digits_mlp", "local_batch_size": 16},
     {"name": "r", "command": "python t.py {local_batch_size}", "local_batch_size": 16},
     {"name": "r", "command": "", "local_batch_size": 16, "learning_rate": 0.1},
+    {
+        "name": "r",
+        "command": " ".join(f"{{{name}}}" for name in LAYOUT_PLACEHOLDERS),
+        "local_batch_size": 16,
+    },
 ]
 JOB = {"target": "val_acc >= 0.9", "epochs": 9, "samples_per_epoch": 100}
 SITES: dict[str, dict[str, Any]] = {
@@ -58,7 +67,7 @@ def test_there_is_no_example_of_what_does_not_exist() -> None:
     keys = {key.path for key in make_reference.keys_of(Experiment)}
     assert EXAMPLES["experiment"].keys() == keys
     assert EXAMPLES["site"].keys() == {key.path for key in make_reference.site_keys()}
-    assert EXAMPLES["placeholders"].keys() == PLACEHOLDERS.keys()
+    assert EXAMPLES["placeholders"].keys() == {*PLACEHOLDERS, *LAYOUT_PLACEHOLDERS}
 
 
 @pytest.mark.parametrize("path", EXAMPLES["experiment"])
@@ -89,7 +98,7 @@ def test_a_site_takes_each_example(path: str, schedulers: list[str]) -> None:
     assert accepted
 
 
-@pytest.mark.parametrize("name", PLACEHOLDERS)
+@pytest.mark.parametrize("name", [*PLACEHOLDERS, *LAYOUT_PLACEHOLDERS])
 def test_an_example_uses_its_placeholder(name: str) -> None:
     assert placeholders_in(EXAMPLES["placeholders"][name]) == [name]
 

@@ -87,7 +87,8 @@ def _rows(planned: Iterable[Trial], varied: Sequence[str]) -> list[tuple[str, ..
 
 def _settings(trial: Trial) -> dict[str, str]:
     """Return the settings of a trial other than devices and batch, by name."""
-    options = {name: str(value) for name, value in trial.options.items()}
+    degrees = trial.layout.degrees if trial.layout else {}
+    options = {n: str(value) for n, value in {**trial.options, **degrees}.items()}
     rate = trial.learning_rate
     rule = {"LR rule": rate.rule} if rate is not None and rate.rule != "none" else {}
     return {

@@ -8,7 +8,11 @@ from pathlib import Path
 from scalelab.experiment.batch_sizes import samples_on_node
 from scalelab.experiment.keys import ExperimentKeys
 from scalelab.experiment.trial import Trial
-from scalelab.inputs.placeholders import PLACEHOLDERS, placeholders_in
+from scalelab.inputs.placeholders import (
+    LAYOUT_PLACEHOLDERS,
+    PLACEHOLDERS,
+    placeholders_in,
+)
 
 
 def variable_of(placeholder: str) -> str:
@@ -20,10 +24,15 @@ def variable_of(placeholder: str) -> str:
     return f"SCALELAB_{placeholder.upper()}"
 
 
+def known_placeholders(experiment: ExperimentKeys) -> tuple[str, ...]:
+    """Return the placeholders that the command of an experiment may use."""
+    of_layout = LAYOUT_PLACEHOLDERS if experiment.layout else ()
+    return tuple(dict.fromkeys((*PLACEHOLDERS, *of_layout, *experiment.options)))
+
+
 def readable_variables(experiment: ExperimentKeys) -> dict[str, str]:
     """Return the placeholder of every variable that a command finds, by its name."""
-    names = {**PLACEHOLDERS, **experiment.options}
-    return {variable_of(name): name for name in names}
+    return {variable_of(name): name for name in known_placeholders(experiment)}
 
 
 def values_told(experiment: ExperimentKeys) -> Set[str]:
@@ -77,6 +86,10 @@ def placeholder_values(
         "trial_dir": directory,
         **trial.options,
     }
+    if layout := trial.layout:
+        del values["batch_size_per_node"]  # a replica may be spread over nodes
+        values |= layout.sizes(trial.world_size)
+        values["micro_batch_size"] = layout.micro_batch_size(trial.local_batch_size)
     if rate := trial.learning_rate:
         values["learning_rate"] = rate.value
         values["base_learning_rate"] = rate.base

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 
 from scalelab.errors import SpecError
 from scalelab.experiment.batch_sizes import ScalingMode
 from scalelab.experiment.command_values import (
+    known_placeholders,
     readable_variables,
     values_told,
     variable_of,
 )
 from scalelab.experiment.keys import ExperimentKeys
 from scalelab.experiment.program import BATCH_OF_EPOCH, BUILT_IN_WORKLOADS
-from scalelab.experiment.sections import Metrics, WorkloadChoice
+from scalelab.experiment.sections import (
+    AutoBatch,
+    LayoutAxes,
+    Metrics,
+    WorkloadChoice,
+)
 from scalelab.experiment.trial import TrialKind
 from scalelab.experiment.workload_names import COMPILE
+from scalelab.inputs.layout import MicroBatches
 from scalelab.inputs.placeholders import (
-    PLACEHOLDERS,
+    LAYOUT_PLACEHOLDERS,
     TRIAL_PLACEHOLDERS,
     placeholders_in,
 )
@@ -92,7 +99,7 @@ def _check_program(experiment: ExperimentKeys) -> None:
 
 def _check_workload(experiment: ExperimentKeys, workload: WorkloadChoice) -> None:
     name = workload.name
-    for key in ("env", "env_from", "stop", "uses", "metrics"):
+    for key in ("env", "env_from", "stop", "uses", "metrics", "layout"):
         if getattr(experiment, key):
             raise SpecError(
                 f"{key} belongs to a command, not to a workload. Remove it."
@@ -145,13 +152,13 @@ def _check_flops(experiment: ExperimentKeys) -> None:
 def _check_command(experiment: ExperimentKeys) -> None:
     if experiment.metrics:
         _check_metrics(experiment.metrics)
-    valid = {**PLACEHOLDERS, **experiment.options}
+    valid = known_placeholders(experiment)
     for field, template in _templates(experiment):
         for placeholder in placeholders_in(template):
             if placeholder not in valid:
                 raise SpecError(
-                    f"{field} holds {{{placeholder}}}, which is no placeholder. "
-                    f"{one_of(valid, placeholder)}"
+                    f"{field} holds {{{placeholder}}}, which "
+                    f"{_why_unknown(placeholder, valid)}"
                 )
     _check_inherited(experiment)
     variables = readable_variables(experiment)
@@ -162,8 +169,12 @@ def _check_command(experiment: ExperimentKeys) -> None:
                 f"{one_of(variables, variable)}"
             )
     used = values_told(experiment)
+    if experiment.layout:
+        _check_layout(experiment, experiment.layout, used)
     for axis in experiment.options:
-        if axis in TRIAL_PLACEHOLDERS:
+        if axis in TRIAL_PLACEHOLDERS or (
+            experiment.layout and axis in LAYOUT_PLACEHOLDERS
+        ):
             raise SpecError(
                 f"options.{axis} is a placeholder of its own. Rename the axis, or use "
                 "the experiment's own key."
@@ -179,6 +190,53 @@ def _check_command(experiment: ExperimentKeys) -> None:
             f"learning_rate is missing, but the command uses {{{rates[0]}}}. Add, for "
             "example, learning_rate: 0.1."
         )
+
+
+def _why_unknown(placeholder: str, valid: Sequence[str]) -> str:
+    if placeholder in LAYOUT_PLACEHOLDERS:
+        return (
+            "has a value only where the experiment has a layout. Add, for example, "
+            "layout: {tensor: [1, 2], pipeline: 2}."
+        )
+    return f"is no placeholder. {one_of(valid, placeholder)}"
+
+
+_TOLD_BY = {
+    "tensor": ("tensor_parallel_size",),
+    "pipeline": ("pipeline_parallel_size",),
+    "context": ("context_parallel_size",),
+    "expert": ("expert_parallel_size",),
+    "replicate": ("data_replicate_size", "data_shard_size"),
+    "shard": ("data_shard_size", "data_replicate_size"),
+}
+"""The placeholders of which one tells a command the value of an axis of its layout."""
+
+
+def _check_layout(
+    experiment: ExperimentKeys, layout: LayoutAxes, used: Set[str]
+) -> None:
+    """Refuse what has no meaning with a layout, and axes that change nothing."""
+    if "batch_size_per_node" in used:
+        raise SpecError(
+            "the command uses {batch_size_per_node}, but with a layout the ranks of a "
+            "node may see the same samples. Use {local_batch_size}, the samples per "
+            "replica, or {global_batch_size}."
+        )
+    is_split = layout.micro_batches is MicroBatches.SPLIT
+    if is_split and isinstance(experiment.local_batch_size, AutoBatch):
+        raise SpecError(
+            "local_batch_size=auto does not go with layout.micro_batches=split, where "
+            "each stage of the pipeline needs a sample of it. List local batches."
+        )
+    for axis, values in layout.axes().items():
+        tellers = _TOLD_BY[axis]
+        if len(values) > 1 and not used & {*tellers}:
+            raise SpecError(
+                f"layout: {axis}={list(values)} would change nothing: the command does "
+                f"not use {{{tellers[0]}}}. Write {{{tellers[0]}}} where the value "
+                f"belongs; if the program reads {variable_of(tellers[0])} by itself, "
+                "add it to uses."
+            )
 
 
 def _templates(experiment: ExperimentKeys) -> Iterator[tuple[str, str]]:

@@ -15,6 +15,7 @@ from scalelab.experiment.sections import (
     Code,
     ConfirmAbove,
     LauncherChoice,
+    LayoutAxes,
     Metrics,
     Precision,
     SourceChoice,
@@ -138,6 +139,12 @@ class ExperimentKeys(Section):
     parallelism: OneOrMany[Text] = Field(
         default=(DEFAULT_STRATEGY,),
         description="Strategies that spread the training over ranks: ddp, fsdp, ...",
+    )
+    layout: LayoutAxes | None = Field(
+        default=None,
+        description=(
+            "How a command splits its model over ranks: {tensor: [1, 2], pipeline: 2}."
+        ),
     )
     precision: OneOrMany[Precision] = Field(
         default=(Precision.FP32,), description="fp32, bf16 or fp16."

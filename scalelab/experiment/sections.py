@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from itertools import product
 from pathlib import PurePosixPath
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import ConfigDict, Field, GetJsonSchemaHandler, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
@@ -21,7 +28,9 @@ from scalelab.experiment.program import (
 )
 from scalelab.inputs.fields import (
     Count,
+    DeviceCount,
     Duration,
+    Flag,
     Json,
     LocalBatchLimit,
     OneOrMany,
@@ -29,7 +38,8 @@ from scalelab.inputs.fields import (
     Section,
     Text,
 )
-from scalelab.inputs.problems import bracketed
+from scalelab.inputs.layout import Layout, MicroBatches
+from scalelab.inputs.problems import bracketed, shown
 from scalelab.kinds.launchers import LAUNCHERS, Launcher
 
 
@@ -224,6 +234,124 @@ class AutoBatch(Section):
                 f"them, or auto.{bracketed(value)}"
             )
         return {} if value == "auto" else value
+
+
+REST = "rest"
+"""What stands for all ranks that the other degrees leave."""
+DegreesOrRest = Annotated[
+    OneOrMany[DeviceCount] | None,
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"const": REST},
+                {"type": "integer"},
+                {"type": "array", "items": {"type": "integer"}, "minItems": 1},
+            ]
+        }
+    ),
+]
+
+
+class DataRanks(Section):
+    """How data-parallel ranks are grouped: copies of the state, each over shards."""
+
+    shorthand: ClassVar[JsonSchemaValue | None] = {"const": REST}
+
+    replicate: DegreesOrRest = Field(
+        default=None, description="Copies of the training state, or rest."
+    )
+    shard: DegreesOrRest = Field(
+        default=None, description="Ranks over which each copy is spread, or rest."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_rest(cls, value: Any) -> Any:
+        if value == REST:
+            return {"replicate": 1}
+        if isinstance(value, Mapping):
+            return {name: None if of == REST else of for name, of in value.items()}
+        raise SpecError(
+            f"{shown(value)} is not known. Write rest: the number of data-parallel "
+            "ranks follows from gpus and the other degrees. Or say how they are "
+            "grouped: {replicate: 2, shard: rest}."
+        )
+
+    @model_validator(mode="after")
+    def _has_one_rest(self) -> DataRanks:
+        if (self.replicate is None) == (self.shard is None):
+            both = "both rest" if self.shard is None else "both numbers"
+            raise SpecError(
+                f"replicate and shard are {both}. One of them must be rest, since "
+                "their product follows from gpus and the other degrees."
+            )
+        return self
+
+
+class LayoutAxes(Section):
+    """The layouts of a program that splits its model itself: degrees, each an axis."""
+
+    tensor: OneOrMany[DeviceCount] = Field(
+        default=(1,), description="Ranks among which each layer is divided."
+    )
+    pipeline: OneOrMany[DeviceCount] = Field(
+        default=(1,), description="Stages among which the layers are divided."
+    )
+    context: OneOrMany[DeviceCount] = Field(
+        default=(1,), description="Ranks among which each sequence is divided."
+    )
+    expert: OneOrMany[DeviceCount] = Field(
+        default=(1,),
+        description="Data-parallel ranks among which experts are divided.",
+    )
+    data: DataRanks = Field(
+        default=DataRanks(replicate=(1,)),
+        description="The other ranks: rest, or {replicate: 2, shard: rest}.",
+    )
+    micro_batches: MicroBatches = Field(
+        default=MicroBatches.ACCUMULATION,
+        description=(
+            "accumulation: those of a pipeline are the accumulation steps; split: the "
+            "program splits the local batch."
+        ),
+    )
+    tensor_across_nodes: Flag = Field(
+        default=False, description="Whether a layer may be divided across nodes."
+    )
+
+    def axes(self) -> dict[str, tuple[int, ...]]:
+        """Return the listed values of each degree, by the name a Layout has for it."""
+        listed = {
+            "tensor": self.tensor,
+            "pipeline": self.pipeline,
+            "context": self.context,
+            "expert": self.expert,
+            "replicate": self.data.replicate,
+            "shard": self.data.shard,
+        }
+        return {name: values for name, values in listed.items() if values is not None}
+
+    def layouts(self) -> tuple[Layout, ...]:
+        """Return every combination of the listed degrees."""
+        return tuple(
+            Layout(
+                tensor=tensor,
+                pipeline=pipeline,
+                context=context,
+                expert=expert,
+                replicate=replicate,
+                shard=shard,
+                micro_batches=self.micro_batches.value,
+            )
+            for tensor, pipeline, context, expert, replicate, shard in product(
+                self.tensor,
+                self.pipeline,
+                self.context,
+                self.expert,
+                self.data.replicate or (None,),
+                self.data.shard or (None,),
+            )
+        )
 
 
 class ConfirmAbove(Section):

@@ -12,6 +12,7 @@ from typing import Any
 from scalelab.errors import SpecError
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
+from scalelab.inputs.layout import Layout
 from scalelab.inputs.numerals import counted
 from scalelab.inputs.target import MetricMode, Target
 from scalelab.kinds.strategies import DEFAULT_STRATEGY, strategy_of
@@ -107,7 +108,7 @@ class Trial:
     allocation
         Devices and nodes.
     local_batch_size
-        Samples per rank per forward pass.
+        Samples per rank per forward pass; with a layout, per replica.
     gradient_accumulation_steps
         Forward-backward passes per optimiser step, at least 1.
     learning_rate
@@ -122,6 +123,8 @@ class Trial:
         0-based index among otherwise equal trials; from 1,000 on it is a canary.
     options
         Any further axis, by name.
+    layout
+        How a command splits its model over the ranks; None: it does not.
     measurement
         How long the trial runs. Not hashed: a change of it is one of the fingerprint,
         which the run's frozen experiment detects.
@@ -129,8 +132,8 @@ class Trial:
     Notes
     -----
     ``global_batch_size = local_batch_size * data_parallel_size *
-    gradient_accumulation_steps``; the strategy says which part of the world size is
-    data-parallel.
+    gradient_accumulation_steps``; the layout, or else the strategy, says which part of
+    the world size is data-parallel.
     """
 
     kind: TrialKind
@@ -145,6 +148,7 @@ class Trial:
     seed: int = 0
     repeat: int = 0
     options: Mapping[str, Scalar] = field(default_factory=dict)
+    layout: Layout | None = None
     measurement: Measurement = field(default_factory=Measurement)
 
     def __post_init__(self) -> None:
@@ -164,7 +168,9 @@ class Trial:
 
     @property
     def data_parallel_size(self) -> int:
-        """Ranks that see different samples; the strategy says how many."""
+        """Ranks that see different samples; layout or strategy say how many."""
+        if self.layout is not None:
+            return self.layout.data_parallel_size(self.world_size)
         strategy = strategy_of(self.parallelism)
         return strategy.data_parallel_size(self.world_size, self.options)
 
@@ -198,6 +204,10 @@ class Trial:
         del configuration["measurement"]
         if self.node_group is None:  # as before there were groups
             del configuration["node_group"]
+        if self.layout is None:  # as before there were layouts
+            del configuration["layout"]
+        else:
+            configuration["layout"] = asdict(self.layout)
         configuration["options"] = dict(self.options)
         configuration["allocation"] = {"devices_per_node": allocation.devices_per_node}
         configuration["learning_rate"] = rate and {
@@ -220,6 +230,8 @@ class Trial:
         )
         rate = fields.get("learning_rate")
         fields["learning_rate"] = LearningRate(**rate) if rate else None
+        layout = fields.get("layout")
+        fields["layout"] = Layout(**layout) if layout else None
         measurement = dict(fields["measurement"])
         if target := measurement.get("target"):
             measurement["target"] = Target(

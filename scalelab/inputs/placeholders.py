@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping
 
 TRIAL_PLACEHOLDERS: Mapping[str, str] = {
-    "local_batch_size": "samples per rank per forward pass",
+    "local_batch_size": "samples per rank, or replica, per forward pass",
     "global_batch_size": "samples per optimiser step over all ranks",
     "batch_size_per_node": "samples per forward pass over the ranks of a node",
     "gradient_accumulation_steps": "forward passes per optimiser step, of one rank",
@@ -26,6 +26,17 @@ TRIAL_PLACEHOLDERS: Mapping[str, str] = {
     "trial_dir": "the attempt's own directory",
 }
 """What every process of a trial reads alike; an axis must not have such a name."""
+LAYOUT_PLACEHOLDERS: Mapping[str, str] = {
+    "tensor_parallel_size": "ranks among which each layer is divided",
+    "pipeline_parallel_size": "stages among which the layers are divided",
+    "context_parallel_size": "ranks among which each sequence is divided",
+    "expert_parallel_size": "data-parallel ranks among which experts are divided",
+    "data_parallel_size": "replicas of the model, which see different samples",
+    "data_replicate_size": "copies of the training state",
+    "data_shard_size": "data-parallel ranks over which each copy is spread",
+    "micro_batch_size": "samples per replica of one micro-batch of a pipeline",
+}
+"""What every process of a trial reads as well where the experiment has a layout."""
 PROCESS_PLACEHOLDERS: Mapping[str, str] = {
     "rank": "number of the process among all, from 0",
     "local_rank": "number of the process on its node, from 0",
@@ -39,7 +50,8 @@ PROCESS_PLACEHOLDERS: Mapping[str, str] = {
 """What differs between processes; an axis under ``options`` of the name is meant first,
 since ``rank`` is also a size of low-rank adapters."""
 PLACEHOLDERS: Mapping[str, str] = {**TRIAL_PLACEHOLDERS, **PROCESS_PLACEHOLDERS}
-"""Placeholders every command may use; each axis under ``options`` is one more."""
+"""Placeholders every command may use; each axis under ``options`` is one more, and a
+layout adds its own."""
 
 _PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
 

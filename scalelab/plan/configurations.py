@@ -31,9 +31,11 @@ def batch_at(request: BatchRequest, setup: Setup, place: Allocation) -> BatchSiz
     Raises
     ------
     SpecError
-        If it does not divide, or does not suit the strategy.
+        If it does not divide, or does not suit the strategy or the layout.
     """
     batch = request.at(setup.data_parallel_size(place))
+    if setup.layout is not None:
+        setup.layout.check_local_batch(batch.local_batch_size)
     setup.strategy.check(
         TrialSizes(
             allocation=place,
@@ -48,7 +50,8 @@ def batch_at(request: BatchRequest, setup: Setup, place: Allocation) -> BatchSiz
 def fewest_devices(setup: Setup, places: Iterable[Allocation]) -> Allocation:
     """Return one device, or the fewest of the places that the strategy can use.
 
-    One device stands for all of them, unless the strategy spreads state over them.
+    One device stands for all of them, unless the strategy spreads state over them or a
+    layout does.
 
     Raises
     ------
@@ -56,7 +59,7 @@ def fewest_devices(setup: Setup, places: Iterable[Allocation]) -> Allocation:
         If it can use none of them.
     """
     tried = sorted(places, key=lambda place: place.world_size)
-    if not setup.strategy.shards_state:
+    if not setup.strategy.shards_state and setup.layout is None:
         tried.insert(0, Allocation(devices_per_node=(1,)))
     for place in tried:
         try:
@@ -75,7 +78,8 @@ def where_convergence_runs(
 
     Batch norm sees the local batch, so each global batch keeps the local batches of the
     allocations it is meant for, and gradient accumulation makes up for the ranks.
-    Without batch norm one run per global batch says it all, and one node group for all.
+    Without batch norm one run per global batch says it all, and one node group for all,
+    and one layout: it says which ranks compute the step, not what the step is.
     Where statistics see the ranks together, or the strategy ties convergence to the
     number of workers, each allocation needs runs of its own.
     """
@@ -97,7 +101,7 @@ def where_convergence_runs(
             place = found.allocation
             workers = setup.data_parallel_size(place)
         request = BatchRequest(local_batch_size=local, global_batch_size=total)
-        anywhere = replace(setup, node_group=None)
+        anywhere = replace(setup, node_group=None, layout=None)
         chosen.setdefault(
             (anywhere, total, held, workers),
             Configuration(setup, place, batch_at(request, setup, place)),

@@ -20,10 +20,12 @@ from scalelab.experiment.batch_sizes import BatchRequest
 from scalelab.experiment.lr_rules import LearningRateRule
 from scalelab.experiment.sections import AutoBatch
 from scalelab.experiment.trial import Trial, TrialKind
+from scalelab.inputs.allocation import Allocation
 from scalelab.plan.canary import with_canaries
 from scalelab.plan.configurations import (
     Configuration,
     batch_at,
+    fewest_devices,
     where_convergence_runs,
 )
 from scalelab.plan.setups import (
@@ -206,7 +208,7 @@ def _configurations(
     for setup in setups(experiment, site):
         largest = (local_batch_sizes or {}).get(setup, assumed)
         if local_batch_sizes and setup not in local_batch_sizes:
-            left_out.append(f"{setup}: not even local_batch_size=1 fits into memory.")
+            left_out.append(_why_no_batch(setup, where.of_group[setup.node_group]))
             continue
         allocations = where.of_group[setup.node_group]
         for place, request in product(allocations, _requests(experiment, largest)):
@@ -215,6 +217,7 @@ def _configurations(
                 ("local", request.local_batch_size),
                 ("global", request.global_batch_size),
                 ("parallelism", setup.parallelism),
+                *(setup.layout.degrees.items() if setup.layout else ()),
             )
             try:
                 batch = batch_at(request, setup, place)
@@ -229,6 +232,14 @@ def _configurations(
         if value not in used:
             raise problem
     return found
+
+
+def _why_no_batch(setup: Setup, places: Iterable[Allocation]) -> str:
+    try:
+        fewest_devices(setup, places)
+    except SpecError as error:
+        return str(error)
+    return f"{setup}: not even local_batch_size=1 fits into memory."
 
 
 def _requests(experiment: Experiment, largest: int) -> list[BatchRequest]:
@@ -304,6 +315,7 @@ def _trial(
         seed=seed,
         repeat=repeat,
         options=setup.options,
+        layout=setup.layout,
         measurement=experiment.measure.measurement(kind, job, global_batch_size=total),
     )
 

@@ -122,10 +122,9 @@ class PlannedTrials(TrialSource):
             return {}
         at_most = largest_tried_batch(self._experiment, self._site)
         where = group_allocations(self._experiment, self._site).of_group
-        self._probed_on = {
-            setup: fewest_devices(setup, where[setup.node_group])
-            for setup in setups(self._experiment, self._site)
-        }
+        for setup in setups(self._experiment, self._site):
+            with suppress(SpecError):  # the plan leaves it out, and says why
+                self._probed_on[setup] = fewest_devices(setup, where[setup.node_group])
         return {
             setup: LargestFit(at_most=at_most, granularity=auto.multiple_of)
             for setup in self._probed_on

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from scalelab.errors import SpecError
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
+from scalelab.inputs.layout import Layout
 from scalelab.kinds.strategies import Strategy, strategy_of
 
 if TYPE_CHECKING:
@@ -28,14 +29,18 @@ class Setup:
         As in a trial.
     axes
         The further axes, name and value, sorted by name.
-    node_group
+    node_group, layout
         As in a trial.
+    tensor_across_nodes
+        The layout may divide a layer across nodes.
     """
 
     precision: str
     parallelism: str
     axes: tuple[tuple[str, Scalar], ...]
     node_group: str | None = None
+    layout: Layout | None = None
+    tensor_across_nodes: bool = False
 
     @property
     def options(self) -> Mapping[str, Scalar]:
@@ -53,8 +58,13 @@ class Setup:
         Raises
         ------
         SpecError
-            If the strategy cannot use so many devices.
+            If the layout or the strategy cannot use so many devices.
         """
+        if self.layout is not None:
+            parallel = self.layout.data_parallel_size(allocation.world_size)
+            if not self.tensor_across_nodes:
+                self.layout.check_nodes(allocation)
+            return parallel
         size = self.strategy.data_parallel_size(allocation.world_size, self.options)
         if size < 1:
             raise SpecError(
@@ -66,7 +76,8 @@ class Setup:
     def __str__(self) -> str:
         axes = (f"{name}={value}" for name, value in self.axes)
         group = [f"node_group={self.node_group}"] if self.node_group else []
-        return " ".join([self.precision, self.parallelism, *axes, *group])
+        layout = [str(self.layout)] if self.layout else []
+        return " ".join([self.precision, self.parallelism, *axes, *layout, *group])
 
 
 def num_combinations(experiment: Experiment) -> int:
@@ -82,6 +93,7 @@ def num_combinations(experiment: Experiment) -> int:
         experiment.parallelism,
         experiment.node_group or (),
         *experiment.options.values(),
+        *(experiment.layout.axes().values() if experiment.layout else ()),
     ]
     return math.prod(max(1, len(axis)) for axis in axes)
 
@@ -103,7 +115,7 @@ def node_groups(experiment: Experiment, site: Site) -> tuple[str | None, ...]:
 
 
 def setups(experiment: Experiment, site: Site) -> tuple[Setup, ...]:
-    """Return every combination of node group, precision, parallelism and options.
+    """Return every combination of node group, precision, parallelism, options, layout.
 
     Options that belong to one of several strategies are varied for that one alone.
 
@@ -112,12 +124,21 @@ def setups(experiment: Experiment, site: Site) -> tuple[Setup, ...]:
     SpecError
         If the site has no such node group.
     """
+    listed = experiment.layout
     return tuple(
-        Setup(precision.value, parallelism, axes, group)
+        Setup(
+            precision.value,
+            parallelism,
+            axes,
+            group,
+            layout,
+            listed is not None and listed.tensor_across_nodes,
+        )
         for group, precision, parallelism in product(
             node_groups(experiment, site), experiment.precision, experiment.parallelism
         )
         for axes in _axes(experiment, parallelism)
+        for layout in (listed.layouts() if listed else (None,))
     )
 
 

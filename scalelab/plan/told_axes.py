@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from scalelab.experiment.spec import Experiment
 
 _LOCAL_BATCH = ("local_batch_size", "batch_size_per_node", "global_batch_size")
+_LOCAL_BATCH_OF_LAYOUT = ("local_batch_size", "micro_batch_size", "global_batch_size")
 _ACCUMULATION = (
     "gradient_accumulation_steps",
     "accumulation_steps_of_all_ranks",
@@ -38,23 +39,22 @@ def check_told(experiment: Experiment, trials: Sequence[Trial]) -> None:
     if experiment.command is None:
         return
     told = values_told(experiment)
+    tellers = _LOCAL_BATCH_OF_LAYOUT if experiment.layout else _LOCAL_BATCH
     _check_accumulation(told, trials)
-    if isinstance(experiment.local_batch_size, AutoBatch) and not told & {
-        *_LOCAL_BATCH
-    }:
-        raise _untold("local_batch_size", ["auto"], _LOCAL_BATCH)
+    if isinstance(experiment.local_batch_size, AutoBatch) and not told & {*tellers}:
+        raise _untold("local_batch_size", ["auto"], tellers)
     if len({trial.global_batch_size for trial in trials}) > 1:
         # of one global batch, a program may take its ranks' shares by itself
         local = (trial.local_batch_size for trial in trials)
-        _check_axis("local_batch_size", local, _LOCAL_BATCH, told)
-    for axis, tellers in {
+        _check_axis("local_batch_size", local, tellers, told)
+    for axis, names in {
         "precision": ("precision",),
         "parallelism": ("parallelism",),
         "seed": ("seed",),
     }.items():
-        _check_axis(axis, (getattr(trial, axis) for trial in trials), tellers, told)
+        _check_axis(axis, (getattr(trial, axis) for trial in trials), names, told)
     _check_rates(told, trials)
-    _check_batches(told & {*_LOCAL_BATCH, *_ACCUMULATION}, trials)
+    _check_batches(told & {*tellers, *_ACCUMULATION}, trials)
 
 
 def _check_accumulation(told: Set[str], trials: Sequence[Trial]) -> None:
@@ -84,7 +84,8 @@ def _check_batches(told: Set[str], trials: Sequence[Trial]) -> None:
     for trial in trials:
         on_node = max(trial.allocation.devices_per_node)
         values = placeholder_values(trial, devices_on_node=on_node, directory="")
-        key = (trial.allocation, *(values[name] for name in sorted(told)))
+        # A layout is known to the command, since its axes must be.
+        key = (trial.allocation, trial.layout, *(values[name] for name in sorted(told)))
         other = first.setdefault(key, trial)
         for axis in ("local_batch_size", "gradient_accumulation_steps"):
             _check_axis(axis, (getattr(each, axis) for each in (other, trial)), [axis])

@@ -8,6 +8,7 @@ import numpy as np
 
 from scalelab.experiment.trial import TrialKind
 from scalelab.inputs.numerals import counted, duration, percent
+from scalelab.inputs.placeholders import LAYOUT_PLACEHOLDERS
 from scalelab.kinds.strategies import strategy_of
 from scalelab.laws.rows import FitRows, cells, numbers
 from scalelab.laws.support import Gap, Support
@@ -17,7 +18,7 @@ from scalelab.recommend.prediction.outlook import Outlook
 from scalelab.recommend.question.batches import ONE_EPOCH, BatchRule
 from scalelab.recommend.question.candidates import (
     allocation_label,
-    replica_size,
+    undivided,
     why_unshared,
 )
 
@@ -61,7 +62,7 @@ def assumptions(knowledge: Knowledge, chosen: OutlookRow) -> tuple[str, ...]:
             f"Not measured: accuracy at batch {batch}; assumes {amount} suffice."
         )
     notes.append(times_contain(knowledge.rows))
-    known = _known_by_convergence(knowledge, chosen)
+    known = _known_by_convergence(knowledge, chosen) | LAYOUT_PLACEHOLDERS.keys()
     notes += [
         f"Accuracy is assumed not to depend on {name} (chosen: {value})."
         for name, value in chosen.settings.items()
@@ -201,9 +202,10 @@ def not_considered(
 ) -> Iterator[str]:
     """Say which of the wanted world sizes have no row, and why."""
     missing = [size for size in wanted if size not in answered]
-    yield from why_unshared(knowledge.rows.curves.values(), missing)
-    replica = replica_size(knowledge.rows.frame) or 1
-    missing = [size for size in missing if size % replica == 0]
+    curves = knowledge.rows.curves.values()
+    yield from why_unshared(curves, missing)
+    uneven = undivided(curves, missing)
+    missing = [size for size in missing if size not in uneven]
     if not missing:
         return
     devices = f"{', '.join(map(str, missing))} {knowledge.subject.device_word}s"

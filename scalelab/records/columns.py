@@ -69,7 +69,7 @@ COLUMNS: tuple[Column, ...] = (
     *_columns(
         "integer",
         threads_per_rank="Threads a rank used for one operation.",
-        local_batch_size="Samples per rank per forward pass.",
+        local_batch_size="Samples per rank, or replica, per forward pass.",
         gradient_accumulation_steps="Forward passes per optimiser step.",
         global_batch_size="Samples per optimiser step over all ranks.",
         normalization_batch_size="Samples one batch-norm statistic sees.",

@@ -114,7 +114,8 @@ def _configuration(spec: AttemptSpec) -> dict[str, Any]:
         values["target_metric"] = target.metric
         values["metric_mode"] = str(target.mode)
         values["target_value"] = target.value
-    for axis, value in trial.options.items():
+    degrees = trial.layout.degrees if trial.layout else {}
+    for axis, value in {**trial.options, **degrees}.items():
         values[OPTION_PREFIX + axis] = value
     return values
 

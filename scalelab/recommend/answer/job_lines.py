@@ -18,6 +18,7 @@ from scalelab.experiment.lr_rules import LearningRateRule
 from scalelab.experiment.trial import LearningRate, Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
+from scalelab.inputs.layout import Layout
 from scalelab.inputs.placeholders import (
     PROCESS_PLACEHOLDERS,
     fill_placeholders,
@@ -117,6 +118,20 @@ def recommended_trial(experiment: Experiment, answer: Recommendation) -> Trial:
         ),
         seed=experiment.seed[0],
         options={name: value(name, each) for name, each in experiment.options.items()},
+        layout=_layout(experiment, held),
+    )
+
+
+def _layout(experiment: Experiment, held: Mapping[str, Scalar]) -> Layout | None:
+    """Return the listed layout that agrees best with the settings of the answer."""
+    if experiment.layout is None:
+        return None
+    return max(
+        experiment.layout.layouts(),
+        key=lambda layout: sum(
+            str(held.get(name)) == str(degree)
+            for name, degree in layout.degrees.items()
+        ),
     )
 
 

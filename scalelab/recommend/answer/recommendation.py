@@ -177,6 +177,8 @@ class NextTrial:
     ----------
     allocation, world_size, batch, steps
         What to run.
+    settings
+        The settings to run it with; empty where any of those measured will do.
     gpu_hours
         Estimated device-hours; None where nothing measured says how long a step takes.
     why
@@ -189,6 +191,7 @@ class NextTrial:
     steps: int
     gpu_hours: float | None
     why: str
+    settings: Mapping[str, Scalar] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

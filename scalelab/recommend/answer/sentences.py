@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from scalelab.inputs.document import Scalar
 from scalelab.inputs.numerals import (
     counted,
     device_time,
@@ -134,14 +135,18 @@ def _use(result: Recommendation) -> Iterator[str]:
 
 
 def _settings(result: Recommendation) -> str:
-    details = [
-        f"{name.removeprefix(OPTION_PREFIX)} {value}"
-        for name, value in result.chosen.settings.items()
-    ]
+    details = _named(result.chosen.settings)
     if rate := result.learning_rate:
         rule = "" if rate.rule == "none" else f" (rule: {rate.rule})"
         details.append(f"learning rate {rate.value:.4g}{rule}")
     return ", ".join(details)
+
+
+def _named(settings: Mapping[str, Scalar]) -> list[str]:
+    return [
+        f"{name.removeprefix(OPTION_PREFIX)} {value}"
+        for name, value in settings.items()
+    ]
 
 
 def _spent(result: Recommendation, row: OutlookRow) -> str:
@@ -252,7 +257,8 @@ def _next_trial(result: Recommendation) -> str:
     return (
         "The trial that would change the answer most: "
         f"{_count(result, trial.world_size)} ({trial.allocation}), "
-        f"{_batch(trial.batch)}, {counted(trial.steps, 'step')}{cost}: {trial.why}."
+        f"{', '.join([_batch(trial.batch), *_named(trial.settings)])}, "
+        f"{counted(trial.steps, 'step')}{cost}: {trial.why}."
     )
 
 

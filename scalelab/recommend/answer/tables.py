@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from scalelab.inputs.layout import short_label
 from scalelab.inputs.numerals import (
     Interval,
     change,
@@ -41,6 +42,7 @@ def allocations(result: Recommendation) -> Columns:
         "tokens": ["tokens/s"],
         "utilization": ["MFU"],
         "nodes": ["nodes"],
+        "layout": ["layout"],
         "batch": ["batch"],
     }
     unit = columns[DEVICE_HOURS.name][0]
@@ -59,6 +61,7 @@ def allocations(result: Recommendation) -> Columns:
             "tokens": _or_nothing(row.throughput_tokens_per_s, number),
             "utilization": _or_nothing(row.flops_utilization, percent),
             "nodes": row.allocation,
+            "layout": short_label(row.settings),
             "batch": _batch(row.batch),
         }
         for name, cell in cells.items():

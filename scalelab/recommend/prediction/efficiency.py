@@ -113,4 +113,7 @@ def _at_baseline(
         *(per_rank // passes, passes, base["data_parallel_size"]),
     )
     values = dict(zip(CONFIGURATION, map(int, numbers), strict=True))
-    return asked.iloc[[index]].assign(**values)
+    # Its devices cannot be divided as those of a row with other replicas are.
+    replicas = frame["world_size"] / frame["data_parallel_size"]
+    like = index if replicas.iloc[index] == replicas.iloc[baseline] else baseline
+    return asked.iloc[[like]].assign(**values)

@@ -141,6 +141,7 @@ def _measuring(row: OutlookRow, steps: int, frame: pd.DataFrame, why: str) -> Ne
         steps=steps,
         gpu_hours=_hours(row.world_size, steps, row.step_time_s.value, frame),
         why=why,
+        settings=row.settings,
     )
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
+from scalelab.errors import SpecError
 from scalelab.inputs.allocation import Allocation
+from scalelab.inputs.layout import Layout
 from scalelab.laws.rows import CONFIGURATION, CurveKey
 from scalelab.recommend.question.batches import BatchRule
+from scalelab.records.columns import OPTION_PREFIX
 
 _FURTHEST = 4  # times the largest measured world size
 _MOST_MULTIPLES = 128  # of whole nodes
@@ -88,7 +92,7 @@ def candidates(
 
     These are the measured configurations that the rule allows and every split of an
     allowed batch. No split is returned for an allocation whose data-parallel size is
-    unknown.
+    unknown, or whose ranks the layout of the curve does not divide.
 
     Returns
     -------
@@ -101,10 +105,11 @@ def candidates(
         seen = _allowed(frame, rule)
         batches = sorted({int(batch) for batch in np.ceil(frame["local_batch_size"])})
         rows: dict[tuple[int, ...], None] = {}
+        layout = _layout_of(key, frame)
         for place in where:
             rows |= dict.fromkeys(row for row in seen if row[: len(place)] == place)
             parallel = data_parallel_size(frame, place)
-            if parallel is not None:
+            if parallel is not None and (layout is None or layout.suits(place)):
                 splits = rule.splits(parallel, batches)
                 rows |= dict.fromkeys((*place, *split, parallel) for split in splits)
         table = pd.DataFrame(list(rows), columns=list(CONFIGURATION), dtype=int)
@@ -112,6 +117,42 @@ def candidates(
         whole = {name: "Int64" for name, value in key if type(value) is int}
         frames.append(table.assign(**dict(key)).astype(whole))
     return pd.concat(frames, ignore_index=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _CurveLayout:
+    """The layout of the rows of a curve.
+
+    Parameters
+    ----------
+    layout
+        Its degrees.
+    crosses_nodes
+        Rows were measured in which a layer is divided across nodes.
+    """
+
+    layout: Layout
+    crosses_nodes: bool = False
+
+    def suits(self, place: Place) -> bool:
+        """Tell whether the ranks of an allocation can be divided so."""
+        try:
+            self.layout.data_parallel_size(place[0])
+            if not self.crosses_nodes:
+                self.layout.check_nodes(_spread(*place))
+        except SpecError:
+            return False
+        return True
+
+
+def _layout_of(key: CurveKey, measured: pd.DataFrame) -> _CurveLayout | None:
+    """Return the layout of the rows of a curve; None: they name none."""
+    named = {name.removeprefix(OPTION_PREFIX): value for name, value in key}
+    layout = Layout.of_degrees(named)
+    if layout is None:
+        return None
+    within = _CurveLayout(layout)
+    return _CurveLayout(layout, not all(map(within.suits, _measured_places(measured))))
 
 
 def _allowed(frame: pd.DataFrame, rule: BatchRule) -> list[tuple[int, ...]]:
@@ -144,19 +185,31 @@ def replica_size(measured: pd.DataFrame) -> float | None:
     return float(sizes[0]) if len(sizes) == 1 else None
 
 
+def undivided(curves: Iterable[pd.DataFrame], wanted: Iterable[int]) -> list[int]:
+    """Return the world sizes that the replicas of no curve divide."""
+    known = _replica_sizes(curves)
+    return [size for size in wanted if known and all(size % each for each in known)]
+
+
+def _replica_sizes(curves: Iterable[pd.DataFrame]) -> list[float]:
+    """Return the distinct sizes of replicas, of curves whose rows all have one size."""
+    sizes = map(replica_size, curves)
+    return sorted({size for size in sizes if size is not None})
+
+
 def why_unshared(
-    curves: Iterable[pd.DataFrame], wanted: Iterable[int]
+    curves: Collection[pd.DataFrame], wanted: Iterable[int]
 ) -> Iterator[str]:
     """Say where it is unknown which ranks see different samples, and why."""
+    if uneven := undivided(curves, wanted):
+        replicas = " or ".join(f"{size:g}" for size in _replica_sizes(curves))
+        yield (
+            f"Not considered: {', '.join(map(str, uneven))} devices. As measured, "
+            f"{replicas} devices each compute the same samples, and that does not "
+            "divide them."
+        )
     for measured in curves:
-        replica = replica_size(measured)
-        if replica is not None:
-            if uneven := [str(size) for size in wanted if size % replica]:
-                yield (
-                    f"Not considered: {', '.join(uneven)} devices. As measured, "
-                    f"{replica:g} devices each compute the same samples, and that does "
-                    "not divide them."
-                )
+        if replica_size(measured) is not None:
             continue
         sizes = measured[["data_parallel_size", "world_size"]].drop_duplicates()
         pairs = sizes.astype(int).sort_values(["world_size", "data_parallel_size"])
@@ -170,6 +223,10 @@ def why_unshared(
 
 def allocation_label(world_size: int, num_nodes: int) -> str:
     """Return nodes x devices, e.g. ``4x4``; uneven nodes as ``2x3+2``."""
+    return str(_spread(world_size, num_nodes))
+
+
+def _spread(world_size: int, num_nodes: int) -> Allocation:
     share, rest = divmod(world_size, num_nodes)
     devices = (share + 1,) * rest + (share,) * (num_nodes - rest)
-    return str(Allocation(devices_per_node=devices))
+    return Allocation(devices_per_node=devices)

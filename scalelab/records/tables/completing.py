@@ -15,7 +15,7 @@ from scalelab.records.tables.names import Reading, plain
 _SHARED: Mapping[str, tuple[str, ...]] = {
     "tensor": ("tp", "tp_size", "tensor_parallel", "tensor_parallel_size"),
     "pipeline": ("pp", "pp_size", "pipeline_parallel", "pipeline_parallel_size"),
-    "context": ("cp", "context_parallel"),
+    "context": ("cp", "context_parallel", "context_parallel_size"),
 }
 """Settings whose value is the number of devices that share a copy of the model."""
 _SLICE = re.compile(r"(v\d+\w*)-\d+", re.IGNORECASE)
