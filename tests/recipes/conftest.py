@@ -1,0 +1,131 @@
+"""Recipes swept as users sweep them, with the packages of an environment of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+from promised import skip_or_fail
+
+import scalelab
+
+ROOT = Path(__file__).parents[2]
+RECIPES = ROOT / "experiments/recipes"
+ENVIRONMENTS = ROOT / ".recipes"
+WITNESSES = Path(__file__).parent / "witnesses"
+PATIENCE_S = 280
+WARMUP, STEPS = 10, 60
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What ScaleLab recorded of a trial, beside what the program said itself."""
+
+    row: dict[str, Any]
+    directory: Path
+
+    def steps(self) -> pd.DataFrame:
+        """Return the steps as they were read, by number."""
+        return _by_step(self.directory / "stream.jsonl")
+
+    def witnessed(self) -> pd.DataFrame:
+        """Return the steps as the framework counts and times them, by number."""
+        return _by_step(self.directory / "output/witness.jsonl")
+
+    def printed(self) -> str:
+        return (self.directory / "rank-0.log").read_text(errors="replace")
+
+
+def _by_step(path: Path) -> pd.DataFrame:
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return pd.DataFrame([line for line in lines if "step" in line]).set_index("step")
+
+
+SweepRecipe = Callable[..., list[Recorded]]
+
+
+@pytest.fixture
+def sweep_recipe(tmp_path: Path) -> Iterator[SweepRecipe]:
+    """Return a function that sweeps a recipe on one and on two ranks.
+
+    A witness is started in the place of the recipe's script, which it runs unchanged
+    with a callback of the framework added to it.
+    """
+    drivers: list[subprocess.Popen[str]] = []
+
+    def sweep(name: str, environment: str | None, witness: str = "") -> list[Recorded]:
+        python = interpreter(environment) if environment else Path(sys.executable)
+        home = tmp_path / name
+        shutil.copytree(RECIPES / name, home)
+        _shorten(home / "experiment.yaml", witness)
+        command = [python, "-m", "scalelab", "sweep", "--yes", "experiment.yaml"]
+        driver = subprocess.Popen(
+            command,
+            cwd=home,
+            env={**os.environ, "XDG_CONFIG_HOME": str(tmp_path / "config")},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        drivers.append(driver)
+        said, _ = driver.communicate(timeout=PATIENCE_S)
+        assert driver.returncode == 0, said + _logs(home)
+        return [*_recorded(home)]
+
+    yield sweep
+    for driver in drivers:
+        if driver.poll() is None:
+            driver.kill()
+            driver.communicate()
+
+
+def interpreter(environment: str) -> Path:
+    """Return the Python of an environment, or skip the test."""
+    folder = ENVIRONMENTS / environment
+    if (folder / ".installed").exists():
+        return folder / "bin/python"
+    reason = f"no {environment}: make test-recipes RECIPES={environment}"
+    if environment in os.environ.get("SCALELAB_RECIPES", "").split():
+        skip_or_fail(reason)
+    pytest.skip(reason)
+
+
+def _shorten(file: Path, witness: str) -> None:
+    """Measure each trial once, and have a witness beside the script."""
+    values = yaml.safe_load(file.read_text())
+    values["measure"] = {
+        "warmup_steps": WARMUP,
+        "steps": STEPS,
+        "repeats": 1,
+        "relative_precision": 1e-6,
+    }
+    if witness:
+        shutil.copy(WITNESSES / witness, file.parent / witness)
+        values["command"] = values["command"].replace("train.py", f"{witness} train.py")
+        values["code"] = {"snapshot": ["train.py", witness]}
+    file.write_text(yaml.safe_dump(values))
+
+
+def _recorded(home: Path) -> Iterator[Recorded]:
+    (run,) = (home / "runs").iterdir()
+    rows = scalelab.load(run).observations.sort_values("world_size")
+    for row in rows.to_dict("records"):
+        number = f"{row['attempt']:03d}"
+        yield Recorded(row, run / "trials" / str(row["trial_id"]) / number)
+
+
+def _logs(home: Path) -> str:
+    logs = sorted(home.glob("runs/*/trials/*/*/rank-*.log"))
+    return "".join(
+        f"\n{log.name}:\n{log.read_text(errors='replace')[-3000:]}" for log in logs
+    )
