@@ -24,6 +24,7 @@ RECIPES = ROOT / "experiments/recipes"
 ENVIRONMENTS = ROOT / ".recipes"
 WITNESSES = Path(__file__).parent / "witnesses"
 PATIENCE_S = 280
+WITNESSED = "output/witness.jsonl"
 WARMUP, STEPS = 10, 60
 
 
@@ -40,15 +41,25 @@ class Recorded:
 
     def witnessed(self) -> pd.DataFrame:
         """Return the steps as the framework counts and times them, by number."""
-        return _by_step(self.directory / "output/witness.jsonl")
+        return _by_step(self.directory / WITNESSED)
+
+    def witnessed_losses(self) -> list[float]:
+        """Return every loss that the framework logged."""
+        return [line["loss"] for line in _lines(self.directory / WITNESSED)]
 
     def printed(self) -> str:
         return (self.directory / "rank-0.log").read_text(errors="replace")
 
 
 def _by_step(path: Path) -> pd.DataFrame:
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    return pd.DataFrame([line for line in lines if "step" in line]).set_index("step")
+    lines = [line for line in _lines(path) if "step" in line]
+    return pd.DataFrame(lines).set_index("step")
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    # The program may have been ended as it wrote the last one.
+    whole = path.read_text().rpartition("\n")[0]
+    return [json.loads(line) for line in whole.splitlines()]
 
 
 SweepRecipe = Callable[..., list[Recorded]]

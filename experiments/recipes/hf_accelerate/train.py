@@ -36,6 +36,7 @@ def main():
     accelerator = Accelerator(
         gradient_accumulation_steps=args.gradient_accumulation_steps
     )
+    accelerator.print(accelerator.state)
     set_seed(args.seed)
     model = nn.Sequential(
         nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.Linear(1024, 10)

@@ -52,6 +52,9 @@ if ddp:
     assert gradient_accumulation_steps % world_size == 0
     gradient_accumulation_steps //= world_size
 master_process = rank == 0
+if master_process:
+    tokens = gradient_accumulation_steps * world_size * batch_size * block_size
+    print(f"tokens per iteration will be: {tokens:,}")
 torch.manual_seed(seed)
 data = torch.cumsum(torch.randint(1, 3, (100_000,)), dim=0) % 64
 model = raw_model = Model()

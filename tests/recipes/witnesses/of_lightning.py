@@ -17,14 +17,12 @@ class Witness(L.Callback):
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
         self.samples += len(batch[0]) * trainer.world_size
-        is_step = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
-        if trainer.is_global_zero and is_step:
-            said = {
-                "step": trainer.global_step,
-                "t": time.monotonic(),
-                "samples": self.samples,
-                "loss": trainer.callback_metrics["train_loss"].item(),
-            }
+        said = {"loss": trainer.callback_metrics["train_loss"].item()}
+        if (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
+            said["step"] = trainer.global_step
+            said["t"] = time.monotonic()
+            said["samples"] = self.samples
+        if trainer.is_global_zero:
             self.file.write(json.dumps(said) + "\n")
             self.file.flush()
 
