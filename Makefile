@@ -9,12 +9,12 @@ JOBS ?= 2
 SLOW_JOBS ?= 3
 TESTS := --dist loadfile --numprocesses
 QUICK := not slow and not network and not browser
-SLOW := slow or network or browser
+SLOW := (slow or network or browser) and not recipes
 SEEDS ?= 5
 BENCHMARKS := launch dispatch instrumentation records cli packing
 INSTALLED := $(VENV)/.installed
 # Environments of frameworks, tests/recipes/environments; tensorflow and deepspeed when named.
-RECIPES ?= common jax keras
+RECIPES ?= torch common jax keras
 
 # Packages are compiled as they are first imported, and then not again.
 unexport PYTHONDONTWRITEBYTECODE

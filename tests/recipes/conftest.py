@@ -1,4 +1,4 @@
-"""Recipes swept as users sweep them, with the packages of an environment of their own."""
+"""Recipes swept as users sweep them, each with the packages of its environment."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,11 +73,13 @@ def sweep_recipe(tmp_path: Path) -> Iterator[SweepRecipe]:
     """
     drivers: list[subprocess.Popen[str]] = []
 
-    def sweep(name: str, environment: str | None, witness: str = "") -> list[Recorded]:
-        python = interpreter(environment) if environment else Path(sys.executable)
+    def sweep(name: str, environment: str, witness: str = "") -> list[Recorded]:
+        python = interpreter(environment)
         home = tmp_path / name
         shutil.copytree(RECIPES / name, home)
-        _shorten(home / "experiment.yaml", witness)
+        values = _shorten(home / "experiment.yaml", witness)
+        if values.get("launcher") == "mpirun" and shutil.which("mpirun") is None:
+            skip_or_fail("mpirun is not installed (apt install openmpi-bin)")
         command = [python, "-m", "scalelab", "sweep", "--yes", "experiment.yaml"]
         driver = subprocess.Popen(
             command,
@@ -103,17 +104,17 @@ def sweep_recipe(tmp_path: Path) -> Iterator[SweepRecipe]:
 def interpreter(environment: str) -> Path:
     """Return the Python of an environment, or skip the test."""
     folder = ENVIRONMENTS / environment
-    if (folder / ".installed").exists():
-        return folder / "bin/python"
-    reason = f"no {environment}: make test-recipes RECIPES={environment}"
-    if environment in os.environ.get("SCALELAB_RECIPES", "").split():
-        skip_or_fail(reason)
-    pytest.skip(reason)
+    asked = os.environ.get("SCALELAB_RECIPES", environment).split()
+    if environment not in asked:
+        pytest.skip(f"not asked for: make test-recipes RECIPES={environment}")
+    if not (folder / ".installed").exists():
+        skip_or_fail(f"not installed: make test-recipes RECIPES={environment}")
+    return folder / "bin/python"
 
 
-def _shorten(file: Path, witness: str) -> None:
-    """Measure each trial once, and have a witness beside the script."""
-    values = yaml.safe_load(file.read_text())
+def _shorten(file: Path, witness: str) -> dict[str, Any]:
+    """Measure each trial once, have a witness beside the script; return the keys."""
+    values: dict[str, Any] = yaml.safe_load(file.read_text())
     values["measure"] = {
         "warmup_steps": WARMUP,
         "steps": STEPS,
@@ -125,6 +126,7 @@ def _shorten(file: Path, witness: str) -> None:
         values["command"] = values["command"].replace("train.py", f"{witness} train.py")
         values["code"] = {"snapshot": ["train.py", witness]}
     file.write_text(yaml.safe_dump(values))
+    return values
 
 
 def _recorded(home: Path) -> Iterator[Recorded]:

@@ -12,8 +12,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.recipes, pytest.mark.timeout(300)]
 NEAR = 0.05
 # The environment of each recipe, and the samples of a step on one rank.
 SWEPT = {
-    "nanogpt": (None, 24),
-    "imagenet": (None, 64),
+    "nanogpt": ("torch", 24),
+    "imagenet": ("torch", 64),
     "hf_accelerate": ("common", 256),
     "mpi4py_allreduce": ("common", 2048),
     "jax_distributed": ("jax", 128),
@@ -112,7 +112,9 @@ def throughput(trial: Recorded) -> float:
 
 def is_among(read: np.ndarray, told: list[float]) -> bool:
     """Whether each loss is one that the framework logged, up to its rounding."""
-    return bool((np.abs(read[:, None] - np.array(told)).min(axis=1) < 1e-2 * read).all())
+    return bool(
+        (np.abs(read[:, None] - np.array(told)).min(axis=1) < 1e-2 * read).all()
+    )
 
 
 def test_steps_of_fit_are_those_of_its_callbacks(sweep_recipe: SweepRecipe) -> None:

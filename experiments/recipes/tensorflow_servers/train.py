@@ -5,24 +5,28 @@ TF_CONFIG=... python train.py --batch-size 128
 
 import argparse
 
+import numpy as np
 import tensorflow as tf
 
 
 def make_dataset(batch_size, seed):
-    generator = tf.random.Generator.from_seed(0)
-    features = generator.normal((8192, 256))
-    labels = tf.argmax(features @ generator.normal((256, 10)), axis=1)
+    rng = np.random.default_rng(0)
+    features = rng.standard_normal((8192, 256), dtype=np.float32)
+    labels = (features @ rng.standard_normal((256, 10))).argmax(axis=1)
     dataset = tf.data.Dataset.from_tensor_slices((features, labels))
     dataset = dataset.shuffle(8192, seed=seed).repeat()
     return dataset.batch(batch_size, drop_remainder=True)
 
 
 def serve(resolver):
+    # On fewer cores than that TensorFlow would take fewer threads, and hang.
+    threads = len(resolver.cluster_spec().as_dict()["worker"]) + 1
     server = tf.distribute.Server(
         resolver.cluster_spec(),
         job_name=resolver.task_type,
         task_index=resolver.task_id,
         protocol="grpc",
+        config=tf.compat.v1.ConfigProto(inter_op_parallelism_threads=threads),
     )
     server.join()
 

@@ -5,13 +5,14 @@ TF_CONFIG=... python train.py --batch-size 256
 
 import argparse
 
+import numpy as np
 import tensorflow as tf
 
 
 def make_dataset(batch_size, seed):
-    generator = tf.random.Generator.from_seed(0)
-    features = generator.normal((8192, 256))
-    labels = tf.argmax(features @ generator.normal((256, 10)), axis=1)
+    rng = np.random.default_rng(0)
+    features = rng.standard_normal((8192, 256), dtype=np.float32)
+    labels = (features @ rng.standard_normal((256, 10))).argmax(axis=1)
     dataset = tf.data.Dataset.from_tensor_slices((features, labels))
     dataset = dataset.shuffle(8192, seed=seed).repeat()
     return dataset.batch(batch_size, drop_remainder=True)
