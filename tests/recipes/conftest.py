@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 RECIPES = ROOT / "experiments/recipes"
 ENVIRONMENTS = ROOT / ".recipes"
 WITNESSES = Path(__file__).parent / "witnesses"
-PATIENCE_S = 280
+PATIENCE_S = 560
 WITNESSED = "output/witness.jsonl"
 WARMUP, STEPS = 10, 60
 

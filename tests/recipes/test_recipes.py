@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from conftest import STEPS, WARMUP, Recorded, SweepRecipe
 
-pytestmark = [pytest.mark.slow, pytest.mark.recipes, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.recipes, pytest.mark.timeout(600)]
 NEAR = 0.05
 # The environment of each recipe, and the samples of a step on one rank.
 SWEPT = {
