@@ -9,17 +9,19 @@ JOBS ?= 2
 SLOW_JOBS ?= 3
 TESTS := --dist loadfile --numprocesses
 QUICK := not slow and not network and not browser
-SLOW := slow or network or browser
+SLOW := (slow or network or browser) and not recipes
 SEEDS ?= 5
 BENCHMARKS := launch dispatch instrumentation records cli packing lm
 INSTALLED := $(VENV)/.installed
+# Environments of frameworks, tests/recipes/environments; tensorflow and deepspeed when named.
+RECIPES ?= torch common jax keras
 
 # Packages are compiled as they are first imported, and then not again.
 unexport PYTHONDONTWRITEBYTECODE
 # Tests share the cores; the threads of small matrices would only wait for each other.
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: sweep test test-ci test-all test-faults test-slurm check bench bench-slurm clean
+.PHONY: sweep test test-ci test-all test-faults test-slurm test-recipes check bench bench-slurm clean
 
 sweep: $(INSTALLED)
 	$(BIN)/scalelab sweep experiments/digits.yaml
@@ -41,6 +43,10 @@ test-all: $(INSTALLED)
 test-faults: $(INSTALLED)
 	SCALELAB_FAULT_SEEDS=$(SEEDS) $(BIN)/pytest tests/faults
 
+# Public-style scripts of each framework, swept as they are.
+test-recipes: $(RECIPES:%=.recipes/%/.installed)
+	SCALELAB_RECIPES="$(RECIPES)" $(BIN)/pytest -m recipes tests/recipes
+
 check: $(INSTALLED)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -58,10 +64,20 @@ bench-slurm: $(INSTALLED)
 	for name in refusal turnaround; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .coverage*
+	rm -rf $(VENV) .recipes .mypy_cache .pytest_cache .ruff_cache .coverage*
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile \
 		--constraint constraints.txt --editable '.[train,dev]'
+	touch $@
+
+# What $(VENV) has is seen through a .pth file, and so not installed again.
+.recipes/%/.installed: tests/recipes/environments/%.txt tests/recipes/constraints.txt $(INSTALLED)
+	$(PYTHON) -m venv --clear --without-pip $(@D)
+	packages=$$(echo $(CURDIR)/$(VENV)/lib/python*/site-packages); \
+	echo "import site; site.addsitedir('$$packages')" \
+		> $$(echo $(@D)/lib/python*/site-packages)/of_scalelab.pth
+	$(BIN)/python -m pip --python $(@D) install --quiet --disable-pip-version-check --no-compile \
+		--constraint constraints.txt --constraint tests/recipes/constraints.txt --requirement $<
 	touch $@
