@@ -45,6 +45,8 @@ class ServedParameters:
         Their first values, shape (num_parameters,).
     rule
         What a message does to them.
+    version
+        Messages served before.
 
     Attributes
     ----------
@@ -56,9 +58,9 @@ class ServedParameters:
         Of these messages.
     """
 
-    def __init__(self, parameters: torch.Tensor, rule: Rule) -> None:
+    def __init__(self, parameters: torch.Tensor, rule: Rule, version: int = 0) -> None:
         self.parameters = parameters.clone()
-        self.version = 0
+        self.version = version
         self.staleness = Staleness()
         self._rule = rule
 

@@ -1,5 +1,6 @@
 """What staleness and slow workers do, seen in virtual time with real gradients."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -139,6 +140,15 @@ def test_a_course_is_the_same_bit_for_bit() -> None:
     courses = [asynchronous(short, uneven, Adag(2), window=2) for _ in range(2)]
     assert courses[0] == courses[1]
     assert [each.samples for each in courses[0].evaluations] == [512, 1024, 1504, 2016]
+
+
+def test_the_example_of_the_documentation_runs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "strategies.md").read_text()
+    example = page.partition("```python\n")[2].partition("```")[0]
+    exec(example, {})
+    assert capsys.readouterr().out.count("VirtualEvaluation(") == 2
 
 
 def test_a_workload_without_held_out_data_is_refused() -> None:
