@@ -56,7 +56,12 @@ class ParameterServerEngine(TrainingEngine):
     def begin(self, step: int, num_steps: int) -> None:
         """Prepare a series of steps; all ranks call it, and no clock runs."""
         super().begin(step, num_steps)
+        self._num_series_steps = num_steps
         self._limit = (step + num_steps) * self.context.world_size
+        if self._link is not None and self.context.is_first:
+            self._link.begin(step + num_steps)
+        if self._link is not None:
+            self._link.claim(self._limit)
 
     def step(self, step: int) -> None:
         """Take optimiser steps until all workers together have begun enough."""
@@ -77,17 +82,30 @@ class ParameterServerEngine(TrainingEngine):
             self._losses.append(self._loss)
 
     def _claim(self, link: ServerLink) -> bool:
-        is_granted, self._num_claimed = link.claim(self._limit)
+        """Wait for the step that was asked for; ask for the next, for meanwhile."""
+        is_granted, self._num_claimed = link.claimed()
+        if self._num_claimed < self._limit:
+            link.claim(self._limit)
         self._clock.mark(Phase.EXPOSED_SYNC)
         return is_granted
 
     def _exchange(self, link: ServerLink) -> None:
         own = flat(self._model.parameters())
         message = self._rule.message(own, self._fetched)
-        answer, self._versions = link.exchange(message, self._versions, self._limit)
+        answer, self._versions = link.exchange(message, self._versions)
         self._fetched = self._rule.adopt(own, answer)
         fill(self._model.parameters(), self._fetched)
         self._clock.mark(Phase.EXPOSED_SYNC)
+
+    def drain_losses(self) -> list[float]:
+        """Return the last loss of this rank at each step since the last call.
+
+        A rank may take no step while the others take as many as a step of the trial
+        has. Before its first one the loss is that of its first.
+        """
+        losses = super().drain_losses()
+        num_missing = self._num_series_steps - len(losses)
+        return losses[:1] * num_missing + losses
 
     def evaluate(self, step: int) -> dict[str, float]:
         """Return metrics of the served parameters, and how stale messages were."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -11,7 +11,7 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 from scalelab.experiment.trial import Trial
 from scalelab.kinds.strategies import STRATEGIES
 from scalelab.training.servers.served import Staleness
-from scalelab.training.servers.wire import Kind, Wire
+from scalelab.training.servers.wire import Kind, Tag, Wire
 
 
 class ServerLink:
@@ -48,27 +48,44 @@ class ServerLink:
         for server, part, version in zip(self._servers, parts, versions, strict=True):
             self._wire.request(server, Kind.LOAD, version, num_claimed, len(part))
             self._wire.send_vector(server, part)
-            self._wire.numbers(server, 1)
+            self._wire.expect_numbers(server, 1)()
 
-    def claim(self, limit: int) -> tuple[bool, int]:
-        """Ask for one more step, and wait until it may begin.
+    def begin(self, end: int) -> None:
+        """Tell the servers that a series begins; one worker does.
+
+        Parameters
+        ----------
+        end
+            Steps of the trial that are done when it ends.
+        """
+        for server in self._servers:
+            self._wire.request(server, Kind.BEGIN, end)
+
+    def claim(self, limit: int) -> None:
+        """Ask for one more step; :meth:`claimed` waits for the answer.
 
         Parameters
         ----------
         limit
             Steps that all workers may claim together, counted from the first.
+        """
+        server = self._servers[0]
+        self._grant = self._wire.expect_numbers(server, 2, Tag.GRANT)
+        self._wire.request(server, Kind.CLAIM, limit)
+
+    def claimed(self) -> tuple[bool, int]:
+        """Wait until the step that was asked for may begin.
 
         Returns
         -------
         is_granted, num_claimed
             False where all are claimed; steps that all workers have claimed.
         """
-        self._wire.request(self._servers[0], Kind.CLAIM, limit)
-        is_granted, num_claimed = self._wire.numbers(self._servers[0], 2)
+        is_granted, num_claimed = self._grant()
         return bool(is_granted), num_claimed
 
     def exchange(
-        self, message: torch.Tensor, versions: Sequence[int], limit: int
+        self, message: torch.Tensor, versions: Sequence[int]
     ) -> tuple[torch.Tensor, list[int]]:
         """Send a message to the servers; return their answer and its versions.
 
@@ -78,14 +95,13 @@ class ServerLink:
             As the rule has it, shape (num_parameters,).
         versions
             Those that this worker's last exchange returned.
-        limit
-            As in the last claim.
         """
         parts = self._parts(message)
+        answers = self._expect_answers(parts)
         for server, part, version in zip(self._servers, parts, versions, strict=True):
-            self._wire.request(server, Kind.EXCHANGE, version, limit)
+            self._wire.request(server, Kind.EXCHANGE, version)
             self._wire.send_vector(server, part)
-        return self._answers(parts)
+        return answers()
 
     def read(self, like: torch.Tensor) -> tuple[torch.Tensor, list[int], Staleness]:
         """Return the served parameters, their versions, and the staleness so far.
@@ -95,10 +111,11 @@ class ServerLink:
         like
             Any vector of as many parameters.
         """
+        answers = self._expect_answers(self._parts(like))
         for server in self._servers:
             self._wire.request(server, Kind.READ)
-        parameters, versions = self._answers(self._parts(like))
-        tallies = [self._wire.numbers(server, 3) for server in self._servers]
+        parameters, versions = answers()
+        tallies = [self._wire.expect_numbers(server, 3)() for server in self._servers]
         counts, totals, maxima = zip(*tallies, strict=True)
         return parameters, versions, Staleness(sum(counts), sum(totals), max(maxima))
 
@@ -110,12 +127,20 @@ class ServerLink:
     def _parts(self, vector: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return torch.tensor_split(vector, len(self._servers))
 
-    def _answers(self, parts: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[int]]:
-        answers, versions = [], []
+    def _expect_answers(
+        self, parts: Sequence[torch.Tensor]
+    ) -> Callable[[], tuple[torch.Tensor, list[int]]]:
+        """Be ready for every server's part and version."""
+        vectors, versions = [], []
         for server, part in zip(self._servers, parts, strict=True):
-            answers.append(self._wire.vector(server, len(part)))
-            versions += self._wire.numbers(server, 1)
-        return torch.cat(answers), versions
+            vectors.append(self._wire.expect_vector(server, len(part)))
+            versions.append(self._wire.expect_numbers(server, 1))
+
+        def received() -> tuple[torch.Tensor, list[int]]:
+            values = torch.cat([vector() for vector in vectors])
+            return values, [version()[0] for version in versions]
+
+        return received
 
 
 @contextmanager

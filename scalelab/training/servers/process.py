@@ -13,7 +13,7 @@ from scalelab.records.attempt import AttemptSpec
 from scalelab.training.context import RankIdentity, meeting_store
 from scalelab.training.servers.rules import rule_of
 from scalelab.training.servers.served import Pace, ServedParameters
-from scalelab.training.servers.wire import Kind, Wire
+from scalelab.training.servers.wire import Kind, Tag, Wire
 
 
 def run_server(
@@ -33,7 +33,7 @@ def run_server(
     rendezvous
         Where all meet, as in :func:`scalelab.training.rank.run_rank`.
     progress
-        Called with every request.
+        Called with 0, and as :class:`Server` has it.
     """
     torch.set_num_threads(spec.threads_per_rank)
     progress(0)
@@ -54,7 +54,8 @@ class Server:
     trial
         Rule, workers and staleness bound.
     progress
-        Called with the steps that the workers were given, over their number.
+        Called with the step at which the series of the workers ends. A server that
+        nobody asks for long is then not taken for one that lags behind.
     """
 
     def __init__(
@@ -65,9 +66,11 @@ class Server:
         self._rule = rule_of(trial.options, trial.world_size)
         self._bound = staleness_bound(trial.options)
         self._progress = progress
+        self._end = 0
         self._asking: dict[int, int] = {}
         self._answer: dict[Kind, Callable[..., None]] = {
             Kind.LOAD: self._load,
+            Kind.BEGIN: self._begin,
             Kind.CLAIM: self._claim,
             Kind.EXCHANGE: self._exchange,
             Kind.READ: self._read,
@@ -82,14 +85,18 @@ class Server:
             self._answer[kind](worker, *arguments)
 
     def _load(self, worker: int, version: int, num_claimed: int, length: int) -> None:
-        parameters = self._wire.vector(worker, length)
+        parameters = self._wire.expect_vector(worker, length)()
         self._served = ServedParameters(parameters, self._rule, version)
         self._pace = Pace(self._num_workers, self._bound)
         self._num_claimed = num_claimed
         self._wire.send_numbers(worker, [version])
 
+    def _begin(self, worker: int, end: int, *_: int) -> None:
+        self._end = end
+        self._progress(end)
+
     def _claim(self, worker: int, limit: int, *_: int) -> None:
-        self._progress(limit // self._num_workers)
+        self._progress(self._end)
         self._asking[worker] = limit
         # A step that is given to the slowest may be what others wait for.
         while due := [each for each in sorted(self._asking) if self._is_due(each)]:
@@ -105,11 +112,12 @@ class Server:
         if is_granted:
             self._num_claimed += 1
             self._pace.advance(worker, 1)
-        self._wire.send_numbers(worker, [is_granted, self._num_claimed])
+        numbers = [is_granted, self._num_claimed]
+        self._wire.send_numbers(worker, numbers, Tag.GRANT)
 
-    def _exchange(self, worker: int, version: int, limit: int, *_: int) -> None:
-        self._progress(limit // self._num_workers)
-        message = self._wire.vector(worker, len(self._served.parameters))
+    def _exchange(self, worker: int, version: int, *_: int) -> None:
+        self._progress(self._end)
+        message = self._wire.expect_vector(worker, len(self._served.parameters))()
         answer, version = self._served.exchange(message, version)
         self._wire.send_vector(worker, answer)
         self._wire.send_numbers(worker, [version])
