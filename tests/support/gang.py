@@ -16,7 +16,7 @@ import torch
 from scalelab.experiment.program import WorkloadProgram
 from scalelab.experiment.trial import Measurement, Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
-from scalelab.kinds.strategies import STRATEGIES
+from scalelab.kinds.strategies import strategy_of
 from scalelab.records.attempt import (
     AttemptResult,
     AttemptSpec,
@@ -180,7 +180,7 @@ def run_attempt(
         stop_at_step,
         prunes,
         directory=directory,
-        num_servers=STRATEGIES[spec.trial.parallelism].num_servers(
+        num_servers=strategy_of(spec.trial.parallelism).num_servers(
             spec.trial.world_size, spec.trial.options
         ),
     )
