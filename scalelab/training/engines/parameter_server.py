@@ -25,8 +25,8 @@ class ParameterServerEngine(TrainingEngine):
     A step of the trial is as many optimiser steps as there are workers, taken by
     whichever of them are free: the first server deals them out one by one, so that a
     slow worker takes fewer. Each worker computes its share of one global batch after
-    the other. At the end of a series all wait for the last steps under way, so that
-    the clocks of all ranks agree.
+    the other, and has asked for the next step while it takes one. At the end of a
+    series all wait for the last steps, so that the clocks of all ranks agree.
 
     Momentum, buffers and the loss scale stay each worker's own. An evaluation is of the
     served parameters and of the mean of all buffers.
