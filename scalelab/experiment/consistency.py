@@ -30,7 +30,7 @@ from scalelab.inputs.placeholders import (
     placeholders_in,
 )
 from scalelab.inputs.problems import one_of, shown
-from scalelab.kinds.strategies import STRATEGIES
+from scalelab.kinds.strategies import STRATEGIES, Strategy
 
 _OF_RATE = {"learning_rate", "base_learning_rate", "warmup_samples"}
 """Placeholders that have a value only where the experiment has a learning rate."""
@@ -74,6 +74,17 @@ def check_kinds(experiment: ExperimentKeys) -> None:
             strategy, listed = STRATEGIES[name], experiment.options
             own = {axis: listed[axis] for axis in strategy.options if axis in listed}
             strategy.check_options(own)
+            _check_servers(strategy, experiment.workload)
+
+
+def _check_servers(strategy: Strategy, workload: WorkloadChoice) -> None:
+    built_in = BUILT_IN_WORKLOADS.get(workload.name)
+    serves = strategy.num_servers(2, {}) > 0
+    if serves and built_in and not built_in.trains_model:
+        raise SpecError(
+            f"workload={workload.name} trains no model, so parallelism="
+            f"{strategy.name} has no parameters to serve. Leave it out."
+        )
 
 
 def _check_launcher(experiment: ExperimentKeys) -> None:

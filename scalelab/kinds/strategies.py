@@ -15,8 +15,11 @@ from scalelab.kinds.strategy_options import (
     check_ddp,
     check_fsdp,
     check_local_sgd,
+    check_parameter_server,
     check_shard_group,
     check_static_graph,
+    communication_window,
+    num_servers,
 )
 
 Options = Mapping[str, Scalar]
@@ -53,6 +56,11 @@ def every_step(options: Options) -> int:
     return 1
 
 
+def no_servers(world_size: int, options: Options) -> int:
+    """Return how many parameter servers there are where ranks need none."""
+    return 0
+
+
 def any_sizes(sizes: TrialSizes) -> None:
     """Accept the sizes of every trial."""
 
@@ -82,6 +90,9 @@ class Strategy:
     cycle
         Steps after which the work of a step repeats, of the trial's options. A
         throughput trial measures whole cycles.
+    num_servers
+        Processes that keep the parameters, of the world size and the trial's options.
+        They run beside rank 0, on the CPU, and hold no device.
     is_synchronous
         All ranks take the same step, from the same weights. Where not, the number of
         workers changes what training converges to.
@@ -100,6 +111,7 @@ class Strategy:
     check_options: Callable[[ListedValues], None] = any_values
     check: Callable[[TrialSizes], None] = any_sizes
     cycle: Callable[[Options], int] = every_step
+    num_servers: Callable[[int, Options], int] = no_servers
     is_synchronous: bool = True
     factorises: bool = True
     shards_state: bool = False
@@ -136,10 +148,25 @@ LOCAL_SGD = Strategy(
     is_synchronous=False,
     factorises=False,
 )
+PARAMETER_SERVER = Strategy(
+    name="parameter_server",
+    engine="scalelab.training.engines.parameter_server:ParameterServerEngine",
+    options=("rule", "communication_window", "num_servers", "staleness_bound"),
+    check_options=check_parameter_server,
+    cycle=communication_window,
+    num_servers=lambda world_size, options: (
+        num_servers(options) if world_size > 1 else 0
+    ),
+    is_synchronous=False,
+    factorises=False,
+)
 DEFAULT_STRATEGY = DDP.name
 """How a trial is run, and a recorded row is understood, that names no strategy."""
 STRATEGIES = Registry(
-    "scalelab.strategies", Strategy, key="parallelism", built_in=(DDP, FSDP, LOCAL_SGD)
+    "scalelab.strategies",
+    Strategy,
+    key="parallelism",
+    built_in=(DDP, FSDP, LOCAL_SGD, PARAMETER_SERVER),
 )
 _FOREIGN = Strategy(name="", engine="", shards_state=True)
 

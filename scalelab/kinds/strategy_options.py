@@ -12,6 +12,7 @@ from scalelab.inputs.problems import one_of, shown
 ListedValues = Mapping[str, Sequence[Scalar]]
 """The values that an experiment lists for each option of a strategy that it sets."""
 
+SERVER_RULES = ("downpour", "adag", "dynsgd", "elastic")
 GRADIENT_COMPRESSIONS = ("none", "fp16", "bf16")
 
 
@@ -91,6 +92,40 @@ def check_shard_group(world_size: int, options: Mapping[str, Scalar]) -> None:
 def shard_group(world_size: int, options: Mapping[str, Scalar]) -> int:
     """Return how many ranks hold one copy of the state between them."""
     return int(options.get("shard_group", world_size))
+
+
+def check_parameter_server(listed: ListedValues) -> None:
+    """Refuse rules that do not exist, and numbers that are none."""
+    for value in listed.get("rule", ()):
+        if value not in SERVER_RULES:
+            raise SpecError(
+                f"options.rule={shown(value)} is no rule of parameter servers. "
+                f"{one_of(SERVER_RULES, str(value))}"
+            )
+    _check_whole_numbers(listed, "communication_window", at_least=1)
+    _check_whole_numbers(listed, "num_servers", at_least=1)
+    _check_whole_numbers(listed, "staleness_bound", at_least=1)
+
+
+def server_rule(options: Mapping[str, Scalar]) -> str:
+    """Return the rule by which servers change the parameters."""
+    return str(options.get("rule", "adag"))
+
+
+def communication_window(options: Mapping[str, Scalar]) -> int:
+    """Return the optimiser steps from one exchange with the servers to the next."""
+    return int(options.get("communication_window", 1))
+
+
+def num_servers(options: Mapping[str, Scalar]) -> int:
+    """Return over how many servers the parameters are spread."""
+    return int(options.get("num_servers", 1))
+
+
+def staleness_bound(options: Mapping[str, Scalar]) -> int | None:
+    """Return by how many steps a worker may be ahead of the slowest; None: any."""
+    bound = options.get("staleness_bound")
+    return None if bound is None else int(bound)
 
 
 def _check_whole_numbers(listed: ListedValues, name: str, *, at_least: int) -> None:

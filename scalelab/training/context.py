@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import torch
@@ -25,6 +25,9 @@ from torch.distributed import (  # type: ignore[attr-defined]
 from scalelab.errors import LaunchError
 from scalelab.records.attempt import AttemptFiles
 from scalelab.training.stream import StreamWriter
+
+if TYPE_CHECKING:
+    from scalelab.training.servers.link import ServerLink
 
 RENDEZVOUS_TIMEOUT = timedelta(seconds=120)
 
@@ -74,6 +77,8 @@ class RankContext:
         When the attempt's time is up, on the monotonic clock; None: never.
     compiles
         The model is trained as ``torch.compile`` translates it.
+    servers
+        Link to the parameter servers; None: there are none.
     """
 
     identity: RankIdentity
@@ -83,6 +88,7 @@ class RankContext:
     progress: Callable[[int], None] = field(repr=False)
     deadline_s: float | None = None
     compiles: bool = False
+    servers: ServerLink | None = field(default=None, repr=False)
 
     @property
     def rank(self) -> int:
@@ -192,8 +198,10 @@ def claim_device(device_type: str, local_rank: int) -> torch.device:
 @contextmanager
 def process_group(
     identity: RankIdentity, rendezvous: str, device: torch.device, name: str
-) -> Iterator[None]:
+) -> Iterator[Store]:
     """Join the other ranks for the duration of the block.
+
+    Yields the store where they have met.
 
     NCCL on CUDA, gloo on CPU. Ranks that end well wait for each other; one that fails
     leaves at once, and its supervisor ends the rest. A gloo group is left standing:
@@ -211,22 +219,36 @@ def process_group(
     name
         Keeps the keys of different attempts apart on a shared store.
     """
-    # Connections are made when two ranks first talk: a third of the start-up of many
-    # ranks is a full mesh that ring and tree collectives never use.
-    os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
+    store = meeting_store(rendezvous, identity.world_size, name)
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
-        store=PrefixStore(name, _open_store(rendezvous, identity.world_size)),
+        store=store,
         rank=identity.rank,
         world_size=identity.world_size,
         device_id=device if device.type == "cuda" else None,
     )
     # A NCCL communicator with work in flight would wait for the others if destroyed
     # after a failure; without, it has to be.
-    yield
+    yield store
     dist.barrier()
     if device.type == "cuda":
         dist.destroy_process_group()
+
+
+def meeting_store(rendezvous: str, world_size: int, name: str) -> Store:
+    """Return the store where processes of an attempt meet; see :func:`process_group`.
+
+    gloo groups of this process are then made alike: torch crashes where they differ.
+
+    Raises
+    ------
+    LaunchError
+        If the rendezvous is no address.
+    """
+    # Connections are made when two ranks first talk: a third of the start-up of many
+    # ranks is a full mesh that ring and tree collectives never use.
+    os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
+    return PrefixStore(name, _open_store(rendezvous, world_size))
 
 
 def _open_store(rendezvous: str, world_size: int) -> Store:

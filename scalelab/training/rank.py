@@ -39,6 +39,7 @@ from scalelab.training.results import (
     target_columns,
     validity_of,
 )
+from scalelab.training.servers.link import linked_to_servers
 from scalelab.training.step_plan import TrainingPlan
 from scalelab.training.stream import StreamWriter
 from scalelab.training.workloads.base import Workload
@@ -87,7 +88,11 @@ def run_rank(
         "cpu" if workload.emulated else spec.device_type, identity.local_rank
     )
     stream = StreamWriter(spec.files.stream if identity.rank == 0 else None)
-    with closing(stream), process_group(identity, rendezvous, device, spec.attempt_id):
+    with (
+        closing(stream),
+        process_group(identity, rendezvous, device, spec.attempt_id) as store,
+        linked_to_servers(spec.trial, store, identity.rank) as servers,
+    ):
         context = RankContext(
             identity=identity,
             device=device,
@@ -96,6 +101,7 @@ def run_rank(
             progress=progress,
             deadline_s=spec.deadline_s,
             compiles=options.compile,
+            servers=servers,
         )
         with memory_limit(options.memory_limit_bytes):
             return _run(spec, context, workload, options, new_engine)

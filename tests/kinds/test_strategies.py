@@ -76,6 +76,15 @@ class TestLocalSgd(StrategyContract):
     row = STRATEGIES["local_sgd"]
 
 
+class TestParameterServer(StrategyContract):
+    row = STRATEGIES["parameter_server"]
+
+    def test_one_rank_needs_no_server(self) -> None:
+        assert self.row.num_servers(1, {"num_servers": 2}) == 0
+        assert self.row.num_servers(2, {"num_servers": 2}) == 2
+        assert self.row.num_servers(2, {}) == 1
+
+
 class TestPairs(StrategyContract):
     row = PAIRS
 
@@ -127,6 +136,14 @@ def test_the_engine_of_a_built_in_strategy_takes_steps(name: str) -> None:
             "parallelism: local_sgd\n"
             "options: {averaging_period: 4, synchronous_steps: true}",
             r"^options\.synchronous_steps=True must be a whole number, at least 0\.",
+        ),
+        (
+            "parallelism: parameter_server\noptions: {rule: [adag, adga]}",
+            r"^options\.rule='adga' is no rule of parameter servers\. .*adag",
+        ),
+        (
+            "parallelism: parameter_server\noptions: {staleness_bound: 0}",
+            r"^options\.staleness_bound=0 must be a whole number, at least 1\.",
         ),
     ],
 )
@@ -298,3 +315,10 @@ def test_a_strategy_that_leaves_no_rank_is_refused(
         SpecError, match=r"^parallelism=pairs needs more devices than gpus=1: no rank"
     ):
         plan(Experiment.from_text(HEAD + text), SITE)
+
+
+def test_servers_need_a_model() -> None:
+    text = HEAD.replace("digits_mlp", "emulated")
+    text += "gpus: 2\nlocal_batch_size: 8\nparallelism: parameter_server\n"
+    with pytest.raises(SpecError, match="has no parameters to serve"):
+        check_kinds(Experiment.from_text(text))

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from conftest import ENVIRONMENTS, RECIPES, ROOT
+from swept_recipes import ENVIRONMENTS, RECIPES, ROOT
 
 from scalelab.experiment.spec import Experiment
 

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from conftest import STEPS, WARMUP, Recorded, SweepRecipe
+from swept_recipes import STEPS, WARMUP, Recorded, SweepRecipe
 
 pytestmark = [pytest.mark.slow, pytest.mark.recipes, pytest.mark.timeout(600)]
 NEAR = 0.05

@@ -16,6 +16,7 @@ import torch
 from scalelab.experiment.program import WorkloadProgram
 from scalelab.experiment.trial import Measurement, Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
+from scalelab.kinds.strategies import strategy_of
 from scalelab.records.attempt import (
     AttemptResult,
     AttemptSpec,
@@ -24,6 +25,7 @@ from scalelab.records.attempt import (
 )
 from scalelab.training.context import RankContext, RankIdentity, process_group
 from scalelab.training.rank import run_rank
+from scalelab.training.servers.process import run_server
 from scalelab.training.stop_signal import heed_stop_signal
 from scalelab.training.stream import StreamWriter
 
@@ -39,12 +41,20 @@ class RankFailure(Exception):
 
 
 def run_in_gang(
-    world_size: int, function: Callable[..., Any], *args: Any, directory: Path
+    world_size: int,
+    function: Callable[..., Any],
+    *args: Any,
+    directory: Path,
+    num_servers: int = 0,
 ) -> list[Any]:
-    """Call ``function(identity, rendezvous, *args)`` in every rank; return by rank."""
+    """Call ``function(identity, rendezvous, *args)`` in every rank; return by rank.
+
+    The ranks after those of ``world_size`` are servers.
+    """
     pipes, processes = [], []
     rendezvous = f"file://{directory / 'rendezvous'}"
-    for rank in range(world_size):
+    num_processes = world_size + num_servers
+    for rank in range(num_processes):
         here, there = _forkserver.Pipe(duplex=False)
         process = _forkserver.Process(
             target=_rank_main,
@@ -56,7 +66,7 @@ def run_in_gang(
         processes.append(process)
     results: dict[int, Any] = {}
     try:
-        while len(results) < world_size:
+        while len(results) < num_processes:
             open_pipes = [p for r, p in enumerate(pipes) if r not in results]
             ready = wait(open_pipes, timeout=DEADLINE_S)
             assert ready, "the ranks hang"
@@ -67,10 +77,10 @@ def run_in_gang(
                 results[pipes.index(pipe)] = value
     finally:
         for process in processes:
-            if len(results) < world_size:
+            if len(results) < num_processes:
                 process.kill()
             process.join()
-    return [results[rank] for rank in range(world_size)]
+    return [results[rank] for rank in range(num_processes)]
 
 
 def identity(rank: int, world_size: int) -> RankIdentity:
@@ -170,6 +180,9 @@ def run_attempt(
         stop_at_step,
         prunes,
         directory=directory,
+        num_servers=strategy_of(spec.trial.parallelism).num_servers(
+            spec.trial.world_size, spec.trial.options
+        ),
     )
     assert results[1:] == [None] * (len(results) - 1)
     return AttemptResult.from_json(results[0])
@@ -186,6 +199,9 @@ def _run_rank(
                 os.kill(os.getpid(), signal.SIGTERM)
 
     heed_stop_signal()
+    if who.rank >= who.world_size:
+        run_server(spec, who, rendezvous, progress)
+        return None
     result = run_rank(spec, who, rendezvous, progress)
     return result and json.loads(json.dumps(result.to_json()))
 

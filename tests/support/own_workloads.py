@@ -1,9 +1,11 @@
 """Workloads as a user would write them."""
 
 import hashlib
+import time
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.utils.data import Dataset, TensorDataset
 
 from scalelab.training.workloads.base import Workload
@@ -22,6 +24,14 @@ class HashedDigits(DigitsMlp):
             digest.update(whole.numpy().tobytes())
         sums["weights_hash"] = int.from_bytes(digest.digest()[:4]) * len(batch[1])
         return sums
+
+
+class UnevenDigits(DigitsMlp):
+    """Every rank but rank 0 takes five times as long for a step."""
+
+    def loss(self, model: Any, batch: Any) -> Any:
+        time.sleep(0.01 if dist.get_rank() == 0 else 0.05)
+        return super().loss(model, batch)
 
 
 class FewHeldOut(HashedDigits):

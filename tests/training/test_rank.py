@@ -278,7 +278,7 @@ def test_batch_beyond_the_memory_limit_is_out_of_memory(tmp_path: Path) -> None:
         (
             {"parallelism": "magic"},
             {},
-            r"parallelism='magic' is not known\. Valid: ddp, fsdp, local_sgd\.",
+            r"parallelism='magic' is not known\. Valid: ddp, fsdp, local_sgd, par",
         ),
         ({}, {"width": 3}, r"width=3 is no parameter of workload 'digits_mlp'. It tak"),
         ({}, {"hidden_sizes": [0]}, r"hidden_sizes=\[0\] must be whole numbers"),

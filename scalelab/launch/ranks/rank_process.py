@@ -40,7 +40,7 @@ def run_rank(
     sys.path[:0] = process.search_path
     spec = AttemptSpec.from_json(task.spec)
     identity = RankIdentity(**task.identity)
-    progress = ProgressBoard(identity.local_world_size, board).reporter(task.row)
+    progress = ProgressBoard(task.row + 1, board).reporter(task.row)
     if spec.trial.saves_checkpoints:
         heed_stop_signal()
     try:

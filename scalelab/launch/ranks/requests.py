@@ -1,16 +1,24 @@
-"""The rank processes that one node starts for an attempt of a workload."""
+"""The processes that one node starts for an attempt of a workload."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
+from scalelab.kinds.strategies import strategy_of
 from scalelab.launch.protocol import ProcessRequest, RankTask
 from scalelab.launch.rendezvous import network_environment
 from scalelab.records.attempt import AttemptSpec
+
+SERVER_ENTRY = "scalelab.training.servers.process:run_server"
 
 
 def rank_requests(
     spec: AttemptSpec, node_rank: int, *, entry: str, rendezvous: str, address: str
 ) -> tuple[ProcessRequest, ...]:
     """Return one request per rank of a node's share of an attempt.
+
+    Node 0 also runs the parameter servers, whose ranks follow those of all nodes.
 
     Parameters
     ----------
@@ -35,7 +43,7 @@ def rank_requests(
         "OMP_NUM_THREADS": str(spec.threads_per_rank),
     }
     code = spec.program.code_directory
-    return tuple(
+    ranks = tuple(
         ProcessRequest(
             rank=first_rank + local_rank,
             task=RankTask(
@@ -61,6 +69,28 @@ def rank_requests(
         )
         for local_rank, device in enumerate(devices)
     )
+    return (*ranks, *(_server_requests(spec, ranks) if node_rank == 0 else ()))
+
+
+def _server_requests(
+    spec: AttemptSpec, ranks: tuple[ProcessRequest, ...]
+) -> Iterator[ProcessRequest]:
+    """Yield the requests for parameter servers, which are like rank 0 but for a few."""
+    first, world_size = ranks[0], spec.placement.world_size
+    task = first.task
+    assert isinstance(task, RankTask)
+    strategy = strategy_of(spec.trial.parallelism)
+    for number in range(strategy.num_servers(world_size, spec.trial.options)):
+        rank, row = world_size + number, len(ranks) + number
+        identity = {**task.identity, "rank": rank, "local_rank": row, "device_id": ""}
+        yield replace(
+            first,
+            rank=rank,
+            task=replace(task, entry=SERVER_ENTRY, identity=identity, row=row),
+            cores=(),
+            env={**first.env, "CUDA_VISIBLE_DEVICES": ""},
+            log=str(spec.files.log(rank)),
+        )
 
 
 def cores_of(spec: AttemptSpec, device_id: str) -> tuple[int, ...]:

@@ -85,7 +85,7 @@ class LocalSgdEngine(TrainingEngine):
 
     def evaluate(self, step: int) -> dict[str, float]:
         """Return held-out metrics of the averaged model on rank 0, {} elsewhere."""
-        with _averaged([*self._model.parameters(), *self._model.buffers()]):
+        with averaged([*self._model.parameters(), *self._model.buffers()]):
             return super().evaluate(step)
 
     def state(self) -> tuple[dict[str, Any], Any]:
@@ -114,7 +114,7 @@ def average(tensors: Iterable[torch.Tensor]) -> None:
 
 
 @contextmanager
-def _averaged(tensors: list[torch.Tensor]) -> Iterator[None]:
+def averaged(tensors: list[torch.Tensor]) -> Iterator[None]:
     """Hold the means of all ranks in the tensors for the duration of the block."""
     own = [tensor.detach().clone() for tensor in tensors]
     average(tensors)

@@ -194,6 +194,11 @@ class TrainingEngine:
 
     def step(self, step: int) -> None:
         """Take one optimiser step, marking its phases on the clock."""
+        self._losses.append(self._optimiser_step(step))
+        self._clock.end_step()
+
+    def _optimiser_step(self, step: int) -> torch.Tensor:
+        """Take one optimiser step and return its loss."""
         num_micro_steps = self.trial.gradient_accumulation_steps
         loss = torch.zeros((), device=self.context.device)
         self._probe.begin_step(step)
@@ -210,9 +215,8 @@ class TrainingEngine:
                 self._clock.mark(Phase.COMPUTE)
                 self._probe.observe_micro_step(self._model)
         self._update(step)
-        self._losses.append(loss)
         self._clock.mark(Phase.OPTIMIZER)
-        self._clock.end_step()
+        return loss
 
     def _backward(self, batch: feed.Batch) -> torch.Tensor:
         with self._autocast():

@@ -1,0 +1,1 @@
+"""Parameter servers: rules of asynchronous training, real servers, a virtual twin."""

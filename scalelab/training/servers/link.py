@@ -1,0 +1,171 @@
+"""A worker's link to the parameter servers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch.distributed import Store  # type: ignore[attr-defined]
+
+from scalelab.experiment.trial import Trial
+from scalelab.kinds.strategies import STRATEGIES
+from scalelab.training.servers.served import Staleness
+from scalelab.training.servers.wire import Kind, Tag, Wire
+
+
+class ServerLink:
+    """Speaks to all servers at once, each of which holds a part of the parameters.
+
+    Parameters
+    ----------
+    wire
+        Between workers and servers.
+    num_workers, num_servers
+        Servers have the ranks after those of the workers. The first of them also deals
+        out the steps.
+    """
+
+    def __init__(self, wire: Wire, num_workers: int, num_servers: int) -> None:
+        self._wire = wire
+        self._servers = range(num_workers, num_workers + num_servers)
+
+    def load(
+        self, parameters: torch.Tensor, versions: Sequence[int], num_claimed: int
+    ) -> None:
+        """Give the servers their state; one worker does, before anyone asks for it.
+
+        Parameters
+        ----------
+        parameters
+            Shape (num_parameters,).
+        versions
+            Of each server's part.
+        num_claimed
+            Steps of all workers that were taken.
+        """
+        parts = self._parts(parameters)
+        for server, part, version in zip(self._servers, parts, versions, strict=True):
+            self._wire.request(server, Kind.LOAD, version, num_claimed, len(part))
+            self._wire.send_vector(server, part)
+            self._wire.expect_numbers(server, 1)()
+
+    def begin(self, end: int) -> None:
+        """Tell the servers that a series begins; one worker does.
+
+        Parameters
+        ----------
+        end
+            Steps of the trial that are done when it ends.
+        """
+        for server in self._servers:
+            self._wire.request(server, Kind.BEGIN, end)
+
+    def claim(self, limit: int) -> None:
+        """Ask for one more step; :meth:`claimed` waits for the answer.
+
+        Parameters
+        ----------
+        limit
+            Steps that all workers may claim together, counted from the first.
+        """
+        server = self._servers[0]
+        self._grant = self._wire.expect_numbers(server, 2, Tag.GRANT)
+        self._wire.request(server, Kind.CLAIM, limit)
+
+    def claimed(self) -> tuple[bool, int]:
+        """Wait until the step that was asked for may begin.
+
+        Returns
+        -------
+        is_granted, num_claimed
+            False where all are claimed; steps that all workers have claimed.
+        """
+        is_granted, num_claimed = self._grant()
+        return bool(is_granted), num_claimed
+
+    def exchange(
+        self, message: torch.Tensor, versions: Sequence[int]
+    ) -> tuple[torch.Tensor, list[int]]:
+        """Send a message to the servers; return their answer and its versions.
+
+        Parameters
+        ----------
+        message
+            As the rule has it, shape (num_parameters,).
+        versions
+            Those that this worker's last exchange returned.
+        """
+        parts = self._parts(message)
+        answers = self._expect_answers(parts)
+        for server, part, version in zip(self._servers, parts, versions, strict=True):
+            self._wire.request(server, Kind.EXCHANGE, version)
+            self._wire.send_vector(server, part)
+        return answers()
+
+    def read(self, like: torch.Tensor) -> tuple[torch.Tensor, list[int], Staleness]:
+        """Return the served parameters, their versions, and the staleness so far.
+
+        Parameters
+        ----------
+        like
+            Any vector of as many parameters.
+        """
+        answers = self._expect_answers(self._parts(like))
+        for server in self._servers:
+            self._wire.request(server, Kind.READ)
+        parameters, versions = answers()
+        tallies = [self._wire.expect_numbers(server, 3)() for server in self._servers]
+        counts, totals, maxima = zip(*tallies, strict=True)
+        return parameters, versions, Staleness(sum(counts), sum(totals), max(maxima))
+
+    def end(self) -> None:
+        """Tell the servers to end; one worker does, after the last request of any."""
+        for server in self._servers:
+            self._wire.request(server, Kind.END)
+
+    def _parts(self, vector: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.tensor_split(vector, len(self._servers))
+
+    def _expect_answers(
+        self, parts: Sequence[torch.Tensor]
+    ) -> Callable[[], tuple[torch.Tensor, list[int]]]:
+        """Be ready for every server's part and version."""
+        vectors, versions = [], []
+        for server, part in zip(self._servers, parts, strict=True):
+            vectors.append(self._wire.expect_vector(server, len(part)))
+            versions.append(self._wire.expect_numbers(server, 1))
+
+        def received() -> tuple[torch.Tensor, list[int]]:
+            values = torch.cat([vector() for vector in vectors])
+            return values, [version()[0] for version in versions]
+
+        return received
+
+
+@contextmanager
+def linked_to_servers(
+    trial: Trial, store: Store, rank: int
+) -> Iterator[ServerLink | None]:
+    """Link a rank to the servers of its trial for the block; None: it has none.
+
+    Parameters
+    ----------
+    trial
+        Its strategy says how many servers it has.
+    store
+        Where its ranks meet.
+    rank
+        Rank 0 tells the servers when the block has ended well.
+    """
+    num_servers = STRATEGIES[trial.parallelism].num_servers(
+        trial.world_size, trial.options
+    )
+    if num_servers == 0:
+        yield None
+        return
+    wire = Wire(store, rank, trial.world_size + num_servers)
+    link = ServerLink(wire, trial.world_size, num_servers)
+    yield link
+    if rank == 0:
+        link.end()

@@ -1,0 +1,131 @@
+"""The process of a parameter server, beside the ranks that train."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from scalelab.experiment.trial import Trial
+from scalelab.kinds.strategies import STRATEGIES
+from scalelab.kinds.strategy_options import staleness_bound
+from scalelab.records.attempt import AttemptSpec
+from scalelab.training.context import RankIdentity, meeting_store
+from scalelab.training.servers.rules import rule_of
+from scalelab.training.servers.served import Pace, ServedParameters
+from scalelab.training.servers.wire import Kind, Tag, Wire
+
+
+def run_server(
+    spec: AttemptSpec,
+    identity: RankIdentity,
+    rendezvous: str,
+    progress: Callable[[int], None],
+) -> None:
+    """Serve a part of the parameters until rank 0 says that the trial has ended.
+
+    Parameters
+    ----------
+    spec
+        The attempt.
+    identity
+        Which server this is: ranks from the world size on are servers.
+    rendezvous
+        Where all meet, as in :func:`scalelab.training.rank.run_rank`.
+    progress
+        Called with 0, and as :class:`Server` has it.
+    """
+    torch.set_num_threads(spec.threads_per_rank)
+    progress(0)
+    trial = spec.trial
+    size = STRATEGIES[trial.parallelism].num_servers(trial.world_size, trial.options)
+    store = meeting_store(rendezvous, identity.world_size, spec.attempt_id)
+    wire = Wire(store, identity.rank, identity.world_size + size)
+    Server(wire, trial, progress).serve()
+
+
+class Server:
+    """Answers the requests of workers, one after the other.
+
+    Parameters
+    ----------
+    wire
+        Between workers and servers.
+    trial
+        Rule, workers and staleness bound.
+    progress
+        Called with the step at which the series of the workers ends. A server that
+        nobody asks for long is then not taken for one that lags behind.
+    """
+
+    def __init__(
+        self, wire: Wire, trial: Trial, progress: Callable[[int], None]
+    ) -> None:
+        self._wire = wire
+        self._num_workers = trial.world_size
+        self._rule = rule_of(trial.options, trial.world_size)
+        self._bound = staleness_bound(trial.options)
+        self._progress = progress
+        self._end = 0
+        self._asking: dict[int, int] = {}
+        self._answer: dict[Kind, Callable[..., None]] = {
+            Kind.LOAD: self._load,
+            Kind.BEGIN: self._begin,
+            Kind.CLAIM: self._claim,
+            Kind.EXCHANGE: self._exchange,
+            Kind.READ: self._read,
+        }
+
+    def serve(self) -> None:
+        """Serve until a worker says that it is over."""
+        while True:
+            worker, kind, arguments = self._wire.next_request()
+            if kind is Kind.END:
+                return
+            self._answer[kind](worker, *arguments)
+
+    def _load(self, worker: int, version: int, num_claimed: int, length: int) -> None:
+        parameters = self._wire.expect_vector(worker, length)()
+        self._served = ServedParameters(parameters, self._rule, version)
+        self._pace = Pace(self._num_workers, self._bound)
+        self._num_claimed = num_claimed
+        self._wire.send_numbers(worker, [version])
+
+    def _begin(self, worker: int, end: int, *_: int) -> None:
+        self._end = end
+        self._progress(end)
+
+    def _claim(self, worker: int, limit: int, *_: int) -> None:
+        self._progress(self._end)
+        self._asking[worker] = limit
+        # A step that is given to the slowest may be what others wait for.
+        while due := [each for each in sorted(self._asking) if self._is_due(each)]:
+            for each in due:
+                self._deal(each, self._asking.pop(each))
+
+    def _is_due(self, worker: int) -> bool:
+        is_over = self._num_claimed >= self._asking[worker]
+        return is_over or self._pace.may_go_on(worker)
+
+    def _deal(self, worker: int, limit: int) -> None:
+        is_granted = self._num_claimed < limit
+        if is_granted:
+            self._num_claimed += 1
+            self._pace.advance(worker, 1)
+        numbers = [is_granted, self._num_claimed]
+        self._wire.send_numbers(worker, numbers, Tag.GRANT)
+
+    def _exchange(self, worker: int, version: int, *_: int) -> None:
+        self._progress(self._end)
+        message = self._wire.expect_vector(worker, len(self._served.parameters))()
+        answer, version = self._served.exchange(message, version)
+        self._wire.send_vector(worker, answer)
+        self._wire.send_numbers(worker, [version])
+
+    def _read(self, worker: int, *_: int) -> None:
+        staleness = self._served.staleness
+        self._wire.send_vector(worker, self._served.parameters)
+        self._wire.send_numbers(worker, [self._served.version])
+        self._wire.send_numbers(
+            worker, [staleness.num_messages, staleness.total, staleness.maximum]
+        )

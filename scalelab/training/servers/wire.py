@@ -1,0 +1,123 @@
+"""What workers and servers say to each other: whole numbers and vectors, over gloo.
+
+A request is four numbers: its kind and what that kind takes. Parameters follow as one
+vector. Every request that brings one is answered before the next, so that servers hold
+no queue of vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from enum import IntEnum
+from typing import Any
+
+import torch
+from torch.distributed import (  # type: ignore[attr-defined]
+    PrefixStore,
+    ProcessGroupGloo,
+    Store,
+)
+
+# A server hears nothing during evaluations. What ends a rank that hangs, and all ranks
+# once one has died, is their supervisor.
+PATIENCE = timedelta(days=1)
+NUM_ARGUMENTS = 3
+
+
+class Tag(IntEnum):
+    """What tells messages of the same sender apart."""
+
+    REQUEST = 0
+    VECTOR = 1
+    NUMBERS = 2
+    GRANT = 3
+
+
+class Kind(IntEnum):
+    """The kinds of requests, with what they take.
+
+    ``LOAD`` takes a version, the claimed steps and a vector's length; ``BEGIN`` the
+    trial's steps at the end of a series; ``CLAIM`` the steps that may be claimed;
+    ``EXCHANGE`` the version last fetched. ``READ`` and ``END`` take nothing. ``BEGIN``
+    and ``END`` are not answered.
+    """
+
+    LOAD = 0
+    BEGIN = 1
+    CLAIM = 2
+    EXCHANGE = 3
+    READ = 4
+    END = 5
+
+
+class Wire:
+    """A gloo group of all workers, and then all servers, beside that of the workers.
+
+    Parameters
+    ----------
+    store
+        Where they meet.
+    rank, size
+        Position of this process, and processes in all.
+    """
+
+    def __init__(self, store: Store, rank: int, size: int) -> None:
+        store = PrefixStore("servers", store)
+        # torch's types lack the methods of a group.
+        self._group: Any = ProcessGroupGloo(store, rank, size, PATIENCE)
+
+    def request(self, server: int, kind: Kind, *arguments: int) -> None:
+        """Send a request to the server of this rank."""
+        padding = [0] * (NUM_ARGUMENTS - len(arguments))
+        self._send(server, Tag.REQUEST, torch.tensor([kind, *arguments, *padding]))
+
+    def next_request(self) -> tuple[int, Kind, list[int]]:
+        """Wait for a request; return the worker, its kind and what it takes."""
+        numbers = torch.empty(1 + NUM_ARGUMENTS, dtype=torch.int64)
+        work = self._group.recv_anysource([numbers], Tag.REQUEST)
+        work.wait()
+        kind, *arguments = numbers.tolist()
+        worker: int = work._source_rank()
+        return worker, Kind(kind), arguments
+
+    def send_numbers(
+        self, to: int, numbers: Sequence[int], tag: Tag = Tag.NUMBERS
+    ) -> None:
+        """Send whole numbers, of which the receiver knows how many."""
+        self._send(to, tag, torch.tensor(numbers, dtype=torch.int64))
+
+    def send_vector(self, to: int, vector: torch.Tensor) -> None:
+        """Send a vector, of which the receiver knows the length."""
+        self._send(to, Tag.VECTOR, vector.contiguous())
+
+    def expect_numbers(
+        self, source: int, count: int, tag: Tag = Tag.NUMBERS
+    ) -> Callable[[], list[int]]:
+        """Be ready for whole numbers; return what waits for them and returns them.
+
+        A message waits at its sender until its receiver is ready.
+        """
+        numbers = torch.empty(count, dtype=torch.int64)
+        work = self._group.recv([numbers], source, tag)
+
+        def received() -> list[int]:
+            work.wait()
+            values: list[int] = numbers.tolist()
+            return values
+
+        return received
+
+    def expect_vector(self, source: int, length: int) -> Callable[[], torch.Tensor]:
+        """Be ready for a vector of fp32; return what waits for it and returns it."""
+        vector = torch.empty(length)
+        work = self._group.recv([vector], source, Tag.VECTOR)
+
+        def received() -> torch.Tensor:
+            work.wait()
+            return vector
+
+        return received
+
+    def _send(self, to: int, tag: Tag, tensor: torch.Tensor) -> None:
+        self._group.send([tensor], to, tag).wait()
