@@ -27,6 +27,7 @@ from scalelab.recommend.answer.recommendation import (
     ParameterRow,
     Recommendation,
 )
+from scalelab.recommend.answer.sentences import why_above_ideal
 from scalelab.recommend.comparison import Comparison
 from scalelab.recommend.knowledge import Knowledge
 from scalelab.recommend.notes import (
@@ -232,6 +233,7 @@ def _answer(
                 outlook.questions.iloc[[choice.index]], subject.device_word
             ),
             *cut_to_an_epoch(knowledge.rule),
+            *why_above_ideal(table, efficiency.name),
             *not_chosen(
                 knowledge, table, is_proposed=_measures_unmeasured(proposed, table)
             ),

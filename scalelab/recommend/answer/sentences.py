@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -114,8 +114,10 @@ def _sentences(result: Recommendation) -> Iterator[Sentence]:
     if result.price:
         yield Sentence(Part.PRICE, result.price)
     yield Sentence(Part.WHY, f"Why: {result.objective}.")
-    yield from (Sentence(Part.EFFICIENCY, text) for text in _why_above_ideal(result))
-    yield from (Sentence(Part.ASSUMPTION, note) for note in result.notes)
+    of_efficiency = {*why_above_ideal(result.rows, result.baseline)}
+    for note in result.notes:
+        part = Part.EFFICIENCY if note in of_efficiency else Part.ASSUMPTION
+        yield Sentence(part, note)
     yield from (Sentence(Part.UNANSWERED, line) for line in result.unsupported)
     if result.next_trial is not None:
         yield Sentence(Part.NEXT_TRIAL, _next_trial(result))
@@ -217,9 +219,8 @@ def _knee(result: Recommendation, knee: Knee) -> str:
     return f"Returns diminish at {where}: {knee.term}."
 
 
-def _why_above_ideal(result: Recommendation) -> Iterator[str]:
+def why_above_ideal(rows: Sequence[OutlookRow], baseline: str) -> Iterator[str]:
     """Say why fewer or more devices than the baseline are better than ideal."""
-    rows, baseline = result.rows, result.baseline
     base = next((row.world_size for row in rows if row.is_baseline), 0)
     better = [
         row.world_size

@@ -84,7 +84,7 @@ def test_a_rank_that_ends_badly_ends_the_trial(
     result = agent.run(spec, 0, None)
     assert result.outcome is Outcome.FAILED, result
     if fault == "raises":
-        assert "ValueError: bad luck" in result.reason
+        assert "ValueError" in result.reason
     assert not [rank for rank in (0, 1) if is_running(told(spec, rank)["pid"])]
 
 
