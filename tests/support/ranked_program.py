@@ -88,7 +88,9 @@ def with_tf_config() -> tuple[int, int]:
         host, _, port = config["cluster"][role][index].rpartition(":")
         places.append((host, int(port)))
     rank = tasks.index((config["task"]["type"], config["task"]["index"]))
-    assert os.environ["TF_GRPC_REUSE_PORT"] == "true"
+    # A trial's ports are held for its tasks; those of a job are not.
+    is_trial = "SCALELAB_TRIAL_ID" in os.environ
+    assert (os.environ.get("TF_GRPC_REUSE_PORT") == "true") is is_trial
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     listener.bind(places[rank])
@@ -160,6 +162,8 @@ def main() -> None:
     for step in steps(fault, rank == size - 1):
         barrier()
         print(f"step {step} loss {1 / step}", flush=True)
+    if launcher == "mpirun":
+        ctypes.CDLL("libmpi.so.40").MPI_Finalize()
 
 
 if __name__ == "__main__":

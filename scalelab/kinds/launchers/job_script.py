@@ -7,15 +7,19 @@ from collections.abc import Mapping, Sequence
 
 from scalelab.kinds.launchers.row import RecommendedJob
 
-ALONE: Mapping[str, str] = {
-    "rank": "0",
-    "local_rank": "0",
-    "node_rank": "0",
-    "num_processes": "1",
+MEET: Mapping[str, str] = {
     "master_addr": "$MASTER_ADDR",
     "master_port": "$MASTER_PORT",
     "rendezvous": "$MASTER_ADDR:$MASTER_PORT",
     "coordinator": "$MASTER_ADDR:$MASTER_PORT",
+}
+"""Shell expressions for the placeholders of where processes meet."""
+ALONE: Mapping[str, str] = {
+    **MEET,
+    "rank": "0",
+    "local_rank": "0",
+    "node_rank": "0",
+    "num_processes": "1",
 }
 """Shell expressions for the placeholders of a job's only process."""
 _OF_NODE: Mapping[str, str] = {

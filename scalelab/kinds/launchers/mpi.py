@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from scalelab.kinds.launchers.job_script import ALONE, start_per_device
+from scalelab.kinds.launchers.job_script import MEET, start_per_device
 from scalelab.kinds.launchers.row import (
     ForeignLibrary,
     LaunchedProcess,
@@ -68,16 +68,13 @@ def _mpirun_environment(process: LaunchedProcess) -> Mapping[str, str]:
     }
 
 
-_MEET = {name: value for name, value in ALONE.items() if "$" in value}
-
-
 def _mpirun_job(job: RecommendedJob) -> list[str]:
     first = f'"{job.first_host}"' if job.num_nodes > 1 else "127.0.0.1"
     size, each = job.num_nodes * job.devices_per_node, job.devices_per_node
     options = f"-np {size} --map-by ppr:{each}:node --bind-to none"
     return [
         f"export MASTER_ADDR={first} MASTER_PORT={job.port}",
-        f"mpirun {options} -x MASTER_ADDR -x MASTER_PORT {job.line(_MEET)}",
+        f"mpirun {options} -x MASTER_ADDR -x MASTER_PORT {job.line(MEET)}",
     ]
 
 

@@ -6,10 +6,12 @@ of timm, mmengine and ``jax.distributed.initialize()``. No SLURM is needed.
 
 from __future__ import annotations
 
+import shlex
 import zlib
 from collections.abc import Mapping
 
 from scalelab.errors import SpecError
+from scalelab.kinds.launchers.job_script import MEET
 from scalelab.kinds.launchers.row import (
     LaunchedProcess,
     Launcher,
@@ -45,14 +47,11 @@ def _environment(process: LaunchedProcess) -> Mapping[str, str]:
 
 
 _OF_TASK = {
+    **MEET,
     "rank": "$SLURM_PROCID",
     "local_rank": "$SLURM_LOCALID",
     "node_rank": "$SLURM_NODEID",
     "num_processes": "$SLURM_NTASKS",
-    "master_addr": "$MASTER_ADDR",
-    "master_port": "$MASTER_PORT",
-    "rendezvous": "$MASTER_ADDR:$MASTER_PORT",
-    "coordinator": "$MASTER_ADDR:$MASTER_PORT",
 }
 
 
@@ -67,7 +66,7 @@ def _job(job: RecommendedJob) -> list[str]:
     coordinator = 'JAX_COORDINATOR_ADDRESS="$MASTER_ADDR:$MASTER_PORT"'
     start, of_task = job.command, job.line(_OF_TASK)
     if of_task != start:  # a shell of each task fills them in
-        start = "bash -c '" + f"exec {of_task}".replace("'", "'\\''") + "'"
+        start = shlex.join(["bash", "-c", f"exec {of_task}"])
     return [meet, f"export {coordinator}", f"{job.on_each_device} {start}"]
 
 

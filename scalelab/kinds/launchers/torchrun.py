@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 
+from scalelab.kinds.launchers.job_script import MEET
 from scalelab.kinds.launchers.row import (
     LaunchedProcess,
     Launcher,
@@ -64,14 +65,11 @@ def _under_torchrun(job: RecommendedJob) -> str:
 
 
 _OF_RANK = {
+    **MEET,
     "rank": "$RANK",
     "local_rank": "$LOCAL_RANK",
     "node_rank": "$GROUP_RANK",
-    "master_addr": "$MASTER_ADDR",
     "num_processes": "$WORLD_SIZE",
-    "master_port": "$MASTER_PORT",
-    "rendezvous": "$MASTER_ADDR:$MASTER_PORT",
-    "coordinator": "$MASTER_ADDR:$MASTER_PORT",
 }
 TORCHRUN = Launcher(
     name="torchrun",

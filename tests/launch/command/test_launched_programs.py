@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +20,9 @@ from watching import core_ids, is_running
 
 from scalelab.experiment.program import MetricsSource
 from scalelab.inputs.outcome import Outcome
+from scalelab.kinds.launchers import LAUNCHERS, RecommendedJob
 from scalelab.launch.gang_agent import NodeAgent
+from scalelab.launch.rendezvous import HeldPorts
 from scalelab.records.attempt import AttemptSpec, Placement
 
 STEPS = MetricsSource(regex=(r"step (?P<step>\d+) loss (?P<loss>\S+)",))
@@ -155,3 +159,44 @@ def test_a_program_that_calls_mpi_itself_is_refused_under_its_names_alone(
     result = agent.run(spec, 0, None)
     assert result.outcome is Outcome.REFUSED, result
     assert result.reason.endswith("Use launcher: mpirun.")
+
+
+@pytest.mark.parametrize("launcher", ["per_node", "mpi", "mpirun", "tf_config", "jax"])
+@pytest.mark.slow
+def test_the_lines_of_a_job_start_the_same_ranks(tmp_path: Path, launcher: str) -> None:
+    if launcher == "mpirun":
+        needs_open_mpi()
+    (tmp_path / "program.py").write_text(PROGRAM)
+    options = {"parameter_servers": 1} if launcher == "tf_config" else {}
+    row = LAUNCHERS[launcher].with_options(options)
+    ports = HeldPorts()
+    (port,) = ports.find("job", "127.0.0.1", 1)
+    ports.forget("job")
+    job = RecommendedJob(
+        argv=("python3", "program.py", launcher, "short"),
+        num_nodes=1,
+        devices_per_node=2,
+        on_each_node="",
+        on_each_device="",
+        first_host="127.0.0.1",
+        hosts="127.0.0.1",
+        port=str(port),
+    )
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    many = {"OMPI_MCA_rmaps_base_oversubscribe": "1"}
+    said = subprocess.run(
+        ["bash"],
+        input="\n".join(row.job_lines(job)),
+        cwd=tmp_path,
+        env={**os.environ, "SCALELAB_TRIAL_DIR": str(tmp_path), **root, **many},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert said.returncode == 0, said.stdout + said.stderr
+    assert "step 20 " in said.stdout
+    sizes = [
+        json.loads(each.read_text())["size"] for each in tmp_path.glob("rank-*.json")
+    ]
+    # A parameter server says nothing, and no end.
+    assert sizes == ([4] * 3 if options else [2] * 2)
