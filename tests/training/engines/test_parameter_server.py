@@ -128,7 +128,8 @@ def test_a_stopped_trial_goes_on_from_the_servers(tmp_path: Path) -> None:
     assert run_attempt(second).outcome is Outcome.COMPLETED
     rows = stream(tmp_path / "002", "step")
     assert [row["step"] for row in rows] == list(range(step + 1, 314))
-    assert rows[0]["loss"] < 1.5  # a new network has ln 10 = 2.3
+    # Rank 0 has no loss before its first own step; a new network has ln 10 = 2.3.
+    assert next(row["loss"] for row in rows if "loss" in row) < 1.5
     assert stream(tmp_path / "002", "evaluation")[-1]["val_acc"] > 0.9
 
 
