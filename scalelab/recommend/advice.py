@@ -40,10 +40,11 @@ from scalelab.recommend.notes import (
     not_identifiable,
     passed_over,
 )
+from scalelab.recommend.prediction.contradictions import contradictions, is_among
 from scalelab.recommend.prediction.efficiency import Efficiency
 from scalelab.recommend.prediction.knee import find_knee
 from scalelab.recommend.prediction.learning_rate import learning_rate
-from scalelab.recommend.prediction.next_trial import loss, next_trial
+from scalelab.recommend.prediction.next_trial import next_trial
 from scalelab.recommend.prediction.outlook import outlook_rows
 from scalelab.recommend.prediction.workload_samples import Normalization, SampleNeed
 from scalelab.recommend.question.asked_batch import AskedBatch
@@ -191,8 +192,9 @@ def _answer(
     )
     proposed = next_trial(
         table,
-        loss(outlook.spent, outlook.sizes, limits),
-        outlook.spent.time_s,
+        outlook,
+        is_among(outlook.frame, contradictions(knowledge.rows)),
+        limits,
         gaps,
         subject.frame,
         within,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from scalelab.experiment.trial import TrialKind
 from scalelab.inputs.numerals import counted, duration, percent
@@ -14,6 +16,7 @@ from scalelab.laws.rows import FitRows, cells, numbers
 from scalelab.laws.support import Gap, Support
 from scalelab.recommend.answer.recommendation import OutlookRow
 from scalelab.recommend.knowledge import Knowledge
+from scalelab.recommend.prediction.contradictions import contradictions, is_among
 from scalelab.recommend.prediction.outlook import Outlook
 from scalelab.recommend.question.batches import ONE_EPOCH, BatchRule
 from scalelab.recommend.question.candidates import (
@@ -22,7 +25,7 @@ from scalelab.recommend.question.candidates import (
     why_unshared,
 )
 
-_MOST_NAMED = 3  # of the doubted runs
+_MOST_NAMED = 3  # of each kind of doubt
 
 
 def assumptions(knowledge: Knowledge, chosen: OutlookRow) -> tuple[str, ...]:
@@ -43,7 +46,9 @@ def assumptions(knowledge: Knowledge, chosen: OutlookRow) -> tuple[str, ...]:
             f"Ended early by their source (pruned): {counted(pruned, 'attempt')}; what "
             "they measured until then counts."
         )
-    notes += doubts(knowledge)
+    contradicted = contradictions(knowledge.rows)
+    notes += contradicting(knowledge, contradicted)
+    notes += doubts(knowledge, contradicted)
     batch = chosen.batch.global_batch_size
     if need.num_missed:
         runs = (
@@ -110,20 +115,43 @@ def times_contain(rows: FitRows) -> str:
     )
 
 
-def doubts(knowledge: Knowledge) -> Iterator[str]:
-    """Name the rows that hardly count, because the other rows contradict them."""
+def contradicting(knowledge: Knowledge, found: pd.DataFrame) -> Iterator[str]:
+    """Name the configurations whose runs contradict one another."""
+    for row in found.iloc[:_MOST_NAMED].to_dict("records"):
+        yield (
+            f"Contradicting: {counted(int(row['num_runs']), 'run')} on "
+            f"{_configuration(row, knowledge)}, took {duration(row['least_s'])} to "
+            f"{duration(row['most_s'])} a step. Find out why, and measure it again."
+        )
+    if len(found) > _MOST_NAMED:
+        more = counted(len(found) - _MOST_NAMED, "further configuration")
+        yield f"Contradicting likewise: {more}."
+
+
+def _configuration(row: Mapping[Any, Any], knowledge: Knowledge) -> str:
+    size, nodes = int(row["world_size"]), int(row["num_nodes"])
+    return (
+        f"{counted(size, knowledge.subject.device_word)} "
+        f"({allocation_label(size, nodes)}), local batch {int(row['local_batch_size'])}"
+    )
+
+
+def doubts(knowledge: Knowledge, contradicted: pd.DataFrame) -> Iterator[str]:
+    """Name the rows that hardly count, because the other rows contradict them.
+
+    Not those of a configuration whose runs contradict one another: that is said of it.
+    """
     doubted = knowledge.law.doubted
+    is_said = is_among(knowledge.rows.frame.loc[doubted.index], contradicted)
+    doubted = doubted[~is_said]
     order = doubted["factor"].map(lambda factor: -max(factor, 1 / factor)).argsort()
     for row in doubted.iloc[order[:_MOST_NAMED]].to_dict("records"):
-        size, nodes = int(row["world_size"]), int(row["num_nodes"])
         slower = row["factor"] > 1
         times = row["factor"] if slower else 1 / row["factor"]
         yield (
-            f"Doubted: a run on {counted(size, knowledge.subject.device_word)} "
-            f"({allocation_label(size, nodes)}), local batch "
-            f"{int(row['local_batch_size'])}, was {times:.2g} times "
-            f"{'slower' if slower else 'faster'} than the other rows say; it hardly "
-            "counts. Measure it again."
+            f"Doubted: a run on {_configuration(row, knowledge)}, was {times:.2g} "
+            f"times {'slower' if slower else 'faster'} than the other rows say; it "
+            "hardly counts. Measure it again."
         )
     if len(doubted) > _MOST_NAMED:
         more = counted(len(doubted) - _MOST_NAMED, "further run")

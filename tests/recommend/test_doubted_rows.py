@@ -112,3 +112,43 @@ def test_time_and_throughput_of_a_row_are_of_one_step_time() -> None:
         seconds = 1e7 / row.throughput_samples_per_s.value
         assert row.time_s.value == pytest.approx(seconds, rel=0.01)
         assert row.step_time_s.value == pytest.approx(256 * seconds / 1e7, rel=0.01)
+
+
+def contradicting(notes: tuple[str, ...]) -> list[str]:
+    return [note for note in notes if note.startswith(("Contradicting", "Doubted"))]
+
+
+@pytest.mark.slow
+def test_runs_of_one_configuration_that_contradict_are_named_and_measured_again() -> (
+    None
+):
+    twice = pd.concat([strong(None).query("world_size == 4")] * 2, ignore_index=True)
+    assert not contradicting(recommend(twice, Job(samples=1e7)).notes)
+    twice.loc[1, "step_time_s"] *= 5
+    found = recommend(twice, Job(samples=1e7))
+    (note,) = contradicting(found.notes)
+    assert note == (
+        "Contradicting: 2 runs on 4 GPUs (1x4), local batch 64, took 297 ms to 1.5 s "
+        "a step. Find out why, and measure it again."
+    )
+    trial = found.next_trial
+    assert trial is not None
+    assert (trial.world_size, trial.batch) == (4, found.chosen.batch)
+    assert trial.why == "its runs contradict one another"
+
+
+@pytest.mark.slow
+def test_a_run_that_a_repeat_contradicts_is_not_named_twice() -> None:
+    rows = pd.concat([strong(0.1), strong(0.1).query("world_size == 2")])
+    rows = rows.reset_index(drop=True)
+    rows.loc[len(rows) - 1, "step_time_s"] *= 10
+    (note,) = contradicting(recommend(rows, Job(samples=1e7)).notes)
+    assert note.startswith("Contradicting: 2 runs on 2 GPUs (1x2), local batch 128,")
+
+
+@pytest.mark.slow
+def test_contradictions_of_many_configurations_are_counted() -> None:
+    rows = pd.concat([strong(0.1), strong(0.1).assign(step_time_s=3.0)])
+    notes = contradicting(recommend(rows, Job(samples=1e7)).notes)
+    assert len([note for note in notes if note.startswith("Contradicting:")]) == 3
+    assert "Contradicting likewise: 2 further configurations." in notes

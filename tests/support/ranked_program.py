@@ -1,8 +1,8 @@
 """A program that finds its rank as its launcher's users do, meets the others, trains.
 
 Called as ``ranked_program.py LAUNCHER FAULT``. It needs the standard library alone; MPI
-is called in the library itself. FAULT is what the last rank does after ten
-steps; after "short" all end by themselves.
+is called in the library itself. FAULT is what the last rank does after ten steps, or
+all of them that wait for no other; after "short" all end by themselves.
 """
 
 from __future__ import annotations
@@ -127,16 +127,22 @@ def identity(launcher: str) -> tuple[int, int, Callable[[], None]]:
     return rank, size, lambda: None
 
 
-def steps(fault: str, is_last: bool) -> Iterator[int]:
+def misbehave(fault: str) -> None:
+    if fault == "raises":
+        raise ValueError("bad luck")
+    if fault == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if fault == "eats":
+        bytearray(1 << 62)
+    if fault == "hangs":
+        time.sleep(600)
+
+
+def steps(fault: str, is_faulty: bool) -> Iterator[int]:
     for step in range(1, 21 if fault == "short" else 100_000):
         time.sleep(0.002)
-        if step == 10 and is_last:
-            if fault == "raises":
-                raise ValueError("bad luck")
-            if fault == "killed":
-                os.kill(os.getpid(), signal.SIGKILL)
-            if fault == "hangs":
-                time.sleep(600)
+        if step == 10 and is_faulty:
+            misbehave(fault)
         yield step
 
 
@@ -159,7 +165,8 @@ def main() -> None:
     # Those of tf_config have met already, and its servers say nothing.
     while launcher != "tf_config" and len([*folder.glob("rank-*.json")]) < size:
         time.sleep(0.01)
-    for step in steps(fault, rank == size - 1):
+    waits_for_none = fault == "hangs" and launcher != "mpirun"
+    for step in steps(fault, rank == size - 1 or waits_for_none):
         barrier()
         print(f"step {step} loss {1 / step}", flush=True)
     if launcher == "mpirun":

@@ -328,13 +328,14 @@ class StepTimeLaw:
         """The rows that hardly count, because the others contradict them.
 
         Columns ``curve``, those of the configuration, ``step_time_s`` as measured,
-        ``predicted_s`` as the other rows say, and ``factor``, measured over predicted.
+        ``predicted_s`` as the other rows say, and ``factor``, measured over predicted;
+        by the index of the rows.
         """
         found = [
             curve.doubted.assign(curve=curve_label(key, self.curves))
             for key, curve in self.curves.items()
         ]
-        table = pd.concat(found, ignore_index=True)
+        table = pd.concat(found)
         return table.assign(factor=table["step_time_s"] / table["predicted_s"])
 
     @property

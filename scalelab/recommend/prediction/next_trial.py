@@ -21,6 +21,7 @@ from scalelab.laws.rows import numbers
 from scalelab.laws.support import Gap, Support
 from scalelab.recommend.answer.recommendation import BatchPlan, NextTrial, OutlookRow
 from scalelab.recommend.prediction.knee import last_paying
+from scalelab.recommend.prediction.outlook import Outlook
 from scalelab.recommend.question.candidates import allocation_label
 from scalelab.recommend.question.objective import Constraints, Spending
 
@@ -29,6 +30,7 @@ _WORTH = 0.03  # of the loss; a smaller gain does not justify a measurement
 _NEAR = 0.95  # of the largest gain: among these, whole nodes and little cost count
 _USUAL_STEPS = 60
 _DECIDES = "its step time decides between the best allocations"
+_CONTRADICTED = "its runs contradict one another"
 
 
 def loss(spent: Spending, sizes: np.ndarray, limits: Constraints) -> np.ndarray:
@@ -74,8 +76,9 @@ def value_of_knowing(
 
 def next_trial(
     rows: tuple[OutlookRow, ...],
-    losses: np.ndarray,
-    time_s: np.ndarray,
+    outlook: Outlook,
+    is_contradicted: np.ndarray,
+    limits: Constraints,
     gaps: tuple[Gap, ...],
     frame: pd.DataFrame,
     within: Allocation | None,
@@ -84,10 +87,12 @@ def next_trial(
 
     Parameters
     ----------
-    rows
-        The rows of the answer.
-    losses, time_s : ndarray, shape (n_draws, n_rows)
-        The loss of each row, see :func:`loss`, and the time of the job.
+    rows, outlook
+        The rows of the answer, and the draws behind them.
+    is_contradicted : ndarray of bool, shape (n_rows,)
+        The row was measured, and its runs contradict one another.
+    limits
+        What the job must hold.
     gaps
         Parameters that the law cannot determine.
     frame
@@ -96,9 +101,13 @@ def next_trial(
         The devices there are; None: no limit.
     """
     steps = _usual_steps(frame)
-    could_win = np.array([_could_win(row) and _fits(row, within) for row in rows])
+    losses = loss(outlook.spent, outlook.sizes, limits)
+    is_known = np.array([row.basis == Support.MEASURED for row in rows])
+    could_win = outlook.is_allowed_batch & (is_contradicted | ~is_known)
+    could_win &= np.array([_fits(row, within) for row in rows])
     eligible = np.array([row.is_eligible or row.is_chosen for row in rows])
-    gain = np.where(could_win, value_of_knowing(losses, time_s, eligible), 0.0)
+    gain = value_of_knowing(losses, outlook.spent.time_s, eligible)
+    gain = np.where(could_win, gain, 0.0)
     if gain.max() > _WORTH * max(losses.mean(axis=0).min(), 1.0):
         per_node = max(-(-row.world_size // row.num_nodes) for row in rows)
         near = [rows[i] for i in np.flatnonzero(gain >= _NEAR * gain.max())]
@@ -110,20 +119,18 @@ def next_trial(
             for row in near
         ]
         best = near[costs.index(min(costs))]
-        return _measuring(best, steps, frame, _DECIDES)
-    chosen = next(row for row in rows if row.is_chosen)
+        why = _CONTRADICTED if is_contradicted[rows.index(best)] else _DECIDES
+        return _measuring(best, steps, frame, why)
+    position = next(i for i, row in enumerate(rows) if row.is_chosen)
+    chosen = rows[position]
     if chosen.basis != Support.MEASURED and _fits(chosen, within):
         return _measuring(
             chosen, steps, frame, "the recommended allocation was not measured"
         )
+    if is_contradicted[position] and _fits(chosen, within):
+        return _measuring(chosen, steps, frame, _CONTRADICTED)
     closable = [gap for gap in gaps if _fits(gap, within)]
     return _closing(closable[0], rows, steps, frame) if closable else None
-
-
-def _could_win(row: OutlookRow) -> bool:
-    """Tell whether a row might be chosen once it is measured."""
-    is_allowed = row.is_eligible or row.basis == Support.NOT_MEASURED
-    return row.basis != Support.MEASURED and is_allowed
 
 
 def _fits(asked: OutlookRow | Gap, within: Allocation | None) -> bool:

@@ -36,7 +36,8 @@ class Outlook:
     frame
         One row per world size: configuration, curve columns, ``samples_rule`` of the
         convergence curve used, ``support``, ``step_time_s``, ``step_time_lo_s``,
-        ``step_time_hi_s``, ``throughput_samples_per_s``, ``is_eligible``.
+        ``step_time_hi_s``, ``throughput_samples_per_s``, ``is_allowed_batch``,
+        ``is_eligible``.
     questions
         The configurations alone, in the columns that the law predicts from.
     samples : ndarray, shape (n_draws, n_rows)
@@ -70,6 +71,11 @@ class Outlook:
     def probability(self) -> np.ndarray:
         """Probability that every limit holds, shape (n_rows,)."""
         return np.asarray(self.held.mean(axis=0))
+
+    @property
+    def is_allowed_batch(self) -> np.ndarray:
+        """Whether the global batch of each row is in the range, shape (n_rows,)."""
+        return self.frame["is_allowed_batch"].to_numpy(bool)
 
     @property
     def is_eligible(self) -> np.ndarray:
@@ -120,10 +126,10 @@ def look_ahead(
     whole = knowledge.whole_runs
     if whole is not None:
         samples = whole.samples(answered["global_batch_size"].to_numpy(float))
-    is_eligible = knowledge.rule.allows(answered["global_batch_size"].to_numpy())
-    if not accepts_unmeasured:
-        is_eligible &= (answered["support"] != Support.NOT_MEASURED).to_numpy()
-    answered["is_eligible"] = is_eligible
+    is_allowed = knowledge.rule.allows(answered["global_batch_size"].to_numpy())
+    rests_here = (answered["support"] != Support.NOT_MEASURED).to_numpy()
+    answered["is_allowed_batch"] = is_allowed
+    answered["is_eligible"] = is_allowed & (rests_here | accepts_unmeasured)
     kept = _promising(answered, samples)
     if not len(kept):
         batches = sorted(set(answered["global_batch_size"].tolist()))
@@ -160,17 +166,18 @@ def look_ahead(
 def _promising(answered: pd.DataFrame, samples: np.ndarray) -> np.ndarray:
     """Return the positions of the fastest candidates of each allocation, sorted.
 
-    Measured ones, others that may be chosen, and those that may not each have a share,
-    so that none displaces another.
+    Measured ones, others that may be chosen, and those that may not, for what they rest
+    on or for their batch, each have a share, so that none displaces another.
     """
     steps = np.median(samples, axis=0) / answered["global_batch_size"].to_numpy(float)
     times = steps * answered["step_time_s"].to_numpy(float)
     kind = np.where(answered["support"] == Support.MEASURED, 0, 1)
     kind = np.where(answered["is_eligible"], kind, 2)
+    kind = np.where(answered["is_allowed_batch"], kind, 3)
     table = answered[["world_size", "num_nodes"]].assign(kind=kind, time_s=times)
     table = table[np.isfinite(times)].sort_values("time_s", kind="stable")
     rank = table.groupby(["world_size", "num_nodes", "kind"]).cumcount()
-    most = np.where(table["kind"] == 2, 1, _MOST_AT_A_PLACE)
+    most = np.where(table["kind"] >= 2, 1, _MOST_AT_A_PLACE)
     return np.sort(table.index[rank.to_numpy() < most].to_numpy())
 
 
@@ -186,7 +193,14 @@ def best_of_each_size(every: Outlook, limits: Constraints) -> np.ndarray:
     over = handicap * limits.excess(medians) if limits.any_limit else amount
     cost = np.where(is_sure, amount, over)
     chance = np.where(is_sure, 0.0, -probability)
-    keys = (cost, chance, ~is_sure, ~every.is_eligible, frame["world_size"])
+    keys = (
+        cost,
+        chance,
+        ~is_sure,
+        ~every.is_eligible,
+        ~every.is_allowed_batch,
+        frame["world_size"],
+    )
     order = np.lexsort(keys)
     first = ~frame["world_size"].iloc[order].duplicated().to_numpy()
     return np.asarray(order[first])

@@ -138,7 +138,12 @@ def match_columns(table: ForeignTable, asked: ImportOptions) -> Matching:
             derived.append((reading, theirs))
         else:
             claims.add(reading, theirs)
-    unused += _claim_derived(claims, derived)
+    in_tokens = [each for each in derived if each[0].column == "global_batch_size"]
+    speeds = [each for each in derived if each not in in_tokens]
+    unused += _claim_derived(claims, in_tokens, {"global_batch_size"})
+    unused += _claim_derived(
+        claims, speeds, {"step_time_s", "throughput_samples_per_s"}
+    )
     _check_required(table, {*claims.columns, *asked.constant}, unused)
     readings = _as_asked(table, claims.readings, asked)
     return Matching(claims.columns, readings, claims.options, tuple(unused))
@@ -165,10 +170,13 @@ def _claim_mapped(claims: _Claims, name: str, theirs: str) -> None:
 
 
 def _claim_derived(
-    claims: _Claims, derived: Sequence[tuple[Reading, str]]
+    claims: _Claims, derived: Sequence[tuple[Reading, str]], direct: set[str]
 ) -> Sequence[str]:
-    """Read the most direct of the columns that tell a speed; return the others."""
-    if not derived or {"step_time_s", "throughput_samples_per_s"} & {*claims.columns}:
+    """Read the most direct of columns that tell the same; return the others.
+
+    None of them is read where a column tells it directly.
+    """
+    if not derived or direct & {*claims.columns}:
         return [theirs for _, theirs in derived]
     ranked = sorted(derived, key=lambda each: (each[0].is_in_tokens, _rank(each[0])))
     claims.add(*ranked[0])

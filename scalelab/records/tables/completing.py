@@ -22,17 +22,15 @@ _SLICE = re.compile(r"(v\d+\w*)-\d+", re.IGNORECASE)
 _TPU = re.compile(r"(.*\W)?(tpu|trillium|ironwood)([\Wv].*)?|v[2-7][ep]?(-\d+)?")
 
 
-def complete(
-    values: dict[str, Any], throughput: Reading | None = None
-) -> dict[str, Any]:
+def complete(values: dict[str, Any], readings: Mapping[str, Reading]) -> dict[str, Any]:
     """Derive what follows from what is given, and check that it fits together.
 
     Parameters
     ----------
     values
         A row of the observations, with the cells of a foreign row.
-    throughput
-        What the foreign throughput says, where it has one.
+    readings
+        What the foreign columns say, by ours.
 
     Raises
     ------
@@ -40,9 +38,13 @@ def complete(
         With the columns, their values, the rule and the remedy.
     """
     values = _complete_devices(values)
+    batch = readings.get("global_batch_size")
+    if batch is not None and batch.is_in_tokens:
+        values = _batch_in_samples(values)
     values = _complete_batch(values)
     measured = (Outcome.COMPLETED, Outcome.TARGET_NOT_REACHED, Outcome.PRUNED)
     if values.get("outcome", Outcome.COMPLETED) in measured:
+        throughput = readings.get("throughput_samples_per_s")
         if throughput is not None:
             values = _in_samples_of_all(values, throughput)
         values = _complete_times(values)
@@ -145,6 +147,24 @@ def _in_samples_of_all(values: dict[str, Any], reading: Reading) -> dict[str, An
             )
         found /= values["sequence_length"]
     return {**values, "throughput_samples_per_s": found}
+
+
+def _batch_in_samples(values: dict[str, Any]) -> dict[str, Any]:
+    tokens, length = values.get("global_batch_size"), values.get("sequence_length")
+    if tokens is None:
+        return values
+    if not length:
+        raise SpecError(
+            f"The batch counts {tokens:,} tokens, but nothing says how many tokens a "
+            "sample has. Say --constant sequence_length=N."
+        )
+    batch, rest = divmod(tokens, length)
+    if rest:
+        raise SpecError(
+            f"A batch of {tokens:,} tokens is no whole number of samples of "
+            f"sequence_length={length} tokens. Correct one of them."
+        )
+    return {**values, "global_batch_size": batch}
 
 
 def _complete_batch(values: dict[str, Any]) -> dict[str, Any]:

@@ -263,7 +263,7 @@ class _Reader:
     def _completed(self, line: int, values: dict[str, Any]) -> dict[str, Any]:
         try:
             self._check_tokens(values)
-            return complete(values, self._matching.throughput)
+            return complete(values, self._matching.readings)
         except SpecError as error:
             raise SpecError(f"{self._table.path}, line {line}: {error}") from error
 

@@ -71,6 +71,13 @@ COUNT_OR_NAME = frozenset({"gpu", "gpus", "device", "devices"}) | {
 }
 """Names that hold a number of devices in one table and their name in another."""
 
+BATCHES_IN_TOKENS = (
+    *("batch_size_tokens", "batch_tokens", "batch_size_in_tokens", "batch_in_tokens"),
+    *("global_batch_size_tokens", "global_batch_tokens", "global_batch_size_in_tokens"),
+    *("tokens_per_batch", "tokens_per_global_batch", "tokens_per_step"),
+)
+"""Names of the batch of all devices where it counts tokens, not samples."""
+
 AMBIGUOUS_BATCHES = ("batch_size", "batch", "batchsize", "bs", "minibatch_size")
 """Names that hold the batch of one device in one table and of all in another."""
 
@@ -171,7 +178,7 @@ class Reading:
     is_per_device
         A throughput of one device.
     is_in_tokens
-        A throughput in tokens.
+        A throughput or a batch in tokens.
     """
 
     column: str
@@ -256,7 +263,12 @@ def _is_duration(column: str) -> bool:
 def _readings() -> Mapping[str, Reading]:
     found: dict[str, Reading] = {}
     for name, reading in itertools.chain(
-        _own_and_aliases(), _durations(), _memory(), _rates(), _throughputs()
+        _own_and_aliases(),
+        _durations(),
+        _memory(),
+        _rates(),
+        _throughputs(),
+        _batches(),
     ):
         found.setdefault(name, reading)
     return found
@@ -311,3 +323,8 @@ def _throughputs() -> Iterator[tuple[str, Reading]]:
     for device in _DEVICES:
         for name in (f"throughput_per_{device}", f"per_{device}_throughput"):
             yield name, Reading(column, is_per_device=True)
+
+
+def _batches() -> Iterator[tuple[str, Reading]]:
+    for name in BATCHES_IN_TOKENS:
+        yield name, Reading("global_batch_size", is_in_tokens=True)

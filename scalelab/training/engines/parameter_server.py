@@ -101,8 +101,8 @@ class ParameterServerEngine(TrainingEngine):
         """Return the last loss of this rank at each step since the last call.
 
         A rank may take no step while the others take as many as a step of the trial
-        has. Before its first one the loss is that of its first; a series in which it took
-        none has no losses.
+        has. Before its first one the loss is that of its first; a series in which it
+        took none has no losses.
         """
         losses = super().drain_losses()
         num_missing = self._num_series_steps - len(losses)

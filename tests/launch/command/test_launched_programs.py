@@ -79,16 +79,27 @@ def test_ranks_meet_train_and_are_gone(
 
 
 @every_launcher
-@pytest.mark.parametrize("fault", ["raises", "killed"])
+@pytest.mark.parametrize(
+    ("fault", "outcome", "reason"),
+    [
+        ("raises", Outcome.FAILED, "ValueError"),
+        ("killed", Outcome.FAILED, ""),
+        ("eats", Outcome.OUT_OF_MEMORY, "MemoryError"),
+    ],
+)
 @pytest.mark.slow
 def test_a_rank_that_ends_badly_ends_the_trial(
-    agent: NodeAgent, tmp_path: Path, launcher: str, fault: str
+    agent: NodeAgent,
+    tmp_path: Path,
+    launcher: str,
+    fault: str,
+    outcome: Outcome,
+    reason: str,
 ) -> None:
     spec = launched(tmp_path, launcher, fault, steps=10**6)
     result = agent.run(spec, 0, None)
-    assert result.outcome is Outcome.FAILED, result
-    if fault == "raises":
-        assert "ValueError" in result.reason
+    assert result.outcome is outcome, result
+    assert reason in result.reason
     assert not [rank for rank in (0, 1) if is_running(told(spec, rank)["pid"])]
 
 
@@ -105,11 +116,22 @@ def test_a_cancelled_trial_leaves_no_process(
     assert not [pid for pid in pids if is_running(pid)]
 
 
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        "mpirun",  # its ranks wait in a barrier for the one that hangs
+        *(
+            pytest.param(row.name, marks=pytest.mark.repetition)
+            for row in LAUNCHERS
+            if row.name != "mpirun"
+        ),
+    ],
+)
 @pytest.mark.slow
-def test_mpi_ranks_that_wait_for_one_that_hangs_are_ended(
-    agent: NodeAgent, tmp_path: Path
+def test_ranks_that_hang_are_ended(
+    agent: NodeAgent, tmp_path: Path, launcher: str
 ) -> None:
-    spec = launched(tmp_path, "mpirun", "hangs", steps=10**6, stall_floor_s=8.0)
+    spec = launched(tmp_path, launcher, "hangs", steps=10**6, stall_floor_s=8.0)
     result = agent.run(spec, 0, None)
     assert result.outcome is Outcome.STALLED, result
     assert not [rank for rank in (0, 1) if is_running(told(spec, rank)["pid"])]

@@ -60,3 +60,14 @@ def test_the_unmeasured_answer_is_measured_next() -> None:
 def test_steps_are_the_usual_ones_where_none_are_recorded() -> None:
     frame = sweep((1, 2)).drop(columns=["num_steps", "start_up_s", "kind"])
     assert recommend(frame, JOB).next_trial.steps == 60
+
+
+@pytest.mark.slow
+def test_a_batch_that_may_not_be_chosen_is_not_proposed() -> None:
+    weak = sweep((1, 2, 4))
+    found = recommend(weak, JOB)
+    trial = found.next_trial
+    largest = int(weak["global_batch_size"].max())
+    beyond = [r for r in found.rows if r.batch.global_batch_size > largest]
+    assert not [row for row in beyond if row.is_eligible]
+    assert trial is None or trial.batch.global_batch_size <= largest

@@ -259,6 +259,40 @@ def test_tokens_per_sample_are_those_of_the_whole_table(run_of: Import) -> None:
         run_of(text, tokens_per_sample=1024, constant=given)
 
 
+IN_TOKENS = """\
+gpus,nodes,{batch},seq_len,step_time_s
+1,1,65536,{length},2.0
+2,1,131072,{length},2.1
+"""
+
+
+@pytest.mark.parametrize("name", ["batch_size_tokens", "Tokens per step"])
+def test_a_batch_of_tokens_is_one_of_samples(run_of: Import, name: str) -> None:
+    rows = run_of(IN_TOKENS.format(batch=name, length=2048)).observations
+    assert rows["global_batch_size"].tolist() == [32, 64]
+    assert rows["local_batch_size"].tolist() == [32, 32]
+
+
+def test_a_batch_of_samples_comes_before_one_of_tokens(run_of: Import) -> None:
+    text = IN_TOKENS.format(batch="batch_size_tokens,global_batch_size", length=2048)
+    text = text.replace("65536,", "65536,16,").replace("131072,", "131072,32,")
+    assert run_of(text).observations["global_batch_size"].tolist() == [16, 32]
+
+
+@pytest.mark.parametrize(
+    ("length", "message"),
+    [
+        ("", r"line 2: The batch counts 65,536 tokens, but nothing says how many"),
+        ("2000", r"line 2: A batch of 65,536 tokens is no whole number of samples"),
+    ],
+)
+def test_a_batch_of_tokens_that_makes_no_samples_is_refused(
+    run_of: Import, length: str, message: str
+) -> None:
+    with pytest.raises(SpecError, match=message):
+        run_of(IN_TOKENS.format(batch="batch_size_tokens", length=length))
+
+
 def test_a_word_on_the_throughput_needs_a_throughput(run_of: Import) -> None:
     message = r"--per-device and --tokens-per-sample is said of a throughput, but none"
     with pytest.raises(SpecError, match=message):
