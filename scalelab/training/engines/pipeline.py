@@ -39,8 +39,8 @@ from scalelab.training.workloads.base import Workload
 
 SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 """torch's schedules, by value of the option ``schedule``."""
-# The outputs of a step, which nobody reads, need not be joined; older torch always does.
-_JOINS_NOTHING = (
+# Nobody reads the outputs of a step; older torch joins them all the same.
+_JOINS_NOTHING: dict[str, Any] = (
     {"return_outputs": False}
     if "return_outputs" in inspect.signature(ScheduleGPipe.step).parameters
     else {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from torch import nn
 
@@ -48,10 +48,7 @@ def split(
         )
     sizes = _even_sizes([costs[index] for index in starts], num_stages)
     firsts = [0, *(starts[end] for end in accumulate(sizes[:-1])), len(items)]
-    return [
-        nn.Sequential(*items[first:end])
-        for first, end in zip(firsts, firsts[1:], strict=False)
-    ]
+    return [nn.Sequential(*items[first:end]) for first, end in pairwise(firsts)]
 
 
 def _even_sizes(costs: Sequence[int], num_parts: int) -> list[int]:

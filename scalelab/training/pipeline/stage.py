@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed import P2POp  # type: ignore[attr-defined]
+from torch.distributed import P2POp
 from torch.distributed.pipelining import PipelineStage
 
 from scalelab.errors import SpecError
