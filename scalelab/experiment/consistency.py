@@ -74,16 +74,34 @@ def check_kinds(experiment: ExperimentKeys) -> None:
             strategy, listed = STRATEGIES[name], experiment.options
             own = {axis: listed[axis] for axis in strategy.options if axis in listed}
             strategy.check_options(own)
-            _check_servers(strategy, experiment.workload)
+            _check_model(strategy, experiment.workload)
+            if strategy.splits_model:
+                _check_split_batches(experiment, strategy)
 
 
-def _check_servers(strategy: Strategy, workload: WorkloadChoice) -> None:
+def _check_model(strategy: Strategy, workload: WorkloadChoice) -> None:
+    """Refuse a strategy that has nothing to work on where no model is trained."""
     built_in = BUILT_IN_WORKLOADS.get(workload.name)
-    serves = strategy.num_servers(2, {}) > 0
-    if serves and built_in and not built_in.trains_model:
+    if built_in is None or built_in.trains_model:
+        return
+    lacks = {
+        "parameters to serve": strategy.num_servers(2, {}) > 0,
+        "layers to divide": strategy.splits_model,
+    }
+    for what, is_lacking in lacks.items():
+        if is_lacking:
+            raise SpecError(
+                f"workload={workload.name} trains no model, so parallelism="
+                f"{strategy.name} has no {what}. Leave it out."
+            )
+
+
+def _check_split_batches(experiment: ExperimentKeys, strategy: Strategy) -> None:
+    if isinstance(experiment.local_batch_size, AutoBatch):
         raise SpecError(
-            f"workload={workload.name} trains no model, so parallelism="
-            f"{strategy.name} has no parameters to serve. Leave it out."
+            f"local_batch_size=auto does not go with parallelism={strategy.name}, "
+            "which splits each local batch into equal micro-batches. List local "
+            "batches."
         )
 
 

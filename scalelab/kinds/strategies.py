@@ -15,10 +15,13 @@ from scalelab.kinds.strategy_options import (
     check_ddp,
     check_fsdp,
     check_local_sgd,
+    check_micro_batches,
     check_parameter_server,
+    check_pipeline,
     check_shard_group,
     check_static_graph,
     communication_window,
+    num_pipelines,
     num_servers,
 )
 
@@ -102,6 +105,10 @@ class Strategy:
     shards_state
         Parameters, gradients or optimiser state are spread over the ranks, so that more
         of them leave each more memory.
+    splits_model
+        The layers of the model are divided over the ranks, and the local batch into
+        micro-batches: the workload must train a model, and its local batches are
+        listed, not searched for.
     """
 
     name: str
@@ -115,6 +122,7 @@ class Strategy:
     is_synchronous: bool = True
     factorises: bool = True
     shards_state: bool = False
+    splits_model: bool = False
 
 
 DDP = Strategy(
@@ -160,13 +168,25 @@ PARAMETER_SERVER = Strategy(
     is_synchronous=False,
     factorises=False,
 )
+PIPELINE = Strategy(
+    name="pipeline",
+    engine="scalelab.training.engines.pipeline:PipelineEngine",
+    data_parallel_size=num_pipelines,
+    options=("schedule", "split_size", "stages"),
+    check_options=check_pipeline,
+    check=lambda sizes: check_micro_batches(
+        sizes.allocation.world_size, sizes.local_batch_size, sizes.options
+    ),
+    shards_state=True,
+    splits_model=True,
+)
 DEFAULT_STRATEGY = DDP.name
 """How a trial is run, and a recorded row is understood, that names no strategy."""
 STRATEGIES = Registry(
     "scalelab.strategies",
     Strategy,
     key="parallelism",
-    built_in=(DDP, FSDP, LOCAL_SGD, PARAMETER_SERVER),
+    built_in=(DDP, FSDP, LOCAL_SGD, PARAMETER_SERVER, PIPELINE),
 )
 _FOREIGN = Strategy(name="", engine="", shards_state=True)
 

@@ -14,6 +14,7 @@ ListedValues = Mapping[str, Sequence[Scalar]]
 
 SERVER_RULES = ("downpour", "adag", "dynsgd", "elastic")
 GRADIENT_COMPRESSIONS = ("none", "fp16", "bf16")
+SCHEDULES = ("gpipe", "1f1b")
 
 
 def any_values(listed: ListedValues) -> None:
@@ -126,6 +127,81 @@ def staleness_bound(options: Mapping[str, Scalar]) -> int | None:
     """Return by how many steps a worker may be ahead of the slowest; None: any."""
     bound = options.get("staleness_bound")
     return None if bound is None else int(bound)
+
+
+def check_pipeline(listed: ListedValues) -> None:
+    """Refuse schedules that do not exist, numbers that are none, or no split size."""
+    if "split_size" not in listed:
+        raise SpecError(
+            "parallelism=pipeline needs options.split_size: the samples per "
+            "micro-batch. Add, for example, options: {split_size: [4, 8]}."
+        )
+    for value in listed.get("schedule", ()):
+        if value not in SCHEDULES:
+            raise SpecError(
+                f"options.schedule={shown(value)} is no schedule of pipelines. "
+                f"{one_of(SCHEDULES, str(value))}"
+            )
+    _check_whole_numbers(listed, "split_size", at_least=1)
+    _check_whole_numbers(listed, "stages", at_least=1)
+
+
+def num_stages(world_size: int, options: Mapping[str, Scalar]) -> int:
+    """Return among how many ranks the layers of a model are divided."""
+    stages = options.get("stages")
+    return stages if type(stages) is int else world_size
+
+
+def num_pipelines(world_size: int, options: Mapping[str, Scalar]) -> int:
+    """Return how many pipelines the ranks form; each has the whole model.
+
+    Raises
+    ------
+    SpecError
+        If the stages do not divide the ranks.
+    """
+    stages = num_stages(world_size, options)
+    divisors = [n for n in range(1, world_size + 1) if world_size % n == 0]
+    if stages not in divisors:
+        raise SpecError(
+            f"parallelism=pipeline: options.stages={stages} does not divide "
+            f"{counted(world_size, 'device')}, so that they form no whole pipelines. "
+            f"Use one of {', '.join(map(str, divisors))}, or other numbers of devices."
+        )
+    return world_size // stages
+
+
+def check_micro_batches(
+    world_size: int, local_batch_size: int, options: Mapping[str, Scalar]
+) -> None:
+    """Refuse a local batch that cannot be split, or is split into too few parts."""
+    size = options.get("split_size")
+    if type(size) is not int:  # a command may call its options as it likes
+        return
+    if local_batch_size % size:
+        raise SpecError(
+            f"parallelism=pipeline: options.split_size={size} does not divide "
+            f"local_batch_size={local_batch_size} into equal micro-batches. Use a "
+            "divisor, or another local batch."
+        )
+    stages, micro_batches = num_stages(world_size, options), local_batch_size // size
+    if pipeline_schedule(options) == "1f1b" and micro_batches < stages:
+        raise SpecError(
+            f"parallelism=pipeline: options.schedule=1f1b needs a micro-batch for "
+            f"each of the {stages} stages, and local_batch_size={local_batch_size} / "
+            f"split_size={size} is {micro_batches}. Use a smaller split_size, a "
+            "larger local batch, fewer stages, or schedule: gpipe."
+        )
+
+
+def pipeline_schedule(options: Mapping[str, Scalar]) -> str:
+    """Return the order in which stages compute micro-batches."""
+    return str(options.get("schedule", "gpipe"))
+
+
+def split_size(options: Mapping[str, Scalar]) -> int:
+    """Return the samples of a micro-batch."""
+    return int(options["split_size"])
 
 
 def _check_whole_numbers(listed: ListedValues, name: str, *, at_least: int) -> None:

@@ -231,7 +231,7 @@ def not_considered(
     """Say which of the wanted world sizes have no row, and why."""
     missing = [size for size in wanted if size not in answered]
     curves = knowledge.rows.curves.values()
-    yield from why_unshared(curves, missing)
+    yield from dict.fromkeys(why_unshared(curves, missing))
     uneven = undivided(curves, missing)
     missing = [size for size in missing if size not in uneven]
     if not missing:

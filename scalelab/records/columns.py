@@ -106,6 +106,7 @@ COLUMNS: tuple[Column, ...] = (
         compute_s="Seconds per step in forward and backward.",
         exposed_sync_s="Seconds per step of gradient exchange not hidden.",
         optimizer_s="Seconds per step in the optimiser.",
+        bubble_share="Share of a pipeline's time in which stages compute nothing.",
         throughput_samples_per_s="Global samples per second of the slowest rank.",
     ),
     *_columns(

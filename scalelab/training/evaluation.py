@@ -59,13 +59,22 @@ def _double(value: Any) -> Any:
     return value.detach().double() if isinstance(value, torch.Tensor) else float(value)
 
 
-def share_buffers(model: nn.Module) -> None:
-    """Give every rank rank 0's buffers, such as batch-norm statistics."""
+def share_buffers(model: nn.Module, group: dist.ProcessGroup | None = None) -> None:
+    """Give every rank the first one's buffers, such as batch-norm statistics.
+
+    Parameters
+    ----------
+    model
+        The same on every rank.
+    group
+        The ranks; None: all there are.
+    """
+    first = 0 if group is None else dist.get_global_rank(group, 0)
     buffers = list(model.buffers())
     for dtype in {buffer.dtype for buffer in buffers}:
         alike = [buffer for buffer in buffers if buffer.dtype == dtype]
         flat = torch.cat([buffer.reshape(-1) for buffer in alike])
-        dist.broadcast(flat, src=0)
+        dist.broadcast(flat, src=first, group=group)
         parts = torch.split(flat, [buffer.numel() for buffer in alike])
         for buffer, part in zip(alike, parts, strict=True):
             buffer.copy_(part.view_as(buffer))

@@ -38,6 +38,12 @@ ALSO = {
         "scalelab.recommend.answer.sentences",  # a learning-rate rule
         "scalelab.cli.plan_command",
     },
+    "pipeline": {  # a degree of the layout of a command
+        "scalelab.experiment.consistency",
+        "scalelab.experiment.sections",
+        "scalelab.inputs.layout",
+        "scalelab.records.tables.completing",
+    },
     "time": {
         "scalelab.doctor.site_trial",  # the clock of a node
         "scalelab.cluster.survey.visit",

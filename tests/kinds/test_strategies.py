@@ -85,6 +85,15 @@ class TestParameterServer(StrategyContract):
         assert self.row.num_servers(2, {}) == 1
 
 
+class TestPipeline(StrategyContract):
+    row = STRATEGIES["pipeline"]
+
+    def test_a_pipeline_is_all_ranks_or_as_many_as_it_has_stages(self) -> None:
+        sizes = [self.row.data_parallel_size(8, {"stages": n}) for n in (1, 2, 8)]
+        assert sizes == [8, 4, 1]
+        assert self.row.data_parallel_size(8, {}) == 1
+
+
 class TestPairs(StrategyContract):
     row = PAIRS
 
@@ -145,6 +154,18 @@ def test_the_engine_of_a_built_in_strategy_takes_steps(name: str) -> None:
             "parallelism: parameter_server\noptions: {staleness_bound: 0}",
             r"^options\.staleness_bound=0 must be a whole number, at least 1\.",
         ),
+        (
+            "parallelism: [ddp, pipeline]",
+            r"^parallelism=pipeline needs options\.split_size: the samples per",
+        ),
+        (
+            "parallelism: pipeline\noptions: {split_size: 4, schedule: [gpipe, 1f1]}",
+            r"^options\.schedule='1f1' is no schedule of pipelines\. .*1f1b",
+        ),
+        (
+            "parallelism: pipeline\noptions: {split_size: 4, stages: 0}",
+            r"^options\.stages=0 must be a whole number, at least 1\.",
+        ),
     ],
 )
 def test_wrong_options_of_a_strategy_are_refused(text: str, message: str) -> None:
@@ -183,12 +204,58 @@ def test_shard_groups_divide_the_ranks() -> None:
     )
 
 
-def test_a_command_may_call_its_options_as_it_likes() -> None:
-    text = "command: a {averaging_period}\nmetrics: {regex: '(?P<step>.)'}\nname: a\n"
-    text += "parallelism: local_sgd\noptions: {averaging_period: often}\n"
+def test_pipelines_that_cannot_run_are_left_out_with_their_reasons() -> None:
+    text = "gpus: [2, 4]\nlocal_batch_size: 16\nparallelism: pipeline\noptions: "
+    options = "{schedule: [gpipe, 1f1b], split_size: [3, 4, 8], stages: [2, 4]}\n"
+    found = plan(Experiment.from_text(HEAD + text + options), SITE)
+    sizes = [
+        (
+            *(t.options[name] for name in ("schedule", "split_size", "stages")),
+            *(t.world_size, t.data_parallel_size, t.global_batch_size),
+        )
+        for t in found.trials
+    ]
+    assert sizes == [
+        ("gpipe", 4, 2, 2, 1, 16),
+        ("gpipe", 4, 2, 4, 2, 32),
+        ("gpipe", 4, 4, 4, 1, 16),
+        ("gpipe", 8, 2, 2, 1, 16),
+        ("gpipe", 8, 2, 4, 2, 32),
+        ("gpipe", 8, 4, 4, 1, 16),
+        ("1f1b", 4, 2, 2, 1, 16),
+        ("1f1b", 4, 2, 4, 2, 32),
+        ("1f1b", 4, 4, 4, 1, 16),
+        ("1f1b", 8, 2, 2, 1, 16),
+        ("1f1b", 8, 2, 4, 2, 32),
+    ]
+    assert set(found.left_out) == {
+        "parallelism=pipeline: options.split_size=3 does not divide "
+        "local_batch_size=16 into equal micro-batches. Use a divisor, or another "
+        "local batch.",
+        "parallelism=pipeline: options.stages=4 does not divide 2 devices, so that "
+        "they form no whole pipelines. Use one of 1, 2, or other numbers of devices.",
+        "parallelism=pipeline: options.schedule=1f1b needs a micro-batch for each of "
+        "the 4 stages, and local_batch_size=16 / split_size=8 is 2. Use a smaller "
+        "split_size, a larger local batch, fewer stages, or schedule: gpipe.",
+    }
+
+
+def test_split_batches_are_not_searched_for() -> None:
+    text = "gpus: 2\nlocal_batch_size: auto\nparallelism: pipeline\n"
+    asked = Experiment.from_text(HEAD + text + "options: {split_size: 4}\n")
+    with pytest.raises(SpecError, match=r"^local_batch_size=auto does not go with par"):
+        check_kinds(asked)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "option"), [("local_sgd", "averaging_period"), ("pipeline", "stages")]
+)
+def test_a_command_may_call_its_options_as_it_likes(strategy: str, option: str) -> None:
+    text = f"command: a {{{option}}}\nmetrics: {{regex: '(?P<step>.)'}}\nname: a\n"
+    text += f"parallelism: {strategy}\noptions: {{{option}: often}}\n"
     asked = Experiment.from_text(text + "gpus: 2\nlocal_batch_size: 8\n")
     check_kinds(asked)
-    assert plan(asked, SITE).trials[0].options == {"averaging_period": "often"}
+    assert plan(asked, SITE).trials[0].options == {option: "often"}
 
 
 def test_a_name_that_no_registry_knows_is_believed() -> None:
@@ -317,8 +384,15 @@ def test_a_strategy_that_leaves_no_rank_is_refused(
         plan(Experiment.from_text(HEAD + text), SITE)
 
 
-def test_servers_need_a_model() -> None:
+@pytest.mark.parametrize(
+    ("strategy", "message"),
+    [
+        ("parameter_server", "has no parameters to serve"),
+        ("pipeline\noptions: {split_size: 4}", "has no layers to divide"),
+    ],
+)
+def test_what_works_on_a_model_needs_one(strategy: str, message: str) -> None:
     text = HEAD.replace("digits_mlp", "emulated")
-    text += "gpus: 2\nlocal_batch_size: 8\nparallelism: parameter_server\n"
-    with pytest.raises(SpecError, match="has no parameters to serve"):
+    text += f"gpus: 2\nlocal_batch_size: 8\nparallelism: {strategy}\n"
+    with pytest.raises(SpecError, match=message):
         check_kinds(Experiment.from_text(text))

@@ -2,6 +2,7 @@
 
 import hashlib
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -32,6 +33,55 @@ class UnevenDigits(DigitsMlp):
     def loss(self, model: Any, batch: Any) -> Any:
         time.sleep(0.01 if dist.get_rank() == 0 else 0.05)
         return super().loss(model, batch)
+
+
+class _Slept(torch.autograd.Function):
+    """Passes a tensor on and sleeps, in both directions."""
+
+    @staticmethod
+    def forward(context: Any, tensor: Any, seconds: Any) -> Any:
+        context.seconds = seconds
+        time.sleep(seconds)
+        return tensor.clone()
+
+    @staticmethod
+    def backward(context: Any, *gradients: Any) -> Any:
+        time.sleep(context.seconds)
+        return gradients[0], None
+
+
+class Sleeper(torch.nn.Module):
+    """A layer that takes so many seconds for each pass of a micro-batch."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+
+    def forward(self, tensor: Any) -> Any:
+        return _Slept.apply(tensor + self.weight, self.seconds)
+
+
+class SleepyDigits(DigitsMlp):
+    """Stages of declared times; what they compute besides takes next to nothing."""
+
+    def __init__(self, stage_times_s: Sequence[float] = (0.1, 0.1)) -> None:
+        super().__init__(hidden_sizes=(8,))
+        self.stage_times_s = tuple(stage_times_s)
+
+    def build_model(self) -> Any:
+        first, *others = (Sleeper(seconds) for seconds in self.stage_times_s)
+        return torch.nn.Sequential(super().build_model(), first, *others)
+
+    def stages(self, model: Any, num_stages: Any) -> Any:
+        return [model[:2], *map(torch.nn.Sequential, model[2:])]
+
+
+class TwiceCalled(DigitsMlp):
+    """Calls its model twice for a batch."""
+
+    def loss(self, model: Any, batch: Any) -> Any:
+        return super().loss(model, batch) + super().loss(model, batch)
 
 
 class FewHeldOut(HashedDigits):

@@ -10,7 +10,9 @@ import pandas as pd
 
 from scalelab.errors import SpecError
 from scalelab.inputs.allocation import Allocation
+from scalelab.inputs.document import Scalar
 from scalelab.inputs.layout import Layout
+from scalelab.kinds.strategies import Strategy, TrialSizes, strategy_of
 from scalelab.laws.rows import CONFIGURATION, CurveKey
 from scalelab.recommend.question.batches import BatchRule
 from scalelab.records.columns import OPTION_PREFIX
@@ -92,7 +94,8 @@ def candidates(
 
     These are the measured configurations that the rule allows and every split of an
     allowed batch. No split is returned for an allocation whose data-parallel size is
-    unknown, or whose ranks the layout of the curve does not divide.
+    unknown, or whose ranks the layout of the curve does not divide, nor one that the
+    strategy of the curve refuses.
 
     Returns
     -------
@@ -105,12 +108,14 @@ def candidates(
         seen = _allowed(frame, rule)
         batches = sorted({int(batch) for batch in np.ceil(frame["local_batch_size"])})
         rows: dict[tuple[int, ...], None] = {}
-        layout = _layout_of(key, frame)
+        layout, strategy = _layout_of(key, frame), _strategy_of(key, frame)
         for place in where:
             rows |= dict.fromkeys(row for row in seen if row[: len(place)] == place)
             parallel = data_parallel_size(frame, place)
             if parallel is not None and (layout is None or layout.suits(place)):
                 splits = rule.splits(parallel, batches)
+                if strategy is not None:
+                    splits = [s for s in splits if strategy.suits(place, s, parallel)]
                 rows |= dict.fromkeys((*place, *split, parallel) for split in splits)
         table = pd.DataFrame(list(rows), columns=list(CONFIGURATION), dtype=int)
         # Whole numbers stay such where other curves have none.
@@ -153,6 +158,50 @@ def _layout_of(key: CurveKey, measured: pd.DataFrame) -> _CurveLayout | None:
         return None
     within = _CurveLayout(layout)
     return _CurveLayout(layout, not all(map(within.suits, _measured_places(measured))))
+
+
+@dataclass(frozen=True, slots=True)
+class _CurveStrategy:
+    """The strategy of the rows of a curve, which says what sizes it can have."""
+
+    strategy: Strategy
+    options: Mapping[str, Scalar]
+
+    def suits(self, place: Place, split: tuple[int, int], parallel: int) -> bool:
+        """Tell whether so many ranks would see different samples, of a split batch."""
+        sizes = TrialSizes(
+            allocation=_spread(*place),
+            local_batch_size=split[0],
+            gradient_accumulation_steps=split[1],
+            options=self.options,
+        )
+        try:
+            self.strategy.check(sizes)
+            return self.data_parallel_size(place[0]) == parallel
+        except SpecError:
+            return False
+
+    def data_parallel_size(self, world_size: int) -> int:
+        """Return how many of the ranks see different samples."""
+        return self.strategy.data_parallel_size(world_size, self.options)
+
+
+def _strategy_of(key: CurveKey, measured: pd.DataFrame) -> _CurveStrategy | None:
+    """Return the strategy of the rows of a curve; None: it does not tell their sizes.
+
+    So it is where somebody else's program spread the model.
+    """
+    named = {name.removeprefix(OPTION_PREFIX): value for name, value in key}
+    strategy = strategy_of(named.get("parallelism"))
+    options = {name: named[name] for name in strategy.options if name in named}
+    told = _CurveStrategy(strategy, options)
+    sizes = measured[["world_size", "data_parallel_size"]].astype(int).to_numpy()
+    try:
+        strategy.check_options({name: [value] for name, value in options.items()})
+        agrees = all(told.data_parallel_size(int(n)) == size for n, size in sizes)
+    except SpecError:
+        return None
+    return told if agrees else None
 
 
 def _allowed(frame: pd.DataFrame, rule: BatchRule) -> list[tuple[int, ...]]:

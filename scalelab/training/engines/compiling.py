@@ -34,7 +34,6 @@ def compiled(model: nn.Module) -> nn.Module:
 def compiling(model: nn.Module, context: RankContext) -> Iterator[None]:
     """Run a first pass in which the model is compiled, and undo what it changes.
 
-    That is the state of random generators and of buffers such as batch-norm statistics.
     The supervisor hears that the rank is alive, though the compiler takes minutes.
 
     Parameters
@@ -51,10 +50,8 @@ def compiling(model: nn.Module, context: RankContext) -> Iterator[None]:
     """
     from torch._dynamo.exc import TorchDynamoException
 
-    random = random_state(context.device)
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     try:
-        with _reporting(context):
+        with unchanged(model, context.device), _reporting(context):
             yield
     except TorchDynamoException as error:
         raise LaunchError(
@@ -62,7 +59,25 @@ def compiling(model: nn.Module, context: RankContext) -> Iterator[None]:
             "needs a C++ compiler such as g++ on every node, on GPUs also Triton. "
             "Install what is missing, or leave compile out."
         ) from error
-    restore_random_state(random, context.device)
+
+
+@contextmanager
+def unchanged(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Run a first pass and undo what it changes.
+
+    That is the state of random generators and of buffers such as batch-norm statistics.
+
+    Parameters
+    ----------
+    model
+        The module with the buffers.
+    device
+        The rank's device.
+    """
+    random = random_state(device)
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    yield
+    restore_random_state(random, device)
     with torch.no_grad():
         for buffer, before in buffers:
             buffer.copy_(before)

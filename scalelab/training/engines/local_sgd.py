@@ -101,13 +101,23 @@ class LocalSgdEngine(TrainingEngine):
             self._spread = LocalModel(self._model)
 
 
-def average(tensors: Iterable[torch.Tensor]) -> None:
-    """Give every rank the mean of all ranks; whole numbers stay each rank's own."""
+def average(
+    tensors: Iterable[torch.Tensor], group: dist.ProcessGroup | None = None
+) -> None:
+    """Give every rank the mean of all ranks; whole numbers stay each rank's own.
+
+    Parameters
+    ----------
+    tensors
+        Of the same shapes on all ranks.
+    group
+        The ranks; None: all there are.
+    """
     floating = [tensor for tensor in tensors if tensor.is_floating_point()]
     for dtype in dict.fromkeys(tensor.dtype for tensor in floating):
         alike = [tensor.detach() for tensor in floating if tensor.dtype == dtype]
         flat = torch.cat([tensor.reshape(-1) for tensor in alike])
-        dist.all_reduce(flat.div_(dist.get_world_size()))
+        dist.all_reduce(flat.div_(dist.get_world_size(group)), group=group)
         parts = torch.split(flat, [tensor.numel() for tensor in alike])
         for tensor, part in zip(alike, parts, strict=True):
             tensor.copy_(part.view_as(tensor))

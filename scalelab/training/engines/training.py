@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -71,8 +71,7 @@ class TrainingEngine:
         self._build_model()
         self._losses: list[torch.Tensor] = []
         seed_everything(trial.seed, rank_stream(context.rank))
-        if context.compiles:
-            self._compile()
+        self._prepare()
         self._start_feed(0)
 
     def build_model(self) -> nn.Module:
@@ -164,8 +163,13 @@ class TrainingEngine:
             device.type, enabled=trial.precision == "fp16"
         )
 
-    def _compile(self) -> None:
-        """Compile the model by a pass that changes nothing, before any clock runs."""
+    def _prepare(self) -> None:
+        """Do what takes long once, before any clock runs; nothing of the state changes.
+
+        That is a pass in which the model is compiled.
+        """
+        if not self.context.compiles:
+            return
         batch = next(self._feed(0, loader_workers=0))
         with compiling(self._model, self.context):
             with self._autocast():
@@ -270,7 +274,7 @@ class TrainingEngine:
                 f"{self.trial.kind} trial cannot evaluate it. Return a data set from "
                 "held_out_data() or measure throughput."
             )
-        evaluation.share_buffers(self._model)
+        self._share_buffers()
         self._model.eval()
         batches = self._evaluation_batches(self._held_out_data)
         with self._autocast():
@@ -278,8 +282,14 @@ class TrainingEngine:
                 self.context,
                 step,
                 batches,
-                lambda batch: self.workload.evaluate(self._model, batch),
+                self._evaluated,
             )
+
+    def _share_buffers(self) -> None:
+        evaluation.share_buffers(self._model)
+
+    def _evaluated(self, batch: feed.Batch) -> Mapping[str, Any]:
+        return self.workload.evaluate(self._model, batch)
 
     def _evaluation_batches(
         self, held_out: Dataset[Any]

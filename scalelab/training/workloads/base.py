@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -10,7 +10,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import Dataset
 
+from scalelab.errors import SpecError
 from scalelab.training.feed import Batch
+from scalelab.training.pipeline.splitting import split
 
 
 class Workload:
@@ -107,6 +109,36 @@ class Workload:
             if isinstance(child, lists)
             for block in child
         ]
+
+    def stages(self, model: nn.Module, num_stages: int) -> Sequence[nn.Module]:
+        """Return the parts of the model that the ranks of a ``pipeline`` compute.
+
+        Each computes one tensor from that of the one before, with the samples in its
+        first dimension; the first is called with what :meth:`loss` calls the model
+        with. A parameter that several of them hold stays one: its gradients are added
+        up. The default divides a ``Sequential`` such that the largest number of
+        parameters of a stage is as small as can be.
+
+        Parameters
+        ----------
+        model
+            A new one.
+        num_stages
+            Parts to return, at least 2, each with parameters to train.
+
+        Raises
+        ------
+        SpecError
+            If the model cannot be divided so.
+        """
+        if not isinstance(model, nn.Sequential):
+            raise SpecError(
+                f"parallelism=pipeline: {type(model).__name__}, the model of "
+                f"{type(self).__name__}, is no nn.Sequential, so that its stages are "
+                "not known. Return them from stages(model, num_stages), or train with "
+                "ddp or fsdp."
+            )
+        return split(model, num_stages)
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """Return the mean loss over a batch; cross entropy of ``(inputs, labels)``."""

@@ -79,6 +79,64 @@ class Decoder(nn.Module):
                 hidden = block(hidden)
         return F.linear(self.norm(hidden), self.tokens.weight)
 
+    def layers(self) -> list[nn.Module]:
+        """Return modules that compute the same one after the other.
+
+        The first and the last one share the embedding of bytes.
+        """
+        blocks: list[nn.Module] = list(self.blocks)
+        if self.activation_checkpointing:
+            blocks = [Recomputed(block) for block in blocks]
+        return [
+            Embedded(self.tokens, self.positions),
+            *blocks,
+            Scored(self.norm, self.tokens),
+        ]
+
+
+class Embedded(nn.Module):
+    """Sums of the embeddings of bytes and of their places."""
+
+    def __init__(self, tokens: nn.Embedding, positions: nn.Embedding) -> None:
+        super().__init__()
+        self.tokens = tokens
+        self.positions = positions
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return embeddings, shape (samples, tokens, width)."""
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        embedded: torch.Tensor = self.tokens(tokens) + self.positions(places)
+        return embedded
+
+
+class Scored(nn.Module):
+    """Scores of the next byte, by the embedding of bytes."""
+
+    def __init__(self, norm: nn.LayerNorm, tokens: nn.Embedding) -> None:
+        super().__init__()
+        self.norm = norm
+        self.tokens = tokens
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return scores, shape (samples, tokens, 256)."""
+        return F.linear(self.norm(hidden), self.tokens.weight)
+
+
+class Recomputed(nn.Module):
+    """A block whose inside is computed again for the backward pass."""
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.block = block
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return the block's output."""
+        if not self.training:
+            output: torch.Tensor = self.block(hidden)
+            return output
+        output = checkpoint(self.block, hidden, use_reentrant=False)
+        return output
+
 
 class Block(nn.Module):
     """Causal self-attention and a perceptron, each added to what enters it."""

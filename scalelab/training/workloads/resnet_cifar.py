@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from torch.utils.data import TensorDataset
 
 from scalelab.errors import SpecError
 from scalelab.training.feed import Batch
+from scalelab.training.pipeline.splitting import split
 from scalelab.training.workloads.base import Workload
 from scalelab.training.workloads.cifar10 import default_directory, read_cifar10
 from scalelab.training.workloads.schedules import check_schedule, schedule_factor
@@ -90,6 +92,12 @@ class ResnetCifar(Workload):
     def held_out_data(self) -> TensorDataset:
         """Return the 10,000 test images."""
         return TensorDataset(*read_cifar10(self.directory).held_out)
+
+    def stages(self, model: nn.Module, num_stages: int) -> Sequence[nn.Module]:
+        """Return stages of equally many blocks, which cost alike, or nearly so."""
+        assert isinstance(model, CifarResnet)
+        stem = nn.Sequential(model.stem, model.stem_norm, nn.ReLU())
+        return blockwise(stem, model.blocks, model.head, num_stages)
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """Return the mean cross entropy over a batch."""
@@ -189,6 +197,19 @@ class ResidualBlock(nn.Module):
         half = self.num_new_channels // 2
         thinned = hidden[:, :, :: self.stride, :: self.stride]
         return F.pad(thinned, (0, 0, 0, 0, half, self.num_new_channels - half))
+
+
+def blockwise(
+    stem: nn.Module, blocks: nn.Sequential, head: nn.Module, num_stages: int
+) -> list[nn.Module]:
+    """Return a residual network as stages of equally many blocks, or nearly so.
+
+    Blocks halve the map where they double the width, so that all compute about as much;
+    the mean over the map stands between the last of them and the head.
+    """
+    mean = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    costs = [0, *[1] * len(blocks), 0, 0]
+    return split([stem, *blocks, mean, head], num_stages, costs)
 
 
 def standardised(images: torch.Tensor) -> torch.Tensor:

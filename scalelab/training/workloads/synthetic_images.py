@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -10,6 +12,7 @@ from torch.utils.data import TensorDataset
 from scalelab.errors import SpecError
 from scalelab.training.feed import Batch
 from scalelab.training.workloads.base import Workload
+from scalelab.training.workloads.resnet_cifar import blockwise
 
 BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3)}
 """Residual blocks of each stage, by depth."""
@@ -77,6 +80,12 @@ class SyntheticImages(Workload):
             self.num_classes, (self.num_images,), generator=generator
         )
         return TensorDataset(images, labels)
+
+    def stages(self, model: nn.Module, num_stages: int) -> Sequence[nn.Module]:
+        """Return stages of equally many blocks, which cost alike, or nearly so."""
+        assert isinstance(model, ImageResnet)
+        stem = nn.Sequential(model.stem, nn.ReLU(), model.pool)
+        return blockwise(stem, model.stages, model.head, num_stages)
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """Return the mean cross entropy over a batch."""

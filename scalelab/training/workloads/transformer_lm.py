@@ -12,6 +12,7 @@ from torch.utils.data import TensorDataset
 
 from scalelab.errors import SpecError
 from scalelab.training.feed import Batch
+from scalelab.training.pipeline.splitting import split
 from scalelab.training.workloads.base import Workload
 from scalelab.training.workloads.decoder import Decoder
 from scalelab.training.workloads.schedules import check_schedule, schedule_factor
@@ -102,6 +103,14 @@ class TransformerLm(Workload):
         num_bytes = num_sequences(len(content), length) * length + 1
         whole = torch.from_numpy(content[:num_bytes])
         return TensorDataset(whole.unfold(0, length + 1, length))
+
+    def stages(self, model: nn.Module, num_stages: int) -> Sequence[nn.Module]:
+        """Return stages whose largest number of parameters is as small as can be.
+
+        The embedding of bytes, which also scores them, is on the first and the last.
+        """
+        assert isinstance(model, Decoder)
+        return split(model.layers(), num_stages)
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """Return the mean cross entropy of the next byte, in nats."""

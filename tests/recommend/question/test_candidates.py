@@ -84,3 +84,46 @@ def test_a_batch_that_is_missing_at_one_size_is_asked_there_too() -> None:
 )
 def test_labels_read_nodes_times_devices(size: int, nodes: int, label: str) -> None:
     assert allocation_label(size, nodes) == label
+
+
+@pytest.mark.parametrize(("stages", "known"), [(2, [2, 4, 8]), (None, [2, 4])])
+def test_pipelines_keep_their_stages_and_their_micro_batches(
+    stages: int | None, known: list[int]
+) -> None:
+    options = {"options.schedule": "1f1b", "options.split_size": 8}
+    if stages is not None:
+        options["options.stages"] = stages
+    key = tuple(sorted({"parallelism": "pipeline", **options}.items()))
+    rows = pd.DataFrame(
+        {
+            "world_size": [2, 4],
+            "num_nodes": 1,
+            "local_batch_size": 32,
+            "gradient_accumulation_steps": 1,
+            "data_parallel_size": [1, 2] if stages else [1, 1],
+        }
+    )
+    frame = configurations(rows)
+    asked = BatchRule.of(frame, AskedBatch(), None)
+    found = candidates({key: frame}, [(n, 1) for n in (2, 3, 4, 8)], asked)
+    assert sorted(set(found["world_size"])) == known
+    assert set(found["local_batch_size"] % 8) == {0}
+    assert set(found["local_batch_size"] // 8 >= (stages or 2)) == {True}
+    replicas = found["data_parallel_size"]
+    assert replicas.equals(found["world_size"] // 2 if stages else replicas * 0 + 1)
+
+
+def test_what_somebody_else_calls_a_pipeline_is_believed() -> None:
+    rows = pd.DataFrame(
+        {
+            "world_size": [4],
+            "num_nodes": 1,
+            "local_batch_size": 30,
+            "gradient_accumulation_steps": 1,
+            "data_parallel_size": 2,
+        }
+    )
+    frame = configurations(rows)
+    asked = BatchRule.of(frame, AskedBatch(), None)
+    found = candidates({(("parallelism", "pipeline"),): frame}, [(8, 1)], asked)
+    assert set(found["data_parallel_size"]) == {4}

@@ -1,0 +1,373 @@
+"""Engine of ``pipeline``: layers are divided over ranks, batches into micro-batches."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import ProcessGroup
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe
+from torch.utils.data import Dataset
+
+from scalelab.errors import SpecError
+from scalelab.experiment.trial import Trial
+from scalelab.kinds.strategy_options import (
+    num_stages,
+    pipeline_schedule,
+    split_size,
+)
+from scalelab.training import evaluation, feed
+from scalelab.training.context import RankContext
+from scalelab.training.description import normalization_batch_size
+from scalelab.training.engines.compiling import compiling, unchanged
+from scalelab.training.engines.local_sgd import LocalModel, average
+from scalelab.training.engines.spread import Observers, SpreadModel
+from scalelab.training.engines.training import MIN_EVALUATION_BATCH, TrainingEngine
+from scalelab.training.order import Share
+from scalelab.training.pipeline.shapes import passed_between_stages
+from scalelab.training.pipeline.splitting import tied_parameters
+from scalelab.training.pipeline.stage import TimedStage, input_of_model, of_output
+from scalelab.training.probes.meter import Phase, StepClock, step_clock
+from scalelab.training.step_plan import TrainingPlan
+from scalelab.training.workloads.base import Workload
+
+SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+"""torch's schedules, by value of the option ``schedule``."""
+# Nobody reads the outputs of a step; older torch joins them all the same.
+_JOINS_NOTHING: dict[str, Any] = (
+    {"return_outputs": False}
+    if "return_outputs" in inspect.signature(ScheduleGPipe.step).parameters
+    else {}
+)
+
+
+class PipelineEngine(TrainingEngine):
+    """Trains with torch's pipelines: each rank computes one stage of the model.
+
+    ``stages`` neighbouring ranks form a pipeline, and pipelines average their
+    gradients after each step. The first stage is fed, the last one computes the loss. A
+    local batch is that of a pipeline. What the workload computes of its model,
+    ``loss`` and ``evaluate``, is called at both ends: at the first to learn what enters
+    the model, at the last with what has come out of it.
+
+    ``bubble_share`` is one less the time that all stages compute over the time that all
+    have, which is for each the first stage's time from its first forward to its last
+    backward pass. An optimiser works on each stage alone.
+
+    References
+    ----------
+    Huang et al. 2019, "GPipe: Efficient Training of Giant Neural Networks using
+    Pipeline Parallelism". Narayanan et al. 2019, "PipeDream: Generalized Pipeline
+    Parallelism for DNN Training", section 3.2, for 1F1B, here with a flush each step.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        trial: Trial,
+        context: RankContext,
+        clock: StepClock,
+        loader_workers: int = 0,
+    ) -> None:
+        self._num_stages = num_stages(context.world_size, trial.options)
+        self._pipeline, self._stage = divmod(context.rank, self._num_stages)
+        self._is_first = self._stage == 0
+        self._is_last = self._stage == self._num_stages - 1
+        self._num_micro_batches = trial.local_batch_size // split_size(trial.options)
+        self._warmup_steps = TrainingPlan.of(trial).warmup_steps
+        self._clocks: tuple[StepClock, ...] = ()
+        super().__init__(workload, trial, context, clock, loader_workers)
+        # It tells the time of the schedules from that of everything around them.
+        self._schedule_clock = step_clock(context.device)
+        self._clocks = (clock, self._schedule_clock)
+        self._is_measured = False
+        self._computed_s = self._offered_s = 0.0
+
+    def share(self) -> Share:
+        """Return the micro-batches of this rank's pipeline."""
+        passes = self.trial.gradient_accumulation_steps
+        return Share(
+            rank=self._pipeline,
+            data_parallel_size=self.trial.data_parallel_size,
+            local_batch_size=split_size(self.trial.options),
+            gradient_accumulation_steps=passes * self._num_micro_batches,
+        )
+
+    def observes_gradients(self) -> bool:
+        """Tell that no rank has a whole gradient."""
+        return False
+
+    def build_model(self) -> nn.Module:
+        """Return this rank's stage of the model, on its device."""
+        whole = self.workload.build_model()
+        if any(isinstance(layer, nn.SyncBatchNorm) for layer in whole.modules()):
+            raise SpecError(
+                "parallelism=pipeline does not go with SyncBatchNorm, whose ranks must "
+                "all compute the same layer. Leave sync_batch_norm out."
+            )
+        stages = self._stages(whole)
+        trained = [p for p in whole.parameters() if p.requires_grad]
+        has_norm = normalization_batch_size(whole, self.trial) is not None
+        self._columns = {
+            "num_parameters": sum(p.numel() for p in trained),
+            "gradient_bytes": max(map(_gradient_bytes, stages)),
+            "normalization_batch_size": (
+                split_size(self.trial.options) if has_norm else None
+            ),
+        }
+        self._connect(stages)
+        return stages[self._stage].to(self.context.device)
+
+    def _stages(self, whole: nn.Module) -> list[nn.Module]:
+        if self._num_stages == 1:
+            return [whole]
+        stages = list(self.workload.stages(whole, self._num_stages))
+        if len(stages) != self._num_stages or not all(map(_gradient_bytes, stages)):
+            raise SpecError(
+                f"parallelism=pipeline: stages() of {self.trial.workload} returned "
+                f"{len(stages)} stages. Return {self._num_stages}, each with "
+                "parameters to train."
+            )
+        return stages
+
+    def _connect(self, stages: list[nn.Module]) -> None:
+        """Form the groups of ranks that talk to each other; all ranks take part."""
+        num_pipelines = self.trial.data_parallel_size
+        shape = (num_pipelines, self._num_stages)
+        names = ("pipelines", "stages")
+        mesh = init_device_mesh(self.context.device.type, shape, mesh_dim_names=names)
+        self._across, self._along = (mesh.get_group(name) for name in names)
+        tied = tied_parameters(stages)
+        groups: dict[tuple[int, ...], ProcessGroup] = {}
+        for pipeline in range(num_pipelines):
+            for holders in dict.fromkeys(holders for _, holders in tied):
+                ranks = [pipeline * self._num_stages + each for each in holders]
+                group = dist.new_group(ranks)
+                if self.context.rank in ranks:
+                    groups[holders] = group
+        self._tied = [
+            (parameter, groups[holders])
+            for parameter, holders in tied
+            if self._stage in holders
+        ]
+
+    def spread(self, model: nn.Module, observers: Observers) -> SpreadModel:
+        """Return the rank's stage; the schedule is given it once its input is known."""
+        return LocalModel(model)
+
+    def _prepare(self) -> None:
+        """Learn what stages exchange, and run one schedule that changes nothing.
+
+        The first schedule is slow: links between ranks are made, and a model may be
+        compiled. So it runs before any clock does.
+        """
+        context = self.context
+        with (
+            compiling(self._model, context)
+            if context.compiles
+            else unchanged(self._model, context.device)
+        ):
+            self._scaler.scale(torch.zeros((), device=context.device))
+            batches = self._micro_batches(self._feed(0, loader_workers=0))
+            inputs = self._inputs(batches)
+            with self._autocast():
+                received, output = passed_between_stages(
+                    self._spread.model,
+                    inputs[: split_size(self.trial.options)],
+                    self._along,
+                    context.device,
+                )
+            self._hidden_shape, self._hidden_dtype = received.shape[1:], received.dtype
+            stage = TimedStage(
+                self._spread.model,
+                self._stage,
+                self._num_stages,
+                context.device,
+                input_args=received,
+                output_args=output,
+                group=self._along,
+                mark=self._mark,
+                autocast=self._autocast,
+            )
+            self._schedule = SCHEDULES[pipeline_schedule(self.trial.options)](
+                stage, self._num_micro_batches, loss_fn=self._loss, scale_grads=False
+            )
+            self._run_schedule(batches, inputs)
+        self._optimizer.zero_grad(set_to_none=True)
+
+    def begin(self, step: int, num_steps: int) -> None:
+        """Prepare a series of steps; all ranks call it, and no clock runs."""
+        super().begin(step, num_steps)
+        self._series_end = step + num_steps
+        self._is_measured = step >= self._warmup_steps
+        self._schedule_clock.start()
+
+    def step(self, step: int) -> None:
+        """Take one optimiser step, marking its phases on the clock."""
+        self._losses.append(self._optimiser_step(step))
+        if step + 1 == self._series_end:  # so that the clocks of all ranks agree
+            self.context.sum([0])
+            self._mark_around(Phase.EXPOSED_SYNC)
+        for clock in self._clocks:
+            clock.end_step()
+
+    def _optimiser_step(self, step: int) -> torch.Tensor:
+        loss = torch.zeros((), device=self.context.device)
+        for _ in range(self.trial.gradient_accumulation_steps):
+            batches = self._micro_batches(self._batches)
+            self._mark(Phase.DATA_WAIT)
+            inputs = self._inputs(batches)
+            self._mark(Phase.COMPUTE)
+            loss += self._run_schedule(batches, inputs)
+            self._mark(Phase.EXPOSED_SYNC)
+        self._exchange_gradients()
+        self._mark_around(Phase.EXPOSED_SYNC)
+        self._update(step)
+        self._mark(Phase.OPTIMIZER)
+        return loss
+
+    def _mark(self, phase: Phase) -> None:
+        for clock in self._clocks:
+            clock.mark(phase)
+
+    def _mark_around(self, phase: Phase) -> None:
+        """Mark a phase that is no part of the schedules."""
+        self._clock.mark(phase)
+        self._schedule_clock.mark(Phase.OPTIMIZER)
+
+    def _micro_batches(self, batches: Iterator[feed.Batch]) -> list[feed.Batch]:
+        """Return the next local batch in parts; nothing where no stage reads it."""
+        if self._is_first or self._is_last:
+            return list(islice(batches, self._num_micro_batches))
+        return []
+
+    def _inputs(self, batches: list[feed.Batch]) -> torch.Tensor:
+        """Return what enters the first stage; on other ranks nothing."""
+        if not self._is_first:
+            return torch.empty(0)
+        with self._autocast():
+            return torch.cat(
+                [input_of_model(self.workload.loss, batch) for batch in batches]
+            )
+
+    def _run_schedule(
+        self, batches: list[feed.Batch], inputs: torch.Tensor
+    ) -> torch.Tensor:
+        """Compute the gradients of a local batch; return its part of the loss."""
+        self._in_schedule = batches
+        self._loss_sum = torch.zeros((), device=self.context.device)
+        self._schedule.step(
+            *([inputs] if self._is_first else []),
+            target=torch.arange(len(batches)) if self._is_last else None,
+            **_JOINS_NOTHING,
+        )
+        return self._loss_sum
+
+    def _loss(self, output: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
+        """Return the loss of a micro-batch, such that those of a step add up to it."""
+        self._mark(Phase.EXPOSED_SYNC)
+        batch = self._in_schedule[int(number)]
+        with self._autocast():
+            loss = of_output(self.workload.loss, output, batch)
+        loss = loss / self._share.gradient_accumulation_steps
+        self._loss_sum += loss.detach()
+        scaled: torch.Tensor = self._scaler.scale(loss)
+        self._mark(Phase.COMPUTE)
+        return scaled
+
+    def _exchange_gradients(self) -> None:
+        """Add up what stages have of a shared parameter; average over pipelines."""
+        for parameter, group in self._tied:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            dist.all_reduce(parameter.grad, group=group)
+        gradients = [p.grad for p in self._model.parameters() if p.grad is not None]
+        if self.trial.data_parallel_size > 1:
+            average(gradients, self._across)
+        if self._scaler.is_enabled():
+            self._agree_on_overflow(gradients)
+
+    def _agree_on_overflow(self, gradients: list[torch.Tensor]) -> None:
+        """Have every rank skip the step that one skips, and lower its loss scale."""
+        overflows = any(not bool(each.isfinite().all()) for each in gradients)
+        if any(self.context.sum([overflows])):
+            gradients[0].fill_(torch.inf)
+
+    def drain_losses(self) -> list[float]:
+        """Return the losses since the last call, one per step; all ranks take part."""
+        losses = super().drain_losses()
+        if not (self._is_last and self._pipeline == 0):
+            losses = [0.0] * len(losses)
+        *phases, _ = self._schedule_clock.drain().sum(axis=0)
+        computed_s = phases[Phase.COMPUTE]
+        offered_s = (computed_s + phases[Phase.EXPOSED_SYNC]) * self._num_stages
+        *losses, computed_s, offered_s = self.context.sum(
+            [*losses, computed_s, offered_s if self._is_first else 0.0]
+        )
+        if self._is_measured:
+            self._computed_s += computed_s
+            self._offered_s += offered_s
+        return losses
+
+    def _share_buffers(self) -> None:
+        evaluation.share_buffers(self._model, self._across)
+
+    def _evaluation_batches(
+        self, held_out: Dataset[Any]
+    ) -> Iterator[tuple[feed.Batch, int]]:
+        """Yield the batches of the rank's pipeline; they count on its last rank."""
+        for batch, size in feed.held_out_batches(
+            held_out,
+            rank=self._pipeline,
+            world_size=self.trial.data_parallel_size,
+            batch_size=max(split_size(self.trial.options), MIN_EVALUATION_BATCH),
+            device=self.context.device,
+        ):
+            yield (batch, size), size if self._is_last else 0
+
+    def _evaluated(self, batch: feed.Batch) -> Any:
+        """Pass a batch through the pipeline; return its sums, on the last rank."""
+        samples, size = batch
+        rank = self.context.rank
+        if self._is_first:
+            hidden = input_of_model(self.workload.evaluate, samples)
+        else:
+            hidden = torch.empty(
+                (size, *self._hidden_shape),
+                dtype=self._hidden_dtype,
+                device=self.context.device,
+            )
+            dist.recv(hidden, rank - 1, group=self._along)
+        output = self._model(hidden)
+        if self._is_last:
+            return of_output(self.workload.evaluate, output, samples)
+        dist.send(output.contiguous(), rank + 1, group=self._along)
+        return {}
+
+    def state(self) -> tuple[dict[str, Any], Any]:
+        """Return nothing shared: every rank has its own stage."""
+        own, noise = super().state()
+        return {}, (own, noise)
+
+    def restore(self, step: int, state: dict[str, Any], rank_state: Any) -> None:
+        """Restore a state, to continue after a step."""
+        own, noise = rank_state
+        super().restore(step, own, noise)
+
+    def description(self) -> dict[str, Any]:
+        """Return the columns of the whole model, and how long stages stood idle."""
+        columns = super().description() | self._columns
+        if self._offered_s:
+            columns["bubble_share"] = 1 - self._computed_s / self._offered_s
+        return columns
+
+
+def _gradient_bytes(stage: nn.Module) -> int:
+    trained = (p for p in stage.parameters() if p.requires_grad)
+    return sum(p.numel() * p.element_size() for p in trained)
