@@ -54,6 +54,11 @@ def check_experiment(experiment: ExperimentKeys) -> None:
     _check_batches(experiment)
     experiment.measure.check(experiment.job)
     _check_warmup(experiment)
+    if experiment.accept and {*experiment.measure.kind} == {TrialKind.THROUGHPUT}:
+        raise SpecError(
+            f"accept: {experiment.accept[0]} judges trained models, and throughput "
+            "trials evaluate none. Add end_to_end to measure.kind, or remove accept."
+        )
 
 
 def check_kinds(experiment: ExperimentKeys) -> None:

@@ -83,6 +83,8 @@ class Measurement:
     stall_timeout_s
         Seconds without progress, at least, before the attempt is ended as ``stalled``;
         None: what is usual for such a program.
+    judged_by
+        Metrics that an evaluation must report, because the experiment judges by them.
     """
 
     warmup_steps: int = 5
@@ -93,6 +95,7 @@ class Measurement:
     target: Target | None = None
     timeout_s: float | None = None
     stall_timeout_s: float | None = None
+    judged_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -239,6 +242,7 @@ class Trial:
                 mode=MetricMode(target["mode"]),
                 value=target["value"],
             )
+        measurement["judged_by"] = tuple(measurement.get("judged_by", ()))
         fields["measurement"] = Measurement(**measurement)
         return cls(**fields)
 

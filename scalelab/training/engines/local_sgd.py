@@ -83,7 +83,7 @@ class LocalSgdEngine(TrainingEngine):
             average(self._model.parameters())
             self._clock.mark(Phase.EXPOSED_SYNC)
 
-    def evaluate(self, step: int) -> dict[str, float]:
+    def evaluate(self, step: int) -> dict[str, Any]:
         """Return held-out metrics of the averaged model on rank 0, {} elsewhere."""
         with averaged([*self._model.parameters(), *self._model.buffers()]):
             return super().evaluate(step)

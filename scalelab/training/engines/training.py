@@ -262,7 +262,7 @@ class TrainingEngine:
         self._losses.clear()
         return losses
 
-    def evaluate(self, step: int) -> dict[str, float]:
+    def evaluate(self, step: int) -> dict[str, Any]:
         """Return held-out metrics on rank 0, {} elsewhere; all ranks take part."""
         if self._held_out_data is None:
             raise SpecError(

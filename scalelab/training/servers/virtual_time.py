@@ -28,7 +28,7 @@ from scalelab.training.servers.served import (
     fill,
     flat,
 )
-from scalelab.training.workloads.base import Workload
+from scalelab.training.workloads.base import CONFUSION_MATRIX, Workload
 
 CPU = torch.device("cpu")
 EVALUATION_BATCH = 512
@@ -275,7 +275,9 @@ class _Recorder:
             batch_size=EVALUATION_BATCH,
             device=CPU,
         ):
-            for name, value in self._job.workload.evaluate(model, batch).items():
+            of_batch = dict(self._job.workload.evaluate(model, batch))
+            of_batch.pop(CONFUSION_MATRIX, None)
+            for name, value in of_batch.items():
                 sums[name] = sums.get(name, 0.0) + float(value)
         num_samples = feed.num_samples_of(self._held_out)
         return {name: value / num_samples for name, value in sums.items()}
