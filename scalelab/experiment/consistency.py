@@ -136,6 +136,11 @@ def _check_workload(experiment: ExperimentKeys, workload: WorkloadChoice) -> Non
             f"workload={name} has no model, so {COMPILE} has nothing to compile. "
             "Leave it out."
         )
+    if not built_in.trains_model and "slow_rank_factor" in experiment.options:
+        raise SpecError(
+            f"workload={name} computes nothing, so options.slow_rank_factor makes no "
+            "rank slow. Leave it out."
+        )
     if set(experiment.measure.kind) == {TrialKind.THROUGHPUT}:
         return
     if not built_in.metrics:

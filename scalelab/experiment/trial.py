@@ -45,7 +45,7 @@ class LearningRate:
     at_batch
         Global batch size (samples) for which ``base`` was tuned; None: no scaling.
     rule
-        Name of the scaling rule: ``none``, ``linear`` or ``sqrt``.
+        Name of the scaling rule: ``none``, ``linear``, ``sqrt`` or ``staleness``.
     warmup_samples
         Samples over which the rate rises linearly from 0 to ``value``.
     value

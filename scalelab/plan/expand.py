@@ -21,6 +21,7 @@ from scalelab.experiment.lr_rules import LearningRateRule
 from scalelab.experiment.sections import AutoBatch
 from scalelab.experiment.trial import Measurement, Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
+from scalelab.kinds.strategies import strategy_of
 from scalelab.plan.canary import with_canaries
 from scalelab.plan.configurations import (
     Configuration,
@@ -305,7 +306,14 @@ def _trial(
         local_batch_size=batch.local_batch_size,
         gradient_accumulation_steps=batch.gradient_accumulation_steps,
         learning_rate=(
-            rates.at(rule, total, job.samples_per_epoch if job else None)
+            rates.at(
+                rule,
+                total,
+                job.samples_per_epoch if job else None,
+                steps_in_flight=strategy_of(setup.parallelism).steps_in_flight(
+                    configuration.allocation.world_size, setup.options
+                ),
+            )
             if rates
             else None
         ),

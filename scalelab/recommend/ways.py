@@ -11,7 +11,14 @@ import pandas as pd
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.outcome import Outcome
 from scalelab.kinds.strategies import strategy_of
-from scalelab.laws.rows import cells, group_rows, invalid_reasons, numbers, strategies
+from scalelab.laws.rows import (
+    CurveKey,
+    cells,
+    group_rows,
+    invalid_reasons,
+    numbers,
+    strategies,
+)
 from scalelab.recommend.accuracy_gap import ACCURACY_GAP, with_accuracy_gaps
 from scalelab.recommend.answer.way_rows import Spread, WayRow
 from scalelab.records.columns import OPTION_PREFIX
@@ -33,7 +40,7 @@ def ways(observations: pd.DataFrame) -> tuple[WayRow, ...]:
     Returns
     -------
     tuple of WayRow
-        In the order of strategies, options, devices and batch. Empty where fewer than
+        In the order of devices, batch, strategies and options. Empty where fewer than
         two ways were measured.
     """
     measured = [
@@ -50,9 +57,17 @@ def ways(observations: pd.DataFrame) -> tuple[WayRow, ...]:
     if len(by_way) < 2:
         return ()
     varied = _varied(by_way)
-    return tuple(
-        row for key, rows in by_way.items() for row in _rows(dict(key), rows, varied)
-    )
+    rows = [
+        row
+        for key in sorted(by_way, key=_in_order)
+        for row in _rows(dict(key), by_way[key], varied)
+    ]
+    return tuple(sorted(rows, key=lambda row: (row.world_size, row.global_batch_size)))
+
+
+def _in_order(key: CurveKey) -> list[tuple[str, bool, Scalar]]:
+    """Return what sorts numbers by size and texts by their letters."""
+    return [(name, isinstance(value, str), value) for name, value in key]
 
 
 def _varied(by_way: Mapping[Any, pd.DataFrame]) -> set[tuple[Scalar, str]]:
@@ -76,11 +91,10 @@ def _rows(
         for option, value in way.items()
         if (name, option) in varied and option not in (_PERIOD, _SERVERS)
     }
-    places = group_rows(rows, ["world_size", "global_batch_size"])
-    for key in sorted(places, key=lambda key: [value for _, value in key]):
+    for key, there in group_rows(rows, ["world_size", "global_batch_size"]).items():
         place = dict(key)
         if len(place) == 2:
-            yield _row(str(name), way, settings, place, places[key])
+            yield _row(str(name), way, settings, place, there)
 
 
 def _row(
@@ -93,7 +107,7 @@ def _row(
     world_size = int(place["world_size"])
     options = {axis.removeprefix(OPTION_PREFIX): value for axis, value in way.items()}
     evaluated = rows[np.isfinite(numbers(rows, "final_metric"))]
-    period = way.get(_PERIOD) if world_size > 1 else None
+    period = way.get(_PERIOD)
     return WayRow(
         parallelism=name,
         settings=settings,

@@ -79,7 +79,7 @@ COLUMNS: tuple[Column, ...] = (
         "text",
         precision="fp32, bf16 or fp16.",
         optimizer="Optimiser class and momentum terms.",
-        lr_rule="none, linear or sqrt.",
+        lr_rule="none, linear, sqrt or staleness.",
     ),
     *_columns(
         "number",

@@ -21,7 +21,7 @@ from scalelab.recommend.answer.recommendation import (
     OutlookRow,
     Recommendation,
 )
-from scalelab.recommend.answer.way_rows import WayRow
+from scalelab.recommend.answer.way_rows import Spread, WayRow
 
 Columns = dict[str, list[str]]
 """Columns of cells, the title first, by a name that does not depend on the answer."""
@@ -85,29 +85,25 @@ def ways_table(rows: Sequence[WayRow]) -> Columns:
         "reached": ["reached"],
         "metric": ["final metric"],
         "gap": ["accuracy gap"],
-        "pairs": ["of seeds"],
         "staleness": ["staleness"],
-        "stalest": ["max"],
         "period": ["period"],
         "bubble": ["bubble"],
         "servers": ["servers"],
     }
     several = {(row.world_size, row.global_batch_size) for row in rows}
     for row in rows:
-        gap, found = row.accuracy_gap, row.final_metric
+        found = row.final_metric
         cells = {
             "way": row.parallelism,
-            "settings": ", ".join(f"{name} {of}" for name, of in row.settings.items()),
+            "settings": ", ".join(f"{name}={of}" for name, of in row.settings.items()),
             "size": f"{row.world_size}" if len(several) > 1 else "",
             "batch": number(row.global_batch_size) if len(several) > 1 else "",
             "step": _or_empty(row.step_time_s, duration),
             "target": _or_empty(row.time_to_target_s, duration),
             "reached": _reached(row),
             "metric": f"{found.mean:.4g}" if found else "",
-            "gap": f"{gap.mean:+.4f}" if gap else "",
-            "pairs": f"{gap.lo:+.4f} to {gap.hi:+.4f} ({gap.count})" if gap else "",
-            "staleness": _or_empty(row.staleness_mean, lambda mean: f"{mean:.2f}"),
-            "stalest": _or_empty(row.staleness_max, number),
+            "gap": _gap(row.accuracy_gap),
+            "staleness": _staleness(row),
             "period": _or_empty(row.averaging_period, number),
             "bubble": _or_empty(row.bubble_share, percent),
             "servers": _or_empty(row.num_servers, number),
@@ -119,6 +115,19 @@ def ways_table(rows: Sequence[WayRow]) -> Columns:
 
 def _reached(row: WayRow) -> str:
     return f"{row.num_reached} of {row.num_evaluated}" if row.num_reached else ""
+
+
+def _gap(gap: Spread | None) -> str:
+    if gap is None:
+        return ""
+    ends = f" ({gap.lo:+.3f} to {gap.hi:+.3f})" if gap.count > 1 else ""
+    return f"{gap.mean:+.3f}{ends}"
+
+
+def _staleness(row: WayRow) -> str:
+    if row.staleness_mean is None:
+        return ""
+    return f"{row.staleness_mean:.2f} (max {row.staleness_max})"
 
 
 def _or_empty(value: float | None, written: Callable[[float], str]) -> str:

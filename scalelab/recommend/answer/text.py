@@ -25,7 +25,7 @@ from scalelab.recommend.answer.way_rows import side_by_side
 
 # the first to go when a terminal is narrow
 _OPTIONAL = ("next", "efficiency", "interval", "speed", "chance", "nodes", "batch")
-_OPTIONAL_OF_WAYS = ("reached", "metric", "pairs", "servers", "target", "settings")
+_OPTIONAL_OF_WAYS = ("metric", "reached", "servers", "period", "target")
 _LEFT = ("next", "basis", "batch")
 _REMARKS = (
     *(Part.EMULATED, Part.WHY, Part.KNEE, Part.ELSEWHERE, Part.PRICE),

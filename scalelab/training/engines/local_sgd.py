@@ -79,6 +79,7 @@ class LocalSgdEngine(TrainingEngine):
 
     def _average(self) -> None:
         if self.context.world_size > 1:
+            self._slow_rank.end()
             self._clock.mark(Phase.OPTIMIZER)
             average(self._model.parameters())
             self._clock.mark(Phase.EXPOSED_SYNC)

@@ -174,6 +174,13 @@ def asynchronous(
     return Course(course.evaluations, served.staleness)
 
 
+def untrained(job: VirtualJob) -> dict[str, float]:
+    """Return the held-out metrics of the model before the first step."""
+    (first,) = _team(job, 1)
+    first.model.eval()
+    return _Recorder(job).metrics_of(first.model)
+
+
 def local_sgd(job: VirtualJob, workers: VirtualWorkers, *, period: int = 1) -> Course:
     """Train with workers that average parameters; a period of 1 with SGD is ``ddp``.
 
@@ -260,12 +267,13 @@ class _Recorder:
         own = flat(first.parameters)
         fill(first.parameters, parameters)
         first.model.eval()
-        metrics = self._metrics(first.model)
+        metrics = self.metrics_of(first.model)
         fill(first.parameters, own)
         return metrics
 
     @torch.no_grad()
-    def _metrics(self, model: nn.Module) -> dict[str, float]:
+    def metrics_of(self, model: nn.Module) -> dict[str, float]:
+        """Return the held-out metrics of a model, which is in evaluation mode."""
         assert self._held_out is not None
         sums: dict[str, float] = {}
         for batch, _ in feed.held_out_batches(
