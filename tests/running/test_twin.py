@@ -19,7 +19,7 @@ gpus: [1, 4]
 local_batch_size: 8
 learning_rate: {base: BASE, rule: RULE}
 parallelism: [ddp, parameter_server]
-options: {rule: downpour, communication_window: [1, 8], slow_rank_factor: [1, 3]}
+options: {rule: downpour, communication_window: [1, 16], slow_rank_factor: [1, 3]}
 product: true
 seed: [0, 1]
 site: {device_type: cpu, gpus_per_node: 4}
@@ -38,19 +38,22 @@ def rows(experiment: str) -> list[TwinRow]:
 @pytest.mark.slow
 def test_a_rate_for_one_window_diverges_with_a_longer_one() -> None:
     found = rows(text())
-    assert [
-        (row.trial.world_size, row.trial.options["communication_window"])
+    by_options = {
+        (
+            row.trial.options["communication_window"],
+            row.trial.options["slow_rank_factor"],
+        ): row
         for row in found
-    ] == [(4, 1), (4, 1), (4, 8), (4, 8)]
-    by_window = {row.trial.options["communication_window"]: row for row in found}
-    assert not by_window[1].diverges
-    assert by_window[8].diverges  # 4 workers x 8 steps x 0.05, and momentum
-    assert {row.num_samples for row in found if not row.diverges} == {2000}
-    factors = {row.trial.options["slow_rank_factor"]: row for row in found}
-    assert factors[3].staleness_max > factors[1].staleness_max
+    }
+    assert list(by_options) == [(1, 1), (1, 3), (16, 1), (16, 3)]
+    assert {row.trial.world_size for row in found} == {4}
+    assert not by_options[1, 1].diverges
+    assert by_options[1, 1].num_samples == 2000
+    assert by_options[16, 1].diverges  # 4 workers x 16 steps x 0.05, and momentum
+    assert by_options[1, 3].staleness_max > by_options[1, 1].staleness_max
     scaled = rows(text(rule="staleness"))
     assert [row.rate for row in scaled] == pytest.approx(
-        [0.05 / 4, 0.05 / 4, 0.05 / 32, 0.05 / 32]
+        [0.05 / 4, 0.05 / 4, 0.05 / 64, 0.05 / 64]
     )
     assert not any(row.diverges for row in scaled)
 
@@ -60,7 +63,7 @@ def test_the_table_is_labelled_and_nothing_is_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("twin.yaml").write_text(text("1.0e-3").replace("[1, 8]", "1"))
+    Path("twin.yaml").write_text(text("1.0e-3").replace("[1, 16]", "1"))
     assert main.run(["plan", "twin.yaml", "--twin"]) == 0
     said = capsys.readouterr().out
     assert "VIRTUAL: parameter servers in virtual time." in said
