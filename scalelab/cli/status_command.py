@@ -45,6 +45,8 @@ def run(
         typer.echo(f"  ... and {more} more jobs")
     for reason in status.waiting[:MAX_SHOWN]:
         typer.echo(f"Waiting: {reason}")
+    if run.accepted:
+        typer.echo(run.accepted)
     if status.num_missing:
         typer.echo(f"Not run yet: {counted(status.num_missing, 'trial')}")
     for reason in status.reasons[:MAX_SHOWN]:

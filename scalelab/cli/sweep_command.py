@@ -215,7 +215,10 @@ def _answer(directory: Path, *, is_quiet: bool) -> None:
 
     finished = load(directory)
     report = finished.write_report()
-    print_answer(finished.answer())
+    answer = finished.answer()
+    print_answer(answer)
+    if isinstance(answer, Exception) and finished.accepted:
+        typer.echo(finished.accepted)
     print_steadiness(finished.observations)
     if not is_quiet:
         typer.echo(f"Report: {report}")

@@ -54,6 +54,11 @@ def check_experiment(experiment: ExperimentKeys) -> None:
     _check_batches(experiment)
     experiment.measure.check(experiment.job)
     _check_warmup(experiment)
+    if experiment.accept and {*experiment.measure.kind} == {TrialKind.THROUGHPUT}:
+        raise SpecError(
+            f"accept: {experiment.accept[0]} judges trained models, and throughput "
+            "trials evaluate none. Add end_to_end to measure.kind, or remove accept."
+        )
 
 
 def check_kinds(experiment: ExperimentKeys) -> None:
@@ -148,6 +153,11 @@ def _check_workload(experiment: ExperimentKeys, workload: WorkloadChoice) -> Non
         raise SpecError(
             f"workload={name} has no model, so {COMPILE} has nothing to compile. "
             "Leave it out."
+        )
+    if not built_in.trains_model and "slow_rank_factor" in experiment.options:
+        raise SpecError(
+            f"workload={name} computes nothing, so options.slow_rank_factor makes no "
+            "rank slow. Leave it out."
         )
     if set(experiment.measure.kind) == {TrialKind.THROUGHPUT}:
         return

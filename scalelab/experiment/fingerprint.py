@@ -9,6 +9,8 @@ from scalelab.experiment.hidden import is_recorded_as
 from scalelab.inputs.problems import shown
 
 _FAMILY = "measure."
+ACCEPT = "accept"
+"""Conditions that judge a trial when it is read: another one changes no number."""
 
 
 def fingerprint_changes(
@@ -36,7 +38,7 @@ def fingerprint_changes(
     ("workload: 'a' -> 'b'",)
     """
     changes: list[str] = []
-    for key in sorted({*before, *after}):
+    for key in sorted({*before, *after} - {ACCEPT}):
         is_family = key.startswith(_FAMILY)
         if is_family and (key not in before or key not in after):
             continue

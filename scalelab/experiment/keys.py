@@ -23,6 +23,7 @@ from scalelab.experiment.sections import (
     WorkloadChoice,
 )
 from scalelab.inputs.fields import (
+    ConditionText,
     Count,
     DeviceCount,
     EnvironmentValue,
@@ -111,6 +112,13 @@ class ExperimentKeys(Section):
     )
     measure: Measure = Field(default=Measure(), description="What is measured.")
     job: Job | None = Field(default=None, description="The job to recommend for.")
+    accept: OneOrMany[ConditionText] = Field(
+        default=(),
+        description=(
+            "Conditions that a trained model's last evaluation must hold, such as "
+            "val_acc >= 0.9: >=, <=, > or <."
+        ),
+    )
     gpus: OneOrMany[DeviceCount] | None = Field(
         default=None, description="Devices per trial, packed on nodes."
     )

@@ -1,4 +1,4 @@
-"""Learning-rate rules: scaling with the global batch, and warm-up."""
+"""Learning-rate rules: scaling with the global batch or staleness, and warm-up."""
 
 from __future__ import annotations
 
@@ -9,27 +9,40 @@ from scalelab.experiment.trial import LearningRate
 
 
 class LearningRateRule(StrEnum):
-    """How the learning rate scales with the global batch.
+    """How the learning rate scales with the global batch, or with staleness.
 
     References
     ----------
     ``linear``: P. Goyal et al. (2017), Accurate, Large Minibatch SGD, section 2.1.
     ``sqrt``: A. Krizhevsky (2014), One weird trick, section 5; E. Hoffer et al. (2017),
-    Train longer, generalize better, section 4.
+    Train longer, generalize better, section 4. ``staleness``: S. Gupta, W. Zhang,
+    F. Wang (2016), Model Accuracy and Runtime Tradeoff in Distributed Deep Learning:
+    the rate is divided by the mean staleness of gradients.
     """
 
     NONE = "none"
     LINEAR = "linear"
     SQRT = "sqrt"
+    STALENESS = "staleness"
+
+    @property
+    def scales_with_batch(self) -> bool:
+        """Whether it needs the batch that the rate was tuned at."""
+        return self in (LearningRateRule.LINEAR, LearningRateRule.SQRT)
 
 
 def scaled_rate(
-    base: float, *, rule: LearningRateRule, at_batch: int, global_batch_size: int
+    base: float,
+    *,
+    rule: LearningRateRule,
+    at_batch: int,
+    global_batch_size: int,
+    steps_in_flight: int = 1,
 ) -> float:
     """Return the learning rate for a global batch.
 
     With ``k = global_batch_size / at_batch``: ``base`` (none), ``k base`` (linear),
-    ``sqrt(k) base`` (sqrt).
+    ``sqrt(k) base`` (sqrt); ``base / steps_in_flight`` (staleness).
 
     Parameters
     ----------
@@ -39,6 +52,10 @@ def scaled_rate(
         The scaling rule.
     at_batch, global_batch_size
         Samples per optimiser step.
+    steps_in_flight
+        Optimiser steps of all workers between two messages of one: workers x window
+        where workers wait for no other, else 1. Where servers add whole changes, as
+        ``downpour`` does, the parameters move by that many times the rate meanwhile.
 
     References
     ----------
@@ -50,6 +67,8 @@ def scaled_rate(
     0.4
     """
     ratio = global_batch_size / at_batch
+    if rule is LearningRateRule.STALENESS:
+        return base / steps_in_flight
     if rule is LearningRateRule.LINEAR:
         return base * ratio
     return base * math.sqrt(ratio) if rule is LearningRateRule.SQRT else base

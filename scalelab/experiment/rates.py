@@ -51,7 +51,10 @@ class Rates(Section):
     )
     rule: OneOrMany[LearningRateRule] = Field(
         default=(LearningRateRule.NONE,),
-        description="none, linear or sqrt, or a list of them.",
+        description=(
+            "none, linear or sqrt, or a list of them; staleness: base over workers x "
+            "communication_window."
+        ),
     )
     warmup: Warmup | None = Field(
         default=None, description="{epochs: 5}, {samples: 10000} or {steps: 100}."
@@ -71,7 +74,7 @@ class Rates(Section):
 
     @model_validator(mode="after")
     def _scales_from_somewhere(self) -> Rates:
-        scaling = [rule for rule in self.rule if rule is not LearningRateRule.NONE]
+        scaling = [rule for rule in self.rule if rule.scales_with_batch]
         if scaling and self.at_batch is None:
             raise SpecError(
                 f"rule={scaling[0]} scales base from the batch it was tuned at. Add "
@@ -89,6 +92,8 @@ class Rates(Section):
         rule: LearningRateRule,
         global_batch_size: int,
         samples_per_epoch: int | None,
+        *,
+        steps_in_flight: int = 1,
     ) -> LearningRate:
         """Return the learning rate of a trial.
 
@@ -100,6 +105,8 @@ class Rates(Section):
             Samples per optimiser step of the trial.
         samples_per_epoch
             For a warm-up in epochs.
+        steps_in_flight
+            Of the trial's strategy, see :func:`~.lr_rules.scaled_rate`.
         """
         length = (
             self.warmup.num_samples(global_batch_size, samples_per_epoch)
@@ -116,5 +123,6 @@ class Rates(Section):
                 rule=rule,
                 at_batch=self.at_batch or global_batch_size,
                 global_batch_size=global_batch_size,
+                steps_in_flight=steps_in_flight,
             ),
         )

@@ -11,6 +11,7 @@ from pydantic import PrivateAttr, model_validator
 from scalelab.errors import SpecError
 from scalelab.experiment.batch_sizes import ScalingMode
 from scalelab.experiment.consistency import check_experiment
+from scalelab.experiment.fingerprint import ACCEPT
 from scalelab.experiment.keys import ExperimentKeys
 from scalelab.experiment.program import (
     BUILT_IN_WORKLOADS,
@@ -212,6 +213,8 @@ class Experiment(ExperimentKeys):
             "code_hash": code_hash,
             "device_type": device_type,
         }
+        if self.accept:
+            fingerprint[ACCEPT] = list(map(str, self.accept))
         if self.env_from:
             fingerprint["env_from"] = sorted(self.env_from)
         for kind in self.measure.kind:

@@ -45,7 +45,7 @@ class LearningRate:
     at_batch
         Global batch size (samples) for which ``base`` was tuned; None: no scaling.
     rule
-        Name of the scaling rule: ``none``, ``linear`` or ``sqrt``.
+        Name of the scaling rule: ``none``, ``linear``, ``sqrt`` or ``staleness``.
     warmup_samples
         Samples over which the rate rises linearly from 0 to ``value``.
     value
@@ -83,6 +83,8 @@ class Measurement:
     stall_timeout_s
         Seconds without progress, at least, before the attempt is ended as ``stalled``;
         None: what is usual for such a program.
+    judged_by
+        Metrics that an evaluation must report, because the experiment judges by them.
     """
 
     warmup_steps: int = 5
@@ -93,6 +95,7 @@ class Measurement:
     target: Target | None = None
     timeout_s: float | None = None
     stall_timeout_s: float | None = None
+    judged_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -239,6 +242,7 @@ class Trial:
                 mode=MetricMode(target["mode"]),
                 value=target["value"],
             )
+        measurement["judged_by"] = tuple(measurement.get("judged_by", ()))
         fields["measurement"] = Measurement(**measurement)
         return cls(**fields)
 

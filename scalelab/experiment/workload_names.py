@@ -58,8 +58,8 @@ class WorkloadNames:
                 f"{{name: {workload}, {missing[0]}: ...}}."
             )
 
-    def check_metric(self, workload: str, metric: str) -> None:
-        """Refuse a target whose metric no evaluation reports.
+    def check_metric(self, workload: str, metric: str, key: str = "target") -> None:
+        """Refuse a target or a condition whose metric no evaluation reports.
 
         Raises
         ------
@@ -68,12 +68,12 @@ class WorkloadNames:
         """
         if self.metrics == ():
             raise SpecError(
-                f"target metric {metric!r} is not measured by {workload}: it has no "
+                f"{key} metric {metric!r} is not measured by {workload}: it has no "
                 "held-out data. Measure throughput alone, or train a workload that "
                 "has some."
             )
         if self.metrics is not None and metric not in self.metrics:
             raise SpecError(
-                f"target metric {metric!r} is not measured by {workload}. It measures: "
+                f"{key} metric {metric!r} is not measured by {workload}. It measures: "
                 f"{', '.join(sorted(self.metrics))}."
             )

@@ -31,7 +31,7 @@ from scalelab.inputs.quantities import (
     parse_gpu_hours,
     parse_usd,
 )
-from scalelab.inputs.target import Target
+from scalelab.inputs.target import Condition, Target
 
 MAX_DEVICES = 16_384
 MAX_COUNT = 10**15
@@ -159,6 +159,15 @@ def _target(value: Any) -> Target:
     return Target.parse(value)
 
 
+def _condition(value: Any) -> Condition:
+    if not isinstance(value, str):
+        raise SpecError(
+            f"{shown(value)} is not a condition. Write a metric, one of >=, <=, > and "
+            "<, and a number, such as 'val_acc >= 0.9'."
+        )
+    return Condition.parse(value)
+
+
 class _OneOrMany:
     """A list of values: a single value makes a list of one, duplicates are dropped."""
 
@@ -229,5 +238,11 @@ TargetText = Annotated[
     Target,
     PlainValidator(_target),
     PlainSerializer(lambda target: str(target), return_type=str),
+    WithJsonSchema({"type": "string"}),
+]
+ConditionText = Annotated[
+    Condition,
+    PlainValidator(_condition),
+    PlainSerializer(lambda condition: str(condition), return_type=str),
     WithJsonSchema({"type": "string"}),
 ]

@@ -1,18 +1,28 @@
-"""A target: a held-out metric and the value that training must reach."""
+"""Targets and conditions: a held-out metric and the value it is held against."""
 
 from __future__ import annotations
 
 import math
+import operator
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from scalelab.errors import SpecError
 
-_TARGET = re.compile(
-    r"\s*(?P<metric>[A-Za-z_][\w./-]{0,63})\s*(?P<sign>[<>]=)\s*(?P<value>\S{1,30})\s*",
-    re.ASCII,
+_PATTERN = (
+    r"\s*(?P<metric>[A-Za-z_][\w./-]{{0,63}})\s*(?P<sign>{sign})\s*"
+    r"(?P<value>[^\s<>=]\S{{0,29}})\s*"
 )
+_TARGET = re.compile(_PATTERN.format(sign="[<>]="), re.ASCII)
+_CONDITION = re.compile(_PATTERN.format(sign="[<>]=?"), re.ASCII)
+_HOLDS = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+}
 
 
 class MetricMode(StrEnum):
@@ -53,11 +63,8 @@ class Target:
         <MetricMode.MIN: 'min'>
         """
         found = _TARGET.fullmatch(text)
-        try:
-            value = float(found["value"]) if found else math.nan
-        except ValueError:
-            value = math.nan
-        if found is None or not math.isfinite(value):
+        value = _finite(found)
+        if found is None or value is None:
             raise SpecError(
                 f"{text[:60]!r} is not a target. A target is a metric, >= or <=, and a "
                 "number, such as 'val_loss <= 2.9' or 'val_acc >= 0.75'."
@@ -74,3 +81,81 @@ class Target:
     def __str__(self) -> str:
         sign = ">=" if self.mode is MetricMode.MAX else "<="
         return f"{self.metric} {sign} {self.value:g}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Condition:
+    """A condition that an evaluation of a trained model must hold.
+
+    Parameters
+    ----------
+    metric
+        Name of the evaluation metric, e.g. ``val_acc``.
+    sign
+        ``>=``, ``<=``, ``>`` or ``<``.
+    value
+        The threshold, in the metric's own unit.
+    """
+
+    metric: str
+    sign: str
+    value: float
+
+    @classmethod
+    def parse(cls, text: str) -> Condition:
+        """Read a condition as users write it.
+
+        Raises
+        ------
+        SpecError
+            If the text is not a metric, a comparison, and a finite number.
+
+        >>> Condition.parse("val_loss < 0.3").sign
+        '<'
+        """
+        found = _CONDITION.fullmatch(text)
+        value = _finite(found)
+        if found is None or value is None:
+            raise SpecError(
+                f"{text[:60]!r} is not a condition. A condition is a metric, one of "
+                ">=, <=, > and <, and a number, such as 'val_acc >= 0.9'."
+            )
+        return cls(metric=found["metric"], sign=found["sign"], value=value)
+
+    def holds_for(self, value: float) -> bool:
+        """Tell whether a measured metric value holds the condition."""
+        return bool(_HOLDS[self.sign](value, self.value))
+
+    def __str__(self) -> str:
+        return f"{self.metric} {self.sign} {self.value:g}"
+
+
+def hold(
+    conditions: Sequence[Condition], metrics: Mapping[str, float | None]
+) -> bool | None:
+    """Tell whether all conditions hold; None where a metric was not evaluated.
+
+    Parameters
+    ----------
+    conditions
+        One or more.
+    metrics
+        Of the last evaluation. One that is None was evaluated and is no number: no
+        condition on it holds.
+
+    >>> hold([Condition.parse("val_acc > 0.9")], {"val_acc": 0.9})
+    False
+    """
+    if any(each.metric not in metrics for each in conditions):
+        return None
+    values = [(each, metrics[each.metric]) for each in conditions]
+    return all(value is not None and each.holds_for(value) for each, value in values)
+
+
+def _finite(found: re.Match[str] | None) -> float | None:
+    """Return the number that a text compares with; None: there is no finite one."""
+    try:
+        value = float(found["value"]) if found else math.nan
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

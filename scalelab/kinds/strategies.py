@@ -19,6 +19,7 @@ from scalelab.kinds.strategy_options import (
     check_parameter_server,
     check_pipeline,
     check_shard_group,
+    check_slow_rank,
     check_static_graph,
     communication_window,
     num_pipelines,
@@ -64,6 +65,11 @@ def no_servers(world_size: int, options: Options) -> int:
     return 0
 
 
+def one_step(world_size: int, options: Options) -> int:
+    """Return the steps in flight where all ranks take each step together."""
+    return 1
+
+
 def any_sizes(sizes: TrialSizes) -> None:
     """Accept the sizes of every trial."""
 
@@ -96,6 +102,9 @@ class Strategy:
     num_servers
         Processes that keep the parameters, of the world size and the trial's options.
         They run beside rank 0, on the CPU, and hold no device.
+    steps_in_flight
+        Optimiser steps of all workers between two messages of one, of the world size
+        and the trial's options; 1 where workers wait for each other.
     is_synchronous
         All ranks take the same step, from the same weights. Where not, the number of
         workers changes what training converges to.
@@ -119,10 +128,17 @@ class Strategy:
     check: Callable[[TrialSizes], None] = any_sizes
     cycle: Callable[[Options], int] = every_step
     num_servers: Callable[[int, Options], int] = no_servers
+    steps_in_flight: Callable[[int, Options], int] = one_step
     is_synchronous: bool = True
     factorises: bool = True
     shards_state: bool = False
     splits_model: bool = False
+
+
+def _check_ddp_sizes(sizes: TrialSizes) -> None:
+    world_size, options = sizes.allocation.world_size, sizes.options
+    check_static_graph(world_size, sizes.gradient_accumulation_steps, options)
+    check_slow_rank(world_size, options)
 
 
 DDP = Strategy(
@@ -133,11 +149,10 @@ DDP = Strategy(
         "gradient_compression",
         "bucket_cap_mb",
         "static_graph",
+        "slow_rank_factor",
     ),
     check_options=check_ddp,
-    check=lambda sizes: check_static_graph(
-        sizes.allocation.world_size, sizes.gradient_accumulation_steps, sizes.options
-    ),
+    check=_check_ddp_sizes,
 )
 FSDP = Strategy(
     name="fsdp",
@@ -150,8 +165,9 @@ FSDP = Strategy(
 LOCAL_SGD = Strategy(
     name="local_sgd",
     engine="scalelab.training.engines.local_sgd:LocalSgdEngine",
-    options=("averaging_period", "synchronous_steps"),
+    options=("averaging_period", "synchronous_steps", "slow_rank_factor"),
     check_options=check_local_sgd,
+    check=lambda sizes: check_slow_rank(sizes.allocation.world_size, sizes.options),
     cycle=averaging_period,
     is_synchronous=False,
     factorises=False,
@@ -159,11 +175,21 @@ LOCAL_SGD = Strategy(
 PARAMETER_SERVER = Strategy(
     name="parameter_server",
     engine="scalelab.training.engines.parameter_server:ParameterServerEngine",
-    options=("rule", "communication_window", "num_servers", "staleness_bound"),
+    options=(
+        "rule",
+        "communication_window",
+        "num_servers",
+        "staleness_bound",
+        "slow_rank_factor",
+    ),
     check_options=check_parameter_server,
+    check=lambda sizes: check_slow_rank(sizes.allocation.world_size, sizes.options),
     cycle=communication_window,
     num_servers=lambda world_size, options: (
         num_servers(options) if world_size > 1 else 0
+    ),
+    steps_in_flight=lambda world_size, options: (
+        world_size * communication_window(options) if world_size > 1 else 1
     ),
     is_synchronous=False,
     factorises=False,

@@ -29,8 +29,33 @@ def check_local_sgd(listed: ListedValues) -> None:
             "which ranks average their parameters. Add, for example, options: "
             "{averaging_period: [4, 16]}."
         )
+    _check_slow_rank_factors(listed)
     _check_whole_numbers(listed, "averaging_period", at_least=1)
     _check_whole_numbers(listed, "synchronous_steps", at_least=0)
+
+
+def check_slow_rank(world_size: int, options: Mapping[str, Scalar]) -> None:
+    """Refuse a slow rank that nobody waits for."""
+    factor = slow_rank_factor(options)
+    if world_size == 1 and factor > 1:
+        raise SpecError(
+            f"options.slow_rank_factor={factor:g} makes one of several ranks slow, and "
+            "one device has one rank. Use more devices."
+        )
+
+
+def slow_rank_factor(options: Mapping[str, Scalar]) -> float:
+    """Return how many times as long the last rank takes for a step."""
+    return float(options.get("slow_rank_factor", 1))
+
+
+def _check_slow_rank_factors(listed: ListedValues) -> None:
+    for value in listed.get("slow_rank_factor", ()):
+        if isinstance(value, str | bool) or not value >= 1:
+            raise SpecError(
+                f"options.slow_rank_factor={shown(value)} must be a number, at least "
+                "1: how many times as long the last rank takes for a step."
+            )
 
 
 def averaging_period(options: Mapping[str, Scalar]) -> int:
@@ -40,6 +65,7 @@ def averaging_period(options: Mapping[str, Scalar]) -> int:
 
 def check_ddp(listed: ListedValues) -> None:
     """Refuse what is no way of exchanging gradients."""
+    _check_slow_rank_factors(listed)
     for name in ("sync_batch_norm", "static_graph"):
         for value in listed.get(name, ()):
             if type(value) is not bool:
@@ -103,6 +129,7 @@ def check_parameter_server(listed: ListedValues) -> None:
                 f"options.rule={shown(value)} is no rule of parameter servers. "
                 f"{one_of(SERVER_RULES, str(value))}"
             )
+    _check_slow_rank_factors(listed)
     _check_whole_numbers(listed, "communication_window", at_least=1)
     _check_whole_numbers(listed, "num_servers", at_least=1)
     _check_whole_numbers(listed, "staleness_bound", at_least=1)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -19,8 +19,9 @@ from scalelab.errors import SpecError
 from scalelab.experiment.batch_sizes import BatchRequest
 from scalelab.experiment.lr_rules import LearningRateRule
 from scalelab.experiment.sections import AutoBatch
-from scalelab.experiment.trial import Trial, TrialKind
+from scalelab.experiment.trial import Measurement, Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
+from scalelab.kinds.strategies import strategy_of
 from scalelab.plan.canary import with_canaries
 from scalelab.plan.configurations import (
     Configuration,
@@ -305,7 +306,14 @@ def _trial(
         local_batch_size=batch.local_batch_size,
         gradient_accumulation_steps=batch.gradient_accumulation_steps,
         learning_rate=(
-            rates.at(rule, total, job.samples_per_epoch if job else None)
+            rates.at(
+                rule,
+                total,
+                job.samples_per_epoch if job else None,
+                steps_in_flight=strategy_of(setup.parallelism).steps_in_flight(
+                    configuration.allocation.world_size, setup.options
+                ),
+            )
             if rates
             else None
         ),
@@ -316,8 +324,20 @@ def _trial(
         repeat=repeat,
         options=setup.options,
         layout=setup.layout,
-        measurement=experiment.measure.measurement(kind, job, global_batch_size=total),
+        measurement=_measurement(experiment, kind, total),
     )
+
+
+def _measurement(
+    experiment: Experiment, kind: TrialKind, global_batch_size: int
+) -> Measurement:
+    measurement = experiment.measure.measurement(
+        kind, experiment.job, global_batch_size=global_batch_size
+    )
+    if kind is TrialKind.THROUGHPUT:
+        return measurement
+    judged_by = tuple(dict.fromkeys(each.metric for each in experiment.accept))
+    return replace(measurement, judged_by=judged_by)
 
 
 def _distinct(trials: Iterable[Trial]) -> list[Trial]:

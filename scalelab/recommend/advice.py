@@ -54,6 +54,7 @@ from scalelab.recommend.question.history import History, LawWithTransfer
 from scalelab.recommend.question.memory_room import MemoryRoom
 from scalelab.recommend.question.objective import Constraints
 from scalelab.recommend.question.subject import AskedCurves, choose_subject
+from scalelab.recommend.ways import ways
 
 
 def recommend(
@@ -246,6 +247,7 @@ def _answer(
             ),
             *not_considered(knowledge, wanted, {row.world_size for row in table}),
         ),
+        ways=ways(subject.frame),
         unsupported=tuple(
             dict.fromkeys(not_identifiable(gap, subject.is_emulated) for gap in gaps)
         ),

@@ -188,8 +188,8 @@ class AttemptFiles:
 
     ``spec`` is written by the driver before the launch, ``stream`` and ``checkpoint``
     by rank 0, ``log(rank)`` by every rank, ``progress(rank)`` by every rank for its
-    supervisor, ``prune`` and ``result`` by the first node's supervisor, by
-    write-then-rename.
+    supervisor; by write-then-rename ``evaluation`` by rank 0, ``prune`` and ``result``
+    by the first node's supervisor.
     """
 
     directory: Path
@@ -203,6 +203,11 @@ class AttemptFiles:
     def stream(self) -> Path:
         """Append-only JSON lines: steps and evaluations as they happen."""
         return self.directory / "stream.jsonl"
+
+    @property
+    def evaluation(self) -> Path:
+        """The last evaluation of a workload, with figures of each class, as JSON."""
+        return self.directory / "evaluation.json"
 
     @property
     def result(self) -> Path:

@@ -79,7 +79,7 @@ COLUMNS: tuple[Column, ...] = (
         "text",
         precision="fp32, bf16 or fp16.",
         optimizer="Optimiser class and momentum terms.",
-        lr_rule="none, linear or sqrt.",
+        lr_rule="none, linear, sqrt or staleness.",
     ),
     *_columns(
         "number",
@@ -127,6 +127,16 @@ COLUMNS: tuple[Column, ...] = (
         evaluation_s="Seconds spent evaluating.",
         evaluation_interval_samples="Training samples between evaluations, a mean.",
         final_metric="Last value of the target metric.",
+    ),
+    *_columns(
+        "number",
+        staleness_mean="Messages of others served since a worker's last, a mean.",
+    ),
+    *_columns("integer", staleness_max="The most such messages."),
+    *_columns("text", final_metrics="All metrics of the last evaluation, as JSON."),
+    *_columns("flag", accepted="The last evaluation holds what accept asks."),
+    *_columns(
+        "number",
         gradient_noise_scale="Simple noise scale, samples.",
         gpu_utilization="Mean share of time a kernel ran, in [0, 1].",
     ),

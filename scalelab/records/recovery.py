@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from scalelab.errors import StoreError
 from scalelab.inputs.outcome import Outcome
+from scalelab.inputs.target import Condition, hold
 from scalelab.plan.source import Observation
 from scalelab.records.attempt import AttemptFiles, AttemptResult, AttemptSpec
 from scalelab.records.attempt_io import (
@@ -230,6 +232,31 @@ def marked(
         _unfit(each) if (each["trial_id"], each["attempt"]) in superseded else each
         for each in rows
     ]
+
+
+def judged(
+    rows: list[Observation], conditions: Sequence[Condition]
+) -> list[Observation]:
+    """Return the rows with ``accepted``, by the conditions of the latest experiment."""
+    if not conditions:
+        return rows
+    return [{**each, "accepted": _is_accepted(each, conditions)} for each in rows]
+
+
+def _is_accepted(
+    observation: Observation, conditions: Sequence[Condition]
+) -> bool | None:
+    if not Outcome(observation["outcome"]).is_measurement:
+        return None
+    return hold(conditions, _final_metrics(observation))
+
+
+def _final_metrics(observation: Observation) -> dict[str, float | None]:
+    """Return the last metrics; rows of older versions know that of the target alone."""
+    if text := observation.get("final_metrics"):
+        return dict(json.loads(text))
+    name, value = observation.get("target_metric"), observation.get("final_metric")
+    return {} if name is None or value is None else {name: value}
 
 
 def _unfit(observation: Observation) -> Observation:

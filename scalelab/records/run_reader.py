@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from scalelab.errors import StoreError
+from scalelab.experiment.fingerprint import ACCEPT
+from scalelab.inputs.target import Condition
 from scalelab.plan.source import Observation
 from scalelab.records import cache
 from scalelab.records.control.lease import LEASE, holder_of
@@ -36,7 +38,12 @@ from scalelab.records.observations import (
     frame,
 )
 from scalelab.records.plain_files import read_file
-from scalelab.records.recovery import attempt_directory, ended_rows, marked
+from scalelab.records.recovery import (
+    attempt_directory,
+    ended_rows,
+    judged,
+    marked,
+)
 from scalelab.records.streams import Streams, read_lines
 
 if TYPE_CHECKING:
@@ -79,6 +86,11 @@ class RunReader:
     def fingerprint(self) -> Mapping[str, Any]:
         """The latest fingerprint: what numbers depend on besides the configuration."""
         return self._header.fingerprint
+
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """Conditions under which a trial is accepted; empty: none were asked."""
+        return tuple(map(Condition.parse, self.fingerprint.get(ACCEPT, ())))
 
     @property
     def site(self) -> str | None:
@@ -125,7 +137,8 @@ class RunReader:
     def _read(self) -> tuple[list[Observation], bool]:
         imported = self._imported()
         rows, is_settled = ended_rows(self._ledger, self._trials)
-        return [*imported, *marked(rows, self._header.superseded)], is_settled
+        rows = judged(marked(rows, self._header.superseded), self.conditions)
+        return [*imported, *rows], is_settled
 
     def _imported(self) -> list[Observation]:
         rows = []

@@ -28,9 +28,11 @@ from scalelab.recommend.answer.sentences import (
     sentences,
     texts,
     what_diminishing_means,
+    what_gaps_mean,
 )
-from scalelab.recommend.answer.tables import allocations, parameters
+from scalelab.recommend.answer.tables import allocations, parameters, ways_table
 from scalelab.recommend.prediction.steadiness import steadiness
+from scalelab.recommend.ways import ways
 from scalelab.records.attempt_io import write_atomically
 from scalelab.report import trials
 from scalelab.report.figures import PLOTS, Plot
@@ -68,6 +70,7 @@ def render(
     experiment_text: str | None = None,
     without_answer: str = "",
     results: trials.Results | None = None,
+    accepted: str = "",
     provenance: Mapping[str, Any] | None = None,
 ) -> str:
     """Return the report as HTML.
@@ -87,6 +90,8 @@ def render(
     results
         How attempts ended, by trial id and attempt number: tracebacks and logs of those
         that failed.
+    accepted
+        How many trials hold what the experiment accepts, in a sentence.
     provenance
         Further facts about where the run was made, by name.
     """
@@ -113,9 +118,10 @@ def render(
         recommendation=recommendation,
         answer=None if recommendation is None else _answer(recommendation),
         without_answer=without_answer or _why_unanswered(subject),
-        happened=_what_happened(observations),
+        happened=" ".join(filter(None, [_what_happened(observations), accepted])),
         sections=_sections(plots),
         missing=_missing(reasons),
+        ways=_ways(subject),
         evidence=_evidence(subject),
         outcomes=trials.outcome_table(observations),
         failures=trials.failures(observations, results or {}),
@@ -205,6 +211,17 @@ def _answer(recommendation: Recommendation) -> dict[str, Any]:
         "ignored": texts(said, Part.IGNORED),
         "sweep_cost": texts(said, Part.SWEEP_COST),
         "parameters": TextTable.of_columns(parameters(recommendation)),
+    }
+
+
+def _ways(subject: ReportSubject) -> dict[str, Any] | None:
+    """Return the ways to train side by side; None where there is only one."""
+    rows = ways(subject.observations)
+    if not rows:
+        return None
+    return {
+        "table": TextTable.of_columns(ways_table(rows)),
+        "remarks": what_gaps_mean(rows),
     }
 
 

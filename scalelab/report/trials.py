@@ -144,6 +144,7 @@ _TRIAL_COLUMNS = {
     "throughput_samples_per_s": "samples per s",
     "samples_to_target": "samples to target",
     "final_metric": "final metric",
+    "accepted": "accepted",
     "validity": "ignored because",
 }
 
@@ -155,6 +156,7 @@ def trial_table(observations: pd.DataFrame) -> TextTable:
         duration(value) if np.isfinite(value) else None
         for value in numbers(observations, "step_time_s")
     ]
+    shown["accepted"] = shown["accepted"].map({True: "yes", False: "no"})
     shown["ignored because"] = [
         _why_ignored(value, is_emulated=bool(emulated)) or None
         for value, emulated in zip(

@@ -119,8 +119,9 @@ class Sweep:
                 finished = reader.finished(rows, retry_failed=retry_failed)
         source = source_of(asked, where, finished, rows=rows)
         planned, left = candidates(asked, where, source), source.left
-        if left is None or left:
+        if left is None or left or asked.accept:
             check_workload(asked, where)
+        if left is None or left:
             check_trials(asked, where, planned.trials)
         return cls(
             experiment=asked,

@@ -200,7 +200,8 @@ class Run(RunRecords):
         with threadpool_limits(limits=1, user_api="blas"):
             found = answer(question, rows, self.sites, history)
         doubts = (f"The import doubted: {each}" for each in self.import_doubts)
-        return replace(found, notes=(*found.notes, *doubts))
+        notes = (*filter(None, [self.accepted]), *found.notes, *doubts)
+        return replace(found, notes=notes)
 
     def _history(self, learn_from: Sequence[str | Path]) -> History | None:
         from scalelab.recommend.question.history import History
@@ -299,6 +300,7 @@ class Run(RunRecords):
             experiment_text=self.experiment_text,
             without_answer=problem,
             results=self.unhappy_results(),
+            accepted=self.accepted,
         )
         return target
 

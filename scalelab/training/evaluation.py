@@ -1,4 +1,4 @@
-"""Held-out metrics: exact sums over all ranks."""
+"""Held-out metrics: exact sums over all ranks; and what they say of each class."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from torch import nn
 
 from scalelab.training.context import RankContext
 from scalelab.training.feed import Batch
+from scalelab.training.workloads.base import CONFUSION_MATRIX
 
+MAX_CLASSES_SHOWN = 100
 BatchSums = Callable[[Batch], Mapping[str, Any]]
 
 
@@ -21,8 +23,10 @@ def evaluate(
     step: int,
     batches: Iterator[tuple[Batch, int]],
     batch_sums: BatchSums,
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """Return metrics over all ranks' held-out samples, on rank 0; {} on the others.
+
+    A confusion matrix is among them where the workload gives one, as a tensor.
 
     Parameters
     ----------
@@ -45,14 +49,62 @@ def evaluate(
                 sums[name] = sums.get(name, 0.0) + _double(value)
             num_samples += size
             context.progress(step)
+    matrix = sums.pop(CONFUSION_MATRIX, None)
     own = {name: float(value) for name, value in sums.items()}
-    everybody = context.gather((num_samples, own))
-    total = sum(size for size, _ in everybody)
-    names = {name for _, values in everybody for name in values}
-    return {
-        name: math.fsum(values.get(name, 0.0) for _, values in everybody) / total
+    everybody = context.gather((num_samples, own, matrix))
+    total = sum(size for size, *_ in everybody)
+    names = {name for _, values, _ in everybody for name in values}
+    metrics: dict[str, Any] = {
+        name: math.fsum(values.get(name, 0.0) for _, values, _ in everybody) / total
         for name in sorted(names)
     }
+    if matrices := [each for *_, each in everybody if each is not None]:
+        metrics[CONFUSION_MATRIX] = torch.stack(matrices).sum(dim=0)
+    return metrics
+
+
+def class_figures(matrix: torch.Tensor) -> dict[str, Any]:
+    """Return what a confusion matrix says of each class, as plain JSON values.
+
+    Parameters
+    ----------
+    matrix : Tensor, shape (classes, classes)
+        Samples by true class (rows) and predicted class (columns).
+
+    Returns
+    -------
+    dict
+        ``classes``: for each its ``samples``, ``recall`` (share of its samples that
+        were recognised) and ``precision`` (share of the samples taken for it that are
+        of it), None where there is no such sample. ``balanced_accuracy``: the mean
+        recall of the classes that have samples. ``confusion_matrix``: the matrix, of at
+        most 100 classes.
+
+    References
+    ----------
+    K. H. Brodersen et al. (2010), The Balanced Accuracy and Its Posterior Distribution.
+    """
+    right = matrix.diagonal().tolist()
+    of_class, taken_for = matrix.sum(dim=1).tolist(), matrix.sum(dim=0).tolist()
+    recalls = [_share(*each) for each in zip(right, of_class, strict=True)]
+    precisions = [_share(*each) for each in zip(right, taken_for, strict=True)]
+    known = [recall for recall in recalls if recall is not None]
+    figures: dict[str, Any] = {
+        "balanced_accuracy": sum(known) / len(known) if known else None,
+        "classes": [
+            {"class": index, "samples": int(samples), "recall": recall, "precision": of}
+            for index, (samples, recall, of) in enumerate(
+                zip(of_class, recalls, precisions, strict=True)
+            )
+        ],
+    }
+    if len(matrix) <= MAX_CLASSES_SHOWN:
+        figures[CONFUSION_MATRIX] = matrix.long().tolist()
+    return figures
+
+
+def _share(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
 
 
 def _double(value: Any) -> Any:

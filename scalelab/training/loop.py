@@ -14,17 +14,23 @@ from enum import StrEnum
 from typing import Any
 
 import numpy as np
+import torch
 
+from scalelab.experiment.fingerprint import ACCEPT
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.experiment.workload_names import WorkloadNames
+from scalelab.records.attempt import AttemptFiles
+from scalelab.records.attempt_io import encode_json, write_atomically
 from scalelab.training import checkpoint
 from scalelab.training.context import RankContext
 from scalelab.training.engines.base import Engine
+from scalelab.training.evaluation import class_figures
 from scalelab.training.probes.device_monitor import DeviceMonitor
 from scalelab.training.probes.meter import Phase, Seconds, StepClock
 from scalelab.training.probes.steady import is_steady
 from scalelab.training.step_plan import TrainingPlan
 from scalelab.training.stop_signal import stop_signal_has_come
+from scalelab.training.workloads.base import CONFUSION_MATRIX
 
 BLOCK_S = 1.0
 CHECKPOINT_INTERVAL_S = 30.0
@@ -130,7 +136,8 @@ class Loop:
         Raises
         ------
         SpecError
-            If the target names a metric that the workload does not measure.
+            If the target or a condition names a metric that the workload does not
+            measure.
         """
         self._resume()
         while num_steps := self._agree_on_block():
@@ -223,23 +230,42 @@ class Loop:
         self._context.stream.flush()
         self._context.progress(tally.step)
         started_at = time.perf_counter()
-        tally.metrics = self._engine.evaluate(tally.step)
+        metrics = self._engine.evaluate(tally.step)
         seconds = time.perf_counter() - started_at
         tally.evaluation_s += seconds
         tally.evaluated_step = tally.step
+        matrix = metrics.pop(CONFUSION_MATRIX, None)
+        tally.metrics = metrics
         if self._context.is_first:
+            self._record_evaluation(matrix)
             row = {"event": "evaluation", **self._now(tally.step), **tally.metrics}
             self._context.stream.append(row | {"evaluation_s": seconds})
             self._context.stream.flush()
+            self._check_names()
             self._check_target()
+
+    def _record_evaluation(self, matrix: torch.Tensor | None) -> None:
+        """Replace the attempt's file of its last evaluation."""
+        tally, now = self._tally, self._now(self._tally.step)
+        found = {name: now[name] for name in ("step", "samples")}
+        found["metrics"] = tally.metrics
+        if matrix is not None:
+            found |= class_figures(matrix)
+        path = AttemptFiles(self._context.directory).evaluation
+        write_atomically(path, encode_json(found), durable=False)
+
+    def _check_names(self) -> None:
+        measurement, workload = self._trial.measurement, self._trial.workload
+        measured = WorkloadNames(parameters=(), metrics=tuple(self._tally.metrics))
+        if measurement.target is not None:
+            measured.check_metric(workload, measurement.target.metric)
+        for metric in measurement.judged_by:
+            measured.check_metric(workload, metric, ACCEPT)
 
     def _check_target(self) -> None:
         tally, target = self._tally, self._trial.measurement.target
         if target is None or tally.target_step is not None:
             return
-        if target.metric not in tally.metrics:
-            measured = WorkloadNames(parameters=(), metrics=tuple(tally.metrics))
-            measured.check_metric(self._trial.workload, target.metric)
         if target.is_reached_by(tally.metrics[target.metric]):
             tally.target_step = tally.step
             tally.target_s = tally.training_s

@@ -13,6 +13,7 @@ from scalelab.errors import SpecError
 from scalelab.experiment.program import WorkloadProgram
 from scalelab.kinds.registry import imported
 from scalelab.kinds.strategies import STRATEGIES
+from scalelab.kinds.strategy_options import slow_rank_factor
 from scalelab.records.attempt import AttemptResult, AttemptSpec
 from scalelab.training.context import (
     RankContext,
@@ -178,6 +179,12 @@ def _workload(spec: AttemptSpec) -> tuple[Workload, RankOptions]:
     }
     options, parameters = RankOptions.split({**program.parameters, **axes})
     workload = build_workload(program.name, parameters, program.code_directory)
+    factor = slow_rank_factor(spec.trial.options)
+    if factor > 1 and workload.engine is not None:
+        raise SpecError(
+            f"options.slow_rank_factor={factor:g} has no effect on workload "
+            f"{program.name!r}, which computes its steps by itself. Leave it out."
+        )
     if options.compile and workload.engine is not None:
         raise SpecError(
             f"compile=True has no effect on workload {program.name!r}, which computes "

@@ -11,6 +11,7 @@ import torch
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.inputs.outcome import Outcome
 from scalelab.records.attempt import AttemptResult
+from scalelab.records.attempt_io import encode_json
 from scalelab.training.loop import Ending, StepTally
 from scalelab.training.probes.meter import Phase, Seconds
 from scalelab.training.probes.steady import cycle_means, mean_interval
@@ -127,6 +128,7 @@ def target_columns(
         "evaluation_s": tally.evaluation_s,
         "evaluation_interval_samples": trial.measurement.evaluate_every_samples,
         "final_metric": tally.metrics.get(metric),
+        "final_metrics": _final_metrics(tally),
     }
     if target:
         columns["reached_target"] = tally.target_step is not None
@@ -135,6 +137,15 @@ def target_columns(
         columns["samples_to_target"] = tally.target_step * trial.global_batch_size
         columns["time_to_target_s"] = tally.target_s
     return columns
+
+
+def _final_metrics(tally: StepTally) -> str | None:
+    """Return the last metrics as JSON; null where training diverged after them."""
+    if not tally.metrics:
+        return None
+    is_lost = tally.ending is Ending.DIVERGED
+    metrics = dict.fromkeys(tally.metrics) if is_lost else tally.metrics
+    return encode_json(metrics).decode()
 
 
 def conclude(

@@ -9,6 +9,7 @@ from scalelab.experiment.lr_rules import (
 )
 from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import LearningRate
+from scalelab.kinds.strategies import STRATEGIES
 
 LINEAR, SQRT, NONE = (
     LearningRateRule.LINEAR,
@@ -22,6 +23,25 @@ def test_goyal_2017_table() -> None:
     rate = scaled_rate(0.1, rule=LINEAR, at_batch=256, global_batch_size=8192)
 
     assert rate == pytest.approx(3.2)
+
+
+@pytest.mark.parametrize(
+    ("parallelism", "world_size", "rate"),
+    [("parameter_server", 8, 0.1 / 32), ("parameter_server", 1, 0.1), ("ddp", 8, 0.1)],
+)
+def test_staleness_divides_by_the_steps_in_flight(
+    parallelism: str, world_size: int, rate: float
+) -> None:
+    options = {"communication_window": 4}
+    in_flight = STRATEGIES[parallelism].steps_in_flight(world_size, options)
+    found = scaled_rate(
+        0.1,
+        rule=LearningRateRule.STALENESS,
+        at_batch=64,
+        global_batch_size=256,
+        steps_in_flight=in_flight,
+    )
+    assert found == pytest.approx(rate)
 
 
 @pytest.mark.parametrize("rule", LearningRateRule)

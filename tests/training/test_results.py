@@ -97,6 +97,7 @@ def test_target_columns_of_a_reached_target() -> None:
         "evaluation_s": 0.5,
         "evaluation_interval_samples": None,
         "final_metric": 0.4,
+        "final_metrics": '{"val_loss":0.4}',
         "reached_target": True,
         "steps_to_target": 7,
         "samples_to_target": 112,
@@ -110,6 +111,12 @@ def test_trial_without_target_reports_the_workloads_metric() -> None:
     assert columns["evaluation_s"] == 0.0
     assert columns["final_metric"] == 0.9
     assert "reached_target" not in columns
+
+
+def test_what_diverged_after_its_last_evaluation_has_no_metrics() -> None:
+    tally = StepTally(step=9, metrics={"val_acc": 0.95}, ending=Ending.DIVERGED)
+    columns = target_columns(tally, TRIAL, "val_acc")
+    assert columns["final_metrics"] == '{"val_acc":null}'
 
 
 @pytest.mark.parametrize(

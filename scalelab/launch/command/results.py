@@ -11,10 +11,12 @@ from typing import Any
 
 from scalelab._version import __version__
 from scalelab.errors import SpecError
+from scalelab.experiment.fingerprint import ACCEPT
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.steps import StepLog
 from scalelab.records.attempt import AttemptResult
+from scalelab.records.attempt_io import encode_json
 from scalelab.training.probes.steady import MIN_STEPS
 
 
@@ -93,16 +95,14 @@ def completed(log: StepLog, trial: Trial) -> AttemptResult:
 
 def _at_end_of_training(log: StepLog, trial: Trial) -> AttemptResult:
     target = trial.measurement.target
+    wanted = {ACCEPT: trial.measurement.judged_by}
+    if target is not None and log.reached_after_steps is None:
+        wanted["target"] = (target.metric,)
+    for key, names in wanted.items():
+        if missing := [name for name in names if name not in log.metrics]:
+            return refused(_never_reported(key, missing[0], log))
     if target is None or log.reached_after_steps is not None:
         return completed(log, trial)
-    if target.metric not in log.metrics:
-        known = ", ".join(sorted(log.metrics)) or "none"
-        return refused(
-            SpecError(
-                f"target metric {target.metric!r} was never reported by the command. "
-                f"It reported these metrics: {known}."
-            )
-        )
     return AttemptResult(
         outcome=Outcome.TARGET_NOT_REACHED,
         reason=(
@@ -111,6 +111,14 @@ def _at_end_of_training(log: StepLog, trial: Trial) -> AttemptResult:
             f"{log.metrics[target.metric]:.4g}."
         ),
         measurements=_columns(log, trial),
+    )
+
+
+def _never_reported(key: str, metric: str, log: StepLog) -> SpecError:
+    known = ", ".join(sorted(log.metrics)) or "none"
+    return SpecError(
+        f"{key} metric {metric!r} was never reported by the command. It reported these "
+        f"metrics: {known}."
     )
 
 
@@ -135,9 +143,12 @@ def _columns(log: StepLog, trial: Trial) -> dict[str, Any]:
 
 def _target_columns(log: StepLog, trial: Trial) -> dict[str, Any]:
     target = trial.measurement.target
+    columns: dict[str, Any] = {}
+    if log.metrics:
+        columns["final_metrics"] = encode_json(log.metrics).decode()
     if target is None:
-        return {}
-    columns: dict[str, Any] = {"reached_target": log.reached_after_steps is not None}
+        return columns
+    columns["reached_target"] = log.reached_after_steps is not None
     if target.metric in log.metrics:
         columns["final_metric"] = log.metrics[target.metric]
     if log.reached_after_steps is not None:

@@ -26,6 +26,7 @@ from scalelab.inputs.placeholders import (
 )
 from scalelab.kinds.batch_systems import BatchSystem
 from scalelab.kinds.launchers import RecommendedJob
+from scalelab.kinds.strategies import strategy_of
 from scalelab.recommend.answer.job_time import JobTime
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.site.batch_site import BatchSite
@@ -102,6 +103,9 @@ def recommended_trial(experiment: Experiment, answer: Recommendation) -> Trial:
         known = str(held.get(name, listed[0]))
         return next((each for each in listed if str(each) == known), listed[0])
 
+    parallelism = str(value("parallelism", experiment.parallelism))
+    options = {name: value(name, each) for name, each in experiment.options.items()}
+    in_flight = strategy_of(parallelism).steps_in_flight(row.world_size, options)
     return Trial(
         kind=TrialKind.THROUGHPUT,
         workload=experiment.workload_name,
@@ -110,14 +114,14 @@ def recommended_trial(experiment: Experiment, answer: Recommendation) -> Trial:
         ),
         local_batch_size=row.batch.local_batch_size,
         gradient_accumulation_steps=row.batch.gradient_accumulation_steps,
-        learning_rate=_rate(experiment, answer),
+        learning_rate=_rate(experiment, answer, in_flight),
         node_group=answer.node_group or None,
-        parallelism=str(value("parallelism", experiment.parallelism)),
+        parallelism=parallelism,
         precision=str(
             value("precision", [each.value for each in experiment.precision])
         ),
         seed=experiment.seed[0],
-        options={name: value(name, each) for name, each in experiment.options.items()},
+        options=options,
         layout=_layout(experiment, held),
     )
 
@@ -135,14 +139,17 @@ def _layout(experiment: Experiment, held: Mapping[str, Scalar]) -> Layout | None
     )
 
 
-def _rate(experiment: Experiment, answer: Recommendation) -> LearningRate | None:
+def _rate(
+    experiment: Experiment, answer: Recommendation, steps_in_flight: int
+) -> LearningRate | None:
     rates, job = experiment.learning_rate, experiment.job
     if rates is None:
         return None
     advised = answer.learning_rate
     rule = LearningRateRule(advised.rule) if advised else rates.rule[0]
     total = answer.chosen.batch.global_batch_size
-    return rates.at(rule, total, job.samples_per_epoch if job else None)
+    epoch = job.samples_per_epoch if job else None
+    return rates.at(rule, total, epoch, steps_in_flight=steps_in_flight)
 
 
 def _argv(

@@ -18,6 +18,7 @@ from scalelab.kinds.resources import (
     TIME,
     Resource,
 )
+from scalelab.recommend.answer.way_rows import WayRow
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -269,6 +270,8 @@ class Recommendation:
     failures
         How many trials measured something where others failed, and why those did, in a
         sentence; empty where none failed.
+    ways
+        The ways to train that were measured; empty where there is only one.
     sweep_gpu_hours
         Device-hours the observations cost; None where not recorded.
     is_emulated
@@ -311,6 +314,7 @@ class Recommendation:
     elsewhere: Mapping[str, OutlookRow] = field(default_factory=dict)
     parameters: tuple[ParameterRow, ...] = field(default=())
     failures: str = ""
+    ways: tuple[WayRow, ...] = ()
 
     @property
     def chosen(self) -> OutlookRow:
@@ -327,6 +331,8 @@ class Recommendation:
         values: dict[str, Any] = _plain(asdict(self))
         rows = [row.to_json() for row in self.rows]
         groups = {name: row.to_json() for name, row in self.elsewhere.items()}
+        if not self.ways:  # as before there were several
+            del values["ways"]
         return values | {"rows": rows, "elsewhere": groups}
 
 

@@ -16,12 +16,14 @@ from scalelab.inputs.numerals import (
     plural,
     probability,
 )
+from scalelab.recommend.accuracy_gap import BASELINE
 from scalelab.recommend.answer.recommendation import (
     BatchPlan,
     Knee,
     OutlookRow,
     Recommendation,
 )
+from scalelab.recommend.answer.way_rows import WayRow
 from scalelab.records.columns import OPTION_PREFIX
 
 _REASONS = {
@@ -247,6 +249,16 @@ def what_diminishing_means(result: Recommendation) -> list[str]:
     return [
         f"Returns diminish where the next doubling gives less than {least} of the "
         "ideal gain."
+    ]
+
+
+def what_gaps_mean(rows: Sequence[WayRow]) -> list[str]:
+    """Say what the accuracy gaps of a table of ways to train are against."""
+    if not any(row.accuracy_gap for row in rows):
+        return []
+    return [
+        f"Accuracy gap: final metric minus that of {BASELINE}; mean and range over "
+        "the seeds that have such a pair."
     ]
 
 

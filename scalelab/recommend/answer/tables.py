@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from scalelab.inputs.layout import short_label
 from scalelab.inputs.numerals import (
@@ -21,6 +21,7 @@ from scalelab.recommend.answer.recommendation import (
     OutlookRow,
     Recommendation,
 )
+from scalelab.recommend.answer.way_rows import Spread, WayRow
 
 Columns = dict[str, list[str]]
 """Columns of cells, the title first, by a name that does not depend on the answer."""
@@ -67,6 +68,70 @@ def allocations(result: Recommendation) -> Columns:
         for name, cell in cells.items():
             columns[name].append(cell)
     return {name: cells for name, cells in columns.items() if any(cells[1:])}
+
+
+def ways_table(rows: Sequence[WayRow]) -> Columns:
+    """Return a row per way to train; columns that no row has a value for are left out.
+
+    Devices and batch are columns only where they differ.
+    """
+    columns: Columns = {
+        "way": ["way to train"],
+        "settings": ["options"],
+        "size": ["devices"],
+        "batch": ["global batch"],
+        "step": ["step time"],
+        "target": ["time to target"],
+        "reached": ["reached"],
+        "metric": ["final metric"],
+        "gap": ["accuracy gap"],
+        "staleness": ["staleness"],
+        "period": ["period"],
+        "bubble": ["bubble"],
+        "servers": ["servers"],
+    }
+    several = {(row.world_size, row.global_batch_size) for row in rows}
+    for row in rows:
+        found = row.final_metric
+        cells = {
+            "way": row.parallelism,
+            "settings": ", ".join(f"{name}={of}" for name, of in row.settings.items()),
+            "size": f"{row.world_size}" if len(several) > 1 else "",
+            "batch": number(row.global_batch_size) if len(several) > 1 else "",
+            "step": _or_empty(row.step_time_s, duration),
+            "target": _or_empty(row.time_to_target_s, duration),
+            "reached": _reached(row),
+            "metric": f"{found.mean:.4g}" if found else "",
+            "gap": _gap(row.accuracy_gap),
+            "staleness": _staleness(row),
+            "period": _or_empty(row.averaging_period, number),
+            "bubble": _or_empty(row.bubble_share, percent),
+            "servers": _or_empty(row.num_servers, number),
+        }
+        for name, cell in cells.items():
+            columns[name].append(cell)
+    return {name: cells for name, cells in columns.items() if any(cells[1:])}
+
+
+def _reached(row: WayRow) -> str:
+    return f"{row.num_reached} of {row.num_evaluated}" if row.num_reached else ""
+
+
+def _gap(gap: Spread | None) -> str:
+    if gap is None:
+        return ""
+    ends = f" ({gap.lo:+.3f} to {gap.hi:+.3f})" if gap.count > 1 else ""
+    return f"{gap.mean:+.3f}{ends}"
+
+
+def _staleness(row: WayRow) -> str:
+    if row.staleness_mean is None:
+        return ""
+    return f"{row.staleness_mean:.2f} (max {row.staleness_max})"
+
+
+def _or_empty(value: float | None, written: Callable[[float], str]) -> str:
+    return "" if value is None else written(value)
 
 
 def _or_nothing(value: Interval | None, written: Callable[[float], str]) -> str:

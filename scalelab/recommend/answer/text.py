@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 
 from scalelab.inputs.lines import aligned
+from scalelab.inputs.numerals import counted
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.answer.sentences import (
     Part,
@@ -12,11 +13,19 @@ from scalelab.recommend.answer.sentences import (
     sentences,
     texts,
     what_diminishing_means,
+    what_gaps_mean,
 )
-from scalelab.recommend.answer.tables import Columns, allocations, parameters
+from scalelab.recommend.answer.tables import (
+    Columns,
+    allocations,
+    parameters,
+    ways_table,
+)
+from scalelab.recommend.answer.way_rows import side_by_side
 
 # the first to go when a terminal is narrow
 _OPTIONAL = ("next", "efficiency", "interval", "speed", "chance", "nodes", "batch")
+_OPTIONAL_OF_WAYS = ("metric", "reached", "servers", "period", "target")
 _LEFT = ("next", "basis", "batch")
 _REMARKS = (
     *(Part.EMULATED, Part.WHY, Part.KNEE, Part.ELSEWHERE, Part.PRICE),
@@ -43,6 +52,7 @@ def answer_text(recommendation: Recommendation, width: int = 80) -> str:
     blocks = [
         _wrapped(_headline(said), width),
         _table(columns, recommendation),
+        _ways(recommendation, width),
         _wrapped(remarks, width),
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block)
@@ -99,6 +109,26 @@ def _table(columns: Columns, result: Recommendation) -> list[str]:
     if "efficiency" in columns:
         lines.append(f"* against {result.baseline}")
     return lines
+
+
+def _ways(result: Recommendation, width: int) -> list[str]:
+    """Return the table of ways to train where most of them were measured."""
+    rows = side_by_side(result.ways)
+    if len(rows) < 2:
+        return []
+    columns = ways_table(rows)
+    for name in _OPTIONAL_OF_WAYS:
+        if _total_width(columns) <= width:
+            break
+        columns.pop(name, None)
+    place = f"{counted(rows[0].world_size, result.device_word)}, global batch "
+    title = f"Ways to train, measured on {place}{rows[0].global_batch_size:,}:"
+    said = what_gaps_mean(rows)
+    return [
+        *_wrapped([title], width),
+        *_aligned(columns, left=("way", "settings")),
+        *_wrapped(said, width),
+    ]
 
 
 def _aligned(columns: Columns, left: tuple[str, ...]) -> list[str]:

@@ -29,8 +29,9 @@ def learning_rate(
     Returns
     -------
     LearningRatePlan or None
-        None where no rate was measured under the rule, or where another batch would
-        need a rule that is not in :class:`LearningRateRule`.
+        None where no rate was measured under the rule, where another batch would need
+        a rule that is not in :class:`LearningRateRule`, or where rates differ by more
+        than the batch, as those of rule ``staleness`` may.
     """
     rate, batch = numbers(frame, "learning_rate"), numbers(frame, "global_batch_size")
     known = np.isfinite(rate) & (batch > 0)
@@ -44,6 +45,9 @@ def learning_rate(
     distance = np.full(len(frame), np.inf)
     distance[same] = np.abs(np.log(batch[same] / global_batch_size))
     nearest = int(distance.argmin())
+    is_of_staleness = wanted == LearningRateRule.STALENESS
+    if is_of_staleness and len({*rate[same].tolist()}) > 1:
+        return None
     value, at_batch = float(rate[nearest]), int(batch[nearest])
     if at_batch == global_batch_size:
         return LearningRatePlan(rule=wanted, value=value)

@@ -40,8 +40,11 @@ class Engine(Protocol):
         """
         ...
 
-    def evaluate(self, step: int) -> dict[str, float]:
+    def evaluate(self, step: int) -> dict[str, Any]:
         """Return held-out metrics on rank 0, {} elsewhere; all ranks take part.
+
+        Metrics are numbers. Under ``confusion_matrix`` may be a tensor, see
+        :func:`~scalelab.training.workloads.base.confusion_matrix`.
 
         Parameters
         ----------

@@ -79,11 +79,12 @@ class LocalSgdEngine(TrainingEngine):
 
     def _average(self) -> None:
         if self.context.world_size > 1:
+            self._slow_rank.end()
             self._clock.mark(Phase.OPTIMIZER)
             average(self._model.parameters())
             self._clock.mark(Phase.EXPOSED_SYNC)
 
-    def evaluate(self, step: int) -> dict[str, float]:
+    def evaluate(self, step: int) -> dict[str, Any]:
         """Return held-out metrics of the averaged model on rank 0, {} elsewhere."""
         with averaged([*self._model.parameters(), *self._model.buffers()]):
             return super().evaluate(step)

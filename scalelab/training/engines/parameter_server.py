@@ -16,7 +16,7 @@ from scalelab.training.engines.training import TrainingEngine
 from scalelab.training.probes.meter import Phase
 from scalelab.training.servers.link import ServerLink
 from scalelab.training.servers.rules import rule_of
-from scalelab.training.servers.served import fill, flat
+from scalelab.training.servers.served import Staleness, fill, flat
 
 
 class ParameterServerEngine(TrainingEngine):
@@ -108,17 +108,14 @@ class ParameterServerEngine(TrainingEngine):
         num_missing = self._num_series_steps - len(losses)
         return losses[:1] * num_missing + losses
 
-    def evaluate(self, step: int) -> dict[str, float]:
+    def evaluate(self, step: int) -> dict[str, Any]:
         """Return metrics of the served parameters, and how stale messages were."""
         if self._link is None:
             return super().evaluate(step)
         served, _, staleness = self._link.read(self._fetched)
         with averaged(list(self._model.buffers())), self._holding(served):
             metrics = super().evaluate(step)
-        if not self.context.is_first:
-            return metrics
-        seen = {"staleness_mean": staleness.mean, "staleness_max": staleness.maximum}
-        return metrics | seen
+        return metrics | _columns(staleness) if self.context.is_first else metrics
 
     @contextmanager
     def _holding(self, parameters: torch.Tensor) -> Iterator[None]:
@@ -127,6 +124,13 @@ class ParameterServerEngine(TrainingEngine):
         yield
         for parameter, value in zip(self._model.parameters(), own, strict=True):
             parameter.detach().copy_(value)
+
+    def description(self) -> dict[str, Any]:
+        """Return the columns known without measuring, and how stale messages were."""
+        if self._link is None:
+            return super().description()
+        _, _, staleness = self._link.read(self._fetched)
+        return super().description() | _columns(staleness)
 
     def state(self) -> tuple[dict[str, Any], Any]:
         """Return the servers' state, and all that is this worker's own."""
@@ -148,3 +152,7 @@ class ParameterServerEngine(TrainingEngine):
         self._start_feed(num_own_steps)
         if self.context.is_first:
             self._link.load(state["parameters"], state["versions"], self._num_claimed)
+
+
+def _columns(staleness: Staleness) -> dict[str, Any]:
+    return {"staleness_mean": staleness.mean, "staleness_max": staleness.maximum}

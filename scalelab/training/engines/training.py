@@ -17,6 +17,7 @@ from scalelab.training import evaluation, feed
 from scalelab.training.context import RankContext
 from scalelab.training.description import describe
 from scalelab.training.engines.compiling import compiled, compiling
+from scalelab.training.engines.slow_rank import SlowRank
 from scalelab.training.engines.spread import Observers, SpreadModel
 from scalelab.training.order import SampleOrder, Share
 from scalelab.training.probes.meter import Phase, StepClock
@@ -64,6 +65,7 @@ class TrainingEngine:
         self.context = context
         self._clock = clock
         self._loader_workers = loader_workers
+        self._slow_rank = SlowRank.of(trial, context)
         self._num_planned_steps = TrainingPlan.of(trial).num_steps
         self._autocast_dtype = _autocast_dtype(trial.precision)
         seed_everything(trial.seed, MODEL_STREAM)
@@ -209,16 +211,22 @@ class TrainingEngine:
         for micro_step in range(num_micro_steps):
             batch = next(self._batches)
             self._clock.mark(Phase.DATA_WAIT)
+            if micro_step == 0:
+                self._slow_rank.wait()
+            self._slow_rank.begin()
             is_last = micro_step == num_micro_steps - 1
             with nullcontext() if is_last else self._spread.no_sync():
                 loss += self._backward(batch)
+            self._slow_rank.end()
             if self._exchanging:
                 self._clock.mark(Phase.EXPOSED_SYNC)
                 self._exchanging = False
             else:
                 self._clock.mark(Phase.COMPUTE)
                 self._probe.observe_micro_step(self._model)
+        self._slow_rank.begin()
         self._update(step)
+        self._slow_rank.end()
         self._clock.mark(Phase.OPTIMIZER)
         return loss
 
@@ -231,6 +239,7 @@ class TrainingEngine:
         return loss.detach()
 
     def _begin_exchange(self) -> None:
+        self._slow_rank.end()
         self._clock.mark(Phase.COMPUTE)
         self._exchanging = True
 
@@ -266,7 +275,7 @@ class TrainingEngine:
         self._losses.clear()
         return losses
 
-    def evaluate(self, step: int) -> dict[str, float]:
+    def evaluate(self, step: int) -> dict[str, Any]:
         """Return held-out metrics on rank 0, {} elsewhere; all ranks take part."""
         if self._held_out_data is None:
             raise SpecError(

@@ -28,7 +28,7 @@ from scalelab.training.servers.served import (
     fill,
     flat,
 )
-from scalelab.training.workloads.base import Workload
+from scalelab.training.workloads.base import CONFUSION_MATRIX, Workload
 
 CPU = torch.device("cpu")
 EVALUATION_BATCH = 512
@@ -174,6 +174,13 @@ def asynchronous(
     return Course(course.evaluations, served.staleness)
 
 
+def untrained(job: VirtualJob) -> dict[str, float]:
+    """Return the held-out metrics of the model before the first step."""
+    (first,) = _team(job, 1)
+    first.model.eval()
+    return _Recorder(job).metrics_of(first.model)
+
+
 def local_sgd(job: VirtualJob, workers: VirtualWorkers, *, period: int = 1) -> Course:
     """Train with workers that average parameters; a period of 1 with SGD is ``ddp``.
 
@@ -260,12 +267,13 @@ class _Recorder:
         own = flat(first.parameters)
         fill(first.parameters, parameters)
         first.model.eval()
-        metrics = self._metrics(first.model)
+        metrics = self.metrics_of(first.model)
         fill(first.parameters, own)
         return metrics
 
     @torch.no_grad()
-    def _metrics(self, model: nn.Module) -> dict[str, float]:
+    def metrics_of(self, model: nn.Module) -> dict[str, float]:
+        """Return the held-out metrics of a model, which is in evaluation mode."""
         assert self._held_out is not None
         sums: dict[str, float] = {}
         for batch, _ in feed.held_out_batches(
@@ -275,7 +283,9 @@ class _Recorder:
             batch_size=EVALUATION_BATCH,
             device=CPU,
         ):
-            for name, value in self._job.workload.evaluate(model, batch).items():
+            of_batch = dict(self._job.workload.evaluate(model, batch))
+            of_batch.pop(CONFUSION_MATRIX, None)
+            for name, value in of_batch.items():
                 sums[name] = sums.get(name, 0.0) + float(value)
         num_samples = feed.num_samples_of(self._held_out)
         return {name: value / num_samples for name, value in sums.items()}

@@ -14,6 +14,38 @@ from scalelab.errors import SpecError
 from scalelab.training.feed import Batch
 from scalelab.training.pipeline.splitting import split
 
+CONFUSION_MATRIX = "confusion_matrix"
+"""Under which :meth:`Workload.evaluate` may count samples by class and prediction."""
+
+
+def confusion_matrix(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return how many samples of each class were taken for which class.
+
+    Parameters
+    ----------
+    outputs : Tensor, shape (samples, classes)
+        Class scores; the largest is the prediction.
+    labels : Tensor, shape (samples,)
+        Classes, from 0. Samples with another label, such as -100, do not count.
+
+    Returns
+    -------
+    Tensor, shape (classes, classes)
+        Whole numbers: true classes by row, predicted ones by column.
+
+    Examples
+    --------
+    >>> import torch
+    >>> scores = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]])
+    >>> confusion_matrix(scores, torch.tensor([0, 1, 1])).tolist()
+    [[1, 0], [1, 1]]
+    """
+    num_classes = outputs.shape[1]
+    counted = (labels >= 0) & (labels < num_classes)
+    pairs = labels[counted] * num_classes + outputs.argmax(dim=1)[counted]
+    counts = torch.bincount(pairs, minlength=num_classes**2)
+    return counts.reshape(num_classes, num_classes)
+
 
 class Workload:
     """A training job: a model, its data, and how to train it.
@@ -148,15 +180,20 @@ class Workload:
     def evaluate(self, model: nn.Module, batch: Batch) -> Mapping[str, Any]:
         """Return each metric *summed* over the samples of a batch.
 
-        The sums of all batches and ranks are divided by the number of samples. The
-        default gives ``val_loss`` and ``val_acc`` of a classifier.
+        The sums of all batches and ranks are divided by the number of samples. What is
+        under ``confusion_matrix``, see :func:`confusion_matrix`, is summed and no
+        metric: figures of each class are made of it. The default gives ``val_loss`` and
+        ``val_acc`` of a classifier, and its confusion matrix.
         """
         inputs, labels = batch
         outputs = model(inputs)
-        return {
+        sums = {
             "val_loss": F.cross_entropy(outputs, labels, reduction="sum"),
             "val_acc": (outputs.argmax(dim=1) == labels).sum(),
         }
+        if outputs.dim() > 2:  # a class for each pixel or token: there are no samples
+            return sums
+        return {**sums, CONFUSION_MATRIX: confusion_matrix(outputs, labels)}
 
     def build_optimizer(
         self, model: nn.Module, learning_rate: float

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalelab.errors import SpecError
+from scalelab.experiment.fingerprint import ACCEPT
 from scalelab.experiment.program import BUILT_IN_WORKLOADS, BuiltInWorkload
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.experiment.workload_names import RANK_PARAMETERS, WorkloadNames
@@ -70,6 +71,8 @@ def check_workload(asked: Experiment, site: Site) -> None:
     evaluates = set(asked.measure.kind) != {TrialKind.THROUGHPUT}
     if evaluates and asked.job and asked.job.target:
         names.check_metric(name, asked.job.target.metric)
+    for condition in asked.accept:
+        names.check_metric(name, condition.metric, ACCEPT)
 
 
 def check_trials(asked: Experiment, site: Site, trials: Iterable[Trial]) -> None:

@@ -115,6 +115,7 @@ def test_convergence_trial_is_done_at_its_target() -> None:
         "num_steps": 2,
         "reached_target": True,
         "final_metric": 0.5,
+        "final_metrics": json.dumps(log.metrics, separators=(",", ":")),
         "steps_to_target": 4,
         "samples_to_target": 32,
         "time_to_target_s": 4.0,

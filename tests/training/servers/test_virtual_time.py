@@ -127,6 +127,32 @@ def test_asynchronous_workers_overtake_synchronous_ones_at_a_straggler() -> None
     assert later_stale < 0.7 * min(later_synchronous, later_local)
 
 
+@pytest.mark.slow
+def test_with_a_slow_worker_only_asynchronous_rules_get_there_in_time() -> None:
+    target = Target(metric="val_acc", mode=MetricMode.MAX, value=0.93)
+    slow = with_a_straggler(5)
+    rules: list[tuple[Rule, float]] = [
+        (Adag(WINDOW), 0.4),
+        (DynSgd(), 0.3),
+        (Elastic(0.9 / 4), 0.4),
+    ]
+    reached = [
+        asynchronous(
+            job(rate, max_samples=7000), slow, rule, window=WINDOW
+        ).first_reaching(target)
+        for rule, rate in rules
+    ]
+    assert all(reached)
+    latest = max(each.t for each in reached if each)
+    for period in (1, WINDOW):
+        waiting = local_sgd(job(0.4, max_samples=4000), slow, period=period)
+        # Tolerance: even in 1.5 times the time of the slowest of the rules.
+        in_time = [each for each in waiting.evaluations if each.t <= 1.5 * latest]
+        assert in_time
+        assert max(each.metrics["val_acc"] for each in in_time) < target.value
+        assert waiting.first_reaching(target) is not None  # but later it does
+
+
 def test_a_course_is_the_same_bit_for_bit() -> None:
     workload = DigitsMlp(hidden_sizes=[16], dropout=0.3)
     short = VirtualJob(

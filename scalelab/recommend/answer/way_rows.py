@@ -1,0 +1,77 @@
+"""The ways to train as plain values, a row for each; see ``recommend.ways``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from scalelab.inputs.document import Scalar
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spread:
+    """The mean of some runs, the least and the largest, and how many they are."""
+
+    mean: float
+    lo: float
+    hi: float
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WayRow:
+    """One way to train, as it was measured on so many devices.
+
+    Parameters
+    ----------
+    parallelism, settings
+        The strategy, and those of its options that were varied.
+    world_size, global_batch_size
+        Devices, and samples per step of all of them.
+    step_time_s
+        Median of the throughput trials; None where no step time is fit.
+    time_to_target_s, num_reached, num_evaluated
+        Median of the runs that reached their target, how many these are, and how many
+        were evaluated.
+    final_metric
+        Of the runs that were evaluated.
+    accuracy_gap
+        See :func:`scalelab.recommend.accuracy_gap.with_accuracy_gaps`; over the pairs.
+    staleness_mean, staleness_max
+        Messages of others that were served since a worker's last one.
+    averaging_period
+        Steps from one averaging of parameters to the next.
+    bubble_share
+        Share of a step in which the stages of a pipeline wait.
+    num_servers
+        Processes that keep the parameters.
+    """
+
+    parallelism: str
+    settings: Mapping[str, Scalar]
+    world_size: int
+    global_batch_size: int
+    step_time_s: float | None
+    time_to_target_s: float | None
+    num_reached: int
+    num_evaluated: int
+    final_metric: Spread | None
+    accuracy_gap: Spread | None
+    staleness_mean: float | None
+    staleness_max: int | None
+    averaging_period: int | None
+    bubble_share: float | None
+    num_servers: int | None
+
+
+def side_by_side(rows: Sequence[WayRow]) -> tuple[WayRow, ...]:
+    """Return the rows of the one number of devices and batch with most ways.
+
+    Of several such places it is the one with most devices, then the largest batch.
+    """
+    places: dict[tuple[int, int], list[WayRow]] = {}
+    for row in rows:
+        place = (row.world_size, row.global_batch_size)
+        places.setdefault(place, []).append(row)
+    most = max(places, key=lambda place: (len(places[place]), place), default=None)
+    return () if most is None else tuple(places[most])

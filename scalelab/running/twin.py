@@ -1,0 +1,179 @@
+"""A cheap first pass over parameter-server trials, in virtual time.
+
+Which window and rate diverge is seen before a device is spent: one process trains the
+workload's own model by the rules of real trials, and only the times are declared.
+Nothing of it is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+
+from scalelab.errors import SpecError
+from scalelab.experiment.program import Program, WorkloadProgram
+from scalelab.experiment.trial import Trial
+from scalelab.kinds.strategies import STRATEGIES
+from scalelab.kinds.strategy_options import (
+    communication_window,
+    slow_rank_factor,
+    staleness_bound,
+)
+from scalelab.training.rank_options import RankOptions
+from scalelab.training.servers.rules import rule_of
+from scalelab.training.servers.virtual_time import (
+    Course,
+    VirtualJob,
+    VirtualWorkers,
+    asynchronous,
+    untrained,
+)
+from scalelab.training.workloads.base import Workload
+from scalelab.training.workloads.registry import build_workload
+
+MOST_STEPS = 1000
+"""Optimiser steps of all workers together that one configuration is trained for."""
+MESSAGE = 0.1
+"""Time that a message takes one way, in steps of a worker."""
+_NUM_EVALUATIONS = 10
+_LOSS = "val_loss"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TwinRow:
+    """What the twin of one planned configuration did.
+
+    Parameters
+    ----------
+    trial
+        The first planned trial of the configuration.
+    rate
+        Learning rate of a worker.
+    num_samples
+        Training samples of all workers until the end.
+    metrics
+        Held-out metrics at the end; empty where parameters were no numbers before the
+        first evaluation.
+    staleness_mean, staleness_max
+        Messages of others that were served since a worker's last one.
+    diverges
+        Parameters were no longer finite numbers, or ``val_loss`` ended above that of
+        the untrained model.
+    """
+
+    trial: Trial
+    rate: float
+    num_samples: int
+    metrics: dict[str, float]
+    staleness_mean: float
+    staleness_max: int
+    diverges: bool
+
+
+def twins(program: Program, trials: Iterable[Trial]) -> Iterator[TwinRow]:
+    """Run the twin of each configuration of the trials that has parameter servers.
+
+    Seeds and repeats of a configuration are not repeated. Warm-up and schedule of the
+    learning rate are left out.
+
+    Parameters
+    ----------
+    program
+        What the trials run.
+    trials
+        Those that are planned.
+
+    Raises
+    ------
+    SpecError
+        If they run a command, none has parameter servers, or the workload cannot be
+        trained or evaluated.
+    """
+    if not isinstance(program, WorkloadProgram):
+        raise SpecError(
+            "--twin trains a workload's model in this process, and the experiment runs "
+            "a command. Leave --twin out."
+        )
+    asked = {_configuration(each): each for each in reversed(list(trials))}
+    served = [trial for trial in reversed(asked.values()) if _num_servers(trial)]
+    if not served:
+        raise SpecError(
+            "--twin shows what parameter servers do, and no planned trial has one. Add "
+            "parallelism: parameter_server with several devices, or leave --twin out."
+        )
+    torch.set_num_threads(1)  # threads of small matrices would only wait
+    return (_row(program, trial) for trial in served)
+
+
+def _configuration(trial: Trial) -> tuple[object, ...]:
+    options = tuple(sorted(trial.options.items()))
+    batch = (trial.local_batch_size, trial.gradient_accumulation_steps)
+    rate = trial.learning_rate and trial.learning_rate.value
+    return (trial.parallelism, trial.world_size, batch, rate, options)
+
+
+def _num_servers(trial: Trial) -> int:
+    strategy = STRATEGIES[trial.parallelism]
+    return strategy.num_servers(trial.world_size, trial.options)
+
+
+def _row(program: WorkloadProgram, trial: Trial) -> TwinRow:
+    job = _job(program, trial)
+    course = asynchronous(
+        job,
+        _workers(trial),
+        rule_of(trial.options, trial.world_size),
+        window=communication_window(trial.options),
+        staleness_bound=staleness_bound(trial.options),
+    )
+    last = course.evaluations[-1] if course.evaluations else None
+    return TwinRow(
+        trial=trial,
+        rate=job.learning_rate,
+        num_samples=last.samples if last else 0,
+        metrics=last.metrics if last else {},
+        staleness_mean=course.staleness.mean,
+        staleness_max=course.staleness.maximum,
+        diverges=_diverges(job, course),
+    )
+
+
+def _job(program: WorkloadProgram, trial: Trial) -> VirtualJob:
+    workload = _workload(program, trial)
+    batch = trial.local_batch_size * trial.gradient_accumulation_steps
+    limits = (MOST_STEPS * batch, trial.measurement.max_samples)
+    max_samples = min(limit for limit in limits if limit)
+    rate = trial.learning_rate
+    return VirtualJob(
+        workload=workload,
+        local_batch_size=batch,
+        learning_rate=rate.value if rate else workload.default_learning_rate,
+        max_samples=max_samples,
+        evaluate_every_samples=max(max_samples // _NUM_EVALUATIONS, 1),
+        seed=trial.seed,
+    )
+
+
+def _workload(program: WorkloadProgram, trial: Trial) -> Workload:
+    of_strategy = STRATEGIES[trial.parallelism].options
+    axes = {
+        name: value for name, value in trial.options.items() if name not in of_strategy
+    }
+    _, parameters = RankOptions.split({**program.parameters, **axes})
+    return build_workload(program.name, parameters, program.code_directory)
+
+
+def _workers(trial: Trial) -> VirtualWorkers:
+    others = (1.0,) * (trial.world_size - 1)
+    slow = slow_rank_factor(trial.options)
+    return VirtualWorkers(step_times_s=(*others, slow), message_s=MESSAGE)
+
+
+def _diverges(job: VirtualJob, course: Course) -> bool:
+    last = course.evaluations[-1] if course.evaluations else None
+    if last is None or last.samples < job.max_samples:
+        return True  # parameters were no longer finite
+    before = untrained(job).get(_LOSS)
+    return before is not None and not last.metrics[_LOSS] <= before

@@ -1,0 +1,77 @@
+"""``accept``: which trained models are good enough, from the YAML to the answer."""
+
+import json
+from html import unescape
+from pathlib import Path
+
+import pytest
+from real_sweeps import Sweep, attempts
+
+import scalelab
+
+EXPERIMENT = """\
+name: small
+workload: {workload}
+measure: {{kind: [throughput, end_to_end], steps: 8, repeats: 1}}
+job: {{epochs: 2, samples_per_epoch: 1437}}
+accept: {accept}
+gpus: [1, 2]
+global_batch_size: 64
+learning_rate: 0.05
+site: {{device_type: cpu, gpus_per_node: 2}}
+"""
+OWN = """\
+from scalelab.training.workloads.digits_mlp import DigitsMlp
+
+class Mine(DigitsMlp):
+    def evaluate(self, model, batch):
+        return {"hits": super().evaluate(model, batch)["val_acc"]}
+"""
+
+
+def experiment(accept: str, workload: str = "digits_mlp") -> str:
+    return EXPERIMENT.format(accept=accept, workload=workload)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_trained_models_are_judged_and_judged_anew(sweep: Sweep, here: Path) -> None:
+    ended = sweep(experiment("[val_acc >= 0.5, val_loss < 2]"))
+    assert ended.returncode == 0, ended
+    line = "2 of 2 trials were accepted: val_acc >= 0.5 and val_loss < 2."
+    assert line in ended.stdout
+    frame = scalelab.load("runs/small").observations
+    judged = frame["kind"] == "end_to_end"
+    assert frame.loc[judged, "accepted"].tolist() == [True, True]
+    assert frame.loc[~judged, "accepted"].isna().all()
+    assert line in unescape(Path("runs/small/report.html").read_text())
+    for trial_id in frame.loc[judged, "trial_id"]:
+        text = Path(f"runs/small/trials/{trial_id}/001/evaluation.json").read_text()
+        found = json.loads(text)
+        assert sum(each["samples"] for each in found["classes"]) == 360
+        right = sum(each["recall"] * each["samples"] for each in found["classes"])
+        assert found["metrics"]["val_acc"] == pytest.approx(right / 360)
+    begun = attempts()
+
+    again = sweep(experiment("val_acc > 0.999"))
+    assert "0 of 2 trials were accepted: val_acc > 0.999." in again.stdout
+    assert attempts() == begun
+    refused = sweep(experiment("val_f1 > 0.9"))
+    assert refused.returncode == 2
+    assert "accept metric 'val_f1' is not measured by digits_mlp." in refused.stderr
+    assert scalelab.load("runs/small").accepted.startswith("0 of 2")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_class_of_ones_own_is_refused_at_its_first_evaluation(
+    sweep: Sweep, here: Path
+) -> None:
+    Path("mine.py").write_text(OWN)
+    refused = sweep(experiment("val_acc > 0.9", "mine:Mine"))
+    assert refused.returncode == 2
+    said = "accept metric 'val_acc' is not measured by mine:Mine. It measures: hits."
+    assert said in refused.stderr
+    accepted = sweep(experiment("hits >= 0.1", "mine:Mine"), "--retry-failed")
+    assert accepted.returncode == 0, accepted
+    assert "2 of 2 trials were accepted: hits >= 0.1." in accepted.stdout

@@ -1,0 +1,88 @@
+"""``scalelab plan --twin``: which window and rate diverge, before devices are spent."""
+
+from pathlib import Path
+
+import pytest
+
+from scalelab.cli import main
+from scalelab.errors import SpecError
+from scalelab.experiment.spec import Experiment
+from scalelab.plan.expand import plan
+from scalelab.running.twin import TwinRow, twins
+
+EXPERIMENT = """\
+name: twin
+workload: {name: digits_mlp, hidden_sizes: [16]}
+measure: {kind: end_to_end}
+job: {samples: 2000}
+gpus: [1, 4]
+local_batch_size: 8
+learning_rate: {base: BASE, rule: RULE}
+parallelism: [ddp, parameter_server]
+options: {rule: downpour, communication_window: [1, 16], slow_rank_factor: [1, 3]}
+product: true
+seed: [0, 1]
+site: {device_type: cpu, gpus_per_node: 4}
+"""
+
+
+def text(base: str = "0.05", rule: str = "none") -> str:
+    return EXPERIMENT.replace("BASE", base).replace("RULE", rule)
+
+
+def rows(experiment: str) -> list[TwinRow]:
+    asked = Experiment.from_text(experiment)
+    return list(twins(asked.program(), plan(asked, asked.resolve_site()).trials))
+
+
+@pytest.mark.slow
+def test_a_rate_for_one_window_diverges_with_a_longer_one() -> None:
+    found = rows(text())
+    by_options = {
+        (
+            row.trial.options["communication_window"],
+            row.trial.options["slow_rank_factor"],
+        ): row
+        for row in found
+    }
+    assert list(by_options) == [(1, 1), (1, 3), (16, 1), (16, 3)]
+    assert {row.trial.world_size for row in found} == {4}
+    assert not by_options[1, 1].diverges
+    assert by_options[1, 1].num_samples == 2000
+    assert by_options[16, 1].diverges  # 4 workers x 16 steps x 0.05, and momentum
+    assert by_options[1, 3].staleness_max > by_options[1, 1].staleness_max
+    scaled = rows(text(rule="staleness"))
+    assert [row.rate for row in scaled] == pytest.approx(
+        [0.05 / 4, 0.05 / 4, 0.05 / 64, 0.05 / 64]
+    )
+    assert not any(row.diverges for row in scaled)
+
+
+@pytest.mark.slow
+def test_the_table_is_labelled_and_nothing_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("twin.yaml").write_text(text("1.0e-3").replace("[1, 16]", "1"))
+    assert main.run(["plan", "twin.yaml", "--twin"]) == 0
+    said = capsys.readouterr().out
+    assert "VIRTUAL: parameter servers in virtual time." in said
+    titles, *_ = [line for line in said.splitlines() if "steps x rate" in line]
+    assert titles.split()[:3] == ["workers", "window", "slow_rank_factor"]
+    assert [each.name for each in tmp_path.iterdir()] == ["twin.yaml"]
+
+
+def test_without_servers_there_is_nothing_to_show() -> None:
+    with pytest.raises(SpecError, match=r"no planned trial has one\. Add parallelism"):
+        rows(text().replace("[1, 4]", "1").replace(", slow_rank_factor: [1, 3]", ""))
+
+
+def test_a_command_has_no_twin() -> None:
+    command = "\n".join(
+        [
+            *("name: twin", "command: python train.py", "gpus: 2"),
+            *("local_batch_size: 8", "job: {samples: 2000}"),
+        ]
+    )
+    with pytest.raises(SpecError, match=r"^--twin trains a workload's model"):
+        rows(command)
