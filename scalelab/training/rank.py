@@ -100,6 +100,8 @@ def run_rank(
             stream=stream,
             progress=progress,
             deadline_s=spec.deadline_s,
+            prefetch=options.num_read_ahead,
+            pins_memory=options.pins_memory(device.type),
             compiles=options.compile,
             servers=servers,
         )

@@ -153,8 +153,11 @@ def target_rows(observations: pd.DataFrame) -> TargetRows:
     counts = rows[["samples", "global_batch_size"]]
     usable = (np.isfinite(counts) & (counts > 0)).all(axis=1)
     reasons = np.where(spoilt, "validity", np.where(usable, "", "no sample count"))
+    # Which samples make a batch depends on the ranks there, and not on the batch alone.
+    sharded = is_equal(observations, "sample_order", "sharded")
+    reasons = np.where(sharded, "sharded_order", reasons)
     left_out = Counter(str(reason) for reason in reasons[asked] if reason)
-    return TargetRows(frame=rows[asked & usable & ~spoilt], left_out=dict(left_out))
+    return TargetRows(frame=rows[asked & (reasons == "")], left_out=dict(left_out))
 
 
 def _once(frame: pd.DataFrame) -> pd.DataFrame:
