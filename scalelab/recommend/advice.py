@@ -41,6 +41,7 @@ from scalelab.recommend.notes import (
     passed_over,
 )
 from scalelab.recommend.prediction.efficiency import Efficiency
+from scalelab.recommend.prediction.input_wait import InputWait
 from scalelab.recommend.prediction.knee import find_knee
 from scalelab.recommend.prediction.learning_rate import learning_rate
 from scalelab.recommend.prediction.next_trial import loss, next_trial
@@ -223,6 +224,7 @@ def _answer(
             np.median(outlook.samples, axis=0),
             law,
             limits.min_marginal_return,
+            InputWait.of(knowledge.rows),
         ),
         next_trial=proposed,
         price=limits.price.in_words(subject.device_hour_word) if limits.price else None,

@@ -4,7 +4,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scalelab.errors import SpecError
@@ -48,6 +48,7 @@ def test_files_are_found_as_tarfile_writes_them(form: int) -> None:
     assert read(archive(files, form)) == files
 
 
+@settings(max_examples=20)
 @given(
     st.dictionaries(
         st.from_regex(r"[a-z\u00e9]{1,80}(/[a-z ]{1,80}){0,3}", fullmatch=True),
