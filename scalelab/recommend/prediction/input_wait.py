@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from scalelab.laws.rows import CurveKey, FitRows, numbers, split_curves
+from scalelab.laws.rows import CurveKey, FitRows, configurations, numbers, split_curves
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,21 +49,20 @@ class InputWait:
         Parameters
         ----------
         configuration
-            One row: the columns that tell curves apart, ``world_size`` and
-            ``global_batch_size``.
+            One row, in the columns that the law predicts from.
         """
         (asked,) = map(dict, split_curves(configuration))
+        at = configurations(configuration).iloc[0]
         for key, frame in self.curves.items():
-            if all(asked.get(name, value) == value for name, value in key):
-                return _share(frame, configuration)
+            is_same = all(asked.get(name, value) == value for name, value in key)
+            if is_same and len(frame):
+                return _share(frame, at["world_size"], at["global_batch_size"])
         return 0.0
 
 
-def _share(frame: pd.DataFrame, configuration: pd.DataFrame) -> float:
-    alike = frame["global_batch_size"] == numbers(configuration, "global_batch_size")[0]
-    medians = (frame[alike] if alike.any() else frame).groupby("world_size")["share"]
-    if not len(frame):
-        return 0.0
-    shares = medians.median().sort_index()
-    size = np.log(numbers(configuration, "world_size")[0])
-    return float(np.interp(size, np.log(shares.index.to_numpy(float)), shares))
+def _share(frame: pd.DataFrame, world_size: float, global_batch_size: float) -> float:
+    alike = frame[frame["global_batch_size"] == global_batch_size]
+    measured = alike if len(alike) else frame
+    shares = measured.groupby("world_size")["share"].median()
+    sizes = np.log(shares.index.to_numpy(float))
+    return float(np.interp(np.log(world_size), sizes, shares))

@@ -126,12 +126,8 @@ def _term(
     sizes = questions["world_size"].to_numpy(float)
     shrink = sizes[at] / sizes[at + 1]
     losses = {_WORDS[name]: after[name] - before[name] * shrink for name in _WORDS}
-    waited = [
-        waits.share(configurations(each).join(each, rsuffix="_asked"))
-        for each in (questions.iloc[[at]], questions.iloc[[at + 1]])
-    ]
-    lost_to_input = waited[1] * sum(after.values())
-    lost_to_input -= waited[0] * sum(before.values()) * shrink
+    lost_to_input = waits.share(questions.iloc[[at + 1]]) * sum(after.values())
+    lost_to_input -= waits.share(questions.iloc[[at]]) * sum(before.values()) * shrink
     if lost_to_input > sum(losses.values()) / 2 > 0:
         return _INPUT
     growth = float(samples[at + 1] / samples[at])
