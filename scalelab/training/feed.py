@@ -64,9 +64,9 @@ def order_of(
 def _check_parts(found: int, noun: str, num_parts: int) -> None:
     if found < num_parts:
         raise SpecError(
-            f"order=sharded deals the {noun} out to {num_parts} ranks, and there are "
-            f"{found}. Make more of them, run on at most {found} devices, or leave "
-            "order=replicated."
+            f"A sharded order deals the {noun} out to {num_parts} ranks, and there are "
+            f"{found}. Make more of them, run on at most {found} devices, or let the "
+            "ranks share out one order."
         )
 
 

@@ -252,7 +252,7 @@ def _in_folders(place: Path) -> list[Picture]:
 def _in_archives(place: Path) -> list[Picture]:
     found = []
     for path in map(str, sorted(place.glob("*.tar"))):
-        with open(path, "rb") as file:
+        with open(path, "rb", buffering=0) as file:  # most of a block would not be used
             for member in members(file, path):
                 folder, _, name = member.name.rpartition("/")
                 if folder and _is_picture(name):

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from picture_folders import CLASSES, make_pictures, pack
+from picture_folders import CLASSES, PACK, make_pictures, pack
 
 from scalelab.errors import SpecError
 from scalelab.experiment.spec import Experiment
@@ -17,6 +17,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_pictures(place / "pictures")
     pack(place)
     return place
+
+
+def test_the_documentation_packs_so() -> None:
+    page = Path(__file__).parents[3] / "docs" / "feeding.md"
+    assert PACK in page.read_text()
 
 
 def test_packing_twice_gives_the_same_bytes(place: Path, tmp_path: Path) -> None:

@@ -177,7 +177,7 @@ def test_more_ranks_than_shards_are_refused(place: Path) -> None:
     share = replace(ONE, data_parallel_size=8, local_batch_size=1)
     with pytest.raises(
         SpecError,
-        match=r"^order=sharded deals the shards out to 8 ranks, and there are 4\. Make",
+        match=r"^A sharded order deals the shards out to 8 ranks, and there are 4\. M",
     ):
         order_of(pictures(place), share, seed=0, is_sharded=True)
 
