@@ -104,7 +104,7 @@ def training_batches(
         Worker processes of the ``DataLoader``.
     prefetch
         Micro-batches that are read ahead, by each worker process if there are any, else
-        by a thread.
+        by a thread; 0: processes read as many ahead as is usual for a ``DataLoader``.
     pins_memory
         Batches are copied to the device from page-locked memory.
     """
@@ -125,16 +125,17 @@ def training_batches(
     if isinstance(dataset, SampleStream) and isinstance(order, StreamOrder):
         batches = StreamBatches(dataset, order, share, first_step)
         what = {"dataset": batches, "batch_size": None}
+    ahead = 0 if loader_workers else prefetch
     loader = DataLoader(
         **what,
         num_workers=loader_workers,
-        prefetch_factor=prefetch if loader_workers else None,
+        prefetch_factor=(prefetch or None) if loader_workers else None,
         # Forked, so that they die with their rank and need not import torch again.
         multiprocessing_context="fork" if loader_workers else None,
-        pin_memory=pins_memory,
+        # A thread of ours has no current device; to_device() locks the pages then.
+        pin_memory=pins_memory and not ahead,
         generator=torch.Generator().manual_seed(torch.initial_seed()),
     )
-    ahead = 0 if loader_workers else prefetch
     for batch in read_ahead(iter(loader), ahead) if ahead else loader:
         yield to_device(batch, device, pins_memory=pins_memory)
 

@@ -100,7 +100,7 @@ def run_rank(
             stream=stream,
             progress=progress,
             deadline_s=spec.deadline_s,
-            prefetch=options.num_read_ahead,
+            prefetch=options.prefetch or 0,
             pins_memory=options.pins_memory(device.type),
             compiles=options.compile,
             servers=servers,

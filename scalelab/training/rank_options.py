@@ -8,9 +8,6 @@ from typing import Any
 
 from scalelab.errors import SpecError
 
-PREFETCH_OF_PROCESSES = 2
-"""What torch's ``DataLoader`` reads ahead by default."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankOptions:
@@ -25,7 +22,7 @@ class RankOptions:
         Processes per rank that read training data which are not in memory.
     prefetch
         Micro-batches that are read ahead, by each of these processes or without them by
-        a thread; None: 2 with processes, else 0.
+        a thread; None: 2 with processes, as a ``DataLoader`` does, else 0.
     pin_memory
         Copy batches to a CUDA device from page-locked memory; None: there, yes.
     compile
@@ -56,13 +53,6 @@ class RankOptions:
                 "other: a loader process always reads ahead. Set prefetch to at least "
                 "1, or loader_workers to 0."
             )
-
-    @property
-    def num_read_ahead(self) -> int:
-        """Micro-batches that each reader reads ahead."""
-        if self.prefetch is not None:
-            return self.prefetch
-        return PREFETCH_OF_PROCESSES if self.loader_workers else 0
 
     def pins_memory(self, device_type: str) -> bool:
         """Tell whether batches are copied from page-locked memory.

@@ -103,7 +103,7 @@ def test_a_stopped_stream_goes_on_with_the_same_pictures(
     place: dict[str, Any], tmp_path: Path, order: str
 ) -> None:
     trial = on(convergence_trial(max_samples=320, evaluate_every_samples=80), 2)
-    given = {**place, "feed": "tar", "order": order}
+    given = {**place, "feed": "tar", "order": order, "prefetch": 2}
     whole = run_trial(tmp_path / "whole" / "001", trial, **given)
     halves = [attempt(tmp_path / "halves" / n, trial, **given) for n in ("001", "002")]
     stopped = run_attempt(halves[0], stop_at_step=7)
