@@ -128,6 +128,27 @@ def test_files_beat_a_stream_where_every_rank_reads_all_of_it(place: Path) -> No
     assert many[0] == pytest.approx(alone[0], rel=0.05)
 
 
+@pytest.mark.parametrize(
+    ("options", "bound_s"),
+    [
+        # Reading and computing, one after the other, or the longer of them.
+        ({}, 0.018 + 0.01),
+        ({"prefetch": 2}, 0.018),
+        ({"prefetch": 2, "loader_workers": 1}, 0.018),
+        ({"prefetch": 2, "loader_workers": 2}, 0.01),
+    ],
+)
+def test_samples_per_second_are_those_of_the_longer_part(
+    options: dict[str, int], bound_s: float
+) -> None:
+    num_batches, compute_s = 2000, 0.01
+    waits = data_waits([0.018] * num_batches, compute_s, **options)
+    step_s = sum(waits) / num_batches + compute_s
+    rate, expected = LOCAL_BATCH / step_s, LOCAL_BATCH / bound_s
+    assert rate == pytest.approx(expected, rel=0.002)
+    assert waits[0] == 0.018
+
+
 def test_waiting_in_real_time_takes_what_is_declared() -> None:
     store = DeclaredStore(open_s=0.004, bytes_per_s=1e6)
     began = time.perf_counter()
