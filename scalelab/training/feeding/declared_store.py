@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from scalelab.errors import SpecError
 
 _SHORTEST_SLEEP_S = 0.001
+_DECLARED = ("open_s", "bytes_per_s")
 
 
 class Clock(Protocol):
@@ -96,12 +97,9 @@ class DeclaredStore:
         >>> DeclaredStore.of({"open_s": 0.01, "bytes_per_s": 1e6}).seconds(2, 500_000)
         0.52
         """
-        names = [
-            each.name for each in fields(cls) if each.name in ("open_s", "bytes_per_s")
-        ]
-        if not isinstance(declared, Mapping) or not set(declared) <= set(names):
+        if not isinstance(declared, Mapping) or not set(declared) <= set(_DECLARED):
             raise SpecError(
-                f"store={declared!r} must be declared by {' and '.join(names)}. Write, "
+                f"store={declared!r} must be declared by {' and '.join(_DECLARED)}. Write, "
                 "say, store: {open_s: 0.01, bytes_per_s: 1.0e+7}."
             )
         return cls(**declared)
