@@ -99,8 +99,8 @@ class DeclaredStore:
         """
         if not isinstance(declared, Mapping) or not set(declared) <= set(_DECLARED):
             raise SpecError(
-                f"store={declared!r} must be declared by {' and '.join(_DECLARED)}. Write, "
-                "say, store: {open_s: 0.01, bytes_per_s: 1.0e+7}."
+                f"store={declared!r} must be declared by {' and '.join(_DECLARED)}. "
+                "Write, say, store: {open_s: 0.01, bytes_per_s: 1.0e+7}."
             )
         return cls(**declared)
 
