@@ -213,6 +213,12 @@ BUILT_IN_WORKLOADS: Mapping[str, BuiltInWorkload] = {
         counts_flops=True,
         check=f"{_HOME}.transformer_shape:check_transformer",
     ),
+    "image_folder": BuiltInWorkload(
+        path=f"{_HOME}.image_folder:ImageFolder",
+        metrics=("val_acc", "val_balanced_acc", "val_loss"),
+        has_batch_norm=True,
+        check="scalelab.training.feeding.pictures:check_pictures",
+    ),
     "synthetic_images": BuiltInWorkload(
         path=f"{_HOME}.synthetic_images:SyntheticImages",
         metrics=(),

@@ -9,7 +9,13 @@ from typing import Any
 from scalelab.errors import SpecError
 
 COMPILE = "compile"
-RANK_PARAMETERS = ("memory_limit_bytes", "loader_workers", COMPILE)
+RANK_PARAMETERS = (
+    "memory_limit_bytes",
+    "loader_workers",
+    "prefetch",
+    "pin_memory",
+    COMPILE,
+)
 """What every workload takes: ``scalelab.training.rank_options.RankOptions``."""
 CLASSIFIER_METRICS = ("val_acc", "val_loss")
 

@@ -42,6 +42,7 @@ from scalelab.recommend.notes import (
 )
 from scalelab.recommend.prediction.contradictions import contradictions, is_among
 from scalelab.recommend.prediction.efficiency import Efficiency
+from scalelab.recommend.prediction.input_wait import InputWait
 from scalelab.recommend.prediction.knee import find_knee
 from scalelab.recommend.prediction.learning_rate import learning_rate
 from scalelab.recommend.prediction.next_trial import next_trial
@@ -226,6 +227,7 @@ def _answer(
             np.median(outlook.samples, axis=0),
             law,
             limits.min_marginal_return,
+            InputWait.of(knowledge.rows),
         ),
         next_trial=proposed,
         price=limits.price.in_words(subject.device_hour_word) if limits.price else None,

@@ -86,7 +86,11 @@ COLUMNS: tuple[Column, ...] = (
         base_learning_rate="Rate before the rule.",
         learning_rate="Rate after the rule and warm-up.",
     ),
-    *_columns("text", schedule="Shape of the rate over training."),
+    *_columns(
+        "text",
+        schedule="Shape of the rate over training.",
+        sample_order="sharded: ranks draw from parts of the data; else missing.",
+    ),
     *_columns(
         "integer",
         planned_steps="Optimiser steps the schedule was planned for.",

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from scalelab.inputs.numerals import counted, duration, number
+from scalelab.inputs.numerals import counted, duration, number, percent
 from scalelab.inputs.outcome import Outcome
 from scalelab.laws.convergence.time_to_target import measured_factorisation
 from scalelab.laws.rows import curve_label, invalid_reasons, numbers
@@ -142,6 +142,9 @@ _TRIAL_COLUMNS = {
     "outcome": "outcome",
     "step_time_s": "step time",
     "throughput_samples_per_s": "samples per s",
+    "data_wait_s": "waiting for input",
+    "gpu_utilization": "device busy",
+    "sample_order": "sample order",
     "samples_to_target": "samples to target",
     "final_metric": "final metric",
     "accepted": "accepted",
@@ -157,6 +160,12 @@ def trial_table(observations: pd.DataFrame) -> TextTable:
         for value in numbers(observations, "step_time_s")
     ]
     shown["accepted"] = shown["accepted"].map({True: "yes", False: "no"})
+    waited = numbers(observations, "data_wait_s") / numbers(observations, "step_time_s")
+    for title, shares in (
+        ("waiting for input", waited),
+        ("device busy", numbers(observations, "gpu_utilization")),
+    ):
+        shown[title] = [percent(each) if np.isfinite(each) else None for each in shares]
     shown["ignored because"] = [
         _why_ignored(value, is_emulated=bool(emulated)) or None
         for value, emulated in zip(

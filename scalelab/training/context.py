@@ -75,6 +75,10 @@ class RankContext:
         Tells the supervisor that this rank is alive, with its step.
     deadline_s
         When the attempt's time is up, on the monotonic clock; None: never.
+    prefetch
+        Micro-batches that are read ahead, by each loader process if there are any.
+    pins_memory
+        Batches are copied to the device from page-locked memory.
     compiles
         The model is trained as ``torch.compile`` translates it.
     servers
@@ -87,6 +91,8 @@ class RankContext:
     stream: StreamWriter
     progress: Callable[[int], None] = field(repr=False)
     deadline_s: float | None = None
+    prefetch: int = 0
+    pins_memory: bool = False
     compiles: bool = False
     servers: ServerLink | None = field(default=None, repr=False)
 

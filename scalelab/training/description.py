@@ -40,6 +40,7 @@ def describe(
         "sequence_length": workload.tokens_per_sample,
         "optimizer": describe_optimizer(optimizer),
         "schedule": describe_schedule(workload.schedule, trial),
+        "sample_order": "sharded" if workload.is_sharded else None,
     }
 
 

@@ -11,7 +11,10 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from scalelab.training.order import SampleOrder, Share
+from scalelab.errors import SpecError
+from scalelab.training.feeding.read_ahead import read_ahead
+from scalelab.training.feeding.stream import SampleStream, StreamBatches
+from scalelab.training.order import SampleOrder, ShardedOrder, Share, StreamOrder
 
 Batch = Any
 """What a workload's ``loss`` takes: a tensor, or a tuple, list or mapping of such."""
@@ -19,6 +22,52 @@ Batch = Any
 Augment = Callable[[tuple[torch.Tensor, ...], torch.Tensor], tuple[torch.Tensor, ...]]
 
 NUM_FINGERPRINT_SAMPLES = 1000
+
+
+def order_of(
+    dataset: Dataset[Any], share: Share, *, seed: int, is_sharded: bool
+) -> SampleOrder:
+    """Return the order in which samples are trained on.
+
+    Parameters
+    ----------
+    dataset
+        The training data.
+    share
+        The part of every global batch that a rank computes.
+    seed
+        The trial's seed.
+    is_sharded
+        Every rank draws samples from a part of the data of its own.
+
+    Raises
+    ------
+    SpecError
+        If there are fewer samples, or shards of a stream, than ranks to deal them to.
+    """
+    num_parts = share.data_parallel_size if is_sharded else 1
+    if isinstance(dataset, SampleStream):
+        _check_parts(len(dataset.shards), "shards", num_parts)
+        parts = [dataset.shards[part::num_parts] for part in range(num_parts)]
+        return StreamOrder(
+            parts=parts, buffer_size=dataset.shuffle_buffer, share=share, seed=seed
+        )
+    num_samples = num_samples_of(dataset)
+    if is_sharded:
+        _check_parts(num_samples, "training samples", num_parts)
+        return ShardedOrder(num_samples=num_samples, share=share, seed=seed)
+    return SampleOrder(
+        num_samples=num_samples, global_batch_size=share.global_batch_size, seed=seed
+    )
+
+
+def _check_parts(found: int, noun: str, num_parts: int) -> None:
+    if found < num_parts:
+        raise SpecError(
+            f"A sharded order deals the {noun} out to {num_parts} ranks, and there are "
+            f"{found}. Make more of them, run on at most {found} devices, or let the "
+            "ranks share out one order."
+        )
 
 
 def training_batches(
@@ -31,6 +80,8 @@ def training_batches(
     augment: Augment | None = None,
     num_random: int = 0,
     loader_workers: int = 0,
+    prefetch: int = 0,
+    pins_memory: bool = False,
 ) -> Iterator[Batch]:
     """Yield a rank's micro-batches without end, accumulation steps innermost.
 
@@ -38,7 +89,8 @@ def training_batches(
     ----------
     dataset
         A ``TensorDataset`` is moved to the device whole and indexed there; any other
-        map-style data set is read through a ``DataLoader``.
+        map-style data set is read through a ``DataLoader``, a stream from the front to
+        the back of its shards.
     order, share
         Which samples, and which of them are this rank's.
     first_step
@@ -50,6 +102,11 @@ def training_batches(
         per sample.
     loader_workers
         Worker processes of the ``DataLoader``.
+    prefetch
+        Micro-batches that are read ahead, by each worker process if there are any, else
+        by a thread; 0: processes read as many ahead as is usual for a ``DataLoader``.
+    pins_memory
+        Batches are copied to the device from page-locked memory.
     """
     if isinstance(dataset, TensorDataset):
         yield from _indexed_batches(
@@ -61,17 +118,26 @@ def training_batches(
             num_random,
         )
         return
+    what: dict[str, Any] = {
+        "dataset": dataset,
+        "batch_sampler": _MicroBatches(order, share, first_step),
+    }
+    if isinstance(dataset, SampleStream) and isinstance(order, StreamOrder):
+        batches = StreamBatches(dataset, order, share, first_step)
+        what = {"dataset": batches, "batch_size": None}
+    ahead = 0 if loader_workers else prefetch
     loader = DataLoader(
-        dataset,
-        batch_sampler=_MicroBatches(order, share, first_step),
+        **what,
         num_workers=loader_workers,
+        prefetch_factor=(prefetch or None) if loader_workers else None,
         # Forked, so that they die with their rank and need not import torch again.
         multiprocessing_context="fork" if loader_workers else None,
-        pin_memory=device.type == "cuda",
+        # A thread of ours has no current device; to_device() locks the pages then.
+        pin_memory=pins_memory and not ahead,
         generator=torch.Generator().manual_seed(torch.initial_seed()),
     )
-    for batch in loader:
-        yield to_device(batch, device)
+    for batch in read_ahead(iter(loader), ahead) if ahead else loader:
+        yield to_device(batch, device, pins_memory=pins_memory)
 
 
 def _indexed_batches(
@@ -136,18 +202,34 @@ def held_out_batches(
         yield to_device(batch, device), len(chosen)
 
 
-def to_device(batch: Batch, device: torch.device) -> Batch:
-    """Move every tensor of a batch to the device, without waiting for the copy."""
+def to_device(batch: Batch, device: torch.device, *, pins_memory: bool = True) -> Batch:
+    """Move every tensor of a batch to the device, without waiting for the copy.
+
+    Parameters
+    ----------
+    batch
+        A tensor, or a structure of tensors.
+    device
+        Where they are wanted.
+    pins_memory
+        Copy from page-locked memory; from other memory a copy waits.
+    """
     if isinstance(batch, torch.Tensor):
         if batch.device == device:
             return batch
         # From pageable memory the copy would wait for all work queued on the device.
-        source = batch.pin_memory() if device.type == "cuda" else batch
+        pins = pins_memory and device.type == "cuda"
+        source = batch.pin_memory() if pins else batch
         return source.to(device, non_blocking=True)
     if isinstance(batch, dict):
-        return {name: to_device(value, device) for name, value in batch.items()}
+        return {
+            name: to_device(value, device, pins_memory=pins_memory)
+            for name, value in batch.items()
+        }
     if isinstance(batch, Sequence) and not isinstance(batch, str):
-        return tuple(to_device(value, device) for value in batch)
+        return tuple(
+            to_device(value, device, pins_memory=pins_memory) for value in batch
+        )
     return batch
 
 
@@ -160,9 +242,11 @@ def fingerprint(dataset: Dataset[Any]) -> str:
     """Return a short hash of the training data.
 
     Of in-memory data, up to 1,000 evenly spaced samples, the shapes and the types are
-    hashed; of other data only the class and the number of samples.
+    hashed; of other data their ``content_hash``, or without one only the class and the
+    number of samples.
     """
-    digest = hashlib.sha256(type(dataset).__qualname__.encode())
+    kind = getattr(dataset, "content_hash", type(dataset).__qualname__)
+    digest = hashlib.sha256(kind.encode())
     digest.update(str(num_samples_of(dataset)).encode())
     for tensor in getattr(dataset, "tensors", ()):
         stride = max(1, len(tensor) // NUM_FINGERPRINT_SAMPLES)

@@ -101,6 +101,8 @@ def run_rank(
             stream=stream,
             progress=progress,
             deadline_s=spec.deadline_s,
+            prefetch=options.prefetch or 0,
+            pins_memory=options.pins_memory(device.type),
             compiles=options.compile,
             servers=servers,
         )

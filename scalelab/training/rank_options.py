@@ -20,16 +20,24 @@ class RankOptions:
         it is out of memory. Plays the part of a GPU's memory.
     loader_workers
         Processes per rank that read training data which are not in memory.
+    prefetch
+        Micro-batches that are read ahead, by each of these processes or without them by
+        a thread; None: 2 with processes, as a ``DataLoader`` does, else 0.
+    pin_memory
+        Copy batches to a CUDA device from page-locked memory; None: there, yes.
     compile
         Train the model as ``torch.compile`` translates it, before the first step.
     """
 
     memory_limit_bytes: int | None = None
     loader_workers: int = 0
+    prefetch: int | None = None
+    pin_memory: bool | None = None
     compile: bool = False
 
     def __post_init__(self) -> None:
-        for name, least in (("memory_limit_bytes", 1), ("loader_workers", 0)):
+        counts = (("memory_limit_bytes", 1), ("loader_workers", 0), ("prefetch", 0))
+        for name, least in counts:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < least):
                 raise SpecError(
@@ -37,6 +45,29 @@ class RankOptions:
                 )
         if not isinstance(self.compile, bool):
             raise SpecError(f"compile={self.compile!r} must be true or false.")
+        if not isinstance(self.pin_memory, bool | None):
+            raise SpecError(f"pin_memory={self.pin_memory!r} must be true or false.")
+        if self.loader_workers and self.prefetch == 0:
+            raise SpecError(
+                f"prefetch=0 and loader_workers={self.loader_workers} contradict each "
+                "other: a loader process always reads ahead. Set prefetch to at least "
+                "1, or loader_workers to 0."
+            )
+
+    def pins_memory(self, device_type: str) -> bool:
+        """Tell whether batches are copied from page-locked memory.
+
+        Raises
+        ------
+        SpecError
+            If they are to be, and the device is none that takes copies.
+        """
+        is_cuda = device_type == "cuda"
+        if self.pin_memory and not is_cuda:
+            raise SpecError(
+                f"pin_memory=True has no effect on {device_type} devices. Leave it out."
+            )
+        return is_cuda and self.pin_memory is not False
 
     @classmethod
     def split(cls, parameters: Mapping[str, Any]) -> tuple[RankOptions, dict[str, Any]]:

@@ -75,8 +75,11 @@ class ConvergenceLaw:
         """
         rows = target_rows(observations)
         if rows.frame.empty:
+            why = ", ".join(f"{n} {reason}" for reason, n in rows.left_out.items())
+            found = f"can be fitted ({why})" if why else "tried to reach a target"
             raise FitError(
-                "No row tried to reach a target. Run trials of kind convergence."
+                f"No row {found}. Run trials of kind convergence"
+                f"{', with an order that is not sharded' if why else ''}."
             )
         curves = {
             key: BatchCurve.fit(frame)

@@ -153,8 +153,9 @@ def target_rows(observations: pd.DataFrame) -> TargetRows:
     counts = rows[["samples", "global_batch_size"]]
     usable = (np.isfinite(counts) & (counts > 0)).all(axis=1)
     reasons = np.where(spoilt, "validity", np.where(usable, "", "no sample count"))
+    reasons = np.where(has_sharded_order(observations), "sharded order", reasons)
     left_out = Counter(str(reason) for reason in reasons[asked] if reason)
-    return TargetRows(frame=rows[asked & usable & ~spoilt], left_out=dict(left_out))
+    return TargetRows(frame=rows[asked & (reasons == "")], left_out=dict(left_out))
 
 
 def _once(frame: pd.DataFrame) -> pd.DataFrame:
@@ -174,6 +175,15 @@ def is_equal(frame: pd.DataFrame, name: str, value: object) -> np.ndarray:
         for cell in cells(frame, name)
     ]
     return np.array(matches, dtype=bool)
+
+
+def has_sharded_order(frame: pd.DataFrame) -> np.ndarray:
+    """Tell in which rows each rank drew samples from a part of the data of its own.
+
+    Which samples are in a step depends on the number of ranks there, and not on the
+    seed and the global batch alone.
+    """
+    return is_equal(frame, "sample_order", "sharded")
 
 
 def ended_well(validity: object, outcome: object) -> bool:

@@ -28,7 +28,12 @@ from scipy.special import ndtri
 from scalelab.errors import FitError, SpecError
 from scalelab.inputs.numerals import counted
 from scalelab.laws.convergence.law import ConvergenceLaw
-from scalelab.laws.convergence.rows import ended_well, split_targets, with_workers
+from scalelab.laws.convergence.rows import (
+    ended_well,
+    has_sharded_order,
+    split_targets,
+    with_workers,
+)
 from scalelab.laws.input_checks import checked_configurations
 from scalelab.laws.interval import NUM_DRAWS, SEED, central, check_mass
 from scalelab.laws.rows import (
@@ -288,6 +293,7 @@ def _compared(trials: pd.DataFrame) -> pd.DataFrame:
     rows = pd.concat([trials[curve_columns(trials)], values], axis=1)
     marks = zip(cells(trials, "validity"), cells(trials, "outcome"), strict=True)
     is_fit = np.array([ended_well(*pair) for pair in marks], dtype=bool)
+    is_fit &= ~has_sharded_order(trials)
     is_fit &= (np.isfinite(numeric) & (numeric > 0)).all(axis=1)
     is_fit &= ~rows.duplicated().to_numpy(bool)
     order = np.lexsort(numeric.T)

@@ -37,6 +37,7 @@ _REASONS = {
     "out_of_memory": "the device's memory was too small",
     "host_out_of_memory": "the node's memory was too small",
     "failed": "the trial failed",
+    "sharded order": "with a sharded order they depend on the number of ranks",
 }
 _ABOVE_IDEAL = 1.05  # what lies below is noise
 _BUSY = "the computer was too busy to keep the declared times"

@@ -8,6 +8,7 @@ import pandas as pd
 from scalelab.laws.rows import configurations
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.recommend.answer.recommendation import Knee
+from scalelab.recommend.prediction.input_wait import InputWait
 
 _TAIL = 0.1
 _WORDS = {
@@ -20,6 +21,7 @@ _WORDS = {
     "unexplained": "step time grows",
 }
 _SAMPLES = "a larger batch needs more samples"
+_INPUT = "waiting for input"
 
 
 def marginal_return(time_s: np.ndarray, world_size: np.ndarray) -> np.ndarray:
@@ -64,6 +66,7 @@ def find_knee(
     samples: np.ndarray,
     law: StepTimeLaw,
     least: float,
+    waits: InputWait,
 ) -> Knee | None:
     """Find the knee, as an interval of world sizes, and the term that causes it.
 
@@ -79,6 +82,8 @@ def find_knee(
         The step-time law, whose terms name the cause.
     least
         Smallest marginal return that pays.
+    waits
+        How long ranks waited for input where that was measured.
     """
     sizes = questions["world_size"].to_numpy(float)
     if len(sizes) < 2:
@@ -95,7 +100,7 @@ def find_knee(
         lo=int(lo) if np.isfinite(lo) else None,
         hi=int(hi) if np.isfinite(hi) else None,
         marginal_return=least,
-        term=_term(index[inside], questions, samples, law),
+        term=_term(index[inside], questions, samples, law, waits),
         probability_in_range=float(inside.mean()),
     )
 
@@ -105,8 +110,13 @@ def _term(
     questions: pd.DataFrame,
     samples: np.ndarray,
     law: StepTimeLaw,
+    waits: InputWait,
 ) -> str:
-    """Name the cause of the most probable knee: the term that grows most there."""
+    """Name the cause of the most probable knee: the term that grows most there.
+
+    No shape knows of input, which is in several terms, then. It is named where the
+    wait that was measured grows by more than half of all that is lost there.
+    """
     at = int(np.bincount(index).argmax()) if len(index) else len(samples) - 2
     before, after = (
         _seconds(questions.iloc[[i]], float(samples[i]), law) for i in (at, at + 1)
@@ -116,6 +126,10 @@ def _term(
     sizes = questions["world_size"].to_numpy(float)
     shrink = sizes[at] / sizes[at + 1]
     losses = {_WORDS[name]: after[name] - before[name] * shrink for name in _WORDS}
+    lost_to_input = waits.share(questions.iloc[[at + 1]]) * sum(after.values())
+    lost_to_input -= waits.share(questions.iloc[[at]]) * sum(before.values()) * shrink
+    if lost_to_input > sum(losses.values()) / 2 > 0:
+        return _INPUT
     growth = float(samples[at + 1] / samples[at])
     losses[_SAMPLES] = sum(after.values()) * (1 - 1 / growth)
     return max(losses, key=lambda words: losses[words])

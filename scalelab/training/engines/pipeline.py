@@ -174,7 +174,7 @@ class PipelineEngine(TrainingEngine):
             else unchanged(self._model, context.device)
         ):
             self._scaler.scale(torch.zeros((), device=context.device))
-            batches = self._micro_batches(self._feed(0, loader_workers=0))
+            batches = self._micro_batches(self._feed(0))
             inputs = self._inputs(batches)
             with self._autocast():
                 received, output = passed_between_stages(

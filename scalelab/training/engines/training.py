@@ -19,7 +19,7 @@ from scalelab.training.description import describe
 from scalelab.training.engines.compiling import compiled, compiling
 from scalelab.training.engines.slow_rank import SlowRank
 from scalelab.training.engines.spread import Observers, SpreadModel
-from scalelab.training.order import SampleOrder, Share
+from scalelab.training.order import Share
 from scalelab.training.probes.meter import Phase, StepClock
 from scalelab.training.probes.noise_probe import NoiseProbe
 from scalelab.training.seeds import MODEL_STREAM, rank_stream, seed_everything
@@ -127,12 +127,13 @@ class TrainingEngine:
                 f"{num_samples} training samples of {trial.workload}. Use at most "
                 f"{num_samples} in a {trial.kind} trial."
             )
-        self._order = SampleOrder(
-            num_samples=num_samples,
-            global_batch_size=trial.global_batch_size,
-            seed=trial.seed,
-        )
         self._share = self.share()
+        self._order = feed.order_of(
+            self._training_data,
+            self._share,
+            seed=trial.seed,
+            is_sharded=self.workload.is_sharded,
+        )
 
     def _build_model(self) -> None:
         trial, device = self.trial, self.context.device
@@ -172,7 +173,7 @@ class TrainingEngine:
         """
         if not self.context.compiles:
             return
-        batch = next(self._feed(0, loader_workers=0))
+        batch = next(self._feed(0))
         with compiling(self._model, self.context):
             with self._autocast():
                 loss = self.workload.loss(self._spread.model, batch)
@@ -180,9 +181,11 @@ class TrainingEngine:
         self._optimizer.zero_grad(set_to_none=True)
 
     def _start_feed(self, step: int) -> None:
-        self._batches = self._feed(step, self._loader_workers)
+        self._batches = self._feed(step, self._loader_workers, self.context.prefetch)
 
-    def _feed(self, step: int, loader_workers: int) -> Iterator[feed.Batch]:
+    def _feed(
+        self, step: int, loader_workers: int = 0, prefetch: int = 0
+    ) -> Iterator[feed.Batch]:
         return feed.training_batches(
             self._training_data,
             self._order,
@@ -192,6 +195,8 @@ class TrainingEngine:
             augment=self.workload.augment,
             num_random=self.workload.num_random,
             loader_workers=loader_workers,
+            prefetch=prefetch,
+            pins_memory=self.context.pins_memory,
         )
 
     def begin(self, step: int, num_steps: int) -> None:

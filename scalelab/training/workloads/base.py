@@ -65,6 +65,8 @@ class Workload:
     schedule
         Shape of the learning rate over training; say here what
         :meth:`learning_rate_factor` does.
+    is_sharded
+        Every rank draws samples from a part of the data of its own.
     num_random
         Random numbers per sample that :meth:`augment` gets; 0: it is not called.
     engine
@@ -103,6 +105,7 @@ class Workload:
     default_learning_rate: ClassVar[float] = 0.01
     default_metric: ClassVar[str] = "val_acc"
     dataset_name: str = "custom"
+    is_sharded: bool = False
     num_random: int = 0
     schedule: str = "constant"
     emulated: ClassVar[bool] = False

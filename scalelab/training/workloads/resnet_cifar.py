@@ -139,6 +139,8 @@ class CifarResnet(nn.Module):
     ----------
     depth
         ``6 n + 2`` weighted layers.
+    num_classes
+        Classes to score.
 
     Examples
     --------
@@ -146,7 +148,7 @@ class CifarResnet(nn.Module):
     658586
     """
 
-    def __init__(self, depth: int) -> None:
+    def __init__(self, depth: int, num_classes: int = NUM_CLASSES) -> None:
         super().__init__()
         blocks_per_stage = (depth - 2) // 6
         self.stem = nn.Conv2d(3, 16, 3, padding=1, bias=False)
@@ -158,13 +160,13 @@ class CifarResnet(nn.Module):
                 blocks.append(ResidualBlock(width, stage_width))
                 width = stage_width
         self.blocks = nn.Sequential(*blocks)
-        self.head = nn.Linear(width, NUM_CLASSES)
+        self.head = nn.Linear(width, num_classes)
         for module in self.modules():
             if isinstance(module, nn.Conv2d | nn.Linear):
                 nn.init.kaiming_normal_(module.weight)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Return class scores, shape (samples, 10)."""
+        """Return class scores, shape (samples, num_classes)."""
         hidden = F.relu(self.stem_norm(self.stem(images)))
         hidden = self.blocks(hidden).mean(dim=(2, 3))
         scores: torch.Tensor = self.head(hidden)

@@ -229,6 +229,24 @@ def test_only_marks_that_spoil_convergence_leave_rows_out(
     assert law.left_out == {"validity": len(frame) // 2}
 
 
+def test_rows_with_a_sharded_order_are_left_out_and_counted(
+    rng: np.random.Generator,
+) -> None:
+    plain, sharded = trials(rng), trials(rng).assign(sample_order="sharded")
+    sharded["samples_to_target"] *= 3
+    law = ConvergenceLaw.fit(pd.concat([plain, sharded], ignore_index=True))
+    assert law.left_out == {"sharded order": len(sharded)}
+    batches = asked(128, 700)
+    expected = ConvergenceLaw.fit(plain).predict(batches)
+    pd.testing.assert_frame_equal(law.predict(batches), expected)
+    with pytest.raises(
+        FitError,
+        match=r"^No row can be fitted \(20 sharded order\)\. Run trials of kind "
+        r"convergence, with an order that is not sharded\.$",
+    ):
+        ConvergenceLaw.fit(sharded)
+
+
 def test_rows_without_a_target_are_no_convergence() -> None:
     frame = pd.DataFrame({"world_size": [1], "step_time_s": [0.1]})
     with pytest.raises(FitError, match="Run trials of kind convergence"):

@@ -185,6 +185,16 @@ def test_an_end_to_end_trial_that_cannot_be_judged_judges_nothing(
     assert law.factorisation.trials.empty
 
 
+def test_an_end_to_end_trial_with_a_sharded_order_judges_nothing(
+    rng: np.random.Generator,
+) -> None:
+    trials = sweep(rng, [(8, 256)])
+    is_whole = trials["kind"] == "end_to_end"
+    assert not TimeToTargetLaw.fit(trials, LAW).factorisation.trials.empty
+    trials["sample_order"] = np.where(is_whole, "sharded", None)
+    assert TimeToTargetLaw.fit(trials, LAW).factorisation.trials.empty
+
+
 def test_stale_weights_do_not_factorise(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,6 +97,11 @@ def test_ignored_trials_are_counted_by_reason(answered: Recommendation) -> None:
         "3 of 45 trials ignored: other jobs ran on the node (2), preempted (1).",
         "1 of 45 trials ignored for samples to target: the trial failed.",
     ]
+    sharded = replace(busy, left_out={}, left_out_of_convergence={"sharded order": 4})
+    assert said(sharded, Part.IGNORED) == [
+        "4 of 45 trials ignored for samples to target: with a sharded order they "
+        "depend on the number of ranks."
+    ]
 
 
 def test_the_table_has_a_row_per_allocation(answered: Recommendation) -> None:

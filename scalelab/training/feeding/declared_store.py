@@ -1,0 +1,121 @@
+"""A declared slow store: what reading takes there, waited for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from scalelab.errors import SpecError
+
+_SHORTEST_SLEEP_S = 0.001
+_DECLARED = ("open_s", "bytes_per_s")
+
+
+class Clock(Protocol):
+    """Tells the time, and waits."""
+
+    def now(self) -> float:
+        """Return the time, seconds."""
+        ...
+
+    def wait_until(self, moment: float) -> None:
+        """Return at a time, or a moment earlier."""
+        ...
+
+
+class HostTime:
+    """The time of this host."""
+
+    def now(self) -> float:
+        """Return the time, seconds."""
+        return time.perf_counter()
+
+    def wait_until(self, moment: float) -> None:
+        """Sleep, unless it is so short that a sleep would take longer."""
+        remaining_s = moment - time.perf_counter()
+        if remaining_s > _SHORTEST_SLEEP_S:
+            time.sleep(remaining_s)
+
+
+@dataclass(slots=True)
+class VirtualTime:
+    """Time that passes only by waiting: exact, and at once."""
+
+    passed_s: float = 0.0
+
+    def now(self) -> float:
+        """Return the time, seconds."""
+        return self.passed_s
+
+    def wait_until(self, moment: float) -> None:
+        """Let the time pass."""
+        self.passed_s = max(self.passed_s, moment)
+
+
+@dataclass(kw_only=True, slots=True)
+class DeclaredStore:
+    """A store whose every connection has a declared speed.
+
+    A process that reads has a connection of its own, so two of them wait half as long
+    for the same files.
+
+    Parameters
+    ----------
+    open_s
+        Seconds until the first byte of a file that is opened.
+    bytes_per_s
+        Bytes per second of a connection; None: as fast as they are read.
+    clock
+        What is waited by.
+
+    Raises
+    ------
+    SpecError
+        If a value is negative or no number.
+    """
+
+    open_s: float = 0.0
+    bytes_per_s: float | None = None
+    clock: Clock = field(default_factory=HostTime)
+    _free_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not _is_number(self.open_s) or self.open_s < 0:
+            raise SpecError(
+                f"store.open_s={self.open_s!r} must be seconds, at least 0."
+            )
+        speed = self.bytes_per_s
+        if speed is not None and (not _is_number(speed) or not speed > 0):
+            raise SpecError(f"store.bytes_per_s={speed!r} must be a number above 0.")
+
+    @classmethod
+    def of(cls, declared: object) -> DeclaredStore:
+        """Return the store that the parameter ``store`` of a workload declares.
+
+        >>> DeclaredStore.of({"open_s": 0.01, "bytes_per_s": 1e6}).seconds(2, 500_000)
+        0.52
+        """
+        if not isinstance(declared, Mapping) or not set(declared) <= set(_DECLARED):
+            raise SpecError(
+                f"store={declared!r} must be declared by {' and '.join(_DECLARED)}. "
+                "Write, say, store: {open_s: 0.01, bytes_per_s: 1.0e+7}."
+            )
+        return cls(**declared)
+
+    def seconds(self, num_opens: int, num_bytes: int) -> float:
+        """Return what one connection takes."""
+        transfer_s = num_bytes / self.bytes_per_s if self.bytes_per_s else 0.0
+        return num_opens * self.open_s + transfer_s
+
+    def wait(self, num_opens: int, num_bytes: int) -> None:
+        """Wait until files are opened and bytes have come."""
+        # What a wait ended too early is owed by the next one.
+        self._free_at = max(self._free_at, self.clock.now())
+        self._free_at += self.seconds(num_opens, num_bytes)
+        self.clock.wait_until(self._free_at)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,140 @@
+"""Pictures as training data: read, decoded, cut to a square."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Sequence
+from itertools import groupby
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps, UnidentifiedImageError
+from torch.utils.data import Dataset
+
+from scalelab.errors import SpecError
+from scalelab.training.feeding.declared_store import DeclaredStore
+from scalelab.training.feeding.pictures import Picture
+from scalelab.training.feeding.reader import PictureReader
+from scalelab.training.feeding.stream import SampleStream
+
+Sample = tuple[torch.Tensor, int]
+
+
+class Pictures(Dataset[Sample]):
+    """Pictures with their classes: uint8 of shape (3, size, size), and a number.
+
+    Parameters
+    ----------
+    pictures
+        Where they are.
+    classes
+        Names of the classes, whose positions are their numbers.
+    image_size
+        Pixels along each side.
+    store
+        What reading takes; None: as long as it does.
+    """
+
+    def __init__(
+        self,
+        pictures: Sequence[Picture],
+        classes: Sequence[str],
+        image_size: int,
+        store: DeclaredStore | None = None,
+    ) -> None:
+        self.pictures = pictures
+        self.labels = [classes.index(picture.class_name) for picture in pictures]
+        self._image_size = image_size
+        self._store = store
+        self._reader = PictureReader(store)
+
+    @property
+    def content_hash(self) -> str:
+        """A hash of the names and sizes, the same for files and archives."""
+        digest = hashlib.sha256()
+        for picture in self.pictures:
+            text = f"{picture.name}\0{picture.size}\0"
+            digest.update(text.encode("utf-8", "surrogateescape"))
+        return digest.hexdigest()
+
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+    def __getitem__(self, index: int) -> Sample:
+        return self.decoded(index, self._reader.at(self.pictures[index]))
+
+    def decoded(self, index: int, stored: bytes) -> Sample:
+        """Return a picture and its class, of the bytes of its file.
+
+        Raises
+        ------
+        SpecError
+            If the bytes are no picture.
+        """
+        size = (self._image_size, self._image_size)
+        try:
+            with Image.open(io.BytesIO(stored)) as image:
+                image.draft("RGB", size)
+                square = ImageOps.fit(image.convert("RGB"), size)
+        except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
+            picture = self.pictures[index]
+            raise SpecError(
+                f"{picture.name!r} in {picture.path} cannot be decoded: {error}. "
+                "Remove or replace it."
+            ) from error
+        pixels = torch.from_numpy(np.array(square)).permute(2, 0, 1).contiguous()
+        return pixels, self.labels[index]
+
+
+class StreamedPictures(Pictures, SampleStream):
+    """Pictures in tar archives, which training reads from front to back.
+
+    Parameters
+    ----------
+    pictures, classes, image_size, store
+        As of :class:`Pictures`.
+    shuffle_buffer
+        Pictures among which the next one is drawn.
+    """
+
+    def __init__(
+        self,
+        pictures: Sequence[Picture],
+        classes: Sequence[str],
+        image_size: int,
+        store: DeclaredStore | None = None,
+        *,
+        shuffle_buffer: int,
+    ) -> None:
+        super().__init__(pictures, classes, image_size, store)
+        self.shuffle_buffer = shuffle_buffer
+        places = sorted((p.path, p.offset, i) for i, p in enumerate(pictures))
+        self.shards = [
+            np.array([index for _, _, index in held])
+            for _, held in groupby(places, key=lambda place: place[0])
+        ]
+
+    def reader(self) -> _ArchiveReader:
+        """Return a new reader of the archives."""
+        return _ArchiveReader(self.pictures, self._store)
+
+
+class _ArchiveReader:
+    def __init__(
+        self, pictures: Sequence[Picture], store: DeclaredStore | None
+    ) -> None:
+        self._pictures = pictures
+        self._reader = PictureReader(store)
+
+    def at(self, index: int) -> bytes:
+        return self._reader.at(self._pictures[index])
+
+    def skip_to(self, index: int) -> None:
+        self._reader.skip_to(self._pictures[index])
+
+    def onward(self, index: int) -> bytes:
+        return self._reader.onward(self._pictures[index])
+
+    def close(self) -> None:
+        self._reader.close()
