@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence, Set
+from contextlib import contextmanager
 
 from scalelab.errors import SpecError
 from scalelab.experiment.batch_sizes import ScalingMode
@@ -21,7 +22,7 @@ from scalelab.experiment.sections import (
     Metrics,
     WorkloadChoice,
 )
-from scalelab.experiment.trial import TrialKind
+from scalelab.experiment.trial import PROGRAM, TrialKind
 from scalelab.experiment.workload_names import COMPILE
 from scalelab.inputs.layout import MicroBatches
 from scalelab.inputs.placeholders import (
@@ -32,6 +33,7 @@ from scalelab.inputs.placeholders import (
 from scalelab.inputs.problems import one_of, shown
 from scalelab.kinds.strategies import STRATEGIES, Strategy
 
+Commands = Iterator[tuple[str | None, ExperimentKeys]]
 _OF_RATE = {"learning_rate", "base_learning_rate", "warmup_samples"}
 """Placeholders that have a value only where the experiment has a learning rate."""
 
@@ -47,13 +49,37 @@ def check_experiment(experiment: ExperimentKeys) -> None:
     _check_program(experiment)
     if experiment.workload:
         _check_workload(experiment, experiment.workload)
-    else:
-        _check_command(experiment)
+    for name, alone in commands_of(experiment):
+        with naming(name):
+            _check_command(alone)
     _check_flops(experiment)
     _check_devices(experiment)
     _check_batches(experiment)
     experiment.measure.check(experiment.job)
     _check_warmup(experiment)
+
+
+def commands_of(experiment: ExperimentKeys) -> Commands:
+    """Yield the experiment as it would be for each command alone, with its name."""
+    if not experiment.workload:
+        yield from experiment.by_program().items()
+
+
+@contextmanager
+def naming(program: str | None) -> Iterator[None]:
+    """Begin what is refused with the name of the program that is wrong, if it has one.
+
+    Raises
+    ------
+    SpecError
+        What was refused.
+    """
+    try:
+        yield
+    except SpecError as error:
+        if program is None:
+            raise
+        raise SpecError(f"program {program}: {error}") from error
 
 
 def check_kinds(experiment: ExperimentKeys) -> None:
@@ -68,7 +94,10 @@ def check_kinds(experiment: ExperimentKeys) -> None:
         If a name is not known, its row cannot be loaded, or it refuses the values of
         its options.
     """
-    _check_launcher(experiment)
+    for name, alone in experiment.by_program().items():
+        with naming(name):
+            _check_launcher(alone)
+            _check_reported(alone)
     if experiment.workload:
         for name in experiment.parallelism:
             strategy, listed = STRATEGIES[name], experiment.options
@@ -91,7 +120,7 @@ def _check_launcher(experiment: ExperimentKeys) -> None:
     """Refuse a launcher that is not there, and placeholders that it cannot fill in."""
     launcher = experiment.launcher.row()
     used = values_told(experiment) & {*launcher.unknown_placeholders}
-    if experiment.command and used:
+    if used:
         raise SpecError(
             f"launcher={launcher.name} starts and numbers the ranks by itself, so it "
             f"cannot fill in {{{min(used)}}}. Let the program ask its framework for "
@@ -99,12 +128,57 @@ def _check_launcher(experiment: ExperimentKeys) -> None:
         )
 
 
-def _check_program(experiment: ExperimentKeys) -> None:
-    if bool(experiment.workload) == bool(experiment.command):
-        given = "both given" if experiment.command else "both missing"
+def _check_reported(experiment: ExperimentKeys) -> None:
+    """Refuse output in which no expression finds the metric that is to be reached."""
+    metrics = experiment.metrics
+    target = experiment.job.target if experiment.job else None
+    is_asked = {*experiment.measure.kind} != {TrialKind.THROUGHPUT}
+    if metrics is None or metrics.regex is None or target is None or not is_asked:
+        return
+    found = sorted(_groups("regex", metrics.regex))
+    if target.metric not in found:
         raise SpecError(
-            f"workload and command are {given}. An experiment runs exactly one: a "
-            f"workload ({', '.join(BUILT_IN_WORKLOADS)}, module:Class) or a command."
+            f"metrics.regex has no group named {target.metric}, the metric of "
+            f"job.target, so no trial would reach it. It has: {', '.join(found)}. Add "
+            f"an expression such as {target.metric} (?P<{target.metric}>\\S+)."
+        )
+
+
+def _check_program(experiment: ExperimentKeys) -> None:
+    kinds = {
+        "workload": experiment.workload,
+        "command": experiment.command,
+        "program": experiment.program,
+    }
+    given = [name for name, value in kinds.items() if value is not None]
+    if len(given) != 1:
+        both = f"{' and '.join(given)} are both given" if given else "both missing"
+        what = "" if given else "workload and command are "
+        raise SpecError(
+            f"{what}{both}. An experiment runs exactly one: a workload "
+            f"({', '.join(BUILT_IN_WORKLOADS)}, module:Class), a command, or several "
+            "programs."
+        )
+    if experiment.program is not None:
+        _check_programs(experiment, [each.name for each in experiment.program])
+
+
+def _check_programs(experiment: ExperimentKeys, names: Sequence[str]) -> None:
+    if not names:
+        raise SpecError(
+            "program is empty. List programs, such as program: [{name: torch, command: "
+            "...}, {name: jax, command: ...}], or write one command."
+        )
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise SpecError(
+            f"program: the name {twice[0]} stands there twice, but curves are told "
+            "apart by it. Rename one."
+        )
+    if PROGRAM in experiment.options:
+        raise SpecError(
+            f"options.{PROGRAM} has the name of the axis of programs. Rename the "
+            "option."
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import Discriminator, Field, Tag
 
@@ -61,6 +61,30 @@ SiteChoice = Annotated[
 ]
 
 
+class ProgramChoice(Section):
+    """One of several programs, of which each trial runs one.
+
+    What it does not say of launcher and metrics, the experiment says for all of them.
+    """
+
+    name: Name = Field(description="What its curve is called.")
+    command: Text = Field(description="Command line with {placeholders}.")
+    launcher: LauncherChoice | None = Field(
+        default=None, description="What starts its processes: a name, or {name: ...}."
+    )
+    metrics: Metrics | None = Field(
+        default=None, description="Where it reports its steps."
+    )
+    env: dict[Text, EnvironmentValue] = Field(
+        default={},
+        repr=False,
+        description="Its environment variables, besides those of all programs.",
+    )
+    uses: OneOrMany[Text] = Field(
+        default=(), description="Variables that it reads by itself, besides those."
+    )
+
+
 class ExperimentKeys(Section):
     """The keys of an experiment's YAML, each checked alone."""
 
@@ -75,6 +99,13 @@ class ExperimentKeys(Section):
     )
     command: Text | None = Field(
         default=None, description="Command line with {placeholders}."
+    )
+    program: tuple[ProgramChoice, ...] | None = Field(
+        default=None,
+        description=(
+            "Several programs instead of one command, an axis: [{name, command, "
+            "launcher, metrics, env, uses}, ...]."
+        ),
     )
     launcher: LauncherChoice = Field(
         default=LauncherChoice(name=TORCHRUN.name),
@@ -170,3 +201,23 @@ class ExperimentKeys(Section):
     confirm_above: ConfirmAbove = Field(
         default=ConfirmAbove(), description="Cost above which a sweep asks first."
     )
+
+    def by_program(self) -> dict[str | None, Self]:
+        """Return the experiment as it would be for each of its programs alone, by name.
+
+        Without several programs it is the experiment itself, under None.
+        """
+        if self.program is None:
+            return {None: self}
+        return {each.name: self._alone(each) for each in self.program}
+
+    def _alone(self, program: ProgramChoice) -> Self:
+        own = {
+            "program": None,
+            "command": program.command,
+            "launcher": program.launcher or self.launcher,
+            "metrics": program.metrics or self.metrics,
+            "env": {**self.env, **program.env},
+            "uses": (*self.uses, *program.uses),
+        }
+        return self.model_copy(update=own)

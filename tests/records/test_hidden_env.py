@@ -73,7 +73,7 @@ def test_the_nodes_get_the_values_and_no_log_shows_them(
     run.begin = remember  # type: ignore[method-assign, assignment]
     end_trial(run, asked, trial, failed(trial))
     sent = AttemptSpec.from_json(json.loads(begun[0]))
-    assert sent.program == asked.program()
+    assert sent.program == asked.programs()[None]
     assert "s3cr" not in repr(begun)
     assert "s3cr" not in shared_text(run)
 
@@ -168,7 +168,7 @@ def test_the_user_reads_the_values_and_others_do_not(
 def test_a_value_is_replaced_where_it_stands(written: str) -> None:
     before = parse_document(written, source="before")
     after = parse_document(
-        with_values(written, "env", {"A": hide("it's")}), source="after"
+        with_values(written, ["env"], {"A": hide("it's")}), source="after"
     )
     assert is_recorded_as("it's", after["env"]["A"])
     assert {**after, "env": None} == {**before, "env": None}
