@@ -205,7 +205,10 @@ def _nodes(
 
 
 class _InputErrors:
-    """The first error that a rank finds in the user's input; it ends the sweep."""
+    """The first error that a rank finds in the user's input; it ends the sweep.
+
+    One of several programs ends its own trials alone: the others may be right.
+    """
 
     def __init__(self, on_event: OnEvent) -> None:
         self._on_event = on_event
@@ -215,7 +218,7 @@ class _InputErrors:
     def __call__(self, event: Event) -> None:
         from scalelab.scheduling.events import TrialEnded
 
-        if isinstance(event, TrialEnded):
+        if isinstance(event, TrialEnded) and event.trial.program is None:
             last_line = (event.traceback or "").strip().rpartition("\n")[2]
             if last_line.startswith(_INPUT_ERROR) and self._first is None:
                 self._first = last_line.removeprefix(_INPUT_ERROR)
