@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence, Set
-from contextlib import contextmanager
 
 from scalelab.errors import SpecError
 from scalelab.experiment.batch_sizes import ScalingMode
@@ -14,7 +13,7 @@ from scalelab.experiment.command_values import (
     values_told,
     variable_of,
 )
-from scalelab.experiment.keys import ExperimentKeys
+from scalelab.experiment.keys import ExperimentKeys, commands_of, naming
 from scalelab.experiment.program import BATCH_OF_EPOCH, BUILT_IN_WORKLOADS
 from scalelab.experiment.sections import (
     AutoBatch,
@@ -33,7 +32,6 @@ from scalelab.inputs.placeholders import (
 from scalelab.inputs.problems import one_of, shown
 from scalelab.kinds.strategies import STRATEGIES, Strategy
 
-Commands = Iterator[tuple[str | None, ExperimentKeys]]
 _OF_RATE = {"learning_rate", "base_learning_rate", "warmup_samples"}
 """Placeholders that have a value only where the experiment has a learning rate."""
 
@@ -57,29 +55,6 @@ def check_experiment(experiment: ExperimentKeys) -> None:
     _check_batches(experiment)
     experiment.measure.check(experiment.job)
     _check_warmup(experiment)
-
-
-def commands_of(experiment: ExperimentKeys) -> Commands:
-    """Yield the experiment as it would be for each command alone, with its name."""
-    if not experiment.workload:
-        yield from experiment.by_program().items()
-
-
-@contextmanager
-def naming(program: str | None) -> Iterator[None]:
-    """Begin what is refused with the name of the program that is wrong, if it has one.
-
-    Raises
-    ------
-    SpecError
-        What was refused.
-    """
-    try:
-        yield
-    except SpecError as error:
-        if program is None:
-            raise
-        raise SpecError(f"program {program}: {error}") from error
 
 
 def check_kinds(experiment: ExperimentKeys) -> None:
@@ -145,19 +120,14 @@ def _check_reported(experiment: ExperimentKeys) -> None:
 
 
 def _check_program(experiment: ExperimentKeys) -> None:
-    kinds = {
-        "workload": experiment.workload,
-        "command": experiment.command,
-        "program": experiment.program,
-    }
-    given = [name for name, value in kinds.items() if value is not None]
+    kinds = ("workload", "command", "program")
+    given = [name for name in kinds if getattr(experiment, name) is not None]
     if len(given) != 1:
-        both = f"{' and '.join(given)} are both given" if given else "both missing"
-        what = "" if given else "workload and command are "
+        problem = "both given" if given else "both missing"
         raise SpecError(
-            f"{what}{both}. An experiment runs exactly one: a workload "
-            f"({', '.join(BUILT_IN_WORKLOADS)}, module:Class), a command, or several "
-            "programs."
+            f"{' and '.join(given or kinds[:2])} are {problem}. An experiment runs "
+            f"exactly one: a workload ({', '.join(BUILT_IN_WORKLOADS)}, module:Class), "
+            "a command, or several programs."
         )
     if experiment.program is not None:
         _check_programs(experiment, [each.name for each in experiment.program])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any, Self
 
 from pydantic import Discriminator, Field, Tag
 
+from scalelab.errors import SpecError
 from scalelab.experiment.batch_sizes import ScalingMode
 from scalelab.experiment.job import Job
 from scalelab.experiment.measure import Measure
@@ -221,3 +224,28 @@ class ExperimentKeys(Section):
             "uses": (*self.uses, *program.uses),
         }
         return self.model_copy(update=own)
+
+
+def commands_of(
+    experiment: ExperimentKeys,
+) -> Iterator[tuple[str | None, ExperimentKeys]]:
+    """Yield the experiment as it would be for each command alone, with its name."""
+    if not experiment.workload:
+        yield from experiment.by_program().items()
+
+
+@contextmanager
+def naming(program: str | None) -> Iterator[None]:
+    """Begin what is refused with the name of the program that is wrong, if it has one.
+
+    Raises
+    ------
+    SpecError
+        What was refused.
+    """
+    try:
+        yield
+    except SpecError as error:
+        if program is None:
+            raise
+        raise SpecError(f"program {program}: {error}") from error

@@ -11,7 +11,7 @@ from scalelab.experiment.command_values import (
     values_told,
     variable_of,
 )
-from scalelab.experiment.consistency import commands_of, naming
+from scalelab.experiment.keys import commands_of, naming
 from scalelab.experiment.sections import AutoBatch
 from scalelab.experiment.trial import Trial, TrialKind
 

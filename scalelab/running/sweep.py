@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from scalelab.errors import MissingExtraError, SpecError
-from scalelab.experiment.consistency import commands_of, naming
 from scalelab.experiment.fingerprint import fingerprint_changes
 from scalelab.experiment.hidden import is_hidden
+from scalelab.experiment.keys import commands_of, naming
 from scalelab.experiment.spec import Experiment
 from scalelab.inputs.device_words import words_of_run
 from scalelab.inputs.document import read_document
