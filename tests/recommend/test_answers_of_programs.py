@@ -5,7 +5,9 @@ from pathlib import Path
 import pandas as pd
 from measured_runs import completed, failed, measured_run
 
-from scalelab.experiment.trial import Trial
+from scalelab.experiment.trial import Trial, TrialKind
+from scalelab.inputs.outcome import Outcome
+from scalelab.laws.convergence.law import ConvergenceLaw
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.records.attempt import AttemptResult
 from scalelab.session import Run, import_table, load
@@ -93,3 +95,40 @@ def test_an_imported_table_may_have_programs(tmp_path: Path) -> None:
     answer = run.recommend(job={"samples": 1_000_000})
     assert answer.chosen.settings["program"] == "jax"
     assert [note for note in answer.notes if note.startswith("Programs on ")]
+
+
+TO_TARGET = TEXT.replace("epochs: 90", "target: val_acc >= 0.7, epochs: 90").replace(
+    "metrics: {regex: 'step (?P<step>[0-9]+)'}",
+    "metrics: {regex: 'step (?P<step>[0-9]+) val_acc (?P<val_acc>.+)'}\n"
+    "measure: {kind: [throughput, convergence], batch_norm: false}",
+)
+TO_TARGET = TO_TARGET.replace("local_batch_size: [16, 32]", "local_batch_size: 16")
+TO_TARGET = TO_TARGET.replace("{local_batch_size}", "{global_batch_size}")
+SAMPLES = {"torch": 100_000, "jax": 300_000}
+
+
+def ending_at_target(trial: Trial) -> AttemptResult:
+    if trial.kind is TrialKind.THROUGHPUT or trial.program not in SAMPLES:
+        return ending(trial)
+    samples = SAMPLES[trial.program] + 100 * trial.global_batch_size
+    told = {"samples_to_target": samples, "num_samples": samples}
+    return AttemptResult(
+        outcome=Outcome.COMPLETED,
+        measurements={**told, "reached_target": True, "device_name": "A100"},
+    )
+
+
+def test_each_program_needs_samples_of_its_own(tmp_path: Path) -> None:
+    run = load(measured_run(tmp_path / "run", TO_TARGET, ending_at_target).directory)
+    law = ConvergenceLaw.fit(run.observations)
+    assert sorted(dict(key)["options.program"] for key in law.curves) == [
+        "jax",
+        "torch",
+    ]
+    # A step of jax takes two thirds of the time, but it needs three times as many.
+    answer = run.recommend()
+    assert answer.chosen.settings["program"] == "torch"
+    assert 90_000 < answer.chosen.samples.value < 120_000
+    (said,) = [note for note in answer.notes if note.startswith("Programs on ")]
+    assert said.index("torch ") < said.index("jax ")
+    assert not [note for note in answer.notes if "not to depend on program" in note]
