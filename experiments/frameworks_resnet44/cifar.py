@@ -6,6 +6,9 @@ from the same weights.
 
 import argparse
 import math
+import os
+import shlex
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +24,7 @@ NORM_MOMENTUM, NORM_EPSILON = 0.9, 1e-5
 
 
 def read_options():
-    """Return the options of the command line."""
+    """Return the options of the variable OPTIONS, then those of the command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", type=Path, default=Path("data/cifar10"))
     parser.add_argument("--pictures", type=int, default=50_000, help="to train on")
@@ -35,7 +38,8 @@ def read_options():
     parser.add_argument("--coordinator", default="")
     parser.add_argument("--process", type=int, default=0)
     parser.add_argument("--processes", type=int, default=1)
-    return parser.parse_args()
+    shared = shlex.split(os.environ.get("OPTIONS", ""))
+    return parser.parse_args([*shared, *sys.argv[1:]])
 
 
 def _read(paths, count):

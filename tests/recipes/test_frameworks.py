@@ -38,7 +38,8 @@ def test_the_frameworks_train_the_same_network(tmp_path: Path) -> None:
     }
     for size in (1, 2):
         trials = [found[name, size] for name in names]
-        losses = [list(trial.steps()["loss"]) for trial in trials]
+        # An evaluation stands in the stream at the step that it follows.
+        losses = [list(trial.steps()["loss"].dropna()) for trial in trials]
         for trial, of_trial in zip(trials, losses, strict=True):
             assert_trained(trial)
             assert len(of_trial) == 96 // (16 * size)
