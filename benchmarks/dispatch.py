@@ -82,7 +82,7 @@ def ours(cluster: LocalNodes, number: int, task: object) -> float:
                 Trials(number),
                 cluster,
                 store,
-                WorkloadProgram(name="emulated"),
+                {None: WorkloadProgram(name="emulated")},
                 estimate_duration=lambda trial, allocation: 1.0,
                 task=task,
             )

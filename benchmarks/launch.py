@@ -118,7 +118,11 @@ def main() -> None:
         preload = preload_modules(PROGRAM, [DEFAULT_STRATEGY])
         with store.lease(), LocalNodes(1, RANKS, preload=preload) as nodes:
             driver = Driver(
-                turns, nodes, store, PROGRAM, estimate_duration=lambda *trial: 0.1
+                turns,
+                nodes,
+                store,
+                {None: PROGRAM},
+                estimate_duration=lambda *trial: 0.1,
             )
             driver.run()
     every = turns.ours_s[::TORCHRUN_EVERY]

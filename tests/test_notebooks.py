@@ -59,7 +59,7 @@ def swept(text: str, directory: Path, rng: np.random.Generator) -> Path:
         spec = AttemptSpec(
             run=store.name,
             trial=trial,
-            program=experiment.program(),
+            program=experiment.programs()[None],
             number=1,
             directory=str(store.attempt_directory(trial.trial_id, 1)),
             placement=Placement(shares=shares),

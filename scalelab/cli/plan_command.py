@@ -96,8 +96,7 @@ def _rows(planned: Iterable[Trial], varied: Sequence[str]) -> list[tuple[str, ..
 
 def _settings(trial: Trial) -> dict[str, str]:
     """Return the settings of a trial other than devices and batch, by name."""
-    degrees = trial.layout.degrees if trial.layout else {}
-    options = {n: str(value) for n, value in {**trial.options, **degrees}.items()}
+    options = {name: str(value) for name, value in trial.further_axes.items()}
     rate = trial.learning_rate
     rule = {"LR rule": rate.rule} if rate is not None and rate.rule != "none" else {}
     return {

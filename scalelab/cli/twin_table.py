@@ -19,7 +19,7 @@ def twin_lines(asked: Sweep) -> Iterator[str]:
     """Run the twins of a plan; return their table and what it means, line by line."""
     from scalelab.running.twin import MESSAGE, MOST_STEPS, twins
 
-    rows = list(twins(asked.experiment.program(), asked.plan.trials))
+    rows = list(twins(asked.experiment.programs().get(None), asked.plan.trials))
     yield "VIRTUAL: parameter servers in virtual time. Nothing here was measured."
     yield ""
     yield from _table(rows)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ def cluster_of(
     *,
     run: Path,
     max_nodes: int,
-    program: Program,
+    programs: Collection[Program],
     parallelism: Sequence[str],
 ) -> AbstractContextManager[Cluster]:
     """Return the cluster of a site; nodes start when it is entered.
@@ -35,14 +36,15 @@ def cluster_of(
         Directory of the run.
     max_nodes
         Nodes of the largest trial: what a site that sets no limit may be asked for.
-    program, parallelism
+    programs, parallelism
         What the trials run, and with which strategies.
     """
+    modules = [preload_modules(program, parallelism) for program in programs]
     cluster: AbstractContextManager[Cluster] = imported(site.cluster)(
         site,
         run=run,
         max_nodes=max_nodes,
-        preload=preload_modules(program, parallelism),
-        entry=DEFAULT_ENTRY if needs_torch(program) else None,
+        preload=tuple(dict.fromkeys(chain.from_iterable(modules))),
+        entry=DEFAULT_ENTRY if any(map(needs_torch, programs)) else None,
     )
     return cluster

@@ -13,7 +13,7 @@ from scalelab.experiment.command_values import (
     values_told,
     variable_of,
 )
-from scalelab.experiment.keys import ExperimentKeys
+from scalelab.experiment.keys import ExperimentKeys, commands_of, naming
 from scalelab.experiment.program import BATCH_OF_EPOCH, BUILT_IN_WORKLOADS
 from scalelab.experiment.sections import (
     AutoBatch,
@@ -21,7 +21,7 @@ from scalelab.experiment.sections import (
     Metrics,
     WorkloadChoice,
 )
-from scalelab.experiment.trial import TrialKind
+from scalelab.experiment.trial import PROGRAM, TrialKind
 from scalelab.experiment.workload_names import COMPILE
 from scalelab.inputs.layout import MicroBatches
 from scalelab.inputs.placeholders import (
@@ -47,8 +47,9 @@ def check_experiment(experiment: ExperimentKeys) -> None:
     _check_program(experiment)
     if experiment.workload:
         _check_workload(experiment, experiment.workload)
-    else:
-        _check_command(experiment)
+    for name, alone in commands_of(experiment):
+        with naming(name):
+            _check_command(alone)
     _check_flops(experiment)
     _check_devices(experiment)
     _check_batches(experiment)
@@ -73,7 +74,10 @@ def check_kinds(experiment: ExperimentKeys) -> None:
         If a name is not known, its row cannot be loaded, or it refuses the values of
         its options.
     """
-    _check_launcher(experiment)
+    for name, alone in experiment.by_program().items():
+        with naming(name):
+            _check_launcher(alone)
+            _check_reported(alone)
     if experiment.workload:
         for name in experiment.parallelism:
             strategy, listed = STRATEGIES[name], experiment.options
@@ -114,7 +118,7 @@ def _check_launcher(experiment: ExperimentKeys) -> None:
     """Refuse a launcher that is not there, and placeholders that it cannot fill in."""
     launcher = experiment.launcher.row()
     used = values_told(experiment) & {*launcher.unknown_placeholders}
-    if experiment.command and used:
+    if used:
         raise SpecError(
             f"launcher={launcher.name} starts and numbers the ranks by itself, so it "
             f"cannot fill in {{{min(used)}}}. Let the program ask its framework for "
@@ -122,12 +126,52 @@ def _check_launcher(experiment: ExperimentKeys) -> None:
         )
 
 
-def _check_program(experiment: ExperimentKeys) -> None:
-    if bool(experiment.workload) == bool(experiment.command):
-        given = "both given" if experiment.command else "both missing"
+def _check_reported(experiment: ExperimentKeys) -> None:
+    """Refuse output in which no expression finds the metric that is to be reached."""
+    metrics = experiment.metrics
+    target = experiment.job.target if experiment.job else None
+    is_asked = {*experiment.measure.kind} != {TrialKind.THROUGHPUT}
+    if metrics is None or metrics.regex is None or target is None or not is_asked:
+        return
+    found = sorted(_groups("regex", metrics.regex))
+    if target.metric not in found:
         raise SpecError(
-            f"workload and command are {given}. An experiment runs exactly one: a "
-            f"workload ({', '.join(BUILT_IN_WORKLOADS)}, module:Class) or a command."
+            f"metrics.regex has no group named {target.metric}, the metric of "
+            f"job.target, so no trial would reach it. It has: {', '.join(found)}. Add "
+            f"an expression such as {target.metric} (?P<{target.metric}>\\S+)."
+        )
+
+
+def _check_program(experiment: ExperimentKeys) -> None:
+    kinds = ("workload", "command", "program")
+    given = [name for name in kinds if getattr(experiment, name) is not None]
+    if len(given) != 1:
+        problem = "both given" if given else "both missing"
+        raise SpecError(
+            f"{' and '.join(given or kinds[:2])} are {problem}. An experiment runs "
+            f"exactly one: a workload ({', '.join(BUILT_IN_WORKLOADS)}, module:Class), "
+            "a command, or several programs."
+        )
+    if experiment.program is not None:
+        _check_programs(experiment, [each.name for each in experiment.program])
+
+
+def _check_programs(experiment: ExperimentKeys, names: Sequence[str]) -> None:
+    if not names:
+        raise SpecError(
+            "program is empty. List programs, such as program: [{name: torch, command: "
+            "...}, {name: jax, command: ...}], or write one command."
+        )
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise SpecError(
+            f"program: the name {twice[0]} stands there twice, but curves are told "
+            "apart by it. Rename one."
+        )
+    if PROGRAM in experiment.options:
+        raise SpecError(
+            f"options.{PROGRAM} has the name of the axis of programs. Rename the "
+            "option."
         )
 
 

@@ -8,9 +8,28 @@ from typing import Any
 from scalelab.experiment.hidden import is_recorded_as
 from scalelab.inputs.problems import shown
 
-_FAMILY = "measure."
 ACCEPT = "accept"
 """Conditions that judge a trial when it is read: another one changes no number."""
+_OF_MEASUREMENT = "measure."
+_OF_PROGRAM = "program."
+
+
+def program_key(name: str) -> str:
+    """Return the key of one of several programs in a fingerprint.
+
+    >>> program_key("jax")
+    'program.jax'
+    """
+    return f"{_OF_PROGRAM}{name}"
+
+
+def of_programs(fingerprint: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return what a fingerprint says of each of several programs, by its key there."""
+    return {
+        key: values
+        for key, values in fingerprint.items()
+        if key.startswith(_OF_PROGRAM)
+    }
 
 
 def fingerprint_changes(
@@ -18,8 +37,8 @@ def fingerprint_changes(
 ) -> tuple[str, ...]:
     """Return the changes that make old and new trials incomparable, in words.
 
-    A family of trials asked for only before or only now changes no trial of the other
-    families, so it is no change.
+    A family of trials, or a program, asked for only before or only now changes no trial
+    of the others, so it is no change.
 
     Parameters
     ----------
@@ -39,7 +58,7 @@ def fingerprint_changes(
     """
     changes: list[str] = []
     for key in sorted({*before, *after} - {ACCEPT}):
-        is_family = key.startswith(_FAMILY)
+        is_family = key.startswith((_OF_MEASUREMENT, _OF_PROGRAM))
         if is_family and (key not in before or key not in after):
             continue
         changes += _changes(key, before.get(key), after.get(key))
@@ -49,8 +68,8 @@ def fingerprint_changes(
 def _changes(key: str, before: Any, after: Any) -> list[str]:
     if before == after:
         return []
-    if key == "env":
-        return _env_changes(before or {}, after or {})
+    if key == "env" or (key.startswith(_OF_PROGRAM) and key.endswith(".env")):
+        return _env_changes(key, before or {}, after or {})
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         inner = sorted({*before, *after})
         return [
@@ -61,13 +80,15 @@ def _changes(key: str, before: Any, after: Any) -> list[str]:
     return [f"{key}: {shown(before)} -> {shown(after)}"]
 
 
-def _env_changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+def _env_changes(
+    key: str, before: Mapping[str, str], after: Mapping[str, str]
+) -> list[str]:
     """Return the variables that changed; their values may be secrets."""
     return [
-        *(f"env.{name}: removed" for name in sorted(before.keys() - after.keys())),
-        *(f"env.{name}: added" for name in sorted(after.keys() - before.keys())),
+        *(f"{key}.{name}: removed" for name in sorted(before.keys() - after.keys())),
+        *(f"{key}.{name}: added" for name in sorted(after.keys() - before.keys())),
         *(
-            f"env.{name}: another value"
+            f"{key}.{name}: another value"
             for name in sorted(before.keys() & after.keys())
             if not is_recorded_as(after[name], before[name])
         ),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, Self
 
 from pydantic import Discriminator, Field, Tag
 
+from scalelab.errors import SpecError
 from scalelab.experiment.batch_sizes import ScalingMode
 from scalelab.experiment.job import Job
 from scalelab.experiment.measure import Measure
@@ -62,6 +65,30 @@ SiteChoice = Annotated[
 ]
 
 
+class ProgramChoice(Section):
+    """One of several programs, of which each trial runs one.
+
+    What it does not say of launcher and metrics, the experiment says for all of them.
+    """
+
+    name: Name = Field(description="What its curve is called.")
+    command: Text = Field(description="Command line with {placeholders}.")
+    launcher: LauncherChoice | None = Field(
+        default=None, description="What starts its processes: a name, or {name: ...}."
+    )
+    metrics: Metrics | None = Field(
+        default=None, description="Where it reports its steps."
+    )
+    env: dict[Text, EnvironmentValue] = Field(
+        default={},
+        repr=False,
+        description="Its environment variables, besides those of all programs.",
+    )
+    uses: OneOrMany[Text] = Field(
+        default=(), description="Variables that it reads by itself, besides those."
+    )
+
+
 class ExperimentKeys(Section):
     """The keys of an experiment's YAML, each checked alone."""
 
@@ -76,6 +103,13 @@ class ExperimentKeys(Section):
     )
     command: Text | None = Field(
         default=None, description="Command line with {placeholders}."
+    )
+    program: tuple[ProgramChoice, ...] | None = Field(
+        default=None,
+        description=(
+            "Several programs instead of one command, an axis: [{name, command, "
+            "launcher, metrics, env, uses}, ...]."
+        ),
     )
     launcher: LauncherChoice = Field(
         default=LauncherChoice(name=TORCHRUN.name),
@@ -178,3 +212,48 @@ class ExperimentKeys(Section):
     confirm_above: ConfirmAbove = Field(
         default=ConfirmAbove(), description="Cost above which a sweep asks first."
     )
+
+    def by_program(self) -> dict[str | None, Self]:
+        """Return the experiment as it would be for each of its programs alone, by name.
+
+        Without several programs it is the experiment itself, under None.
+        """
+        if self.program is None:
+            return {None: self}
+        return {each.name: self._alone(each) for each in self.program}
+
+    def _alone(self, program: ProgramChoice) -> Self:
+        own = {
+            "program": None,
+            "command": program.command,
+            "launcher": program.launcher or self.launcher,
+            "metrics": program.metrics or self.metrics,
+            "env": {**self.env, **program.env},
+            "uses": (*self.uses, *program.uses),
+        }
+        return self.model_copy(update=own)
+
+
+def commands_of(
+    experiment: ExperimentKeys,
+) -> Iterator[tuple[str | None, ExperimentKeys]]:
+    """Yield the experiment as it would be for each command alone, with its name."""
+    if not experiment.workload:
+        yield from experiment.by_program().items()
+
+
+@contextmanager
+def naming(program: str | None) -> Iterator[None]:
+    """Begin what is refused with the name of the program that is wrong, if it has one.
+
+    Raises
+    ------
+    SpecError
+        What was refused.
+    """
+    try:
+        yield
+    except SpecError as error:
+        if program is None:
+            raise
+        raise SpecError(f"program {program}: {error}") from error

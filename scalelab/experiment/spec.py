@@ -11,7 +11,7 @@ from pydantic import PrivateAttr, model_validator
 from scalelab.errors import SpecError
 from scalelab.experiment.batch_sizes import ScalingMode
 from scalelab.experiment.consistency import check_experiment
-from scalelab.experiment.fingerprint import ACCEPT
+from scalelab.experiment.fingerprint import ACCEPT, program_key
 from scalelab.experiment.keys import ExperimentKeys
 from scalelab.experiment.program import (
     BUILT_IN_WORKLOADS,
@@ -154,12 +154,12 @@ class Experiment(ExperimentKeys):
                 )
         return {name: environment[name] for name in self.env_from}
 
-    def program(
+    def programs(
         self,
         code_directory: Path | None = None,
         inherited: Mapping[str, str] | None = None,
-    ) -> Program:
-        """Return what a trial runs.
+    ) -> dict[str | None, Program]:
+        """Return what trials run, by the name of their program; None: it has none.
 
         Parameters
         ----------
@@ -169,6 +169,12 @@ class Experiment(ExperimentKeys):
             What :meth:`inherited` returned.
         """
         directory = str(code_directory or self.code_root)
+        return {
+            name: alone._program(directory, inherited or {})
+            for name, alone in self.by_program().items()
+        }
+
+    def _program(self, directory: str, inherited: Mapping[str, str]) -> Program:
         if self.workload:
             is_built_in = self.workload.name in BUILT_IN_WORKLOADS
             return WorkloadProgram(
@@ -183,17 +189,22 @@ class Experiment(ExperimentKeys):
             metrics=(self.metrics or Metrics()).source(),
             code_directory=directory,
             name=self.name,
-            inherited=inherited or {},
+            inherited=inherited,
             stop=self.stop.request() if self.stop else None,
             launcher_options=self.launcher.parameters,
         )
 
     def fingerprint(
-        self, *, code_hash: str | None = None, device_type: str | None = None
+        self,
+        *,
+        code_hash: str | None = None,
+        device_type: str | None = None,
+        code_of_programs: Mapping[str, str | None] | None = None,
     ) -> dict[str, Any]:
         """Return the fingerprint: what numbers depend on besides the configuration.
 
         Axes, repeats and the job's length are not in it: changing them extends a run.
+        Of several programs each has an entry of its own, so that one more extends it.
         Compare two with :func:`~scalelab.experiment.fingerprint.fingerprint_changes`.
 
         Parameters
@@ -202,6 +213,8 @@ class Experiment(ExperimentKeys):
             Hash of the user's code.
         device_type
             ``cpu`` or ``cuda``.
+        code_of_programs
+            Hashes of the code that is only of one of several programs, by name.
         """
         fingerprint: dict[str, Any] = {
             "workload": self.workload_name,
@@ -213,6 +226,15 @@ class Experiment(ExperimentKeys):
             "code_hash": code_hash,
             "device_type": device_type,
         }
+        alone = self.by_program()
+        for each in self.program or ():
+            fingerprint[program_key(each.name)] = {
+                "command": each.command,
+                "launcher": alone[each.name].launcher.as_text(),
+                "env": dict(each.env),
+                "metrics": alone[each.name]._fingerprint_of_metrics(),
+                "code_hash": (code_of_programs or {}).get(each.name),
+            }
         if self.accept:
             fingerprint[ACCEPT] = list(map(str, self.accept))
         if self.env_from:

@@ -17,6 +17,8 @@ from scalelab.inputs.numerals import counted
 from scalelab.inputs.target import MetricMode, Target
 from scalelab.kinds.strategies import DEFAULT_STRATEGY, strategy_of
 
+PROGRAM = "program"
+"""Name of the axis of programs."""
 FIRST_CANARY = 1_000
 """Repeat index from which on repeats are canaries; see ``plan.canary``."""
 
@@ -128,6 +130,8 @@ class Trial:
         Any further axis, by name.
     layout
         How a command splits its model over the ranks; None: it does not.
+    program
+        Name of the program it runs; None: the experiment has not several.
     measurement
         How long the trial runs. Not hashed: a change of it is one of the fingerprint,
         which the run's frozen experiment detects.
@@ -152,6 +156,7 @@ class Trial:
     repeat: int = 0
     options: Mapping[str, Scalar] = field(default_factory=dict)
     layout: Layout | None = None
+    program: str | None = None
     measurement: Measurement = field(default_factory=Measurement)
 
     def __post_init__(self) -> None:
@@ -176,6 +181,13 @@ class Trial:
             return self.layout.data_parallel_size(self.world_size)
         strategy = strategy_of(self.parallelism)
         return strategy.data_parallel_size(self.world_size, self.options)
+
+    @property
+    def further_axes(self) -> dict[str, Scalar]:
+        """The axes without a field of their own in records, by name."""
+        degrees = self.layout.degrees if self.layout else {}
+        program = {PROGRAM: self.program} if self.program else {}
+        return {**program, **self.options, **degrees}
 
     @property
     def global_batch_size(self) -> int:
@@ -211,6 +223,8 @@ class Trial:
             del configuration["layout"]
         else:
             configuration["layout"] = asdict(self.layout)
+        if self.program is None:  # as before there were several
+            del configuration["program"]
         configuration["options"] = dict(self.options)
         configuration["allocation"] = {"devices_per_node": allocation.devices_per_node}
         configuration["learning_rate"] = rate and {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
@@ -184,8 +184,8 @@ def parse_document(text: str, *, source: str) -> dict[str, Any]:
     return values
 
 
-def with_values(text: str, key: str, values: Mapping[str, str]) -> str:
-    """Return a YAML text with other values in the mapping under a key.
+def with_values(text: str, path: Sequence[str | int], values: Mapping[str, str]) -> str:
+    """Return a YAML text with other values in one of its mappings.
 
     Everything else stays as it was written, comments too.
 
@@ -193,12 +193,12 @@ def with_values(text: str, key: str, values: Mapping[str, str]) -> str:
     ----------
     text
         The YAML text, as :func:`parse_document` accepts it.
-    key
-        A key of the outermost mapping.
+    path
+        Where the mapping is: keys of mappings, and positions in lists from 0.
     values
         The new values by their keys in that mapping; other keys keep theirs.
 
-    >>> with_values("env: {A: x, B: y}  # mine", "env", {"A": "z"})
+    >>> with_values("env: {A: x, B: y}  # mine", ["env"], {"A": "z"})
     "env: {A: 'z', B: y}  # mine"
     """
     loader = _Loader(text)
@@ -206,11 +206,12 @@ def with_values(text: str, key: str, values: Mapping[str, str]) -> str:
         document = loader.get_single_node()
     finally:
         loader.dispose()
+    found = document
+    for part in path:
+        found = _child(found, part)
     places = [
         (node.start_mark.index, node.end_mark.index, values[name.value])
-        for outer, mapping in (document.value if document else ())
-        if outer.value == key and isinstance(mapping, yaml.MappingNode)
-        for name, node in mapping.value
+        for name, node in (found.value if isinstance(found, yaml.MappingNode) else ())
         if name.value in values
     ]
     for start, end, value in reversed(places):
@@ -219,6 +220,15 @@ def with_values(text: str, key: str, values: Mapping[str, str]) -> str:
         quoted = value.replace("'", "''")
         text = f"{text[:start]}'{quoted}'{blank}{text[end:]}"
     return text
+
+
+def _child(node: yaml.Node | None, part: str | int) -> yaml.Node | None:
+    """Return what a mapping has under a key, or a list at a position; None: nothing."""
+    if isinstance(node, yaml.MappingNode):
+        return next((value for key, value in node.value if key.value == part), None)
+    if isinstance(node, yaml.SequenceNode) and isinstance(part, int):
+        return dict(enumerate(node.value)).get(part)
+    return None
 
 
 def paragraph(message: str) -> SpecError:

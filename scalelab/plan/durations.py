@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from scalelab.experiment.trial import Trial
+from scalelab.experiment.trial import PROGRAM, Trial
 from scalelab.inputs.outcome import Outcome
 from scalelab.plan.source import Observation
 
 UNKNOWN_S = 30.0
 """Seconds that every trial is taken to last until the first one has ended."""
 
-_Work = tuple[str, int, int, int, int, str, str, str | None]
-"""Kind, devices, nodes, local batch, accumulation; precision, parallelism, group."""
+_Work = tuple[str, int, int, int, int, str, str, str | None, str | None]
+"""Kind, devices, nodes, local batch, accumulation; then settings: precision,
+parallelism, node group, program."""
 
 
 class Durations:
@@ -73,6 +74,7 @@ def _work(trial: Trial) -> _Work:
         trial.precision,
         trial.parallelism,
         trial.node_group,
+        trial.program,
     )
 
 
@@ -86,6 +88,7 @@ def _work_of(row: Observation) -> _Work:
         row["precision"],
         row["parallelism"],
         row.get("node_group"),
+        row.get(f"options.{PROGRAM}"),
     )
 
 

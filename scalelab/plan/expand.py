@@ -324,6 +324,7 @@ def _trial(
         repeat=repeat,
         options=setup.options,
         layout=setup.layout,
+        program=setup.program,
         measurement=_measurement(experiment, kind, total),
     )
 
@@ -357,9 +358,12 @@ def _refuse_above_limit(num_trials: int) -> None:
 
 def _check_launcher(experiment: Experiment, trials: Iterable[Trial]) -> None:
     """Refuse trials on several nodes where the launcher is for one."""
-    if experiment.command is None:
+    if experiment.workload:
         return
-    launcher = experiment.launcher.row()
+    alone = experiment.by_program()
+    launchers = {name: each.launcher.row() for name, each in alone.items()}
     for trial in trials:
-        named = f"the trial on {trial.world_size} devices"
+        of = f" of program={trial.program}" if trial.program else ""
+        named = f"the trial{of} on {trial.world_size} devices"
+        launcher = launchers[trial.program]
         launcher.check_nodes(trial.allocation.num_nodes, named)

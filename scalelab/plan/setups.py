@@ -33,6 +33,8 @@ class Setup:
         As in a trial.
     tensor_across_nodes
         The layout may divide a layer across nodes.
+    program
+        As in a trial.
     """
 
     precision: str
@@ -41,6 +43,7 @@ class Setup:
     node_group: str | None = None
     layout: Layout | None = None
     tensor_across_nodes: bool = False
+    program: str | None = None
 
     @property
     def options(self) -> Mapping[str, Scalar]:
@@ -77,7 +80,9 @@ class Setup:
         axes = (f"{name}={value}" for name, value in self.axes)
         group = [f"node_group={self.node_group}"] if self.node_group else []
         layout = [str(self.layout)] if self.layout else []
-        return " ".join([self.precision, self.parallelism, *axes, *layout, *group])
+        program = [f"program={self.program}"] if self.program else []
+        words = [*program, self.precision, self.parallelism, *axes, *layout, *group]
+        return " ".join(words)
 
 
 def num_combinations(experiment: Experiment) -> int:
@@ -92,6 +97,7 @@ def num_combinations(experiment: Experiment) -> int:
         experiment.precision,
         experiment.parallelism,
         experiment.node_group or (),
+        experiment.program or (),
         *experiment.options.values(),
         *(experiment.layout.axes().values() if experiment.layout else ()),
     ]
@@ -115,7 +121,7 @@ def node_groups(experiment: Experiment, site: Site) -> tuple[str | None, ...]:
 
 
 def setups(experiment: Experiment, site: Site) -> tuple[Setup, ...]:
-    """Return every combination of node group, precision, parallelism, options, layout.
+    """Return every combination of the axes other than devices and batch.
 
     Options that belong to one of several strategies are varied for that one alone.
 
@@ -133,7 +139,9 @@ def setups(experiment: Experiment, site: Site) -> tuple[Setup, ...]:
             group,
             layout,
             listed is not None and listed.tensor_across_nodes,
+            program,
         )
+        for program in experiment.by_program()
         for group, precision, parallelism in product(
             node_groups(experiment, site), experiment.precision, experiment.parallelism
         )

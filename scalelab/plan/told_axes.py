@@ -11,10 +11,12 @@ from scalelab.experiment.command_values import (
     values_told,
     variable_of,
 )
+from scalelab.experiment.keys import commands_of, naming
 from scalelab.experiment.sections import AutoBatch
 from scalelab.experiment.trial import Trial, TrialKind
 
 if TYPE_CHECKING:
+    from scalelab.experiment.keys import ExperimentKeys
     from scalelab.experiment.spec import Experiment
 
 _LOCAL_BATCH = ("local_batch_size", "batch_size_per_node", "global_batch_size")
@@ -36,8 +38,12 @@ def check_told(experiment: Experiment, trials: Sequence[Trial]) -> None:
     SpecError
         Naming the axis, its values and what to write.
     """
-    if experiment.command is None:
-        return
+    for name, alone in commands_of(experiment):
+        with naming(name):
+            _check_told(alone, [trial for trial in trials if trial.program == name])
+
+
+def _check_told(experiment: ExperimentKeys, trials: Sequence[Trial]) -> None:
     told = values_told(experiment)
     tellers = _LOCAL_BATCH_OF_LAYOUT if experiment.layout else _LOCAL_BATCH
     _check_accumulation(told, trials)

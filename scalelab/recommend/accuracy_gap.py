@@ -15,6 +15,7 @@ BASELINE = (
 """What the gap is against, in words."""
 _SAME = (
     "workload",
+    "program",
     "code_hash",
     "dataset",
     "precision",

@@ -32,6 +32,7 @@ from scalelab.recommend.comparison import Comparison
 from scalelab.recommend.knowledge import Knowledge
 from scalelab.recommend.notes import (
     assumptions,
+    compared,
     condition,
     considered,
     cut_to_an_epoch,
@@ -232,6 +233,7 @@ def _answer(
         next_trial=proposed,
         price=limits.price.in_words(subject.device_hour_word) if limits.price else None,
         notes=(
+            *compared(comparison.programs, subject.device_word),
             *passed_over(comparison.passed_over, limit_words, subject.device_word),
             *assumptions(knowledge, chosen),
             *knowledge.memory.notes(

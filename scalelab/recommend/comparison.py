@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
-from scalelab.errors import SpecError
+from scalelab.errors import NotIdentifiableError, SpecError
 from scalelab.inputs.allocation import Allocation
 from scalelab.laws.support import Support
 from scalelab.recommend.knowledge import Knowledge
@@ -20,6 +21,7 @@ from scalelab.recommend.prediction.outlook import (
 )
 from scalelab.recommend.question.candidates import is_printed
 from scalelab.recommend.question.objective import Choice, Constraints, choose
+from scalelab.records.columns import PROGRAM_COLUMN
 
 _CLEARLY = 0.05  # less of both: a smaller difference may be noise
 
@@ -37,11 +39,15 @@ class Comparison:
     passed_over
         The measured configuration, one row or none, that would have been better than
         the recommended one but does not hold the limits surely enough.
+    programs
+        The best configuration of each of several programs, one row, on as many devices
+        as recommended.
     """
 
     printed: Outlook
     choice: Choice
     passed_over: Outlook
+    programs: Mapping[str, Outlook]
 
     @classmethod
     def of(
@@ -89,11 +95,33 @@ class Comparison:
         choice = _choose(best, limits, word)
         is_shown[choice.index] = True
         position = int(is_shown[: choice.index].sum())
+        alike = asked[asked["world_size"] == best.sizes[choice.index]]
         return cls(
             printed=best.take(np.flatnonzero(is_shown)),
             choice=replace(choice, index=position),
             passed_over=_passed_over(every, best, choice.index, limits),
+            programs=_best_of_programs(alike, knowledge, limits, accepts_unmeasured),
         )
+
+
+def _best_of_programs(
+    asked: pd.DataFrame,
+    knowledge: Knowledge,
+    limits: Constraints,
+    accepts_unmeasured: bool,
+) -> dict[str, Outlook]:
+    """Return the best of configurations on as many devices, by program.
+
+    A program that never came to the target is not among them.
+    """
+    best = {}
+    if PROGRAM_COLUMN in asked.columns:
+        for name, own in asked.groupby(PROGRAM_COLUMN):
+            with suppress(NotIdentifiableError):
+                own = own.reset_index(drop=True)
+                every = look_ahead(own, knowledge, limits, accepts_unmeasured)
+                best[str(name)] = every.take(best_of_each_size(every, limits))
+    return best
 
 
 def _choose(best: Outlook, limits: Constraints, device_word: str) -> Choice:

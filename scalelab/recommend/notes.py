@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from scalelab.experiment.trial import TrialKind
+from scalelab.experiment.trial import PROGRAM, TrialKind
 from scalelab.inputs.numerals import counted, duration, percent
 from scalelab.inputs.placeholders import LAYOUT_PLACEHOLDERS
 from scalelab.kinds.strategies import strategy_of
@@ -86,9 +86,11 @@ def _known_by_convergence(knowledge: Knowledge, chosen: OutlookRow) -> set[str]:
     """Return the settings that the samples to the target were measured with."""
     settings = {**knowledge.held, **chosen.settings}
     strategy = strategy_of(settings.get("parallelism"))
-    if strategy.is_synchronous or not knowledge.need.uses_law:
+    if not knowledge.need.uses_law:
         return set()
-    return {"parallelism", *strategy.options}
+    if strategy.is_synchronous:
+        return {PROGRAM}
+    return {PROGRAM, "parallelism", *strategy.options}
 
 
 def times_contain(rows: FitRows) -> str:
@@ -156,6 +158,22 @@ def doubts(knowledge: Knowledge, contradicted: pd.DataFrame) -> Iterator[str]:
     if len(doubted) > _MOST_NAMED:
         more = counted(len(doubted) - _MOST_NAMED, "further run")
         yield f"Doubted likewise: {more}."
+
+
+def compared(programs: Mapping[str, Outlook], device_word: str) -> Iterator[str]:
+    """Say how long the job would take with each of several programs."""
+    if len(programs) < 2:
+        return
+    times = {name: float(best.time_s[0]) for name, best in programs.items()}
+    size = int(next(iter(programs.values())).sizes[0])
+    said = [
+        f"{name} {duration(times[name])}"
+        for name in sorted(times, key=lambda each: times[each])
+    ]
+    yield (
+        f"Programs on {counted(size, device_word)}, each with its best batch: "
+        f"{', '.join(said)}."
+    )
 
 
 def not_chosen(

@@ -216,6 +216,22 @@ def code_hash(experiment: Experiment) -> str | None:
     return digest
 
 
+def code_of_programs(experiment: Experiment) -> dict[str, str | None]:
+    """Return the hash of the files that the words of each of several programs name.
+
+    It is empty where the code is a snapshot, which all of them share.
+
+    Raises
+    ------
+    SpecError
+        See :func:`snapshot_code`.
+    """
+    if experiment.snapshot_paths:
+        return {}
+    programs = experiment.by_program().items()
+    return {name: code_hash(alone) for name, alone in programs if name}
+
+
 def _files_named(experiment: Experiment) -> tuple[str, ...]:
     words = (experiment.command or "").split()
     return tuple(word for word in words if _is_file_below(experiment.code_root, word))

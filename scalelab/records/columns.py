@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from scalelab.experiment.trial import PROGRAM
+
 SCHEMA_VERSION = 1
 OPTION_PREFIX = "options."
+PROGRAM_COLUMN = f"{OPTION_PREFIX}{PROGRAM}"
 
 
 @dataclass(frozen=True, slots=True)

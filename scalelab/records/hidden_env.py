@@ -6,11 +6,12 @@ each value; the values lie in one file that its user alone may read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from scalelab.experiment.fingerprint import of_programs, program_key
 from scalelab.experiment.hidden import is_hidden, is_recorded_as, recorded_as
 from scalelab.experiment.program import CommandProgram, Program
 from scalelab.inputs.document import with_values
@@ -33,19 +34,35 @@ def recorded_experiment(
         The fingerprint that the run has recorded; empty: none. A value that it holds
         openly, as older runs do, stays open.
     """
-    env = fingerprint.get("env")
-    if not env:
-        return text, dict(fingerprint)
-    recorded = recorded_as(env, before.get("env") or {})
-    hidden = {name: value for name, value in recorded.items() if is_hidden(value)}
-    shown = with_values(text, "env", hidden) if hidden else text
-    return shown, {**fingerprint, "env": recorded}
+    # Trials of programs that stand in it no more are still in the run.
+    recorded = {**of_programs(before), **fingerprint}
+    for path, key in _places(fingerprint):
+        told = recorded_as(_env(fingerprint, key), _env(before, key))
+        hidden = {name: value for name, value in told.items() if is_hidden(value)}
+        if hidden:
+            text = with_values(text, path, hidden)
+        if told:
+            recorded |= _with_env(fingerprint, key, told)
+    return text, recorded
 
 
-def recorded_program(program: Program, fingerprint: Mapping[str, Any]) -> Program:
-    """Return a program as records have it, by the fingerprint in the run's header."""
+def recorded_program(
+    program: Program, fingerprint: Mapping[str, Any], name: str | None = None
+) -> Program:
+    """Return a program as records have it, by the fingerprint in the run's header.
+
+    Parameters
+    ----------
+    program
+        What a trial runs.
+    fingerprint
+        As records have it.
+    name
+        Name of the program where the experiment has several.
+    """
     if isinstance(program, CommandProgram) and (program.env or program.inherited):
-        env = recorded_as(program.env, fingerprint.get("env") or {})
+        own = _env(fingerprint, program_key(name)) if name else {}
+        env = recorded_as(program.env, {**_env(fingerprint, None), **own})
         return replace(program, env=env, inherited={})
     return program
 
@@ -67,24 +84,42 @@ def write_values(
     StoreError
         If the disk refuses.
     """
-    told = recorded.get("env") or {}
-    values = {n: fingerprint["env"][n] for n in told if is_hidden(told[n])}
+    values: dict[str, Any] = {}
+    for _, key in _places(fingerprint):
+        told, env = _env(recorded, key), _env(fingerprint, key)
+        hidden = {name: env[name] for name in told if is_hidden(told[name])}
+        values |= hidden if key is None else {key: hidden} if hidden else {}
     if values:
         path = directory / _VALUES
         write_atomically(path, encode_json(values), permissions=0o600)
 
 
-def restored(directory: Path, recorded: Mapping[str, str]) -> dict[str, str]:
+def restored(
+    directory: Path, fingerprint: Mapping[str, Any], program: str | None = None
+) -> dict[str, str]:
     """Return recorded variables with the values that this user may read.
 
     A value that cannot be read, or is not the one that was hidden, stays hidden.
+
+    Parameters
+    ----------
+    directory
+        Of the run.
+    fingerprint
+        As records have it.
+    program
+        Whose own variables, of several programs; None: those of all.
     """
+    key = program_key(program) if program else None
+    recorded = _env(fingerprint, key)
     if not any(map(is_hidden, recorded.values())):
         return dict(recorded)
     try:
         values = decode_json(read_file(directory / _VALUES))
     except (OSError, ValueError):
         values = {}
+    if key is not None:
+        values = values.get(key) if isinstance(values, dict) else {}
     known = values if isinstance(values, dict) else {}
     return {
         name: value
@@ -92,3 +127,28 @@ def restored(directory: Path, recorded: Mapping[str, str]) -> dict[str, str]:
         else told
         for name, told in recorded.items()
     }
+
+
+def _places(
+    fingerprint: Mapping[str, Any],
+) -> Iterator[tuple[tuple[str | int, ...], str | None]]:
+    """Yield where variables stand in the text of an experiment, and the key of theirs.
+
+    The key is that of one of several programs in the fingerprint; None: they are of
+    all.
+    """
+    yield ("env",), None
+    for position, key in enumerate(of_programs(fingerprint)):
+        yield ("program", position, "env"), key
+
+
+def _env(fingerprint: Mapping[str, Any], key: str | None) -> Mapping[str, str]:
+    holder = fingerprint if key is None else fingerprint.get(key) or {}
+    return holder.get("env") or {}
+
+
+def _with_env(
+    fingerprint: Mapping[str, Any], key: str | None, env: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return what changes in a fingerprint where it holds other variables."""
+    return {"env": env} if key is None else {key: {**fingerprint[key], "env": env}}

@@ -114,8 +114,7 @@ def _configuration(spec: AttemptSpec) -> dict[str, Any]:
         values["target_metric"] = target.metric
         values["metric_mode"] = str(target.mode)
         values["target_value"] = target.value
-    degrees = trial.layout.degrees if trial.layout else {}
-    for axis, value in {**trial.options, **degrees}.items():
+    for axis, value in trial.further_axes.items():
         values[OPTION_PREFIX + axis] = value
     return values
 

@@ -111,7 +111,11 @@ class RunReader:
     @property
     def env(self) -> Mapping[str, str]:
         """The experiment's variables, hidden where this user may not read them."""
-        return restored(self.directory, self.fingerprint.get("env") or {})
+        return restored(self.directory, self.fingerprint)
+
+    def env_of(self, program: str) -> Mapping[str, str]:
+        """Return the own variables of one of several programs, as :attr:`env`."""
+        return restored(self.directory, self.fingerprint, program)
 
     def attempt_directory(self, trial_id: str, number: int) -> Path:
         """Return the directory of an attempt's files, as an absolute path."""

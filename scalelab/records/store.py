@@ -206,7 +206,8 @@ class RunStore(RunReader):
 
     def _recorded(self, spec: AttemptSpec) -> AttemptSpec:
         """Return a specification as records have it: no values of variables."""
-        program = recorded_program(spec.program, self.fingerprint)
+        name = spec.trial.program
+        program = recorded_program(spec.program, self.fingerprint, name)
         return spec if program is spec.program else replace(spec, program=program)
 
     def finish(

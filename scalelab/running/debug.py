@@ -53,7 +53,7 @@ def debug(
         spec = AttemptSpec(
             run=asked.name,
             trial=trial,
-            program=asked.program(),
+            program=asked.programs()[trial.program],
             number=1,
             directory=directory,
             placement=Placement(shares=(share,)),
@@ -63,11 +63,13 @@ def debug(
 
 
 def _first_on_one_device(asked: Experiment, site: Site) -> Trial:
-    if asked.command is not None:
-        raise SpecError(
-            f"command: {asked.command[:60]!r} is a program of its own; only a workload "
-            "class can run in this process. Start the command under its own debugger."
-        )
+    for alone in asked.by_program().values():
+        if alone.command is not None:
+            raise SpecError(
+                f"command: {alone.command[:60]!r} is a program of its own; only a "
+                "workload class can run in this process. Start the command under its "
+                "own debugger."
+            )
     source = source_of(asked, site)
     sizes = set()
     for trial in islice(iter(source.ask, None), MAX_TRIALS):

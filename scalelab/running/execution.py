@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalelab.errors import SpecError
-from scalelab.experiment.program import CommandProgram, Program
+from scalelab.experiment.program import Program
 from scalelab.inputs.outcome import Outcome
 from scalelab.plan.tracked import TrackedSource, source_of
 from scalelab.records.code import code_paths, snapshot_code
@@ -95,9 +95,9 @@ def run_sweep(
         )
         if earlier := _all_done(sweep, store):
             return earlier
-        program = _program(sweep, store)
+        programs = _programs(sweep, store)
         source = source_of(sweep.experiment, sweep.site)
-        with _nodes(sweep, program) as cluster:
+        with _nodes(sweep, programs.values()) as cluster:
             from scalelab.scheduling.driver import Driver
             from scalelab.scheduling.events import Unreadable
 
@@ -106,7 +106,7 @@ def run_sweep(
                 source,
                 cluster,
                 store,
-                program,
+                programs,
                 estimate_duration=source.estimate,
                 on_event=guard,
                 retry_failed=sweep.retry_failed,
@@ -155,18 +155,21 @@ def _patience(site: Site) -> dict[str, Any]:
     return options
 
 
-def _program(sweep: Sweep, store: RunStore) -> Program:
-    """Return what trials run; a command keeps the name it has in the run's records.
+def _programs(sweep: Sweep, store: RunStore) -> dict[str | None, Program]:
+    """Return what trials run; commands keep the name they have in the run's records.
 
     An answer is about one workload: the experiment may have got another name since,
     and commands were once called after their run.
     """
-    program = sweep.experiment.program(
+    programs = sweep.experiment.programs(
         _snapshot(sweep, store), sweep.experiment.inherited(os.environ)
     )
     is_same = not any(change.startswith("workload: ") for change in sweep.changes)
-    rows = store.rows() if is_same and isinstance(program, CommandProgram) else []
-    return replace(program, name=str(rows[-1]["workload"])) if rows else program
+    rows = store.rows() if is_same and sweep.experiment.workload is None else []
+    if not rows:
+        return programs
+    called = str(rows[-1]["workload"])
+    return {name: replace(each, name=called) for name, each in programs.items()}
 
 
 def _snapshot(sweep: Sweep, store: RunStore) -> Path | None:
@@ -186,7 +189,9 @@ def _snapshot(sweep: Sweep, store: RunStore) -> Path | None:
     return directory
 
 
-def _nodes(sweep: Sweep, program: Program) -> AbstractContextManager[Cluster]:
+def _nodes(
+    sweep: Sweep, programs: Collection[Program]
+) -> AbstractContextManager[Cluster]:
     from scalelab.cluster.from_site import cluster_of
 
     trials = sweep.plan.trials
@@ -194,13 +199,16 @@ def _nodes(sweep: Sweep, program: Program) -> AbstractContextManager[Cluster]:
         sweep.site,
         run=sweep.directory,
         max_nodes=max(trial.allocation.num_nodes for trial in trials),
-        program=program,
+        programs=programs,
         parallelism=sweep.experiment.parallelism,
     )
 
 
 class _InputErrors:
-    """The first error that a rank finds in the user's input; it ends the sweep."""
+    """The first error that a rank finds in the user's input; it ends the sweep.
+
+    One of several programs ends its own trials alone: the others may be right.
+    """
 
     def __init__(self, on_event: OnEvent) -> None:
         self._on_event = on_event
@@ -210,7 +218,7 @@ class _InputErrors:
     def __call__(self, event: Event) -> None:
         from scalelab.scheduling.events import TrialEnded
 
-        if isinstance(event, TrialEnded):
+        if isinstance(event, TrialEnded) and event.trial.program is None:
             last_line = (event.traceback or "").strip().rpartition("\n")[2]
             if last_line.startswith(_INPUT_ERROR) and self._first is None:
                 self._first = last_line.removeprefix(_INPUT_ERROR)

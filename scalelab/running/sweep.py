@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 from scalelab.errors import MissingExtraError, SpecError
 from scalelab.experiment.fingerprint import fingerprint_changes
 from scalelab.experiment.hidden import is_hidden
+from scalelab.experiment.keys import commands_of, naming
 from scalelab.experiment.spec import Experiment
 from scalelab.inputs.device_words import words_of_run
 from scalelab.inputs.document import read_document
@@ -19,7 +21,7 @@ from scalelab.plan.expand import Plan
 from scalelab.plan.source import Observation
 from scalelab.plan.tracked import candidates, source_of
 from scalelab.records.attempt_io import is_taken
-from scalelab.records.code import code_hash
+from scalelab.records.code import code_hash, code_of_programs
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY
 from scalelab.records.run_reader import RunReader
 from scalelab.records.store import RunStore
@@ -106,7 +108,9 @@ class Sweep:
         where = asked.resolve_site(site)
         home = Path(directory or RUNS / asked.name).absolute()
         fingerprint = asked.fingerprint(
-            code_hash=code_hash(asked), device_type=where.device_type.value
+            code_hash=code_hash(asked),
+            device_type=where.device_type.value,
+            code_of_programs=code_of_programs(asked),
         )
         changes: tuple[str, ...] = ()
         rows: list[Observation] = []
@@ -207,13 +211,19 @@ class Sweep:
 
 def _check_variables(experiment: Experiment) -> None:
     """Refuse variables whose values are not known here."""
-    for name, value in experiment.env.items():
+    for program, alone in commands_of(experiment):
+        with naming(program):
+            _refuse_hidden(alone.env)
+    experiment.inherited(os.environ)
+
+
+def _refuse_hidden(env: Mapping[str, str]) -> None:
+    for name, value in env.items():
         if is_hidden(value):
             raise SpecError(
                 f"env.{name} is a hash, as the records of a run hold it in place of "
                 "the value. Write the value, or move the name to env_from."
             )
-    experiment.inherited(os.environ)
 
 
 def _require_what_runs_trials() -> None:

@@ -72,7 +72,7 @@ class TwinRow:
     diverges: bool
 
 
-def twins(program: Program, trials: Iterable[Trial]) -> Iterator[TwinRow]:
+def twins(program: Program | None, trials: Iterable[Trial]) -> Iterator[TwinRow]:
     """Run the twin of each configuration of the trials that has parameter servers.
 
     Seeds and repeats of a configuration are not repeated. Warm-up and schedule of the
@@ -81,7 +81,7 @@ def twins(program: Program, trials: Iterable[Trial]) -> Iterator[TwinRow]:
     Parameters
     ----------
     program
-        What the trials run.
+        What the trials run; None: one of several commands.
     trials
         Those that are planned.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -58,8 +58,8 @@ class Driver:
         Where they run.
     store
         Where they are recorded.
-    program
-        What they run.
+    programs
+        What they run, by ``Trial.program``.
     estimate_duration
         Seconds a trial will hold its devices, roughly: for reservations only.
     on_event
@@ -83,7 +83,7 @@ class Driver:
         source: TrialSource,
         cluster: Cluster,
         store: RunStore,
-        program: Program,
+        programs: Mapping[str | None, Program],
         *,
         estimate_duration: Callable[[Trial, Allocation], float],
         on_event: OnEvent = lambda event: None,
@@ -97,7 +97,7 @@ class Driver:
         self._source = source
         self._cluster = cluster
         self._store = store
-        self._program = program
+        self._programs = programs
         self._estimate_duration = estimate_duration
         self._on_event = on_event
         self._retry_failed = retry_failed
@@ -257,7 +257,7 @@ class Driver:
             self._num_asked += 1
             duration_s = self._estimate_duration(trial, trial.allocation)
             # Its node asks it to save so long before the node's time is up.
-            duration_s += saving_s(self._program)
+            duration_s += saving_s(self._programs[trial.program])
             placer.enqueue(Request(self._num_asked, trial, duration_s))
 
     def _refuse(self, trial: Trial, reason: str) -> None:
@@ -297,7 +297,7 @@ class Driver:
         return AttemptSpec(
             run=self._store.name,
             trial=trial,
-            program=self._program,
+            program=self._programs[trial.program],
             number=number,
             directory=str(self._store.attempt_directory(trial_id, number)),
             placement=placement,

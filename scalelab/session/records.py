@@ -79,7 +79,15 @@ class RunRecords:
         asked = Experiment.from_text(
             self.experiment_text, source=f"the experiment of run {self.name}"
         )
-        known = {"site": self._reader.site, "env": self._reader.env}
+        programs = [
+            each.model_copy(update={"env": self._reader.env_of(each.name)})
+            for each in asked.program or ()
+        ]
+        known = {
+            "site": self._reader.site,
+            "env": self._reader.env,
+            "program": tuple(programs),
+        }
         return asked.model_copy(update={k: v for k, v in known.items() if v})
 
     @property

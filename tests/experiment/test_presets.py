@@ -25,7 +25,7 @@ def with_metrics(metrics: object) -> Experiment:
 
 
 def source_of(metrics: object) -> MetricsSource:
-    program = with_metrics(metrics).program()
+    program = with_metrics(metrics).programs()[None]
     assert isinstance(program, CommandProgram)
     return program.metrics
 

@@ -73,7 +73,7 @@ def test_equal_numbers_of_different_kinds_stay_apart() -> None:
 
 
 def test_a_built_in_workload_needs_no_code() -> None:
-    assert read(WORKLOAD).program() == WorkloadProgram(
+    assert read(WORKLOAD).programs()[None] == WorkloadProgram(
         name="digits_mlp", parameters={"hidden_sizes": [64]}
     )
 
@@ -81,14 +81,14 @@ def test_a_built_in_workload_needs_no_code() -> None:
 def test_an_own_workload_is_found_in_the_snapshot(tmp_path: Path) -> None:
     own = read(WORKLOAD.replace("digits_mlp", "'mine:Workload'"))
 
-    assert own.program(tmp_path).code_directory == str(tmp_path)
-    assert own.program().code_directory == str(Path.cwd())
+    assert own.programs(tmp_path)[None].code_directory == str(tmp_path)
+    assert own.programs()[None].code_directory == str(Path.cwd())
 
 
 def test_a_command_runs_in_the_snapshot_and_reports_to_the_trial(
     tmp_path: Path,
 ) -> None:
-    program = read(COMMAND).program(tmp_path)
+    program = read(COMMAND).programs(tmp_path)[None]
 
     assert isinstance(program, CommandProgram)
     assert program.env == {"WANDB_MODE": "offline", "THREADS": "4"}
@@ -107,7 +107,7 @@ def test_a_command_runs_in_the_snapshot_and_reports_to_the_trial(
 )
 def test_where_metrics_are_read(metrics: str, jsonl: str | None) -> None:
     text = COMMAND.replace("metrics: {jsonl: $SCALELAB_METRICS}", metrics)
-    program = read(text).program()
+    program = read(text).programs()[None]
 
     assert isinstance(program, CommandProgram)
     assert program.metrics.jsonl == jsonl
@@ -261,7 +261,7 @@ def test_a_command_that_wants_a_rate_needs_one() -> None:
 def test_workload_parameters_are_plain_values(parameter: str) -> None:
     experiment = read(WORKLOAD.replace("[64]", parameter))
 
-    json.dumps(experiment.program().parameters)  # type: ignore[union-attr]
+    json.dumps(experiment.programs()[None].parameters)  # type: ignore[union-attr]
 
 
 class TestJob:

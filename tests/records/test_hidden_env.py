@@ -73,7 +73,7 @@ def test_the_nodes_get_the_values_and_no_log_shows_them(
     run.begin = remember  # type: ignore[method-assign, assignment]
     end_trial(run, asked, trial, failed(trial))
     sent = AttemptSpec.from_json(json.loads(begun[0]))
-    assert sent.program == asked.program()
+    assert sent.program == asked.programs()[None]
     assert "s3cr" not in repr(begun)
     assert "s3cr" not in shared_text(run)
 
@@ -168,7 +168,7 @@ def test_the_user_reads_the_values_and_others_do_not(
 def test_a_value_is_replaced_where_it_stands(written: str) -> None:
     before = parse_document(written, source="before")
     after = parse_document(
-        with_values(written, "env", {"A": hide("it's")}), source="after"
+        with_values(written, ["env"], {"A": hide("it's")}), source="after"
     )
     assert is_recorded_as("it's", after["env"]["A"])
     assert {**after, "env": None} == {**before, "env": None}
@@ -192,3 +192,64 @@ def test_an_experiment_with_control_characters_is_resumed(tmp_path: Path) -> Non
     (run.directory / "ledger.jsonl").unlink()
     again = RunStore.open(run.directory).rows()
     assert {row["code_hash"] for row in again} == hashes
+
+
+OF_PROGRAMS = COMMAND.replace(
+    "command: >-\n", "program:\n- name: first\n  command: >-\n"
+)
+OF_PROGRAMS = OF_PROGRAMS.replace("  python train", "    python train").replace(
+    "  {gradient", "    {gradient"
+)
+OF_PROGRAMS = OF_PROGRAMS.replace(
+    "code: {snapshot",
+    "  env: {API_KEY: first-key}  # its own\n"
+    "- name: second\n"
+    "  command: >-\n"
+    "    python train.py {local_batch_size} {gradient_accumulation_steps} {seed}\n"
+    "    {learning_rate}\n"
+    "  env: {API_KEY: second-key, OUT: '{trial_dir}'}\n"
+    "env: {TEAM: all-of-us}\n"
+    "code: {snapshot",
+)
+
+
+def test_variables_of_several_programs_are_hidden_each(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    run = measured_run(tmp_path / "run", OF_PROGRAMS)
+    text = shared_text(run)
+    assert not [key for key in ("first-key", "second-key", "all-of-us") if key in text]
+    assert "# its own" in run.experiment_text
+    assert (
+        parse_document(run.experiment_text, source="x")["program"][1]["env"]["API_KEY"]
+        == (run.fingerprint["program.second"]["env"]["API_KEY"])
+    )
+    asked = load(run.directory).experiment
+    assert asked is not None
+    assert asked.program is not None
+    assert [each.env["API_KEY"] for each in asked.program] == [
+        "first-key",
+        "second-key",
+    ]
+    assert asked.env == {"TEAM": "all-of-us"}
+    hashes = {(row["options.program"], row["code_hash"]) for row in run.rows()}
+    assert len(hashes) == 2
+
+
+def test_a_program_that_was_left_out_for_a_while_is_still_known(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    run = measured_run(tmp_path / "run", OF_PROGRAMS, ending=None)
+    before = run.fingerprint["program.second"]
+    end = OF_PROGRAMS.index("- name: second")
+    rest = OF_PROGRAMS.index("env: {TEAM")
+    shorter = OF_PROGRAMS[:end] + OF_PROGRAMS[rest:]
+    run.extend(shorter, Experiment.from_text(shorter).fingerprint())
+    assert run.fingerprint["program.second"] == before
+    again = OF_PROGRAMS.replace("{seed}\n    {learning", "--more {seed}\n    {learning")
+    (clause,) = (
+        each
+        for each in fingerprint_changes(
+            run.fingerprint, Experiment.from_text(again).fingerprint()
+        )
+        if each.startswith("program.second")
+    )
+    assert clause.startswith("program.second.command: ")

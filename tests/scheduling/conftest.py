@@ -63,7 +63,7 @@ class Sweep:
             source,
             self.cluster,
             self.store,
-            WorkloadProgram(name="scripted"),
+            {None: WorkloadProgram(name="scripted")},
             on_event=options.pop("on_event", self.events.append),
             **options,
         )

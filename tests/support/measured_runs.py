@@ -124,7 +124,7 @@ def end_trial(
     spec = AttemptSpec(
         run=store.name,
         trial=trial,
-        program=asked.program(),
+        program=asked.programs()[trial.program],
         number=store.next_attempt_number(trial.trial_id),
         directory="",
         placement=Placement(shares=shares),

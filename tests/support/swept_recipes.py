@@ -91,8 +91,8 @@ def sweep_recipe(tmp_path: Path) -> Iterator[SweepRecipe]:
         )
         drivers.append(driver)
         said, _ = driver.communicate(timeout=PATIENCE_S)
-        assert driver.returncode == 0, said + _logs(home)
-        return [*_recorded(home)]
+        assert driver.returncode == 0, said + logs(home)
+        return [*recorded(home)]
 
     yield sweep
     for driver in drivers:
@@ -129,7 +129,8 @@ def _shorten(file: Path, witness: str) -> dict[str, Any]:
     return values
 
 
-def _recorded(home: Path) -> Iterator[Recorded]:
+def recorded(home: Path) -> Iterator[Recorded]:
+    """Yield the attempts of the one run below a directory, fewest ranks first."""
     (run,) = (home / "runs").iterdir()
     rows = scalelab.load(run).observations.sort_values("world_size")
     for row in rows.to_dict("records"):
@@ -137,8 +138,9 @@ def _recorded(home: Path) -> Iterator[Recorded]:
         yield Recorded(row, run / "trials" / str(row["trial_id"]) / number)
 
 
-def _logs(home: Path) -> str:
-    logs = sorted(home.glob("runs/*/trials/*/*/rank-*.log"))
+def logs(home: Path) -> str:
+    """Return the ends of the logs of all ranks."""
+    found = sorted(home.glob("runs/*/trials/*/*/rank-*.log"))
     return "".join(
-        f"\n{log.name}:\n{log.read_text(errors='replace')[-3000:]}" for log in logs
+        f"\n{log.name}:\n{log.read_text(errors='replace')[-3000:]}" for log in found
     )

@@ -17,7 +17,7 @@ from scalelab.laws.rows import (
     numbers,
     strategies,
 )
-from scalelab.records.columns import OPTION_PREFIX
+from scalelab.records.columns import OPTION_PREFIX, PROGRAM_COLUMN
 
 WORKERS = "workers"
 """Key of the curves whose convergence depends on the number of workers."""
@@ -25,6 +25,7 @@ _COLUMNS = (
     "workload",
     "dataset",
     "parallelism",
+    PROGRAM_COLUMN,
     "precision",
     "optimizer",
     "schedule",
@@ -92,12 +93,16 @@ def is_learnt_so(key: CurveKey, asked: pd.DataFrame) -> np.ndarray:
     key
         The key of a curve.
     asked
-        Configurations: ``parallelism``, its options, ``data_parallel_size``.
+        Configurations: ``parallelism``, its options, ``data_parallel_size``, and where
+        they differ in it, the program.
     """
     asked = with_workers(asked)
-    workers = dict(key).get(WORKERS)
+    workers, program = dict(key).get(WORKERS), dict(key).get(PROGRAM_COLUMN)
     if workers is None:
-        return np.asarray(np.isnan(numbers(asked, WORKERS)))
+        suits = np.isnan(numbers(asked, WORKERS))
+        if program is not None and PROGRAM_COLUMN in asked.columns:
+            suits &= is_equal(asked, PROGRAM_COLUMN, program)
+        return np.asarray(suits)
     columns = ("parallelism", WORKERS)
     needed = [
         (name, value)

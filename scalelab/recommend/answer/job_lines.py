@@ -15,7 +15,7 @@ from scalelab.experiment.command_values import (
 )
 from scalelab.experiment.hidden import is_hidden
 from scalelab.experiment.lr_rules import LearningRateRule
-from scalelab.experiment.trial import LearningRate, Trial, TrialKind
+from scalelab.experiment.trial import PROGRAM, LearningRate, Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.layout import Layout
@@ -63,7 +63,7 @@ def job_lines(
             f"multiples of {row.num_nodes}."
         )
     head = [f"# {time.in_words()}", *_chain(system, time)]
-    if experiment.command is None:
+    if experiment.workload:
         batch = row.batch
         return [
             *head,
@@ -71,15 +71,16 @@ def job_lines(
             f"local batch {batch.local_batch_size}, "
             f"{batch.gradient_accumulation_steps} accumulation steps.",
         ]
-    launcher = experiment.launcher.row()
     trial = recommended_trial(experiment, answer)
+    experiment = experiment.by_program()[trial.program]
+    launcher = experiment.launcher.row()
     launcher.check_nodes(row.num_nodes, "the recommended job")
     values = placeholder_values(
         trial, devices_on_node=row.world_size // row.num_nodes, directory="."
     )
     exported, of_process = _environment(experiment, site, answer, values)
     job = RecommendedJob(
-        argv=_argv(experiment.command, values, of_process),
+        argv=_argv(experiment.command or "", values, of_process),
         num_nodes=row.num_nodes,
         devices_per_node=row.world_size // row.num_nodes,
         on_each_node=_on_each_node(site, row.num_nodes, row.world_size),
@@ -123,7 +124,14 @@ def recommended_trial(experiment: Experiment, answer: Recommendation) -> Trial:
         seed=experiment.seed[0],
         options=options,
         layout=_layout(experiment, held),
+        program=_program(experiment, held),
     )
+
+
+def _program(experiment: Experiment, held: Mapping[str, Scalar]) -> str | None:
+    """Return the program of the answer; None: the experiment has not several."""
+    names = list(experiment.by_program())
+    return next((name for name in names if name == held.get(PROGRAM)), names[0])
 
 
 def _layout(experiment: Experiment, held: Mapping[str, Scalar]) -> Layout | None:

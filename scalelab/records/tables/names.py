@@ -90,6 +90,7 @@ EPOCH_SIZES = (
 AXES = frozenset(
     {
         *("layout", "option", "options", "variant", "framework", "backend", "feed"),
+        *("program",),
         *("data_loader", "dataloader", "compile", "compiled", "compiler", "xla", "amp"),
         *("zero", "zero_stage", "sharding", "sharding_strategy", "fsdp", "offload"),
         *("tp", "tp_size", "tensor_parallel", "tensor_parallel_size", "pp", "pp_size"),

@@ -200,7 +200,7 @@ def test_the_site_decides_where_nodes_come_from(
             found,
             run=tmp_path / "vit",
             max_nodes=5,
-            program=DIGITS,
+            programs=[DIGITS],
             parallelism=["ddp"],
         )
 
@@ -215,7 +215,7 @@ def test_the_site_decides_where_nodes_come_from(
     local = site_of({"device_type": "cpu", "gpus_per_node": 1})
     assert isinstance(
         cluster_of(
-            local, run=tmp_path, max_nodes=1, program=DIGITS, parallelism=["ddp"]
+            local, run=tmp_path, max_nodes=1, programs=[DIGITS], parallelism=["ddp"]
         ),
         LocalNodes,
     )

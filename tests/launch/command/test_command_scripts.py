@@ -33,7 +33,9 @@ NOISE = 3.0
 
 def script_spec(directory: Path, name: str, **changes: Any) -> Any:
     """Return an attempt of a script, read as its experiment says."""
-    by_regex = Experiment.from_file(EXPERIMENTS / "your_script.yaml").program().metrics
+    by_regex = (
+        Experiment.from_file(EXPERIMENTS / "your_script.yaml").programs()[None].metrics
+    )
     asked = {
         "command": f"python {name} {ARGUMENTS}",
         "code": SCRIPTS,
