@@ -10,7 +10,7 @@ from pydantic import PrivateAttr, model_validator
 
 from scalelab.errors import SpecError
 from scalelab.experiment.batch_sizes import ScalingMode
-from scalelab.experiment.consistency import check_experiment
+from scalelab.experiment.checks.consistency import check_experiment
 from scalelab.experiment.fingerprint import ACCEPT, program_key
 from scalelab.experiment.keys import ExperimentKeys
 from scalelab.experiment.program import (

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from scalelab.errors import ScaleLabError, SpecError
-from scalelab.experiment.consistency import check_kinds
+from scalelab.experiment.checks.kinds import check_kinds
 from scalelab.experiment.trial import Trial
 from scalelab.inputs.allocation import Allocation
 from scalelab.kinds.registry import imported

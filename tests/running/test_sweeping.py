@@ -256,7 +256,7 @@ def test_what_is_asked_reaches_the_driver(
     assert driver.options["retry_failed"] is True
     assert driver.cluster.arguments == (1, 2, "cpu")
     assert "scalelab.training.rank" in driver.cluster.options["preload"]
-    assert driver.program.name == "emulated"
+    assert driver.programs[None].name == "emulated"
     assert summary.stopped == "the budget is spent"
     (running,) = starts
     assert running.driver is driver
@@ -278,7 +278,7 @@ def test_the_code_that_trials_run_is_copied(
     )
     run_sweep(Sweep.prepare(write(text)))
     (driver,) = conductor.made
-    copy = Path(driver.program.code_directory)
+    copy = Path(driver.programs[None].code_directory)
     assert copy.parent == here / "runs" / "small" / "code"
     assert [path.name for path in copy.iterdir()] == ["mine.py"]
 
@@ -297,7 +297,7 @@ def test_a_command_keeps_the_name_it_has_in_the_records(
     renamed = text.replace("trained", "renamed").replace("[16, 32]", "[16, 32, 64]")
     run_sweep(Sweep.prepare(write(renamed), directory=runs / "x"))
     (driver,) = conductor.made
-    assert driver.program.name == ("trained" if begun else "renamed")
+    assert driver.programs[None].name == ("trained" if begun else "renamed")
 
 
 def test_a_rank_that_finds_the_input_wrong_ends_the_sweep(

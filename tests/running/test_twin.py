@@ -32,7 +32,9 @@ def text(base: str = "0.05", rule: str = "none") -> str:
 
 def rows(experiment: str) -> list[TwinRow]:
     asked = Experiment.from_text(experiment)
-    return list(twins(asked.program(), plan(asked, asked.resolve_site()).trials))
+    return list(
+        twins(asked.programs().get(None), plan(asked, asked.resolve_site()).trials)
+    )
 
 
 @pytest.mark.slow

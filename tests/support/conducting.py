@@ -51,9 +51,9 @@ class Conductor:
     stopped: ClassVar[str | None] = None
 
     def __init__(
-        self, source: Any, cluster: Any, store: Any, program: Any, **options: Any
+        self, source: Any, cluster: Any, store: Any, programs: Any, **options: Any
     ) -> None:
-        self.source, self.cluster, self.program = source, cluster, program
+        self.source, self.cluster, self.programs = source, cluster, programs
         self.on_event = options.pop("on_event")
         self.options = options
         self.num_drained = self.num_killed = 0
