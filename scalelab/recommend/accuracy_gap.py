@@ -15,7 +15,6 @@ BASELINE = (
 """What the gap is against, in words."""
 _SAME = (
     "workload",
-    "program",
     "code_hash",
     "dataset",
     "precision",
