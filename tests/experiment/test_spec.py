@@ -503,7 +503,13 @@ def test_editors_get_a_schema_that_accepts_shorthands() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", sorted(Path(__file__).parents[2].glob("experiments/*.yaml")), ids=str
+    "path",
+    sorted(
+        path
+        for folder in ("experiments", "experiments/one_gpu")
+        for path in (Path(__file__).parents[2] / folder).glob("*.yaml")
+    ),
+    ids=str,
 )
 def test_the_experiments_that_come_with_scalelab_are_short_and_valid(
     path: Path,
