@@ -72,7 +72,9 @@ def main():
         loss = F.cross_entropy(scores, targets)
         loss.backward()
         optimizer.step()
-        course.report(step, loss.item(), scores_of)
+        mean = loss.detach() / dist.get_world_size()
+        dist.all_reduce(mean)
+        course.report(step, mean.item(), scores_of)
     dist.destroy_process_group()
 
 
