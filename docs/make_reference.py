@@ -40,6 +40,15 @@ GROUPS = {
         "how many of them an epoch has; a line with another number than the first is "
         "one of an evaluation"
     ),
+    "step_of_epoch": (
+        "optimiser steps since the epoch began, instead of step: they are added up "
+        "over epochs"
+    ),
+    "steps_of_epoch": "how many of them an epoch has, likewise",
+    "epoch": (
+        "beside a count of the epoch: a higher number begins the next epoch, needed "
+        "where an epoch has one line; else a metric like any other"
+    ),
     "steps_in_all": (
         "how many steps the training has; a line with another number than the first is "
         "one of an evaluation"

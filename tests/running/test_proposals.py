@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from pathlib import Path
 
@@ -167,14 +168,14 @@ def test_a_script_elsewhere_gives_the_root(tmp_path: Path) -> None:
     found = draft(read_script(script), None, log_name="", directory=tmp_path / "mine")
     experiment = Experiment.from_text(found.text, directory=tmp_path / "mine")
     assert experiment.code_root == tmp_path / "their code"
-    assert experiment.name == "their-code"
+    assert experiment.name == "their-code-train"
 
 
 @pytest.mark.parametrize(
     ("folder", "file", "name"),
     [
-        ("vit", "train.py", "vit"),
-        ("2024", "train.py", "2024"),
+        ("vit", "train.py", "vit-train"),
+        ("2024", "train.py", "2024-train"),
         ("a", "null.py", "null"),
         ("a", "_my model!.py", "my-model"),
         ("a", "\N{GREEK SMALL LETTER MU}.py", "my-model"),
@@ -211,6 +212,21 @@ def test_a_sample_that_no_preset_reads_is_shown(tmp_path: Path) -> None:
     assert "\n# Step 3 of 9: fine\n" in found.text
     assert experiment.metrics is not None
     assert experiment.metrics.preset is None
+
+
+def test_lines_that_no_preset_reads_may_count_batches(tmp_path: Path) -> None:
+    log = tmp_path / "own.log"
+    lines = [f"{e} it's [{b}/40] loss 2.5" for e in (1, 2) for b in (10, 20, 30)]
+    log.write_text("\n".join(lines))
+    found, experiment = proposed(written(tmp_path, "import torch"), log)
+    assert "# No preset reads own.log. These lines count up" in found.text
+    assert experiment.metrics is not None
+    (expression,) = experiment.metrics.regex or ()
+    match = re.search(expression, lines[-1])
+    assert match is not None
+    expected = {"epoch": "2", "batch_of_epoch": "30", "batches_of_epoch": "40"}
+    assert match.groupdict() == expected
+    assert not [each for each in found.to_fill_in if "metrics" in each]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,11 @@ from scalelab.experiment.command_values import (
     variable_of,
 )
 from scalelab.experiment.keys import ExperimentKeys, commands_of, naming
-from scalelab.experiment.program import BATCH_OF_EPOCH, BUILT_IN_WORKLOADS
+from scalelab.experiment.program import (
+    BATCH_OF_EPOCH,
+    BUILT_IN_WORKLOADS,
+    STEP_OF_EPOCH,
+)
 from scalelab.experiment.sections import (
     AutoBatch,
     LayoutAxes,
@@ -271,11 +275,12 @@ def _check_metrics(metrics: Metrics) -> None:
         raise SpecError("metrics must have exactly one of jsonl and regex.")
     names = groups_of("regex", metrics.regex or ())
     groups_of("evaluation", metrics.evaluation or ())
-    if metrics.regex and not names & {"step", BATCH_OF_EPOCH}:
+    if metrics.regex and not names & {"step", BATCH_OF_EPOCH, STEP_OF_EPOCH}:
         raise SpecError(
             f"metrics.regex={shown(metrics.regex)} has no group named step. Add one, "
             r"such as step (?P<step>\d+): intervals are measured between steps. Where "
-            f"batches are counted in each epoch anew, name it {BATCH_OF_EPOCH}."
+            f"batches are counted in each epoch anew, name it {BATCH_OF_EPOCH}, where "
+            f"optimiser steps are, {STEP_OF_EPOCH}."
         )
 
 

@@ -12,14 +12,19 @@ from typing import Any, Protocol
 from scalelab.experiment.program import (
     BATCH_OF_EPOCH,
     BATCHES_OF_EPOCH,
+    EPOCH,
+    STEP_OF_EPOCH,
     STEPS_IN_ALL,
+    STEPS_OF_EPOCH,
     MetricsSource,
 )
 
 _MAX_COUNT = 10**15
 _GROUPED = re.compile(r"\d{1,3}(,\d{3})+(\.\d+)?")
 _OWN = ("step", "samples", "t")
-_COUNTS = (BATCH_OF_EPOCH, BATCHES_OF_EPOCH, STEPS_IN_ALL)
+_OF_EPOCH = (BATCH_OF_EPOCH, STEP_OF_EPOCH)
+_LENGTHS = (BATCHES_OF_EPOCH, STEPS_OF_EPOCH, STEPS_IN_ALL)
+_COUNTS = (*_OF_EPOCH, *_LENGTHS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,10 +144,12 @@ class RegexLines:
 
 
 class CountedLines:
-    r"""Counts steps where lines count the batches of each epoch anew.
+    r"""Counts steps where lines count the batches or the steps of each epoch anew.
 
-    A line that says another length than the first one, of the epoch or of the training,
-    is one of an evaluation, which draws such lines too.
+    An epoch begins where they count from lower on, or where the number of the epoch, if
+    lines say it, is a higher one. A line that says another length than the first one,
+    of the epoch or of the training, is one of an evaluation, which draws such lines
+    too.
 
     Parameters
     ----------
@@ -163,35 +170,42 @@ class CountedLines:
         self._reader = reader
         self._batches_per_step = gradient_accumulation_steps
         self._length: float | None = None
-        self._batches_before = 0
-        self._last_batch = 0
+        self._epoch: int | None = None
+        self._before = 0  # of the epochs before
+        self._last = 0
 
     def read(self, line: bytes) -> Report | None:
         """Return what the line reports; None for a line that reports nothing."""
         report = self._reader.read(line)
         if report is None or not report.metrics.keys() & _COUNTS:
             return report
-        counts = {name: report.metrics.get(name) for name in _COUNTS}
-        others = {k: v for k, v in report.metrics.items() if k not in _COUNTS}
+        found = report.metrics
+        others = {name: found[name] for name in found if name not in _COUNTS}
         report = replace(report, metrics=others)
-        length = counts[BATCHES_OF_EPOCH] or counts[STEPS_IN_ALL]
+        length = next((found[name] for name in _LENGTHS if found.get(name)), None)
         self._length = self._length or length
         if length and length != self._length:
             return replace(report, step=None, is_evaluation=True)
-        batch = _count(counts[BATCH_OF_EPOCH])
-        return report if batch is None else replace(report, step=self._step_at(batch))
+        for name in _OF_EPOCH:
+            if (count := _count(found.get(name))) is not None:
+                steps = self._done_at(count, found.get(EPOCH))
+                per_step = self._batches_per_step if name == BATCH_OF_EPOCH else 1
+                return replace(report, step=steps // per_step)
+        return report
 
     def expectation(self) -> str:
         """Return what a line should be, to follow the words "no line was"."""
         return self._reader.expectation()
 
-    def _step_at(self, batch: int) -> int:
-        """Return the optimiser steps done after a batch of the epoch, from 1."""
-        if batch < self._last_batch:
-            # The last batches of an epoch may have no line.
-            self._batches_before += int(self._length or self._last_batch)
-        self._last_batch = batch
-        return (self._batches_before + batch) // self._batches_per_step
+    def _done_at(self, count: int, epoch: float | None) -> int:
+        """Return what all epochs have done after a count of this one, from 1."""
+        epoch = None if epoch is None else math.floor(epoch)
+        is_next = epoch is not None and self._epoch is not None and epoch > self._epoch
+        if count < self._last or is_next:
+            # The end of an epoch may have no line.
+            self._before += int(self._length or self._last)
+        self._last, self._epoch = count, epoch
+        return self._before + count
 
 
 class EvaluationLines:

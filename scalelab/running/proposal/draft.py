@@ -174,7 +174,8 @@ def _to_replace(option: ScriptOption) -> str:
 
 def _name(path: Path) -> str:
     generic = path.stem in ("train", "main", "run", "__main__")
-    name = path.parent.name if generic and path.parent.name else path.stem
+    folder = path.parent.name
+    name = f"{folder}-{path.stem}" if generic and folder else path.stem
     plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-_.")[:64] or "my-model"
     # YAML reads some names, such as 2024, as something else than text.
     is_text = plain[0].isalpha() and plain.lower() not in ("true", "false", "null")
@@ -273,6 +274,10 @@ def _metrics(script: Script, log: LogReading | None, log_name: str) -> _Metrics:
     if log and log.preset:
         comment = f"reads {log.num_steps} steps of {one_line(log_name)}"
         return _Metrics([_preset_line(log.preset, comment)])
+    if log and log.expression:
+        return _Metrics(
+            [*_counted(one_line(log_name)), _expression_line(log.expression)]
+        )
     if log:
         return _Metrics([*_not_read(log, one_line(log_name)), _REGEX], [_NO_REGEX])
     for row in PRESETS.values():
@@ -284,6 +289,18 @@ def _metrics(script: Script, log: LogReading | None, log_name: str) -> _Metrics:
 
 def _preset_line(row: Preset, comment: str) -> str:
     return f"metrics: {row.name:<22}# {comment}"
+
+
+def _expression_line(expression: str) -> str:
+    quoted = expression.replace("'", "''")
+    return f"metrics: {{regex: '{quoted}'}}"
+
+
+def _counted(log_name: str) -> Iterator[str]:
+    yield f"# No preset reads {log_name}. These lines count up to a length: if they"
+    yield "# count optimiser steps of an epoch, not batches, write step_of_epoch and"
+    yield "# steps_of_epoch. If the script evaluates in between, add an expression for"
+    yield "# a line of that, evaluation: '...'. docs/recipes.md tells more of both."
 
 
 def _not_read(log: LogReading, log_name: str) -> Iterator[str]:

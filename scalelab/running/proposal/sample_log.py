@@ -11,6 +11,7 @@ from scalelab.experiment.presets import PRESETS, Preset
 from scalelab.experiment.program import MetricsSource
 from scalelab.inputs.problems import shown
 from scalelab.launch.command.lines import line_reader
+from scalelab.running.proposal.counting_lines import counting_expression
 from scalelab.running.proposal.script import read_small_file
 
 MAX_LOG_BYTES = 16 << 20
@@ -29,6 +30,9 @@ class LogReading:
         The one that reads most steps; None: none reads any.
     num_steps
         Steps that it reads.
+    expression
+        Where no preset reads any: an expression for the lines that count up to a
+        length; None: there are no such lines.
     example
         A line with a number in it, such as an expression might be written for; None:
         there is none.
@@ -36,6 +40,7 @@ class LogReading:
 
     preset: Preset | None
     num_steps: int
+    expression: str | None
     example: str | None
 
 
@@ -60,10 +65,12 @@ def read_log(path: Path) -> LogReading:
     lines = [each for each in _LINE_ENDS.split(content) if len(each) < _MAX_LINE_BYTES]
     counts = {name: _num_steps(row, lines) for name, row in PRESETS.items()}
     best = max(counts, key=lambda name: counts[name])
+    texts = [_UNSHOWN.sub("", line.decode(errors="replace")).strip() for line in lines]
     return LogReading(
         preset=PRESETS[best] if counts[best] else None,
         num_steps=counts[best],
-        example=_example(lines),
+        expression=None if counts[best] else counting_expression(texts),
+        example=_example(texts),
     )
 
 
@@ -79,9 +86,8 @@ def _num_steps(row: Preset, lines: list[bytes]) -> int:
     )
 
 
-def _example(lines: list[bytes]) -> str | None:
+def _example(texts: list[str]) -> str | None:
     """Return the line that a step may stand in, as a comment can show it."""
-    texts = [_UNSHOWN.sub("", line.decode(errors="replace")).strip() for line in lines]
     numbered = [text for text in texts if re.search(r"\d", text)]
     named = [text for text in numbered if re.search(r"step|iter|batch", text, re.I)]
     found = named or numbered

@@ -138,6 +138,24 @@ def test_lines_of_another_length_are_of_an_evaluation() -> None:
     ]
 
 
+def test_the_number_of_the_epoch_tells_lines_of_the_same_batch_apart() -> None:
+    once = MetricsSource(
+        regex=(r"(?P<epoch>[\d.]+) (?P<batch_of_epoch>\d+)/(?P<batches_of_epoch>\d+)",)
+    )
+    lines = [b"1 200/250", b"1 200/250", b"2 200/250", b"3 200/250", b"3.5 240/250"]
+    steps = [200, 200, 450, 700, 740]
+    assert steps_of(lines, once) == [(step, False) for step in steps]
+    report = line_reader(once).read(lines[0])
+    assert report == Report(step=200, metrics={"epoch": 1.0})
+
+
+def test_steps_of_epochs_are_whole_whatever_is_accumulated() -> None:
+    pattern = r"(?P<step_of_epoch>\d+)/(?P<steps_of_epoch>\d+)"
+    lines = [b"10/32", b"20/32", b"10/32", b"1/4"]
+    steps = [(10, False), (20, False), (42, False), (None, True)]
+    assert steps_of(lines, MetricsSource(regex=(pattern,)), 2) == steps
+
+
 def test_json_may_count_batches_too() -> None:
     lines = [
         json.dumps({"batch_of_epoch": batch, "batches_of_epoch": 4, "loss": 1}).encode()
