@@ -90,14 +90,15 @@ def ways_table(rows: Sequence[WayRow]) -> Columns:
         "bubble": ["bubble"],
         "servers": ["servers"],
     }
-    several = {(row.world_size, row.global_batch_size) for row in rows}
+    sizes = {row.world_size for row in rows}
+    batches = {row.global_batch_size for row in rows}
     for row in rows:
         found = row.final_metric
         cells = {
             "way": row.parallelism,
             "settings": ", ".join(f"{name}={of}" for name, of in row.settings.items()),
-            "size": f"{row.world_size}" if len(several) > 1 else "",
-            "batch": number(row.global_batch_size) if len(several) > 1 else "",
+            "size": f"{row.world_size}" if len(sizes) > 1 else "",
+            "batch": number(row.global_batch_size) if len(batches) > 1 else "",
             "step": _or_empty(row.step_time_s, duration),
             "target": _or_empty(row.time_to_target_s, duration),
             "reached": _reached(row),

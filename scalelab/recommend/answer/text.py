@@ -25,7 +25,7 @@ from scalelab.recommend.answer.way_rows import side_by_side
 
 # the first to go when a terminal is narrow
 _OPTIONAL = ("next", "efficiency", "interval", "speed", "chance", "nodes", "batch")
-_OPTIONAL_OF_WAYS = ("metric", "reached", "servers", "period", "target")
+_OPTIONAL_OF_WAYS = ("metric", "reached", "servers", "batch", "gap", "bubble")
 _LEFT = ("next", "basis", "batch")
 _REMARKS = (
     *(Part.EMULATED, Part.WHY, Part.KNEE, Part.ELSEWHERE, Part.PRICE),
@@ -114,16 +114,18 @@ def _table(columns: Columns, result: Recommendation) -> list[str]:
 def _ways(result: Recommendation, width: int) -> list[str]:
     """Return the table of ways to train where most of them were measured."""
     rows = side_by_side(result.ways)
-    if len(rows) < 2:
+    if not rows:
         return []
     columns = ways_table(rows)
     for name in _OPTIONAL_OF_WAYS:
         if _total_width(columns) <= width:
             break
         columns.pop(name, None)
-    place = f"{counted(rows[0].world_size, result.device_word)}, global batch "
-    title = f"Ways to train, measured on {place}{rows[0].global_batch_size:,}:"
-    said = what_gaps_mean(rows)
+    batches = {row.global_batch_size for row in rows}
+    batch = f", global batch {min(batches):,}" if len(batches) == 1 else ""
+    place = f"{counted(rows[0].world_size, result.device_word)}{batch}"
+    title = f"Ways to train, measured on {place}:"
+    said = what_gaps_mean(rows) if "gap" in columns else []
     return [
         *_wrapped([title], width),
         *_aligned(columns, left=("way", "settings")),

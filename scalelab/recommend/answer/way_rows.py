@@ -65,13 +65,16 @@ class WayRow:
 
 
 def side_by_side(rows: Sequence[WayRow]) -> tuple[WayRow, ...]:
-    """Return the rows of the one number of devices and batch with most ways.
+    """Return the rows of the one number of devices with most ways, several if they can.
 
-    Of several such places it is the one with most devices, then the largest batch.
+    Of several such numbers it is the largest.
     """
-    places: dict[tuple[int, int], list[WayRow]] = {}
+    by_size: dict[int, list[WayRow]] = {}
     for row in rows:
-        place = (row.world_size, row.global_batch_size)
-        places.setdefault(place, []).append(row)
-    most = max(places, key=lambda place: (len(places[place]), place), default=None)
-    return () if most is None else tuple(places[most])
+        by_size.setdefault(row.world_size, []).append(row)
+    compared = {size: found for size, found in by_size.items() if len(found) > 1}
+    # On one device all ways are the plain model.
+    most = max(
+        compared, key=lambda size: (size > 1, len(compared[size]), size), default=0
+    )
+    return tuple(compared.get(most, ()))
