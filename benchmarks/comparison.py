@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+from scipy.stats import binom
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,16 @@ class Comparison:
             f"{middle:.2f} [{min(ratios):.2f} to {max(ratios):.2f}, n={len(ratios)}], "
             f"line {sign} {limit:g}: {'met' if met else 'NOT met'}"
         )
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the 95% interval of the median: two order statistics, by the binomial.
+
+    Pairs are taken as independent.
+    """
+    rank = int(binom.ppf(0.025, len(values), 0.5))
+    ordered = sorted(values)
+    return ordered[max(rank - 1, 0)], ordered[min(len(values) - rank, len(values) - 1)]
 
 
 def interleave(

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 import torch.multiprocessing as processes
 import torch.nn.functional as F
-from comparison import interleave
+from comparison import interleave, median_interval
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -151,7 +151,9 @@ def _print(found: Any, workload: TransformerLm, given: argparse.Namespace) -> No
         f"ours {rates[0]:,.0f} tokens/s, peer {rates[1]:,.0f} tokens/s"
     )
     name = f"{BLOCK} steps; ratio of tokens/s, ours over a plain loop"
-    print(found.line(name, limit=LIMIT, inverse=True), flush=True)
+    print(found.line(name, limit=LIMIT, inverse=True))
+    lo, hi = median_interval([1 / ratio for ratio in found.ratios])
+    print(f"95% interval of the median: {lo:.3f} to {hi:.3f}", flush=True)
 
 
 def main() -> None:

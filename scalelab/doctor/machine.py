@@ -23,6 +23,15 @@ from scalelab.records.attempt_io import existing_place
 from scalelab.site.local_devices import num_cores, num_visible_gpus
 
 MIN_FREE_BYTES = 2**30
+_FRAMEWORKS = (
+    *("transformers", "accelerate", "lightning", "deepspeed", "jax", "keras"),
+    *("tensorflow", "mpi4py", "horovod", "torch_xla"),
+)
+_UNBUILT = {
+    "horovod": "Horovod 0.28.1 cannot be built on torch 2.13",
+    "torch_xla": "torch_xla stops at torch 2.9",
+}
+"""Why a framework cannot be had beside the torch that ScaleLab is tested with."""
 
 
 class Health(StrEnum):
@@ -64,6 +73,7 @@ def examine(runs: Path) -> Iterator[Finding]:
     yield _devices()
     for package, extra in (("torch", "train"), ("distributed", "train")):
         yield _package(package, extra)
+    yield _frameworks()
     yield run_directory_finding(runs)
     yield _tried("multi-rank trial", _two_ranks)
     yield _batch_system()
@@ -94,6 +104,23 @@ def _package(name: str, extra: str) -> Finding:
             text=f"{error}. Sweeps need it: pip install 'scalelab[{extra}]'",
         )
     return Finding(subject=name, health=Health.OK, text=metadata.version(name))
+
+
+def _frameworks() -> Finding:
+    """Tell which frameworks a command finds that names no interpreter of its own."""
+    found = {name: _version(name) for name in _FRAMEWORKS}
+    here = [f"{name} {version}" for name, version in found.items() if version]
+    said = [", ".join(here) or "none besides torch in this environment"]
+    said += [why for name, why in _UNBUILT.items() if not found[name]]
+    text = "; ".join(said)
+    return Finding(subject="frameworks", health=Health.OK, text=text)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def run_directory_finding(runs: Path) -> Finding:

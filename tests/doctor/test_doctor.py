@@ -22,6 +22,7 @@ def test_this_machine_can_run_sweeps(tmp_path: Path) -> None:
         "devices",
         "torch",
         "distributed",
+        "frameworks",
         "run directory",
         "multi-rank trial",
         "batch system",
@@ -56,6 +57,17 @@ class TestWhatIsMissing:
         finding = found(tmp_path, package)
         assert finding.health is Health.BROKEN
         assert "pip install 'scalelab[train]'" in finding.text
+
+    def test_a_framework(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        why = "Horovod 0.28.1 cannot be built on torch 2.13"
+        assert why in found(tmp_path, "frameworks").text
+        record = tmp_path / "horovod-0.30.0.dist-info" / "METADATA"
+        record.parent.mkdir()
+        record.write_text("Metadata-Version: 2.1\nName: horovod\nVersion: 0.30.0\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        finding = found(tmp_path, "frameworks")
+        assert "horovod 0.30.0" in finding.text
+        assert why not in finding.text
 
     def test_the_right_to_write(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
