@@ -285,7 +285,7 @@ class LineView:
         self._tracker.take(event)
         if text := problem(event):
             self._print(text)
-        elif time.monotonic() >= self._next_line_s:
+        elif time.monotonic() >= self._next_line_s and not _is_between_trials(event):
             self._next_line_s = time.monotonic() + LINE_EVERY_S
             self._print_counts()
 
@@ -330,6 +330,13 @@ def problem(event: Event) -> str | None:
             return f"Stopping: {event.reason}; {left}{how}."
         case _:
             return None
+
+
+def _is_between_trials(event: Event) -> bool:
+    """Tell whether nothing runs just now, because the next trial begins at once."""
+    if not isinstance(event, TrialEnded):
+        return False
+    return event.progress.num_running == 0 < event.progress.num_waiting
 
 
 def _is_news_of_nodes(event: Event) -> bool:

@@ -12,6 +12,7 @@ ACCEPT = "accept"
 """Conditions that judge a trial when it is read: another one changes no number."""
 _OF_MEASUREMENT = "measure."
 _OF_PROGRAM = "program."
+_IN_COMMON = 25  # characters that are shown before two texts differ
 
 
 def program_key(name: str) -> str:
@@ -77,7 +78,28 @@ def _changes(key: str, before: Any, after: Any) -> list[str]:
             for name in inner
             for clause in _changes(f"{key}.{name}", before.get(name), after.get(name))
         ]
-    return [f"{key}: {shown(before)} -> {shown(after)}"]
+    return [f"{key}: {' -> '.join(map(shown, _from_first_difference(before, after)))}"]
+
+
+def _from_first_difference(before: Any, after: Any) -> tuple[Any, Any]:
+    """Return two texts without most of the beginning that long ones have in common.
+
+    >>> _from_first_difference("python train.py --lr {learning_rate} --a", "python -b")
+    ('python train.py --lr {learning_rate} --a', 'python -b')
+    >>> _from_first_difference("python train.py --lr {learning_rate} --a 1", "python "
+    ... "train.py --lr {learning_rate} --a 2")
+    ('... {learning_rate} --a 1', '... {learning_rate} --a 2')
+    """
+    if not isinstance(before, str) or not isinstance(after, str):
+        return before, after
+    pairs = zip(before, after, strict=False)
+    common = next((i for i, (a, b) in enumerate(pairs) if a != b), len(before))
+    begin = common - _IN_COMMON
+    # Where the next word begins, so that none is cut.
+    space = before.find(" ", max(begin, 0), begin + _IN_COMMON)
+    if begin <= 0 or space < 0:
+        return before, after
+    return f"...{before[space:]}", f"...{after[space:]}"
 
 
 def _env_changes(

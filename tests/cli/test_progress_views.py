@@ -290,6 +290,17 @@ def test_a_pipe_gets_a_line_now_and_then(clock: Clock) -> None:
     ]
 
 
+def test_the_moment_between_two_trials_is_not_shown(clock: Clock) -> None:
+    console = Console(file=io.StringIO())
+    with LineView(console, "core-h", is_quiet=False) as lines:
+        lines(started(0))
+        clock.now_s += 11
+        lines(ended(1, running=0, waiting=2))
+        lines(started(1))
+        clock.now_s += 300
+    assert lines_of(console)[0] == "1 done, 1 running, 0.010 core-h"
+
+
 def test_nothing_is_said_twice(clock: Clock) -> None:
     console = Console(file=io.StringIO())
     with LineView(console, "core-h", is_quiet=False) as lines:
