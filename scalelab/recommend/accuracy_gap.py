@@ -9,10 +9,6 @@ from scalelab.laws.rows import cells, numbers, strategies
 from scalelab.records.columns import OPTION_PREFIX
 
 ACCURACY_GAP = "accuracy_gap"
-BASELINE = (
-    "one process at the same number of samples, the same global batch and the same seed"
-)
-"""What the gap is against, in words."""
 _SAME = (
     "workload",
     "code_hash",

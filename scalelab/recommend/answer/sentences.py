@@ -16,14 +16,13 @@ from scalelab.inputs.numerals import (
     plural,
     probability,
 )
-from scalelab.recommend.accuracy_gap import BASELINE
 from scalelab.recommend.answer.recommendation import (
     BatchPlan,
     Knee,
     OutlookRow,
     Recommendation,
 )
-from scalelab.recommend.answer.way_rows import WayRow
+from scalelab.recommend.answer.way_rows import BASELINE, WayRow
 from scalelab.records.columns import OPTION_PREFIX
 
 _REASONS = {

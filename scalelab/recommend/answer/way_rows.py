@@ -7,6 +7,11 @@ from dataclasses import dataclass
 
 from scalelab.inputs.document import Scalar
 
+BASELINE = (
+    "one process at the same number of samples, the same global batch and the same seed"
+)
+"""What an accuracy gap is against, in words."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Spread:
