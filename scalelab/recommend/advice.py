@@ -41,7 +41,7 @@ from scalelab.recommend.notes import (
     not_identifiable,
     passed_over,
 )
-from scalelab.recommend.prediction.contradictions import contradictions, is_among
+from scalelab.recommend.prediction.contradictions import is_among
 from scalelab.recommend.prediction.efficiency import Efficiency
 from scalelab.recommend.prediction.input_wait import InputWait
 from scalelab.recommend.prediction.knee import find_knee
@@ -196,7 +196,7 @@ def _answer(
     proposed = next_trial(
         table,
         outlook,
-        is_among(outlook.frame, contradictions(knowledge.rows)),
+        is_among(outlook.frame, knowledge.contradicted),
         limits,
         gaps,
         subject.frame,

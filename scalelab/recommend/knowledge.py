@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from scalelab.laws.convergence.time_to_target import Factorisation
 from scalelab.laws.convergence.whole_runs import WholeRunLaw
 from scalelab.laws.rows import FitRows
 from scalelab.laws.step_time.law import StepTimeLaw
+from scalelab.recommend.prediction.contradictions import contradictions
 from scalelab.recommend.prediction.workload_samples import SampleNeed
 from scalelab.recommend.question.batches import BatchRule
 from scalelab.recommend.question.history import LawWithTransfer
@@ -23,7 +25,7 @@ from scalelab.recommend.question.subject import AskedCurves
 from scalelab.records.columns import OPTION_PREFIX
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Knowledge:
     """The measurements that an answer rests on, and the laws fitted to them.
 
@@ -64,6 +66,11 @@ class Knowledge:
     def law(self) -> StepTimeLaw:
         """The step-time law."""
         return self.fitted.law
+
+    @cached_property
+    def contradicted(self) -> pd.DataFrame:
+        """The configurations whose runs contradict one another."""
+        return contradictions(self.rows)
 
     @property
     def correction(self) -> np.ndarray:

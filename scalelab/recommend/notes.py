@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from scalelab.experiment.trial import PROGRAM, TrialKind
 from scalelab.inputs.numerals import counted, duration, percent
@@ -16,7 +15,7 @@ from scalelab.laws.rows import FitRows, cells, numbers
 from scalelab.laws.support import Gap, Support
 from scalelab.recommend.answer.recommendation import OutlookRow
 from scalelab.recommend.knowledge import Knowledge
-from scalelab.recommend.prediction.contradictions import contradictions, is_among
+from scalelab.recommend.prediction.contradictions import is_among
 from scalelab.recommend.prediction.outlook import Outlook
 from scalelab.recommend.question.batches import ONE_EPOCH, BatchRule
 from scalelab.recommend.question.candidates import (
@@ -46,9 +45,8 @@ def assumptions(knowledge: Knowledge, chosen: OutlookRow) -> tuple[str, ...]:
             f"Ended early by their source (pruned): {counted(pruned, 'attempt')}; what "
             "they measured until then counts."
         )
-    contradicted = contradictions(knowledge.rows)
-    notes += contradicting(knowledge, contradicted)
-    notes += doubts(knowledge, contradicted)
+    notes += contradicting(knowledge)
+    notes += doubts(knowledge)
     batch = chosen.batch.global_batch_size
     if need.num_missed:
         runs = (
@@ -117,8 +115,9 @@ def times_contain(rows: FitRows) -> str:
     )
 
 
-def contradicting(knowledge: Knowledge, found: pd.DataFrame) -> Iterator[str]:
+def contradicting(knowledge: Knowledge) -> Iterator[str]:
     """Name the configurations whose runs contradict one another."""
+    found = knowledge.contradicted
     for row in found.iloc[:_MOST_NAMED].to_dict("records"):
         yield (
             f"Contradicting: {counted(int(row['num_runs']), 'run')} on "
@@ -138,13 +137,14 @@ def _configuration(row: Mapping[Any, Any], knowledge: Knowledge) -> str:
     )
 
 
-def doubts(knowledge: Knowledge, contradicted: pd.DataFrame) -> Iterator[str]:
+def doubts(knowledge: Knowledge) -> Iterator[str]:
     """Name the rows that hardly count, because the other rows contradict them.
 
     Not those of a configuration whose runs contradict one another: that is said of it.
     """
     doubted = knowledge.law.doubted
-    is_said = is_among(knowledge.rows.frame.loc[doubted.index], contradicted)
+    rows = knowledge.rows.frame.loc[doubted.index]
+    is_said = is_among(rows, knowledge.contradicted)
     doubted = doubted[~is_said]
     order = doubted["factor"].map(lambda factor: -max(factor, 1 / factor)).argsort()
     for row in doubted.iloc[order[:_MOST_NAMED]].to_dict("records"):

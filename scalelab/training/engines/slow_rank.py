@@ -41,8 +41,9 @@ class SlowRank:
 
     def wait(self) -> None:
         """Sleep for what the last step has computed, at the beginning of a step."""
-        time.sleep((self._factor - 1) * self._computed_s)
-        self._computed_s = 0.0
+        if self._computed_s:
+            time.sleep((self._factor - 1) * self._computed_s)
+            self._computed_s = 0.0
 
     def begin(self) -> None:
         """Begin to compute."""

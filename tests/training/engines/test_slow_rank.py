@@ -41,7 +41,7 @@ def test_a_rank_sleeps_in_proportion_to_what_it_computed(
         rank.end()
     rank.wait()
     rank.wait()
-    assert slept == [6.0, 0.0]
+    assert slept == [6.0]  # and not for nothing, which would give up the core
 
 
 @pytest.mark.slow
