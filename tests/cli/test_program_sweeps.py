@@ -71,7 +71,8 @@ def test_programs_are_swept_each_in_its_manner(sweep: Sweep, here: Path) -> None
         assert row["outcome"] == "completed", row
         assert row["workload"] == "small"
         slowness = 0.002 if program == "lines" else 0.004 * size
-        assert row["step_time_s"] >= 8 * slowness
+        # A line is timed as it is read: a late one shortens the interval after it.
+        assert row["step_time_s"] > 0.7 * 8 * slowness
     assert "program lines" in done.stdout
     assert "each with its best batch: lines " in done.stdout
 
