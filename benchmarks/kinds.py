@@ -12,6 +12,7 @@ jump: the exchange across the second node costs 0.5 to 1.5 times what computatio
 over further ones 10% more per doubling.
 flat: one ring, to which the node boundary does not matter.
 pair: as jump, but exactly two nodes cost a third more.
+slow: as jump, but the exchange costs 10 to 30 times what computation does.
 
 The tasks are those of ``scaling_tasks.py``.
 """
@@ -54,6 +55,7 @@ def kinds(rng: np.random.Generator) -> dict[str, Costs]:
         "jump": lambda k, m: (1, stepped(k, m, jump)),
         "flat": lambda k, m: (1, 2 * level * ring(k * m)),
         "pair": lambda k, m: (1, stepped(k, m, jump) * (1.33 if m == 2 else 1.0)),
+        "slow": lambda k, m: (1, stepped(k, m, 20 * jump)),
     }
 
 

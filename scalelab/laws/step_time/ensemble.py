@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from scalelab.laws.step_time.mixture import Mixture
+from scalelab.laws.step_time.node_jump import with_unusual_links
 from scalelab.laws.step_time.physics import Configurations
 from scalelab.laws.step_time.points import Points
 from scalelab.laws.step_time.process import DiscrepancyProcess
@@ -67,6 +68,10 @@ class Ensemble:
     def fit(cls, points: Points, priors: Mapping[Shape, ShapePrior]) -> Ensemble:
         """Fit every shape to the points of a curve."""
         points = points.fewer(_MOST_POINTS)
+        priors = {
+            shape: with_unusual_links(points, prior, shape)
+            for shape, prior in priors.items()
+        }
         leading = Shape.ONE_RING
         process = shared_process(points, priors[leading], leading)
         fits = {
