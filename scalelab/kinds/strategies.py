@@ -18,12 +18,14 @@ from scalelab.kinds.strategy_options import (
     check_micro_batches,
     check_parameter_server,
     check_pipeline,
+    check_powersgd,
     check_shard_group,
     check_slow_rank,
     check_static_graph,
     communication_window,
     num_pipelines,
     num_servers,
+    options_of_ddp,
 )
 
 Options = Mapping[str, Scalar]
@@ -70,6 +72,11 @@ def one_step(world_size: int, options: Options) -> int:
     return 1
 
 
+def all_options(options: Options) -> Options:
+    """Return the options where each says something whatever the others are."""
+    return options
+
+
 def any_sizes(sizes: TrialSizes) -> None:
     """Accept the sizes of every trial."""
 
@@ -94,6 +101,9 @@ class Strategy:
     check_options
         Raises a SpecError where an experiment with a workload lists wrong values for
         them, or lacks one.
+    effective_options
+        Of a trial's options those that say something beside the others. The rest is not
+        varied, and is no part of the trial.
     check
         Raises a SpecError where the sizes of a trial do not suit the strategy.
     cycle
@@ -125,6 +135,7 @@ class Strategy:
     data_parallel_size: DataParallelSize = every_rank
     options: tuple[str, ...] = ()
     check_options: Callable[[ListedValues], None] = any_values
+    effective_options: Callable[[Options], Options] = all_options
     check: Callable[[TrialSizes], None] = any_sizes
     cycle: Callable[[Options], int] = every_step
     num_servers: Callable[[int, Options], int] = no_servers
@@ -139,6 +150,7 @@ def _check_ddp_sizes(sizes: TrialSizes) -> None:
     world_size, options = sizes.allocation.world_size, sizes.options
     check_static_graph(world_size, sizes.gradient_accumulation_steps, options)
     check_slow_rank(world_size, options)
+    check_powersgd(world_size, options)
 
 
 DDP = Strategy(
@@ -147,11 +159,13 @@ DDP = Strategy(
     options=(
         "sync_batch_norm",
         "gradient_compression",
+        "powersgd_rank",
         "bucket_cap_mb",
         "static_graph",
         "slow_rank_factor",
     ),
     check_options=check_ddp,
+    effective_options=options_of_ddp,
     check=_check_ddp_sizes,
 )
 FSDP = Strategy(
