@@ -18,7 +18,6 @@ from scalelab.kinds.strategy_options import (
     check_micro_batches,
     check_parameter_server,
     check_pipeline,
-    check_powersgd,
     check_shard_group,
     check_slow_rank,
     check_static_graph,
@@ -26,6 +25,7 @@ from scalelab.kinds.strategy_options import (
     num_pipelines,
     num_servers,
     options_of_ddp,
+    uses_powersgd,
 )
 
 Options = Mapping[str, Scalar]
@@ -77,6 +77,11 @@ def all_options(options: Options) -> Options:
     return options
 
 
+def plain_model(options: Options) -> bool:
+    """Say that one rank trains the plain model, whatever the options are."""
+    return True
+
+
 def any_sizes(sizes: TrialSizes) -> None:
     """Accept the sizes of every trial."""
 
@@ -115,6 +120,9 @@ class Strategy:
     steps_in_flight
         Optimiser steps of all workers between two messages of one, of the world size
         and the trial's options; 1 where workers wait for each other.
+    is_plain_alone
+        One rank trains the plain model, of the trial's options. Where not, the accuracy
+        of other ways is not compared with it.
     is_synchronous
         All ranks take the same step, from the same weights. Where not, the number of
         workers changes what training converges to.
@@ -140,6 +148,7 @@ class Strategy:
     cycle: Callable[[Options], int] = every_step
     num_servers: Callable[[int, Options], int] = no_servers
     steps_in_flight: Callable[[int, Options], int] = one_step
+    is_plain_alone: Callable[[Options], bool] = plain_model
     is_synchronous: bool = True
     factorises: bool = True
     shards_state: bool = False
@@ -150,7 +159,6 @@ def _check_ddp_sizes(sizes: TrialSizes) -> None:
     world_size, options = sizes.allocation.world_size, sizes.options
     check_static_graph(world_size, sizes.gradient_accumulation_steps, options)
     check_slow_rank(world_size, options)
-    check_powersgd(world_size, options)
 
 
 DDP = Strategy(
@@ -167,6 +175,7 @@ DDP = Strategy(
     check_options=check_ddp,
     effective_options=options_of_ddp,
     check=_check_ddp_sizes,
+    is_plain_alone=lambda options: not uses_powersgd(options),
 )
 FSDP = Strategy(
     name="fsdp",

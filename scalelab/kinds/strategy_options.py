@@ -99,28 +99,19 @@ def _check_powersgd_ranks(listed: ListedValues) -> None:
 
 def powersgd_rank(options: Mapping[str, Scalar]) -> int | None:
     """Return the rank of the products that PowerSGD exchanges; None: it is not used."""
-    if options.get("gradient_compression") != _POWER_SGD:
-        return None
-    return int(options.get("powersgd_rank", 1))
+    return int(options.get("powersgd_rank", 1)) if uses_powersgd(options) else None
+
+
+def uses_powersgd(options: Mapping[str, Scalar]) -> bool:
+    """Tell whether gradients are exchanged as products of two thin matrices."""
+    return options.get("gradient_compression") == _POWER_SGD
 
 
 def options_of_ddp(options: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
     """Return the options without the rank of PowerSGD where it is not used."""
-    if powersgd_rank(options) is not None:
+    if uses_powersgd(options):
         return options
     return {name: options[name] for name in options if name != "powersgd_rank"}
-
-
-def check_powersgd(world_size: int, options: Mapping[str, Scalar]) -> None:
-    """Refuse PowerSGD where nothing is exchanged.
-
-    Such a trial would train without it, and stand for how training with it converges.
-    """
-    if world_size == 1 and powersgd_rank(options) is not None:
-        raise SpecError(
-            "parallelism=ddp: options.gradient_compression=powersgd compresses what "
-            "ranks exchange, and one device has one rank. Use more devices."
-        )
 
 
 def check_static_graph(

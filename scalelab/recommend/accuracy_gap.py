@@ -25,8 +25,8 @@ _SAME = (
 def with_accuracy_gaps(observations: pd.DataFrame) -> pd.DataFrame:
     """Add the column ``accuracy_gap``: the final metric minus that of one process.
 
-    Runs are paired: the one process, whatever its strategy, since on one rank each is
-    the plain model, has seen as many samples, with the same global batch, seed, data,
+    Runs are paired: the one process, whatever its strategy, if that trains the plain
+    model on one rank, has seen as many samples, with the same global batch, seed, data,
     precision and workload. A trial that stopped at a target has seen as many only by
     chance: give trials a number of epochs and no target to compare them so.
 
@@ -45,10 +45,25 @@ def with_accuracy_gaps(observations: pd.DataFrame) -> pd.DataFrame:
     metric, keys = numbers(observations, "final_metric"), _keys(observations)
     metric[~np.isfinite(numbers(observations, "num_samples"))] = np.nan
     is_alone = numbers(observations, "world_size") == 1
-    alone = pd.Series(metric[is_alone]).groupby(keys[is_alone]).mean()
+    is_plain = is_alone & _is_plain_alone(observations)
+    alone = pd.Series(metric[is_plain]).groupby(keys[is_plain]).mean()
     gap = metric - pd.Series(keys).map(alone).to_numpy(dtype=float)
     gap[is_alone] = np.nan
     return observations.assign(**{ACCURACY_GAP: gap})
+
+
+def _is_plain_alone(observations: pd.DataFrame) -> np.ndarray:
+    """Tell in which rows the way of training is no other on one rank than without."""
+    ways = strategies(observations)
+    axes = sorted({axis for way in set(ways) for axis in way.options})
+    columns = [cells(observations, OPTION_PREFIX + axis) for axis in axes]
+    plain = [
+        way.is_plain_alone(
+            {axis: of for axis, of in zip(axes, row, strict=True) if pd.notna(of)}
+        )
+        for way, *row in zip(ways, *columns, strict=True)
+    ]
+    return np.array(plain, dtype=bool)
 
 
 def _keys(observations: pd.DataFrame) -> np.ndarray:

@@ -62,6 +62,8 @@ class DdpModel:
         Size of the pieces in which gradients are exchanged, in MiB; None: torch's own.
     exchange
         How gradients are averaged.
+    exchanges_alone
+        One rank calls that as well, since it changes what is learned.
     static_graph
         Every pass uses the same parameters in the same order, which saves torch the
         search for them. The first pass must exchange.
@@ -75,6 +77,7 @@ class DdpModel:
         *,
         bucket_cap_mb: float | None = None,
         exchange: Exchange = allreduce_hook,
+        exchanges_alone: bool = False,
         static_graph: bool = False,
     ) -> None:
         self._observers = observers
@@ -83,7 +86,7 @@ class DdpModel:
         arguments: dict[str, Any] = {BUFFER_ARGUMENT: False}
         if bucket_cap_mb is not None:
             arguments["bucket_cap_mb"] = bucket_cap_mb
-        if dist.get_world_size() > 1:
+        if dist.get_world_size() > 1 or exchanges_alone:
             self.model = DistributedDataParallel(
                 model,
                 device_ids=[device.index] if device.type == "cuda" else None,
@@ -144,6 +147,7 @@ class DdpEngine(TrainingEngine):
             observers,
             bucket_cap_mb=None if cap is None else float(cap),
             exchange=self._exchange(),
+            exchanges_alone=self._power_sgd is not None,
             static_graph=bool(options.get("static_graph", False)),
         )
 

@@ -24,6 +24,9 @@ class PowerSgd:
     gradient, and Q is where its next product begins. Gradients for which rank x (n + m)
     numbers are no fewer than n x m, and vectors, are averaged as they are.
 
+    All of it is linear in the mean over ranks: what is learned does not depend on how
+    many ranks compute a global batch, one included.
+
     What is kept belongs to a parameter and not to a bucket: torch fills other buckets
     in the first pass of a process than in the following ones, and a trial that goes on
     in a new process must compute what it would have computed in the old one.
