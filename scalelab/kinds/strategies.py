@@ -10,6 +10,7 @@ from scalelab.inputs.document import Scalar
 from scalelab.kinds.registry import Registry
 from scalelab.kinds.strategy_options import (
     ListedValues,
+    altering_options_of_ddp,
     any_values,
     averaging_period,
     check_ddp,
@@ -22,10 +23,9 @@ from scalelab.kinds.strategy_options import (
     check_slow_rank,
     check_static_graph,
     communication_window,
+    effective_options_of_ddp,
     num_pipelines,
     num_servers,
-    options_of_ddp,
-    uses_powersgd,
 )
 
 Options = Mapping[str, Scalar]
@@ -77,9 +77,9 @@ def all_options(options: Options) -> Options:
     return options
 
 
-def plain_model(options: Options) -> bool:
-    """Say that one rank trains the plain model, whatever the options are."""
-    return True
+def no_options(options: Options) -> Options:
+    """Return no option: none alters what is learned."""
+    return {}
 
 
 def any_sizes(sizes: TrialSizes) -> None:
@@ -120,9 +120,10 @@ class Strategy:
     steps_in_flight
         Optimiser steps of all workers between two messages of one, of the world size
         and the trial's options; 1 where workers wait for each other.
-    is_plain_alone
-        One rank trains the plain model, of the trial's options. Where not, the accuracy
-        of other ways is not compared with it.
+    altering_options
+        Of a trial's options those that alter what is learned from a global batch, on
+        one rank as on many. Convergence is measured apart for their values, and the
+        accuracy of other ways is not compared with such a rank.
     is_synchronous
         All ranks take the same step, from the same weights. Where not, the number of
         workers changes what training converges to.
@@ -148,7 +149,7 @@ class Strategy:
     cycle: Callable[[Options], int] = every_step
     num_servers: Callable[[int, Options], int] = no_servers
     steps_in_flight: Callable[[int, Options], int] = one_step
-    is_plain_alone: Callable[[Options], bool] = plain_model
+    altering_options: Callable[[Options], Options] = no_options
     is_synchronous: bool = True
     factorises: bool = True
     shards_state: bool = False
@@ -173,9 +174,9 @@ DDP = Strategy(
         "slow_rank_factor",
     ),
     check_options=check_ddp,
-    effective_options=options_of_ddp,
+    effective_options=effective_options_of_ddp,
     check=_check_ddp_sizes,
-    is_plain_alone=lambda options: not uses_powersgd(options),
+    altering_options=altering_options_of_ddp,
 )
 FSDP = Strategy(
     name="fsdp",

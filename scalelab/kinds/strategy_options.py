@@ -99,17 +99,21 @@ def _check_powersgd_ranks(listed: ListedValues) -> None:
 
 def powersgd_rank(options: Mapping[str, Scalar]) -> int | None:
     """Return the rank of the products that PowerSGD exchanges; None: it is not used."""
-    return int(options.get("powersgd_rank", 1)) if uses_powersgd(options) else None
+    altering = altering_options_of_ddp(options)
+    return int(altering["powersgd_rank"]) if altering else None
 
 
-def uses_powersgd(options: Mapping[str, Scalar]) -> bool:
-    """Tell whether gradients are exchanged as products of two thin matrices."""
-    return options.get("gradient_compression") == _POWER_SGD
+def altering_options_of_ddp(options: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
+    """Return what is set for PowerSGD; nothing where it is not used."""
+    if options.get("gradient_compression") != _POWER_SGD:
+        return {}
+    rank = options.get("powersgd_rank", 1)
+    return {"gradient_compression": _POWER_SGD, "powersgd_rank": rank}
 
 
-def options_of_ddp(options: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
+def effective_options_of_ddp(options: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
     """Return the options without the rank of PowerSGD where it is not used."""
-    if uses_powersgd(options):
+    if altering_options_of_ddp(options):
         return options
     return {name: options[name] for name in options if name != "powersgd_rank"}
 

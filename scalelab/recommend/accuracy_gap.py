@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from scalelab.laws.rows import cells, numbers, strategies
+from scalelab.laws.rows import altering_options, cells, numbers, strategies
 from scalelab.records.columns import OPTION_PREFIX
 
 ACCURACY_GAP = "accuracy_gap"
@@ -45,25 +45,11 @@ def with_accuracy_gaps(observations: pd.DataFrame) -> pd.DataFrame:
     metric, keys = numbers(observations, "final_metric"), _keys(observations)
     metric[~np.isfinite(numbers(observations, "num_samples"))] = np.nan
     is_alone = numbers(observations, "world_size") == 1
-    is_plain = is_alone & _is_plain_alone(observations)
+    is_plain = is_alone & [not each for each in altering_options(observations)]
     alone = pd.Series(metric[is_plain]).groupby(keys[is_plain]).mean()
     gap = metric - pd.Series(keys).map(alone).to_numpy(dtype=float)
     gap[is_alone] = np.nan
     return observations.assign(**{ACCURACY_GAP: gap})
-
-
-def _is_plain_alone(observations: pd.DataFrame) -> np.ndarray:
-    """Tell in which rows the way of training is no other on one rank than without."""
-    ways = strategies(observations)
-    axes = sorted({axis for way in set(ways) for axis in way.options})
-    columns = [cells(observations, OPTION_PREFIX + axis) for axis in axes]
-    plain = [
-        way.is_plain_alone(
-            {axis: of for axis, of in zip(axes, row, strict=True) if pd.notna(of)}
-        )
-        for way, *row in zip(ways, *columns, strict=True)
-    ]
-    return np.array(plain, dtype=bool)
 
 
 def _keys(observations: pd.DataFrame) -> np.ndarray:
