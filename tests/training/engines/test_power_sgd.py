@@ -314,6 +314,20 @@ def test_what_is_kept_goes_over_into_another_model(tmp_path: Path) -> None:
     assert run_in_contexts(2, going_on, directory=tmp_path) == [[True] * 6] * 2
 
 
+def beginning_anew(context: Any) -> Any:
+    """Return whether a step is the first one again once all is forgotten."""
+    ranks = Ranks(1)
+    found = [ranks.step(*drawn(context.rank, 0))[0] for _ in range(2)]
+    ranks.power_sgd.forget()
+    found.append(ranks.step(*drawn(context.rank, 0))[0])
+    return torch.equal(found[0], found[1]), torch.equal(found[0], found[2])
+
+
+def test_a_pass_before_the_first_step_can_be_forgotten(tmp_path: Path) -> None:
+    results = run_in_contexts(2, beginning_anew, directory=tmp_path)
+    assert results == [(False, True)] * 2
+
+
 def test_other_units_of_the_gradients_are_those_of_the_errors(tmp_path: Path) -> None:
     (first, _) = run_in_contexts(2, rescaled, directory=tmp_path)
     assert first == [True, True]
