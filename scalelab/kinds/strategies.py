@@ -10,6 +10,7 @@ from scalelab.inputs.document import Scalar
 from scalelab.kinds.registry import Registry
 from scalelab.kinds.strategy_options import (
     ListedValues,
+    altering_options_of_ddp,
     any_values,
     averaging_period,
     check_ddp,
@@ -22,6 +23,7 @@ from scalelab.kinds.strategy_options import (
     check_slow_rank,
     check_static_graph,
     communication_window,
+    effective_options_of_ddp,
     num_pipelines,
     num_servers,
 )
@@ -70,6 +72,16 @@ def one_step(world_size: int, options: Options) -> int:
     return 1
 
 
+def all_options(options: Options) -> Options:
+    """Return the options where each says something whatever the others are."""
+    return options
+
+
+def no_options(options: Options) -> Options:
+    """Return no option: none alters what is learned."""
+    return {}
+
+
 def any_sizes(sizes: TrialSizes) -> None:
     """Accept the sizes of every trial."""
 
@@ -94,6 +106,9 @@ class Strategy:
     check_options
         Raises a SpecError where an experiment with a workload lists wrong values for
         them, or lacks one.
+    effective_options
+        Of a trial's options those that say something beside the others. The rest is not
+        varied, and is no part of the trial.
     check
         Raises a SpecError where the sizes of a trial do not suit the strategy.
     cycle
@@ -105,6 +120,10 @@ class Strategy:
     steps_in_flight
         Optimiser steps of all workers between two messages of one, of the world size
         and the trial's options; 1 where workers wait for each other.
+    altering_options
+        Of a trial's options those that alter what is learned from a global batch, on
+        one rank as on many. Convergence is measured apart for their values, and the
+        accuracy of other ways is not compared with such a rank.
     is_synchronous
         All ranks take the same step, from the same weights. Where not, the number of
         workers changes what training converges to.
@@ -125,10 +144,12 @@ class Strategy:
     data_parallel_size: DataParallelSize = every_rank
     options: tuple[str, ...] = ()
     check_options: Callable[[ListedValues], None] = any_values
+    effective_options: Callable[[Options], Options] = all_options
     check: Callable[[TrialSizes], None] = any_sizes
     cycle: Callable[[Options], int] = every_step
     num_servers: Callable[[int, Options], int] = no_servers
     steps_in_flight: Callable[[int, Options], int] = one_step
+    altering_options: Callable[[Options], Options] = no_options
     is_synchronous: bool = True
     factorises: bool = True
     shards_state: bool = False
@@ -147,12 +168,15 @@ DDP = Strategy(
     options=(
         "sync_batch_norm",
         "gradient_compression",
+        "powersgd_rank",
         "bucket_cap_mb",
         "static_graph",
         "slow_rank_factor",
     ),
     check_options=check_ddp,
+    effective_options=effective_options_of_ddp,
     check=_check_ddp_sizes,
+    altering_options=altering_options_of_ddp,
 )
 FSDP = Strategy(
     name="fsdp",

@@ -13,7 +13,9 @@ ListedValues = Mapping[str, Sequence[Scalar]]
 """The values that an experiment lists for each option of a strategy that it sets."""
 
 SERVER_RULES = ("downpour", "adag", "dynsgd", "elastic")
-GRADIENT_COMPRESSIONS = ("none", "fp16", "bf16")
+NO_COMPRESSION = "none"
+_POWER_SGD = "powersgd"
+GRADIENT_COMPRESSIONS = (NO_COMPRESSION, "fp16", "bf16", _POWER_SGD)
 SCHEDULES = ("gpipe", "1f1b")
 
 
@@ -76,11 +78,44 @@ def check_ddp(listed: ListedValues) -> None:
                 f"options.gradient_compression={shown(value)} is no format of "
                 f"gradients. {one_of(GRADIENT_COMPRESSIONS, str(value))}"
             )
+    _check_powersgd_ranks(listed)
     for value in listed.get("bucket_cap_mb", ()):
         if isinstance(value, str | bool) or not value > 0:
             raise SpecError(
                 f"options.bucket_cap_mb={shown(value)} must be a size above 0, in MiB."
             )
+
+
+def _check_powersgd_ranks(listed: ListedValues) -> None:
+    _check_whole_numbers(listed, "powersgd_rank", at_least=1)
+    is_used = _POWER_SGD in listed.get("gradient_compression", ())
+    if "powersgd_rank" in listed and not is_used:
+        raise SpecError(
+            "options.powersgd_rank is the rank of what options.gradient_compression="
+            "powersgd exchanges, and that is not listed. Add powersgd to "
+            "gradient_compression, or remove powersgd_rank."
+        )
+
+
+def powersgd_rank(options: Mapping[str, Scalar]) -> int | None:
+    """Return the rank of the products that PowerSGD exchanges; None: it is not used."""
+    altering = altering_options_of_ddp(options)
+    return int(altering["powersgd_rank"]) if altering else None
+
+
+def altering_options_of_ddp(options: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
+    """Return what is set for PowerSGD; nothing where it is not used."""
+    if options.get("gradient_compression") != _POWER_SGD:
+        return {}
+    rank = options.get("powersgd_rank", 1)
+    return {"gradient_compression": _POWER_SGD, "powersgd_rank": rank}
+
+
+def effective_options_of_ddp(options: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
+    """Return the options without the rank of PowerSGD where it is not used."""
+    if altering_options_of_ddp(options):
+        return options
+    return {name: options[name] for name in options if name != "powersgd_rank"}
 
 
 def check_static_graph(

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -268,6 +269,26 @@ def step_time_rows(observations: pd.DataFrame) -> FitRows:
 def strategies(frame: pd.DataFrame) -> list[Strategy]:
     """Return the strategy of each row; see :func:`~.strategies.strategy_of`."""
     return [strategy_of(name) for name in cells(frame, "parallelism")]
+
+
+def altering_options(frame: pd.DataFrame) -> list[dict[str, Scalar]]:
+    """Return the options of each row that alter what is learned; mostly none."""
+    ways = strategies(frame)
+    listed = {axis for way in set(ways) for axis in way.options}
+    axes = sorted(axis for axis in listed if OPTION_PREFIX + axis in frame.columns)
+    columns = [cells(frame, OPTION_PREFIX + axis) for axis in axes]
+    rows: Iterable[tuple[Any, ...]] = (
+        zip(*columns, strict=True) if columns else [()] * len(frame)
+    )
+    return [
+        dict(way.altering_options(_without_missing(axes, row)))
+        for way, row in zip(ways, rows, strict=True)
+    ]
+
+
+def _without_missing(names: Sequence[str], row: Sequence[Any]) -> dict[str, Scalar]:
+    pairs = zip(names, row, strict=True)
+    return {name: value for name, value in pairs if not _is_missing(value)}
 
 
 def cells(frame: pd.DataFrame, name: str) -> Sequence[object]:

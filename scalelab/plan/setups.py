@@ -164,7 +164,11 @@ def _axes(
         foreign = {name for options in listed.values() for name in options} - {*own}
     names = sorted(experiment.options.keys() - foreign)
     combinations = product(*(experiment.options[name] for name in names))
-    return [tuple(zip(names, values, strict=True)) for values in combinations]
+    axes = [tuple(zip(names, values, strict=True)) for values in combinations]
+    if not experiment.workload:
+        return axes
+    effective = strategy_of(parallelism).effective_options
+    return list(dict.fromkeys(tuple(effective(dict(each)).items()) for each in axes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from scalelab.laws.rows import cells, numbers, strategies
+from scalelab.laws.rows import altering_options, cells, numbers, strategies
 from scalelab.records.columns import OPTION_PREFIX
 
 ACCURACY_GAP = "accuracy_gap"
@@ -25,8 +25,8 @@ _SAME = (
 def with_accuracy_gaps(observations: pd.DataFrame) -> pd.DataFrame:
     """Add the column ``accuracy_gap``: the final metric minus that of one process.
 
-    Runs are paired: the one process, whatever its strategy, since on one rank each is
-    the plain model, has seen as many samples, with the same global batch, seed, data,
+    Runs are paired: the one process, whatever its strategy, if that trains the plain
+    model on one rank, has seen as many samples, with the same global batch, seed, data,
     precision and workload. A trial that stopped at a target has seen as many only by
     chance: give trials a number of epochs and no target to compare them so.
 
@@ -45,7 +45,8 @@ def with_accuracy_gaps(observations: pd.DataFrame) -> pd.DataFrame:
     metric, keys = numbers(observations, "final_metric"), _keys(observations)
     metric[~np.isfinite(numbers(observations, "num_samples"))] = np.nan
     is_alone = numbers(observations, "world_size") == 1
-    alone = pd.Series(metric[is_alone]).groupby(keys[is_alone]).mean()
+    is_plain = is_alone & [not each for each in altering_options(observations)]
+    alone = pd.Series(metric[is_plain]).groupby(keys[is_plain]).mean()
     gap = metric - pd.Series(keys).map(alone).to_numpy(dtype=float)
     gap[is_alone] = np.nan
     return observations.assign(**{ACCURACY_GAP: gap})

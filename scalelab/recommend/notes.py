@@ -87,7 +87,7 @@ def _known_by_convergence(knowledge: Knowledge, chosen: OutlookRow) -> set[str]:
     if not knowledge.need.uses_law:
         return set()
     if strategy.is_synchronous:
-        return {PROGRAM}
+        return {PROGRAM, *strategy.altering_options(settings)}
     return {PROGRAM, "parallelism", *strategy.options}
 
 

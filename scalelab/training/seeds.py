@@ -35,6 +35,20 @@ def seed_everything(seed: int, stream: int) -> None:
     torch.manual_seed(torch_seed)
 
 
+def parameter_generator(seed: int, position: int) -> torch.Generator:
+    """Return a generator for what is drawn for one parameter, alike on all ranks.
+
+    Parameters
+    ----------
+    seed
+        The trial's seed.
+    position
+        That of the parameter in its model.
+    """
+    words = np.random.SeedSequence(seed, spawn_key=(MODEL_STREAM, position))
+    return torch.Generator().manual_seed(int(words.generate_state(1)[0]))
+
+
 def random_state(device: torch.device) -> dict[str, Any]:
     """Return the state of every generator, as plain values and tensors."""
     of_numpy: Any = np.random.get_state(legacy=True)

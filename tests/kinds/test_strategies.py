@@ -127,7 +127,20 @@ def test_the_engine_of_a_built_in_strategy_takes_steps(name: str) -> None:
         (
             "options: {gradient_compression: [none, fp8]}",
             r"^options\.gradient_compression='fp8' is no format of gradients\. Valid: "
-            r"none, fp16, bf16\.",
+            r"none, fp16, bf16, powersgd\.",
+        ),
+        (
+            "options: {gradient_compression: powersgd, powersgd_rank: [2, 0]}",
+            r"^options\.powersgd_rank=0 must be a whole number, at least 1\.",
+        ),
+        (
+            "options: {gradient_compression: powersgd, powersgd_rank: 1.5}",
+            r"^options\.powersgd_rank=1\.5 must be a whole number, at least 1\.",
+        ),
+        (
+            "options: {gradient_compression: [none, bf16], powersgd_rank: 2}",
+            r"^options\.powersgd_rank is the rank of what options\.gradient_compressi"
+            r"on=powersgd exchanges, and that is not listed\. Add powersgd to",
         ),
         (
             "options: {bucket_cap_mb: [25, 0]}",
@@ -172,6 +185,34 @@ def test_wrong_options_of_a_strategy_are_refused(text: str, message: str) -> Non
     asked = Experiment.from_text(HEAD + f"gpus: 2\nlocal_batch_size: 8\n{text}\n")
     with pytest.raises(SpecError, match=message):
         check_kinds(asked)
+
+
+def test_the_rank_of_products_is_varied_where_products_are_exchanged() -> None:
+    text = "gpus: 2\nlocal_batch_size: 8\noptions: {}\n"
+    options = "{gradient_compression: [none, powersgd], powersgd_rank: [1, 2]}"
+    trials = plan(Experiment.from_text(HEAD + text.format(options)), SITE).trials
+    assert [dict(trial.options) for trial in trials] == [
+        {"gradient_compression": "none"},
+        {"gradient_compression": "powersgd", "powersgd_rank": 1},
+        {"gradient_compression": "powersgd", "powersgd_rank": 2},
+    ]
+    plain = plan(
+        Experiment.from_text(HEAD + text.format("{gradient_compression: none}")), SITE
+    )
+    assert trials[0].trial_id == plain.trials[0].trial_id
+
+
+def test_a_command_gets_every_option() -> None:
+    text = "name: a\ncommand: a {gradient_compression} {powersgd_rank}\n"
+    text += "metrics: {regex: '(?P<step>.)'}\ngpus: 1\nlocal_batch_size: 8\n"
+    text += "measure: {repeats: 1}\n"
+    options = "options: {gradient_compression: [none, powersgd], powersgd_rank: low}\n"
+    asked = Experiment.from_text(text + options)
+    check_kinds(asked)
+    assert [dict(trial.options) for trial in plan(asked, SITE).trials] == [
+        {"gradient_compression": name, "powersgd_rank": "low"}
+        for name in ("none", "powersgd")
+    ]
 
 
 def test_a_static_graph_does_not_go_with_accumulation() -> None:

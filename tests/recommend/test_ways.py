@@ -59,6 +59,18 @@ def test_options_of_a_strategy_do_not_part_pairs() -> None:
     assert gap == pytest.approx(0.05)
 
 
+def test_one_process_that_compresses_is_no_plain_model() -> None:
+    plain = {"options.gradient_compression": "none"}
+    products = {"options.gradient_compression": "powersgd", "options.powersgd_rank": 2}
+    found = gaps(
+        plain,
+        {**products, "final_metric": 0.7},
+        {**products, "world_size": 2, "final_metric": 0.88},
+    )
+    assert np.isnan(found[:2]).all()
+    assert found[2] == pytest.approx(-0.02)
+
+
 def test_ways_are_rows_with_their_own_columns() -> None:
     two = {"world_size": 2}
     served = {**two, "parallelism": "parameter_server", "options.rule": "dynsgd"}

@@ -25,7 +25,12 @@ from scipy.special import ndtr
 
 from scalelab.errors import FitError, NotIdentifiableError, SpecError
 from scalelab.laws.convergence.curve import BatchCurve, parameter_rows
-from scalelab.laws.convergence.rows import split_targets, target_rows, with_workers
+from scalelab.laws.convergence.rows import (
+    ALTERING_OPTIONS,
+    split_targets,
+    target_rows,
+    told_apart,
+)
 from scalelab.laws.input_checks import positive, positive_if_given
 from scalelab.laws.interval import SEED, central, check_mass
 from scalelab.laws.rows import CurveKey, curve_label
@@ -138,7 +143,7 @@ class ConvergenceLaw:
 
     def _by_curve(self, frame: pd.DataFrame) -> list[tuple[BatchCurve, pd.DataFrame]]:
         """Group configurations, indexed by position, by the curve they belong to."""
-        frame = with_workers(frame.reset_index(drop=True))
+        frame = told_apart(frame.reset_index(drop=True))
         return [
             (self.curves[self.curve_of(key)], part)
             for key, part in split_targets(frame).items()
@@ -196,6 +201,9 @@ class ConvergenceLaw:
             for curve, number in zip(matches, named, strict=True)
             if number == max(named)
         ]
+        if ALTERING_OPTIONS not in asked:
+            plain = [each for each in matches if ALTERING_OPTIONS not in dict(each)]
+            matches = plain or matches
         if len(matches) == 1:
             return matches[0]
         labels = "; ".join(curve_label(curve, self.curves) for curve in self.curves)

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from scalelab.inputs.document import Scalar
 from scalelab.laws.rows import (
     CurveKey,
+    altering_options,
     cells,
     group_rows,
     invalid_reasons,
@@ -21,6 +23,8 @@ from scalelab.records.columns import OPTION_PREFIX, PROGRAM_COLUMN
 
 WORKERS = "workers"
 """Key of the curves whose convergence depends on the number of workers."""
+ALTERING_OPTIONS = "altering_options"
+"""Key of the curves whose options alter what is learned from a global batch."""
 _COLUMNS = (
     "workload",
     "dataset",
@@ -81,7 +85,7 @@ def _columns_of(frame: pd.DataFrame) -> list[str]:
         if not strategy.is_synchronous
         for option in strategy.options
     }
-    names = (*_COLUMNS, WORKERS, *sorted(options))
+    names = (*_COLUMNS, WORKERS, ALTERING_OPTIONS, *sorted(options))
     return [name for name in names if name in frame.columns]
 
 
@@ -96,10 +100,12 @@ def is_learnt_so(key: CurveKey, asked: pd.DataFrame) -> np.ndarray:
         Configurations: ``parallelism``, its options, ``data_parallel_size``, and where
         they differ in it, the program.
     """
-    asked = with_workers(asked)
+    asked = told_apart(asked)
     workers, program = dict(key).get(WORKERS), dict(key).get(PROGRAM_COLUMN)
     if workers is None:
         suits = np.isnan(numbers(asked, WORKERS))
+        altering = dict(key).get(ALTERING_OPTIONS)
+        suits &= [each == altering for each in cells(asked, ALTERING_OPTIONS)]
         if program is not None and PROGRAM_COLUMN in asked.columns:
             suits &= is_equal(asked, PROGRAM_COLUMN, program)
         return np.asarray(suits)
@@ -113,8 +119,28 @@ def is_learnt_so(key: CurveKey, asked: pd.DataFrame) -> np.ndarray:
     return np.asarray(agrees.all(axis=0))
 
 
-def with_workers(frame: pd.DataFrame) -> pd.DataFrame:
-    """Add the number of workers where convergence depends on it."""
+def told_apart(frame: pd.DataFrame) -> pd.DataFrame:
+    """Add what convergence depends on besides: workers, and options that alter it."""
+    return _with_altering_options(_with_workers(frame))
+
+
+def _with_altering_options(frame: pd.DataFrame) -> pd.DataFrame:
+    texts = [
+        " ".join(f"{name}={_in_words(value)}" for name, value in options.items())
+        for options in altering_options(frame)
+    ]
+    if not any(texts):
+        return frame
+    column = pd.Series([t or None for t in texts], index=frame.index, dtype=object)
+    return frame.assign(**{ALTERING_OPTIONS: column})
+
+
+def _in_words(value: Scalar) -> str:
+    # A column in which some rows have no value may hold 2 as 2.0.
+    return value if isinstance(value, str) else f"{value:g}"
+
+
+def _with_workers(frame: pd.DataFrame) -> pd.DataFrame:
     stale = np.array([not each.is_synchronous for each in strategies(frame)], bool)
     if not stale.any():
         return frame
@@ -130,7 +156,7 @@ def target_rows(observations: pd.DataFrame) -> TargetRows:
     samples it needs. A row that is given twice (same run, trial and attempt) counts
     once.
     """
-    observations = with_workers(_once(observations))
+    observations = told_apart(_once(observations))
     rows = observations[_columns_of(observations)].copy()
     if not {"target_metric", "samples_to_target"} & set(observations.columns):
         return TargetRows(frame=rows.iloc[:0], left_out={})

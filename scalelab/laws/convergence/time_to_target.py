@@ -32,7 +32,7 @@ from scalelab.laws.convergence.rows import (
     ended_well,
     has_sharded_order,
     split_targets,
-    with_workers,
+    told_apart,
 )
 from scalelab.laws.input_checks import checked_configurations
 from scalelab.laws.interval import NUM_DRAWS, SEED, central, check_mass
@@ -255,7 +255,7 @@ class TimeToTargetLaw:
         needs = self.convergence.support(frame)
         batch = numbers(frame, "global_batch_size")
         norm = numbers(frame, "normalization_batch_size")
-        for key, part in split_targets(with_workers(frame)).items():
+        for key, part in split_targets(told_apart(frame)).items():
             at = part.index.to_numpy()
             draws[:, at] += np.log(self.convergence.sample(key, batch[at], norm[at]))
         return draws - np.log(batch), _weaker(steps, needs)

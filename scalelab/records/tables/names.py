@@ -101,7 +101,7 @@ AXES = frozenset(
         *("checkpointing", "flash_attention", "attention", "memory_format"),
         *("sync_batch_norm", "image_size", "resolution", "interconnect", "fabric"),
         *("transport", "averaging_period", "bucket_size_mb", "gradient_compression"),
-        *("pin_memory", "lora_rank"),
+        *("powersgd_rank", "pin_memory", "lora_rank"),
     }
 )
 """Well-known settings that are no column of their own, so that they become options."""

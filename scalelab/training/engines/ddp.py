@@ -18,6 +18,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
+from scalelab.kinds.strategy_options import NO_COMPRESSION, powersgd_rank
+from scalelab.training.engines.power_sgd import PowerSgd
 from scalelab.training.engines.spread import (
     Observers,
     SpreadModel,
@@ -35,13 +37,14 @@ BUFFER_ARGUMENT = (
 )
 
 
-NO_COMPRESSION = "none"
-EXCHANGES: dict[str, Callable[..., Any]] = {
+Exchange = Callable[..., Any]
+"""A communication hook: a process group and a bucket to a future of the averages."""
+EXCHANGES: dict[str, Exchange] = {
     NO_COMPRESSION: allreduce_hook,
     "fp16": fp16_compress_hook,
     "bf16": bf16_compress_hook,
 }
-"""torch's communication hooks, by value of the option ``gradient_compression``."""
+"""torch's hooks, by value of the option ``gradient_compression``."""
 
 
 class DdpModel:
@@ -57,8 +60,10 @@ class DdpModel:
         Told about the rank's gradients from inside the exchange.
     bucket_cap_mb
         Size of the pieces in which gradients are exchanged, in MiB; None: torch's own.
-    compression
-        What gradients are exchanged as, a key of :data:`EXCHANGES`.
+    exchange
+        How gradients are averaged.
+    exchanges_alone
+        One rank calls that as well, since it changes what is learned.
     static_graph
         Every pass uses the same parameters in the same order, which saves torch the
         search for them. The first pass must exchange.
@@ -71,16 +76,17 @@ class DdpModel:
         observers: Observers,
         *,
         bucket_cap_mb: float | None = None,
-        compression: str = NO_COMPRESSION,
+        exchange: Exchange = allreduce_hook,
+        exchanges_alone: bool = False,
         static_graph: bool = False,
     ) -> None:
         self._observers = observers
-        self._all_reduce = EXCHANGES[compression]
+        self._average = exchange
         self.model = model
         arguments: dict[str, Any] = {BUFFER_ARGUMENT: False}
         if bucket_cap_mb is not None:
             arguments["bucket_cap_mb"] = bucket_cap_mb
-        if dist.get_world_size() > 1:
+        if dist.get_world_size() > 1 or exchanges_alone:
             self.model = DistributedDataParallel(
                 model,
                 device_ids=[device.index] if device.type == "cuda" else None,
@@ -88,7 +94,7 @@ class DdpModel:
                 static_graph=static_graph,
                 **arguments,
             )
-            if observers.on_own_gradients or compression != NO_COMPRESSION:
+            if observers.on_own_gradients or exchange is not allreduce_hook:
                 self.model.register_comm_hook(dist.group.WORLD, self._exchange)
 
     def watch(self, loss: torch.Tensor) -> None:
@@ -110,12 +116,14 @@ class DdpModel:
     ) -> torch.futures.Future[torch.Tensor]:
         if self._observers.on_own_gradients is not None:
             self._observers.on_own_gradients(bucket.buffer())
-        future: Any = self._all_reduce(group, bucket)
+        future: Any = self._average(group, bucket)
         return future  # type: ignore[no-any-return]
 
 
 class DdpEngine(TrainingEngine):
     """Trains with ``DistributedDataParallel``."""
+
+    _power_sgd: PowerSgd | None = None
 
     def build_model(self) -> nn.Module:
         """Return the workload's model, its batch norm synchronised if asked."""
@@ -124,15 +132,61 @@ class DdpEngine(TrainingEngine):
             return model
         return synchronised(model, self.context.device)
 
+    def observes_gradients(self) -> bool:
+        """Tell whether ranks have the average of all gradients; PowerSGD has none."""
+        return powersgd_rank(self.trial.options) is None
+
     def spread(self, model: nn.Module, observers: Observers) -> SpreadModel:
         """Return the model spread over the ranks of the process group."""
         options = self.trial.options
         cap = options.get("bucket_cap_mb")
+        self._power_sgd = self._power_sgd_of(model)
         return DdpModel(
             model,
             self.context.device,
             observers,
             bucket_cap_mb=None if cap is None else float(cap),
-            compression=str(options.get("gradient_compression", NO_COMPRESSION)),
+            exchange=self._exchange(),
+            exchanges_alone=self._power_sgd is not None,
             static_graph=bool(options.get("static_graph", False)),
         )
+
+    def _power_sgd_of(self, model: nn.Module) -> PowerSgd | None:
+        rank = powersgd_rank(self.trial.options)
+        if rank is None:
+            return None
+        return PowerSgd(model.parameters(), rank=rank, seed=self.trial.seed)
+
+    def _exchange(self) -> Exchange:
+        if self._power_sgd is not None:
+            return self._power_sgd.exchange
+        name = self.trial.options.get("gradient_compression", NO_COMPRESSION)
+        return EXCHANGES[str(name)]
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        if self._power_sgd is not None:
+            self._power_sgd.forget()
+
+    def _update(self, step: int) -> None:
+        if self._power_sgd is None:
+            super()._update(step)
+            return
+        scale = self._scaler.get_scale()
+        super()._update(step)
+        self._power_sgd.rescale(self._scaler.get_scale() / scale)
+
+    def state(self) -> tuple[dict[str, Any], Any]:
+        """Return the state for a checkpoint: the shared part and this rank's own."""
+        shared, own = super().state()
+        if self._power_sgd is None:
+            return shared, own
+        rights, errors = self._power_sgd.state()
+        return shared | {"power_sgd": rights}, (errors, own)
+
+    def restore(self, step: int, state: dict[str, Any], rank_state: Any) -> None:
+        """Restore a state, to continue after a step."""
+        if self._power_sgd is not None:
+            errors, rank_state = rank_state
+            self._power_sgd.restore(state["power_sgd"], errors)
+        super().restore(step, state, rank_state)

@@ -448,6 +448,34 @@ def test_options_of_ranks_that_step_alone_tell_their_curves_apart(
     assert second / first == pytest.approx(1.5, rel=0.1)
 
 
+def test_compressed_gradients_converge_in_a_way_of_their_own(
+    rng: np.random.Generator,
+) -> None:
+    name, rank = "options.gradient_compression", "options.powersgd_rank"
+    whole = trials(rng, **{name: "none"})
+    rounded = trials(rng, **{name: "bf16"})
+    products = trials(rng, **{name: "powersgd"})
+    finer = trials(rng, **{name: "powersgd", rank: 2})
+    products["samples_to_target"] *= 2
+    finer["samples_to_target"] *= 1.5
+    law = ConvergenceLaw.fit(pd.concat([whole, rounded, products, finer]))
+    configurations = asked(
+        *(256, 256, 256, 256, 256),
+        **{
+            name: ["none", "bf16", "powersgd", "powersgd", "powersgd"],
+            rank: [None, None, None, 1, 2],
+        },
+    )
+    learnt = [is_learnt_so(key, configurations).tolist() for key in law.curves]
+    assert sorted(learnt, reverse=True) == [
+        [True, True, False, False, False],
+        [False, False, True, True, False],
+        [False, False, False, False, True],
+    ]
+    needed = law.predict(configurations)["samples_to_target"].to_numpy()
+    assert needed / needed[0] == pytest.approx([1, 1, 2, 2, 1.5], rel=0.1)
+
+
 def test_an_interval_has_a_mass_below_one(rng: np.random.Generator) -> None:
     with pytest.raises(SpecError, match="interval=1 must lie between 0 and 1"):
         ConvergenceLaw.fit(trials(rng)).predict(asked(64), interval=1)

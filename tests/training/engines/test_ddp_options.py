@@ -93,7 +93,7 @@ def compressed(context: Any) -> Any:
             on_own_gradients_ready=lambda: None,
         )
         model = nn.Linear(1, 1, bias=False)
-        spread_model = DdpModel(model, CPU, observers, compression=name)
+        spread_model = DdpModel(model, CPU, observers, exchange=EXCHANGES[name])
         value = 1.0 + (1.0 + context.rank) / 1024
         spread_model.model(torch.tensor([[value]])).sum().backward()
         found[name] = (model.weight.grad.item(), seen)
