@@ -42,13 +42,26 @@ def twin_lines(asked: Sweep) -> Iterator[str]:
 
 def _table(rows: Sequence[TwinRow]) -> list[str]:
     options = _varied(rows)
+    precision = ["precision"] if len({row.trial.precision for row in rows}) > 1 else []
     metrics = list(dict.fromkeys(name for row in rows for name in row.metrics))
     titles = (
-        *("workers", "window", *options, "rate", "steps x rate", "samples", *metrics),
+        *(
+            "workers",
+            "window",
+            *precision,
+            *options,
+            "rate",
+            "steps x rate",
+            "samples",
+            *metrics,
+        ),
         *("staleness", "max", ""),
     )
-    cells = [tuple(_cells(row, options, metrics)) for row in rows]
-    left = [title in (*options, "") for title in titles]
+    cells = [
+        tuple(_cells(row, options, metrics, has_precision=bool(precision)))
+        for row in rows
+    ]
+    left = [title in (*precision, *options, "") for title in titles]
     return aligned([titles, *cells], left=left)
 
 
@@ -64,7 +77,11 @@ def _varied(rows: Sequence[TwinRow]) -> list[str]:
 
 
 def _cells(
-    row: TwinRow, options: Sequence[str], metrics: Sequence[str]
+    row: TwinRow,
+    options: Sequence[str],
+    metrics: Sequence[str],
+    *,
+    has_precision: bool,
 ) -> Iterator[str]:
     from scalelab.kinds.strategies import STRATEGIES
 
@@ -73,6 +90,8 @@ def _cells(
     in_flight = strategy.steps_in_flight(trial.world_size, trial.options)
     yield str(trial.world_size)
     yield str(in_flight // trial.world_size)
+    if has_precision:
+        yield trial.precision
     yield from (str(trial.options.get(name, "")) for name in options)
     yield f"{row.rate:.3g}"
     yield f"{in_flight * row.rate:.3g}"

@@ -204,6 +204,25 @@ class BuiltInWorkload:
     check: str | None = None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataDemand:
+    """The demand of trials on the data of a built-in workload.
+
+    Parameters
+    ----------
+    global_batch_size
+        Samples that the training data must be at least.
+    data_parallel_size
+        The largest number of ranks that see different samples.
+    has_files
+        Trials read their files on this machine, so the files can be checked too.
+    """
+
+    global_batch_size: int
+    data_parallel_size: int
+    has_files: bool
+
+
 _HOME = "scalelab.training.workloads"
 BUILT_IN_WORKLOADS: Mapping[str, BuiltInWorkload] = {
     "digits_mlp": BuiltInWorkload(

@@ -94,13 +94,30 @@ def has_loaded(pid: int, prefix: str) -> bool:
     prefix
         How the name of the library's file begins.
     """
+    return any(_maps(each, prefix) for each in (pid, *descendants(pid)))
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the processes that a process has started, and what those have started."""
     import psutil
 
     try:
-        started = psutil.Process(pid).children(recursive=True)
+        return [each.pid for each in psutil.Process(pid).children(recursive=True)]
     except psutil.Error:
-        return False
-    return any(_maps(each, prefix) for each in (pid, *(each.pid for each in started)))
+        return []
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    """Return the variables that a process found when it was started.
+
+    What it has set since is not seen. Empty where it has ended or is another user's.
+    """
+    try:
+        text = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
+    except OSError:
+        return {}
+    pairs = (entry.partition("=") for entry in text.split("\0"))
+    return {name: value for name, _, value in pairs if name}
 
 
 def _maps(pid: int, prefix: str) -> bool:
@@ -111,10 +128,17 @@ def _maps(pid: int, prefix: str) -> bool:
     return f"/{prefix}" in maps
 
 
-def children() -> list[int]:
-    """Return the process ids of this single-threaded process's children."""
-    pid = os.getpid()
-    return [
-        int(child)
-        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    ]
+def children(pid: int | None = None) -> list[int]:
+    """Return the process ids of a single-threaded process's children.
+
+    Parameters
+    ----------
+    pid
+        The process; None: this one. One that has ended has none.
+    """
+    pid = os.getpid() if pid is None else pid
+    try:
+        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    return [int(child) for child in text.split()]

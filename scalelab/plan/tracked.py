@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from scalelab.errors import ScaleLabError, SpecError
 from scalelab.experiment.checks.kinds import check_kinds
 from scalelab.experiment.trial import Trial
 from scalelab.inputs.allocation import Allocation
+from scalelab.inputs.problems import one_of, shown
 from scalelab.kinds.registry import imported
 from scalelab.kinds.sources import SOURCES
 from scalelab.plan.durations import UNKNOWN_S, Durations
@@ -20,6 +21,11 @@ from scalelab.plan.source import Decision, Observation, TrialSource
 if TYPE_CHECKING:
     from scalelab.experiment.spec import Experiment
     from scalelab.site.profile import Site
+
+_CORRECT = (
+    "Correct the source, then run the same command again: what has ended is recorded "
+    "and does not run again."
+)
 
 
 class TrackedSource(TrialSource):
@@ -35,15 +41,23 @@ class TrackedSource(TrialSource):
         Proposes the trials.
     durations
         How long trials held their devices, as far as known.
+    programs
+        Names of the programs of the experiment; None alone: it has not several.
     """
 
     def __init__(
-        self, name: str, source: TrialSource, durations: Durations | None = None
+        self,
+        name: str,
+        source: TrialSource,
+        durations: Durations | None = None,
+        *,
+        programs: Collection[str | None] = (None,),
     ) -> None:
         self._name = name
         self.wants_progress = source.wants_progress
         self._source = source
         self._durations = durations or Durations()
+        self._programs = programs
         self._told: set[str] = set()
 
     @property
@@ -52,9 +66,18 @@ class TrackedSource(TrialSource):
         return self._name
 
     def ask(self) -> Trial | None:
-        """Return the source's next trial."""
+        """Return the source's next trial.
+
+        Raises
+        ------
+        SpecError
+            If the source fails, or the trial is of a program that the experiment lacks.
+        """
         with self._named("ask"):
-            return self._source.ask()
+            trial = self._source.ask()
+            if trial is not None:
+                self._check_program(trial)
+            return trial
 
     def tell(self, observation: Observation) -> None:
         """Learn how long a trial took and tell the source its outcome."""
@@ -115,6 +138,22 @@ class TrackedSource(TrialSource):
         seconds = self._durations.estimate(trial)
         return UNKNOWN_S if seconds is None else seconds
 
+    def _check_program(self, trial: Trial) -> None:
+        if trial.program in self._programs:
+            return
+        names = [name for name in self._programs if name is not None]
+        if not names:
+            rule = "The experiment has not several programs, so it must be None."
+        elif trial.program is None:
+            rule = f"It must name one of the experiment's. Valid: {', '.join(names)}."
+        else:
+            valid = one_of(names, str(trial.program))
+            rule = f"The experiment has none of that name. {valid}"
+        raise SpecError(
+            f"source={self._name} proposed a trial with program="
+            f"{shown(trial.program)}. {rule} {_CORRECT}"
+        )
+
     @contextmanager
     def _named(self, method: str) -> Iterator[None]:
         try:
@@ -124,8 +163,7 @@ class TrackedSource(TrialSource):
         except Exception as error:
             raise SpecError(
                 f"source={self._name} failed in {method}: {type(error).__name__}: "
-                f"{error}. Correct the source, then run the same command again: what "
-                "has ended is recorded and does not run again."
+                f"{error}. {_CORRECT}"
             ) from error
 
 
@@ -158,7 +196,8 @@ def source_of(
     check_kinds(experiment)
     name = experiment.source.name
     source = _built(name, experiment, site)
-    tracked = TrackedSource(name, source, Durations(rows))
+    programs = [*experiment.by_program()]
+    tracked = TrackedSource(name, source, Durations(rows), programs=programs)
     for row in finished:
         tracked.tell_again(row)
     return tracked

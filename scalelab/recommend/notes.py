@@ -11,7 +11,13 @@ from scalelab.experiment.trial import PROGRAM, TrialKind
 from scalelab.inputs.numerals import counted, duration, percent
 from scalelab.inputs.placeholders import LAYOUT_PLACEHOLDERS
 from scalelab.kinds.strategies import strategy_of
-from scalelab.laws.rows import FitRows, cells, numbers
+from scalelab.laws.rows import (
+    CONFIGURATION,
+    FitRows,
+    cells,
+    curve_columns,
+    numbers,
+)
 from scalelab.laws.support import Gap, Support
 from scalelab.recommend.answer.recommendation import OutlookRow
 from scalelab.recommend.knowledge import Knowledge
@@ -47,6 +53,7 @@ def assumptions(knowledge: Knowledge, chosen: OutlookRow) -> tuple[str, ...]:
         )
     notes += contradicting(knowledge)
     notes += doubts(knowledge)
+    notes += of_unknown_scatter(knowledge.rows)
     batch = chosen.batch.global_batch_size
     if need.num_missed:
         runs = (
@@ -158,6 +165,29 @@ def doubts(knowledge: Knowledge) -> Iterator[str]:
     if len(doubted) > _MOST_NAMED:
         more = counted(len(doubted) - _MOST_NAMED, "further run")
         yield f"Doubted likewise: {more}."
+
+
+def of_unknown_scatter(rows: FitRows) -> Iterator[str]:
+    """Say which runs have too few step times to scatter, and no repeat that tells it.
+
+    A trial's row has an interval of its step time from four of them on. A program that
+    reports once per epoch has one for each epoch.
+    """
+    frame = rows.frame
+    measured = rows.observations.loc[frame.index]
+    is_short = np.isfinite(numbers(measured, "num_steps"))
+    is_short &= ~np.isfinite(numbers(measured, "step_time_lo_s"))
+    is_short &= np.array([kind in {*TrialKind} for kind in cells(measured, "kind")])
+    if not is_short.any():
+        return
+    what = [*curve_columns(frame), *CONFIGURATION]
+    repeats = frame.groupby(what, dropna=False)["step_time_s"].transform("size")
+    if number := int((is_short & (repeats == 1)).sum()):
+        yield (
+            f"Scatter unknown: {counted(number, 'run')} without repeats, and with one "
+            "to three readings of the step time in each; the usual scatter is assumed. "
+            "Report steps more often, train longer, or raise measure.repeats."
+        )
 
 
 def compared(programs: Mapping[str, Outlook], device_word: str) -> Iterator[str]:

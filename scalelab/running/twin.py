@@ -111,7 +111,8 @@ def _configuration(trial: Trial) -> tuple[object, ...]:
     options = tuple(sorted(trial.options.items()))
     batch = (trial.local_batch_size, trial.gradient_accumulation_steps)
     rate = trial.learning_rate and trial.learning_rate.value
-    return (trial.parallelism, trial.world_size, batch, rate, options)
+    size = trial.world_size
+    return (trial.parallelism, trial.precision, size, batch, rate, options)
 
 
 def _num_servers(trial: Trial) -> int:
@@ -153,6 +154,7 @@ def _job(program: WorkloadProgram, trial: Trial) -> VirtualJob:
         max_samples=max_samples,
         evaluate_every_samples=max(max_samples // _NUM_EVALUATIONS, 1),
         seed=trial.seed,
+        precision=trial.precision,
     )
 
 

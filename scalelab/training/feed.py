@@ -11,10 +11,15 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from scalelab.errors import SpecError
 from scalelab.training.feeding.read_ahead import read_ahead
 from scalelab.training.feeding.stream import SampleStream, StreamBatches
-from scalelab.training.order import SampleOrder, ShardedOrder, Share, StreamOrder
+from scalelab.training.order import (
+    SampleOrder,
+    ShardedOrder,
+    Share,
+    StreamOrder,
+    check_parts,
+)
 
 Batch = Any
 """What a workload's ``loss`` takes: a tensor, or a tuple, list or mapping of such."""
@@ -47,27 +52,18 @@ def order_of(
     """
     num_parts = share.data_parallel_size if is_sharded else 1
     if isinstance(dataset, SampleStream):
-        _check_parts(len(dataset.shards), "shards", num_parts)
+        check_parts(len(dataset.shards), "shards", num_parts)
         parts = [dataset.shards[part::num_parts] for part in range(num_parts)]
         return StreamOrder(
             parts=parts, buffer_size=dataset.shuffle_buffer, share=share, seed=seed
         )
     num_samples = num_samples_of(dataset)
     if is_sharded:
-        _check_parts(num_samples, "training samples", num_parts)
+        check_parts(num_samples, "training samples", num_parts)
         return ShardedOrder(num_samples=num_samples, share=share, seed=seed)
     return SampleOrder(
         num_samples=num_samples, global_batch_size=share.global_batch_size, seed=seed
     )
-
-
-def _check_parts(found: int, noun: str, num_parts: int) -> None:
-    if found < num_parts:
-        raise SpecError(
-            f"A sharded order deals the {noun} out to {num_parts} ranks, and there are "
-            f"{found}. Make more of them, run on at most {found} devices, or let the "
-            "ranks share out one order."
-        )
 
 
 def training_batches(

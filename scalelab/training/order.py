@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from scalelab.errors import SpecError
+
 Indices = npt.NDArray[np.int64]
 
 
@@ -55,6 +57,31 @@ class Share:
         chunk = micro_step * self.data_parallel_size + self.rank
         first = chunk * self.local_batch_size
         return slice(first, first + self.local_batch_size)
+
+
+def check_parts(found: int, noun: str, num_parts: int) -> None:
+    """Refuse data that a sharded order cannot deal out to all ranks.
+
+    Parameters
+    ----------
+    found
+        How many there are to deal out.
+    noun
+        What they are: ``shards``, or ``training samples``.
+    num_parts
+        Ranks that see different samples.
+
+    Raises
+    ------
+    SpecError
+        If a rank would get none.
+    """
+    if found < num_parts:
+        raise SpecError(
+            f"A sharded order deals the {noun} out to {num_parts} ranks, and there are "
+            f"{found}. Make more of them, run on at most {found} devices, or let the "
+            "ranks share out one order."
+        )
 
 
 class SampleOrder:

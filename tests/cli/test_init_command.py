@@ -92,7 +92,8 @@ def test_a_proposal_is_swept(
     assert (ended.code, ended.err) == (0, "")
     assert ended.out == (
         "Wrote experiment.yaml. Found in train.py: --batch-size {local_batch_size}, "
-        "--out {trial_dir}.\nFill in job.samples_per_epoch.\n"
+        "--out {trial_dir}.\n"
+        "Fill in job.samples_per_epoch, and remove the # before job.\n"
         "Edit it, then: scalelab plan experiment.yaml\n"
     )
     assert scalelab("plan", "experiment.yaml").code == 0

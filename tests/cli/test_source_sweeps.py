@@ -55,6 +55,20 @@ global_batch_size: [8, 16]
 source: {name: impatient, batch: 8}
 site: {device_type: cpu, gpus_per_node: 2}
 """
+PROGRAMS = """\
+name: small
+program:
+  - {name: plain, command: "python train.py {global_batch_size}"}
+  - {name: quick, command: "python -S train.py {global_batch_size}"}
+launcher: none
+code: {snapshot: [train.py]}
+measure: {warmup_steps: 1, steps: 4, repeats: 1, canary_every: 0}
+job: {samples: 1000}
+gpus: 1
+global_batch_size: 8
+source: {name: one_by_one, program: quik}
+site: {device_type: cpu, gpus_per_node: 1}
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -136,6 +150,25 @@ def test_a_source_that_fails_ends_the_sweep_and_is_named(sweep: Sweep) -> None:
         "Error: source=impatient failed in tell_progress: KeyError: 'val_acc'."
     )
     assert {row["outcome"] for row in rows()} == {"completed", "cancelled"}
+
+
+@pytest.mark.timeout(300)
+def test_a_trial_of_an_unknown_program_ends_the_sweep_and_loses_nothing(
+    sweep: Sweep, here: Path
+) -> None:
+    Path("train.py").write_text(SCRIPT)
+    ended = sweep(PROGRAMS)
+    assert ended.returncode == 2, ended
+    assert "Traceback" not in ended.stderr
+    said = " ".join(ended.stderr.split())
+    assert "Error: source=one_by_one proposed a trial with program='quik'." in said
+    assert "Did you mean 'quick'? Valid: plain, quick. Correct the source" in said
+    assert [row["options.program"] for row in rows()] == ["plain"]
+
+    again = sweep(PROGRAMS.replace(", program: quik", ""))
+    assert again.returncode == 0, again
+    assert [row["options.program"] for row in rows()] == ["plain", "quick"]
+    assert len(attempts()) == 2
 
 
 @pytest.mark.timeout(300)

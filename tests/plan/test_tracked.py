@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,6 +22,14 @@ workload: {name: emulated, sample_time_s: 2.0e-3, fixed_time_s: 10.0e-3}
 measure: {warmup_steps: 1, steps: 5, repeats: 2}
 gpus: [1, 2]
 local_batch_size: [4, 8]
+"""
+TWO = """\
+name: two
+program:
+  - {name: torch, command: "python a.py {local_batch_size}"}
+  - {name: jax, command: "python b.py {local_batch_size}"}
+gpus: 1
+local_batch_size: 4
 """
 SITE = LocalSite(device_type="cpu", gpus_per_node=2)
 
@@ -145,6 +154,32 @@ def test_what_goes_wrong_in_a_source_is_said_with_its_name() -> None:
     failed = row(expand(asked(), SITE)[0], outcome="failed")
     with pytest.raises(SpecError, match="source=one_by_one failed in tell: ValueError"):
         source.tell(failed)
+
+
+@pytest.mark.parametrize(
+    ("program", "keys", "message"),
+    [
+        (
+            "torhc",
+            TWO,
+            "proposed a trial with program='torhc'. The experiment has none of that "
+            "name. Did you mean 'torch'? Valid: torch, jax. Correct the source",
+        ),
+        (None, TWO, "program=None. It must name one of the experiment's. Valid: torch"),
+        (7, TWO, "The experiment has none of that name. Valid: torch, jax. Correct"),
+        ("jax", "", "program='jax'. The experiment has not several programs, so it"),
+    ],
+)
+def test_a_trial_of_a_program_that_the_experiment_lacks_is_refused(
+    program: Any, keys: str, message: str
+) -> None:
+    trial = replace(expand(asked(), SITE)[0], program=program)
+    inner = OneByOne(asked(), SITE)
+    inner._trials = [trial]
+    named = [*Experiment.from_text(keys or TEXT).by_program()]
+    source = TrackedSource("vague", inner, programs=named)
+    with pytest.raises(SpecError, match=re.escape(message)):
+        source.ask()
 
 
 def test_a_decision_that_is_none_is_refused() -> None:

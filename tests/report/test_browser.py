@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from made_up_runs import trial_row
+from made_up_runs import around, planned, recommendation, trial_row
 
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.records.observations import frame
@@ -15,6 +15,21 @@ from scalelab.report.html import write_report
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
 
+# Says whether the page is as wide as its frame, whether the choices scroll, what their
+# box is called, and how far from its left edge the first column is after scrolling.
+PROBE = """<script>
+  const box = document.querySelector("table.choices").parentElement;
+  const first = box.querySelector("tr.chosen td");
+  box.scrollLeft = 100;
+  box.focus();
+  const known = [
+    document.documentElement.scrollWidth <= innerWidth ? "fits" : "spills",
+    box.scrollWidth > box.clientWidth && box.scrollLeft > 0 ? "scrolls" : "stands",
+    document.activeElement.getAttribute("aria-label"),
+    Math.round(first.getBoundingClientRect().left - box.getBoundingClientRect().left),
+  ];
+  parent.postMessage(known.join(", "), "*");
+</script>"""
 Open = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -108,6 +123,30 @@ def test_figures_fit_the_window(
     path.write_text(probe)
     page = open_page(path, "--dump-dom", f"--window-size={width},2000")
     assert "<title>fits</title>" in page.stdout
+
+
+@pytest.mark.parametrize("width", [1100, 390])
+def test_a_wide_table_of_choices_scrolls_in_its_own_box(
+    open_page: Open, observations: pd.DataFrame, tmp_path: Path, width: int
+) -> None:
+    columns = {
+        "probability": 0.93,
+        "amounts": {"money": around(1234.0, 0.1)},
+        "throughput_tokens_per_s": around(1234567.0, 0.1),
+        "flops_utilization": around(0.43, 0.1),
+    }
+    rows = planned((1, 2, 4, 8, 16, 32), chosen=16, measured_up_to=16, **columns)
+    report = tmp_path / "wide.html"
+    write_report(report, recommendation(rows), observations, title="resnet")
+    report.write_text(report.read_text().replace("</body>", f"{PROBE}</body>"))
+    # No window of a browser is as narrow as a telephone, but a frame is.
+    page = tmp_path / "page.html"
+    page.write_text(
+        f"<script>onmessage = event => document.title = event.data</script>"
+        f"<iframe src='{report.as_uri()}' width={width} height=800></iframe>"
+    )
+    dumped = open_page(page, "--dump-dom", "--window-size=1300,900").stdout
+    assert "<title>fits, scrolls, The choices, 0</title>" in dumped
 
 
 def test_a_run_without_an_answer_opens_too(open_page: Open, tmp_path: Path) -> None:

@@ -77,13 +77,13 @@ def test_options_of_argparse_become_placeholders(tmp_path: Path) -> None:
     assert experiment.learning_rate.base == 3e-4
     assert experiment.seed == (7,)
     assert experiment.precision == ("bf16",)
-    assert experiment.job is not None
-    assert experiment.job.epochs == 30
+    assert experiment.job is None
+    assert "\n# job: {epochs: 30, samples_per_epoch: NUMBER}\n" in found.text
     assert found.to_fill_in == (
         "data in the command",
         "--tokenizer in the command",
         "metrics.regex, the expression for a line that reports a step",
-        "job.samples_per_epoch",
+        "job.samples_per_epoch, and remove the # before job",
     )
     assert "#       workers that load data, 4 by default\n" in found.text
     assert "Nothing in the script shows" not in found.text
@@ -93,14 +93,14 @@ def test_options_of_argparse_become_placeholders(tmp_path: Path) -> None:
 def test_globals_of_a_configurator_are_options(tmp_path: Path) -> None:
     written(tmp_path, "import model", "configurator.py")
     written(tmp_path, "", "model.py")
-    _, experiment = proposed(written(tmp_path, NANOGPT))
+    found, experiment = proposed(written(tmp_path, NANOGPT))
     assert experiment.command == (
         "python train.py --batch_size={local_batch_size} "
         "--gradient_accumulation_steps={accumulation_steps_of_all_ranks} "
         "--learning_rate={learning_rate} --out_dir={trial_dir}"
     )
-    assert experiment.job is not None
-    assert experiment.job.steps == 600_000
+    assert experiment.job is None
+    assert "\n# job: {steps: 600000, global_batch_size: NUMBER}\n" in found.text
     assert set(experiment.snapshot_paths) == {"train.py", "configurator.py"}
 
 
@@ -138,6 +138,17 @@ def test_globals_of_a_configurator_are_options(tmp_path: Path) -> None:
             "--batch-size {global_batch_size}",
         ),
         ("p.add_argument('--dtype', default='bfloat16')", ""),
+        (
+            "p.add_argument('--save', default='models/net.pt')\n"
+            "p.add_argument('--log-file')\np.add_argument('--output-dir', default='o')",
+            "--output-dir {trial_dir} --save {trial_dir}/net.pt "
+            "--log-file {trial_dir}/log_file",
+        ),
+        (
+            "p.add_argument('--out', default='result.json')\n"
+            "p.add_argument('--save-path', dest='save', default='{epoch} of it.pt')",
+            "--out {trial_dir}/result.json --save-path {trial_dir}/save",
+        ),
         ("p.add_argument('--bad\\nname: x', default=1)", ""),
         ("p.add_argument('--a', dest='b\\nc: d', required=True)", "--a A"),
         ("p.add_argument(*names, **more)", ""),

@@ -72,6 +72,22 @@ def test_the_table_is_labelled_and_nothing_is_stored(
     assert [each.name for each in tmp_path.iterdir()] == ["twin.yaml"]
 
 
+@pytest.mark.slow
+def test_trials_that_differ_in_precision_alone_are_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    plain = text("0.01").replace("[1, 8]", "1").replace(EVEN, "")
+    Path("twin.yaml").write_text(f"{plain}precision: [fp32, bf16, fp16]\n")
+    assert main.run(["plan", "twin.yaml", "--twin"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    start = next(i for i, line in enumerate(said) if "steps x rate" in line)
+    assert said[start].split()[:3] == ["workers", "window", "precision"]
+    found = [line.split() for line in said[start + 1 : start + 4]]
+    assert [row[2] for row in found] == ["fp32", "bf16", "fp16"]
+    assert len({tuple(row[3:]) for row in found}) == 3  # each computed in its own
+
+
 def test_without_servers_there_is_nothing_to_show() -> None:
     with pytest.raises(SpecError, match=r"no planned trial has one\. Add parallelism"):
         rows(text().replace("[1, 4]", "1").replace(EVEN, ""))

@@ -5,6 +5,8 @@ from pathlib import Path
 from distributions import install
 
 MODULE = '''
+from dataclasses import replace
+
 from scalelab.kinds.sources import Source
 from scalelab.plan.expand import expand
 from scalelab.plan.planned import PlannedTrials
@@ -52,13 +54,36 @@ class Doubling(TrialSource):
         self._best = throughput
 
 
+class OneByOne(TrialSource):
+    """Proposes the next trial when one has ended, as if it were of another program."""
+
+    def __init__(self, experiment, site, *, program=None):
+        self._left = expand(experiment, site)
+        self._program, self._has_ended, self._waits = program, False, False
+
+    def ask(self):
+        if self._waits or not self._left:
+            return None
+        self._waits = True
+        trial = self._left.pop(0)
+        if self._program is None or not self._has_ended:
+            return trial
+        return replace(trial, program=self._program)
+
+    def tell(self, observation):
+        self._waits, self._has_ended = False, True
+        told = observation["trial_id"]
+        self._left = [trial for trial in self._left if trial.trial_id != told]
+
+
 IMPATIENT = Source(name="impatient", factory="toy_source_rows:Impatient")
 DOUBLING = Source(name="doubling", factory="toy_source_rows:Doubling")
+ONE_BY_ONE = Source(name="one_by_one", factory="toy_source_rows:OneByOne")
 '''
 
 
 def write_distribution(directory: Path) -> Path:
-    """Lay out an installed distribution that adds both sources; return its folder."""
+    """Lay out an installed distribution that adds the sources; return its folder."""
     module = "toy_source_rows"
     install(
         directory,
@@ -67,5 +92,6 @@ def write_distribution(directory: Path) -> Path:
         code=MODULE,
         impatient=f"{module}:IMPATIENT",
         doubling=f"{module}:DOUBLING",
+        one_by_one=f"{module}:ONE_BY_ONE",
     )
     return directory

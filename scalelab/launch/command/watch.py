@@ -14,6 +14,7 @@ from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.attempt import CommandAttempt
 from scalelab.launch.command.files import FileWatch, FollowedFile
 from scalelab.launch.command.lines import line_reader
+from scalelab.launch.command.rank_count import check_rank_count
 from scalelab.launch.command.results import (
     completed,
     refused,
@@ -117,6 +118,7 @@ class CommandWatch:
         )
         self._stream = StreamWriter(spec.files.stream)
         self._foreign_library = attempt.launcher.foreign_library
+        self._starts_ranks = attempt.launcher.shares_reports
         self._supervisor: Supervisor | None = None
         self._talks_until_s = time.monotonic() + start_up_s * _TALK_FACTOR
         self._has_ended = False
@@ -167,6 +169,7 @@ class CommandWatch:
         result = self._refused_library()
         if result is None and self._file.path in changed:
             result = self._read()
+        result = self._refused_ranks() or result
         if result is not None and self._supervisor is not None:
             self._has_ended = True
             self._supervisor.end(result)
@@ -184,6 +187,22 @@ class CommandWatch:
             self._foreign_library = None
         if any(has_loaded(pid, library.prefix) for pid in self._supervisor.pids):
             return refused(SpecError(library.reason))
+        return None
+
+    def _refused_ranks(self) -> AttemptResult | None:
+        """Refuse a command that has started another number of ranks.
+
+        It is looked once, when the first step has been reported: all ranks are there
+        then, and later steps are not disturbed.
+        """
+        has_begun = self._log.last_step is not None
+        if self._supervisor is None or not (has_begun and self._starts_ranks):
+            return None
+        self._starts_ranks = False
+        try:
+            check_rank_count(self._spec.trial, self._supervisor.pids)
+        except SpecError as error:
+            return refused(error)
         return None
 
     def _read(self) -> AttemptResult | None:

@@ -124,7 +124,8 @@ def draft(
         *_MEASURE,
         "",
         "# The job the answer is for: epochs, steps, samples, tokens, or a target.",
-        _job(options),
+        "# Only you know it: fill it in, and remove the # before it.",
+        f"# {_job(options)}",
         "",
         "# The axes: one value or a list each; more GPUs with a cluster's site: NAME.",
         f"gpus: [{', '.join(map(str, _devices()))}]",
@@ -192,7 +193,7 @@ def _said_of(options: Iterable[Understood]) -> Iterator[str]:
     yield "# What its options seem to mean:"
     for row in rows:
         told = row.placeholder
-        yield f"#   {row.option.flag}  {f'{{{told}}}' if told else 'left alone'}"
+        yield f"#   {row.option.flag}  {row.value if told else 'left alone'}"
         means = PLACEHOLDERS[told] if told else row.meaning.what
         yield f"#       {means}{_known_of(row)}"
 
@@ -312,13 +313,14 @@ def _not_read(log: LogReading, log_name: str) -> Iterator[str]:
 def _job(options: Iterable[Understood]) -> str:
     epochs, steps = _default(options, EPOCHS), _default(options, STEPS)
     if steps:
-        return f"job: {{steps: {steps}, global_batch_size: {_batch(options)}}}"
-    return f"job: {{epochs: {epochs or 90}, samples_per_epoch: 1281167}}"
+        return f"job: {{steps: {steps}, global_batch_size: NUMBER}}"
+    return f"job: {{epochs: {epochs or 'NUMBER'}, samples_per_epoch: NUMBER}}"
 
 
 def _job_to_fill_in(options: Iterable[Understood]) -> str:
     is_in_steps = _default(options, STEPS)
-    return f"job.{'global_batch_size' if is_in_steps else 'samples_per_epoch'}"
+    missing = "global_batch_size" if is_in_steps else "samples_per_epoch"
+    return f"job.{missing}, and remove the # before job"
 
 
 def _batch(options: Iterable[Understood]) -> int:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 from scalelab.running.proposal.script import Script, ScriptOption
+
+_FILE_NAME = re.compile(r"\w[\w.-]{0,80}", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,11 +24,15 @@ class Meaning:
         Names of such options, the surest first.
     placeholder
         What a trial fills in; None: a trial leaves the option alone.
+    is_path
+        Trials would overwrite what another one writes there, so each option of such a
+        name is filled in, and not only the surest.
     """
 
     what: str
     names: tuple[str, ...]
     placeholder: str | None = None
+    is_path: bool = False
 
 
 LOCAL_BATCH = Meaning(
@@ -86,8 +94,29 @@ OUTPUT = Meaning(
         "run_dir",
         "output",
         "out",
+        "outf",
     ),
     placeholder="trial_dir",
+    is_path=True,
+)
+OUTPUT_FILE = Meaning(
+    what="output file",
+    names=(
+        "output_file",
+        "output_path",
+        "out_file",
+        "out_path",
+        "outfile",
+        "save",
+        "save_file",
+        "save_path",
+        "save_to",
+        "results_file",
+        "log_file",
+        "logfile",
+    ),
+    placeholder="trial_dir",
+    is_path=True,
 )
 PRECISION = Meaning(
     what="number format",
@@ -113,6 +142,7 @@ MEANINGS = (
     RATE,
     SEED,
     OUTPUT,
+    OUTPUT_FILE,
     PRECISION,
     STEPS,
     EPOCHS,
@@ -140,37 +170,52 @@ class Understood:
         What a trial fills in; None: it leaves the option alone.
     because
         Why that placeholder and not the usual one; empty for the usual one.
+    file
+        Name of a file in the folder that a trial fills in; empty: the folder itself.
     """
 
     option: ScriptOption
     meaning: Meaning
     placeholder: str | None
     because: str = ""
+    file: str = ""
+
+    @property
+    def value(self) -> str:
+        """The value with its placeholder."""
+        return f"{{{self.placeholder}}}{'/' if self.file else ''}{self.file}"
 
     @property
     def words(self) -> str:
         """The option with its placeholder, as it stands in a command."""
-        return self.option.with_value(f"{{{self.placeholder}}}")
+        return self.option.with_value(self.value)
 
 
 def understood(script: Script) -> list[Understood]:
     """Return the options of a script that mean something to a sweep."""
     found = []
     for meaning in MEANINGS:
-        option = _first(meaning.names, script.options)
-        if option is not None:
+        options = list(_named(meaning.names, script.options))
+        for option in options if meaning.is_path else options[:1]:
             found.append(_understood(option, meaning, script))
     return found
 
 
-def _first(
+def _named(
     names: Iterable[str], options: tuple[ScriptOption, ...]
-) -> ScriptOption | None:
+) -> Iterator[ScriptOption]:
     for name in names:
-        for option in options:
-            if option.name.lower() == name:
-                return option
-    return None
+        yield from (option for option in options if option.name.lower() == name)
+
+
+def _file(option: ScriptOption, meaning: Meaning) -> str:
+    """Return the name of the file that an option asks for; empty: it is a folder."""
+    default = option.default if isinstance(option.default, str) else ""
+    path = PurePosixPath(default)
+    if meaning is not OUTPUT_FILE and not path.suffix:
+        return ""
+    names = (path.name, option.name, "output")
+    return next(name for name in names if _FILE_NAME.fullmatch(name))
 
 
 def _understood(option: ScriptOption, meaning: Meaning, script: Script) -> Understood:
@@ -186,5 +231,9 @@ def _understood(option: ScriptOption, meaning: Meaning, script: Script) -> Under
         placeholder = _SHARES[meaning][0 if is_of_all else 1]
         because = f"the script divides it by {divisor}"
     return Understood(
-        option=option, meaning=meaning, placeholder=placeholder, because=because
+        option=option,
+        meaning=meaning,
+        placeholder=placeholder,
+        because=because,
+        file=_file(option, meaning) if meaning.is_path else "",
     )

@@ -17,6 +17,7 @@ from scalelab.training import evaluation, feed
 from scalelab.training.context import RankContext
 from scalelab.training.description import describe
 from scalelab.training.engines.compiling import compiled, compiling
+from scalelab.training.engines.number_format import NumberFormat
 from scalelab.training.engines.slow_rank import SlowRank
 from scalelab.training.engines.spread import Observers, SpreadModel
 from scalelab.training.order import Share
@@ -26,7 +27,6 @@ from scalelab.training.seeds import MODEL_STREAM, rank_stream, seed_everything
 from scalelab.training.step_plan import TrainingPlan
 from scalelab.training.workloads.base import Workload
 
-AUTOCAST_DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 MIN_EVALUATION_BATCH = 32
 """Evaluation keeps no activations, so it never needs batches as small as training."""
 
@@ -67,7 +67,7 @@ class TrainingEngine:
         self._loader_workers = loader_workers
         self._slow_rank = SlowRank.of(trial, context)
         self._num_planned_steps = TrainingPlan.of(trial).num_steps
-        self._autocast_dtype = _autocast_dtype(trial.precision)
+        self._format = NumberFormat(trial.precision, context.device.type)
         seed_everything(trial.seed, MODEL_STREAM)
         self._load_data()
         self._build_model()
@@ -136,7 +136,7 @@ class TrainingEngine:
         )
 
     def _build_model(self) -> None:
-        trial, device = self.trial, self.context.device
+        trial = self.trial
         self.context.progress(0)
         self._model = self.build_model()
         self._probe = NoiseProbe(
@@ -162,9 +162,7 @@ class TrainingEngine:
         self._rate_ratios = [
             group["lr"] / self._rate for group in self._optimizer.param_groups
         ]
-        self._scaler = torch.amp.GradScaler(
-            device.type, enabled=trial.precision == "fp16"
-        )
+        self._scaler = self._format.scaler()
 
     def _prepare(self) -> None:
         """Do what takes long once, before any clock runs; nothing of the state changes.
@@ -268,9 +266,7 @@ class TrainingEngine:
         return learning_rate_at(self.trial.learning_rate, samples) * factor
 
     def _autocast(self) -> AbstractContextManager[Any]:
-        if self._autocast_dtype is None:
-            return nullcontext()
-        return torch.autocast(self.context.device.type, self._autocast_dtype)
+        return self._format.autocast()
 
     def drain_losses(self) -> list[float]:
         """Return this rank's training losses since the last call, one per step."""
@@ -376,12 +372,3 @@ class TrainingEngine:
             return None
         free_bytes, _ = torch.cuda.mem_get_info(device)
         return int(free_bytes) + torch.cuda.memory_reserved(device)
-
-
-def _autocast_dtype(precision: str) -> torch.dtype | None:
-    if precision not in AUTOCAST_DTYPES:
-        raise SpecError(
-            f"precision={precision!r} does not exist. Choose from: "
-            f"{', '.join(sorted(AUTOCAST_DTYPES))}."
-        )
-    return AUTOCAST_DTYPES[precision]

@@ -15,8 +15,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from scalelab.errors import SpecError
+from scalelab.experiment.program import DataDemand
 from scalelab.training.feeding.declared_store import DeclaredStore
 from scalelab.training.feeding.tar import members
+from scalelab.training.order import check_parts
 
 SUFFIXES = frozenset(
     (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
@@ -177,8 +179,8 @@ class PictureFiles:
         number = min(max(wanted, 1), len(pictures) - 1)
         return sorted(pictures, key=_hash)[:number]
 
-    def check(self, global_batch_size: int) -> None:
-        """Refuse pictures that are too few for a global batch.
+    def check(self, global_batch_size: int, data_parallel_size: int) -> None:
+        """Refuse pictures that are too few for a global batch, or for so many ranks.
 
         Raises
         ------
@@ -192,21 +194,26 @@ class PictureFiles:
                 f"train on, fewer than a global batch of {global_batch_size}. Give "
                 "more pictures or a smaller global batch."
             )
+        if self.order == "sharded":
+            self._check_parts(training, data_parallel_size)
+
+    def _check_parts(self, training: Sequence[Picture], num_parts: int) -> None:
+        if self.feed == "tar":
+            archives = {picture.path for picture in training}
+            check_parts(len(archives), "shards", num_parts)
+        else:
+            check_parts(len(training), "training samples", num_parts)
 
 
-def check_pictures(
-    parameters: Mapping[str, Any], *, global_batch_size: int, has_files: bool
-) -> None:
+def check_pictures(parameters: Mapping[str, Any], demand: DataDemand) -> None:
     """Refuse parameters of ``image_folder`` that no trial could run with.
 
     Parameters
     ----------
     parameters
         Of the workload, defaults left out.
-    global_batch_size
-        Samples that the training pictures must be at least.
-    has_files
-        Trials read their files on this machine, so the pictures can be checked too.
+    demand
+        What the pictures to train on must be enough for.
 
     Raises
     ------
@@ -216,8 +223,8 @@ def check_pictures(
     names = {each.name for each in fields(PictureFiles)}
     known = {name: value for name, value in parameters.items() if name in names}
     files = PictureFiles(**known)
-    if has_files:
-        files.check(global_batch_size)
+    if demand.has_files:
+        files.check(demand.global_batch_size, demand.data_parallel_size)
 
 
 @lru_cache(maxsize=2)

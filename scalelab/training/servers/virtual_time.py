@@ -18,6 +18,7 @@ from torch import nn
 from scalelab.errors import SpecError
 from scalelab.inputs.target import Target
 from scalelab.training import feed
+from scalelab.training.engines.number_format import NumberFormat
 from scalelab.training.order import SampleOrder, Share
 from scalelab.training.seeds import MODEL_STREAM, rank_stream, seed_everything
 from scalelab.training.servers.rules import Rule
@@ -75,6 +76,8 @@ class VirtualJob:
         Samples between two evaluations, which take no time.
     seed
         Of model and sample order.
+    precision
+        ``fp32``, ``bf16`` or ``fp16``, as of a trial on CPU.
 
     Raises
     ------
@@ -88,6 +91,7 @@ class VirtualJob:
     max_samples: int
     evaluate_every_samples: int
     seed: int = 0
+    precision: str = "fp32"
 
     def __post_init__(self) -> None:
         if self.workload.held_out_data() is None:
@@ -211,6 +215,8 @@ class _Worker:
     def __init__(self, job: VirtualJob, rank: int, num_workers: int) -> None:
         self.rank = rank
         self._workload = job.workload
+        self._format = NumberFormat(job.precision, CPU.type)
+        self._scaler = self._format.scaler()
         seed_everything(job.seed, MODEL_STREAM)
         self.model = job.workload.build_model()
         self.parameters = list(self.model.parameters())
@@ -222,8 +228,11 @@ class _Worker:
         """Take optimiser steps on the worker's own parameters."""
         self.model.train()
         for _ in range(num_steps):
-            self._workload.loss(self.model, next(self._batches)).backward()  # type: ignore[no-untyped-call]
-            self._optimizer.step()
+            with self._format.autocast():
+                loss = self._workload.loss(self.model, next(self._batches))
+            self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            self._scaler.step(self._optimizer)
+            self._scaler.update()
             self._optimizer.zero_grad(set_to_none=True)
 
     def exchange(self, served: ServedParameters, rule: Rule) -> None:
@@ -242,6 +251,7 @@ class _Recorder:
     def __init__(self, job: VirtualJob) -> None:
         self._job = job
         self._held_out = job.workload.held_out_data()
+        self._format = NumberFormat(job.precision, CPU.type)
         self._samples = 0
         self._is_finite = True
         self.evaluations: list[VirtualEvaluation] = []
@@ -283,7 +293,8 @@ class _Recorder:
             batch_size=EVALUATION_BATCH,
             device=CPU,
         ):
-            of_batch = dict(self._job.workload.evaluate(model, batch))
+            with self._format.autocast():
+                of_batch = dict(self._job.workload.evaluate(model, batch))
             of_batch.pop(CONFUSION_MATRIX, None)
             for name, value in of_batch.items():
                 sums[name] = sums.get(name, 0.0) + float(value)

@@ -22,7 +22,11 @@ from typing import TYPE_CHECKING, Any
 
 from scalelab.errors import SpecError
 from scalelab.experiment.fingerprint import ACCEPT
-from scalelab.experiment.program import BUILT_IN_WORKLOADS, BuiltInWorkload
+from scalelab.experiment.program import (
+    BUILT_IN_WORKLOADS,
+    BuiltInWorkload,
+    DataDemand,
+)
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.experiment.workload_names import RANK_PARAMETERS, WorkloadNames
 from scalelab.inputs.document import Scalar
@@ -86,7 +90,7 @@ def check_trials(asked: Experiment, site: Site, trials: Iterable[Trial]) -> None
         Files are looked at only where trials run on this machine.
     trials
         Those that may run: each combination of axes is checked, with the largest batch
-        that the data must hold.
+        that the data must hold and the most ranks that it is dealt out to.
 
     Raises
     ------
@@ -97,18 +101,22 @@ def check_trials(asked: Experiment, site: Site, trials: Iterable[Trial]) -> None
     if asked.workload is None or built_in is None or built_in.check is None:
         return
     check = imported(built_in.check)
-    batches: dict[tuple[tuple[str, Scalar], ...], int] = {}
+    sizes: dict[tuple[tuple[str, Scalar], ...], tuple[int, int]] = {}
     for trial in trials:
         axes = tuple(sorted(trial.options.items()))
         is_epochal = trial.kind is not TrialKind.THROUGHPUT
-        batch = trial.global_batch_size if is_epochal else 1
-        batches[axes] = max(batch, batches.get(axes, 1))
-    for axes, batch in batches.items():
-        check(
-            {**asked.workload.parameters, **dict(axes)},
+        batch, ranks = sizes.get(axes, (1, 1))
+        sizes[axes] = (
+            max(batch, trial.global_batch_size if is_epochal else 1),
+            max(ranks, trial.data_parallel_size),
+        )
+    for axes, (batch, ranks) in sizes.items():
+        demand = DataDemand(
             global_batch_size=batch,
+            data_parallel_size=ranks,
             has_files=site.is_this_machine,
         )
+        check({**asked.workload.parameters, **dict(axes)}, demand)
 
 
 def names_of_built_in(workload: BuiltInWorkload) -> WorkloadNames:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from scalelab.errors import SpecError
+from scalelab.experiment.program import DataDemand
 from scalelab.training.workloads.text import Text
 
 VOCABULARY = 256
@@ -88,19 +89,15 @@ class TransformerShape:
         return float((6 * multiplied + attention) * self.sequence_length)
 
 
-def check_transformer(
-    parameters: Mapping[str, Any], *, global_batch_size: int, has_files: bool
-) -> None:
+def check_transformer(parameters: Mapping[str, Any], demand: DataDemand) -> None:
     """Refuse parameters of ``transformer_lm`` that no trial could run with.
 
     Parameters
     ----------
     parameters
         Of the workload, defaults left out.
-    global_batch_size
-        Samples that the text must hold.
-    has_files
-        Trials read their files on this machine, so the text can be checked too.
+    demand
+        What the text must hold.
 
     Raises
     ------
@@ -109,8 +106,8 @@ def check_transformer(
     """
     shape = TransformerShape(**_known(TransformerShape, parameters))
     text = Text(**_known(Text, parameters))
-    if has_files:
-        text.check(shape.sequence_length, global_batch_size)
+    if demand.has_files:
+        text.check(shape.sequence_length, demand.global_batch_size)
 
 
 def _known(kind: type[Any], parameters: Mapping[str, Any]) -> dict[str, Any]:

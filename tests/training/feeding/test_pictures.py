@@ -117,3 +117,44 @@ def test_wrong_parameters_are_refused_before_anything_runs(
     site = site_of({"device_type": "cpu", "gpus_per_node": 2})
     with pytest.raises(SpecError, match=message):
         check_trials(asked, site, expand(asked, site))
+
+
+@pytest.mark.parametrize(
+    ("feed", "most", "message"),
+    [
+        (
+            "tar",
+            4,
+            r"^A sharded order deals the shards out to 5 ranks, and there are 4",
+        ),
+        (
+            "folder",
+            34,
+            r"the training samples out to 35 ranks, and there are 34\. Make",
+        ),
+    ],
+)
+def test_more_ranks_than_parts_to_deal_out_are_refused_before_anything_runs(
+    place: Path, feed: str, most: int, message: str
+) -> None:
+    workload = {
+        "name": "image_folder",
+        "data": str(place / "pictures"),
+        "shards": str(place / "shards"),
+        "feed": feed,
+    }
+
+    def check(order: str, gpus: int, nodes: str = "") -> None:
+        asked = Experiment.from_text(
+            f"name: a\nworkload: {workload!r}\ngpus: [1, {gpus}]\n"
+            f"local_batch_size: 1\noptions: {{order: {order}}}\n"
+        )
+        text = {"device_type": "cpu", "gpus_per_node": 40}
+        site = site_of({**text, "scheduler": nodes} if nodes else text)
+        check_trials(asked, site, expand(asked, site))
+
+    check("[replicated, sharded]", most)
+    check("replicated", most + 1)
+    with pytest.raises(SpecError, match=message):
+        check("[replicated, sharded]", most + 1)
+    check("sharded", most + 1, nodes="slurm")  # its files are not looked for here
