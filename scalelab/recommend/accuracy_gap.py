@@ -45,7 +45,8 @@ def with_accuracy_gaps(observations: pd.DataFrame) -> pd.DataFrame:
     metric, keys = numbers(observations, "final_metric"), _keys(observations)
     metric[~np.isfinite(numbers(observations, "num_samples"))] = np.nan
     is_alone = numbers(observations, "world_size") == 1
-    is_plain = is_alone & [not each for each in altering_options(observations)]
+    alters = np.array([bool(each) for each in altering_options(observations)], bool)
+    is_plain = is_alone & ~alters
     alone = pd.Series(metric[is_plain]).groupby(keys[is_plain]).mean()
     gap = metric - pd.Series(keys).map(alone).to_numpy(dtype=float)
     gap[is_alone] = np.nan

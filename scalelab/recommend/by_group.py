@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 
 from scalelab.errors import FitError, SpecError
@@ -18,7 +19,11 @@ from scalelab.recommend.advice import recommend
 from scalelab.recommend.answer.kept import Question
 from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
 from scalelab.recommend.question.history import History
-from scalelab.recommend.question.objective import Constraints, Spending
+from scalelab.recommend.question.objective import (
+    Constraints,
+    Spending,
+    counted_chances,
+)
 from scalelab.recommend.question.prices import Price
 from scalelab.recommend.question.run_site import RunSite
 from scalelab.recommend.question.subject import NODE_GROUP
@@ -183,4 +188,4 @@ def _best(
 def _distance(row: OutlookRow, limits: Constraints) -> tuple[float, float]:
     """Return how unlikely a row is to hold the limits, then by how much it does not."""
     excess = limits.excess(Spending.at(row.amounts))
-    return 1 - round(row.probability or 0.0, 2), float(excess)
+    return -float(counted_chances(np.array(row.probability or 0.0))), float(excess)

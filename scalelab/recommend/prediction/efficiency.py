@@ -13,6 +13,9 @@ from scalelab.laws.rows import CONFIGURATION
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.recommend.question.batches import next_divisor
 
+# A baseline whose time is open by more than this factor is nothing to compare with
+_MASS, _MOST_OPEN = 0.8, 2.0
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Efficiency:
@@ -29,7 +32,7 @@ class Efficiency:
         What the baseline is, in words, e.g. ``one full node``.
     draws : ndarray, shape (n_draws, n_rows)
         Device-hours of the baseline over those of the row; NaN where the devices of the
-        baseline cannot share the batch of the row.
+        baseline cannot share the batch of the row, or their time for it is open.
     """
 
     baseline: int
@@ -59,12 +62,15 @@ class Efficiency:
             None if part is None or _is_open(law, part) else part for part in parts
         ]
         parts[index] = asked.iloc[[index]]
-        known = [i for i, part in enumerate(parts) if part is not None]
+        known = np.array([i for i, part in enumerate(parts) if part is not None])
         base = pd.concat([part for part in parts if part is not None])
         every = pd.concat([asked, base], ignore_index=True)
         times = law.sample(every) * every["world_size"].to_numpy(float)
+        of_base = times[:, len(frame) :]
+        lo, hi = central(of_base, _MASS)
+        of_base[:, hi > _MOST_OPEN * lo] = np.nan
         draws = np.full((len(times), len(frame)), np.nan)
-        draws[:, known] = times[:, len(frame) :] / times[:, known]
+        draws[:, known] = of_base / times[:, known]
         draws[:, index] = 1.0
         return cls(baseline=index, name=name, draws=draws)
 

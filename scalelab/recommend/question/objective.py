@@ -22,6 +22,8 @@ from scalelab.kinds.resources import (
 from scalelab.recommend.question.prices import Price
 
 _TIE = 0.01  # of what is kept small: below it the faster allocation wins
+# Chances below it are none: a wide interval brings a row no closer to the limits.
+_NO_CHANCE = 0.1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -251,7 +253,7 @@ def choose(
         return Choice(index=index, meets=bool(sure[index]), rule=rule)
     if not sure.any():
         excess = constraints.excess(spent)
-        closest = np.lexsort((excess, -np.round(probability, 2), ~eligible))
+        closest = np.lexsort((excess, -counted_chances(probability), ~eligible))
         which = "" if eligible.all() else " of those that may be chosen"
         rule = f"no allocation meets the limits; this one is the closest{which}"
         return Choice(index=int(closest[0]), meets=False, rule=rule)
@@ -265,6 +267,11 @@ def choose(
         f"{percent(constraints.confidence)}, the one that {resource.least}"
     )
     return Choice(index=index, meets=True, rule=rule)
+
+
+def counted_chances(probability: np.ndarray) -> np.ndarray:
+    """Return chances of holding the limits as they count where none is high enough."""
+    return np.where(probability < _NO_CHANCE, 0.0, np.round(probability, 2))
 
 
 def pareto(time_s: np.ndarray, gpu_hours: np.ndarray) -> np.ndarray:

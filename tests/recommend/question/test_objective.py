@@ -101,6 +101,8 @@ def test_the_closest_is_the_likeliest_then_the_least_over() -> None:
     choice = pick([0.0, 0.1, 0.4], time=30)
     assert (choice.index, choice.meets) == (2, False)
     assert pick([0.0, 0.0, 0.0], device_hours=0.1).index == 0
+    # A wide interval that touches the limit brings a slower row no closer.
+    assert pick([0.03, 0.0, 0.0], time=30).index == 2
 
 
 def test_only_what_is_eligible_is_chosen() -> None:
