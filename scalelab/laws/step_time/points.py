@@ -124,6 +124,14 @@ class Points:
         """Log of the bytes exchanged in the time of a typical pass; NaN if unknown."""
         return float(np.log(self.gradient_bytes / self.time_unit_s))
 
+    def is_alone(self, place: int) -> bool:
+        """Tell whether no other point is on several nodes, or on several devices."""
+        others = np.arange(len(self)) != place
+        for counts in (self.at.num_nodes, self.at.world_size):
+            if counts[place] > 1 and not (counts[others] > 1).any():
+                return True
+        return False
+
     def take(self, positions: np.ndarray) -> Points:
         """Return some of the points, in the same units."""
         return replace(

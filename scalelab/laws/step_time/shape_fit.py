@@ -98,8 +98,7 @@ class ShapeFit:
     ) -> ShapeFit:
         """Fit a shape to the points of a process."""
         target = LogPosterior.of(process, prior, shape)
-        modes = [_Mode.of(target, start) for start in _starts(prior)]
-        mode = max(modes, key=lambda mode: mode.log_evidence)
+        mode = _highest(target)
         parameters, state = mode.parameters, mode.state
         nodes = _along_share(target, parameters, np.linalg.inv(mode.precision))
         information = mode.precision - target.precision
@@ -235,6 +234,16 @@ class _Mode:
         )
 
 
+def _highest(target: LogPosterior) -> _Mode:
+    modes = [_Mode.of(target, start) for start in _starts(target.prior)]
+    return max(modes, key=lambda mode: mode.log_evidence)
+
+
+def log_evidence(process: DiscrepancyProcess, prior: ShapePrior, shape: Shape) -> float:
+    """Return the log probability of the points of a process (Laplace)."""
+    return _highest(LogPosterior.of(process, prior, shape)).log_evidence
+
+
 def _starts(prior: ShapePrior) -> tuple[np.ndarray, np.ndarray]:
     """Return two starting points: the prior mean, and one with little exchange."""
     quiet = prior.mean.copy()
@@ -285,7 +294,7 @@ def _odd_points(points: Points, prior: ShapePrior, shape: Shape) -> np.ndarray:
             for place in likely
             if surprises[likely[0]] > _SURPRISING
             and factors[place] == 1
-            and (errors[place] < 0 or not _is_alone(points, place))
+            and (errors[place] < 0 or not points.is_alone(place))
         ]
         tried = []
         for place in suspects:
@@ -313,15 +322,6 @@ def _evidence(
     errors = residuals + slopes @ (parameters - prior.mean)
     _, evidence = process.tuned(errors, slopes, prior, may_be_rough=True)
     return evidence, process.surprises(errors, slopes, prior), residuals
-
-
-def _is_alone(points: Points, place: int) -> bool:
-    """Tell whether no other point is on several nodes, or on several devices."""
-    others = np.arange(len(points)) != place
-    for counts in (points.at.num_nodes, points.at.world_size):
-        if counts[place] > 1 and not (counts[others] > 1).any():
-            return True
-    return False
 
 
 def _along_jump(
