@@ -24,10 +24,14 @@ EVERY_SEED = [
 
 
 def random_moment(
-    sweep: Sweep, rng: random.Random, patience_s: float, first: int = 0
+    sweep: Sweep,
+    rng: random.Random,
+    patience_s: float,
+    first: int = 0,
+    last: int = NUM_TRIALS * 2 // 3,
 ) -> None:
-    """Wait for a moment inside the first two thirds of the trials."""
-    await_ends(sweep, rng.randint(first, NUM_TRIALS * 2 // 3), patience_s)
+    """Wait for a moment after some trials, by default at most two thirds of them."""
+    await_ends(sweep, rng.randint(first, last), patience_s)
     wait_until(sweep.ranks, "a rank runs", patience_s, said=sweep.said)
     time.sleep(rng.uniform(0, TRIAL_S))
 
