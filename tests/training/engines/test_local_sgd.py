@@ -7,18 +7,16 @@ import pytest
 import torch
 from gang import (
     HERE,
-    attempt,
     on,
-    run_attempt,
     run_in_contexts,
     run_trial,
     stream,
     throughput_trial,
 )
+from stopped_trials import check_going_on
 from torch import nn
 
 from scalelab.experiment.trial import LearningRate, Measurement, Trial, TrialKind
-from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.target import MetricMode, Target
 from scalelab.training.engines.local_sgd import average
 
@@ -102,22 +100,7 @@ def test_neither_a_stop_nor_evaluations_change_the_training(tmp_path: Path) -> N
         "code_directory": HERE,
     }
     seldom = replace(trial, measurement=Measurement(max_samples=2000))
-    run_attempt(attempt(tmp_path / "whole" / "001", seldom, **parameters))
-    halves = tmp_path / "halves"
-    stopped = run_attempt(attempt(halves / "001", trial, **parameters), stop_at_step=17)
-    assert stopped.outcome is Outcome.PREEMPTED
-    run_attempt(attempt(halves / "002", trial, **parameters))
-
-    first = stream(halves / "001", "step")[-1]["step"]
-    rows = stream(halves / "002", "step")
-    expected = stream(tmp_path / "whole" / "001", "step")
-    assert len(expected) == 32 > first
-    assert [r["loss"] for r in rows] == [r["loss"] for r in expected[first:]]
-    hashes = [
-        stream(tmp_path / path, "evaluation")[-1]["weights_hash"]
-        for path in ("whole/001", "halves/002")
-    ]
-    assert hashes[0] == hashes[1]
+    check_going_on(tmp_path, trial, seldom, **parameters)
 
 
 @pytest.mark.slow

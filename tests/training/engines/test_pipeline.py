@@ -7,18 +7,16 @@ import torch
 from gang import (
     HERE,
     RankFailure,
-    attempt,
     on,
-    run_attempt,
     run_in_contexts,
     run_trial,
     stream,
     throughput_trial,
 )
+from stopped_trials import check_going_on
 from torch import nn
 
 from scalelab.experiment.trial import LearningRate, Measurement, Trial, TrialKind
-from scalelab.inputs.outcome import Outcome
 from scalelab.training.pipeline.stage import input_of_model, of_output
 from scalelab.training.pipeline.virtual_time import VirtualPipeline
 from scalelab.training.workloads.digits_mlp import DigitsMlp
@@ -125,22 +123,7 @@ def test_stopped_trial_goes_on_bit_by_bit(tmp_path: Path) -> None:
         "batch_norm": True,
         "hidden_sizes": [16, 16],
     }
-    run_attempt(attempt(tmp_path / "whole" / "001", trial, **parameters))
-    halves = tmp_path / "halves"
-    stopped = run_attempt(attempt(halves / "001", trial, **parameters), stop_at_step=17)
-    assert stopped.outcome is Outcome.PREEMPTED
-    run_attempt(attempt(halves / "002", trial, **parameters))
-
-    first = stream(halves / "001", "step")[-1]["step"]
-    rows = stream(halves / "002", "step")
-    expected = stream(tmp_path / "whole" / "001", "step")
-    assert len(expected) == 32 > first
-    assert [r["loss"] for r in rows] == [r["loss"] for r in expected[first:]]
-    last = [
-        stream(tmp_path / path, "evaluation")[-1]["val_loss"]
-        for path in ("whole/001", "halves/002")
-    ]
-    assert last[0] == last[1]
+    check_going_on(tmp_path, trial, told_by="val_loss", **parameters)
 
 
 @pytest.mark.slow

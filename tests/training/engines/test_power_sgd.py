@@ -9,18 +9,16 @@ import torch
 import torch.distributed as dist
 from gang import (
     HERE,
-    attempt,
     on,
-    run_attempt,
     run_in_contexts,
     run_trial,
     stream,
     throughput_trial,
 )
+from stopped_trials import check_going_on
 from torch import nn
 
 from scalelab.experiment.trial import LearningRate, Measurement, Trial, TrialKind
-from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.target import MetricMode, Target
 from scalelab.training.engines.ddp import DdpModel
 from scalelab.training.engines.power_sgd import PowerSgd
@@ -368,22 +366,7 @@ def test_stopped_trial_goes_on_bit_by_bit(tmp_path: Path) -> None:
         "hidden_sizes": [64, 64],
         "code_directory": HERE,
     }
-    run_attempt(attempt(tmp_path / "whole" / "001", trial, **parameters))
-    halves = tmp_path / "halves"
-    stopped = run_attempt(attempt(halves / "001", trial, **parameters), stop_at_step=17)
-    assert stopped.outcome is Outcome.PREEMPTED
-    run_attempt(attempt(halves / "002", trial, **parameters))
-
-    first = stream(halves / "001", "step")[-1]["step"]
-    rows = stream(halves / "002", "step")
-    expected = stream(tmp_path / "whole" / "001", "step")
-    assert len(expected) == 32 > first
-    assert [r["loss"] for r in rows] == [r["loss"] for r in expected[first:]]
-    hashes = [
-        stream(tmp_path / path, "evaluation")[-1]["weights_hash"]
-        for path in ("whole/001", "halves/002")
-    ]
-    assert hashes[0] == hashes[1]
+    check_going_on(tmp_path, trial, **parameters)
 
 
 @pytest.mark.slow
