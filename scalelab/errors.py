@@ -8,6 +8,7 @@
     |   `-- BusyError              it takes no request now, but may later
     |-- LaunchError                a node could not start or end ranks    exit code 3
     |-- StoreError                 a run directory cannot be read/written exit code 2
+    |   |-- DiskFullError          the disk or a quota has no space left
     |   |-- LeaseError             another driver holds the run
     |   `-- SchemaError            records of a newer or unknown schema
     |-- MissingExtraError          an optional dependency is not installed exit code 2
@@ -46,6 +47,10 @@ class LaunchError(ScaleLabError):
 
 class StoreError(ScaleLabError):
     """A run directory cannot be read or written."""
+
+
+class DiskFullError(StoreError):
+    """The disk of a run directory, or a quota or limit on it, leaves no space."""
 
 
 class LeaseError(StoreError):

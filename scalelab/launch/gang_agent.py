@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 from types import TracebackType
 
-from scalelab.errors import LaunchError, SpecError, StoreError
+from scalelab.errors import DiskFullError, LaunchError, SpecError, StoreError
 from scalelab.experiment.program import CommandProgram, StopRequest
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.attempt import CommandAttempt
@@ -38,6 +38,7 @@ from scalelab.launch.scratch import make_scratch
 from scalelab.launch.stores import RendezvousStores
 from scalelab.launch.supervision import Supervisor
 from scalelab.launch.timing import Timing, with_validity
+from scalelab.launch.verdict import of_os_error
 from scalelab.records.attempt import AttemptResult, AttemptSpec
 from scalelab.records.attempt_io import write_result
 
@@ -118,8 +119,7 @@ class NodeAgent:
     def close(self) -> None:
         """End every attempt, the rank server, and all processes they have started.
 
-        Attempts that can save what they have do so first. Wait for running calls of
-        :meth:`run` before if their results matter.
+        Those that can save do so first. Await :meth:`run` before if its result matters.
         """
         with self._lock:
             running = list(self._running.values())
@@ -156,8 +156,7 @@ class NodeAgent:
         node_rank
             Which share of its placement this node runs; share 0 writes the result.
         rendezvous
-            Where the ranks meet, from :meth:`open_rendezvous` of node 0; None for an
-            attempt on one node.
+            Where ranks meet, from :meth:`open_rendezvous` of node 0; None: on one node.
 
         Returns
         -------
@@ -169,6 +168,8 @@ class NodeAgent:
         ------
         LaunchError
             If this attempt is running here already.
+        DiskFullError
+            If there is no space for the result, so that the attempt has none.
         """
         timing, spec = Timing(), spec.arrived()
         with self._registered(spec.attempt_id) as cancellation:
@@ -179,13 +180,15 @@ class NodeAgent:
             except SpecError as error:
                 result = refused(error)
             except OSError as error:
-                reason = f"node {self.node} cannot launch: {error}"
-                result = AttemptResult(outcome=Outcome.FAILED, reason=reason)
+                reason = f"node {self.node} cannot run this trial: {error}"
+                result = AttemptResult(outcome=of_os_error(error), reason=reason)
         result = timing.complete(spec, node_rank, result)
         if node_rank != 0:
             return result
         try:
             write_result(spec.files, result)
+        except DiskFullError:
+            raise
         except StoreError as error:
             return replace(result, outcome=Outcome.FAILED, reason=str(error))
         return result

@@ -15,6 +15,7 @@ from typing import Any
 
 from scalelab.inputs.outcome import Outcome
 from scalelab.records.attempt import AttemptResult
+from scalelab.records.attempt_io import NO_SPACE
 from scalelab.records.log_tail import log_tail
 
 NO_RESULT = AttemptResult(
@@ -253,7 +254,14 @@ def _meaning(error: BaseException, device_type: str) -> Outcome:
             isinstance(each, RuntimeError | OSError) and _HOST_MEMORY.search(text)
         ):
             return _host_memory_outcome(device_type)
+        if isinstance(each, OSError) and each.errno in NO_SPACE:
+            return Outcome.NODE_FAIL
     return Outcome.FAILED
+
+
+def of_os_error(error: OSError) -> Outcome:
+    """Return what a system's error stands for; a full disk is no trial's fault."""
+    return Outcome.NODE_FAIL if error.errno in NO_SPACE else Outcome.FAILED
 
 
 def meaning_of_text(text: str, device_type: str) -> Outcome:

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from scalelab.errors import StoreError
+from scalelab.errors import DiskFullError, StoreError
 from scalelab.records.attempt import AttemptFiles, AttemptResult, AttemptSpec
 from scalelab.records.plain_files import parse_json, read_file
 
@@ -24,10 +24,10 @@ class TornRecordError(StoreError):
 
 _FULL = "Free space (or raise the quota) and run the same command again: it resumes."
 _FORBIDDEN = "Give yourself write permission there or choose another directory."
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What an operating system calls a disk, a quota or a limit that leaves no space."""
 _REMEDIES = {
-    errno.ENOSPC: _FULL,
-    errno.EDQUOT: _FULL,
-    errno.EFBIG: _FULL,
+    **dict.fromkeys(NO_SPACE, _FULL),
     errno.EACCES: _FORBIDDEN,
     errno.EPERM: _FORBIDDEN,
     errno.EROFS: _FORBIDDEN,
@@ -42,7 +42,8 @@ def storing(path: Path) -> Iterator[None]:
     except OSError as error:
         code = error.errno or 0
         remedy = _REMEDIES.get(code, "Check the file system and the path, then rerun.")
-        raise StoreError(
+        kind = DiskFullError if code in NO_SPACE else StoreError
+        raise kind(
             f"{path} cannot be written: {error.strerror or error}. {remedy}"
         ) from error
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from fault_checks import EVERY_SEED, check_complete, check_gone, random_moment, resumed
 from promised import skip_or_fail
-from swept import NUM_TRIALS, AttemptKey, Ended, Sweep
+from swept import AttemptKey, Ended, Sweep
 
 PR_CAPBSET_DROP = 24
 CAP_DAC_OVERRIDE = 1
@@ -43,8 +43,7 @@ def test_a_disk_that_fills_up_ends_the_sweep_and_loses_nothing(
     control_s: float,
 ) -> None:
     sweep.start()
-    # Trials must be left to begin: where all have, the last fail with the same reason.
-    random_moment(sweep, rng, patience_s, last=NUM_TRIALS // 3)
+    random_moment(sweep, rng, patience_s)
     before = sweep.measured()
     filler = fill(small_disk)
     ended = sweep.end(patience_s)

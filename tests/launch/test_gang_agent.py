@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import socket
 import time
@@ -15,7 +16,7 @@ import pytest
 from waiting import DEADLINE_S
 from watching import ENTRY, STAND_IN, core_ids, is_running, read_pid
 
-from scalelab.errors import LaunchError
+from scalelab.errors import DiskFullError, LaunchError
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.gang_agent import NodeAgent, _limits
 from scalelab.launch.progress import ProgressBoard
@@ -450,14 +451,15 @@ def test_directory_that_cannot_be_written_is_a_failure(
     assert re.search("cannot be written: Not a directory", result.reason)
 
 
-def test_full_disk_under_the_log_is_a_failure(
+def test_full_disk_under_the_log_is_no_fault_of_the_trial(
     agent: NodeAgent, make_spec: Callable[..., Any]
 ) -> None:
     spec = make_spec("fill_the_log", ranks=1)
     Path(spec.directory).mkdir()
     spec.files.log(0).symlink_to("/dev/full")
     result = agent.run(spec, 0, None)
-    assert result.outcome is Outcome.FAILED
+    assert result.outcome is Outcome.NODE_FAIL
+    assert result.outcome.is_retried
     assert result.reason.startswith("rank 0 raised OSError: [Errno 28] No space left")
 
 
@@ -478,6 +480,21 @@ def test_result_that_cannot_be_recorded_is_a_failure(
     result = agent.run(spec, 0, None)
     assert result.outcome is Outcome.FAILED
     assert result.reason.startswith(f"{spec.files.result} cannot be written")
+
+
+def test_no_space_for_the_result_leaves_the_attempt_without_one(
+    agent: NodeAgent, make_spec: Callable[..., Any]
+) -> None:
+    spec = make_spec("meet")
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, unlimited[1]))
+    try:
+        with pytest.raises(DiskFullError, match=r"too large\. Free space .* resumes"):
+            agent.run(spec, 0, None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+    assert not spec.files.result.exists()
+    assert agent.run(make_spec("meet"), 0, None).outcome is Outcome.COMPLETED
 
 
 def test_ranks_of_several_nodes_that_have_not_begun_are_no_stall(

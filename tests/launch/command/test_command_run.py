@@ -488,12 +488,14 @@ def test_convergence_trial_stops_at_its_target(
     assert run(agent, spec).outcome is Outcome.TARGET_NOT_REACHED
 
 
-def test_disk_that_is_full_is_a_failure(agent: NodeAgent, tmp_path: Path) -> None:
+def test_full_disk_under_the_stream_is_no_fault_of_the_trial(
+    agent: NodeAgent, tmp_path: Path
+) -> None:
     spec = command_spec(tmp_path, TICKER)
     Path(spec.directory).mkdir()
     spec.files.stream.symlink_to("/dev/full")
     result = run(agent, spec)
-    assert result.outcome is Outcome.FAILED
+    assert result.outcome is Outcome.NODE_FAIL
     assert "No space left" in result.reason
 
 
