@@ -61,6 +61,7 @@ def run(
     ] = False,
 ) -> None:
     """Import a table of measurements as a run."""
+    from scalelab.inputs.numerals import counted
     from scalelab.running.sweep import RUNS
     from scalelab.session import import_table
 
@@ -76,7 +77,9 @@ def run(
         tokens_per_sample=tokens_per_sample,
         accept_doubts=accept_doubts,
     )
-    typer.echo(f"{len(run.observations):,} observations are in {run.directory}")
+    num_rows = len(run.observations)
+    are = "is" if num_rows == 1 else "are"
+    typer.echo(f"{counted(num_rows, 'observation')} {are} in {run.directory}")
     for note in run.import_notes:
         typer.echo(note)
     for doubt in run.import_doubts:

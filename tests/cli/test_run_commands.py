@@ -127,6 +127,14 @@ def test_a_table_becomes_a_run(scalelab: Callable[..., Any], here: Path) -> None
     assert "was imported and says nothing of a program" in script.err
 
 
+def test_one_row_is_one_observation(scalelab: Callable[..., Any], here: Path) -> None:
+    Path("table.csv").write_text("".join(TABLE.splitlines(keepends=True)[:2]))
+    ended = scalelab("import", "table.csv")
+    assert ended.out == (
+        f"1 observation is in {here}/runs/table\nThey are 1 row of one curve.\n"
+    )
+
+
 TWO_WORKLOADS = "model,gpus,nodes,local_batch,step_time_s\n" + "".join(
     f"{model},{count},1,32,{base + 0.005 * count}\n"
     for model, base in {"vit": 0.1, "bert": 0.3}.items()

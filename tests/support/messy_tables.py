@@ -206,6 +206,17 @@ def _layouts() -> Iterator[MessyTable]:
     yield MessyTable(
         "titles above the header", f"Scaling study,,,\n,,,\nresnet50 on A100,,,\n{tidy}"
     )
+    yield MessyTable(
+        "titles with commas", f"JUWELS, A100\nbatch 64, 2024-05-03, bf16\n{tidy}"
+    )
+    lines = [f"| {line.replace(',', ' | ')} |" for line in tidy.splitlines()]
+    for name, between in (("Markdown", "|---|:---:|--:|---|"), ("Org", "|--+--+--|")):
+        text = "\n".join([lines[0], between, *lines[1:]])
+        yield MessyTable(f"a {name} table", text)
+    first, last = "\n".join(body.splitlines()[:6]), "\n".join(body.splitlines()[6:])
+    yield MessyTable("two tables in one", f"{header}\n{first}\n{header}\n{last}")
+    averages = f"{first}\nAverage,,,0.2\n{last}\nTotal:,,,1.2\n"
+    yield MessyTable("rows of sums", f"{header}\n{averages}")
     yield MessyTable("merged header cells", f"Where,,What,\n{tidy}")
     yield MessyTable(
         "the same name under two merged cells",

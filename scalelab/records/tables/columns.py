@@ -40,7 +40,16 @@ _WHOLES = {
     "wall": "a whole training",
     "minutes": "a whole training",
 }
+_OF_A_STEP = {
+    "an epoch": "epoch time * global_batch_size / samples per epoch",
+    "a whole training": "training time / number of steps",
+}
 _WHOLE = re.compile("|".join(_WHOLES))
+_SPREAD = re.compile(r"(std|stdev|stddev|var|min|max|p\d+)_.*")
+_STEP = re.compile(
+    r"([a-z]+_)*(step|iter|iteration)(?P<what>_time|_duration)?"
+    r"(_(?P<unit>s|ms|us))?"
+)
 _COUNT = re.compile(r"[-\d.,' ]+( ?(gpus?|tpus?|devices?|chips?))?", re.IGNORECASE)
 
 
@@ -283,9 +292,10 @@ def _hints(table: ForeignTable, wanted: set[str], others: list[str]) -> Iterable
                 f"global_batch_size={_quoted(theirs)})."
             )
         elif "step_time_s" in wanted and (whole := _WHOLE.search(plain(theirs))):
+            what = _WHOLES[whole[0]]
             yield (
-                f" {shown(theirs)} seems to be the time of {_WHOLES[whole[0]]}; needed "
-                "is that of a step, or samples per second."
+                f" {shown(theirs)} seems to be the time of {what}; needed is that of a "
+                f"step ({_OF_A_STEP[what]}), or samples per second."
             )
         elif not wide_hint and (ours := _lookalike(theirs, wanted)):
             yield f" {shown(theirs)} looks like {ours}."
@@ -295,9 +305,19 @@ def _hints(table: ForeignTable, wanted: set[str], others: list[str]) -> Iterable
             "many devices one has."
         )
     yield wide_hint
+    if "step_time_s" in wanted:
+        yield (
+            " The time of a step is in seconds, unless its name says otherwise "
+            "(step_time_ms)."
+        )
 
 
 def _lookalike(theirs: str, wanted: set[str]) -> str | None:
+    if _SPREAD.fullmatch(plain(theirs)):
+        return None
+    step = _STEP.fullmatch(plain(theirs))
+    if step and (step["what"] or step["unit"]) and "step_time_s" in wanted:
+        return f"step_time_{step['unit'] or 's'}"
     names = {
         name: reading.column
         for name, reading in known_names().items()

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from scalelab.inputs.numerals import counted
+from scalelab.inputs.numerals import counted, duration
 from scalelab.records.tables.columns import Matching
 from scalelab.records.tables.curves import Curves, ImportedRow
 from scalelab.records.tables.file import ForeignTable
@@ -23,6 +23,7 @@ _WIDE_NODES = re.compile(r"nvl\d*|gb[23]00|grace", re.IGNORECASE)
 _APART = 100.0
 _APART_ACROSS_NODES = 500.0  # slow links explain a hundredfold, no thousandfold
 _RISES = 1.15
+_FALLS = 0.7  # as an epoch's times fall at any fair efficiency, and a step's never
 _MOST_TOKENS_PER_DEVICE_S = 1e6
 
 
@@ -53,6 +54,7 @@ def doubts(
     refused = [
         *_pooled(curves, matching),
         *_times_apart(curves),
+        *_falling_times(curves, matching),
         *_flat_throughput(curves, matching),
         *_tokens_as_samples(rows, matching),
         *_devices_of_a_node(rows, matching),
@@ -177,6 +179,34 @@ def _ratio(first: ImportedRow, second: ImportedRow) -> float:
     return (second.step_time_s or 0.0) / (first.step_time_s or math.inf)
 
 
+def _falling_times(curves: Curves, matching: Matching) -> Iterator[str]:
+    """Doubt times of a step that fall though each device does the same work."""
+    column = matching.columns.get("step_time_s")
+    falling = [
+        (size, group)
+        for rows in curves.rows.values()
+        for size, group in _by_devices(rows, "local_batch_size", "step_time_s")
+        if _falls(group)
+    ]
+    if column is None or not falling:
+        return
+    size, widest = max(falling, key=lambda each: max(each[1]) / min(each[1]))
+    fewest, most = min(widest), max(widest)
+    yield (
+        f"the times in the column {shown(column)} fall with the number of devices at "
+        f"local_batch_size={size}: a step takes {duration(widest[fewest])} on {fewest} "
+        f"and {duration(widest[most])} on {most}. A step of the same work on each "
+        "device cannot. Give the time of a step if these are times of an epoch "
+        "(time * global_batch_size / samples per epoch) or divided by the devices; say "
+        "--column global_batch_size=NAME if the batch is that of all devices."
+    )
+
+
+def _falls(times: Mapping[int, float]) -> bool:
+    fewest, most = min(times), max(times)
+    return bool(times[most] <= times[fewest] * (fewest / most) ** _FALLS)
+
+
 def _flat_throughput(curves: Curves, matching: Matching) -> Iterator[str]:
     """Doubt a throughput that no number of devices raises, at one batch of any kind."""
     reading = matching.throughput
@@ -186,7 +216,7 @@ def _flat_throughput(curves: Curves, matching: Matching) -> Iterator[str]:
         group
         for rows in curves.rows.values()
         for name in ("local_batch_size", "global_batch_size")
-        for group in _by_devices(rows, name)
+        for _, group in _by_devices(rows, name, "throughput_samples_per_s")
     ]
     flat = [group for group in groups if _never_rises(group)]
     if not flat or len(flat) < 0.8 * len(groups):
@@ -202,18 +232,20 @@ def _flat_throughput(curves: Curves, matching: Matching) -> Iterator[str]:
     )
 
 
-def _by_devices(rows: Sequence[ImportedRow], name: str) -> Iterator[dict[int, float]]:
-    """Yield by one batch the median throughput by number of devices, of two or more."""
-    found: dict[tuple[int, int], dict[int, list[float]]] = {}
+def _by_devices(
+    rows: Sequence[ImportedRow], batch: str, speed: str
+) -> Iterator[tuple[int, dict[int, float]]]:
+    """Yield a batch and its median speeds by number of devices, of two or more."""
+    found: dict[tuple[int, int, int], dict[int, list[float]]] = {}
     for row in rows:
         values = row.values
-        at = (values[name], values["gradient_accumulation_steps"])
+        of_a_copy = values["world_size"] // values["data_parallel_size"]
+        at = (values[batch], values["gradient_accumulation_steps"], of_a_copy)
         by_devices = found.setdefault(at, {})
-        throughput = values["throughput_samples_per_s"]
-        by_devices.setdefault(values["world_size"], []).append(throughput)
-    for each in found.values():
+        by_devices.setdefault(values["world_size"], []).append(values[speed])
+    for (size, *_), each in found.items():
         if len(each) > 1:
-            yield {size: statistics.median(each[size]) for size in sorted(each)}
+            yield size, {n: statistics.median(each[n]) for n in sorted(each)}
 
 
 def _never_rises(throughput: Mapping[int, float]) -> bool:
@@ -287,8 +319,9 @@ def _single_rows(curves: Curves) -> Iterator[str]:
         return
     key, row = single[0]
     which = "all" if len(single) == len(curves.rows) else f"{len(single):,}"
+    have = "has" if len(single) == 1 else "have"
     yield (
-        f"{which} of {len(curves.rows):,} curves have a single row, such as "
+        f"{which} of {len(curves.rows):,} curves {have} a single row, such as "
         f"{curves.called(key)} (line {row.line}): one row tells nothing of scaling. "
         f"Curves differ in {curves.by}; --ignore NAME passes over a column that is no "
         "setting."

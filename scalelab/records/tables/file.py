@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scalelab.errors import SpecError
-from scalelab.records.tables.header import Record, named
+from scalelab.records.tables.header import Record, named, without_rules
 
 MAX_BYTES = 256 * 2**20
 _SEPARATORS = ",;\t|"
@@ -42,6 +42,8 @@ class ForeignTable:
         The rows below the header.
     separator
         Between the columns of a text; empty for Parquet.
+    passed_over
+        Which lines below the header are no rows, in sentences.
     """
 
     path: Path
@@ -49,6 +51,7 @@ class ForeignTable:
     names: tuple[str, ...]
     rows: tuple[TableRow, ...]
     separator: str = ""
+    passed_over: tuple[str, ...] = ()
 
 
 def read_table(path: Path) -> ForeignTable:
@@ -79,10 +82,10 @@ def read_table(path: Path) -> ForeignTable:
     else:
         text = _decode(path, content)
         separator = _separator(text)
-        records = list(_records(path, text, separator))
+        records = without_rules(list(_records(path, text, separator)), separator)
     if not records:
         raise SpecError(f"{path} is empty. The first line must name the columns.")
-    names, body = named(path, records)
+    names, body, passed_over = named(path, records)
     if not body:
         raise SpecError(
             f"{path} has a header but no rows. Add one row per measured configuration."
@@ -91,7 +94,7 @@ def read_table(path: Path) -> ForeignTable:
         TableRow(line, dict(zip(names, cells, strict=True))) for line, cells in body
     )
     digest = hashlib.sha256(content).hexdigest()
-    return ForeignTable(path, digest, names, rows, separator)
+    return ForeignTable(path, digest, names, rows, separator, passed_over)
 
 
 def _decode(path: Path, content: bytes) -> str:

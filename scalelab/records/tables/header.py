@@ -7,20 +7,44 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from scalelab.errors import SpecError
-from scalelab.records.tables.words import shown
+from scalelab.inputs.numerals import counted
+from scalelab.records.tables.names import is_known, plain
+from scalelab.records.tables.words import lines_listed, shown
 
 Record = tuple[int, list[str]]
 """The first line of a record, and its cells."""
 
 _NUMBER = re.compile(r"[+-]?[\d.,' ]*\d[\d.,' ]*%?", re.ASCII)
 _SPACE = re.compile(r"\s*[\n\r]\s*")  # a wrapped heading of a spreadsheet
+_RULE = re.compile(r"[+:=]*-[-+:=]*")
+_SUMS = frozenset("average avg mean median total totals sum std stdev min max".split())
 _MOST_TITLES = 10
+_LEAST_KNOWN = 2
+
+
+def without_rules(records: list[Record], separator: str) -> list[Record]:
+    """Return the records without the rules of a Markdown or Org table, ``|---|---|``.
+
+    Nor with the empty cells outside the bars at both ends of its lines.
+    """
+    if separator != "|":
+        return records
+    kept = [
+        (line, cells)
+        for line, cells in records
+        if not all(map(_RULE.fullmatch, filter(None, cells)))
+    ]
+    if any(cells[0] or cells[-1] or len(cells) < 3 for _, cells in kept):
+        return kept
+    return [(line, cells[1:-1]) for line, cells in kept]
 
 
 def named(
     path: Path, records: Sequence[Record]
-) -> tuple[tuple[str, ...], list[Record]]:
-    """Return the names of the columns, and the records below them, of equal width.
+) -> tuple[tuple[str, ...], list[Record], tuple[str, ...]]:
+    """Return the names of the columns, the rows below them, and what is not among them.
+
+    The rows are of equal width. Lines that repeat the header or sum others up are none.
 
     Raises
     ------
@@ -30,21 +54,65 @@ def named(
     """
     at = _header_at(records)
     line, header = records[at]
-    body = records[at + 1 :]
+    body = [record for record in records[at + 1 :] if record[1] != header]
+    repeated = [number for number, cells in records[at + 1 :] if cells == header]
     names = [_SPACE.sub(" ", name) for name in _below_groups(records, at)]
     width = max((n for n, name in enumerate(names, 1) if name), default=len(names))
     if any(any(cells[width:]) for _, cells in body if len(cells) == len(header)):
         width = len(names)
     names = names[:width]
-    rows = [_cut(path, number, cells, width) for number, cells in body]
+    may_be_title = not any(len(cells) == len(header) for _, cells in body)
+    hint = f" If line {line} is a title, remove it." * may_be_title
+    rows = [_cut(path, number, cells, width, hint) for number, cells in body]
     kept = _kept(path, line, names, rows)
     if len(kept) < width:
         rows = [(number, [cells[at] for at in kept]) for number, cells in rows]
-    return tuple(names[at] for at in kept), rows
+    sums = _sums(rows)
+    told = tuple(
+        f"Passed over what {what}: {lines_listed(lines)}."
+        for what, lines in (("repeats the header", repeated), ("sums up rows", sums))
+        if lines
+    )
+    rows = [row for row in rows if row[0] not in sums]
+    return tuple(names[at] for at in kept), rows, told
+
+
+def _sums(rows: Sequence[Record]) -> dict[int, list[str]]:
+    """Return the lines with a word such as total that leave cells empty.
+
+    These cells are filled in all other rows.
+    """
+    sums = {line: cells for line, cells in rows if _begins_like_a_sum(cells)}
+    others = [cells for line, cells in rows if line not in sums]
+    always = [at for at, cells in enumerate(zip(*others, strict=True)) if all(cells)]
+    return {
+        line: cells
+        for line, cells in sums.items()
+        if not all(cells[at] for at in always)
+    }
+
+
+def _begins_like_a_sum(cells: Sequence[str]) -> bool:
+    return plain(next(filter(None, cells), "")) in _SUMS
 
 
 def _header_at(records: Sequence[Record]) -> int:
     """Return which record names the columns: the first, below titles and groups.
+
+    A title with commas has several cells, but unlike the names below it no known one.
+    """
+    first = _below_titles(records)
+    for at, (_, cells) in enumerate(records[first:_MOST_TITLES], start=first):
+        num_known = sum(map(is_known, cells))
+        if num_known >= _LEAST_KNOWN:
+            return at
+        if num_known or not _are_names(cells, 1):
+            break
+    return first
+
+
+def _below_titles(records: Sequence[Record]) -> int:
+    """Return the first record below those that leave most of their cells empty.
 
     A title fills one cell of a wide table. Groups are names over several columns, which
     leave cells empty and have a row of names below them.
@@ -79,13 +147,13 @@ def _below_groups(records: Sequence[Record], at: int) -> list[str]:
     ]
 
 
-def _cut(path: Path, line: int, cells: list[str], width: int) -> Record:
+def _cut(path: Path, line: int, cells: list[str], width: int, hint: str) -> Record:
     if len(cells) == width or (len(cells) > width and not any(cells[width:])):
         return line, cells[:width]
     raise SpecError(
-        f"{path}, line {line} has {len(cells)} cells but the header has {width}. Give "
-        "every row one cell per column; quote text, and numbers such as "
-        '"1,024", that contain commas.'
+        f"{path}, line {line} has {counted(len(cells), 'cell')} but the header has "
+        f"{width}. Give every row one cell per column; quote text, and numbers such as "
+        f'"1,024", that contain commas.{hint}'
     )
 
 

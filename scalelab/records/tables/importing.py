@@ -20,8 +20,9 @@ from scalelab.records.tables.completing import complete
 from scalelab.records.tables.curves import Curves, ImportedRow
 from scalelab.records.tables.doubts import doubts, refusal
 from scalelab.records.tables.file import ForeignTable, TableRow, read_table
+from scalelab.records.tables.merged import unmerged
 from scalelab.records.tables.names import Reading
-from scalelab.records.tables.numerals import Numerals
+from scalelab.records.tables.numerals import NumberColumn, Numerals
 from scalelab.records.tables.options import ImportOptions
 from scalelab.records.tables.values import (
     failure,
@@ -113,6 +114,7 @@ def import_table(
     asked = asked or ImportOptions()
     foreign = melted(read_table(table), asked)
     matching = match_columns(foreign, asked)
+    foreign, filled = unmerged(foreign, matching)
     reader = _Reader(foreign, matching, asked)
     rows = list(reader.rows(run_directory.absolute().name))
     if not rows:
@@ -127,6 +129,8 @@ def import_table(
     told = (
         curves.sentence,
         *_how_read(matching),
+        *foreign.passed_over,
+        *filled,
         *reader.numerals.notes,
         *reader.left_out_sentences(rows),
     )
@@ -169,13 +173,8 @@ class _Reader:
             self._fixed["sequence_length"] = self._tokens
         self._without_time: list[int] = []
         self._read: dict[tuple[str, str], Any] = {}  # most cells occur again
-        numbers = [
-            theirs
-            for reading, theirs in self._readings
-            if COLUMNS_BY_NAME[reading.column].kind in ("integer", "number")
-        ]
-        cells = ((row.line, row.cells[each]) for row in table.rows for each in numbers)
-        self.numerals = Numerals.of(table.path, table.separator, cells)
+        columns = list(_number_columns(table, matching))
+        self.numerals = Numerals.of(table.path, table.separator, columns)
 
     def rows(self, run: str) -> Iterator[ImportedRow]:
         """Yield the observations that the rows of the table are."""
@@ -275,6 +274,29 @@ class _Reader:
                 f"{length}: both are the tokens of one sample. Leave the option out, "
                 "or --ignore the column if it is something else."
             )
+
+
+def _number_columns(table: ForeignTable, matching: Matching) -> Iterator[NumberColumn]:
+    """Yield the columns of numbers: those that are read, and those left unused."""
+    for name, theirs in matching.columns.items():
+        kind = COLUMNS_BY_NAME[name].kind
+        if kind in ("integer", "number"):
+            yield NumberColumn(
+                theirs,
+                _first_lines(table, theirs),
+                is_whole=kind == "integer" and matching.readings[name].factor == 1,
+                is_speed=name in _SPEEDS,
+            )
+    for theirs in matching.unused:
+        yield NumberColumn(theirs, _first_lines(table, theirs), is_read=False)
+
+
+def _first_lines(table: ForeignTable, name: str) -> dict[str, int]:
+    """Return the different cells of a column, each with the first line it stands in."""
+    lines: dict[str, int] = {}
+    for row in table.rows:
+        lines.setdefault(row.cells[name], row.line)
+    return lines
 
 
 def _speed_column(matching: Matching) -> str:

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import NoReturn, Self
 
 from scalelab.errors import SpecError
 from scalelab.records.tables.words import shown
 
 _SPACES = re.compile("[\u00a0\u2009\u202f']")
 _BETWEEN_DIGITS = re.compile(r"(?<=\d) (?=\d{3}(\D|$))")
-_THOUSANDS_BY_COMMA = re.compile(r"[+-]?(\d{1,3}(,\d{3})+\.\d*|\d{1,3}(,\d{3}){2,})")
-_DECIMAL_POINT = re.compile(r"[+-]?(0\.\d+|\d+\.(\d{1,2}|\d{4,})|\d{4,}\.\d+)")
+_DECIMAL_POINT = re.compile(
+    r"[+-]?(0\.\d+|\d+\.(\d{1,2}|\d{4,})|\d{4,}\.\d+|\d{1,3}(,\d{3})+\.\d*"
+    r"|\d{1,3}(,\d{3}){2,})"
+)
 _DECIMAL_COMMA = re.compile(
     r"[+-]?(0,\d+|\d+,(\d{1,2}|\d{4,})|\d{4,},\d+|\d{1,3}(\.\d{3})+,\d+"
     r"|\d{1,3}(\.\d{3}){2,})"
 )
 _UNCLEAR_COMMA = re.compile(r"[+-]?\d{1,3},\d{3}")
+_UNCLEAR_POINT = re.compile(r"[+-]?[1-9]\d{0,2}\.\d{3}")
+_HUNDREDS = re.compile(r"[1-9]\d\d")
+_SHARE = re.compile(r"[+-]?0\.\d+")
+_ANY = re.compile(r"[+-]?\d[\d.]*(,\d+)?")
+_WITHOUT_COMMAS = (";", "\t", "|")
+"""Separators of tables of which some have decimal commas."""
 _GROUPED = re.compile(r"[+-]?\d{1,3}(,\d{3})+(?![\d,])")
 _GROUPED_BY_POINTS = re.compile(r"[+-]?\d{1,3}(\.\d{3})+(?![\d.])")
 
@@ -32,6 +40,55 @@ MISSING = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
+class NumberColumn:
+    """A column of numbers as text.
+
+    Parameters
+    ----------
+    name
+        Its name in the table.
+    cells
+        Its different cells, each with its first line.
+    is_read
+        It is read, so that its numbers must be written in one way.
+    is_whole
+        Its numbers are whole.
+    is_speed
+        It holds times or throughputs.
+    """
+
+    name: str
+    cells: Mapping[str, int]
+    is_read: bool = True
+    is_whole: bool = False
+    is_speed: bool = False
+
+    def first(self, pattern: re.Pattern[str]) -> _Cell | None:
+        """Return the first cell with such a number; what follows may be its unit."""
+        for text, line in self.cells.items():
+            word = _word(text)
+            if pattern.fullmatch(word):
+                return _Cell(self.name, line, word)
+        return None
+
+    @property
+    def has_only_numbers(self) -> bool:
+        """Whether every cell that is filled begins with one number."""
+        filled = (text for text in self.cells if not is_missing(text))
+        return all(_ANY.fullmatch(_word(text)) for text in filled)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    column: str
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"line {self.line} has {shown(self.text)}"
+
+
+@dataclass(frozen=True, slots=True)
 class Numerals:
     """How a table writes numbers.
 
@@ -39,64 +96,75 @@ class Numerals:
     ----------
     has_decimal_comma
         ``1.024,5`` is a thousand and twenty-four and a half, not ``1,024.5``.
-    guessed
-        The first cell like ``1,024``, where no other cell tells what its comma is.
+    told
+        The first cell like ``1,024`` or ``1.024`` whose reading is to be told.
+    because
+        What tells how it is read; empty where nothing does.
     """
 
     has_decimal_comma: bool = False
-    guessed: str = ""
+    told: str = ""
+    because: str = ""
 
     @classmethod
-    def of(cls, path: object, separator: str, cells: Iterable[tuple[int, str]]) -> Self:
-        """Tell from the cells of numbers, each with its line.
+    def of(cls, path: object, separator: str, columns: Sequence[NumberColumn]) -> Self:
+        """Tell from the columns of numbers.
 
         Where only cells like ``1,024`` could tell, semicolons between the columns mean
-        that the comma is the decimal sign.
+        that the comma is the decimal sign. Where only cells like ``1.024`` could, other
+        cells tell that the point stands between thousands; never in Parquet, and not
+        between commas.
 
         Raises
         ------
         SpecError
-            If some cells have a decimal comma and others a decimal point.
+            If some cells have a decimal comma and others a decimal point, or only cells
+            like ``1.024`` stand between semicolons.
         """
-        point: tuple[int, str] | None = None
-        comma: tuple[int, str] | None = None
-        unclear = ""
-        for line, text in cells:
-            if "," not in text and "." not in text:
-                continue
-            first, *_ = text.split() or [""]
-            if _DECIMAL_COMMA.fullmatch(first):
-                comma = comma or (line, text)
-            elif _THOUSANDS_BY_COMMA.fullmatch(first) or _DECIMAL_POINT.fullmatch(
-                first
-            ):
-                point = point or (line, text)
-            if _UNCLEAR_COMMA.fullmatch(first):
-                unclear = unclear or first
+        read = [column for column in columns if column.is_read]
+        comma = _first(_DECIMAL_COMMA, read)
+        point = _first(_DECIMAL_POINT, read)
         if comma and point:
             raise SpecError(
-                f"{path}: line {comma[0]} has {shown(comma[1])} with a decimal comma "
-                f"and line {point[0]} has {shown(point[1])} with a decimal point. "
-                "Write all numbers in one way."
+                f"{path}: {comma} with a decimal comma and {point} with a decimal "
+                "point. Write all numbers in one way."
             )
-        if comma or point or not unclear:
-            return cls(bool(comma))
-        return cls(separator == ";", guessed=unclear)
+        unclear = _first(_UNCLEAR_POINT, read)
+        if comma:
+            return cls(True, unclear.text if unclear else "", str(comma))
+        if point:
+            return cls()
+        if separator not in _WITHOUT_COMMAS:
+            unclear = None
+        if unclear and (because := _thousands_by_point(columns)):
+            return cls(True, unclear.text, because)
+        if by_comma := _first(_UNCLEAR_COMMA, read):
+            return cls(separator == ";", by_comma.text)
+        if unclear is None:
+            return cls()
+        share = _first(_SHARE, [each for each in columns if each.has_only_numbers])
+        if separator == ";" and share is None:
+            _refuse_unclear(path, unclear)
+        return cls(False, unclear.text, str(share or ""))
 
     @property
     def notes(self) -> tuple[str, ...]:
         """How a cell was read that may be read in two ways.
 
-        >>> Numerals(guessed="1,024").notes[0].partition(": ")[0]
+        >>> Numerals(told="1,024").notes[0].partition(": ")[0]
         "'1,024' was read as 1024"
         """
-        if not self.guessed:
+        if not self.told:
             return ()
-        other = "1234" if self.has_decimal_comma else "1.234"
+        read = f"{shown(self.told)} was read as {self.plain(self.told)}: "
+        if self.because:
+            return (f"{read}{self.because}.",)
+        sign, alike = ("comma", "1,234") if "," in self.told else ("point", "1.234")
+        is_decimal = self.has_decimal_comma == (sign == "comma")
+        other = "1234" if is_decimal else "1.234"
         return (
-            f"{shown(self.guessed)} was read as {self.plain(self.guessed)}: no number "
-            f"of the table tells whether its commas are decimal signs. Write {other} "
-            "for 1,234 if that is wrong.",
+            f"{read}no number of the table tells whether its {sign}s are decimal "
+            f"signs. Write {other} for {alike} if that is wrong.",
         )
 
     def plain(self, text: str) -> str:
@@ -115,6 +183,40 @@ class Numerals:
         if _GROUPED.match(text):
             return text.replace(",", "")
         return text
+
+
+def _word(text: str) -> str:
+    return (text.split() or [""])[0].removesuffix("%")
+
+
+def _first(pattern: re.Pattern[str], columns: Sequence[NumberColumn]) -> _Cell | None:
+    return next(filter(None, (column.first(pattern) for column in columns)), None)
+
+
+def _thousands_by_point(columns: Sequence[NumberColumn]) -> str:
+    """Return what tells that points stand between thousands; empty if nothing does."""
+    for column in columns:
+        if not column.is_read:
+            comma = column.first(_DECIMAL_COMMA)
+            if comma and column.has_only_numbers:
+                return str(comma)
+        elif not column.first(_UNCLEAR_POINT):
+            continue
+        elif column.is_whole:
+            return f"the column {shown(column.name)} holds whole numbers"
+        elif column.is_speed and (hundreds := column.first(_HUNDREDS)):
+            return f"{hundreds}, without a point, in the same column"
+    return ""
+
+
+def _refuse_unclear(path: object, cell: _Cell) -> NoReturn:
+    raise SpecError(
+        f"{path}, line {cell.line}, column {shown(cell.column)}: {shown(cell.text)} is "
+        f"{cell.text.replace('.', '')} if its point stands between thousands, else "
+        f"{cell.text}; no number of the table tells which. Write all numbers of the "
+        f"table without points between thousands ({cell.text.replace('.', '')}), or "
+        f"this one with another number of decimals ({cell.text}0)."
+    )
 
 
 def is_missing(text: str) -> bool:

@@ -15,6 +15,7 @@ from scalelab.records.tables.names import Reading
 from scalelab.records.tables.numerals import Numerals, is_missing
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_GROUPED = re.compile(r"[1-9]\d{0,2}(\.\d{3})+", re.ASCII)
 _LARGEST_WHOLE = 2**53
 _MAX_DEVICES = 1_000_000
 _MAX_STEP_TIME_S = 86_400.0
@@ -204,8 +205,14 @@ def _whole(text: str) -> int:
     except ValueError:
         value = math.nan
     if not value.is_integer() or abs(value) > _LARGEST_WHOLE:
-        raise ValueError("must be a whole number such as 8")
+        raise ValueError(f"must be a whole number such as 8{_if_grouped(text)}")
     return int(value)
+
+
+def _if_grouped(text: str) -> str:
+    if not _GROUPED.fullmatch(text):
+        return ""
+    return f" ({text.replace('.', '')}, if its point stands between thousands)"
 
 
 def _flag(text: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import statistics
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -26,6 +27,9 @@ _COUNT = re.compile(
     re.IGNORECASE,
 )
 _BEGINS_LIKE_A_NUMBER = re.compile(r"[+-]?[\d.]")
+_PLAIN = re.compile(r"([+-]?[\d,]*\.?\d+)( ?[a-z/%]+)?", re.IGNORECASE)
+_LEAST_NAMED = 3
+_LIKE_SIZE = 100.0
 _SPEEDS = ("step_time_s", "throughput_samples_per_s")
 
 
@@ -74,14 +78,34 @@ def hint(table: ForeignTable, wanted: set[str], others: list[str]) -> str:
     """Return what to do if a table that lacks columns is wide; empty if it is not."""
     counts = [name for name in others if _number_in(table, name)]
     filled = [name for name in others if _filled_with_numbers(table, name)]
-    names, ours = (counts, "world_size") if len(counts) > 1 else (filled, "workload")
-    if len(names) < 2 or not wanted.intersection(_SPEEDS):
+    if len(counts) > 1:
+        names, ours = counts, "world_size"
+    elif len(filled) >= _LEAST_NAMED and _are_alike(table, filled):
+        names, ours = filled, "workload"
+    else:
+        return ""
+    if not wanted.intersection(_SPEEDS):
         return ""
     return (
         f" If the names of {shown(names[0])}, {shown(names[1])}, ... are values of one "
         f"thing, say of which, and what their cells hold: --melt {ours}="
         "throughput_samples_per_s."
     )
+
+
+def _are_alike(table: ForeignTable, names: list[str]) -> bool:
+    """Whether columns hold numbers of one kind: all whole or none, of like size."""
+    medians, kinds = [], set()
+    for name in names:
+        cells = [row.cells[name] for row in table.rows]
+        filled = [each for each in cells if not is_missing(each) and not failure(each)]
+        texts = list(filter(None, map(_PLAIN.fullmatch, filled)))
+        if not texts or len(texts) < len(filled):
+            return False
+        numbers = [float(text[1].replace(",", "")) for text in texts]
+        medians.append(statistics.median(numbers))
+        kinds.add(all(map(float.is_integer, numbers)))
+    return len(kinds) == 1 and max(medians) <= _LIKE_SIZE * min(medians)
 
 
 def _check(table: ForeignTable, ours: str, cells: str) -> None:

@@ -3,27 +3,15 @@
 import random
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from messy_tables import BATCHES, COUNTS, Row, csv, plain_columns, step_time_s, truth
 
 from scalelab.errors import SpecError
-from scalelab.session import import_table
 from scalelab.session.run import Run
 
 Import = Callable[..., Run]
-
-
-@pytest.fixture
-def run_of(tmp_path: Path) -> Import:
-    def run_of(text: str, **options: Any) -> Run:
-        path = tmp_path / "resnet50.csv"
-        path.write_text(text)
-        return import_table(path, tmp_path / "run", **options)
-
-    return run_of
 
 
 def crossed(
@@ -367,6 +355,42 @@ def test_large_batches_take_their_time(run_of: Import) -> None:
     assert run_of(csv(plain_columns(), rows=rows)).import_doubts == ()
 
 
+def test_times_of_an_epoch_are_not_those_of_a_step(run_of: Import) -> None:
+    columns = plain_columns(
+        **{"epoch_time (min)": lambda row: 3000 / row["count"] ** 0.9 / row["local"]}
+    )
+    del columns["step_time_s"]
+    mapped = {"step_time_s": "epoch_time (min)"}
+    message = (
+        r"the times in the column 'epoch_time \(min\)' fall with the number of devices "
+        r"at local_batch_size=32: a step takes 93\.8 min on 1 and 4\.1 min on 32\. "
+        r".* samples per epoch\) .* --column global_batch_size=NAME if the batch is"
+    )
+    with pytest.raises(SpecError, match=message):
+        run_of(csv(columns), column=mapped)
+    (doubt,) = run_of(csv(columns), column=mapped, accept_doubts=True).import_doubts
+    assert "A step of the same work on each device cannot." in doubt
+
+
+@pytest.mark.parametrize(
+    ("columns", "times"),
+    [
+        ({"tp": lambda row: row["count"]}, (4.0, 2.0, 1.0)),
+        ({"dp": lambda row: 1}, (4.0, 2.0, 1.0)),
+        ({}, (1.4, 1.2, 1.0)),
+    ],
+)
+def test_times_may_fall_where_the_work_of_a_device_does(
+    run_of: Import, columns: dict[str, Any], times: tuple[float, ...]
+) -> None:
+    rows = [
+        {"count": 2**at, "nodes": 1, "local": 64, "step": time}
+        for at, time in enumerate(times)
+    ]
+    text = csv(plain_columns(**columns), rows=rows)
+    assert "fall with" not in " ".join(run_of(text).import_doubts)
+
+
 def test_many_devices_on_one_node_are_refused(run_of: Import) -> None:
     text = csv(plain_columns(nodes=lambda row: 1))
     message = (
@@ -392,19 +416,29 @@ def test_devices_of_one_node_are_not_those_of_all(run_of: Import) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "what"),
-    [("Epoch time (s)", "an epoch"), ("Time to train (min)", "a whole training")],
+    ("name", "what", "of_a_step"),
+    [
+        (
+            *("Epoch time (s)", "an epoch"),
+            "epoch time * global_batch_size / samples per epoch",
+        ),
+        (
+            *("Time to train (min)", "a whole training"),
+            "training time / number of steps",
+        ),
+    ],
 )
 def test_longer_times_are_not_taken_for_a_step(
-    run_of: Import, name: str, what: str
+    run_of: Import, name: str, what: str, of_a_step: str
 ) -> None:
     columns = plain_columns(**{name: lambda row: 100})
     del columns["step_time_s"]
     with pytest.raises(SpecError) as caught:
         run_of(csv(columns))
-    assert f"{name!r} seems to be the time of {what}; needed is that" in str(
-        caught.value
-    )
+    assert (
+        f"{name!r} seems to be the time of {what}; needed is that of a step "
+        f"({of_a_step}), or samples per second."
+    ) in str(caught.value)
     assert f"{name!r} looks like" not in str(caught.value)
 
 
@@ -432,6 +466,13 @@ def test_curves_of_a_single_row_are_said(run_of: Import) -> None:
     )
 
 
+def test_one_curve_of_a_single_row_is_said(run_of: Import) -> None:
+    single = truth()[0]
+    columns = plain_columns(feed=lambda row: "ram" if row == single else "disk")
+    (doubt,) = run_of(csv(columns)).import_doubts
+    assert doubt.startswith("1 of 2 curves has a single row, such as feed=ram (line 2)")
+
+
 def test_a_batch_beyond_the_epoch_is_said(run_of: Import) -> None:
     columns = plain_columns(samples_per_epoch=lambda row: "1,000")
     (doubt,) = run_of(csv(columns)).import_doubts
@@ -455,6 +496,7 @@ WIDE = csv(
         "nodes": lambda row: row["nodes"],
         "local_batch": lambda row: 32,
         "resnet50": lambda row: round(row["rate"], 3),
+        "vgg16": lambda row: round(row["rate"] / 3, 3),
         "bert": lambda row: round(row["rate"] / 2, 3) if row["count"] > 1 else "OOM",
     },
     rows=[row for row in truth() if row["local"] == BATCHES[0]],
@@ -462,16 +504,55 @@ WIDE = csv(
 
 
 def test_a_column_for_each_workload_is_melted(run_of: Import) -> None:
-    message = r"names of 'resnet50', 'bert', \.\.\. are values .* --melt workload=thr"
+    message = r"names of 'resnet50', 'vgg16', \.\.\. are values .* --melt workload=thr"
     with pytest.raises(SpecError, match=message):
         run_of(WIDE)
     run = run_of(WIDE, melt={"workload": "throughput"})
     assert run.import_notes[0] == (
-        "They are 2 curves: workload=resnet50 (6 rows); workload=bert (5 rows)."
+        "They are 3 curves: workload=resnet50 (6 rows); workload=vgg16 (6 rows); "
+        "workload=bert (5 rows)."
     )
     oom = run.observations[run.observations["outcome"] == "out_of_memory"]
     assert oom["workload"].tolist() == ["bert"]
     assert oom["world_size"].tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"Created": "2024-03-04T10:11:00", "Runtime": "681", "memory": "12.5"},
+        {"Knoten": "1", "Schrittzeit": "184.3", "Durchsatz": "10347.2"},
+        {"Knoten": "1", "Dauer": "2.5", "Durchsatz": "10"},
+        {"Schrittzeit": "184.3", "Durchsatz": "347.2"},
+    ],
+)
+def test_columns_of_unlike_things_are_not_to_be_melted(
+    run_of: Import, others: dict[str, str]
+) -> None:
+    text = (
+        f"gpus,nodes,local_batch,{','.join(others)}\n1,1,64,{','.join(others.values())}"
+    )
+    with pytest.raises(SpecError) as caught:
+        run_of(text)
+    assert "--melt" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("perf/step_time", "looks like step_time_s."),
+        ("mean_step_ms", "looks like step_time_ms."),
+        ("avg_step_ms", "looks like step_time_ms."),
+        ("step_ms", "looks like step_time_ms."),
+    ],
+)
+def test_a_name_like_that_of_a_step_time_is_said(
+    run_of: Import, name: str, told: str
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        run_of(f"gpus,nodes,local_batch,std_step_ms,{name}\n1,1,64,2,184.3\n")
+    assert f"{name!r} {told}" in str(caught.value)
+    assert "'std_step_ms' looks like" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -340,7 +340,8 @@ def test_a_mapping_wins_over_an_alias(
         (
             {"step_time_s": None, "stepp_time_s": 1},
             r"lacks columns .*: step_time_s or throughput_samples_per_s\. "
-            r"'stepp_time_s' looks like step_time_s\. Map a column "
+            r"'stepp_time_s' looks like step_time_s\. The time of a step is in "
+            r"seconds, unless its name says otherwise \(step_time_ms\)\. Map a column "
             r"\(--column step_time_s=THEIRS\), or give .* \(--constant step_time_s=",
         ),
     ],
@@ -446,4 +447,37 @@ def test_long_lists_of_columns_are_cut_short(
 ) -> None:
     names = ",".join(f"column_{index}" for index in range(500))
     with pytest.raises(SpecError, match=r"column_29, \.\.\. \(470 more\)\.$"):
-        import_table(write(f"{names}\n{names}\n"), tmp_path / "run")
+        import_table(write(f"{names}\n{',' * 499}1\n"), tmp_path / "run")
+
+
+def test_a_title_that_is_taken_for_the_names_is_suspected(
+    write: Callable[..., Any], tmp_path: Path
+) -> None:
+    message = (
+        r"line 2 has 4 cells but the header has 2\. .* contain commas\. If "
+        r"line 1 is a title, remove it\.$"
+    )
+    with pytest.raises(SpecError, match=message):
+        import_table(write(f"A100, batch\n{table()}"), tmp_path / "run")
+    message = r"line 3 has 1 cell but the header has 4\. .* contain commas\.$"
+    with pytest.raises(SpecError, match=message):
+        import_table(write(f"{table()}2\n"), tmp_path / "run")
+
+
+def test_lines_that_are_no_rows_are_said(
+    write: Callable[..., Any], tmp_path: Path
+) -> None:
+    header, row = table().splitlines()
+    text = "\n".join([header, row, header, "4,1,4,0.6", header, "Mean,,,0.5"])
+    told = imported(write(text), tmp_path / "run").told
+    assert "Passed over what repeats the header: lines 3, 5." in told
+    assert "Passed over what sums up rows: line 6." in told
+
+
+def test_a_workload_named_like_a_sum_is_none(
+    write: Callable[..., Any], tmp_path: Path
+) -> None:
+    header, row = table().splitlines()
+    text = f"model,{header}\nsum,{row}\nsort,{row}\n"
+    rows = import_table(write(text), tmp_path / "run").rows()
+    assert [each["workload"] for each in rows] == ["sum", "sort"]
