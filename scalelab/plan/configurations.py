@@ -47,23 +47,26 @@ def batch_at(request: BatchRequest, setup: Setup, place: Allocation) -> BatchSiz
     return batch
 
 
-def fewest_devices(setup: Setup, places: Iterable[Allocation]) -> Allocation:
-    """Return one device, or the fewest of the places that the strategy can use.
+def fewest_devices(
+    setup: Setup, places: Iterable[Allocation], local_batch_size: int
+) -> Allocation:
+    """Return one device, or the fewest of the places that can use a local batch.
 
-    One device stands for all of them, unless the strategy spreads state over them or a
-    layout does.
+    One device stands for all of them, unless the strategy spreads state over them, a
+    layout does, or the options need more.
 
     Raises
     ------
     SpecError
         If it can use none of them.
     """
+    request = BatchRequest(local_batch_size=local_batch_size)
     tried = sorted(places, key=lambda place: place.world_size)
     if not setup.strategy.shards_state and setup.layout is None:
         tried.insert(0, Allocation(devices_per_node=(1,)))
     for place in tried:
         try:
-            setup.data_parallel_size(place)
+            batch_at(request, setup, place)
         except SpecError as error:
             refused = error
         else:

@@ -209,7 +209,8 @@ def _configurations(
     for setup in setups(experiment, site):
         largest = (local_batch_sizes or {}).get(setup, assumed)
         if local_batch_sizes and setup not in local_batch_sizes:
-            left_out.append(_why_no_batch(setup, where.of_group[setup.node_group]))
+            places = where.of_group[setup.node_group]
+            left_out.append(_why_no_batch(setup, places, assumed))
             continue
         allocations = where.of_group[setup.node_group]
         for place, request in product(allocations, _requests(experiment, largest)):
@@ -235,9 +236,9 @@ def _configurations(
     return found
 
 
-def _why_no_batch(setup: Setup, places: Iterable[Allocation]) -> str:
+def _why_no_batch(setup: Setup, places: Iterable[Allocation], largest: int) -> str:
     try:
-        fewest_devices(setup, places)
+        fewest_devices(setup, places, largest)
     except SpecError as error:
         return str(error)
     return f"{setup}: not even local_batch_size=1 fits into memory."

@@ -124,7 +124,8 @@ class PlannedTrials(TrialSource):
         where = group_allocations(self._experiment, self._site).of_group
         for setup in setups(self._experiment, self._site):
             with suppress(SpecError):  # the plan leaves it out, and says why
-                self._probed_on[setup] = fewest_devices(setup, where[setup.node_group])
+                places = where[setup.node_group]
+                self._probed_on[setup] = fewest_devices(setup, places, at_most)
         return {
             setup: LargestFit(at_most=at_most, granularity=auto.multiple_of)
             for setup in self._probed_on

@@ -410,6 +410,15 @@ class TestPlans:
         sizes = [(trial.parallelism, trial.world_size) for trial in asked]
         assert sizes == [("ddp", 1), ("pairs", 2), ("fsdp", 2)]
 
+    def test_options_that_need_ranks_are_probed_with_these(self) -> None:
+        text = "gpus: [4, 2, 1]\nlocal_batch_size: auto\n"
+        text += "options: {slow_rank_factor: [1, 2]}\n"
+        source = PlannedTrials(Experiment.from_text(HEAD + text), SITE)
+        asked = [trial for trial in (source.ask() for _ in range(2)) if trial]
+        factors = [trial.options["slow_rank_factor"] for trial in asked]
+        assert factors == [1, 2]
+        assert [trial.world_size for trial in asked] == [1, 2]
+
 
 def test_a_strategy_that_leaves_no_rank_is_refused(
     monkeypatch: pytest.MonkeyPatch,
