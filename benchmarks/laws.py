@@ -22,8 +22,10 @@ from scaling_tasks import Case, cases
 from score_adapter import observations, predict
 
 from scalelab.laws.rivals import forms
+from scalelab.laws.rivals.forms import Fitted
 from scalelab.laws.rivals.laws import LAWS, RivalLaw
 from scalelab.laws.step_time.law import StepTimeLaw
+from scalelab.laws.step_time.physics import Configurations
 
 Answer = Callable[[Case], pd.DataFrame]
 OURS = StepTimeLaw.name
@@ -37,11 +39,20 @@ class PaleoLaw(RivalLaw):
     reference = "t = a + b1 b + 2 (n-1)/n S per tier (Qi et al. 2017)"
 
 
+class Median(forms.RivalForm):
+    """Five formulas, and no choice between them."""
+
+    def learn(self, time: np.ndarray, at: Configurations) -> Fitted:
+        """Fit every formula; keep none of their coefficients."""
+        each = [form().learn(time, at) for form in forms.MEDIAN_OF]
+        return Fitted(lambda asked: np.median(forms.each_of(each, asked), axis=0), {})
+
+
 class MedianLaw(RivalLaw):
     """Five formulas and no choice between them."""
 
     name = "median"
-    form = forms.Median
+    form = Median
     reference = "median of ernest_nodes, paleo, pollux, power, last_efficiency"
 
 

@@ -133,6 +133,15 @@ def _is_missing(value: object) -> bool:
     )
 
 
+def agreeing(keys: Iterable[CurveKey], asked: Mapping[str, object]) -> list[CurveKey]:
+    """Return the keys of curves that agree with what is asked, where it says."""
+    return [
+        key
+        for key in keys
+        if all(asked.get(name, value) == value for name, value in key)
+    ]
+
+
 def curve_label(key: CurveKey, keys: Iterable[CurveKey]) -> str:
     """Return a label: the columns in which a curve differs from other curves."""
     others = [dict(other) for other in keys]

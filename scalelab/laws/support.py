@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Self
 
 import numpy as np
 import pandas as pd
 
+from scalelab.inputs.numerals import counted
+from scalelab.inputs.support import Support
 from scalelab.laws.step_time.physics import Configurations
 
 _OF_MACHINE = ("intra_node_latency", "inter_node_latency")
-
-
-class Support(StrEnum):
-    """The basis of a prediction: what was measured of its configuration.
-
-    A prediction that is *not measured here* needs a cost that no row of the curve, and
-    no related curve of the same machine, contains, such as that of a second node.
-    """
-
-    MEASURED = "measured"
-    INTERPOLATED = "interpolated"
-    EXTRAPOLATED = "extrapolated"
-    NOT_MEASURED = "not measured here"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,7 +134,7 @@ class Coverage:
         return self._gap(
             ("compute_fixed", "compute_per_sample"),
             f"only the local batch {batch} was measured",
-            f"Measure local batch {other} on {size} device(s).",
+            f"Measure local batch {other} on {counted(size, 'device')}.",
             (size, nodes),
             other,
         )

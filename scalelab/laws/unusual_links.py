@@ -33,7 +33,7 @@ def with_unusual_links(points: Points, prior: ShapePrior, shape: Shape) -> Shape
     shape
         The shape.
     """
-    process = DiscrepancyProcess.of(points, prior.amplitude_mean, np.ones(len(points)))
+    process = DiscrepancyProcess.of(points, prior.amplitude_mean)
     is_told = {EXCHANGE: points.at.is_parallel, NODE_JUMP: points.at.crosses}
     best, most = prior, log_evidence(process, prior, shape)
     for parameter in (each for each, where in is_told.items() if where.any()):

@@ -12,6 +12,7 @@ from scalelab.experiment.job import Job
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.links import Link
+from scalelab.inputs.support import Support
 from scalelab.laws.convergence.time_to_target import (
     measured_factorisation,
 )
@@ -19,7 +20,7 @@ from scalelab.laws.convergence.whole_runs import measured_whole_runs
 from scalelab.laws.rivals.laws import law_named
 from scalelab.laws.rows import CONFIGURATION, FitRows, Observed, numbers, prepared
 from scalelab.laws.step_time.law import StepTimeLaw
-from scalelab.laws.support import Gap, Support
+from scalelab.laws.support import Gap
 from scalelab.recommend.answer.failures import failures_in_words
 from scalelab.recommend.answer.recommendation import (
     NextTrial,
@@ -27,7 +28,7 @@ from scalelab.recommend.answer.recommendation import (
     ParameterRow,
     Recommendation,
 )
-from scalelab.recommend.answer.sentences import why_above_ideal
+from scalelab.recommend.answer.sentences import about_efficiency
 from scalelab.recommend.comparison import Comparison
 from scalelab.recommend.knowledge import Knowledge
 from scalelab.recommend.notes import (
@@ -197,6 +198,7 @@ def _answer(
         table,
         outlook,
         is_among(outlook.frame, knowledge.contradicted),
+        is_among(outlook.frame, knowledge.rows.frame.loc[law.doubted.index]),
         limits,
         gaps,
         subject.frame,
@@ -240,7 +242,7 @@ def _answer(
                 outlook.questions.iloc[[choice.index]], subject.device_word
             ),
             *cut_to_an_epoch(knowledge.rule),
-            *why_above_ideal(table, efficiency.name),
+            *about_efficiency(table, efficiency.name),
             *not_chosen(
                 knowledge, table, is_proposed=_measures_unmeasured(proposed, table)
             ),
@@ -305,6 +307,13 @@ def _fitting(asked: pd.DataFrame, knowledge: Knowledge) -> pd.DataFrame:
     chosen: pd.DataFrame = asked[fits | is_measured].reset_index(drop=True)
     if chosen.empty:
         rule = knowledge.rule
+        if rule.local_batch_size is not None and len(asked):
+            largest = knowledge.memory.largest(asked).max()
+            raise SpecError(
+                f"local_batch={rule.local_batch_size:,} is not known to fit into the "
+                f"memory of a device: what ran leaves room for {largest:,} at most. "
+                "Ask for a smaller local batch."
+            )
         raise SpecError(
             f"No measured or larger allocation can share {rule.in_words()} evenly in "
             "local batches that are known to fit. Ask for another batch or other "

@@ -11,7 +11,7 @@ import pandas as pd
 
 from scalelab.errors import NotIdentifiableError, SpecError
 from scalelab.inputs.allocation import Allocation
-from scalelab.laws.support import Support
+from scalelab.inputs.support import Support
 from scalelab.recommend.knowledge import Knowledge
 from scalelab.recommend.prediction.knee import last_paying
 from scalelab.recommend.prediction.outlook import (
@@ -134,9 +134,19 @@ def _choose(best: Outlook, limits: Constraints, device_word: str) -> Choice:
             np.arange(len(time)) == (is_known if is_known.any() else eligible).argmax()
         )
     choice = choose(
-        best.spent.medians(), best.probability, eligible, paying, limits, device_word
+        best.spent.medians(),
+        best.probability,
+        eligible,
+        paying,
+        best.is_measured,
+        limits,
+        device_word,
     )
-    return choice if limits.any_limit else _undominated(best, choice, is_known)
+    if limits.any_limit:
+        return choice
+    if choice.index < last:
+        choice = replace(choice, rule=f"{choice.rule}; more were not measured")
+    return _undominated(best, choice, is_known)
 
 
 def _undominated(best: Outlook, choice: Choice, is_known: np.ndarray) -> Choice:
@@ -173,10 +183,9 @@ def _passed_over(
     is_better = medians.of(aim) < own.of(aim)
     if chosen.probability[0] < limits.confidence:
         is_better = np.full(len(is_better), True)
-    is_measured = (every.frame["support"] == Support.MEASURED).to_numpy()
     is_unsure = every.probability < limits.confidence
     holds = limits.excess(medians) <= 1
-    found = np.flatnonzero(is_measured & is_better & is_unsure & holds)
+    found = np.flatnonzero(every.is_measured & is_better & is_unsure & holds)
     if not len(found):
         return none
     likeliest = found[every.probability[found].argmax()]

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from scalelab.experiment.trial import PROGRAM, TrialKind
-from scalelab.inputs.numerals import counted, duration, percent
+from scalelab.inputs.numerals import counted, duration, percent, plural
 from scalelab.inputs.placeholders import LAYOUT_PLACEHOLDERS
+from scalelab.inputs.support import Support
 from scalelab.kinds.strategies import strategy_of
 from scalelab.laws.rows import (
     CONFIGURATION,
@@ -18,7 +19,7 @@ from scalelab.laws.rows import (
     curve_columns,
     numbers,
 )
-from scalelab.laws.support import Gap, Support
+from scalelab.laws.support import Gap
 from scalelab.recommend.answer.recommendation import OutlookRow
 from scalelab.recommend.knowledge import Knowledge
 from scalelab.recommend.prediction.contradictions import is_among
@@ -81,8 +82,8 @@ def assumptions(knowledge: Knowledge, chosen: OutlookRow) -> tuple[str, ...]:
     if chosen.basis in (Support.EXTRAPOLATED, Support.NOT_MEASURED):
         devices = counted(chosen.world_size, knowledge.subject.device_word)
         notes.append(
-            f"Nothing like it was measured: {devices} with local batch "
-            f"{chosen.batch.local_batch_size:,}. Run a short trial before the job."
+            f"Extrapolated: nothing was measured on {devices} with local batch "
+            f"{chosen.batch.local_batch_size:,}. Try that briefly before the job."
         )
     return tuple(notes)
 
@@ -138,9 +139,11 @@ def contradicting(knowledge: Knowledge) -> Iterator[str]:
 
 def _configuration(row: Mapping[Any, Any], knowledge: Knowledge) -> str:
     size, nodes = int(row["world_size"]), int(row["num_nodes"])
+    steps = int(row["gradient_accumulation_steps"])
     return (
         f"{counted(size, knowledge.subject.device_word)} "
         f"({allocation_label(size, nodes)}), local batch {int(row['local_batch_size'])}"
+        f"{f' x {steps} accumulation steps' if steps > 1 else ''}"
     )
 
 
@@ -160,7 +163,7 @@ def doubts(knowledge: Knowledge) -> Iterator[str]:
         yield (
             f"Doubted: a run on {_configuration(row, knowledge)}, was {times:.2g} "
             f"times {'slower' if slower else 'faster'} than the other rows say; it "
-            "hardly counts. Measure it again."
+            "hardly moves the expected time. Measure it again."
         )
     if len(doubted) > _MOST_NAMED:
         more = counted(len(doubted) - _MOST_NAMED, "further run")
@@ -171,18 +174,22 @@ def of_unknown_scatter(rows: FitRows) -> Iterator[str]:
     """Say which runs have too few step times to scatter, and no repeat that tells it.
 
     A trial's row has an interval of its step time from four of them on. A program that
-    reports once per epoch has one for each epoch.
+    reports once per epoch has one for each epoch. What a row of an imported table is
+    made of is not known.
     """
     frame = rows.frame
     measured = rows.observations.loc[frame.index]
     is_short = np.isfinite(numbers(measured, "num_steps"))
     is_short &= ~np.isfinite(numbers(measured, "step_time_lo_s"))
-    is_short &= np.array([kind in {*TrialKind} for kind in cells(measured, "kind")])
-    if not is_short.any():
-        return
+    is_trial = np.array([kind in {*TrialKind} for kind in cells(measured, "kind")])
     what = [*curve_columns(frame), *CONFIGURATION]
-    repeats = frame.groupby(what, dropna=False)["step_time_s"].transform("size")
-    if number := int((is_short & (repeats == 1)).sum()):
+    is_alone = ~frame.duplicated(what, keep=False)
+    if not is_trial.any() and is_alone.all():
+        yield (
+            "Scatter unknown: nothing was measured twice; further runs are taken to "
+            "differ by the usual few percent. Repeat some."
+        )
+    if number := int((is_short & is_trial & is_alone).sum()):
         yield (
             f"Scatter unknown: {counted(number, 'run')} without repeats, and with one "
             "to three readings of the step time in each; the usual scatter is assumed. "
@@ -276,16 +283,18 @@ def considered(
 def not_considered(
     knowledge: Knowledge, wanted: Sequence[int], answered: Set[int]
 ) -> Iterator[str]:
-    """Say which of the wanted world sizes have no row, and why."""
-    missing = [size for size in wanted if size not in answered]
+    """Say which of the wanted and measured world sizes have no row, and why."""
+    measured = knowledge.rows.frame["world_size"].astype(int)
+    asked = sorted({*wanted, *(measured if knowledge.rule.is_named else ())})
+    missing = [size for size in asked if size not in answered]
     curves = knowledge.rows.curves.values()
     yield from dict.fromkeys(why_unshared(curves, missing))
     uneven = undivided(curves, missing)
     missing = [size for size in missing if size not in uneven]
     if not missing:
         return
-    devices = f"{', '.join(map(str, missing))} {knowledge.subject.device_word}s"
-    rule = knowledge.rule
+    word, rule = plural(knowledge.subject.device_word, 2), knowledge.rule
+    devices = f"{', '.join(f'{size:,}' for size in missing)} {word}"
     yield (
         f"Not considered: {devices}; {rule.in_words()} cannot be shared evenly in "
         "local batches that are known to fit."

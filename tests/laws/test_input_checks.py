@@ -4,14 +4,12 @@ import pytest
 
 from scalelab.errors import SpecError
 from scalelab.laws.convergence.law import ConvergenceLaw
-from scalelab.laws.convergence.time_to_target import TimeToTargetLaw
 from scalelab.laws.input_checks import (
     checked_configurations,
     positive,
     positive_if_given,
 )
 from scalelab.laws.memory.law import MemoryLaw
-from scalelab.laws.rivals.laws import law_named
 from scalelab.laws.step_time.law import StepTimeLaw
 
 RUNS = pd.DataFrame(
@@ -21,7 +19,6 @@ RUNS = pd.DataFrame(
         "global_batch_size": [16, 32, 64, 128, 32, 64, 128, 256],
         "step_time_s": [0.1, 0.11, 0.11, 0.12, 0.2, 0.21, 0.21, 0.22],
         "samples_to_target": [9e3, 9.4e3, 1e4, 1.1e4, 9.5e3, 9.9e3, 1.1e4, 1.4e4],
-        "time_to_target_s": [60, 32, 18, 10, 59, 33, 18, 11],
         "gpu_memory_peak_bytes": [3e9] * 4 + [5e9] * 4,
     }
 )
@@ -29,13 +26,11 @@ LAWS = {
     "convergence": ConvergenceLaw.fit(RUNS),
     "memory": MemoryLaw.fit(RUNS),
     "step_time": StepTimeLaw.fit(RUNS),
-    "time_to_target": TimeToTargetLaw.fit(RUNS, law_named("amdahl")),
 }
 NEEDS = {
     "convergence": ["global_batch_size"],
     "memory": ["local_batch_size"],
     "step_time": ["world_size", "local_batch_size"],
-    "time_to_target": ["world_size", "global_batch_size"],
 }
 GOOD = pd.DataFrame(
     {"world_size": [4.0], "global_batch_size": [64.0], "local_batch_size": [16.0]}
@@ -76,7 +71,7 @@ def test_a_question_beyond_all_machines_is_answered_with_a_number(law: str) -> N
     assert (numbers >= 0).all()
 
 
-@pytest.mark.parametrize("law", ["convergence", "step_time", "time_to_target"])
+@pytest.mark.parametrize("law", ["convergence", "step_time"])
 @pytest.mark.parametrize("interval", [0, 1, -0.5, 80, np.nan])
 def test_an_interval_is_a_share(law: str, interval: float) -> None:
     with pytest.raises(SpecError, match=f"interval={interval} must lie between 0"):

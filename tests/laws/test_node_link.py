@@ -8,9 +8,9 @@ import pytest
 from declared_machines import declared_step_time, random_machine, sweep_rows
 
 from scalelab.inputs.links import Link
+from scalelab.inputs.support import Support
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.step_time.prior import StepTimePrior
-from scalelab.laws.support import Support
 
 PER_NODE = 8
 LATENCIES_S = {1: 5e-5, 10: 2e-5, 100: 5e-6}

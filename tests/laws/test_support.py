@@ -3,8 +3,9 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
+from scalelab.inputs.support import Support
 from scalelab.laws.step_time.physics import Configurations
-from scalelab.laws.support import Coverage, Support
+from scalelab.laws.support import Coverage
 
 
 def configurations(rows: list[tuple[int, int, int]]) -> Configurations:

@@ -247,7 +247,7 @@ def test_what_is_missing_at_one_size_does_not_vanish_for_all() -> None:
 @pytest.mark.slow
 def test_a_measured_configuration_that_is_not_sure_is_named() -> None:
     frame = sweep((1, 2, 4), noise=0.05)
-    limits = Constraints(limits={"time": hours(4) * 1.01 * HOUR})
+    limits = Constraints(limits={"time": hours(4) * HOUR})
     found = recommend(frame, JOB, constraints=limits)
     assert not found.meets_constraints
     assert found.chosen.world_size == 4 or any(
@@ -670,9 +670,20 @@ def test_accumulation_reaches_the_batch_whose_convergence_was_measured() -> None
 
 
 @pytest.mark.slow
+def test_a_measured_size_that_does_not_divide_the_asked_batch_is_named() -> None:
+    frame = sweep((1, 2, 8, 16), global_batch=None)
+    found = recommend(frame, JOB, batches=AskedBatch(global_batch_size=40))
+    assert [row.world_size for row in found.rows] == [1, 2, 4, 8]
+    assert (
+        "Not considered: 16 GPUs; a global batch of 40 cannot be shared evenly in "
+        "local batches that are known to fit." in found.notes
+    )
+
+
+@pytest.mark.slow
 def test_no_job_and_no_target_is_an_error() -> None:
     with pytest.raises(
-        SpecError, match=r"no job to recommend for: .* --samples or --steps on the"
+        SpecError, match=r"no job to recommend for: .* 'scalelab recommend RUN --epochs"
     ):
         recommend(sweep((1, 2)), None)
 
@@ -771,6 +782,12 @@ def test_a_local_batch_that_is_asked_for_is_the_only_one() -> None:
     assert {r.batch.local_batch_size for r in found.rows} == {16}
     with pytest.raises(SpecError, match="known to fit"):
         recommend(frame, JOB, batches=AskedBatch(local_batch_size=4096))
+    failed = sweep((1, 2, 4), global_batch=None, local_batches=(64,)).assign(
+        outcome="out_of_memory", step_time_s=None
+    )
+    tried = pd.concat([frame, failed], ignore_index=True)
+    with pytest.raises(SpecError, match=r"local_batch=64 is not .* for 32 at most"):
+        recommend(tried, JOB, batches=AskedBatch(local_batch_size=64))
 
 
 def test_where_no_batch_is_allowed_nothing_is_chosen() -> None:

@@ -6,10 +6,12 @@ from made_up_sweeps import sweep
 
 from scalelab.experiment.job import Job
 from scalelab.recommend.advice import recommend
+from scalelab.recommend.question.asked_batch import AskedBatch
 from scalelab.recommend.question.objective import Constraints
 
 SIZES = (1, 2, 4, 8, 16, 32)
 JOB = Job(epochs=10, samples_per_epoch=1_000_000)
+LOCAL_32 = AskedBatch(local_batch_size=32)
 
 
 @pytest.fixture(scope="module")
@@ -36,9 +38,32 @@ def test_one_odd_row_changes_no_choice_and_is_named(
     found = recommend(odd, JOB, constraints=deadline)
     assert found.chosen.world_size == expected.world_size == 16
     (note,) = [note for note in found.notes if note.startswith("Doubted")]
-    assert note.startswith("Doubted: a run on 8 GPUs (2x4), local batch 16, was ")
+    assert note.startswith("Doubted: a run on 8 GPUs (2x4), local batch 16 x 2 ")
     assert word[-6:] in note
-    assert note.endswith("than the other rows say; it hardly counts. Measure it again.")
+    assert note.endswith("it hardly moves the expected time. Measure it again.")
+
+
+@pytest.mark.slow
+def test_an_answer_does_not_rule_out_the_only_run_of_its_configuration(
+    single: pd.DataFrame,
+) -> None:
+    slow = single.copy()
+    at = slow.index[(slow["world_size"] == 4) & (slow["local_batch_size"] == 32)]
+    slow.loc[at, "step_time_s"] *= 1.4
+    measured_s = slow.loc[at[0], "step_time_s"] * 10 * 1_000_000 / 256
+    deadline = Constraints(limits={"time": measured_s / 1.2})
+    found = recommend(slow, JOB, constraints=deadline, batches=LOCAL_32)
+    (row,) = [row for row in found.rows if row.world_size == 4]
+    assert row.time_s.lo < measured_s < row.time_s.hi
+    assert row.probability is not None
+    assert 0.5 < row.probability < 0.9
+    (note,) = [note for note in found.notes if note.startswith("Doubted")]
+    assert "4 GPUs (1x4), local batch 32 x 2 accumulation steps, was 1.3 times" in note
+    later = Constraints(limits={"time": 1.35 * measured_s})
+    again = recommend(slow, JOB, constraints=later, batches=LOCAL_32)
+    assert again.next_trial is not None
+    assert again.chosen.world_size == again.next_trial.world_size == 4
+    assert again.next_trial.why == "what was measured there is doubted"
 
 
 # 1 to 8 devices of one node at batch 256; then a second node, in seconds per step.

@@ -32,7 +32,17 @@ def test_runs_with_few_readings_and_no_repeat_are_told() -> None:
     )
     again = few.assign(repeat=1, step_time_s=1.02 * few["step_time_s"])
     assert not said(pd.concat([few, again]))
-    assert not said(few.assign(kind="table"))
+
+
+@pytest.mark.slow
+def test_a_table_without_repeats_is_told() -> None:
+    rows = sweep((1, 2, 4), local_batches=(16,), repeats=1).assign(kind="table")
+    assert said(rows) == [
+        "Scatter unknown: nothing was measured twice; further runs are taken to differ "
+        "by the usual few percent. Repeat some."
+    ]
+    again = rows.assign(repeat=1, step_time_s=1.02 * rows["step_time_s"])
+    assert not said(pd.concat([rows, again], ignore_index=True))
 
 
 @pytest.mark.slow

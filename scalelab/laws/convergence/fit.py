@@ -21,7 +21,7 @@ Gelman et al. 2013, *Bayesian Data Analysis*, section 14.8 (conjugate regression
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -65,8 +65,9 @@ class BatchData:
         The pair that each bound belongs to.
     log_noise_scale
         Log gradient noise scale in samples; NaN where not measured.
-    log_batch_unit, log_sample_unit
-        Geometric means of the batches and of the samples.
+    log_batch_unit, log_sample_unit, log_normalization_unit
+        Geometric means of the batches, of the samples and of the normalisation batches;
+        NaN where there are none.
     """
 
     log_batch: np.ndarray
@@ -81,13 +82,14 @@ class BatchData:
     log_noise_scale: float
     log_batch_unit: float
     log_sample_unit: float
+    log_normalization_unit: float
 
     @classmethod
     def of(cls, frame: pd.DataFrame) -> BatchData:
         """Reduce the rows of one curve, see :class:`TargetRows`."""
         log_norm = np.log(frame["normalization"].to_numpy(float))
         known = np.isfinite(log_norm)
-        norm_unit = log_norm[known].mean() if known.any() else 0.0
+        norm_unit = float(log_norm[known].mean()) if known.any() else float("nan")
         batches = np.log(frame["global_batch_size"].to_numpy(float))
         samples = np.log(frame["samples"].to_numpy(float))
         batch_unit = float(np.unique(batches).mean())
@@ -123,6 +125,7 @@ class BatchData:
             log_noise_scale=scale - batch_unit,
             log_batch_unit=batch_unit,
             log_sample_unit=sample_unit,
+            log_normalization_unit=norm_unit,
         )
 
     @property
@@ -312,8 +315,7 @@ def _with_errors(
     share = np.where(data.count > 0, form / (form + luck), 0.0)
     deviation = np.sqrt(np.where(data.count > 0, share * luck, form))
     errors = share * left + deviation * rng.standard_normal(left.shape)
-    values = {name: getattr(draws, name) for name in draws.__slots__}
-    return Draws(**{**values, "errors": errors})
+    return replace(draws, errors=errors)
 
 
 def _log_weights(draws: Draws, data: BatchData) -> np.ndarray:

@@ -24,6 +24,7 @@ import pandas as pd
 from scipy.special import ndtr
 
 from scalelab.errors import FitError, NotIdentifiableError, SpecError
+from scalelab.inputs.support import Support
 from scalelab.laws.convergence.curve import BatchCurve, parameter_rows
 from scalelab.laws.convergence.rows import (
     ALTERING_OPTIONS,
@@ -33,8 +34,7 @@ from scalelab.laws.convergence.rows import (
 )
 from scalelab.laws.input_checks import positive, positive_if_given
 from scalelab.laws.interval import SEED, central, check_mass
-from scalelab.laws.rows import CurveKey, curve_label
-from scalelab.laws.support import Support
+from scalelab.laws.rows import CurveKey, agreeing, curve_label
 
 _TRIMMED = 0.1  # of either end of the draws
 _ANSWER_COLUMNS = (
@@ -134,13 +134,6 @@ class ConvergenceLaw:
         columns = {name: answer[name].to_numpy() for name in _ANSWER_COLUMNS}
         return configurations.assign(**columns)
 
-    def support(self, configurations: pd.DataFrame) -> np.ndarray:
-        """Return what each prediction rests on, see :class:`Support`, as text."""
-        found = np.empty(len(configurations), dtype=object)
-        for curve, part in self._by_curve(configurations):
-            found[part.index] = curve.support(positive(part, "global_batch_size"))
-        return found
-
     def _by_curve(self, frame: pd.DataFrame) -> list[tuple[BatchCurve, pd.DataFrame]]:
         """Group configurations, indexed by position, by the curve they belong to."""
         frame = told_apart(frame.reset_index(drop=True))
@@ -190,17 +183,9 @@ class ConvergenceLaw:
         if key in self.curves:
             return key
         asked = dict(key)
-        matches = [
-            curve
-            for curve in self.curves
-            if all(asked.get(name, value) == value for name, value in curve)
-        ]
-        named = [len(asked.keys() & dict(curve).keys()) for curve in matches]
-        matches = [
-            curve
-            for curve, number in zip(matches, named, strict=True)
-            if number == max(named)
-        ]
+        matches = agreeing(self.curves, asked)
+        named = {curve: len(asked.keys() & dict(curve).keys()) for curve in matches}
+        matches = [each for each in matches if named[each] == max(named.values())]
         if ALTERING_OPTIONS not in asked:
             plain = [each for each in matches if ALTERING_OPTIONS not in dict(each)]
             matches = plain or matches
@@ -211,12 +196,6 @@ class ConvergenceLaw:
             f"{asked or 'The configuration'} matches {len(matches)} of "
             f"{len(self.curves)} convergence curves: {labels}. Name one."
         )
-
-    @property
-    def critical_batch_size(self) -> pd.DataFrame:
-        """The batch at which twice ``S_min`` is needed: curve, value, lo, hi (80%)."""
-        table = self.parameters()
-        return table[table["name"] == "critical_batch_size"].drop(columns="name")
 
     def parameters(self, interval: float = 0.8) -> pd.DataFrame:
         """Return curve, name, value, lo, hi, unit, identified and remedy."""

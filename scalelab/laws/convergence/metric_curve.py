@@ -4,47 +4,29 @@ A run that was stopped at accuracy 0.80 reached 0.75 before, and its evaluations
 when; a run that never reached the target gives a lower bound. This is valid only where
 the learning rate did not depend on the planned length of the run: under a decaying
 schedule, a run that was planned for 0.75 would have had other learning rates. Rows with
-such a schedule are left out and counted.
+such a schedule are left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
 
 from scalelab.errors import FitError
 from scalelab.inputs.target import Target
-from scalelab.laws.rows import numbers
+from scalelab.laws.convergence.rows import is_equal
+from scalelab.laws.rows import cells, numbers
 
 _KINDS = ("convergence", "end_to_end")
 _CONSTANT = "constant"
 _PLAIN = ("attempt", "step", "samples", "t", "loss")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TargetReading:
-    """Observations whose target columns were read from their metric curves.
-
-    Parameters
-    ----------
-    rows
-        The observations whose curve could be read, with new target columns:
-        ``reached_target``, ``samples_to_target`` (missing where not reached),
-        ``num_samples`` (of the whole run) and the columns of the target.
-    left_out
-        Number of trials whose curve could not be read, by reason.
-    """
-
-    rows: pd.DataFrame
-    left_out: Mapping[str, int]
-
-
 def read_target(
     observations: pd.DataFrame, streams: pd.DataFrame, target: Target
-) -> TargetReading:
+) -> pd.DataFrame:
     """Read from metric curves when each run first reached a target.
 
     Parameters
@@ -57,23 +39,29 @@ def read_target(
     target
         The asked target; the trials may have stopped at another one.
 
+    Returns
+    -------
+    DataFrame
+        The observations whose curve could be read, with new target columns:
+        ``reached_target``, ``samples_to_target`` (missing where not reached),
+        ``num_samples`` (of the whole run) and the columns of the target.
+
     Raises
     ------
     FitError
         No convergence or end-to-end trial evaluated the metric.
     """
-    tried = observations[_is_kind(observations)]
+    is_kind = [kind in _KINDS for kind in cells(observations, "kind")]
+    tried = observations[np.array(is_kind, dtype=bool)]
     curves = _curves(streams, target.metric)
     if tried.empty or not curves:
         raise FitError(_not_evaluated(target.metric, _evaluated(observations, streams)))
-    steady = _is_steady(tried)
     keys = list(zip(tried["trial_id"], tried["attempt"], strict=True))
-    has_curve = np.array([key in curves for key in keys])
-    read = [
-        curves[key] for key, kept in zip(keys, has_curve & steady, strict=True) if kept
-    ]
+    is_read = np.array([key in curves for key in keys]) & _is_steady(tried)
+    read = [curves[key] for key, kept in zip(keys, is_read, strict=True) if kept]
     reached = [_first(curve, target) for curve in read]
-    rows = tried[has_curve & steady].assign(
+    rows: pd.DataFrame = tried[is_read]
+    return rows.assign(
         outcome=["completed" if at else "target_not_reached" for at in reached],
         reached_target=[at is not None for at in reached],
         samples_to_target=pd.array(reached, dtype="Int64"),
@@ -82,27 +70,13 @@ def read_target(
         metric_mode=str(target.mode),
         target_value=target.value,
     )
-    reasons = {
-        "schedule planned for another target": int((has_curve & ~steady).sum()),
-        "no metric curve": int((~has_curve).sum()),
-    }
-    return TargetReading(
-        rows=rows, left_out={why: count for why, count in reasons.items() if count}
-    )
-
-
-def _is_kind(observations: pd.DataFrame) -> np.ndarray:
-    if "kind" not in observations.columns:
-        return np.zeros(len(observations), dtype=bool)
-    return observations["kind"].isin(_KINDS).to_numpy(bool)
 
 
 def _is_steady(rows: pd.DataFrame) -> np.ndarray:
     """Tell which learning rates did not depend on the planned length of the run."""
-    if "schedule" not in rows.columns:
-        return np.ones(len(rows), dtype=bool)
-    schedules = rows["schedule"].fillna(_CONSTANT).astype(str)
-    return schedules.str.endswith(_CONSTANT).to_numpy(bool)
+    schedules = cells(rows, "schedule")
+    is_steady = [not isinstance(s, str) or s.endswith(_CONSTANT) for s in schedules]
+    return np.array(is_steady, dtype=bool)
 
 
 def _evaluated(observations: pd.DataFrame, streams: pd.DataFrame) -> list[str]:
@@ -114,9 +88,8 @@ def _evaluated(observations: pd.DataFrame, streams: pd.DataFrame) -> list[str]:
 
 def _tried_for(observations: pd.DataFrame) -> set[str]:
     """Return the metrics of the targets that runs had."""
-    if "target_metric" not in observations.columns:
-        return set()
-    return set(observations["target_metric"].dropna().astype(str))
+    metrics = cells(observations, "target_metric")
+    return {each for each in metrics if isinstance(each, str)}
 
 
 def _not_evaluated(metric: str, evaluated: list[str]) -> str:
@@ -180,7 +153,7 @@ def answering(
         return observations
     evaluations = streams()
     try:
-        rows = read_target(observations, evaluations, target).rows
+        rows = read_target(observations, evaluations, target)
     except FitError:
         if _is_evaluated(observations, evaluations, target.metric):
             return observations
@@ -198,7 +171,5 @@ def _is_evaluated(
 
 
 def _is_measured(observations: pd.DataFrame, target: Target) -> bool:
-    if not {"target_metric", "target_value"} <= set(observations.columns):
-        return False
-    same = (observations["target_metric"] == target.metric).fillna(False)
+    same = is_equal(observations, "target_metric", target.metric)
     return bool((same & (numbers(observations, "target_value") == target.value)).any())

@@ -190,12 +190,11 @@ def target_rows(observations: pd.DataFrame) -> TargetRows:
 
 
 def _once(frame: pd.DataFrame) -> pd.DataFrame:
-    identity = [name for name in _IDENTITY if name in frame.columns]
-    if not {"trial_id", "seed"} & set(identity):
+    if not {"trial_id", "seed"} & set(frame.columns):
         return frame  # equal sample counts of two runs are no duplicate
-    names = [*identity, *(n for n in _COLUMNS if n in frame.columns)]
-    names += [n for n in ("global_batch_size", "num_samples") if n in frame.columns]
-    names += [n for n in ("samples_to_target",) if n in frame.columns]
+    counted = ("global_batch_size", "num_samples", "samples_to_target")
+    every = (*_IDENTITY, *_COLUMNS, *counted)
+    names = [name for name in every if name in frame.columns]
     return frame[~frame.duplicated(names).to_numpy(bool)]
 
 
@@ -217,7 +216,14 @@ def has_sharded_order(frame: pd.DataFrame) -> np.ndarray:
     return is_equal(frame, "sample_order", "sharded")
 
 
-def ended_well(validity: object, outcome: object) -> bool:
-    """Tell whether a whole run ended as it should, on a machine of its own."""
-    has_ended = not isinstance(outcome, str) or outcome == "completed"
-    return has_ended and not invalid_reasons(validity)
+def ended_well(frame: pd.DataFrame) -> np.ndarray:
+    """Tell which whole runs ended as they should, on a machine of their own."""
+    cells_of = (cells(frame, name) for name in ("outcome", "validity"))
+    return np.array(
+        [
+            not invalid_reasons(validity)
+            and (not isinstance(outcome, str) or outcome == "completed")
+            for outcome, validity in zip(*cells_of, strict=True)
+        ],
+        dtype=bool,
+    )

@@ -27,8 +27,8 @@ from scalelab.inputs.target import Target
 from scalelab.laws.convergence.law import ConvergenceLaw
 from scalelab.laws.convergence.rows import ended_well, is_equal
 from scalelab.laws.input_checks import positive
-from scalelab.laws.interval import NUM_DRAWS, SEED, central, check_mass
-from scalelab.laws.rivals.forms import Median, MedianOf
+from scalelab.laws.interval import SEED, central, check_mass, normals
+from scalelab.laws.rivals.forms import MEDIAN_OF, Fitted, each_of
 from scalelab.laws.rows import (
     cells,
     configurations,
@@ -60,7 +60,7 @@ class WholeRunLaw:
         Samples of this series against those of the convergence law.
     """
 
-    passes: MedianOf
+    passes: tuple[Fitted, ...]
     pass_unit_s: float
     largest: float
     convergence: ConvergenceLaw
@@ -112,7 +112,7 @@ class WholeRunLaw:
         pass_unit_s = float(np.median(pass_s))
         level = _level(convergence, known) if reference is not None else (0.0, 0.0)
         return cls(
-            passes=Median().learn(pass_s / pass_unit_s, at),
+            passes=tuple(form().learn(pass_s / pass_unit_s, at) for form in MEDIAN_OF),
             pass_unit_s=pass_unit_s,
             largest=float(at.world_size.max()),
             convergence=convergence,
@@ -166,19 +166,19 @@ class WholeRunLaw:
         each = np.log(self._each_step_s(configurations))
         beyond = np.maximum(np.log2(at.world_size / self.largest), 0.0)
         noise = np.sqrt(_NOISE**2 + (_PER_DOUBLING * beyond) ** 2 + _scatter(each) ** 2)
-        steps = np.median(each, axis=0) + noise * _normal(SEED + 10)
+        steps = np.median(each, axis=0) + noise * normals(SEED + 10)
         return np.asarray(np.exp(steps) * self.samples(batch) / batch)
 
     def samples(self, batch: np.ndarray) -> np.ndarray:
         """Draw the samples that one further run needs, (n_draws, n_batches)."""
         (key,) = self.convergence.curves
-        level = self.log_level + self.log_level_deviation * _normal(SEED + 9)
+        level = self.log_level + self.log_level_deviation * normals(SEED + 9)
         return np.asarray(self.convergence.sample(key, batch) * np.exp(level))
 
     def _each_step_s(self, asked: pd.DataFrame) -> np.ndarray:
         """Return the step by formula, seconds, (n_formulas, n_configurations)."""
         at = self._at(asked)
-        return np.asarray(self.passes.each(at) * at.accumulation * self.pass_unit_s)
+        return np.asarray(each_of(self.passes, at) * at.accumulation * self.pass_unit_s)
 
     @staticmethod
     def _at(asked: pd.DataFrame) -> Configurations:
@@ -206,13 +206,9 @@ def measured_whole_runs(
         "metric_mode": str(target.mode),
         "target_value": target.value,
     }
-    chosen = np.ones(len(observations), dtype=bool)
+    chosen = ended_well(observations)
     for name, value in wanted.items():
         chosen &= is_equal(observations, name, value)
-    marks = zip(
-        cells(observations, "validity"), cells(observations, "outcome"), strict=True
-    )
-    chosen &= np.array([ended_well(*pair) for pair in marks], dtype=bool)
     runs = observations[chosen]
     rules = {str(rule) for rule in cells(runs, "lr_rule")}
     if any(way.factorises for way in strategies(runs)) or len(rules) != 1:
@@ -237,11 +233,6 @@ def _scatter(logs: np.ndarray) -> np.ndarray:
     """Return how far the middle formulas lie apart, as a standard deviation."""
     low, high = np.quantile(logs, [0.25, 0.75], axis=0)
     return np.asarray((high - low) / (2 * ndtri(0.75)))
-
-
-def _normal(seed: int) -> np.ndarray:
-    order = np.random.default_rng(seed).permutation(NUM_DRAWS)
-    return np.asarray(ndtri((order + 0.5) / NUM_DRAWS))[:, None]
 
 
 def _level(law: ConvergenceLaw, runs: pd.DataFrame) -> tuple[float, float]:

@@ -28,6 +28,7 @@ from scalelab.laws.input_checks import positive, positive_if_given
 from scalelab.laws.memory.peaks import Peaks
 from scalelab.laws.rows import (
     CurveKey,
+    agreeing,
     curve_columns,
     group_rows,
     numbers,
@@ -137,8 +138,8 @@ class MemoryLaw:
         -------
         DataFrame
             The configurations' columns, ``largest_local_batch`` (0: none is known to
-            fit), ``largest_fitting`` and ``smallest_failing`` (missing: none); where
-            several curves agree with a configuration, the least of their answers.
+            fit) and ``largest_fitting``, the largest that ran; where several curves
+            agree with a configuration, the least of their answers.
 
         Raises
         ------
@@ -159,14 +160,8 @@ class MemoryLaw:
             min((c.largest_fitting(k) for c in curves), default=0)
             for curves, k in pairs
         ]
-        failing = [
-            min(filter(None, (c.smallest_failing(k) for c in curves)), default=None)
-            for curves, k in pairs
-        ]
         return configurations.assign(
-            largest_local_batch=answers,
-            largest_fitting=fitting,
-            smallest_failing=pd.array(failing, dtype="Int64"),
+            largest_local_batch=answers, largest_fitting=fitting
         )
 
     def predict(self, configurations: pd.DataFrame) -> pd.DataFrame:
@@ -203,18 +198,11 @@ class MemoryLaw:
         known = {name for key in self.curves for name, _ in key}
         rows = frame[[name for name in frame.columns if name in known]]
         said = [
-            {name: value for name, value in row.items() if not pd.isna(value)}
+            {str(name): value for name, value in row.items() if not pd.isna(value)}
             for row in rows.to_dict("records")
         ]
-        agreeing = [
-            [
-                curve
-                for key, curve in self.curves.items()
-                if all(row.get(name, value) == value for name, value in key)
-            ]
-            for row in said
-        ]
-        return list(zip(agreeing, _shards(frame).tolist(), strict=True))
+        curves = [[self.curves[key] for key in agreeing(self.curves, s)] for s in said]
+        return list(zip(curves, _shards(frame).tolist(), strict=True))
 
 
 def _columns(frame: pd.DataFrame) -> list[str]:

@@ -6,48 +6,23 @@ devices times local batch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from scalelab.laws.rivals.forms import Fitted, RivalForm
 from scalelab.laws.step_time.physics import Configurations
+from scalelab.laws.step_time.points import spread_out
 
 _MOST_ROWS = 250  # fitted; a longer table is sampled
-
-
-@dataclass(frozen=True, slots=True)
-class Regression:
-    """A regressor of log time that was fitted; implements :class:`Fitted`."""
-
-    regressor: Any
-
-    @classmethod
-    def fit(cls, regressor: Any, time: np.ndarray, at: Configurations) -> Regression:
-        """Fit a regressor with scikit-learn's interface to at most 250 passes."""
-        chosen = np.arange(len(time))
-        if len(chosen) > _MOST_ROWS:
-            order = np.random.default_rng(0).permutation(len(time))
-            chosen = np.sort(order[:_MOST_ROWS])
-        return cls(regressor.fit(_features(at)[chosen], np.log(time)[chosen]))
-
-    @property
-    def coefficients(self) -> Mapping[str, float]:
-        """Return no coefficients: those of a regressor have no names."""
-        return {}
-
-    def __call__(self, at: Configurations) -> np.ndarray:
-        """Return the times of a pass, shape (n_configurations,)."""
-        return np.asarray(np.exp(self.regressor.predict(_features(at)).astype(float)))
 
 
 class BoostedTrees(RivalForm):
     """Gradient-boosted trees (XGBoost): constant beyond the measured range."""
 
     def learn(self, time: np.ndarray, at: Configurations) -> Fitted:
-        """Fit 150 small trees to the passes."""
+        """Fit 150 small trees to at most 250 passes."""
         # imported here: few answers need it, and it loads slowly
         from xgboost import XGBRegressor
 
@@ -61,7 +36,13 @@ class BoostedTrees(RivalForm):
             n_jobs=1,
             random_state=0,
         )
-        return Regression.fit(trees, time, at)
+        chosen = spread_out(len(time), _MOST_ROWS)
+        trees.fit(_features(at)[chosen], np.log(time)[chosen])
+        return Fitted(partial(_times, trees), {})
+
+
+def _times(trees: Any, at: Configurations) -> np.ndarray:
+    return np.asarray(np.exp(trees.predict(_features(at)).astype(float)))
 
 
 def _features(at: Configurations) -> np.ndarray:

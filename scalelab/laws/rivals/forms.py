@@ -13,29 +13,33 @@ al. 2017, *Paleo*, section 3.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from functools import partial
+from typing import ClassVar
 
 import numpy as np
 from scipy.optimize import least_squares, nnls
 
 from scalelab.laws.step_time.physics import Configurations
 
-_TINY = 1e-9
+TINY = 1e-9
 
 
-class Fitted(Protocol):
-    """A formula, or a regressor, that was fitted to measured passes."""
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A formula, or a regressor, that was fitted to measured passes.
 
-    @property
-    def coefficients(self) -> Mapping[str, float]:
-        """Fitted coefficients by name; empty for a regressor, which names none."""
-        ...
+    Parameters
+    ----------
+    time
+        Returns the times of a pass, shape (n_configurations,), at configurations.
+    coefficients
+        Fitted coefficients by name; empty for a regressor, which names none.
+    """
 
-    def __call__(self, at: Configurations) -> np.ndarray:
-        """Return the times of a pass, shape (n_configurations,)."""
-        ...
+    time: Callable[[Configurations], np.ndarray]
+    coefficients: Mapping[str, float]
 
 
 class RivalForm(ABC):
@@ -44,23 +48,6 @@ class RivalForm(ABC):
     @abstractmethod
     def learn(self, time: np.ndarray, at: Configurations) -> Fitted:
         """Fit the times of a pass, shape (n_configurations,), at configurations."""
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluated:
-    """A formula with fitted coefficients; implements :class:`Fitted`."""
-
-    form: Formula
-    values: np.ndarray
-
-    @property
-    def coefficients(self) -> Mapping[str, float]:
-        """Fitted coefficients by name."""
-        return dict(zip(self.form.names, map(float, self.values), strict=True))
-
-    def __call__(self, at: Configurations) -> np.ndarray:
-        """Return the times of a pass, shape (n_configurations,)."""
-        return self.form.time(self.values, at)
 
 
 class Formula(RivalForm):
@@ -73,7 +60,9 @@ class Formula(RivalForm):
 
     def learn(self, time: np.ndarray, at: Configurations) -> Fitted:
         """Return the formula with the coefficients that fit the passes best."""
-        return Evaluated(self, self.fit(time, at))
+        values = self.fit(time, at)
+        named = dict(zip(self.names, map(float, values), strict=True))
+        return Fitted(partial(self.time, values), named)
 
     @abstractmethod
     def time(self, values: np.ndarray, at: Configurations) -> np.ndarray:
@@ -84,7 +73,7 @@ class Formula(RivalForm):
 
         def residuals(logs: np.ndarray) -> np.ndarray:
             predicted = self.time(np.exp(logs), at)
-            misfit = np.log(np.maximum(predicted, _TINY)) - np.log(time)
+            misfit = np.log(np.maximum(predicted, TINY)) - np.log(time)
             return np.append(misfit, 1e-3 * (logs - np.log(self.start)))
 
         start = np.log(self.start)
@@ -157,7 +146,7 @@ class Pollux(Formula):
         local = values[2] + values[3] * extra
         across = np.maximum(values[4] + values[5] * extra, local)
         sync = np.where(at.num_nodes > 1, across, local) * (at.world_size > 1)
-        compute = np.maximum(values[0] + values[1] * at.samples, _TINY)
+        compute = np.maximum(values[0] + values[1] * at.samples, TINY)
         gamma = 1 + min(values[6], 9.0)
         larger = np.maximum(compute, sync)
         sums = (compute / larger) ** gamma + (sync / larger) ** gamma
@@ -253,29 +242,6 @@ MEDIAN_OF: tuple[type[Formula], ...] = (
 """Formulas whose errors differ: their median is better than each of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class MedianOf:
-    """The median of fitted formulas; implements :class:`Fitted`."""
-
-    members: tuple[Fitted, ...]
-
-    @property
-    def coefficients(self) -> Mapping[str, float]:
-        """Return no coefficients: five sets of them are no set of parameters."""
-        return {}
-
-    def __call__(self, at: Configurations) -> np.ndarray:
-        """Return the times of a pass, shape (n_configurations,)."""
-        return np.asarray(np.median(self.each(at), axis=0))
-
-    def each(self, at: Configurations) -> np.ndarray:
-        """Return the times of a pass by member, (n_members, n_configurations)."""
-        return np.array([np.maximum(member(at), _TINY) for member in self.members])
-
-
-class Median(RivalForm):
-    """Five formulas, and no choice between them."""
-
-    def learn(self, time: np.ndarray, at: Configurations) -> MedianOf:
-        """Fit every formula."""
-        return MedianOf(tuple(form().learn(time, at) for form in MEDIAN_OF))
+def each_of(fitted: Sequence[Fitted], at: Configurations) -> np.ndarray:
+    """Return the times of a pass by formula, (n_formulas, n_configurations)."""
+    return np.array([np.maximum(each.time(at), TINY) for each in fitted])

@@ -20,22 +20,20 @@ from scalelab.errors import SpecError
 from scalelab.laws.interval import NUM_DRAWS, SEED
 from scalelab.laws.rivals import forms
 from scalelab.laws.rivals.boosted_trees import BoostedTrees
-from scalelab.laws.rivals.forms import Fitted, RivalForm
+from scalelab.laws.rivals.forms import TINY, Fitted, RivalForm
 from scalelab.laws.rows import CurveKey
-from scalelab.laws.step_time.law import CurveModel, StepTimeLaw
+from scalelab.laws.step_time.curve import FittedCurve
+from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.step_time.mixture import Mixture
 from scalelab.laws.step_time.physics import Configurations
 from scalelab.laws.step_time.points import Points
 from scalelab.laws.step_time.prior import StepTimePrior
-from scalelab.laws.step_time.terms import Terms
-from scalelab.laws.support import Coverage, Gap
-
-_TINY = 1e-9
+from scalelab.laws.support import Coverage
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RivalCurve:
-    """A rival law fitted to one curve; implements :class:`CurveModel`.
+class RivalCurve(FittedCurve):
+    """A rival law fitted to one curve; it doubts no row and has no gaps.
 
     Parameters
     ----------
@@ -43,14 +41,10 @@ class RivalCurve:
         The fitted formula or regressor, in the units of ``points``.
     scatter
         Standard deviation of the log step times around it.
-    points, coverage
-        The measured points, and the range of configurations they cover.
     """
 
     fitted: Fitted
     scatter: float
-    points: Points
-    coverage: Coverage
 
     @classmethod
     def fit(cls, form: RivalForm, frame: pd.DataFrame) -> RivalCurve:
@@ -58,8 +52,8 @@ class RivalCurve:
         points = Points.of(frame)
         passes = np.exp(points.log_time) / points.at.accumulation
         fitted = form.learn(passes, points.at)
-        residuals = np.log(passes) - np.log(np.maximum(fitted(points.at), _TINY))
-        used = sum(value > _TINY for value in fitted.coefficients.values())
+        residuals = np.log(passes) - np.log(np.maximum(fitted.time(points.at), TINY))
+        used = sum(value > TINY for value in fitted.coefficients.values())
         freedom = max(len(residuals) - used, 1)
         return cls(
             fitted=fitted,
@@ -68,30 +62,13 @@ class RivalCurve:
             else float(residuals.std()),
             points=points,
             coverage=Coverage.of(frame, frozenset()),
+            doubted=pd.DataFrame(columns=["step_time_s", "predicted_s"]),
         )
-
-    @property
-    def doubted(self) -> pd.DataFrame:
-        """None: a rival takes every row as it is."""
-        return pd.DataFrame(columns=["step_time_s", "predicted_s"])
-
-    @property
-    def gaps(self) -> tuple[Gap, ...]:
-        """None: all coefficients of a rival are fitted to any rows."""
-        return ()
-
-    def gaps_at(self, frame: pd.DataFrame) -> tuple[Gap, ...]:
-        """Return the gaps that the interval of some configuration leaves out."""
-        return self.coverage.gaps_at(Configurations.of(frame))
-
-    def support(self, frame: pd.DataFrame) -> np.ndarray:
-        """Return what each prediction rests on, see :class:`Support`."""
-        return self.coverage.support(Configurations.of(frame))
 
     def mixture(self, frame: pd.DataFrame) -> Mixture:
         """Return one normal distribution around each fitted log step time (s)."""
         at = Configurations.of(frame, self.points.batch_unit)
-        passes = np.maximum(self.fitted(at), _TINY)
+        passes = np.maximum(self.fitted.time(at), TINY)
         middle = np.log(passes * at.accumulation * self.points.time_unit_s)
         return Mixture(
             weights=np.ones((1, 1)),
@@ -104,10 +81,6 @@ class RivalCurve:
         middle = self.mixture(frame).mean
         noise = np.random.default_rng(SEED).standard_normal((NUM_DRAWS, len(middle)))
         return np.asarray(middle + self.scatter * noise)
-
-    def terms(self, frame: pd.DataFrame) -> Terms | None:
-        """Return None: rival laws do not split a step into physical parts."""
-        return None
 
     def parameters(self, interval: float) -> pd.DataFrame:
         """Return the coefficients, in units of the curve's typical pass and batch."""
@@ -128,7 +101,7 @@ class RivalLaw(StepTimeLaw):
     @classmethod
     def _fit_curves(
         cls, frames: Mapping[CurveKey, pd.DataFrame], prior: StepTimePrior
-    ) -> Mapping[CurveKey, CurveModel]:
+    ) -> Mapping[CurveKey, FittedCurve]:
         return {key: RivalCurve.fit(cls.form(), frame) for key, frame in frames.items()}
 
     @staticmethod

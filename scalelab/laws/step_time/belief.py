@@ -1,9 +1,7 @@
 """What is believed of any curve before it is measured: a normal prior for each shape.
 
-The values are round numbers with their reasons. A prior with all correlations, learned
-from published tables, was no better on machines that were in none of them, and worse
-where the second node had to be guessed, because a few machines decided it. A curve's
-own rows, and those of its relatives, override all of this.
+The values are round numbers with their reasons; ``docs/laws.md`` says what was tried
+instead. A curve's own rows, and those of its relatives, override all of this.
 """
 
 from __future__ import annotations
@@ -23,8 +21,8 @@ _USUAL = {
     "fixed_share": (0.5, 3.5),
     # larger batches use a device a little better
     "batch_exponent": (0.95, 0.09),
-    # fixed cost and arithmetic add up, or the larger of the two decides
-    "batch_sharpness": (0.1, 0.5),
+    # fixed cost and arithmetic nearly add up, or the larger of the two decides
+    "batch_sharpness": (-0.3, 1.0),
     # 40% of a pass between two devices, within a factor of three
     "exchange": (-0.9, 1.0),
     # a ring is done growing after eight devices; latency and stragglers add a little

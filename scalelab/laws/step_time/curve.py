@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
-from scipy.special import ndtri
 
-from scalelab.laws.interval import NUM_DRAWS, SEED
+from scalelab.laws.interval import SEED, normals
 from scalelab.laws.rows import CONFIGURATION, CurveKey
 from scalelab.laws.step_time.ensemble import Ensemble
 from scalelab.laws.step_time.mixture import Mixture
@@ -25,12 +25,13 @@ from scalelab.laws.support import Coverage, Gap
 _DRIFT = np.array([0.06, 0.04])
 # a row is doubted whose log time differs by so much, and either by so many deviations,
 # or so that the fit has given its point so many times the variance of others
-_DOUBTFUL, _FAR, _HARDLY_COUNTS = np.log(1.5), 4.0, 100.0
+_DOUBTFUL, _FAR, _HARDLY_COUNTS = np.log(1.2), 4.0, 100.0
+_MISTAKEN = np.log(2.0)  # what differs less may be true of its configuration after all
 
 
 @dataclass(frozen=True, kw_only=True)
-class Curve:
-    """The default law fitted to one curve; implements ``law.CurveModel``.
+class FittedCurve(ABC):
+    """A model of the step time along one curve, as a law fits it.
 
     Parameters
     ----------
@@ -38,8 +39,6 @@ class Curve:
         The measured points.
     coverage
         The range of configurations that rows cover which are not doubted.
-    ensemble
-        The fitted shapes, which predict.
     doubted
         The rows that lie far from what the law says of their configuration, with
         ``predicted_s``.
@@ -47,8 +46,47 @@ class Curve:
 
     points: Points
     coverage: Coverage
-    ensemble: Ensemble
     doubted: pd.DataFrame
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """Parameters of the law that no measured configuration contains."""
+        return ()
+
+    def gaps_at(self, frame: pd.DataFrame) -> tuple[Gap, ...]:
+        """Return the gaps that the prediction of some configuration rests on."""
+        return self.coverage.gaps_at(Configurations.of(frame))
+
+    def support(self, frame: pd.DataFrame) -> np.ndarray:
+        """Return what each prediction rests on, see :class:`Support`."""
+        return self.coverage.support(Configurations.of(frame))
+
+    @abstractmethod
+    def mixture(self, frame: pd.DataFrame) -> Mixture:
+        """Return the predictive distribution of log expected step times (s)."""
+
+    @abstractmethod
+    def log_draws(self, frame: pd.DataFrame) -> np.ndarray:
+        """Draw log expected step times (s) jointly, (n_draws, n_configurations)."""
+
+    def terms(self, frame: pd.DataFrame) -> Terms | None:
+        """Split expected step times into parts, seconds; None if the law has none."""
+        return None
+
+    def term_draws(self, frame: pd.DataFrame) -> Terms | None:
+        """Draw the parts, seconds, (n_draws, n); None if the law has none."""
+        return None
+
+    @abstractmethod
+    def parameters(self, interval: float) -> pd.DataFrame:
+        """Return name, value, lo, hi, unit, identified and remedy of each parameter."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve(FittedCurve):
+    """The default law fitted to one curve; ``ensemble`` holds the shapes."""
+
+    ensemble: Ensemble
 
     @classmethod
     def fit(cls, key: CurveKey, frame: pd.DataFrame, prior: StepTimePrior) -> Curve:
@@ -63,28 +101,26 @@ class Curve:
         )
         doubted = curve._doubted(frame)
         believed = frame.drop(index=doubted.index)
-        return replace(curve, coverage=Coverage.of(believed, informed), doubted=doubted)
-
-    def support(self, frame: pd.DataFrame) -> np.ndarray:
-        """Return what each prediction rests on, see :class:`Support`."""
-        return self.coverage.support(Configurations.of(frame))
+        return replace(
+            curve,
+            points=_open_to(points, doubted),
+            coverage=Coverage.of(believed, informed),
+            doubted=doubted,
+        )
 
     def mixture(self, frame: pd.DataFrame) -> Mixture:
         """Return the predictive distribution of log expected step times (s)."""
         at = Configurations.of(frame, self.points.batch_unit)
         drift = (self._drift(frame) ** 2).sum(axis=1)
-        return self.ensemble.mixture(at).moved(self._log_unit(frame), drift)
+        return self.ensemble.mixture(at).moved(np.log(self.points.time_unit_s), drift)
 
     def log_draws(self, frame: pd.DataFrame) -> np.ndarray:
         """Draw log expected step times (s) jointly, (n_draws, n_configurations)."""
         at = Configurations.of(frame, self.points.batch_unit)
-        normals = _normals(len(frame) + NUM_PARAMETERS + 2)
-        draws = normals[:, :2] @ self._drift(frame).T
-        draws += self.ensemble.draws(at, normals[:, 2:])
-        return np.asarray(draws + self._log_unit(frame))
-
-    def _log_unit(self, frame: pd.DataFrame) -> np.ndarray:
-        return np.full(len(frame), np.log(self.points.time_unit_s))
+        drawn = normals(SEED + 1, len(frame) + NUM_PARAMETERS + 2)
+        draws = drawn[:, :2] @ self._drift(frame).T
+        draws += self.ensemble.draws(at, drawn[:, 2:])
+        return np.asarray(draws + np.log(self.points.time_unit_s))
 
     def _drift(self, frame: pd.DataFrame) -> np.ndarray:
         return np.asarray(self.coverage.distance(Configurations.of(frame)) * _DRIFT)
@@ -92,7 +128,13 @@ class Curve:
     def terms(self, frame: pd.DataFrame) -> Terms:
         """Split the expected step time into its parts, seconds."""
         at = Configurations.of(frame, self.points.batch_unit)
-        return Terms.total([(self.points.time_unit_s, self.ensemble.terms(at))])
+        return Terms(*(self.points.time_unit_s * np.array(self.ensemble.terms(at))))
+
+    def term_draws(self, frame: pd.DataFrame) -> Terms:
+        """Draw the parts of the step time, seconds, (n_draws, n_configurations)."""
+        at = Configurations.of(frame, self.points.batch_unit)
+        drawn = self.ensemble.term_draws(at, normals(SEED, NUM_PARAMETERS))
+        return Terms(*(self.points.time_unit_s * np.array(drawn)))
 
     def _doubted(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Return the rows of the curve that are doubted."""
@@ -115,17 +157,13 @@ class Curve:
         """Parameters that no measured configuration contains."""
         return self.coverage.gaps()
 
-    def gaps_at(self, frame: pd.DataFrame) -> tuple[Gap, ...]:
-        """Return the gaps that widen the prediction of some configuration."""
-        return self.coverage.gaps_at(Configurations.of(frame))
-
     def parameters(self, interval: float) -> pd.DataFrame:
         """Return name, value, lo, hi, unit, identified and remedy of each parameter."""
         return parameter_table(self.ensemble, self.points, self.gaps, interval)
 
 
-def _normals(columns: int) -> np.ndarray:
-    """Return standard normal draws whose every column has exact quantiles."""
-    rng = np.random.default_rng(SEED + 1)
-    levels = ndtri((np.arange(NUM_DRAWS) + 0.5) / NUM_DRAWS)
-    return np.column_stack([rng.permutation(levels) for _ in range(columns)])
+def _open_to(points: Points, doubted: pd.DataFrame) -> Points:
+    """Return the points where a further run may be like a row that was doubted."""
+    far = np.abs(np.log(doubted["step_time_s"] / doubted["predicted_s"]))
+    plausible = far < _MISTAKEN
+    return points.deviating(doubted[plausible], far[plausible].to_numpy(float))

@@ -23,25 +23,14 @@ from scalelab.laws.step_time.shape_fit import (
     shared_process,
 )
 from scalelab.laws.step_time.shape_prior import ShapePrior
-from scalelab.laws.step_time.shapes import NUM_PARAMETERS, Shape, log_time
+from scalelab.laws.step_time.shapes import Shape, log_time
 from scalelab.laws.step_time.terms import Terms, split
 from scalelab.laws.unusual_links import with_unusual_links
 
 _MOST_POINTS = 144
 """Points of a curve that are fitted; the time of a prediction grows with them."""
 _LEAST_WEIGHT = 0.001  # of a component; rarer components change no prediction
-# most configurations predicted at once, and most configurations times points: the
-# arrays then fit into the cache of the processor
-_BLOCK, _BLOCK_CELLS = 4000, 144_000
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Component:
-    """One normal component of the predictive mixture."""
-
-    shape: Shape
-    node: LinearisedNode
-    weight: float
+_BLOCK = 4000  # configurations predicted at once, which bounds the memory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,8 +50,8 @@ class Ensemble:
 
     process: DiscrepancyProcess
     fits: Mapping[Shape, ShapeFit]
-    components_within: tuple[Component, ...]
-    components_across: tuple[Component, ...]
+    components_within: tuple[LinearisedNode, ...]
+    components_across: tuple[LinearisedNode, ...]
 
     @classmethod
     def fit(cls, points: Points, priors: Mapping[Shape, ShapePrior]) -> Ensemble:
@@ -95,17 +84,15 @@ class Ensemble:
             (self.components_across, np.flatnonzero(at.crosses)),
         ):
             count = len(components)
-            cells = len(self.process.points) + NUM_PARAMETERS * count
-            size = min(_BLOCK, _BLOCK_CELLS // cells)
-            for block in np.array_split(some, -(-len(some) // size) or 1):
-                weights[:count, block] = [[part.weight] for part in components]
+            for block in np.array_split(some, len(some) // _BLOCK + 1):
+                weights[:count, block] = [[part.share] for part in components]
                 means[:count, block], variances[:count, block] = self._moments(
                     at.take(block), components
                 )
         return Mixture(weights=weights, means=means, variances=variances)
 
     def _moments(
-        self, at: Configurations, components: tuple[Component, ...]
+        self, at: Configurations, components: tuple[LinearisedNode, ...]
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return mean and variance by component, each of shape (n_components, n)."""
         cross = self.process.cross(at)
@@ -132,7 +119,7 @@ class Ensemble:
         count = normals.shape[1] - left.shape[0]
         draws = normals[:, count:] @ left
         components = self._components_of(at)
-        shares = _shares([component.weight for component in components], len(normals))
+        shares = _shares([component.share for component in components], len(normals))
         linear = zip(*_linear(components, at, cross, carried), strict=True)
         roots = _root(_covariances(components))
         for share, (mean, slopes), root in zip(shares, linear, roots, strict=True):
@@ -144,12 +131,12 @@ class Ensemble:
         cross = self.process.cross(at)
         parts = []
         for shape, group in _by_shape(self._components_of(at)):
-            part = split(_stacked(each.node.parameters for each in group), at, shape)
-            moved = _stacked(each.node.weights for each in group) @ cross.T
-            part = replace(part, unexplained=part.step_time_s * np.expm1(moved))
-            weights = np.array([each.weight for each in group])
-            parts.append((1.0, part.averaged(weights)))
-        return Terms.total(parts)
+            part = split(_stacked(each.parameters for each in group), at, shape)
+            moved = _stacked(each.weights for each in group) @ cross.T
+            part = part._replace(unexplained=part.step_time_s * np.expm1(moved))
+            weights = np.array([each.share for each in group])
+            parts.append([weights @ values for values in part])
+        return Terms(*np.sum(parts, axis=0))
 
     def parameter_draws(self, normals: np.ndarray) -> dict[Shape, np.ndarray]:
         """Draw the parameters of the shapes, as many of each as its weight says.
@@ -160,21 +147,27 @@ class Ensemble:
             Standard normal draws.
         """
         components = self.components_across
-        shares = _shares([component.weight for component in components], len(normals))
+        shares = _shares([component.share for component in components], len(normals))
         roots = _root(_covariances(components))
         drawn: dict[Shape, list[np.ndarray]] = {}
         for each, share, root in zip(components, shares, roots, strict=True):
-            moved = each.node.parameters + normals[share] @ root
+            moved = each.parameters + normals[share] @ root
             drawn.setdefault(each.shape, []).append(moved)
         return {shape: np.concatenate(parts) for shape, parts in drawn.items()}
 
-    def _components_of(self, at: Configurations) -> tuple[Component, ...]:
+    def term_draws(self, at: Configurations, normals: np.ndarray) -> Terms:
+        """Draw the parts of a step, each of shape (n_draws, n_configurations)."""
+        drawn = self.parameter_draws(normals).items()
+        parts = [split(parameters, at, shape) for shape, parameters in drawn]
+        return Terms(*np.concatenate(parts, axis=1))
+
+    def _components_of(self, at: Configurations) -> tuple[LinearisedNode, ...]:
         across = bool(at.crosses.any())
         return self.components_across if across else self.components_within
 
 
 def _linear(
-    components: Sequence[Component],
+    components: Sequence[LinearisedNode],
     at: Configurations,
     cross: np.ndarray,
     carried: np.ndarray,
@@ -197,16 +190,15 @@ def _linear(
     """
     means, slopes = [], []
     for shape, group in _by_shape(components):
-        nodes = [each.node for each in group]
-        mean, slope = log_time(_stacked(each.parameters for each in nodes), at, shape)
-        means.append(mean + _stacked(each.weights for each in nodes) @ cross.T)
-        slopes.append(slope - carried.T @ _stacked(each.slopes for each in nodes))
+        mean, slope = log_time(_stacked(each.parameters for each in group), at, shape)
+        means.append(mean + _stacked(each.weights for each in group) @ cross.T)
+        slopes.append(slope - carried.T @ _stacked(each.slopes for each in group))
     return np.concatenate(means), np.concatenate(slopes)
 
 
 def _by_shape(
-    components: Iterable[Component],
-) -> Iterator[tuple[Shape, list[Component]]]:
+    components: Iterable[LinearisedNode],
+) -> Iterator[tuple[Shape, list[LinearisedNode]]]:
     for shape, group in itertools.groupby(components, lambda each: each.shape):
         yield shape, list(group)
 
@@ -215,8 +207,8 @@ def _stacked(arrays: Iterable[np.ndarray]) -> np.ndarray:
     return np.array([*arrays])
 
 
-def _covariances(components: Iterable[Component]) -> np.ndarray:
-    return _stacked(each.node.covariance for each in components)
+def _covariances(components: Iterable[LinearisedNode]) -> np.ndarray:
+    return _stacked(each.covariance for each in components)
 
 
 def _shares(weights: list[float], num_draws: int) -> list[slice]:
@@ -228,19 +220,19 @@ def _shares(weights: list[float], num_draws: int) -> list[slice]:
 
 def _components(
     fits: Mapping[Shape, ShapeFit], num_points: int, *, across: bool
-) -> tuple[Component, ...]:
+) -> tuple[LinearisedNode, ...]:
     logs = np.array([fit.log_evidence for fit in fits.values()])
     weights = np.exp((logs - logs.max()) / np.sqrt(num_points))
     weights /= weights.sum()
     found = [
-        Component(shape=fit.shape, node=node, weight=float(weight) * node.share)
+        replace(node, share=float(weight) * node.share)
         for fit, weight in zip(fits.values(), weights, strict=True)
         for node in (fit.nodes_across if across else fit.nodes)
     ]
-    kept = [component for component in found if component.weight > _LEAST_WEIGHT]
-    total = sum(component.weight for component in kept)
+    kept = [component for component in found if component.share > _LEAST_WEIGHT]
+    total = sum(component.share for component in kept)
     return tuple(
-        replace(component, weight=component.weight / total) for component in kept
+        replace(component, share=component.share / total) for component in kept
     )
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import pandas as pd
@@ -26,13 +26,13 @@ from scalelab.laws.interval import NUM_DRAWS, SEED, check_mass
 from scalelab.laws.rows import (
     CurveKey,
     Observed,
+    agreeing,
     curve_label,
     prepared,
     split_curves,
 )
-from scalelab.laws.step_time.curve import Curve
+from scalelab.laws.step_time.curve import Curve, FittedCurve
 from scalelab.laws.step_time.mixture import Mixture
-from scalelab.laws.step_time.points import Points
 from scalelab.laws.step_time.prior import StepTimePrior
 from scalelab.laws.step_time.terms import Terms
 from scalelab.laws.support import Gap
@@ -45,49 +45,6 @@ _ANSWER_COLUMNS = (
     "support",
     "num_repeats",
 )
-
-
-class CurveModel(Protocol):
-    """A model of the step time along one curve, as a law fits it."""
-
-    @property
-    def doubted(self) -> pd.DataFrame:
-        """The rows that the law takes for mismeasured, with ``predicted_s``."""
-        ...
-
-    @property
-    def gaps(self) -> tuple[Gap, ...]:
-        """Parameters that no measured configuration contains."""
-        ...
-
-    def gaps_at(self, frame: pd.DataFrame) -> tuple[Gap, ...]:
-        """Return the gaps that widen the prediction of some configuration."""
-        ...
-
-    def support(self, frame: pd.DataFrame) -> np.ndarray:
-        """Return what each prediction rests on, see :class:`Support`."""
-        ...
-
-    @property
-    def points(self) -> Points:
-        """The measured points of the curve."""
-        ...
-
-    def mixture(self, frame: pd.DataFrame) -> Mixture:
-        """Return the predictive distribution of log expected step times (s)."""
-        ...
-
-    def log_draws(self, frame: pd.DataFrame) -> np.ndarray:
-        """Draw log expected step times (s), shape (n_draws, n_configurations)."""
-        ...
-
-    def terms(self, frame: pd.DataFrame) -> Terms | None:
-        """Split the expected step time into parts; None if the law has none."""
-        ...
-
-    def parameters(self, interval: float) -> pd.DataFrame:
-        """Return name, value, lo, hi, unit, identified and remedy per parameter."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,8 +61,6 @@ class StepTimeLaw:
     ----------
     curves
         The fitted curves, by the columns that are fixed along them.
-    num_rows
-        Number of rows that were fitted.
     left_out
         Number of rows that were not fitted, by reason.
     """
@@ -119,8 +74,7 @@ class StepTimeLaw:
         "O'Hagan 2001)"
     )
 
-    curves: Mapping[CurveKey, CurveModel]
-    num_rows: int
+    curves: Mapping[CurveKey, FittedCurve]
     left_out: Mapping[str, int]
 
     @classmethod
@@ -148,12 +102,12 @@ class StepTimeLaw:
                 f"{f' ({why})' if why else ''}. Run at least one throughput trial."
             )
         curves = cls._fit_curves(rows.curves, prior or StepTimePrior.shipped())
-        return cls(curves=curves, num_rows=len(rows.frame), left_out=rows.left_out)
+        return cls(curves=curves, left_out=rows.left_out)
 
     @classmethod
     def _fit_curves(
         cls, frames: Mapping[CurveKey, pd.DataFrame], prior: StepTimePrior
-    ) -> Mapping[CurveKey, CurveModel]:
+    ) -> Mapping[CurveKey, FittedCurve]:
         priors = prior.for_each(frames)
         return {key: Curve.fit(key, frames[key], priors[key]) for key in frames}
 
@@ -180,7 +134,7 @@ class StepTimeLaw:
             The configurations' columns and ``step_time_s`` (the value with the least
             expected relative error, which is somewhat below the median),
             ``step_time_lo_s``, ``step_time_hi_s``, ``throughput_samples_per_s``,
-            ``support``, see :class:`~scalelab.laws.support.Support`, and
+            ``support``, see :class:`~scalelab.inputs.support.Support`, and
             ``num_repeats``, the number of runs measured there.
 
         Raises
@@ -270,6 +224,17 @@ class StepTimeLaw:
         SpecError
             No configuration is given, or they belong to several curves.
         """
+        curve, frame = self._one_curve(configurations)
+        return curve.terms(frame)
+
+    def term_draws(self, configurations: pd.DataFrame) -> Terms | None:
+        """Draw the parts that :meth:`terms` gives, (n_draws, n_configurations)."""
+        curve, frame = self._one_curve(configurations)
+        return curve.term_draws(frame)
+
+    def _one_curve(
+        self, configurations: pd.DataFrame
+    ) -> tuple[FittedCurve, pd.DataFrame]:
         parts = self._by_curve(configurations)
         if len(parts) != 1:
             raise SpecError(
@@ -277,7 +242,7 @@ class StepTimeLaw:
                 "asked for the parts of a step. Ask for one or more of one curve."
             )
         ((key, frame),) = parts
-        return self.curves[key].terms(frame)
+        return self.curves[key], frame
 
     def _by_curve(self, frame: pd.DataFrame) -> list[tuple[CurveKey, pd.DataFrame]]:
         """Complete the configurations and group them by curve, indexed by position."""
@@ -296,9 +261,8 @@ class StepTimeLaw:
         asked = dict(key)
         matches = [
             curve
-            for curve in self.curves
-            if all(asked.get(name, value) == value for name, value in curve)
-            and asked.keys() <= dict(curve).keys()
+            for curve in agreeing(self.curves, asked)
+            if asked.keys() <= dict(curve).keys()
         ]
         if len(matches) == 1:
             return matches[0]

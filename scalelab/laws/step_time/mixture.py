@@ -53,7 +53,9 @@ class Mixture:
         within = (self.weights * self.variances).sum(axis=0)
         return np.asarray(within + self._between())
 
-    def moved(self, offset: np.ndarray, variance: np.ndarray | float) -> Mixture:
+    def moved(
+        self, offset: np.ndarray | float, variance: np.ndarray | float
+    ) -> Mixture:
         """Return the mixture with an offset (n,) and a variance added to each part."""
         return replace(
             self, means=self.means + offset, variances=self.variances + variance

@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
-from scipy.special import gammaln
+from scipy.optimize import brentq
+from scipy.special import digamma, gammaln, polygamma
 
 from scalelab.laws.rows import CONFIGURATION
 from scalelab.laws.step_time.physics import Configurations
@@ -28,6 +29,7 @@ from scalelab.laws.step_time.physics import Configurations
 _USUAL_SPREAD, _SPREAD_OF_SPREADS = 0.02, 1.0
 _SPREADS = np.geomspace(0.003, 1.0, 48)
 _FREEDOMS = np.array([2.0, 3.0, 5.0, 10.0, 30.0])
+_LEAST_HALF, _MOST_HALF = 0.1, 1e4  # of degrees of freedom, between which they lie
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +39,8 @@ class Scatter:
     Parameters
     ----------
     spread, freedom
-        Scale and degrees of freedom at a configuration without repeats.
+        Scale and degrees of freedom at a configuration without repeats; the less the
+        repeats of a curve tell, the fewer degrees.
     spreads, freedoms : ndarray, shape (n_points,)
         The same at each point.
     """
@@ -60,6 +63,11 @@ class Scatter:
             spreads=np.sqrt((freedom * spread**2 + squares) / freedoms),
             freedoms=freedoms,
         )
+
+    @property
+    def typical(self) -> np.ndarray:
+        """Geometric mean of what each standard deviation may be, shape (n_points,)."""
+        return np.asarray(self.spreads * np.exp(_log_excess(self.freedoms)))
 
     def take(self, positions: np.ndarray) -> Scatter:
         """Return the scatter of some of the points."""
@@ -160,6 +168,24 @@ class Points:
         drawn = drawn[np.argsort(~is_end[drawn], kind="stable")]
         return self.take(np.sort(drawn[:most]))
 
+    def deviating(self, frame: pd.DataFrame, deviation: np.ndarray) -> Points:
+        """Return the points with runs of some that deviate by at least so much.
+
+        Parameters
+        ----------
+        frame
+            Configurations of points.
+        deviation : ndarray, shape (n,)
+            Standard deviation of the log time of a further run.
+        """
+        spreads, freedoms = self.scatter.spreads.copy(), self.scatter.freedoms.copy()
+        found = self._positions(frame)
+        is_more = deviation > spreads[found]
+        spreads[found[is_more]] = deviation[is_more]
+        freedoms[found[is_more]] = _FREEDOMS[-1]
+        scatter = replace(self.scatter, spreads=spreads, freedoms=freedoms)
+        return replace(self, scatter=scatter)
+
     def repeats_of(self, frame: pd.DataFrame) -> np.ndarray:
         """Return how many runs of each configuration were measured, shape (n,)."""
         found = self._positions(frame)
@@ -192,9 +218,10 @@ def spread_out(num_points: int, most: int) -> np.ndarray:
 
 
 def _moderation(degrees: np.ndarray, squares: np.ndarray) -> tuple[float, float]:
-    """Return the usual spread of a curve, and the degrees of freedom it is worth.
+    """Return the scale of a curve's scatter, and the degrees of freedom it is worth.
 
-    Posterior means over a grid, given each point's sum of squares.
+    They give the log of a standard deviation its posterior mean and variance, over a
+    grid and given each point's sum of squares.
     """
     several = degrees > 0
     degrees, squares = degrees[several, None, None], squares[several, None, None]
@@ -205,5 +232,24 @@ def _moderation(degrees: np.ndarray, squares: np.ndarray) -> tuple[float, float]
     logs = logs.sum(axis=0) - prior**2 / 2
     weights = np.exp(logs - logs.max())
     weights /= weights.sum()
-    spread = np.exp(weights.sum(axis=0) @ np.log(_SPREADS))
-    return float(spread), float(1 / (weights.sum(axis=1) @ (1 / _FREEDOMS)))
+    typical = np.log(_SPREADS) + _log_excess(_FREEDOMS)[:, None]
+    mean = float((weights * typical).sum())
+    variance = float((weights * (typical - mean) ** 2).sum())
+    variance += float(weights.sum(axis=1) @ polygamma(1, _FREEDOMS / 2)) / 4
+    freedom = _freedom_of(variance)
+    return float(np.exp(mean - _log_excess(freedom))), freedom
+
+
+def _log_excess(freedom: np.ndarray | float) -> np.ndarray:
+    """Return the mean log of a standard deviation over the scale of its Student's t."""
+    half = np.asarray(freedom) / 2
+    return np.asarray((np.log(half) - digamma(half)) / 2)
+
+
+def _freedom_of(variance: float) -> float:
+    """Return the degrees of freedom that give a log standard deviation a variance."""
+
+    def excess(half: float) -> float:
+        return float(polygamma(1, half)) / 4 - variance
+
+    return 2 * float(brentq(excess, _LEAST_HALF, _MOST_HALF))

@@ -14,6 +14,7 @@ from scalelab.laws.rows import CurveKey, Observed, prepared
 from scalelab.laws.step_time.belief import stated_priors
 from scalelab.laws.step_time.ensemble import Ensemble
 from scalelab.laws.step_time.points import Points
+from scalelab.laws.step_time.shape_fit import ShapeFit
 from scalelab.laws.step_time.shape_prior import (
     Evidence,
     ShapePrior,
@@ -22,6 +23,7 @@ from scalelab.laws.step_time.shape_prior import (
 from scalelab.laws.step_time.shapes import (
     EXCHANGE,
     NODE_JUMP,
+    NUM_PARAMETERS,
     PARAMETERS,
     Shape,
     in_batch_unit,
@@ -61,14 +63,6 @@ _OF_WORKLOAD = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FittedShape:
-    """The parameters of a shape fitted to a curve, and the evidence of its points."""
-
-    parameters: np.ndarray
-    evidence: Evidence
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Relative:
     """A fitted curve of the same machine or the same workload, which informs a prior.
 
@@ -76,22 +70,19 @@ class Relative:
     ----------
     key
         The columns that are fixed along the curve.
-    batch_unit
-        Unit of local batches in its parameters, in samples.
+    points
+        Its measured points.
     fits
-        The fitted shapes.
+        The shapes fitted to them.
     informs
         Parameters that its own configurations determine, named as in
         :class:`scalelab.laws.support.Gap`.
-    log_rate
-        Log of the bytes that it exchanges in the time of a typical pass; NaN: unknown.
     """
 
     key: CurveKey
-    batch_unit: float
-    fits: Mapping[Shape, FittedShape]
+    points: Points
+    fits: Mapping[Shape, ShapeFit]
     informs: frozenset[str]
-    log_rate: float
 
     def exchange_at(self, shape: Shape, log_rate: float) -> Evidence:
         """Return the evidence, the exchange scaled with the bytes if they are known.
@@ -103,22 +94,16 @@ class Relative:
         log_rate
             Log of the bytes that the informed curve exchanges in the time of a pass.
         """
-        evidence, more = self.fits[shape].evidence, log_rate - self.log_rate
+        evidence, more = self.fits[shape].evidence, log_rate - self.points.log_rate
         if not np.isfinite(more):
             return evidence
-        change = evidence.information[:, EXCHANGE] * more
-        return replace(
-            evidence, information_vector=evidence.information_vector + change
-        )
+        return evidence.moved(more * (np.arange(NUM_PARAMETERS) == EXCHANGE))
 
     def evidence_in(self, shape: Shape, batch_unit: float) -> Evidence:
         """Return the evidence about a shape's parameters, in another batch unit."""
         fit = self.fits[shape]
-        moved = in_batch_unit(fit.parameters, batch_unit / self.batch_unit)
-        change = fit.evidence.information @ (moved - fit.parameters)
-        return replace(
-            fit.evidence, information_vector=fit.evidence.information_vector + change
-        )
+        moved = in_batch_unit(fit.parameters, batch_unit / self.points.batch_unit)
+        return fit.evidence.moved(moved - fit.parameters)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -261,7 +246,7 @@ class StepTimePrior:
                 variances = _JUMP_OF_MACHINE**2, _JUMP_OF_WORKLOAD**2
                 prior = prior.widened(NODE_JUMP, sum(variances))
                 shares[NODE_JUMP] = variances[0] / sum(variances)
-            if all(np.isfinite(log_rate - r.log_rate) for r in same_machine):
+            if all(np.isfinite(log_rate - r.points.log_rate) for r in same_machine):
                 shares[EXCHANGE] = _SHARE_OF_KNOWN_EXCHANGE
             priors[shape] = informed(prior, evidence, shares)
         return priors
@@ -302,19 +287,11 @@ def _relative(
     key: CurveKey, frame: pd.DataFrame, priors: Mapping[Shape, ShapePrior]
 ) -> Relative:
     points = Points.of(frame)
-    ensemble = Ensemble.fit(points, priors)
-    coverage = Coverage.of(frame, frozenset())
     return Relative(
         key=key,
-        batch_unit=points.batch_unit,
-        fits={
-            shape: FittedShape(
-                parameters=fit.parameters, evidence=fit.evidence(ensemble.process)
-            )
-            for shape, fit in ensemble.fits.items()
-        },
-        informs=coverage.determined(),
-        log_rate=points.log_rate,
+        points=points,
+        fits=Ensemble.fit(points, priors).fits,
+        informs=Coverage.of(frame, frozenset()).determined(),
     )
 
 

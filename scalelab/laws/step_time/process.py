@@ -173,7 +173,7 @@ class DiscrepancyProcess:
 
 def noise(points: Points) -> np.ndarray:
     """Return the variance of each point due to the spread between its repeats."""
-    return np.asarray(points.scatter.spreads**2 / points.num_repeats)
+    return np.asarray(points.scatter.typical**2 / points.num_repeats)
 
 
 def _settled(

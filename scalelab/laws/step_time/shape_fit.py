@@ -43,6 +43,8 @@ class LinearisedNode:
 
     Parameters
     ----------
+    shape
+        The shape that was fitted.
     parameters : ndarray, shape (13,)
     covariance : ndarray, shape (13, 13)
     slopes : ndarray, shape (n_points, 13)
@@ -50,9 +52,10 @@ class LinearisedNode:
     weights : ndarray, shape (n_points,)
         Inverse covariance of the points times their residuals.
     share
-        Posterior probability of this part among those of the fit.
+        Posterior probability of this part, among those of a fit or of an ensemble.
     """
 
+    shape: Shape
     parameters: np.ndarray
     covariance: np.ndarray
     slopes: np.ndarray
@@ -66,14 +69,10 @@ class ShapeFit:
 
     Parameters
     ----------
-    shape
-        The fitted shape.
     parameters : ndarray, shape (13,)
         The most probable parameters.
-    information : ndarray, shape (13, 13)
-        Fisher information of the points alone, at these parameters.
-    information_vector : ndarray, shape (13,)
-        Information times the parameters that the points alone would choose.
+    evidence
+        What the points alone say of the parameters, for the prior of related curves.
     nodes
         The posterior as a mixture of normal parts.
     nodes_across
@@ -84,10 +83,8 @@ class ShapeFit:
         is the same for all shapes of one process.
     """
 
-    shape: Shape
     parameters: np.ndarray
-    information: np.ndarray
-    information_vector: np.ndarray
+    evidence: Evidence
     nodes: tuple[LinearisedNode, ...]
     nodes_across: tuple[LinearisedNode, ...]
     log_evidence: float
@@ -97,28 +94,22 @@ class ShapeFit:
         cls, process: DiscrepancyProcess, prior: ShapePrior, shape: Shape
     ) -> ShapeFit:
         """Fit a shape to the points of a process."""
-        target = LogPosterior.of(process, prior, shape)
+        target = LogPosterior(process, prior, shape)
         mode = _highest(target)
         parameters, state = mode.parameters, mode.state
         nodes = _along_share(target, parameters, np.linalg.inv(mode.precision))
-        information = mode.precision - target.precision
+        information = mode.precision - prior.precision
         return cls(
-            shape=shape,
             parameters=parameters,
-            information=information,
-            information_vector=information @ parameters
-            + state.slopes.T @ state.weights,
+            evidence=Evidence(
+                information=information,
+                information_vector=information @ parameters
+                + state.slopes.T @ state.weights,
+                amplitudes=process.log_amplitudes,
+            ),
             nodes=nodes,
             nodes_across=_along_jump(target, nodes),
             log_evidence=mode.log_evidence,
-        )
-
-    def evidence(self, process: DiscrepancyProcess) -> Evidence:
-        """Return the evidence of the points, for the prior of related curves."""
-        return Evidence(
-            information=self.information,
-            information_vector=self.information_vector,
-            amplitudes=process.log_amplitudes,
         )
 
 
@@ -131,22 +122,13 @@ class State:
     weights: np.ndarray
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class LogPosterior:
     """The posterior of a shape's parameters; a fit minimises its negative log."""
 
     process: DiscrepancyProcess
     prior: ShapePrior
     shape: Shape
-    precision: np.ndarray
-
-    @classmethod
-    def of(
-        cls, process: DiscrepancyProcess, prior: ShapePrior, shape: Shape
-    ) -> LogPosterior:
-        """Build the posterior; the prior covariance is inverted once."""
-        precision = prior.precision
-        return cls(process=process, prior=prior, shape=shape, precision=precision)
 
     @property
     def points(self) -> Points:
@@ -166,13 +148,13 @@ class LogPosterior:
         residuals, slopes = self.residuals(parameters)
         weights = self.process.solve(residuals)
         offset = parameters - self.prior.mean
-        cost = residuals @ weights + offset @ self.precision @ offset
+        cost = residuals @ weights + offset @ self.prior.precision @ offset
         return State(cost=float(cost) / 2, slopes=slopes, weights=weights)
 
     def precision_at(self, state: State) -> np.ndarray:
         """Return the inverse covariance of the parameters, linearised at a state."""
         information = state.slopes.T @ self.process.solve(state.slopes)
-        return np.asarray(information + self.precision)
+        return np.asarray(information + self.prior.precision)
 
     def levenberg_marquardt(
         self, parameters: np.ndarray, num_steps: int, fixed: int | None = None
@@ -184,7 +166,7 @@ class LogPosterior:
         parameters : ndarray, shape (13,)
         cost : float
         """
-        precision, damping = self.precision, 1e-2
+        precision, damping = self.prior.precision, 1e-2
         state = self.state(parameters)
         for _ in range(num_steps):
             information_vector = state.slopes.T @ state.weights
@@ -241,7 +223,7 @@ def _highest(target: LogPosterior) -> _Mode:
 
 def log_evidence(process: DiscrepancyProcess, prior: ShapePrior, shape: Shape) -> float:
     """Return the log probability of the points of a process (Laplace)."""
-    return _highest(LogPosterior.of(process, prior, shape)).log_evidence
+    return _highest(LogPosterior(process, prior, shape)).log_evidence
 
 
 def _starts(prior: ShapePrior) -> tuple[np.ndarray, np.ndarray]:
@@ -258,11 +240,11 @@ def shared_process(
     """Fit the discrepancy of a curve with one shape; all shapes then share it."""
     factors = _odd_points(points, prior, shape)
     process = DiscrepancyProcess.of(points, prior.amplitude_mean, factors)
-    target = LogPosterior.of(process, prior, shape)
+    target = LogPosterior(process, prior, shape)
     residuals, slopes = target.residuals(prior.mean)
     few = len(points) < _MAJORITY
     process, _ = process.tuned(residuals, slopes, prior, may_be_rough=few)
-    target = LogPosterior.of(process, prior, shape)
+    target = LogPosterior(process, prior, shape)
     fits = [target.levenberg_marquardt(start, _FIRST_STEPS) for start in _starts(prior)]
     parameters = min(fits, key=lambda fit: fit[1])[0]
     for again in (False, True):
@@ -271,7 +253,7 @@ def shared_process(
         process, _ = process.tuned(errors, slopes, prior, may_be_rough=few or again)
         if not few:
             process = process.reweighted(residuals)
-        target = LogPosterior.of(process, prior, shape)
+        target = LogPosterior(process, prior, shape)
         parameters, _ = target.levenberg_marquardt(parameters, _NEXT_STEPS)
     return process
 
@@ -316,7 +298,7 @@ def _evidence(
 ) -> tuple[float, np.ndarray, np.ndarray]:
     """Return the log probability of the points, how surprising and how late each is."""
     process = DiscrepancyProcess.of(points, prior.amplitude_mean, factors)
-    target = LogPosterior.of(process, prior, shape)
+    target = LogPosterior(process, prior, shape)
     parameters, _ = target.levenberg_marquardt(prior.mean, _FIRST_STEPS)
     residuals, slopes = target.residuals(parameters)
     errors = residuals + slopes @ (parameters - prior.mean)
@@ -390,6 +372,7 @@ def _nodes(
     columns = zip(parameters, covariances, slopes, weights, shares, strict=True)
     return tuple(
         LinearisedNode(
+            shape=target.shape,
             parameters=moved,
             covariance=covariance,
             slopes=slope,

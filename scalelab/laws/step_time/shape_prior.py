@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -13,7 +14,7 @@ _FREE_SCALE = 3.0  # spread of the log scale, about which other curves say nothi
 _OWN_AMPLITUDES = 2.0  # weight of the prior amplitudes, in relatives
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class ShapePrior:
     """The normal prior of the parameters of one shape on a curve.
 
@@ -31,7 +32,7 @@ class ShapePrior:
     amplitude_mean: np.ndarray
     amplitude_spread: np.ndarray
 
-    @property
+    @cached_property
     def precision(self) -> np.ndarray:
         """Inverse of the covariance, shape (13, 13)."""
         return np.asarray(np.linalg.inv(self.covariance))
@@ -63,6 +64,11 @@ class Evidence:
     information: np.ndarray
     information_vector: np.ndarray
     amplitudes: np.ndarray
+
+    def moved(self, change: np.ndarray) -> Evidence:
+        """Return the evidence where the parameters are larger by ``change``, (13,)."""
+        moved = self.information_vector + self.information @ change
+        return replace(self, information_vector=moved)
 
 
 def informed(

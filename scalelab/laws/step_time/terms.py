@@ -9,8 +9,8 @@ batch, from this batch on, belongs to the samples; the rest is fixed cost.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,8 +28,7 @@ from scalelab.laws.step_time.shapes import (
 _STEP = 1e-4  # relative change of the batch, for the slope of the computation
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Terms:
+class Terms(NamedTuple):
     """Parts of the step time, seconds, each of shape (n_configurations,).
 
     Or of shape (n_sets, n_configurations), for several sets of parameters.
@@ -66,28 +65,7 @@ class Terms:
     @property
     def step_time_s(self) -> np.ndarray:
         """The sum of the parts."""
-        parts = [getattr(self, each.name) for each in fields(Terms)]
-        return np.asarray(np.sum(parts, axis=0))
-
-    @classmethod
-    def total(cls, parts: Iterable[tuple[float, Terms]]) -> Terms:
-        """Return the sum of terms, each with a factor."""
-        pairs = list(parts)
-        return cls(
-            **{
-                each.name: np.sum(
-                    [factor * getattr(part, each.name) for factor, part in pairs],
-                    axis=0,
-                )
-                for each in fields(cls)
-            }
-        )
-
-    def averaged(self, weights: np.ndarray) -> Terms:
-        """Return the sum over several sets of parameters, each with its weight."""
-        return Terms(
-            **{each.name: weights @ getattr(self, each.name) for each in fields(Terms)}
-        )
+        return np.asarray(np.sum(self, axis=0))
 
 
 def split(parameters: np.ndarray, at: Configurations, shape: Shape) -> Terms:

@@ -16,6 +16,7 @@ from scalelab.inputs.numerals import (
     plural,
     probability,
 )
+from scalelab.inputs.support import Support
 from scalelab.recommend.answer.recommendation import (
     BatchPlan,
     Knee,
@@ -39,6 +40,8 @@ _REASONS = {
     "sharded order": "with a sharded order they depend on the number of ranks",
 }
 _ABOVE_IDEAL = 1.05  # what lies below is noise
+_OPEN = 8  # the ends of a range of counts that says little lie so many times apart
+_LIKELY = 0.5  # chance of a knee up to the last row, from which on it is named
 _BUSY = "the computer was too busy to keep the declared times"
 
 
@@ -116,7 +119,7 @@ def _sentences(result: Recommendation) -> Iterator[Sentence]:
     if result.price:
         yield Sentence(Part.PRICE, result.price)
     yield Sentence(Part.WHY, f"Why: {result.objective}.")
-    of_efficiency = {*why_above_ideal(result.rows, result.baseline)}
+    of_efficiency = {*about_efficiency(result.rows, result.baseline)}
     for note in result.notes:
         part = Part.EFFICIENCY if note in of_efficiency else Part.ASSUMPTION
         yield Sentence(part, note)
@@ -212,18 +215,35 @@ def _knee(result: Recommendation, knee: Knee) -> str:
     if knee.lo is None:
         largest = result.rows[-1].world_size
         return f"No diminishing returns up to {_count(result, largest)}."
+    if knee.probability_in_range < _LIKELY:
+        last = _count(result, result.rows[-1].world_size)
+        return (
+            f"No sign of diminishing returns up to {last}; if they diminish, then "
+            f"not before {knee.lo:,}."
+        )
+    beyond = {row.basis for row in result.rows if row.world_size > knee.lo}
+    if beyond == {Support.NOT_MEASURED}:
+        most = _count(result, knee.lo)
+        return f"Where returns diminish is open: more than {most} were not measured."
     if knee.hi is None:
         where = f"{_count(result, knee.lo)} or more"
     elif knee.hi == knee.lo:
         where = _count(result, knee.lo)
     else:
         where = f"{knee.lo}-{knee.hi} {plural(result.device_word, 2)}"
+        if knee.hi >= _OPEN * knee.lo:
+            return f"Where returns diminish is open: at {where}."
     return f"Returns diminish at {where}: {knee.term}."
 
 
-def why_above_ideal(rows: Sequence[OutlookRow], baseline: str) -> Iterator[str]:
-    """Say why fewer or more devices than the baseline are better than ideal."""
+def about_efficiency(rows: Sequence[OutlookRow], baseline: str) -> Iterator[str]:
+    """Say where there is no efficiency, and why one may be better than ideal."""
     base = next((row.world_size for row in rows if row.is_baseline), 0)
+    if not all(row.scaling_efficiency for row in rows):
+        yield (
+            f"No efficiency (-): rows leave open what {baseline} would take for the "
+            "same global batch."
+        )
     better = [
         row.world_size
         for row in rows

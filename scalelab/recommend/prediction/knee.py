@@ -22,10 +22,14 @@ _WORDS = {
 }
 _SAMPLES = "a larger batch needs more samples"
 _INPUT = "waiting for input"
+_SURE = 0.7  # share of the draws in which a cause leads that is named alone
 
 
 def marginal_return(time_s: np.ndarray, world_size: np.ndarray) -> np.ndarray:
-    """Return the speed-up gained per device added, between neighbouring sizes.
+    """Return the speed-up gained per device added, up to the next doubling.
+
+    A size is compared with the largest that is at most twice as large, or with the next
+    one: sizes in between, such as part of a further node, are no step to judge by.
 
     Parameters
     ----------
@@ -39,8 +43,11 @@ def marginal_return(time_s: np.ndarray, world_size: np.ndarray) -> np.ndarray:
         1 where the time is halved by twice the devices, 0 where it does not change; it
         may be outside of [0, 1].
     """
-    speed_up = time_s[..., :-1] / time_s[..., 1:]
-    return np.asarray((speed_up - 1) / (world_size[1:] / world_size[:-1] - 1))
+    here = np.arange(len(world_size) - 1)
+    doubled = np.searchsorted(world_size, 2 * world_size[:-1], side="right") - 1
+    there = np.maximum(doubled, here + 1)
+    speed_up = time_s[..., here] / time_s[..., there]
+    return np.asarray((speed_up - 1) / (world_size[there] / world_size[here] - 1))
 
 
 def last_paying(time_s: np.ndarray, world_size: np.ndarray, least: float) -> np.ndarray:
@@ -132,7 +139,41 @@ def _term(
         return _INPUT
     growth = float(samples[at + 1] / samples[at])
     losses[_SAMPLES] = sum(after.values()) * (1 - 1 / growth)
-    return max(losses, key=lambda words: losses[words])
+    words = max(losses, key=lambda words: losses[words])
+    if words in (_SAMPLES, _WORDS["unexplained"]):
+        return words
+    per_step = samples[at : at + 2] * (-shrink, 1.0)
+    return _with_rival(words, questions.iloc[at : at + 2], per_step, law)
+
+
+def _with_rival(
+    leading: str, sizes: pd.DataFrame, per_step: np.ndarray, law: StepTimeLaw
+) -> str:
+    """Name the second likeliest cause, too, where the rows leave open which one leads.
+
+    Parameters
+    ----------
+    leading
+        The likeliest cause, in words.
+    sizes
+        The configurations before and after the knee.
+    per_step : ndarray, shape (2,)
+        Samples by which their seconds count in what is lost.
+    law
+        The step-time law.
+    """
+    per_step = per_step / configurations(sizes)["global_batch_size"].to_numpy(float)
+    # one by one: their layouts, and so their curves, may differ
+    parts = [law.term_draws(sizes.iloc[[place]]) for place in (0, 1)]
+    lost = np.array(
+        [np.hstack([getattr(part, name) for part in parts]) for name in _WORDS]
+    )
+    lost = lost @ per_step
+    leads = np.bincount(lost.argmax(axis=0), minlength=len(_WORDS)) / lost.shape[1]
+    shares = dict(zip(_WORDS.values(), leads, strict=True))
+    if shares.pop(leading) >= _SURE:
+        return leading
+    return f"{leading} or {max(shares, key=lambda words: shares[words])}"
 
 
 def _seconds(

@@ -17,8 +17,9 @@ import numpy as np
 import pandas as pd
 
 from scalelab.inputs.allocation import Allocation
+from scalelab.inputs.support import Support
 from scalelab.laws.rows import numbers
-from scalelab.laws.support import Gap, Support
+from scalelab.laws.support import Gap
 from scalelab.recommend.answer.recommendation import BatchPlan, NextTrial, OutlookRow
 from scalelab.recommend.prediction.knee import last_paying
 from scalelab.recommend.prediction.outlook import Outlook
@@ -30,6 +31,7 @@ _WORTH = 0.03  # of the loss; a smaller gain does not justify a measurement
 _NEAR = 0.95  # of the largest gain: among these, whole nodes and little cost count
 _USUAL_STEPS = 60
 _DECIDES = "its step time decides between the best allocations"
+_DOUBTED = "what was measured there is doubted"
 _CONTRADICTED = "its runs contradict one another"
 
 
@@ -78,6 +80,7 @@ def next_trial(
     rows: tuple[OutlookRow, ...],
     outlook: Outlook,
     is_contradicted: np.ndarray,
+    is_doubted: np.ndarray,
     limits: Constraints,
     gaps: tuple[Gap, ...],
     frame: pd.DataFrame,
@@ -91,6 +94,8 @@ def next_trial(
         The rows of the answer, and the draws behind them.
     is_contradicted : ndarray of bool, shape (n_rows,)
         The row was measured, and its runs contradict one another.
+    is_doubted : ndarray of bool, shape (n_rows,)
+        A run of the row is contradicted by the other rows.
     limits
         What the job must hold.
     gaps
@@ -101,6 +106,10 @@ def next_trial(
         The devices there are; None: no limit.
     """
     steps = _usual_steps(frame)
+    position = next(i for i, row in enumerate(rows) if row.is_chosen)
+    chosen = rows[position]
+    if is_doubted[position] and _fits(chosen, within):
+        return _measuring(chosen, steps, frame, _DOUBTED)
     losses = loss(outlook.spent, outlook.sizes, limits)
     is_known = np.array([row.basis == Support.MEASURED for row in rows])
     could_win = outlook.is_allowed_batch & (is_contradicted | ~is_known)
@@ -121,8 +130,6 @@ def next_trial(
         best = near[costs.index(min(costs))]
         why = _CONTRADICTED if is_contradicted[rows.index(best)] else _DECIDES
         return _measuring(best, steps, frame, why)
-    position = next(i for i, row in enumerate(rows) if row.is_chosen)
-    chosen = rows[position]
     if chosen.basis != Support.MEASURED and _fits(chosen, within):
         return _measuring(
             chosen, steps, frame, "the recommended allocation was not measured"

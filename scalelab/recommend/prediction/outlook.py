@@ -12,19 +12,23 @@ import pandas as pd
 from scalelab.errors import NotIdentifiableError
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.numerals import Interval
+from scalelab.inputs.support import Support
 from scalelab.laws.interval import central
 from scalelab.laws.rows import configurations
-from scalelab.laws.support import Support
 from scalelab.recommend.answer.recommendation import BatchPlan, OutlookRow
 from scalelab.recommend.knowledge import Knowledge
 from scalelab.recommend.prediction.efficiency import Efficiency
 from scalelab.recommend.prediction.rates import flops_utilization, tokens_per_s
 from scalelab.recommend.question.candidates import allocation_label
-from scalelab.recommend.question.objective import Constraints, Spending, pareto
+from scalelab.recommend.question.objective import (
+    Constraints,
+    Spending,
+    handicap,
+    pareto,
+)
 from scalelab.records.columns import OPTION_PREFIX
 
 _MOST_AT_A_PLACE = 4  # measured candidates, and as many others, that are looked at
-_PREFERENCE = 0.05  # what was not measured must save more to replace what was
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,6 +65,11 @@ class Outlook:
     def sizes(self) -> np.ndarray:
         """World sizes, increasing, shape (n_rows,)."""
         return self.frame["world_size"].to_numpy(float)
+
+    @property
+    def is_measured(self) -> np.ndarray:
+        """Whether the configuration was measured, shape (n_rows,)."""
+        return (self.frame["support"] == Support.MEASURED).to_numpy(bool)
 
     @property
     def time_s(self) -> np.ndarray:
@@ -186,11 +195,10 @@ def best_of_each_size(every: Outlook, limits: Constraints) -> np.ndarray:
     frame, probability = every.frame, np.round(every.probability, 1)
     medians = every.spent.medians()
     aim = limits.minimised(medians.known) if limits.any_limit else None
-    is_measured = (frame["support"] == Support.MEASURED).to_numpy()
-    handicap = np.where(is_measured, 1.0, 1 + _PREFERENCE)
-    amount = handicap * (medians.time_s if aim is None else medians.of(aim))
+    weight = handicap(every.is_measured)
+    amount = weight * (medians.time_s if aim is None else medians.of(aim))
     is_sure = every.probability >= limits.confidence
-    over = handicap * limits.excess(medians) if limits.any_limit else amount
+    over = weight * limits.excess(medians) if limits.any_limit else amount
     cost = np.where(is_sure, amount, over)
     chance = np.where(is_sure, 0.0, -probability)
     keys = (

@@ -12,13 +12,13 @@ import pandas as pd
 from scalelab.errors import FitError, NotIdentifiableError, SpecError
 from scalelab.experiment.job import Job
 from scalelab.inputs.numerals import every
+from scalelab.inputs.support import Support
 from scalelab.inputs.target import Target
 from scalelab.laws.convergence.curve import BatchCurve
 from scalelab.laws.convergence.law import ConvergenceLaw
 from scalelab.laws.convergence.rows import is_learnt_so
 from scalelab.laws.interval import NUM_DRAWS
 from scalelab.laws.rows import CurveKey, numbers
-from scalelab.laws.support import Support
 
 
 class Normalization(StrEnum):
@@ -166,9 +166,9 @@ class SampleNeed:
             raise SpecError(
                 "There is no job to recommend for: nothing says how long it is. Add "
                 "'job: {epochs: 90, samples_per_epoch: 50000}' to the experiment, or "
-                "say it with the question: --epochs 90 --samples-per-epoch 50000, "
-                "--samples or --steps on the command line, job={'samples': 4500000} in "
-                "Python."
+                "say it with the question: 'scalelab recommend RUN --epochs 90 "
+                "--samples-per-epoch 50000' (or --samples, or --steps), in Python "
+                "job={'samples': 4500000}."
             )
         return float(amount)
 

@@ -39,8 +39,9 @@ class BatchRule:
     why_largest
         The origin of the largest one, in words, e.g. ``the largest that was measured``.
     keeps_local
-        Weak scaling: one local batch was measured, and the global batch grows with the
-        devices. Allocations beyond the range are shown with it, and not chosen.
+        Weak scaling: one local batch was measured, in one pass a step, and the global
+        batch grows with the devices. Allocations beyond the range are shown with it,
+        and not chosen.
     """
 
     smallest: int
@@ -100,6 +101,7 @@ class BatchRule:
             if epoch is not None and epoch < largest:
                 largest, why = epoch, ONE_EPOCH
             keeps_local = not converged and len(locals_) == 1 and len(totals) > 1
+            keeps_local &= _whole(measured["gradient_accumulation_steps"]) == [1]
         is_named = smallest == largest
         smallest = min(smallest, largest)
         inside = [t for t in (*totals, *converged) if smallest <= t <= largest]

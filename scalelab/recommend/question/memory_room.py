@@ -46,9 +46,13 @@ class MemoryRoom:
         batch ran on as many ranks or fewer. A local batch that ran out of memory on as
         many ranks or more does not fit.
         """
+        within = asked["local_batch_size"].to_numpy() <= self.largest(asked)
+        return np.asarray(within, dtype=bool)
+
+    def largest(self, asked: pd.DataFrame) -> np.ndarray:
+        """Return the largest local batch that fits of each, 0: none, shape (n,)."""
         answer = self.law.largest_local_batch(asked, self.capacity_bytes)
-        within = asked["local_batch_size"] <= answer["largest_local_batch"]
-        return within.to_numpy(bool)
+        return answer["largest_local_batch"].to_numpy(int)
 
     def notes(self, configuration: pd.DataFrame, device_word: str) -> tuple[str, ...]:
         """Return a sentence if the local batch of a configuration was not tried."""

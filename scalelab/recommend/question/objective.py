@@ -22,8 +22,12 @@ from scalelab.kinds.resources import (
 from scalelab.recommend.question.prices import Price
 
 _TIE = 0.01  # of what is kept small: below it the faster allocation wins
-# Chances below it are none: a wide interval brings a row no closer to the limits.
-_NO_CHANCE = 0.1
+# Chances below it are none: the likely time misses, and a wide interval brings a row no
+# closer to the limits.
+_NO_CHANCE = 0.5
+# What was not measured must save more to replace what was: of many predictions the best
+# looks better than it is.
+_PREFERENCE = 0.05
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -222,6 +226,7 @@ def choose(
     probability: np.ndarray,
     eligible: np.ndarray,
     paying: np.ndarray,
+    measured: np.ndarray,
     constraints: Constraints,
     device_word: str,
 ) -> Choice:
@@ -237,6 +242,8 @@ def choose(
         Rows that may be chosen; where none may, the closest of all is shown.
     paying : ndarray of bool, shape (n_rows,)
         Rows up to the point where returns diminish; used without limits.
+    measured : ndarray of bool, shape (n_rows,)
+        Rows that were measured; see :func:`handicap`.
     constraints
         The limits.
     device_word
@@ -258,15 +265,23 @@ def choose(
         rule = f"no allocation meets the limits; this one is the closest{which}"
         return Choice(index=int(closest[0]), meets=False, rule=rule)
     resource = constraints.minimised(spent.known)
-    allowed = np.where(sure, spent.of(resource), np.inf)
-    tie = _TIE if resource.is_spent else 0.0
-    near = allowed <= allowed.min() * (1 + tie)
+    tie = 1 + _TIE if resource.is_spent else 1.0
+    amount = np.where(sure, spent.of(resource), np.inf)
+    weighed = amount * handicap(measured)
+    near = weighed <= weighed.min() * tie
     index = int(np.where(near, spent.time_s, np.inf).argmin())
     rule = (
         "of the allocations that meet the limits with a chance of at least "
         f"{percent(constraints.confidence)}, the one that {resource.least}"
     )
+    if amount[index] > amount.min() * tie:
+        rule += f"; one that was not measured must save {percent(_PREFERENCE)}"
     return Choice(index=index, meets=True, rule=rule)
+
+
+def handicap(measured: np.ndarray) -> np.ndarray:
+    """Return the factor by which a row's amount counts beside that of measured rows."""
+    return np.where(measured, 1.0, 1 + _PREFERENCE)
 
 
 def counted_chances(probability: np.ndarray) -> np.ndarray:

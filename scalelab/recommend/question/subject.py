@@ -10,6 +10,7 @@ import pandas as pd
 from scalelab.errors import SpecError
 from scalelab.inputs.device_words import device_words
 from scalelab.inputs.document import Scalar
+from scalelab.inputs.numerals import counted
 
 NODE_GROUP = "node_group"
 _ONE_VALUE = (
@@ -88,7 +89,7 @@ def choose_subject(
         counts = _values(frame, name)
         if len(counts) > 1:
             listed = ", ".join(
-                f"{value} ({count} rows)"
+                f"{value} ({counted(count, 'row')})"
                 for value, count in list(counts.items())[:_MAX_LISTED]
             )
             more = len(counts) - _MAX_LISTED

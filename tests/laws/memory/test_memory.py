@@ -29,7 +29,6 @@ def largest(
 def test_the_largest_that_ran_is_the_answer() -> None:
     answer = largest(MemoryLaw.fit(rows()))
     assert answer["largest_local_batch"].item() == 64
-    assert answer["smallest_failing"].item() == 128
 
 
 def test_measured_peaks_let_the_answer_go_further_but_not_to_a_failure() -> None:
@@ -51,9 +50,9 @@ def test_a_batch_that_failed_once_is_not_planned_with() -> None:
 
 def test_nothing_fits_where_everything_failed() -> None:
     law = MemoryLaw.fit(rows(outcome="out_of_memory"))
-    answer = largest(law)
-    assert answer["largest_local_batch"].item() == 0
-    assert answer["smallest_failing"].item() == 16
+    assert largest(law)["largest_local_batch"].item() == 0
+    (curve,) = law.curves.values()
+    assert curve.smallest_failing(1) == 16
 
 
 def test_an_unknown_workload_has_no_answer() -> None:
@@ -61,7 +60,6 @@ def test_an_unknown_workload_has_no_answer() -> None:
     asked = pd.DataFrame({"workload": ["bert"]})
     answer = law.largest_local_batch(asked)
     assert answer["largest_local_batch"].item() == 0
-    assert answer["smallest_failing"].isna().item()
 
 
 def test_only_sharding_makes_memory_depend_on_ranks() -> None:
@@ -126,10 +124,11 @@ def test_what_ran_on_fewer_ranks_runs_on_more_and_the_other_way_round() -> None:
     law = MemoryLaw.fit(sharded)
     more = largest(law, parallelism="fsdp", world_size=16)
     assert more["largest_fitting"].item() == 64
-    assert more["smallest_failing"].isna().item()
     fewer = largest(law, parallelism="fsdp", world_size=1)
     assert fewer["largest_fitting"].item() == 0
-    assert fewer["smallest_failing"].item() == 128
+    (curve,) = law.curves.values()
+    assert curve.smallest_failing(16) is None
+    assert curve.smallest_failing(1) == 128
 
 
 def test_precisions_are_apart_and_an_unmeasured_one_has_no_answer() -> None:

@@ -6,9 +6,9 @@ import pandas as pd
 import pytest
 
 from scalelab.errors import SpecError
+from scalelab.inputs.support import Support
 from scalelab.laws.rivals.laws import LAWS, law_named
 from scalelab.laws.step_time.law import StepTimeLaw
-from scalelab.laws.support import Support
 
 RIVALS = [name for name in LAWS if name != "scalelab"]
 

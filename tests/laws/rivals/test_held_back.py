@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 from scalelab.errors import FitError
+from scalelab.inputs.support import Support
 from scalelab.laws.rivals.held_back import HoldBack, held_back_errors, ranking
-from scalelab.laws.support import Support
 
 FEW = ("amdahl", "power", "pollux")
 

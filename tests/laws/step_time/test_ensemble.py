@@ -42,7 +42,7 @@ def ensemble(points: Points) -> Ensemble:
 
 def test_weights_add_up_and_every_shape_is_fitted(ensemble: Ensemble) -> None:
     for components in (ensemble.components_within, ensemble.components_across):
-        assert sum(component.weight for component in components) == pytest.approx(1.0)
+        assert sum(component.share for component in components) == pytest.approx(1.0)
     assert set(ensemble.fits) == set(Shape)
 
 
@@ -96,8 +96,7 @@ def test_the_discrepancy_never_makes_an_extrapolation_worse_than_the_shapes() ->
         truth = np.log(asked["step_time_s"].to_numpy() / seen.time_unit_s)
         ensemble = Ensemble.fit(seen, PRIORS)
         shapes = sum(
-            component.weight
-            * log_time(component.node.parameters, where, component.shape)[0]
+            component.share * log_time(component.parameters, where, component.shape)[0]
             for component in ensemble.components_across
         )
         with_it.append(np.abs(ensemble.mixture(where).mean - truth).mean())
@@ -156,7 +155,9 @@ def test_parameters_of_a_shape_are_recovered(rng: np.random.Generator) -> None:
     process = DiscrepancyProcess.of(measured, np.log([0.01, 0.005, 0.005, 0.005]))
     prior = PRIORS[Shape.ONE_RING]
     fit = ShapeFit.fit(process, prior, Shape.ONE_RING)
-    deviation = np.sqrt(np.diag(np.linalg.inv(fit.information + prior.precision)))
+    deviation = np.sqrt(
+        np.diag(np.linalg.inv(fit.evidence.information + prior.precision))
+    )
     assert (np.abs(fit.parameters - truth) < 2.5 * deviation).all()
     jump = PARAMETERS.index("node_jump")
     assert deviation[jump] < 0.7 * np.sqrt(prior.covariance[jump, jump])

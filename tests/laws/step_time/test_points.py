@@ -91,6 +91,30 @@ def test_four_of_five_further_runs_lie_inside(
     assert 0.74 < coverage(of_runs) < 0.9
 
 
+def test_without_repeats_a_run_scatters_as_the_prior_says(
+    rng: np.random.Generator,
+) -> None:
+    alone = Scatter.of([np.zeros(1)] * 12)
+    usual = 0.02 * np.exp(rng.standard_normal(100_000))
+    runs = np.abs(usual * rng.standard_normal(100_000))
+    for mass in (0.8, 0.9):
+        reach = alone.spread * stdtrit(alone.freedom, (1 + mass) / 2)
+        assert reach == pytest.approx(np.quantile(runs, mass), rel=0.3)
+
+
+def test_a_run_may_be_as_far_off_as_one_that_is_doubted(
+    rng: np.random.Generator,
+) -> None:
+    frame = repeats(rng, [1, 1, 9], [0.02] * 3)
+    points = Points.of(frame)
+    open_to = points.deviating(frame.iloc[[1]], np.array([0.3]))
+    assert open_to.scatter.spreads[1] == 0.3
+    others = [0, 2]
+    assert (open_to.scatter.spreads == points.scatter.spreads)[others].all()
+    again = open_to.deviating(frame.iloc[[1]], np.array([0.2]))
+    assert again.scatter.spreads[1] == 0.3
+
+
 def test_of_many_points_the_ends_of_each_allocation_are_kept() -> None:
     sizes, batches = (1, 2, 4, 8), range(1, 101)
     rows = [(n, b, 0.01 * b) for n in sizes for b in batches]

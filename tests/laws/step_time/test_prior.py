@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 from declared_machines import declared_step_time, random_machine, sweep_rows
 
+from scalelab.inputs.support import Support
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.step_time.prior import StepTimePrior
 from scalelab.laws.step_time.shapes import (
@@ -15,7 +16,6 @@ from scalelab.laws.step_time.shapes import (
     PARAMETERS,
     Shape,
 )
-from scalelab.laws.support import Support
 
 MACHINE = {"device_type": "cuda", "device_name": "here"}
 

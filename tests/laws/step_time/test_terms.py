@@ -83,12 +83,6 @@ def test_an_exchange_belongs_to_the_links_it_crosses(shape: Shape) -> None:
     assert parts.inter_node[2] > 0.4
 
 
-def test_parts_are_added_with_their_factors() -> None:
-    part = split(machine(), at([8], [2]), Shape.TIERS)
-    both = Terms.total([(0.5, part), (1.5, part)])
-    assert both.step_time_s == pytest.approx(2 * part.step_time_s)
-
-
 def measured(step_s: Callable[[int, int, int], float]) -> pd.DataFrame:
     """Rows of nodes of 8 devices; ``step_s(k, m, b)`` with k devices on m nodes."""
     rng = np.random.default_rng(0)

@@ -35,6 +35,14 @@ def good(number: int) -> Row:
         ([good(0), failed(0, None)], "From 1 of 2 trials; 1 failed: failed."),
         ([good(0), failed(0) | {"trial_id": "good0", "attempt": 2}], ""),
         ([good(0), failed(0, outcome="preempted")], ""),
+        (
+            [
+                good(0),
+                failed(0, None, outcome="timed_out"),
+                failed(1, outcome="out_of_memory"),
+            ],
+            "From 1 of 3 trials; 1 did not fit into memory; 1 failed: timed out.",
+        ),
         ([good(0), failed(0, outcome="out_of_memory")], ""),
     ],
 )

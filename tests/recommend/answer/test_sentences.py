@@ -7,6 +7,7 @@ from made_up_runs import outlook_row, planned, recommendation
 
 from scalelab.inputs import lines
 from scalelab.inputs.numerals import Interval
+from scalelab.inputs.support import Support
 from scalelab.recommend.answer import sentences as module
 from scalelab.recommend.answer.recommendation import Knee, Recommendation
 from scalelab.recommend.answer.sentences import Part, sentences, texts
@@ -77,6 +78,8 @@ def test_settings_and_accumulation_are_named() -> None:
         (None, None, "No diminishing returns up to 32 GPUs."),
         (16, None, "Returns diminish at 16 GPUs or more: x."),
         (16, 16, "Returns diminish at 16 GPUs: x."),
+        (4, 16, "Returns diminish at 4-16 GPUs: x."),
+        (4, 32, "Where returns diminish is open: at 4-32 GPUs."),
     ],
 )
 def test_the_knee_may_lie_anywhere(
@@ -84,6 +87,23 @@ def test_the_knee_may_lie_anywhere(
 ) -> None:
     knee = Knee(lo=lo, hi=hi, marginal_return=0.5, term="x", probability_in_range=0.5)
     assert said(replace(answered, knee=knee), Part.KNEE) == [sentence]
+
+
+def test_a_knee_that_is_unlikely_is_not_named(answered: Recommendation) -> None:
+    knee = Knee(lo=16, hi=None, marginal_return=0.5, term="x", probability_in_range=0.3)
+    assert said(replace(answered, knee=knee), Part.KNEE) == [
+        "No sign of diminishing returns up to 32 GPUs; if they diminish, then not "
+        "before 16."
+    ]
+
+
+def test_a_knee_beyond_what_was_measured_has_no_cause(answered: Recommendation) -> None:
+    known = [row for row in answered.rows if row.world_size <= 16]
+    rows = (*known, outlook_row(32, 64, basis=Support.NOT_MEASURED))
+    knee = Knee(lo=16, hi=32, marginal_return=0.5, term="x", probability_in_range=0.5)
+    assert said(replace(answered, rows=rows, knee=knee), Part.KNEE) == [
+        "Where returns diminish is open: more than 16 GPUs were not measured."
+    ]
 
 
 def test_ignored_trials_are_counted_by_reason(answered: Recommendation) -> None:

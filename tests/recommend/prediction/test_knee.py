@@ -28,6 +28,14 @@ def test_the_last_paying_size_is_before_the_first_that_fails() -> None:
     assert last_paying(times, SIZES, 0.5).tolist() == [1, 3, 0]
 
 
+def test_part_of_a_further_node_is_no_step_to_judge_by() -> None:
+    sizes = np.array([1.0, 2.0, 4.0, 5.0, 8.0])
+    # The fifth device is on a second node: it costs more than it gives.
+    times = np.array([[8.0, 4.0, 2.0, 2.1, 1.1]])
+    assert marginal_return(times, sizes)[0, 2] == pytest.approx(2.0 / 1.1 - 1)
+    assert last_paying(times, sizes, 0.7).tolist() == [4]
+
+
 def test_a_stricter_return_moves_the_knee_down(rng: np.random.Generator) -> None:
     times = 1 / SIZES + 0.05 * np.log2(SIZES) + 0.001 * rng.random((50, 4))
     strict, lax = (last_paying(times, SIZES, least) for least in (0.9, 0.3))
@@ -75,3 +83,21 @@ def test_the_cause_named_is_the_true_one(
     knee = job_on(step_s).knee
     assert knee is not None
     assert knee.term == cause
+
+
+@pytest.mark.slow
+def test_a_cause_that_the_rows_cannot_tell_from_others_is_not_stated_alone() -> None:
+    def step_s(local: int, size: int) -> float:
+        within, nodes = min(size, 8), -(-size // 8)
+        exchange = 0.01 * (within - 1) / within + 0.03 * (nodes - 1) / nodes
+        return 0.012 + 0.0027 * local + exchange
+
+    rows = [
+        {"world_size": size, "num_nodes": -(-size // 8)}
+        | {"local_batch_size": 1024 // size, "step_time_s": step_s(1024 // size, size)}
+        for size in (1, 2, 4, 8, 16, 32, 64)
+    ]
+    asked = Job(samples=10_000_000)
+    knee = recommend(pd.DataFrame(rows), asked, devices_on_node=8).knee
+    assert knee is not None
+    assert knee.term.startswith("fixed cost per pass or ")

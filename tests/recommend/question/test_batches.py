@@ -104,6 +104,13 @@ def test_weak_scaling_keeps_its_local_batch_and_knows_its_range() -> None:
     ]
 
 
+def test_one_local_batch_in_several_passes_is_no_weak_scaling() -> None:
+    found = rule(measured(*((n, 1, 2, passes) for n in (8, 16) for passes in (4, 8))))
+    assert not found.keeps_local
+    assert (2, 4) in found.splits(32, (2,))
+    assert (2, 2) in found.splits(64, (2,))
+
+
 def test_a_job_in_steps_needs_one_batch() -> None:
     steps = Job(steps=1000)
     message = (

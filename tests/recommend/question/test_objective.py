@@ -74,12 +74,15 @@ def pick(
     probability: list[float],
     confidence: float = 0.9,
     eligible: tuple[bool, ...] = (True, True, True),
+    measured: tuple[bool, ...] = (True, True, True),
+    hours: np.ndarray = HOURS,
     **limits: float,
 ) -> Choice:
     chances = np.array(probability)
-    spent = Spending({"time": TIME, "device_hours": HOURS, "money": None})
+    spent = Spending({"time": TIME, "device_hours": hours, "money": None})
     asked = Constraints(limits=limits, confidence=confidence)
-    return choose(spent, chances, np.array(eligible), PAYING, asked, "GPU")
+    may, known = np.array(eligible), np.array(measured)
+    return choose(spent, chances, may, PAYING, known, asked, "GPU")
 
 
 def test_a_deadline_prefers_the_cheapest_that_holds_it() -> None:
@@ -97,12 +100,23 @@ def test_confidence_is_what_was_asked_for() -> None:
     assert pick([0.0, 0.8, 1.0], time=70, confidence=0.9).index == 2
 
 
+@pytest.mark.parametrize(("saved", "index"), [(0.04, 1), (0.06, 0)])
+def test_what_was_not_measured_must_save_more(saved: float, index: int) -> None:
+    hours = np.array([1.0 - saved, 1.0, 1.2])
+    sure, first_unmeasured = [1.0, 1.0, 1.0], (False, True, True)
+    choice = pick(sure, measured=first_unmeasured, hours=hours, time=200)
+    assert choice.index == index
+    # It is said where it decides.
+    assert choice.rule.endswith("one that was not measured must save 5%") is (index > 0)
+    assert pick(sure, hours=hours, time=200).index == 0
+
+
 def test_the_closest_is_the_likeliest_then_the_least_over() -> None:
-    choice = pick([0.0, 0.1, 0.4], time=30)
+    choice = pick([0.0, 0.6, 0.7], time=70)
     assert (choice.index, choice.meets) == (2, False)
     assert pick([0.0, 0.0, 0.0], device_hours=0.1).index == 0
     # A wide interval that touches the limit brings a slower row no closer.
-    assert pick([0.03, 0.0, 0.0], time=30).index == 2
+    assert pick([0.3, 0.0, 0.0], time=30).index == 2
 
 
 def test_only_what_is_eligible_is_chosen() -> None:

@@ -15,7 +15,7 @@ def test_rows_without_a_workload_are_none_of_the_named_one() -> None:
     frame = pd.DataFrame(
         {"workload": ["a", None, "a"], "device_name": ["d", "d", None]}
     )
-    with pytest.raises(SpecError, match=r"workload: a \(2 rows\), none \(1 rows\)\."):
+    with pytest.raises(SpecError, match=r"workload: a \(2 rows\), none \(1 row\)\."):
         choose_subject(frame, {})
     chosen = choose_subject(frame, {"workload": "a"})
     assert chosen.frame.index.tolist() == [0, 2]
