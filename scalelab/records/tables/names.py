@@ -143,9 +143,12 @@ _BYTES: Mapping[str, float] = {
     **{f"{letter}ib": 1024.0**power for power, letter in enumerate("kmgt", 1)},
 }
 _STEPS = ("step", "iteration", "iter", "it", "batch")
+_MIDDLES = ("avg", "mean", "median", "p50")
 _STEP_TIMES = (
-    *("step_time", "avg_step_time", "mean_step_time", "median_step_time"),
-    *("train_step_time", "step_duration", "iteration_time", "iter_time"),
+    *("step_time", "train_step_time", "step_duration", "iteration_time", "iter_time"),
+    *(f"{middle}_step_time" for middle in _MIDDLES),
+    *(f"step_time_{middle}" for middle in _MIDDLES),
+    *(f"{middle}_step" for middle in _MIDDLES),
     *(f"time_{per}{step}" for per in ("per_", "") for step in _STEPS),
 )
 _PEAKS = (

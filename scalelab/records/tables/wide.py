@@ -23,7 +23,8 @@ from scalelab.records.tables.values import failure
 from scalelab.records.tables.words import listed, shown
 
 _COUNT = re.compile(
-    r"(?:(?<![a-z\d.])|(?<=gpu)|(?<=gpus)|(?<=tpu)|(?<![a-z])[npx])(\d+)(?![\d.])",
+    r"(?:(?<![a-z\d.])|(?<=gpu)|(?<=gpus)|(?<=tpu)|(?<![a-z])(?!p50|p9\d)[npx])"
+    r"(\d+)(?![\d.])",
     re.IGNORECASE,
 )
 _BEGINS_LIKE_A_NUMBER = re.compile(r"[+-]?[\d.]")

@@ -541,8 +541,7 @@ def test_columns_of_unlike_things_are_not_to_be_melted(
     ("name", "told"),
     [
         ("perf/step_time", "looks like step_time_s."),
-        ("mean_step_ms", "looks like step_time_ms."),
-        ("avg_step_ms", "looks like step_time_ms."),
+        ("first_step_ms", "looks like step_time_ms."),
         ("step_ms", "looks like step_time_ms."),
     ],
 )
@@ -553,6 +552,23 @@ def test_a_name_like_that_of_a_step_time_is_said(
         run_of(f"gpus,nodes,local_batch,std_step_ms,{name}\n1,1,64,2,184.3\n")
     assert f"{name!r} {told}" in str(caught.value)
     assert "'std_step_ms' looks like" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["mean_step_ms", "avg_step_time_ms", "step_time_p50_ms", "p50 step (ms)"]
+)
+def test_the_middle_of_the_steps_is_read_and_their_tail_is_not(
+    run_of: Import, name: str
+) -> None:
+    text = f"gpus,nodes,local_batch,{name},p99_step_ms\n2,1,64,184.3,250.1\n"
+    assert run_of(text).observations["step_time_s"].item() == pytest.approx(0.1843)
+
+
+def test_percentiles_are_no_numbers_of_devices(run_of: Import) -> None:
+    text = "gpus,nodes,local_batch,p95_dauer,p99_dauer\n2,1,64,190,250\n"
+    with pytest.raises(SpecError) as caught:
+        run_of(text)
+    assert "--melt" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
