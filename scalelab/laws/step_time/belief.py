@@ -11,6 +11,7 @@ from functools import cache
 
 import numpy as np
 
+from scalelab.laws.step_time.physics import NEVER
 from scalelab.laws.step_time.shape_prior import ShapePrior, free_scale
 from scalelab.laws.step_time.shapes import PARAMETERS, Shape
 
@@ -40,6 +41,8 @@ _USUAL = {
     "imbalance": (-3.5, 1.2),
     # devices of a node are hardly ever in each other's way; where they are, it shows
     "contention": (-5.5, 1.7),
+    # no machine's feed is met, unless rows show it: laws/shared_feed.py
+    "feed": (NEVER, 1.0),
 }
 """Mean and standard deviation of each of ``PARAMETERS``."""
 _OWN = {

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from scalelab.laws.shared_feed import with_shared_feed
 from scalelab.laws.step_time.mixture import Mixture
 from scalelab.laws.step_time.physics import Configurations
 from scalelab.laws.step_time.points import Points
@@ -58,7 +59,9 @@ class Ensemble:
         """Fit every shape to the points of a curve."""
         points = points.fewer(_MOST_POINTS)
         priors = {
-            shape: with_unusual_links(points, prior, shape)
+            shape: with_shared_feed(
+                points, with_unusual_links(points, prior, shape), shape
+            )
             for shape, prior in priors.items()
         }
         leading = Shape.ONE_RING
@@ -110,7 +113,7 @@ class Ensemble:
         ----------
         at
             The configurations to predict.
-        normals : ndarray, shape (n_draws, 13 + n)
+        normals : ndarray, shape (n_draws, 14 + n)
             Standard normal draws.
         """
         cross = self.process.cross(at)
@@ -143,7 +146,7 @@ class Ensemble:
 
         Parameters
         ----------
-        normals : ndarray, shape (n_draws, 13)
+        normals : ndarray, shape (n_draws, 14)
             Standard normal draws.
         """
         components = self.components_across
@@ -186,7 +189,7 @@ def _linear(
     Returns
     -------
     means : ndarray, shape (n_components, n)
-    slopes : ndarray, shape (n_components, n, 13)
+    slopes : ndarray, shape (n_components, n, 14)
     """
     means, slopes = [], []
     for shape, group in _by_shape(components):

@@ -20,6 +20,7 @@ from scalelab.laws.step_time.shapes import (
     BATCH_EXPONENT,
     CONTENTION,
     EXCHANGE,
+    FEED,
     FIXED_SHARE,
     IMBALANCE,
     NUM_PARAMETERS,
@@ -39,12 +40,13 @@ UNITS = {
     "intra_node_exchange": "s",
     "inter_node_exchange": "s",
     "overlap": "1",
+    "shared_feed": "samples/s",
 }
 """Cost of a typical pass that no smaller batch saves; cost of one more sample; exponent
 of the batch; waiting for the slowest device and, for each further device of a node,
 contention, as shares of a pass; what an exchange adds to the smallest pass on one full
 node, and what it adds more on two; how sharply an exchange hides behind computation,
-from 0, not at all, to 1."""
+from 0, not at all, to 1; what a source that all devices share passes."""
 _WIDE = 4.0  # hi / lo beyond which a cost in seconds is not identified
 _WIDE_SHARE = 0.25  # hi - lo beyond which a share is not identified
 _NEGLIGIBLE = 0.02  # of a typical pass; a cost that is surely smaller is identified
@@ -107,7 +109,7 @@ def _draws(ensemble: Ensemble, points: Points) -> dict[str, np.ndarray]:
     one_pass = np.exp(values[:, SCALE]) * points.time_unit_s
     exchange = np.concatenate([_exchange_s(*each, points.at) for each in drawn.items()])
     within, across = points.time_unit_s * exchange.T
-    return {
+    found = {
         "compute_fixed": one_pass * np.maximum(1 - growing, 0.0),
         "compute_per_sample": one_pass * growing / points.batch_unit,
         "compute_exponent": values[:, BATCH_EXPONENT],
@@ -117,6 +119,11 @@ def _draws(ensemble: Ensemble, points: Points) -> dict[str, np.ndarray]:
         "inter_node_exchange": across,
         "overlap": 1 / (1 + np.exp(-values[:, OVERLAP])),
     }
+    fed = values[values[:, FEED] > NEVER / 2]
+    if 2 * len(fed) > len(values):
+        one_feed = np.exp(fed[:, SCALE] + fed[:, FEED]) * points.time_unit_s
+        found["shared_feed"] = points.batch_unit / one_feed
+    return found
 
 
 def _exchange_s(shape: Shape, draws: np.ndarray, seen: Configurations) -> np.ndarray:
@@ -149,6 +156,7 @@ def _measured(at: Configurations) -> frozenset[str]:
         "intra_node_exchange": bool(at.is_shared.any()),
         "inter_node_exchange": bool(at.crosses.any()),
         "overlap": bool((at.world_size > 1).any()),
+        "shared_feed": True,
     }
     return frozenset(name for name, does in depends.items() if does)
 

@@ -63,6 +63,11 @@ class Configurations:
         return np.asarray(np.log(self.samples))
 
     @cached_property
+    def log_samples_of_all(self) -> np.ndarray:
+        """Log of the samples of a step, on all devices and in all passes."""
+        return np.asarray(np.log(self.world_size * self.samples * self.accumulation))
+
+    @cached_property
     def log_passes_before(self) -> np.ndarray:
         """Log of the passes before the one that exchanges gradients."""
         return np.asarray(np.log(np.maximum(self.accumulation - 1, np.exp(NEVER))))

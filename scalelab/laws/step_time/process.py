@@ -117,7 +117,7 @@ class DiscrepancyProcess:
         ----------
         errors : ndarray, shape (n_points,)
             Log measured over predicted at the prior mean, linearised.
-        slopes : ndarray, shape (n_points, 13)
+        slopes : ndarray, shape (n_points, 14)
             Slopes of the log time: what other parameters could still explain.
         prior
             The prior of parameters and amplitudes.

@@ -12,6 +12,7 @@ from scalelab.laws.step_time.process import DiscrepancyProcess
 from scalelab.laws.step_time.shape_prior import Evidence, ShapePrior
 from scalelab.laws.step_time.shapes import (
     EXCHANGE,
+    FEED,
     FIXED_SHARE,
     NODE_JUMP,
     NUM_PARAMETERS,
@@ -45,9 +46,9 @@ class LinearisedNode:
     ----------
     shape
         The shape that was fitted.
-    parameters : ndarray, shape (13,)
-    covariance : ndarray, shape (13, 13)
-    slopes : ndarray, shape (n_points, 13)
+    parameters : ndarray, shape (14,)
+    covariance : ndarray, shape (14, 14)
+    slopes : ndarray, shape (n_points, 14)
         Of the log time at the points.
     weights : ndarray, shape (n_points,)
         Inverse covariance of the points times their residuals.
@@ -69,10 +70,11 @@ class ShapeFit:
 
     Parameters
     ----------
-    parameters : ndarray, shape (13,)
+    parameters : ndarray, shape (14,)
         The most probable parameters.
     evidence
         What the points alone say of the parameters, for the prior of related curves.
+        Their feeds are their own.
     nodes
         The posterior as a mixture of normal parts.
     nodes_across
@@ -106,7 +108,7 @@ class ShapeFit:
                 information_vector=information @ parameters
                 + state.slopes.T @ state.weights,
                 amplitudes=process.log_amplitudes,
-            ),
+            ).without(FEED),
             nodes=nodes,
             nodes_across=_along_jump(target, nodes),
             log_evidence=mode.log_evidence,
@@ -138,7 +140,7 @@ class LogPosterior:
     def residuals(self, parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return log measured over predicted, and the slopes of the log prediction.
 
-        For one set of parameters, shape (13,), or several, shape (n_sets, 13).
+        For one set of parameters, shape (14,), or several, shape (n_sets, 14).
         """
         predicted, slopes = log_time(parameters, self.points.at, self.shape)
         return self.points.log_time - predicted, slopes
@@ -163,7 +165,7 @@ class LogPosterior:
 
         Returns
         -------
-        parameters : ndarray, shape (13,)
+        parameters : ndarray, shape (14,)
         cost : float
         """
         precision, damping = self.prior.precision, 1e-2
@@ -366,7 +368,7 @@ def _nodes(
     covariances: Sequence[np.ndarray],
     shares: np.ndarray,
 ) -> tuple[LinearisedNode, ...]:
-    """Return one part for each of n sets of parameters, shape (n, 13)."""
+    """Return one part for each of n sets of parameters, shape (n, 14)."""
     residuals, slopes = target.residuals(parameters)
     weights = target.process.solve(residuals.T).T
     columns = zip(parameters, covariances, slopes, weights, shares, strict=True)

@@ -11,6 +11,7 @@ import numpy as np
 from scalelab.laws.step_time.shapes import NUM_PARAMETERS
 
 _FREE_SCALE = 3.0  # spread of the log scale, about which other curves say nothing
+_NOTHING = 1e-9  # precision of a parameter that the points do not know
 _OWN_AMPLITUDES = 2.0  # weight of the prior amplitudes, in relatives
 
 
@@ -20,9 +21,9 @@ class ShapePrior:
 
     Parameters
     ----------
-    mean : ndarray, shape (13,)
+    mean : ndarray, shape (14,)
         In the order of :data:`scalelab.laws.step_time.shapes.PARAMETERS`.
-    covariance : ndarray, shape (13, 13)
+    covariance : ndarray, shape (14, 14)
     amplitude_mean, amplitude_spread : ndarray, shape (4,)
         Mean and spread of the log standard deviations of ``discrepancy.PARTS``.
     """
@@ -34,7 +35,7 @@ class ShapePrior:
 
     @cached_property
     def precision(self) -> np.ndarray:
-        """Inverse of the covariance, shape (13, 13)."""
+        """Inverse of the covariance, shape (14, 14)."""
         return np.asarray(np.linalg.inv(self.covariance))
 
     def widened(self, parameter: int, variance: float) -> ShapePrior:
@@ -45,6 +46,12 @@ class ShapePrior:
         covariance[:, parameter] *= factor
         return replace(self, covariance=covariance)
 
+    def believing(self, parameter: int, mean: float, spread: float) -> ShapePrior:
+        """Return the prior with another belief of one uncorrelated parameter."""
+        means, covariance = self.mean.copy(), self.covariance.copy()
+        means[parameter], covariance[parameter, parameter] = mean, spread**2
+        return replace(self, mean=means, covariance=covariance)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
@@ -52,10 +59,10 @@ class Evidence:
 
     Parameters
     ----------
-    information : ndarray, shape (13, 13)
+    information : ndarray, shape (14, 14)
         Precision of the parameters given the curve's points alone; singular where the
         step times of the points do not depend on a parameter.
-    information_vector : ndarray, shape (13,)
+    information_vector : ndarray, shape (14,)
         Information times the parameters that fit the points best.
     amplitudes : ndarray, shape (4,)
         Fitted log standard deviations of the discrepancy.
@@ -66,9 +73,22 @@ class Evidence:
     amplitudes: np.ndarray
 
     def moved(self, change: np.ndarray) -> Evidence:
-        """Return the evidence where the parameters are larger by ``change``, (13,)."""
+        """Return the evidence where the parameters are larger by ``change``, (14,)."""
         moved = self.information_vector + self.information @ change
         return replace(self, information_vector=moved)
+
+    def without(self, parameter: int) -> Evidence:
+        """Return the evidence about the others, whatever the value of one is."""
+        row = self.information[parameter]
+        if row[parameter] < _NOTHING:
+            return self
+        gain = row / row[parameter]
+        return replace(
+            self,
+            information=self.information - np.outer(row, gain),
+            information_vector=self.information_vector
+            - gain * self.information_vector[parameter],
+        )
 
 
 def informed(
@@ -87,7 +107,7 @@ def informed(
         The prior of any curve.
     relatives
         The evidence of fitted curves of the family.
-    shared : ndarray, shape (13,)
+    shared : ndarray, shape (14,)
         Fractions in [0, 1).
 
     References

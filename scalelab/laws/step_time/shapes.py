@@ -5,7 +5,10 @@ units of the curve's typical local batch and ``A`` passes per step::
 
     C = scale (share + (1 - share) b^(q p))^(1/q) (1 + imbalance + contention (k - 1))
     T = (A - 1) C + (C^g + S^g)^(1/g)
+    step = (T^8 + F^8)^(1/8),  F = scale feed n b A
 
+``feed`` is the time that a source shared by all devices, such as storage, takes for the
+samples of one: the step is the longer of the two, but for a bend where they are equal.
 ``imbalance`` and ``S`` are zero on one device. How the exchange ``S`` grows differs
 between machines, so there are three shapes:
 
@@ -51,9 +54,11 @@ PARAMETERS = (
     "overlap",
     "imbalance",
     "contention",
+    "feed",
 )
 """Log scale; log odds of the fixed share; p; log(q - 1); log exchange over scale; the
-exponent; log jump; two exponents; log factor; log(g - 1); two logs of shares."""
+exponent; log jump; two exponents; log factor; log(g - 1); two logs of shares; log feed
+over scale."""
 NUM_PARAMETERS = len(PARAMETERS)
 SCALE = PARAMETERS.index("scale")
 FIXED_SHARE = PARAMETERS.index("fixed_share")
@@ -63,8 +68,10 @@ NODE_JUMP = PARAMETERS.index("node_jump")
 OVERLAP = PARAMETERS.index("overlap")
 IMBALANCE = PARAMETERS.index("imbalance")
 CONTENTION = PARAMETERS.index("contention")
+FEED = PARAMETERS.index("feed")
 CROSSING = slice(NODE_JUMP, PARAMETERS.index("second_node") + 1)
 """The parameters of an exchange between nodes."""
+_FEED_POWER = 8.0  # of the sum of a step and its feed: nearly the longer of the two
 _FAR = 50.0  # larger exponents would change no float
 _Sloped = tuple[np.ndarray, np.ndarray]
 
@@ -84,7 +91,7 @@ def log_time(
 
     Parameters
     ----------
-    parameters : ndarray, shape (13,) or (n_sets, 13)
+    parameters : ndarray, shape (14,) or (n_sets, 14)
         In the order of :data:`PARAMETERS`.
     at
         The configurations; samples in units of the curve's typical local batch.
@@ -94,11 +101,12 @@ def log_time(
     Returns
     -------
     log_time : ndarray, shape (n_configurations,) or (n_sets, n_configurations)
-    slopes : ndarray, shape (n_configurations, 13) or (n_sets, n_configurations, 13)
+    slopes : ndarray, shape (n_configurations, 14) or (n_sets, n_configurations, 14)
     """
     exchange = _tiers if shape is Shape.TIERS else _one_ring
     by_name = parameters.T[..., None]
-    return _join(by_name, at, _compute(by_name, at), exchange(by_name, at))
+    step = _join(by_name, at, _compute(by_name, at), exchange(by_name, at))
+    return _fed(by_name, at, step)
 
 
 def in_batch_unit(parameters: np.ndarray, factor: float) -> np.ndarray:
@@ -106,7 +114,7 @@ def in_batch_unit(parameters: np.ndarray, factor: float) -> np.ndarray:
 
     Parameters
     ----------
-    parameters : ndarray, shape (13,)
+    parameters : ndarray, shape (14,)
     factor
         New unit over old unit.
     """
@@ -118,12 +126,13 @@ def in_batch_unit(parameters: np.ndarray, factor: float) -> np.ndarray:
     changed[0] += log_total / power
     changed[1] -= growing
     changed[EXCHANGE] -= log_total / power
+    changed[FEED] += np.log(factor) - log_total / power
     return changed
 
 
 def _compute(parameters: np.ndarray, at: Configurations) -> _Sloped:
     scale, odds, exponent, sharpness = parameters[:4]
-    imbalance, contention = parameters[11:]
+    imbalance, contention = parameters[11:13]
     power = 1 + np.exp(sharpness)
     share = 1 / (1 + np.exp(-odds))
     rest, log_growing = 1 - share, exponent * at.log_samples
@@ -197,3 +206,16 @@ def _join(
     slopes += (late * sync_share)[..., None] * sync[1]
     slopes[..., 10] = late * bend * (1 - 1 / power)
     return log_step, slopes
+
+
+def _fed(parameters: np.ndarray, at: Configurations, step: _Sloped) -> _Sloped:
+    """Return the log step time where the feed may take longer than the step."""
+    log_step, slopes = step
+    feed = parameters[0] + parameters[FEED] + at.log_samples_of_all
+    top = np.maximum(log_step, feed)
+    share = np.exp(_FEED_POWER * (log_step - top))
+    feed_share = np.exp(_FEED_POWER * (feed - top))
+    total = share + feed_share
+    slopes = slopes * (share / total)[..., None]
+    slopes[..., [0, FEED]] += (feed_share / total)[..., None]
+    return top + np.log(total) / _FEED_POWER, slopes

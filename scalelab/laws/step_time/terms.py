@@ -2,9 +2,10 @@
 
 There is no second model: a part is the difference between two step times of the shape
 that predicts, with and without a cause. The causes are taken away in this order: the
-boundary between nodes, the exchange, the contention in a node, the waiting for the
-slowest device. What is left is computation. Its part that grows in proportion to the
-batch, from this batch on, belongs to the samples; the rest is fixed cost.
+feed that all devices share, the boundary between nodes, the exchange, the contention in
+a node, the waiting for the slowest device. What is left is computation. Its part that
+grows in proportion to the batch, from this batch on, belongs to the samples; the rest
+is fixed cost.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from scalelab.laws.step_time.shapes import (
     CONTENTION,
     CROSSING,
     EXCHANGE,
+    FEED,
     IMBALANCE,
     NODE_JUMP,
     Shape,
@@ -49,6 +51,8 @@ class Terms(NamedTuple):
         Exchange of gradients between devices, were they all on one node.
     inter_node
         What the exchange takes longer because it crosses nodes.
+    feed
+        Waiting for a source of samples that all devices share.
     unexplained
         Difference between the predicted step time and the sum of the other parts: what
         the discrepancy process adds. It may be negative.
@@ -60,6 +64,7 @@ class Terms(NamedTuple):
     contention: np.ndarray
     intra_node: np.ndarray
     inter_node: np.ndarray
+    feed: np.ndarray
     unexplained: np.ndarray
 
     @property
@@ -73,7 +78,7 @@ def split(parameters: np.ndarray, at: Configurations, shape: Shape) -> Terms:
 
     Parameters
     ----------
-    parameters : ndarray, shape (13,) or (n_sets, 13)
+    parameters : ndarray, shape (14,) or (n_sets, 14)
         In the order of :data:`scalelab.laws.step_time.shapes.PARAMETERS`.
     at
         The configurations; samples in units of the curve's typical local batch.
@@ -84,11 +89,12 @@ def split(parameters: np.ndarray, at: Configurations, shape: Shape) -> Terms:
     def seconds(changed: np.ndarray, where: Configurations = at) -> np.ndarray:
         return np.asarray(np.exp(log_time(changed, where, shape)[0]))
 
-    whole, one_node = seconds(parameters), parameters.copy()
+    free = _without(parameters, FEED)
+    whole, one_node = seconds(free), free.copy()
     one_node[..., CROSSING] = 0.0
     if shape is Shape.TIERS:
         one_node[..., NODE_JUMP] = NEVER
-    silent = _without(parameters, EXCHANGE)
+    silent = _without(free, EXCHANGE)
     uncrowded = _without(silent, CONTENTION)
     together = _without(uncrowded, IMBALANCE)
     compute = seconds(silent)
@@ -105,6 +111,7 @@ def split(parameters: np.ndarray, at: Configurations, shape: Shape) -> Terms:
         contention=compute - calm,
         intra_node=within - compute,
         inter_node=whole - within,
+        feed=seconds(parameters) - whole,
         unexplained=np.zeros_like(whole),
     )
 

@@ -18,6 +18,7 @@ _WORDS = {
     "contention": "contention between the devices of a node",
     "intra_node": "intra-node all-reduce",
     "inter_node": "inter-node all-reduce",
+    "feed": "a source of samples that all devices share, such as storage",
     "unexplained": "step time grows",
 }
 _SAMPLES = "a larger batch needs more samples"

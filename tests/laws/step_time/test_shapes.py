@@ -1,8 +1,11 @@
+import itertools
+
 import numpy as np
 import pytest
 
-from scalelab.laws.step_time.physics import Configurations
+from scalelab.laws.step_time.physics import NEVER, Configurations
 from scalelab.laws.step_time.shapes import (
+    FEED,
     NUM_PARAMETERS,
     PARAMETERS,
     Shape,
@@ -10,7 +13,9 @@ from scalelab.laws.step_time.shapes import (
     log_time,
 )
 
-TYPICAL = np.array([0, 0.5, 0.95, 0.0, -1, 0.2, 0.3, 0.1, 0.1, 0, 0.4, -3.5, -5.0])
+TYPICAL = np.array(
+    [0, 0.5, 0.95, 0.0, -1, 0.2, 0.3, 0.1, 0.1, 0, 0.4, -3.5, -5.0, NEVER]
+)
 GROWING = ["growth", "growth_per_node", "growth_nodes", "node_jump"]
 
 
@@ -55,7 +60,8 @@ def test_the_slopes_are_those_of_the_time(
         samples=rng.uniform(0.1, 5, 8),
         accumulation=np.array([1, 1, 2, 1, 1, 3, 1, 1.0]),
     )
-    for parameters in machines(rng, 5):
+    for parameters, feed in itertools.product(machines(rng, 5), (NEVER, -1.5)):
+        parameters[FEED] = feed
         _, slopes = log_time(parameters, where, shape)
         for column, step in enumerate(1e-6 * np.eye(NUM_PARAMETERS)):
             up, down = (
@@ -149,6 +155,7 @@ def test_another_unit_of_batches_tells_the_same_times(
     old = at([1, 2, 4, 16], batch=rng.uniform(0.1, 9, 4))
     new = at([1, 2, 4, 16], batch=old.samples / factor)
     for parameters in machines(rng, 20):
+        parameters[FEED] = rng.uniform(-4, 0)
         moved = in_batch_unit(parameters, factor)
         assert time_of(moved, new, shape) == pytest.approx(
             time_of(parameters, old, shape)

@@ -7,10 +7,11 @@ import pandas as pd
 import pytest
 
 from scalelab.laws.step_time.law import StepTimeLaw
-from scalelab.laws.step_time.physics import Configurations
+from scalelab.laws.step_time.physics import NEVER, Configurations
 from scalelab.laws.step_time.shapes import (
     CONTENTION,
     EXCHANGE,
+    FEED,
     IMBALANCE,
     NODE_JUMP,
     NUM_PARAMETERS,
@@ -42,6 +43,7 @@ def machine() -> np.ndarray:
     values[PARAMETERS.index("batch_sharpness")] = values[OVERLAP] = -40.0
     values[EXCHANGE], values[NODE_JUMP] = np.log(0.4), np.log(2)
     values[IMBALANCE], values[CONTENTION] = np.log(0.1), np.log(0.05)
+    values[FEED] = NEVER
     return values
 
 
@@ -68,10 +70,11 @@ def test_parts_add_up_to_the_step_and_none_is_negative(
     for _ in range(50):
         values = machine() + 0.7 * rng.standard_normal(NUM_PARAMETERS)
         values[PARAMETERS.index("batch_exponent")] = rng.uniform(0.6, 1.0)
+        values[FEED] = rng.uniform(-3, 0)
         parts = split(values, where, shape)
         step = np.exp(log_time(values, where, shape)[0])
         assert parts.step_time_s == pytest.approx(step)
-        for name in ("fixed", "waiting", "contention", *EXCHANGED):
+        for name in ("fixed", "waiting", "contention", "feed", *EXCHANGED):
             assert (getattr(parts, name) >= -1e-12).all(), name
 
 
@@ -107,7 +110,7 @@ def causes(step_s: Callable[[int, int, int], float], batch: int = 16) -> Terms:
 
 
 def largest(parts: Terms) -> str:
-    overhead = ("waiting", "contention", *EXCHANGED, "unexplained")
+    overhead = ("waiting", "contention", "feed", *EXCHANGED, "unexplained")
     return max(overhead, key=lambda name: getattr(parts, name).item())
 
 
@@ -118,6 +121,15 @@ def test_a_slow_network_is_found_between_the_nodes() -> None:
     parts = causes(step_s)
     assert largest(parts) == "inter_node"
     assert parts.inter_node.item() == pytest.approx(0.06, rel=0.3)
+
+
+def test_a_feed_that_all_devices_share_is_found() -> None:
+    def step_s(k: int, m: int, b: int) -> float:
+        return max(0.01 + 0.002 * b + 0.004 * (k > 1), k * m * b / 5000)
+
+    parts = causes(step_s)
+    assert largest(parts) == "feed"
+    assert parts.feed.item() == pytest.approx(32 * 16 / 5000 - 0.046, rel=0.15)
 
 
 def test_contention_is_found_in_the_node() -> None:
