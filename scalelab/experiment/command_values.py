@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Set
+from enum import StrEnum
 from pathlib import Path
 
 from scalelab.experiment.batch_sizes import samples_on_node
@@ -22,6 +23,13 @@ def variable_of(placeholder: str) -> str:
     'SCALELAB_LOCAL_BATCH_SIZE'
     """
     return f"SCALELAB_{placeholder.upper()}"
+
+
+class Untold(StrEnum):
+    """A value of which a command is not told: it runs alike whatever the value is."""
+
+    LOCAL_BATCH = "local_batch_size"
+    ACCUMULATION = "gradient_accumulation_steps"
 
 
 def known_placeholders(experiment: ExperimentKeys) -> tuple[str, ...]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING
 
 from scalelab.errors import SpecError
 from scalelab.experiment.command_values import (
+    Untold,
     placeholder_values,
     values_told,
     variable_of,
@@ -28,6 +29,22 @@ _ACCUMULATION = (
 )
 
 
+def untold_batches(experiment: Experiment) -> Mapping[str | None, Set[Untold]]:
+    """Return what the command of each program is not told of, by the program's name.
+
+    The only command has the name None. What ScaleLab trains itself is told everything.
+    """
+    found: dict[str | None, Set[Untold]] = {}
+    for name, alone in commands_of(experiment):
+        told = values_told(alone)
+        tellers = {
+            Untold.LOCAL_BATCH: _local_batch_tellers(alone),
+            Untold.ACCUMULATION: _ACCUMULATION,
+        }
+        found[name] = {each for each, names in tellers.items() if not told & {*names}}
+    return found
+
+
 def check_told(experiment: Experiment, trials: Sequence[Trial]) -> None:
     """Refuse trials that differ in a value of which the command is not told.
 
@@ -45,7 +62,7 @@ def check_told(experiment: Experiment, trials: Sequence[Trial]) -> None:
 
 def _check_told(experiment: ExperimentKeys, trials: Sequence[Trial]) -> None:
     told = values_told(experiment)
-    tellers = _LOCAL_BATCH_OF_LAYOUT if experiment.layout else _LOCAL_BATCH
+    tellers = _local_batch_tellers(experiment)
     _check_accumulation(told, trials)
     if isinstance(experiment.local_batch_size, AutoBatch) and not told & {*tellers}:
         raise _untold("local_batch_size", ["auto"], tellers)
@@ -61,6 +78,10 @@ def _check_told(experiment: ExperimentKeys, trials: Sequence[Trial]) -> None:
         _check_axis(axis, (getattr(trial, axis) for trial in trials), names, told)
     _check_rates(told, trials)
     _check_batches(told & {*tellers, *_ACCUMULATION}, trials)
+
+
+def _local_batch_tellers(experiment: ExperimentKeys) -> Sequence[str]:
+    return _LOCAL_BATCH_OF_LAYOUT if experiment.layout else _LOCAL_BATCH
 
 
 def _check_accumulation(told: Set[str], trials: Sequence[Trial]) -> None:

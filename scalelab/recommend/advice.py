@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
@@ -56,6 +57,7 @@ from scalelab.recommend.question.candidates import candidates, places
 from scalelab.recommend.question.history import History, LawWithTransfer
 from scalelab.recommend.question.memory_room import MemoryRoom
 from scalelab.recommend.question.objective import Constraints
+from scalelab.recommend.question.runnable import UntoldByProgram
 from scalelab.recommend.question.subject import AskedCurves, choose_subject
 from scalelab.recommend.ways import ways
 
@@ -74,6 +76,7 @@ def recommend(
     history: History | None = None,
     link: Link | None = None,
     accept_unmeasured: bool = False,
+    untold: UntoldByProgram = MappingProxyType({}),
 ) -> Recommendation:
     """Recommend an allocation for a job.
 
@@ -106,6 +109,8 @@ def recommend(
         any.
     accept_unmeasured
         Also choose what rests on a term that was not measured here.
+    untold
+        What the commands that were measured are not told of.
 
     Returns
     -------
@@ -149,7 +154,7 @@ def recommend(
         job=job,
     )
     where = places(rows.frame, allocations, devices_on_node)
-    asked = _fitting(candidates(rows.curves, where, knowledge.rule), knowledge)
+    asked = _fitting(candidates(rows.curves, where, knowledge.rule, untold), knowledge)
     comparison = Comparison.of(
         asked, knowledge, limits, allocations, accepts_unmeasured=accept_unmeasured
     )
@@ -316,8 +321,8 @@ def _fitting(asked: pd.DataFrame, knowledge: Knowledge) -> pd.DataFrame:
             )
         raise SpecError(
             f"No measured or larger allocation can share {rule.in_words()} evenly in "
-            "local batches that are known to fit. Ask for another batch or other "
-            "device counts."
+            "local batches that are known to fit and of which the measured program can "
+            "be told. Ask for another batch or other device counts."
         )
     return chosen
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
@@ -26,6 +27,7 @@ from scalelab.recommend.question.objective import (
 )
 from scalelab.recommend.question.prices import Price
 from scalelab.recommend.question.run_site import RunSite
+from scalelab.recommend.question.runnable import UntoldByProgram
 from scalelab.recommend.question.subject import NODE_GROUP
 from scalelab.site.profile import Site
 
@@ -35,6 +37,7 @@ def answer(
     observations: Observed,
     sites: Mapping[str | None, RunSite],
     history: History | None = None,
+    untold: UntoldByProgram = MappingProxyType({}),
 ) -> Recommendation:
     """Answer for each node group that was measured, and return the best answer.
 
@@ -48,6 +51,8 @@ def answer(
         The site of the sweep by node group, see :meth:`RunSite.by_group`.
     history
         Other runs that inform the step-time law of the node groups related to them.
+    untold
+        What the commands that were measured are not told of.
 
     Raises
     ------
@@ -62,7 +67,7 @@ def answer(
     for group in groups:
         try:
             answers[group] = _in_group(
-                question, rows, group, sites.get(group), histories[group]
+                question, rows, group, sites.get(group), histories[group], untold
             )
         except (FitError, SpecError) as error:
             problems[group] = error
@@ -123,6 +128,7 @@ def _in_group(
     group: str | None,
     run_site: RunSite | None,
     history: History | None,
+    untold: UntoldByProgram,
 ) -> Recommendation:
     own, select = _rows_of(group, rows).observations, question.select
     if group is not None:
@@ -147,6 +153,7 @@ def _in_group(
         history=history,
         link=question.between_nodes or _stated_link(site, question.law),
         accept_unmeasured=question.accept_unmeasured,
+        untold=untold,
     )
 
 

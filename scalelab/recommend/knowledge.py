@@ -105,6 +105,11 @@ class Knowledge:
         return None
 
     @property
+    def saw_accumulation(self) -> bool:
+        """Some row accumulated gradients over several passes."""
+        return bool(self.rows.frame["gradient_accumulation_steps"].gt(1).any())
+
+    @property
     def held(self) -> dict[str, Scalar]:
         """The values of the columns in which the curves do not differ, by setting."""
         curves = [dict(key) for key in self.rows.curves]

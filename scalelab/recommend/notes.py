@@ -79,6 +79,11 @@ def assumptions(knowledge: Knowledge, chosen: OutlookRow) -> tuple[str, ...]:
         for name, value in chosen.settings.items()
         if name not in known
     ]
+    if chosen.batch.gradient_accumulation_steps > 1 and not knowledge.saw_accumulation:
+        notes.append(
+            "Accumulation was not measured: of the passes of a step, only the last is "
+            "taken to exchange gradients."
+        )
     if chosen.basis in (Support.EXTRAPOLATED, Support.NOT_MEASURED):
         devices = counted(chosen.world_size, knowledge.subject.device_word)
         notes.append(
@@ -112,7 +117,13 @@ def times_contain(rows: FitRows) -> str:
             "Times are of training steps alone; start-up, evaluation and checkpoints "
             "come on top."
         )
-    if np.isfinite(numbers(used, "evaluation_s")).all():
+    evaluation_s = numbers(used, "evaluation_s")
+    if np.isfinite(evaluation_s).all():
+        if not evaluation_s.any():
+            return (
+                "Times contain all between two reported steps, evaluation too if there "
+                "was any: metrics.evaluation matched no line. Start-up comes on top."
+            )
         return (
             "Times are of training steps and checkpoints between them; start-up and "
             "evaluation come on top."

@@ -191,14 +191,16 @@ class Run(RunRecords):
     def _answered(self, question: Question) -> Recommendation:
         from threadpoolctl import threadpool_limits
 
+        from scalelab.plan.told_axes import untold_batches
         from scalelab.recommend.by_group import answer
 
         frame = self.observations_for(question.limits.target)
         rows = self.fit_rows if frame is self.observations else frame
         history = self._history(question.learn_from)
+        untold = untold_batches(self.experiment) if self.experiment else {}
         # Matrices of dozens of rows: threads on every core of a login node would wait.
         with threadpool_limits(limits=1, user_api="blas"):
-            found = answer(question, rows, self.sites, history)
+            found = answer(question, rows, self.sites, history, untold)
         doubts = (f"The import doubted: {each}" for each in self.import_doubts)
         notes = (*filter(None, [self.accepted]), *found.notes, *doubts)
         return replace(found, notes=notes)

@@ -7,8 +7,10 @@ import re
 import pytest
 
 from scalelab.errors import SpecError
+from scalelab.experiment.command_values import Untold
 from scalelab.experiment.spec import Experiment
 from scalelab.plan.expand import Plan, plan
+from scalelab.plan.told_axes import untold_batches
 
 HEAD = "name: a\ngpus: 2\nsite: {device_type: cpu, gpus_per_node: 2}\n"
 TARGET = "job: {target: val_acc >= 0.5, samples: 1000, samples_per_epoch: 100}\n"
@@ -128,3 +130,28 @@ def test_a_variable_that_no_command_finds_is_refused() -> None:
     workload = "workload: digits_mlp\nlocal_batch_size: 8\nuses: [SCALELAB_SEED]\n"
     with pytest.raises(SpecError, match=r"uses belongs to a command, not to a wo"):
         planned(workload)
+
+
+@pytest.mark.parametrize(
+    ("text", "untold"),
+    [
+        ("command: a", {Untold.LOCAL_BATCH, Untold.ACCUMULATION}),
+        ("command: a {local_batch_size}", {Untold.ACCUMULATION}),
+        ("command: a {gradient_accumulation_steps}", {Untold.LOCAL_BATCH}),
+        ("command: a {global_batch_size}", set()),
+        (
+            "command: a\nuses: [SCALELAB_LOCAL_BATCH_SIZE]",
+            {Untold.ACCUMULATION},
+        ),
+    ],
+)
+def test_it_is_known_what_a_command_is_not_told_of_its_batches(
+    text: str, untold: set[Untold]
+) -> None:
+    experiment = Experiment.from_text(f"{HEAD}local_batch_size: 8\n{text}\n")
+    assert untold_batches(experiment) == {None: untold}
+
+
+def test_what_scalelab_trains_itself_is_told_everything() -> None:
+    text = "workload: digits_mlp\nlocal_batch_size: 8\n"
+    assert untold_batches(Experiment.from_text(HEAD + text)) == {}

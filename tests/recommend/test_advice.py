@@ -648,6 +648,11 @@ def test_a_capped_target_without_convergence_trials_is_assumed_to_need_its_cap()
             "of training steps and checkpoints between them; start-up and evaluation",
         ),
         (
+            {"compute_s": None, "evaluation_s": 0.0},
+            "Times contain all between two reported steps, evaluation too if there was "
+            "any: metrics.evaluation matched no line. Start-up comes on top.",
+        ),
+        (
             {"compute_s": None, "evaluation_s": None},
             "all between two reported steps, evaluation too unless metrics.evaluation",
         ),

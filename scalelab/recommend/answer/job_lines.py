@@ -62,7 +62,12 @@ def job_lines(
             f"{row.allocation}); a job script starts as many on each. Pass --gpus with "
             f"multiples of {row.num_nodes}."
         )
-    head = [f"# {time.in_words()}", *_chain(system, time)]
+    missed = f"# Nothing meets {' and '.join(answer.limits)}; this is the closest."
+    head = [
+        *([] if answer.meets_constraints else [missed]),
+        f"# {time.in_words()}",
+        *_chain(system, time),
+    ]
     if experiment.workload:
         batch = row.batch
         return [

@@ -41,7 +41,7 @@ _REASONS = {
 }
 _ABOVE_IDEAL = 1.05  # what lies below is noise
 _OPEN = 8  # the ends of a range of counts that says little lie so many times apart
-_LIKELY = 0.5  # chance of a knee up to the last row, from which on it is named
+_LIKELY = 0.5  # chance of a knee up to the last row, or of limits, that is named
 _BUSY = "the computer was too busy to keep the declared times"
 
 
@@ -135,7 +135,9 @@ def _sentences(result: Recommendation) -> Iterator[Sentence]:
 def _use(result: Recommendation) -> Iterator[str]:
     row, verb = result.chosen, "Use"
     if not result.meets_constraints:
-        yield f"Nothing meets {' and '.join(result.limits)}."
+        is_likely = row.probability is not None and row.probability >= _LIKELY
+        sure = f" with a chance of {percent(result.confidence)}" if is_likely else ""
+        yield f"Nothing meets {' and '.join(result.limits)}{sure}."
         verb = "Closest:"
     place = f"{_count(result, row.world_size, named=True)} ({_nodes(result, row)})"
     yield f"{verb} {place}, {_batch(row.batch)}"

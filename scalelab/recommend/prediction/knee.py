@@ -27,10 +27,10 @@ _SURE = 0.7  # share of the draws in which a cause leads that is named alone
 
 
 def marginal_return(time_s: np.ndarray, world_size: np.ndarray) -> np.ndarray:
-    """Return the speed-up gained per device added, up to the next doubling.
+    """Return the speed-up gained per device added, by the doubling up to each size.
 
-    A size is compared with the largest that is at most twice as large, or with the next
-    one: sizes in between, such as part of a further node, are no step to judge by.
+    A size is compared with the largest of at most half of its devices, or with the
+    first: sizes in between, such as part of a further node, are no step to judge by.
 
     Parameters
     ----------
@@ -41,18 +41,26 @@ def marginal_return(time_s: np.ndarray, world_size: np.ndarray) -> np.ndarray:
     Returns
     -------
     ndarray, shape (..., n_sizes - 1)
-        1 where the time is halved by twice the devices, 0 where it does not change; it
-        may be outside of [0, 1].
+        Of all sizes but the first: 1 where the time is halved by twice the devices, 0
+        where it does not change; it may be outside of [0, 1].
     """
-    here = np.arange(len(world_size) - 1)
-    doubled = np.searchsorted(world_size, 2 * world_size[:-1], side="right") - 1
-    there = np.maximum(doubled, here + 1)
+    there = np.arange(1, len(world_size))
+    here = _halved(world_size)[1:]
     speed_up = time_s[..., here] / time_s[..., there]
     return np.asarray((speed_up - 1) / (world_size[there] / world_size[here] - 1))
 
 
+def _halved(world_size: np.ndarray) -> np.ndarray:
+    """Return the index of the size that each size is compared with."""
+    half = np.searchsorted(world_size, world_size / 2, side="right") - 1
+    return np.asarray(np.maximum(half, 0))
+
+
 def last_paying(time_s: np.ndarray, world_size: np.ndarray, least: float) -> np.ndarray:
     """Return the index of the last world size before the first that does not pay.
+
+    A size does not pay if neither it nor any larger one within a doubling of the size
+    before it returns enough: part of a further node may cost what a whole one returns.
 
     Parameters
     ----------
@@ -63,7 +71,14 @@ def last_paying(time_s: np.ndarray, world_size: np.ndarray, least: float) -> np.
     """
     if len(world_size) == 1:
         return np.zeros(len(time_s), dtype=int)
-    fails = marginal_return(time_s, world_size) < least
+    pays = marginal_return(time_s, world_size) >= least
+    ends = np.searchsorted(world_size, 2 * world_size[:-1], side="right") - 1
+    fails = np.column_stack(
+        [
+            ~pays[:, size : max(end, size + 1)].any(axis=1)
+            for size, end in enumerate(ends)
+        ]
+    )
     never = ~fails.any(axis=1)
     return np.where(never, len(world_size) - 1, fails.argmax(axis=1))
 
@@ -125,26 +140,28 @@ def _term(
     No shape knows of input, which is in several terms, then. It is named where the
     wait that was measured grows by more than half of all that is lost there.
     """
-    at = int(np.bincount(index).argmax()) if len(index) else len(samples) - 2
+    sizes = questions["world_size"].to_numpy(float)
+    after_knee = 1 + int(np.bincount(index).argmax()) if len(index) else len(sizes) - 1
+    pair = [int(_halved(sizes)[after_knee]), after_knee]
     before, after = (
-        _seconds(questions.iloc[[i]], float(samples[i]), law) for i in (at, at + 1)
+        _seconds(questions.iloc[[i]], float(samples[i]), law) for i in pair
     )
     if not before or not after:
         return _WORDS["unexplained"]
-    sizes = questions["world_size"].to_numpy(float)
-    shrink = sizes[at] / sizes[at + 1]
+    shrink = sizes[pair[0]] / sizes[pair[1]]
     losses = {_WORDS[name]: after[name] - before[name] * shrink for name in _WORDS}
-    lost_to_input = waits.share(questions.iloc[[at + 1]]) * sum(after.values())
-    lost_to_input -= waits.share(questions.iloc[[at]]) * sum(before.values()) * shrink
+    waited = [float(waits.share(questions.iloc[[i]])) for i in pair]
+    lost_to_input = waited[1] * sum(after.values())
+    lost_to_input -= waited[0] * sum(before.values()) * shrink
     if lost_to_input > sum(losses.values()) / 2 > 0:
         return _INPUT
-    growth = float(samples[at + 1] / samples[at])
+    growth = float(samples[pair[1]] / samples[pair[0]])
     losses[_SAMPLES] = sum(after.values()) * (1 - 1 / growth)
     words = max(losses, key=lambda words: losses[words])
     if words in (_SAMPLES, _WORDS["unexplained"]):
         return words
-    per_step = samples[at : at + 2] * (-shrink, 1.0)
-    return _with_rival(words, questions.iloc[at : at + 2], per_step, law)
+    per_step = samples[pair] * (-shrink, 1.0)
+    return _with_rival(words, questions.iloc[pair], per_step, law)
 
 
 def _with_rival(
@@ -157,7 +174,7 @@ def _with_rival(
     leading
         The likeliest cause, in words.
     sizes
-        The configurations before and after the knee.
+        The configurations that are compared where the knee is.
     per_step : ndarray, shape (2,)
         Samples by which their seconds count in what is lost.
     law

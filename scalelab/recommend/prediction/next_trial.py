@@ -29,6 +29,9 @@ from scalelab.recommend.question.objective import Constraints, Spending
 _NUM_BINS = 8
 _WORTH = 0.03  # of the loss; a smaller gain does not justify a measurement
 _NEAR = 0.95  # of the largest gain: among these, whole nodes and little cost count
+# Chance of holding the limits, and of taking less, below which nothing is decided
+_LIKELY = 0.05
+_AFFORDABLE = 0.1  # of the job's device-hours; a dearer trial saves nothing
 _USUAL_STEPS = 60
 _DECIDES = "its step time decides between the best allocations"
 _DOUBTED = "what was measured there is doubted"
@@ -114,7 +117,11 @@ def next_trial(
     is_known = np.array([row.basis == Support.MEASURED for row in rows])
     could_win = outlook.is_allowed_batch & (is_contradicted | ~is_known)
     could_win &= np.array([_fits(row, within) for row in rows])
+    could_win &= np.array([_is_worth_it(row, chosen, steps, frame) for row in rows])
     eligible = np.array([row.is_eligible or row.is_chosen for row in rows])
+    if limits.any_limit and eligible[position]:
+        spent = outlook.spent.of(limits.minimised(outlook.spent.known))
+        could_win &= (spent < spent[:, [position]]).mean(axis=0) >= _LIKELY
     gain = value_of_knowing(losses, outlook.spent.time_s, eligible)
     gain = np.where(could_win, gain, 0.0)
     if gain.max() > _WORTH * max(losses.mean(axis=0).min(), 1.0):
@@ -130,7 +137,8 @@ def next_trial(
         best = near[costs.index(min(costs))]
         why = _CONTRADICTED if is_contradicted[rows.index(best)] else _DECIDES
         return _measuring(best, steps, frame, why)
-    if chosen.basis != Support.MEASURED and _fits(chosen, within):
+    is_open = chosen.basis != Support.MEASURED and _is_likely(chosen)
+    if is_open and _fits(chosen, within):
         return _measuring(
             chosen, steps, frame, "the recommended allocation was not measured"
         )
@@ -138,6 +146,18 @@ def next_trial(
         return _measuring(chosen, steps, frame, _CONTRADICTED)
     closable = [gap for gap in gaps if _fits(gap, within)]
     return _closing(closable[0], rows, steps, frame) if closable else None
+
+
+def _is_worth_it(
+    row: OutlookRow, chosen: OutlookRow, steps: int, frame: pd.DataFrame
+) -> bool:
+    """Tell whether a row may hold the limits, and its trial costs little of the job."""
+    trial_hours = _hours(row.world_size, steps, row.step_time_s.value, frame)
+    return _is_likely(row) and trial_hours <= _AFFORDABLE * chosen.gpu_hours.value
+
+
+def _is_likely(row: OutlookRow) -> bool:
+    return row.probability is None or row.probability >= _LIKELY
 
 
 def _fits(asked: OutlookRow | Gap, within: Allocation | None) -> bool:

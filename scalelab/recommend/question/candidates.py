@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,7 @@ from scalelab.inputs.layout import Layout
 from scalelab.kinds.strategies import Strategy, TrialSizes, strategy_of
 from scalelab.laws.rows import CONFIGURATION, CurveKey
 from scalelab.recommend.question.batches import BatchRule
+from scalelab.recommend.question.runnable import UntoldByProgram, runnable
 from scalelab.records.columns import OPTION_PREFIX
 
 _FURTHEST = 4  # times the largest measured world size
@@ -88,14 +90,17 @@ def _doublings(sizes: set[int]) -> set[int]:
 
 
 def candidates(
-    measured: Mapping[CurveKey, pd.DataFrame], where: Sequence[Place], rule: BatchRule
+    measured: Mapping[CurveKey, pd.DataFrame],
+    where: Sequence[Place],
+    rule: BatchRule,
+    untold: UntoldByProgram = MappingProxyType({}),
 ) -> pd.DataFrame:
     """Return the candidates for each curve and allocation.
 
     These are the measured configurations that the rule allows and every split of an
     allowed batch. No split is returned for an allocation whose data-parallel size is
     unknown, or whose ranks the layout of the curve does not divide, nor one that the
-    strategy of the curve refuses.
+    strategy of the curve refuses or its command is not told of.
 
     Returns
     -------
@@ -116,6 +121,7 @@ def candidates(
                 splits = rule.splits(parallel, batches)
                 if strategy is not None:
                     splits = [s for s in splits if strategy.suits(place, s, parallel)]
+                splits = runnable(splits, parallel, frame, key, untold)
                 rows |= dict.fromkeys((*place, *split, parallel) for split in splits)
         table = pd.DataFrame(list(rows), columns=list(CONFIGURATION), dtype=int)
         # Whole numbers stay such where other curves have none.

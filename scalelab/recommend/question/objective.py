@@ -21,6 +21,7 @@ from scalelab.kinds.resources import (
 )
 from scalelab.recommend.question.prices import Price
 
+_ALIKE = 0.05  # of what is nearest to the limits: within it the cheaper one is shown
 _TIE = 0.01  # of what is kept small: below it the faster allocation wins
 # Chances below it are none: the likely time misses, and a wide interval brings a row no
 # closer to the limits.
@@ -257,14 +258,25 @@ def choose(
             f"the largest {device_word} count at which every doubling still gave at "
             f"least {least} of the ideal gain"
         )
+        if len(paying) == 1:
+            rule = f"there is no other {device_word} count to choose"
+        elif index == 0:
+            rule = f"the first doubling gives less than {least} of the ideal gain"
         return Choice(index=index, meets=bool(sure[index]), rule=rule)
+    resource = constraints.minimised(spent.known)
     if not sure.any():
         excess = constraints.excess(spent)
-        closest = np.lexsort((excess, -counted_chances(probability), ~eligible))
+        chances = counted_chances(probability)
+        closest = np.lexsort((excess, -chances, ~eligible))[0]
+        alike = (chances >= chances[closest]) & (eligible == eligible[closest])
+        alike &= excess <= excess[closest] * (1 + _ALIKE)
+        amount = np.where(alike, spent.of(resource), np.inf)
         which = "" if eligible.all() else " of those that may be chosen"
         rule = f"no allocation meets the limits; this one is the closest{which}"
-        return Choice(index=int(closest[0]), meets=False, rule=rule)
-    resource = constraints.minimised(spent.known)
+        index = int(amount.argmin())
+        if index != closest:
+            rule += f", or within {percent(_ALIKE)} of it, and {resource.least}"
+        return Choice(index=index, meets=False, rule=rule)
     tie = 1 + _TIE if resource.is_spent else 1.0
     amount = np.where(sure, spent.of(resource), np.inf)
     weighed = amount * handicap(measured)

@@ -70,6 +70,13 @@ def four_nodes(run: Run) -> Recommendation:
     return answer
 
 
+def test_a_script_says_that_nothing_meets_the_limits(run: Run, folder: Path) -> None:
+    missed = run.recommend(max_time="1s")
+    assert not missed.meets_constraints
+    lines = script(run, folder, "slurm", missed)
+    assert "# Nothing meets < 1 s; this is the closest." in lines
+
+
 def script(run: Run, folder: Path, site: str, answer: Recommendation) -> list[str]:
     return run.job_script(answer, str(folder / f"{site}.yaml")).splitlines()
 

@@ -32,8 +32,31 @@ def test_part_of_a_further_node_is_no_step_to_judge_by() -> None:
     sizes = np.array([1.0, 2.0, 4.0, 5.0, 8.0])
     # The fifth device is on a second node: it costs more than it gives.
     times = np.array([[8.0, 4.0, 2.0, 2.1, 1.1]])
-    assert marginal_return(times, sizes)[0, 2] == pytest.approx(2.0 / 1.1 - 1)
+    assert marginal_return(times, sizes)[0, 2:] == pytest.approx(
+        [(4.0 / 2.1 - 1) / 1.5, 2.0 / 1.1 - 1]
+    )
     assert last_paying(times, sizes, 0.7).tolist() == [4]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "step_s", "last"),
+    [
+        # five nodes are slow, and the doubling from three reaches beyond them
+        ([8, 16, 24, 32, 40, 48], [0.1, 0.1, 0.101, 0.101, 0.15, 0.151], 32),
+        # the second node is slow: 5 devices are not the last because 10 are slow
+        ([1, 2, 4, 5, 8, 10, 16], [82, 82.2, 83, 83.2, 83.5, 105.4, 106], 8),
+        ([1, 2, 4, 8, 16], [82, 82.2, 83, 83.5, 106], 8),
+        # every count of devices is judged by its doubling, as if there were no others
+        ([*range(1, 17)], [1 + 0.1 * size for size in range(1, 17)], 4),
+        ([1, 2, 4, 8, 16], [1.1, 1.2, 1.4, 1.8, 2.6], 4),
+    ],
+)
+def test_the_knee_is_where_the_loss_is_whichever_sizes_are_named(
+    sizes: list[int], step_s: list[float], last: int
+) -> None:
+    size = np.array(sizes, dtype=float)
+    times = (np.array(step_s) / size)[None]
+    assert sizes[int(last_paying(times, size, 0.7)[0])] == last
 
 
 def test_a_stricter_return_moves_the_knee_down(rng: np.random.Generator) -> None:

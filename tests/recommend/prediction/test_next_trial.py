@@ -1,4 +1,5 @@
 import numpy as np
+import pandas as pd
 import pytest
 from made_up_sweeps import sweep
 
@@ -71,3 +72,44 @@ def test_a_batch_that_may_not_be_chosen_is_not_proposed() -> None:
     beyond = [r for r in found.rows if r.batch.global_batch_size > largest]
     assert not [row for row in beyond if row.is_eligible]
     assert trial is None or trial.batch.global_batch_size <= largest
+
+
+def strong(step_s: dict[int, float]) -> pd.DataFrame:
+    """Rows of one global batch, on nodes of 8 devices."""
+    rows = [
+        {"world_size": size, "num_nodes": -(-size // 8), "step_time_s": seconds}
+        | {"local_batch_size": 8192 // size}
+        for size, seconds in step_s.items()
+    ]
+    return pd.DataFrame(rows)
+
+
+@pytest.mark.parametrize(
+    ("step_s", "limit"),
+    [
+        # long steps: 60 of them on 2,048 devices cost a quarter of the job
+        ({64: 1249.0, 128: 618.0, 256: 306.0, 512: 162.0}, {"time": 215_446.0}),
+        # every further device is slower
+        ({1: 5.0, 2: 9.0, 4: 13.0, 8: 16.6, 16: 21.2}, {"time": 1e6}),
+    ],
+)
+def test_a_trial_that_cannot_win_or_costs_much_of_the_job_is_not_proposed(
+    step_s: dict[int, float], limit: dict[str, float]
+) -> None:
+    asked = Constraints(limits=limit)
+    found = recommend(strong(step_s), Job(samples=5_000_000), constraints=asked)
+    assert found.meets_constraints
+    trial = found.next_trial
+    if trial is not None and trial.why.startswith("its step time decides"):
+        (row,) = [row for row in found.rows if row.world_size == trial.world_size]
+        assert row.gpu_hours.lo < found.chosen.gpu_hours.hi
+        assert trial.gpu_hours <= 0.1 * found.chosen.gpu_hours.value
+
+
+def test_nothing_is_measured_for_a_limit_that_nothing_holds() -> None:
+    asked = Constraints(limits={"time": 60.0})
+    rows = strong({1: 5.0, 2: 2.6, 4: 1.4, 8: 0.8})
+    found = recommend(rows, Job(samples=500_000_000), constraints=asked)
+    assert not found.meets_constraints
+    trial = found.next_trial
+    assert trial is None or "recommended" not in trial.why

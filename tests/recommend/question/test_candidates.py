@@ -2,6 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from scalelab.experiment.command_values import Untold
 from scalelab.inputs.allocation import Allocation
 from scalelab.laws.rows import configurations
 from scalelab.recommend.question.asked_batch import AskedBatch
@@ -12,6 +13,8 @@ from scalelab.recommend.question.candidates import (
     is_printed,
     places,
 )
+from scalelab.recommend.question.runnable import runnable
+from scalelab.records.columns import PROGRAM_COLUMN
 
 
 def measured(rows: list[tuple[int, ...]]) -> pd.DataFrame:
@@ -127,3 +130,48 @@ def test_what_somebody_else_calls_a_pipeline_is_believed() -> None:
     asked = BatchRule.of(frame, AskedBatch(), None)
     found = candidates({(("parallelism", "pipeline"),): frame}, [(8, 1)], asked)
     assert set(found["data_parallel_size"]) == {4}
+
+
+@pytest.mark.parametrize(
+    ("untold", "allowed"),
+    [
+        (set(), {(32, 1), (32, 2), (16, 1), (16, 4), (8, 1)}),
+        ({Untold.ACCUMULATION}, {(32, 1), (16, 1), (8, 1)}),
+        ({Untold.ACCUMULATION, Untold.LOCAL_BATCH}, {(32, 1), (16, 1)}),
+    ],
+)
+def test_a_command_is_asked_for_no_batch_that_it_is_not_told_of(
+    untold: set[Untold], allowed: set[tuple[int, int]]
+) -> None:
+    rows = measured([(n, 1, b, 1) for n in (1, 2, 4) for b in (16, 32)])
+    splits = [(32, 1), (32, 2), (16, 1), (16, 4), (8, 1)]
+    for key, name in (((), None), (((PROGRAM_COLUMN, "mine"),), "mine")):
+        assert {*runnable(splits, 2, rows, key, {name: untold})} == allowed
+        assert runnable(splits, 2, rows, key, {"other": untold}) == splits
+
+
+def test_a_command_that_fixes_its_global_batch_shares_it_on_more_devices() -> None:
+    rows = measured([(1, 1, 32, 1), (2, 1, 16, 1), (4, 1, 8, 1)])
+    untold = {None: {Untold.LOCAL_BATCH, Untold.ACCUMULATION}}
+    assert runnable([(4, 1), (8, 1), (2, 2)], 8, rows, (), untold) == [(4, 1)]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        ("parallelism", "fsdp"),
+        ("options.zero_stage", 3),
+        ("options.ZeRO stage", 3),
+        ("options.sharding_strategy", "FULL_SHARD"),
+    ],
+)
+def test_sharded_parameters_say_nothing_of_accumulation_that_was_not_measured(
+    column: tuple[str, str | int],
+) -> None:
+    alone = measured([(1, 1, 8, 1), (2, 1, 8, 1)])
+    splits = [(8, 1), (8, 2), (8, 4)]
+    assert runnable(splits, 2, alone, (column,), {}) == [(8, 1)]
+    both = measured([(1, 1, 8, 1), (2, 1, 8, 2)])
+    assert runnable(splits, 2, both, (column,), {}) == [(8, 1), (8, 2)]
+    other = ("options.zero_stage", 2)
+    assert runnable(splits, 2, alone, (other,), {}) == splits

@@ -119,11 +119,37 @@ def test_the_closest_is_the_likeliest_then_the_least_over() -> None:
     assert pick([0.3, 0.0, 0.0], time=30).index == 2
 
 
+def test_of_what_is_as_close_the_cheapest_is_shown() -> None:
+    spent = Spending(
+        {"time": np.array([61.0, 60.0, 80.0]), "device_hours": HOURS, "money": None}
+    )
+    asked, unlikely = Constraints(limits={"time": 30}), np.zeros(3)
+    every = np.ones(3, dtype=bool)
+    choice = choose(spent, unlikely, every, PAYING, every, asked, "GPU")
+    assert (choice.index, choice.meets) == (0, False)
+    assert choice.rule.endswith("or within 5% of it, and takes the fewest device-hours")
+
+
 def test_only_what_is_eligible_is_chosen() -> None:
     found = pick([0.1, 0.95, 1.0], time=70, eligible=(True, False, True))
     assert (found.index, found.meets) == (2, True)
     none = pick([0.1, 0.95, 1.0], time=70, eligible=(True, False, False))
     assert (none.index, none.meets) == (0, False)
+
+
+@pytest.mark.parametrize(
+    ("paying", "rule"),
+    [
+        ([True], "there is no other GPU count to choose"),
+        ([True, False], "the first doubling gives less than 70% of the ideal gain"),
+    ],
+)
+def test_no_doubling_is_praised_where_none_paid(paying: list[bool], rule: str) -> None:
+    some = len(paying)
+    spent = Spending({"time": TIME[:some], "device_hours": HOURS[:some]})
+    every, pays = np.ones(some, dtype=bool), np.array(paying)
+    choice = choose(spent, np.ones(some), every, pays, every, Constraints(), "GPU")
+    assert (choice.index, choice.rule) == (0, rule)
 
 
 def test_without_limits_the_last_paying_row_is_chosen() -> None:
