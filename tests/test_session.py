@@ -405,6 +405,22 @@ class TestAQuestionAskedAgain:
         assert len(num_fits) == 2
 
 
+def test_an_answer_says_how_many_trials_are_to_come(here: Path) -> None:
+    store = measured_run(here / "begun", ending=None)
+    asked = Experiment.from_text(EMULATED, directory=here)
+    first, *rest = expand(asked, asked.resolve_site())
+    end_trial(store, asked, first, completed(first))
+    told = f"The sweep is not complete: {len(rest)} trials to come."
+    assert told in load(here / "begun").recommend().notes
+    for trial in rest:
+        end_trial(store, asked, trial, completed(trial))
+    assert not [
+        note
+        for note in load(here / "begun").recommend().notes
+        if "not complete" in note
+    ]
+
+
 def test_the_status_counts_trials_and_names_reasons(here: Path) -> None:
     def ending(trial: Any) -> Any:
         return failed(trial) if trial.world_size == 1 else completed(trial)

@@ -258,11 +258,11 @@ def not_chosen(
 
 
 def cut_to_an_epoch(rule: BatchRule) -> Iterator[str]:
-    """Say that larger batches were measured than the data of an epoch."""
+    """Say that larger batches than the data of an epoch are left out."""
     if rule.why_largest == ONE_EPOCH:
         yield (
             f"Only global batches up to {rule.largest:,} are considered: that is one "
-            "epoch, and larger ones were measured."
+            "epoch."
         )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from scalelab.errors import FitError, SpecError, StoreError
 from scalelab.inputs.document import Scalar
+from scalelab.inputs.numerals import counted
 from scalelab.inputs.problems import validated
 from scalelab.inputs.wording import in_own_words, in_words_of_the_caller
 from scalelab.kinds.resources import read_limits
@@ -202,8 +203,16 @@ class Run(RunRecords):
         with threadpool_limits(limits=1, user_api="blas"):
             found = answer(question, rows, self.sites, history, untold)
         doubts = (f"The import doubted: {each}" for each in self.import_doubts)
-        notes = (*filter(None, [self.accepted]), *found.notes, *doubts)
+        said = filter(None, [self._unfinished(), self.accepted])
+        notes = (*said, *found.notes, *doubts)
         return replace(found, notes=notes)
+
+    def _unfinished(self) -> str:
+        """Say how many trials of the sweep have not run; empty if all have."""
+        missing = self.status().num_missing
+        if not missing:
+            return ""
+        return f"The sweep is not complete: {counted(missing, 'trial')} to come."
 
     def _history(self, learn_from: Sequence[str | Path]) -> History | None:
         from scalelab.recommend.question.history import History

@@ -219,10 +219,10 @@ def _knee(result: Recommendation, knee: Knee) -> str:
         return f"No diminishing returns up to {_count(result, largest)}."
     if knee.probability_in_range < _LIKELY:
         last = _count(result, result.rows[-1].world_size)
-        return (
-            f"No sign of diminishing returns up to {last}; if they diminish, then "
-            f"not before {knee.lo:,}."
-        )
+        text = f"No sign of diminishing returns up to {last}"
+        if knee.lo == result.rows[0].world_size:
+            return f"{text}."
+        return f"{text}; if they diminish, then not before {knee.lo:,}."
     beyond = {row.basis for row in result.rows if row.world_size > knee.lo}
     if beyond == {Support.NOT_MEASURED}:
         most = _count(result, knee.lo)

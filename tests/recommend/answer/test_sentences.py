@@ -95,6 +95,10 @@ def test_a_knee_that_is_unlikely_is_not_named(answered: Recommendation) -> None:
         "No sign of diminishing returns up to 32 GPUs; if they diminish, then not "
         "before 16."
     ]
+    first = answered.rows[0].world_size
+    assert said(replace(answered, knee=replace(knee, lo=first)), Part.KNEE) == [
+        "No sign of diminishing returns up to 32 GPUs."
+    ]
 
 
 def test_a_knee_beyond_what_was_measured_has_no_cause(answered: Recommendation) -> None:
