@@ -111,7 +111,8 @@ def run(arguments: Sequence[str]) -> int:
     """
     try:
         command = typer.main.get_command(build_app(*arguments[:1]))
-        words = list(arguments) or ["--help"]
+        is_bare = len(arguments) < 2 and {*arguments} <= GROUPS.keys()
+        words = [*arguments, "--help"] if is_bare else list(arguments)
         with of_the_command_line(), command.make_context("scalelab", words) as context:
             command.invoke(context)
     except typer.Exit as ended:

@@ -55,9 +55,9 @@ def init(
         bool, typer.Option("--force", help="Replace a profile that is there.")
     ] = False,
 ) -> None:
-    """Write a commented profile of this cluster, from what its batch system says.
+    """Write a commented profile of this cluster.
 
-    Profiles lie in ~/.config/scalelab/sites.
+    It holds what the batch system says. Profiles lie in ~/.config/scalelab/sites.
     """
     from scalelab.doctor.site_profile import init_site
 

@@ -6,7 +6,7 @@ pandas are taken as the plain values they hold.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from os import PathLike, fspath
 from typing import Annotated, Any
 
@@ -89,6 +89,29 @@ class FitArguments(Section):
 
     law: Text = "scalelab"
     learn_from: Annotated[tuple[PathText, ...], BeforeValidator(_several)] = ()
+
+
+_OTHER_WORDS = {
+    "price": "price_per_gpu_hour_usd",
+    "global_batch_size": "batch",
+    "local_batch_size": "local_batch",
+    "world_size": "gpus",
+}
+
+
+def check_words(given: Iterable[str]) -> None:
+    """Refuse what has another word here, or belongs to the job.
+
+    Raises
+    ------
+    SpecError
+        Naming the right one.
+    """
+    for name in given:
+        if name in _OTHER_WORDS:
+            raise SpecError(f"{name} is no argument. Write {_OTHER_WORDS[name]}=...")
+        if name in Job.model_fields:
+            raise SpecError(f"{name} is part of the job. Write job={{{name!r}: ...}}.")
 
 
 class RecommendArguments(FitArguments):

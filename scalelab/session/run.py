@@ -125,7 +125,7 @@ class Run(RunRecords):
         from scalelab.recommend.answer.notebook import Answer
         from scalelab.recommend.question.asked_batch import AskedBatch
         from scalelab.recommend.question.objective import Constraints
-        from scalelab.session.arguments import RecommendArguments
+        from scalelab.session.arguments import RecommendArguments, check_words
 
         given = {
             "price_per_gpu_hour_usd": price_per_gpu_hour_usd,
@@ -142,6 +142,7 @@ class Run(RunRecords):
             "between_nodes": between_nodes,
             "accept_unmeasured": accept_unmeasured,
         }
+        check_words(limits)
         said = validated(RecommendArguments, given, source="recommend")
         question = Question(
             job=said.job or self.job,

@@ -43,6 +43,16 @@ def test_without_a_command_the_commands_are_listed(
     assert all(summary in ended.out for summary in main.COMMANDS.values())
 
 
+@pytest.mark.parametrize("name", main.GROUPS)
+def test_without_a_command_those_of_a_group_are_listed(
+    scalelab: Callable[..., Any], name: str
+) -> None:
+    ended = scalelab(name)
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out == scalelab(name, "--help").out
+    assert "..." not in ended.out.split("Commands:")[1]
+
+
 def test_the_version_is_told(scalelab: Callable[..., Any]) -> None:
     ended = scalelab("--version")
     assert (ended.code, ended.out) == (0, f"scalelab {version('scalelab')}\n")

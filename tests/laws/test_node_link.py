@@ -120,3 +120,15 @@ def test_the_rows_of_one_node_are_predicted_as_without_a_belief() -> None:
     )
     names = ["step_time_s", "step_time_lo_s", "step_time_hi_s"]
     assert told[names].to_numpy() == pytest.approx(plain[names].to_numpy(), rel=1e-3)
+
+
+def test_a_fast_link_makes_no_step_faster_than_within_a_node() -> None:
+    # links within the node are slow: the exchange of two devices takes three passes
+    rng = np.random.default_rng(0)
+    machine = {**random_machine(rng), "gpus_per_node": 2, "intra_transfer": 0.15}
+    machine |= {"fixed": 0.02, "per_sample": 0.002, "inter_transfer": 0.15}
+    rows = sweep_rows(machine, rng, sizes=(1, 2)).assign(gradient_bytes=1e6)
+    prior = StepTimePrior.shipped().with_links(Link(bandwidth_bytes_per_s=12.5e9))
+    sizes = {"world_size": [2, 4, 8], "num_nodes": [1, 2, 4], "local_batch_size": 16}
+    answer = StepTimeLaw.fit(rows, prior).predict(pd.DataFrame(sizes))
+    assert answer["step_time_s"].is_monotonic_increasing

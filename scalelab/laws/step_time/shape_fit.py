@@ -328,6 +328,9 @@ def _along_jump(
         left = 1 - float(shares @ offsets**2)
         within = node.covariance - (1 - left) * np.outer(along, along)
         moved = node.parameters + np.outer(offsets, along)
+        if target.shape is not Shape.TIERS:
+            # a ring across nodes has the links of one within a node, and slower ones
+            moved[:, NODE_JUMP] = np.maximum(moved[:, NODE_JUMP], 0.0)
         found += _nodes(target, moved, [within] * count, node.share * shares)
     return tuple(found)
 
