@@ -167,7 +167,10 @@ def test_nothing_meets_the_limits_gives_the_closest() -> None:
         sweep(), JOB, constraints=Constraints(limits={"device_hours": 0.01})
     )
     assert not cheap.meets_constraints
-    assert cheap.chosen.gpu_hours.value == min(r.gpu_hours.value for r in cheap.rows)
+    # of what is as near to the limit, the fastest is shown
+    least = min(r.gpu_hours.value for r in cheap.rows)
+    near = [r for r in cheap.rows if r.gpu_hours.value <= 1.02 * least]
+    assert cheap.chosen.time_s.value == min(r.time_s.value for r in near)
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from scalelab.kinds.resources import (
 )
 from scalelab.recommend.question.prices import Price
 
-_ALIKE = 0.05  # of what is nearest to the limits: within it the cheaper one is shown
+_ALIKE = 0.02  # of what is nearest to the limits: within it the cheaper one is shown
 _TIE = 0.01  # of what is kept small: below it the faster allocation wins
 # Chances below it are none: the likely time misses, and a wide interval brings a row no
 # closer to the limits.
@@ -270,6 +270,7 @@ def choose(
         closest = np.lexsort((excess, -chances, ~eligible))[0]
         alike = (chances >= chances[closest]) & (eligible == eligible[closest])
         alike &= excess <= excess[closest] * (1 + _ALIKE)
+        alike &= probability >= probability[closest] - _ALIKE
         amount = np.where(alike, spent.of(resource), np.inf)
         which = "" if eligible.all() else " of those that may be chosen"
         rule = f"no allocation meets the limits; this one is the closest{which}"

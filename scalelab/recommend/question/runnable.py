@@ -31,8 +31,8 @@ def runnable(
 
     A program that is not told of a value runs as it did: with the measured local
     batches, or the one global batch that all trials had; with the measured numbers of
-    passes. Where the parameters themselves are sharded, these are all that is known of
-    accumulation, too.
+    passes. Where the parameters themselves are sharded among several ranks, these are
+    all that is known of accumulation, too.
 
     Parameters
     ----------
@@ -56,7 +56,8 @@ def runnable(
         )
     )
     found = list(splits)
-    if Untold.ACCUMULATION in missing or _is_sharded(key):
+    gathers = data_parallel_size > 1 and _is_sharded(key)
+    if Untold.ACCUMULATION in missing or gathers:
         found = [each for each in found if each[1] in passes]
     if Untold.LOCAL_BATCH not in missing:
         return found

@@ -173,5 +173,6 @@ def test_sharded_parameters_say_nothing_of_accumulation_that_was_not_measured(
     assert runnable(splits, 2, alone, (column,), {}) == [(8, 1)]
     both = measured([(1, 1, 8, 1), (2, 1, 8, 2)])
     assert runnable(splits, 2, both, (column,), {}) == [(8, 1), (8, 2)]
+    assert runnable(splits, 1, alone, (column,), {}) == splits  # nothing to gather
     other = ("options.zero_stage", 2)
     assert runnable(splits, 2, alone, (other,), {}) == splits

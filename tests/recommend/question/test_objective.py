@@ -127,7 +127,7 @@ def test_of_what_is_as_close_the_cheapest_is_shown() -> None:
     every = np.ones(3, dtype=bool)
     choice = choose(spent, unlikely, every, PAYING, every, asked, "GPU")
     assert (choice.index, choice.meets) == (0, False)
-    assert choice.rule.endswith("or within 5% of it, and takes the fewest device-hours")
+    assert choice.rule.endswith("or within 2% of it, and takes the fewest device-hours")
 
 
 def test_only_what_is_eligible_is_chosen() -> None:
