@@ -119,7 +119,7 @@ def next_trial(
     could_win &= np.array([_fits(row, within) for row in rows])
     could_win &= np.array([_is_worth_it(row, chosen, steps, frame) for row in rows])
     eligible = np.array([row.is_eligible or row.is_chosen for row in rows])
-    if limits.any_limit and eligible[position]:
+    if limits.any_limit and (chosen.probability or 0.0) >= limits.confidence:
         spent = outlook.spent.of(limits.minimised(outlook.spent.known))
         could_win &= (spent < spent[:, [position]]).mean(axis=0) >= _LIKELY
     gain = value_of_knowing(losses, outlook.spent.time_s, eligible)
