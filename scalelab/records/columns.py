@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from scalelab.experiment.trial import PROGRAM
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 OPTION_PREFIX = "options."
 PROGRAM_COLUMN = f"{OPTION_PREFIX}{PROGRAM}"
 
@@ -115,6 +115,12 @@ COLUMNS: tuple[Column, ...] = (
         optimizer_s="Seconds per step in the optimiser.",
         bubble_share="Share of a pipeline's time in which stages compute nothing.",
         throughput_samples_per_s="Global samples per second of the slowest rank.",
+        reported_step_time_s="Seconds per step by the rate that the program prints.",
+    ),
+    *_columns(
+        "text",
+        ranks_witness="What showed that the ranks met: engine, store, framework, "
+        "sockets or not_witnessed; missing for one rank.",
     ),
     *_columns(
         "text",

@@ -81,9 +81,9 @@ def test_a_broken_header_is_said(store: RunStore, content: str) -> None:
 def test_a_newer_run_is_refused(store: RunStore) -> None:
     path = store.directory / "run.json"
     path.write_text(
-        path.read_text().replace('"schema_version":1', '"schema_version":2')
+        path.read_text().replace('"schema_version":2', '"schema_version":3')
     )
-    with pytest.raises(SchemaError, match=r"schema_version=2; .* up to 1\. Install"):
+    with pytest.raises(SchemaError, match=r"schema_version=3; .* up to 2\. Install"):
         RunStore.open(store.directory)
 
 
