@@ -12,6 +12,7 @@ from enum import StrEnum
 from importlib import import_module, metadata
 from pathlib import Path
 
+from scalelab.cluster.batch.programs import answered
 from scalelab.errors import LaunchError, ScaleLabError
 from scalelab.experiment.program import WorkloadProgram
 from scalelab.experiment.trial import Measurement, Trial, TrialKind
@@ -32,6 +33,9 @@ _UNBUILT = {
     "torch_xla": "torch_xla stops at torch 2.9",
 }
 """Why a framework cannot be had beside the torch that ScaleLab is tested with."""
+
+
+_OPEN_MPI_AS_ROOT = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
 
 
 class Health(StrEnum):
@@ -74,6 +78,7 @@ def examine(runs: Path) -> Iterator[Finding]:
     for package, extra in (("torch", "train"), ("distributed", "train")):
         yield _package(package, extra)
     yield _frameworks()
+    yield from _mpi_as_root()
     yield run_directory_finding(runs)
     yield _tried("multi-rank trial", _two_ranks)
     yield _batch_system()
@@ -114,6 +119,23 @@ def _frameworks() -> Finding:
     said += [why for name, why in _UNBUILT.items() if not found[name]]
     text = "; ".join(said)
     return Finding(subject="frameworks", health=Health.OK, text=text)
+
+
+def _mpi_as_root() -> Iterator[Finding]:
+    """Say what Open MPI wants set before root may run anything with it."""
+    if os.geteuid() != 0 or not shutil.which("mpirun"):
+        return
+    missing = [name for name in _OPEN_MPI_AS_ROOT if os.environ.get(name) != "1"]
+    if missing and "Open MPI" in answered(["mpirun", "--version"]).output:
+        wanted = ", ".join(f"{name}: 1" for name in _OPEN_MPI_AS_ROOT)
+        yield Finding(
+            subject="mpirun",
+            health=Health.NOTE,
+            text=(
+                "Open MPI starts nothing as root unless both are set; in experiments "
+                f"with launcher: mpirun write env: {{{wanted}}}"
+            ),
+        )
 
 
 def _version(name: str) -> str | None:

@@ -135,7 +135,7 @@ def _programs(
 def _folder(site: Site, runs: Path) -> Iterator[Finding]:
     place = runs.absolute()
     try:
-        refuse_log_directory(site, place)
+        refuse_log_directory(site, place, option="--runs")
     except SpecError as error:
         yield broken("run directory", str(error))
         return
@@ -248,18 +248,27 @@ def _queue(site: BatchSite) -> Iterator[Finding]:
             noun, f"{inventory.cluster_name} {named}. Set {noun}: {', '.join(names)}."
         )
     else:
-        yield _capacity(site, queue, noun)
+        yield from _capacity(site, queue, noun)
         yield from _walltime(site, queue, noun)
     yield from _account(site, inventory)
 
 
-def _capacity(site: BatchSite, queue: Queue, noun: str) -> Finding:
+def _capacity(site: BatchSite, queue: Queue, noun: str) -> Iterator[Finding]:
     if not queue.is_open:
-        return broken(noun, f"{queue.name} takes or starts no jobs now. Set another.")
-    groups = "; ".join(map(str, queue.groups)) or "nodes not said"
+        yield broken(noun, f"{queue.name} takes or starts no jobs now. Set another.")
+        return
     if why := why_no_node_fits(site, queue):
-        return broken(noun, why)
-    return ok(noun, f"{queue.name}: {groups}")
+        yield broken(noun, why)
+        return
+    groups = "; ".join(map(str, queue.groups)) or "nodes not said"
+    routes = f" routes to {', '.join(queue.routes_to)}" if queue.routes_to else ""
+    yield ok(noun, f"{queue.name}{routes}: {groups}")
+    if queue.groups and queue.num_away == queue.num_nodes:
+        yield note(
+            noun,
+            f"0 of {queue.num_nodes} nodes of {queue.name} take jobs now; jobs wait "
+            "until some do",
+        )
 
 
 def _walltime(site: BatchSite, queue: Queue, noun: str) -> Iterator[Finding]:

@@ -155,7 +155,7 @@ def _visited(
         If the site's batch system cannot be asked for it.
     """
     log = folder / "job.log"
-    refuse_log_directory(site, folder)
+    refuse_log_directory(site, folder, option="--runs")
     task = {
         "token": listener.token,
         "url": listener.url,

@@ -65,8 +65,9 @@ class BatchSystem:
         Beginning of the options that ScaleLab writes itself, so that users must not.
     excluding_options
         Setting, and beginning of the options that must not stand beside it.
-    forbidden_in_logs
-        Letters that it does not take in the path of a log.
+    refused_in_logs
+        Finds the letters that it does not take in the path of a log; None: it takes
+        all.
     log_options
         Options that send all that a job says to a file, and keep the job from being
         run again: it would be there beside the one that replaces it.
@@ -130,7 +131,7 @@ class BatchSystem:
     submitted_from: str = ""
     test_submission: tuple[str, ...] = ()
     excluding_options: tuple[tuple[str, re.Pattern[str]], ...] = ()
-    forbidden_in_logs: str = ""
+    refused_in_logs: re.Pattern[str] | None = None
     num_held_nodes: Callable[[Environment], int | None] = _is_not_said
     job_prefixes: tuple[str, ...] = ()
     kept_variables: tuple[str, ...] = ()
@@ -270,7 +271,7 @@ _SLURM = BatchSystem(
         ("memory_per_node", _MEM_PER_CPU),
         ("memory_per_gpu", _MEM_PER_CPU),
     ),
-    forbidden_in_logs="%\\\n",
+    refused_in_logs=re.compile(r"[%\\\n]"),
     log_options=_slurm_log,
     after_job="--dependency=afterany:{job_id}",
     job_variable="SLURM_JOB_ID",
@@ -321,7 +322,7 @@ _PBS = BatchSystem(
     reserved_options=re.compile(
         r"-[qANroejJ]\b|-l (select|nodes|walltime|place|ngpus|ncpus|mem)\b"
     ),
-    forbidden_in_logs=" \t\n",
+    refused_in_logs=re.compile(r"[\s'\"\\]|[^\x00-\x7f]"),
     log_options=_pbs_log,
     after_job="-W depend=afterany:{job_id}",
     job_variable="PBS_JOBID",

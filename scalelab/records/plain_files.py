@@ -13,7 +13,9 @@ import re
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
+
+T = TypeVar("T")
 
 MOST_BYTES = 4 * 2**30
 # Colours and movements of the cursor, and titles of windows.
@@ -100,6 +102,19 @@ def parse_json(
         return values if is_plain or is_compared else harmless(values)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+
+
+def checked(value: Any, kind: type[T]) -> T:
+    """Return a dataclass made of parsed JSON.
+
+    Raises
+    ------
+    ValueError
+        If a field is missing or of another type.
+    """
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind).validate_python(value, strict=True)
 
 
 def harmless(value: Any) -> Any:

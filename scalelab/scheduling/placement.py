@@ -155,11 +155,11 @@ class Placer:
         self._limits[name] = _Limit(end_s, longest_s)
 
     def is_too_late(self, name: str, now_s: float) -> bool:
-        """Tell whether a node ends too soon for every trial that waits."""
-        limit = self._limits.get(name)
-        return limit is not None and not any(
-            limit.allows(head.duration_s, now_s) for head in self.queue.heads()
-        )
+        """Tell whether trials wait, and a node ends too soon for each of them."""
+        limit, heads = self._limits.get(name), list(self.queue.heads())
+        if limit is None or not heads:
+            return False
+        return not any(limit.allows(head.duration_s, now_s) for head in heads)
 
     def has_room(self, allocation: Allocation) -> bool:
         """Tell whether a trial fits the nodes that are up when all of them are free."""

@@ -202,7 +202,7 @@ class BatchSite(RemoteSite, BatchNodeSettings):
             if found := system.reserved_options.match(option):
                 raise SpecError(
                     f"directives: {found[0]!r} is written by ScaleLab, from the site's "
-                    "other settings and the trial. Remove it there."
+                    f"other settings and the trial. {self.instead_of(found[0])}"
                 )
             for setting, pattern in system.excluding_options:
                 found = pattern.match(option)
@@ -211,6 +211,11 @@ class BatchSite(RemoteSite, BatchNodeSettings):
                         f"directives: {found[0]!r} and {setting} exclude each other. "
                         "Keep one."
                     )
+
+
+    def instead_of(self, option: str) -> str:
+        """Return what to do instead of writing an option that ScaleLab writes."""
+        return "Remove it there."
 
 
 def driver_job_of(site: Site) -> DriverJob | None:

@@ -106,8 +106,19 @@ def node_job_script(
     )
 
 
-def refuse_log_directory(site: Site, directory: Path) -> None:
+def refuse_log_directory(
+    site: Site, directory: Path, *, option: str = "--run"
+) -> None:
     """Refuse a directory in which the site's batch system cannot write a log.
+
+    Parameters
+    ----------
+    site
+        Where jobs run.
+    directory
+        Of the run.
+    option
+        Option of the command line that names another one.
 
     Raises
     ------
@@ -115,12 +126,12 @@ def refuse_log_directory(site: Site, directory: Path) -> None:
         If its path holds what the batch system does not take.
     """
     system = site.batch_system
-    forbidden = system.forbidden_in_logs if system else ""
-    if any(letter in str(directory) for letter in forbidden):
+    refused = system.refused_in_logs if system else None
+    if refused and (found := refused.search(str(directory))):
         raise SpecError(
-            f"{str(directory)!r} holds {' or '.join(map(repr, forbidden))}, which "
-            f"{site.scheduler} does not take in the path of a log. Choose another "
-            "directory for the run with --run."
+            f"{str(directory)!r} holds {found[0]!r}, which {site.scheduler} does not "
+            "take in the path of a log. Choose another directory for the run with "
+            f"{option}."
         )
 
 

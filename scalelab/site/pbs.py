@@ -2,17 +2,49 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
+from scalelab.errors import SpecError
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.fields import Word
 from scalelab.site.batch_site import BatchSite, DriverJob, by_size, clock, mebibytes
 from scalelab.site.node_settings import BatchNodeSettings, GroupName
 
-MAX_JOB_NAME = 236
+MAX_JOB_NAME = 230
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.+-]")
+_CHUNK_RESOURCE = re.compile(r"[A-Za-z]\w*=[^\s:+=]+")
+_WRITTEN = {
+    "ncpus": "cores_per_node",
+    "ngpus": "gpus_per_node",
+    "gpus": "gpus_per_node",
+    "ppn": "cores_per_node",
+    "mem": "memory_per_node",
+    "gpu_model": "gpu_type",
+}
+
+
+def _chunk_resource(text: str) -> str:
+    name, _, value = text.partition("=")
+    if not _CHUNK_RESOURCE.fullmatch(text):
+        raise SpecError(
+            f"{text!r} is no resource of a chunk. Write one NAME=VALUE per item, such "
+            "as fast=True."
+        )
+    if name in _WRITTEN:
+        raise SpecError(f"{text!r} is written from {_WRITTEN[name]}. Set that.")
+    if name == "mpiprocs" and value != "1":
+        raise SpecError(
+            f"{text!r} would start a node's process {value} times. Only mpiprocs=1 "
+            "fits: ScaleLab starts the ranks of a node itself."
+        )
+    return text
+
+
+ChunkResource = Annotated[Word, AfterValidator(_chunk_resource)]
 
 
 class PbsNodeSettings(BatchNodeSettings):
@@ -23,11 +55,21 @@ class PbsNodeSettings(BatchNodeSettings):
         default=None,
         description="Form of the request for nodes and GPUs; by default select.",
     )
+    chunk: tuple[ChunkResource, ...] = Field(
+        default=(),
+        description=(
+            "What else each chunk of the request asks for, such as [fast=True, "
+            "mpiprocs=1]."
+        ),
+    )
 
 
 class PbsDriverJob(DriverJob):
     """A small job of PBS that runs the driver."""
 
+    chunk: tuple[ChunkResource, ...] = Field(
+        default=(), description="What else the chunk of its request asks for."
+    )
     queue: Word | None = Field(
         default=None, description="PBS queue; by default the site's."
     )
@@ -46,11 +88,31 @@ class PbsSite(BatchSite, PbsNodeSettings):
         default=None, description=BatchSite.model_fields["driver_job"].description
     )
 
+    def refuse_conflicts(self) -> None:
+        """Refuse also resources of chunks in Torque's form of the request."""
+        super().refuse_conflicts()
+        if self.chunk and self.gpu_request == "torque":
+            raise SpecError(
+                "chunk adds to the chunks of select, and gpu_request=torque has none. "
+                "Remove one of them."
+            )
+
+    def for_driver(self, job: DriverJob, after: str | None) -> Self:
+        """Return the site as the driver's job sees it, whose chunk is its own."""
+        chunk = job.chunk if isinstance(job, PbsDriverJob) else ()
+        return super().for_driver(job, after).model_copy(update={"chunk": chunk})
+
+    def instead_of(self, option: str) -> str:
+        """Return where to say what else a chunk needs."""
+        if option != "-l select":
+            return super().instead_of(option)
+        return "What else each chunk needs goes into chunk, such as [fast=True]."
+
     def request(
         self, allocation: Allocation, job_name: str, walltime_s: float | None
     ) -> list[str]:
         """Return the options of a job that asks for an allocation."""
-        named = {"-N": job_name.replace(" ", "_")[:MAX_JOB_NAME]}
+        named = {"-N": _NOT_IN_NAMES.sub("_", job_name)[:MAX_JOB_NAME]}
         settings = {**named, "-q": self.queue, "-A": self.account}
         lines = [f"{name} {value}" for name, value in settings.items() if value]
         lines += self._nodes(allocation)
@@ -74,7 +136,8 @@ class PbsSite(BatchSite, PbsNodeSettings):
                 parts += [f"gpu_model={self.gpu_type}"] if self.gpu_type else []
             # PBS reads whole numbers of kb, mb and gb only.
             memory = mebibytes(self.memory_per_node, "mb")
-            chunks.append(":".join([*parts, f"mem={memory}"] if memory else parts))
+            parts += [f"mem={memory}"] if memory else []
+            chunks.append(":".join([*parts, *self.chunk]))
         return "select=" + "+".join(chunks)
 
     def _torque_chunks(self, allocation: Allocation) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from scalelab.cluster.batch.client import BatchClient, batch_client
 from scalelab.cluster.batch.queue import JobState, JobView, cancelled, submitted
-from scalelab.errors import ClusterError
+from scalelab.errors import BusyError, ClusterError
 from scalelab.kinds.batch_systems import BATCH_SYSTEMS
 from scalelab.records.attempt_io import storing
 from scalelab.records.control.driver_record import DriverRecord
@@ -131,6 +131,10 @@ def _client(scheduler: str) -> BatchClient:
 async def _submit(scheduler: str, name: str, script: str) -> str:
     try:
         return await submitted(_client(scheduler).job(name, script))
+    except BusyError as error:
+        raise BusyError(
+            f"{scheduler} takes no job now: {error}. Try again later."
+        ) from error
     except ClusterError as error:
         raise ClusterError(
             f"{scheduler} refused the job {name}: {error}. Correct the site."

@@ -1,26 +1,32 @@
-"""The programs of PBS Professional, OpenPBS and Torque: jobs and what there is."""
+"""The programs of PBS Professional, OpenPBS and Torque: jobs submitted and seen."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections import Counter
+import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
 
-from scalelab.cluster.batch.programs import answered, ask, said_by
-from scalelab.cluster.batch.queue import BatchJob, JobState, JobView, seconds
+from scalelab.cluster.batch.pbs_inventory import (
+    RESERVATION,
+    Reservation,
+    inventory,
+    moment,
+)
+from scalelab.cluster.batch.programs import answered, ask
+from scalelab.cluster.batch.queue import BatchJob, EndCause, JobState, JobView, seconds
 from scalelab.cluster.batch.scripted_job import job_class, scripted_job
-from scalelab.cluster.survey.inventory import Inventory, NodeGroup, Queue
+from scalelab.cluster.survey.inventory import Inventory
 from scalelab.errors import ClusterError
-from scalelab.inputs.quantities import parse_bytes
-
-Values = Mapping[str, Any]
 
 # Q queued, W waiting for its start time, T moved, H held; S and U are suspended.
 _PENDING, _RUNNING = "QWTH", "RSUB"
 _UNKNOWN_JOB, _FINISHED_JOB = 153, 35
 _NONE = re.compile(r"Unknown Job|has finished")
+_WALLTIME_EXCEEDED = "-29"
+# A node's MoM looks at a job after 10 s and then less and less often, at last every
+# 120 s; the walltime used stands still in between.
+_MAX_USED_AGE_S = 130.0
 _JOB = re.compile(r"^Job Id: (\S+)", re.MULTILINE)
 _ATTRIBUTE = re.compile(r"^ {4}(\S+) = (.*)$", re.MULTILINE)
 # The server or a MoM is away or overloaded, or the user has too many jobs: worth
@@ -41,6 +47,7 @@ class PbsClient:
 
     def __init__(self) -> None:
         self._job_class = job_class("dask_jobqueue.pbs:PBSJob")
+        self._reservation_ends: dict[str, float | None] = {}
 
     def job(self, name: str, script: str = "", job_id: str | None = None) -> BatchJob:
         """Return a job; see :class:`BatchClient`."""
@@ -54,35 +61,44 @@ class PbsClient:
         A job that has ended is known no more where the server keeps no history. One
         that is neither shown nor called unknown is asked about alone.
         """
-        seen, unknown = await _shown([*jobs.values()])
+        seen, gone = await _shown([*jobs.values()])
         for job_id in jobs.values():
-            if job_id not in seen and job_id not in unknown:
-                alone, unknown_alone = await _shown([job_id])
-                if job_id not in alone and job_id not in unknown_alone:
+            if job_id not in seen and job_id not in gone:
+                alone, gone_alone = await _shown([job_id])
+                if job_id not in alone and job_id not in gone_alone:
                     raise ClusterError(
                         f"qstat neither shows job {job_id} nor says that it is unknown."
                     )
-                seen |= alone
+                seen, gone = seen | alone, gone | gone_alone
+        if kept := [job_id for job_id, is_in_history in gone.items() if is_in_history]:
+            ended, _ = await _shown(kept, "-x")
+            seen |= ended
         return {
-            name: _view(seen[job_id]) for name, job_id in jobs.items() if job_id in seen
+            name: await self._view(seen[job_id])
+            for name, job_id in jobs.items()
+            if job_id in seen
         }
+
+    async def _view(self, job: Mapping[str, str]) -> JobView:
+        view, now_s = _view(job), time.time()
+        end_s = await self._reservation_end(job.get("queue", ""))
+        if view.remaining_s is None or end_s is None:
+            return view
+        return replace(view, remaining_s=min(view.remaining_s, end_s - now_s))
+
+    async def _reservation_end(self, queue: str) -> float | None:
+        """Return when the reservation that a queue belongs to ends; None: to none."""
+        if not RESERVATION.fullmatch(queue):
+            return None
+        if queue not in self._reservation_ends:
+            answer = await ask(["pbs_rstat", "-f", queue])
+            self._reservation_ends[queue] = Reservation.read(answer.output).end_s
+        return self._reservation_ends[queue]
 
     @staticmethod
     def survey() -> Inventory:
         """Return what ``pbsnodes`` and ``qstat`` list; see :class:`BatchClient`."""
-        server = _json(["qstat", "-B", "-f", "-F", "json"])
-        (name, settings), *_ = server.get("Server", {}).items() or [("pbs", {})]
-        hosts = _hosts(_json(["pbsnodes", "-av", "-F", "json"]).get("nodes", {}))
-        queues = _json(["qstat", "-Q", "-f", "-F", "json"]).get("Queue", {})
-        default = settings.get("default_queue")
-        return Inventory(
-            scheduler="pbs",
-            cluster_name=str(name).partition(".")[0],
-            queues=tuple(
-                _queue(queue, values, hosts, is_default=queue == default)
-                for queue, values in queues.items()
-            ),
-        )
+        return inventory()
 
     @staticmethod
     def nodes_may_submit(queue: str | None) -> bool | None:
@@ -91,8 +107,12 @@ class PbsClient:
         return True if re.search(r"\bflatuid = True", said.output) else None
 
 
-async def _shown(job_ids: Sequence[str]) -> tuple[dict[str, dict[str, str]], set[str]]:
-    """Return the attributes of jobs, by id, and the jobs that are called unknown.
+async def _shown(
+    job_ids: Sequence[str], *options: str
+) -> tuple[dict[str, dict[str, str]], dict[str, bool]]:
+    """Return the attributes of jobs by id, and those called unknown or finished.
+
+    Of the latter: whether the server's history has them.
 
     As text, which every PBS prints for all jobs: as JSON, OpenPBS since December 2023
     prints the first of several only.
@@ -102,18 +122,23 @@ async def _shown(job_ids: Sequence[str]) -> tuple[dict[str, dict[str, str]], set
     ClusterError
         If the server does not answer.
     """
-    answer = await ask(["qstat", "-f", *job_ids])
-    named = [line.split() for line in answer.errors.splitlines() if _NONE.search(line)]
-    unknown = {job_id for job_id in job_ids if any(job_id in words for words in named)}
-    is_unknown = answer.status in (_UNKNOWN_JOB, _FINISHED_JOB) or bool(named)
-    if answer.status and not is_unknown:
+    answer = await ask(["qstat", *options, "-f", *job_ids])
+    lines = [line for line in answer.errors.splitlines() if _NONE.search(line)]
+    gone = {
+        job_id: "finished" in line
+        for line in lines
+        for job_id in job_ids
+        if job_id in line.split()
+    }
+    are_gone = answer.status in (_UNKNOWN_JOB, _FINISHED_JOB) or bool(lines)
+    if answer.status and not are_gone:
         raise ClusterError(f"qstat: {answer.errors or answer.status}")
-    if is_unknown and len(job_ids) == 1:
-        unknown = {*job_ids}
+    if are_gone and len(job_ids) == 1:
+        gone.setdefault(job_ids[0], answer.status == _FINISHED_JOB)
     # long values go on in lines that begin with a tab
     _, *parts = _JOB.split(answer.output.replace("\n\t", ""))
     pairs = zip(parts[::2], parts[1::2], strict=True)
-    return {job_id: dict(_ATTRIBUTE.findall(text)) for job_id, text in pairs}, unknown
+    return {job_id: dict(_ATTRIBUTE.findall(text)) for job_id, text in pairs}, gone
 
 
 def _view(job: Mapping[str, str]) -> JobView:
@@ -139,7 +164,15 @@ def _view(job: Mapping[str, str]) -> JobView:
         remaining_s=_remaining_s(job) if state is JobState.RUNNING else None,
         is_leaving=letter == "E",
         is_suspended=letter in ("S", "U"),
+        end_cause=_end_cause(job),
     )
+
+
+def _end_cause(job: Mapping[str, str]) -> EndCause:
+    if job.get("Exit_status") == _WALLTIME_EXCEEDED:
+        return EndCause.TIME_LIMIT
+    is_suspended = job.get("job_state") in ("S", "U")
+    return EndCause.PREEMPTED if is_suspended else EndCause.OTHER
 
 
 def _ending(job: Mapping[str, str]) -> str:
@@ -149,90 +182,13 @@ def _ending(job: Mapping[str, str]) -> str:
 
 
 def _remaining_s(job: Mapping[str, str]) -> float | None:
-    limit = seconds(job.get("Resource_List.walltime", ""))
-    used = seconds(job.get("resources_used.walltime", ""))
+    limit_s = seconds(job.get("Resource_List.walltime", ""))
+    if limit_s is None:
+        return None
     # It is absent just after the start.
-    return None if limit is None else limit - (used or 0.0)
-
-
-def _json(argv: list[str]) -> dict[str, Any]:
-    try:
-        return dict(json.loads(said_by(argv)))
-    except (ValueError, TypeError) as error:
-        raise ClusterError(
-            f"{' '.join(argv)} said no JSON ({error}), as Torque does not. Write the "
-            "profile by hand: docs/clusters.md."
-        ) from error
-
-
-def _hosts(vnodes: Mapping[str, Values]) -> dict[str, list[Values]]:
-    """Return the vnodes by host; a host may have one per GPU."""
-    hosts: dict[str, list[Values]] = {}
-    for name, vnode in vnodes.items():
-        has = vnode.get("resources_available", {})
-        hosts.setdefault(str(has.get("host", name)), []).append(vnode)
-    return hosts
-
-
-def _queue(
-    name: str, values: Values, hosts: Mapping[str, list[Values]], *, is_default: bool
-) -> Queue:
-    routes = values.get("queue_type") == "Route"
-    marks = values.get("default_chunk", {}).get("Qlist")
-    groups = Counter(
-        _host(vnodes)
-        for vnodes in hosts.values()
-        if all(_may_run(vnode, name, marks) for vnode in vnodes)
-    )
-    limit = values.get("resources_max", {}).get("walltime", "")
-    return Queue(
-        name=name,
-        groups=tuple(
-            NodeGroup(
-                num_nodes=count,
-                cores=cores,
-                gpus=gpus,
-                memory_bytes=memory,
-                gpu_type=model,
-            )
-            for (cores, gpus, memory, model), count in groups.items()
-            if cores
-        ),
-        is_default=is_default,
-        # A routing queue has no nodes; where its jobs go is not said.
-        is_open=values.get("enabled") == values.get("started") == "True" and not routes,
-        max_walltime_s=seconds(str(limit)),
-    )
-
-
-def _may_run(vnode: Values, queue: str, marks: Any) -> bool:
-    """Tell whether a queue's jobs get a vnode: bound to it, or marked as it is."""
-    if bound := vnode.get("queue"):
-        return bool(bound == queue)
-    has = vnode.get("resources_available", {}).get("Qlist")
-    return marks is None or has is None or str(marks) in str(has).split(",")
-
-
-def _host(vnodes: list[Values]) -> tuple[int, int, int | None, str | None]:
-    has = [vnode.get("resources_available", {}) for vnode in vnodes]
-    memory = sum(
-        parse_bytes(_binary(str(each["mem"]))) for each in has if "mem" in each
-    )
-    models = {str(each["gpu_model"]) for each in has if "gpu_model" in each}
-    return (
-        sum(int(each.get("ncpus", 0)) for each in has),
-        sum(int(each.get("ngpus", 0)) for each in has),
-        memory or None,
-        models.pop() if len(models) == 1 else None,
-    )
-
-
-def _binary(size: str) -> str:
-    """Return PBS's ``1024kb``, which are powers of two, as others write it.
-
-    >>> _binary("527672488kb"), _binary("16gb")
-    ('527672488kib', '16gib')
-    """
-    number = size.rstrip("kmgtbKMGTB")
-    unit = size[len(number) :].lower()
-    return f"{number}{unit[0]}ib" if len(unit) == 2 else f"{number}b"
+    used_s = seconds(job.get("resources_used.walltime", "")) or 0.0
+    begun_s = moment(job.get("stime", ""))
+    if begun_s is not None:
+        # Where the clocks of server and driver disagree, not more than may be true.
+        used_s = min(max(time.time() - begun_s, used_s), used_s + _MAX_USED_AGE_S)
+    return limit_s - used_s

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -90,10 +91,11 @@ def said_by(argv: Sequence[str]) -> str:
     """
     answer = asyncio.run(ask(argv))
     if answer.status:
-        words = " ".join(answer.errors.split()) or f"it ended with {answer.status}"
-        said = words.removeprefix(f"{argv[0]}: ").rstrip(".")
+        prefix = re.compile(rf"({re.escape(argv[0])}: )?((error|fatal): )?")
+        lines = [prefix.sub("", line, count=1) for line in answer.errors.splitlines()]
+        said = "; ".join(filter(None, lines)) or f"it ended with {answer.status}"
         raise ClusterError(
-            f"{argv[0]}: {said}. Run this where {argv[0]} has an answer: on a login "
-            "node of the cluster."
+            f"{argv[0]} has no cluster here ({said.rstrip('.')}). Run this on a login "
+            "node of the cluster, or again once it answers there."
         )
     return answer.output

@@ -24,6 +24,14 @@ class JobState(StrEnum):
     ENDED = "ended"
 
 
+class EndCause(StrEnum):
+    """Why a batch job ended, or is suspended."""
+
+    PREEMPTED = "preempted"
+    TIME_LIMIT = "time limit"
+    OTHER = "other"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobView:
     """One job as the batch system shows it.
@@ -44,6 +52,8 @@ class JobView:
         It runs no more, but its nodes may not be free yet.
     is_suspended
         Its processes are stopped, and others have its devices.
+    end_cause
+        Of a job that has ended, is leaving or is suspended.
     """
 
     state: JobState
@@ -53,6 +63,7 @@ class JobView:
     remaining_s: float | None = None
     is_leaving: bool = False
     is_suspended: bool = False
+    end_cause: EndCause = EndCause.OTHER
 
 
 @dataclass(frozen=True, slots=True)

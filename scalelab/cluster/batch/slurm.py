@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Mapping
 
 from scalelab.cluster.batch.programs import Answer, answered, ask, said_by
-from scalelab.cluster.batch.queue import BatchJob, JobState, JobView, seconds
+from scalelab.cluster.batch.queue import BatchJob, EndCause, JobState, JobView, seconds
 from scalelab.cluster.batch.scripted_job import job_class, scripted_job
 from scalelab.cluster.survey.inventory import Inventory, NodeGroup, Queue
 from scalelab.errors import ClusterError
@@ -28,6 +28,12 @@ _RUNNING = (
     "SIGNALING",
     "STAGE_OUT",
 )
+# States and reasons of jobs that have ended, are leaving or are suspended.
+_END_CAUSES = {
+    "PREEMPTED": EndCause.PREEMPTED,
+    **dict.fromkeys(_SUSPENDED, EndCause.PREEMPTED),
+    **dict.fromkeys(("TIMEOUT", "DEADLINE", "TimeLimit"), EndCause.TIME_LIMIT),
+}
 # Reasons that no waiting resolves. What other jobs may give back ("AssocGrp...",
 # "QOSMaxJobs...", "Resources") is not among them.
 _NEVER = re.compile(
@@ -117,6 +123,7 @@ def _line(line: str) -> tuple[str, JobView]:
         state = JobState.RUNNING
     else:
         state = JobState.ENDED
+    end_cause = _END_CAUSES.get(word, _END_CAUSES.get(reason, EndCause.OTHER))
     reason = "" if reason == "None" else reason
     if state is not JobState.PENDING and word != "RUNNING":
         reason = f"{word} ({reason})" if reason else word
@@ -128,6 +135,7 @@ def _line(line: str) -> tuple[str, JobView]:
         remaining_s=seconds(left) if word == "RUNNING" else None,
         is_leaving=word == _LEAVING,
         is_suspended=word in _SUSPENDED,
+        end_cause=end_cause,
     )
     return job_id, view
 

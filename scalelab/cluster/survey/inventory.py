@@ -57,6 +57,10 @@ class Queue:
         It takes jobs and starts them.
     max_walltime_s
         Seconds a job may take; None: without limit, or not said.
+    num_away
+        How many of its nodes take no jobs now, as far as it is said.
+    routes_to
+        Other queues that it passes its jobs on to, whose nodes these are.
     """
 
     name: str
@@ -64,6 +68,13 @@ class Queue:
     is_default: bool = False
     is_open: bool = True
     max_walltime_s: float | None = None
+    num_away: int = 0
+    routes_to: tuple[str, ...] = ()
+
+    @property
+    def num_nodes(self) -> int:
+        """All its nodes."""
+        return sum(group.num_nodes for group in self.groups)
 
     @property
     def num_gpus(self) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from scalelab.records.attempt_io import encode_json, write_atomically
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY
-from scalelab.records.plain_files import parse_json, read_file
+from scalelab.records.plain_files import checked, parse_json, read_file
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,8 +43,8 @@ class DriverRecord:
     def read(cls, run: Path) -> DriverRecord | None:
         """Read the record in a run's directory; None: no such job was submitted."""
         try:
-            return cls(**parse_json(read_file(_path(run))))
-        except (OSError, ValueError, TypeError):
+            return checked(parse_json(read_file(_path(run))), cls)
+        except (OSError, ValueError):
             return None
 
     def write(self, run: Path) -> None:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from scalelab.records.attempt_io import encode_json, write_atomically
-from scalelab.records.plain_files import parse_json, read_file
+from scalelab.records.plain_files import checked, parse_json, read_file
 
 CLUSTER_DIRECTORY = "cluster"
 _NAME = "jobs.json"
@@ -85,7 +85,7 @@ class JobList:
         """Return the list in a directory; an empty one where there is none."""
         try:
             values = parse_json(read_file(directory / _NAME))
-            jobs = tuple(JobLine(**line) for line in values["jobs"])
+            jobs = tuple(checked(line, JobLine) for line in values["jobs"])
             waiting = tuple(map(str, values["waiting"]))
             number = int(values["last_number"])
         except (OSError, ValueError, TypeError, KeyError):

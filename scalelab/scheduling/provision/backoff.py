@@ -18,26 +18,38 @@ class SubmissionBackoff:
         self._num_lost = 0
         self._num_failed = 0
         self._num_busy = 0
+        self._num_in_vain = 0
         self._next_try_s = 0.0
         self.words = ""
         self._final: str | None = None
+        self._is_full: str | None = None
 
     @property
     def verdict(self) -> str | None:
         """The reason why no further job should be submitted; None: one may be."""
-        return self._final
+        return self._final or self._is_full
 
     def allow(self, now_s: float) -> bool:
         """Tell whether another job may be submitted, on the monotonic clock."""
-        return self._final is None and now_s >= self._next_try_s
+        return self.verdict is None and now_s >= self._next_try_s
 
     def reset(self) -> None:
         """Start counting anew, since a trial was measured."""
+        self.accepted()
         if self._final is None:
-            self._num_lost = self._num_failed = self._num_busy = 0
+            self._num_lost = self._num_failed = 0
             self.words = ""
 
-    def refused(self, words: str, *, is_busy: bool = False) -> None:
+    def accepted(self) -> None:
+        """Record that the batch system took a job, so it is not busy."""
+        if self._num_busy:
+            self._num_busy = self._num_in_vain = 0
+            self.words = self._final or ""
+            self._is_full = None
+
+    def refused(
+        self, words: str, *, is_busy: bool = False, has_jobs: bool = False
+    ) -> None:
         """Count a job that the batch system refused, or that can never start.
 
         Parameters
@@ -46,10 +58,19 @@ class SubmissionBackoff:
             In the batch system's words.
         is_busy
             It takes no job now, and may take this one later.
+        has_jobs
+            It has taken others, whose end may make room: then busy is never final.
         """
-        self._num_busy += 1
         said = f"The batch system refused a job: {words.rstrip('.')}."
-        self._count(said, self._num_busy, MAX_BUSY if is_busy else 1)
+        if not is_busy:
+            self._count(said, 1, 1)
+            return
+        self.words = said
+        self._num_busy += 1
+        self._num_in_vain = 0 if has_jobs else self._num_in_vain + 1
+        self._pause(self._num_busy)
+        if self._num_in_vain >= MAX_BUSY:
+            self._is_full = _in_a_row(said, self._num_in_vain)
 
     def failed_to_start(self, said: str, log: str) -> None:
         """Count a job whose nodes did not answer, with the end of its log."""
@@ -65,8 +86,15 @@ class SubmissionBackoff:
     def _count(self, words: str, number: int, at_most: int) -> None:
         self.words = words
         if number >= at_most:
-            times = f" That was so {number} times in a row." if number > 1 else ""
-            self._final = self._final or words + times
-        elif number > 1:
-            pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (number - 2))
+            self._final = self._final or _in_a_row(words, number)
+        else:
+            self._pause(number)
+
+    def _pause(self, number: int) -> None:
+        if number > 1:
+            pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(number - 2, 10))
             self._next_try_s = time.monotonic() + pause_s
+
+
+def _in_a_row(words: str, number: int) -> str:
+    return f"{words} That was so {number} times in a row." if number > 1 else words

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -100,7 +101,9 @@ class ProvisionedJob:
         """Record the state that the batch system shows of the job."""
         self.view, self.num_missing = view, 0
         if view.remaining_s is not None:
-            self.end_s = now_s + view.remaining_s
+            # The earliest ever computed: what is known of the time used is never too
+            # much, and may be minutes old.
+            self.end_s = min(self.end_s or math.inf, now_s + view.remaining_s)
         if view.is_leaving:
             self.leaving_since_s = self.leaving_since_s or now_s
         self._begin(now_s)

@@ -5,11 +5,11 @@ Dask notices a lost node at once; the batch system knows the reason a moment lat
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from scalelab.cluster.batch.queue import EndCause
 from scalelab.cluster.watch import NodeLeft
 from scalelab.inputs.outcome import Outcome
 from scalelab.records.attempt import AttemptResult
@@ -18,9 +18,16 @@ from scalelab.scheduling.task_results import LOST
 
 HOLD_S = 20.0
 """How long the batch system may take to say why a node was lost."""
-_TAKEN_AWAY = re.compile(r"PREEMPT|SUSPEND|TIMEOUT|DEADLINE", re.IGNORECASE)
 
 Loss = NodeLeft | PartEnded
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnding:
+    """How a job ended that should not have: the cause, and a sentence without stop."""
+
+    cause: EndCause
+    words: str
 
 
 class DelayedNodeLosses:
@@ -41,7 +48,7 @@ class DelayedNodeLosses:
         self._deliver = deliver
         self._held: list[tuple[float, Loss]] = []
         self._released: set[int] = set()
-        self.endings: dict[str, str] = {}
+        self.endings: dict[str, JobEnding] = {}
 
     @property
     def are_held(self) -> bool:
@@ -73,6 +80,7 @@ class DelayedNodeLosses:
         endings = [self.endings[job] for job in jobs if job in self.endings]
         if result.outcome is not Outcome.NODE_FAIL or not endings:
             return result
-        is_taken = bool(_TAKEN_AWAY.search(endings[0]))
-        outcome = Outcome.PREEMPTED if is_taken else Outcome.NODE_FAIL
-        return replace(result, outcome=outcome, reason=f"{endings[0]}.")
+        ending = endings[0]
+        is_lost = ending.cause is EndCause.OTHER
+        outcome = Outcome.NODE_FAIL if is_lost else Outcome.PREEMPTED
+        return replace(result, outcome=outcome, reason=f"{ending.words}.")

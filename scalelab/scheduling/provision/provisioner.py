@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from scalelab.cluster.batch.queue import (
     MISSING_LOOKS,
+    EndCause,
     JobRefused,
     JobState,
     JobSubmitted,
@@ -26,7 +27,11 @@ from scalelab.scheduling.gangs import PartEnded
 from scalelab.scheduling.provision.backoff import SubmissionBackoff
 from scalelab.scheduling.provision.demand import GroupDemand
 from scalelab.scheduling.provision.jobs import Batch, ProvisionedJob
-from scalelab.scheduling.provision.node_losses import HOLD_S, DelayedNodeLosses
+from scalelab.scheduling.provision.node_losses import (
+    HOLD_S,
+    DelayedNodeLosses,
+    JobEnding,
+)
 from scalelab.scheduling.provision.queue_looks import QueueLooks
 from scalelab.scheduling.provision.waiting import WaitingReport
 
@@ -125,9 +130,10 @@ class Provision:
             case JobSubmitted(name, job_id):
                 if job := self._jobs.get(name):
                     job.job_id = job_id
+                    self._backoff_of(job).accepted()
             case JobRefused(name, words, is_busy):
                 if job := self._jobs.pop(name, None):
-                    self._backoff_of(job).refused(words, is_busy=is_busy)
+                    self._refused(job, words, is_busy=is_busy)
             case QueueSeen():
                 self._looks.end()
                 self._see(event)
@@ -168,6 +174,15 @@ class Provision:
         self._report.update(lines, troubles, is_stopped=is_stopped)
         self._check(wanted, now_s)
 
+    def _refused(self, job: ProvisionedJob, words: str, *, is_busy: bool) -> None:
+        """Count a job that was not taken; where others may be, say why, once."""
+        backoff = self._backoff_of(job)
+        before = backoff.words
+        has_jobs = any(other.job_id is not None for other in self._jobs.values())
+        backoff.refused(words, is_busy=is_busy, has_jobs=has_jobs)
+        if is_busy and backoff.words != before:
+            self._on_event(Waiting(reason=backoff.words))
+
     def _see(self, seen: QueueSeen) -> None:
         """Compare the jobs with what the batch system shows."""
         if seen.error and seen.error != self._silence:
@@ -181,18 +196,20 @@ class Provision:
             if view is None:
                 job.num_missing += 1
                 if job.num_missing >= MISSING_LOOKS and not job.nodes:
-                    self._ended(job, "the batch system does not know it any more")
+                    words = "the batch system does not know it any more"
+                    self._ended(job, words, EndCause.OTHER)
                     self._batch.forget(name)
                 continue
             if job.view is None or job.view.state is not view.state:
                 self._looks.hurry()
             job.see(view, now_s)
             if view.state is JobState.ENDED or job.is_leaving_for_long(now_s):
-                self._ended(job, view.reason)
+                self._ended(job, view.reason, view.end_cause)
                 self._batch.forget(name)
             elif view.is_suspended:
                 # What it was measuring is spoilt, and nobody knows when it goes on.
-                self._ended(job, f"{view.reason}, so it was given up")
+                words = f"{view.reason}, so it was given up"
+                self._ended(job, words, EndCause.PREEMPTED)
                 self._batch.give_back(name)
             elif view.can_never_run:
                 self._drop(job)
@@ -203,15 +220,17 @@ class Provision:
         if not any(job.leaving_since_s for job in self._jobs.values()):
             self._losses.release(self._looks.started_s)
 
-    def _ended(self, job: ProvisionedJob, words: str) -> None:
+    def _ended(self, job: ProvisionedJob, words: str, cause: EndCause) -> None:
         """Forget a job that ended although its nodes are needed."""
         del self._jobs[job.name]
+        if cause is EndCause.OTHER and job.is_over:
+            cause = EndCause.TIME_LIMIT
         said = f"job {job.job_id} ({job.name}) ended: {words}"
         if not job.has_answered:
             self._backoff_of(job).failed_to_start(said, self._batch.log_tail(job.name))
-        elif not job.is_over:
+        elif cause is not EndCause.TIME_LIMIT:
             self._backoff_of(job).lost(said)
-        self._losses.endings[job.name] = said
+        self._losses.endings[job.name] = JobEnding(cause, said)
         for address in job.addresses:
             self._leave(address)
         self._on_event(Waiting(reason=f"{said}."))

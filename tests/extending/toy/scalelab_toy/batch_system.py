@@ -111,7 +111,7 @@ TOY = BatchSystem(
     reserved_options=re.compile(
         r"-(name|lane|account|hosts|cores|gpus|gpu-model|memory|limit|alone|log|once)\b"
     ),
-    forbidden_in_logs=" ",
+    refused_in_logs=re.compile(" "),
     log_options=_log_options,
     after_job="-after {job_id}",
     job_variable="TOY_JOB",
