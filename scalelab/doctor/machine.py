@@ -125,8 +125,9 @@ def _mpi_as_root() -> Iterator[Finding]:
     """Say what Open MPI wants set before root may run anything with it."""
     if os.geteuid() != 0 or not shutil.which("mpirun"):
         return
-    missing = [name for name in _OPEN_MPI_AS_ROOT if os.environ.get(name) != "1"]
-    if missing and "Open MPI" in answered(["mpirun", "--version"]).output:
+    said = answered(["mpirun", "--version"]).output
+    is_set = all(os.environ.get(name) == "1" for name in _OPEN_MPI_AS_ROOT)
+    if "Open MPI" in said and not is_set:
         wanted = ", ".join(f"{name}: 1" for name in _OPEN_MPI_AS_ROOT)
         yield Finding(
             subject="mpirun",

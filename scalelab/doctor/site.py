@@ -21,6 +21,7 @@ from scalelab.cluster.survey.capacity import asked_queue, why_no_node_fits
 from scalelab.cluster.survey.inventory import Inventory, Queue
 from scalelab.doctor.machine import Finding, Health, run_directory_finding
 from scalelab.errors import ClusterError, SpecError
+from scalelab.inputs.numerals import counted
 from scalelab.records.attempt_io import existing_place
 from scalelab.site.batch_site import BatchSite
 from scalelab.site.driver_script import driver_job_script
@@ -266,8 +267,8 @@ def _capacity(site: BatchSite, queue: Queue, noun: str) -> Iterator[Finding]:
     if queue.groups and queue.num_away == queue.num_nodes:
         yield note(
             noun,
-            f"0 of {queue.num_nodes} nodes of {queue.name} take jobs now; jobs wait "
-            "until some do",
+            f"none of {counted(queue.num_nodes, 'node')} of {queue.name} takes jobs "
+            "now; jobs wait until one does",
         )
 
 

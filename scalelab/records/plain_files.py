@@ -114,7 +114,8 @@ def checked(value: Any, kind: type[T]) -> T:
     """
     from pydantic import TypeAdapter
 
-    return TypeAdapter(kind).validate_python(value, strict=True)
+    # strict Python takes an instance only, strict JSON what would become one
+    return TypeAdapter(kind).validate_json(json.dumps(value), strict=True)
 
 
 def harmless(value: Any) -> Any:

@@ -45,7 +45,8 @@ def stop(run: Path, *, at_once: bool = False) -> str:
     holder = read_holder(lease)
     if holder is None:
         return _cancel_waiting(reader.directory) or (
-            f"No driver runs {run}; there is nothing to stop."
+            f"No driver runs {run}; there is nothing to stop. A process that writes "
+            "its report after the last trial ends by itself."
         )
     request = request_stop(reader.directory, at_once=at_once)
     patience_s = HEARD_WITHIN_S if holder.is_here else HEARD_FROM_AFAR_WITHIN_S

@@ -212,7 +212,6 @@ class BatchSite(RemoteSite, BatchNodeSettings):
                         "Keep one."
                     )
 
-
     def instead_of(self, option: str) -> str:
         """Return what to do instead of writing an option that ScaleLab writes."""
         return "Remove it there."

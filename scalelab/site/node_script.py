@@ -106,9 +106,7 @@ def node_job_script(
     )
 
 
-def refuse_log_directory(
-    site: Site, directory: Path, *, option: str = "--run"
-) -> None:
+def refuse_log_directory(site: Site, directory: Path, *, option: str = "--run") -> None:
     """Refuse a directory in which the site's batch system cannot write a log.
 
     Parameters

@@ -23,7 +23,10 @@ def test_nothing_to_stop(scalelab: Callable[..., Any], tmp_path: Path) -> None:
     run = measured_run(tmp_path / "run").directory
     ended = scalelab("stop", run)
     assert (ended.code, ended.err) == (0, "")
-    assert ended.out == f"No driver runs {run}; there is nothing to stop.\n"
+    assert ended.out == (
+        f"No driver runs {run}; there is nothing to stop. A process that writes its "
+        "report after the last trial ends by itself.\n"
+    )
     assert not (run / "driver.stop").exists()
 
 

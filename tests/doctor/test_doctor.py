@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_programs import FakePrograms
 
 from scalelab.cli import main
 from scalelab.doctor import machine as doctor
@@ -13,9 +14,15 @@ from scalelab.inputs.outcome import Outcome
 from scalelab.launch.gang_agent import NodeAgent
 from scalelab.records.attempt import AttemptResult
 
+MPI_AS_ROOT = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
+
 
 @pytest.mark.slow
-def test_this_machine_can_run_sweeps(tmp_path: Path) -> None:
+def test_this_machine_can_run_sweeps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in MPI_AS_ROOT:
+        monkeypatch.setenv(name, "1")
     findings = {finding.subject: finding for finding in examine(tmp_path / "runs")}
     assert list(findings) == [
         "Python",
@@ -42,6 +49,33 @@ def no_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def found(runs: Path, subject: str) -> Finding:
     return next(each for each in examine(runs) if each.subject == subject)
+
+
+@pytest.mark.usefixtures("no_ranks")
+def test_what_open_mpi_wants_of_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_programs = FakePrograms(tmp_path / "programs")
+    monkeypatch.setenv("PATH", str(fake_programs.folder))
+    fake_programs.says("mpirun", "mpirun (Open MPI) 4.1.4\n")
+    first, second = MPI_AS_ROOT
+    monkeypatch.setenv(first, "1")
+    monkeypatch.delenv(second, raising=False)
+    monkeypatch.setattr(doctor.os, "geteuid", lambda: 0)
+    finding = found(tmp_path, "mpirun")
+    assert finding.health is Health.NOTE
+    assert finding.text == (
+        "Open MPI starts nothing as root unless both are set; in experiments with "
+        f"launcher: mpirun write env: {{{first}: 1, {second}: 1}}"
+    )
+    monkeypatch.setenv(second, "1")
+    assert "mpirun" not in [each.subject for each in examine(tmp_path)]
+    monkeypatch.delenv(second)
+    fake_programs.says("mpirun", "HYDRA build details:\n")
+    assert "mpirun" not in [each.subject for each in examine(tmp_path)]
+    monkeypatch.setattr(doctor.os, "geteuid", lambda: 1000)
+    fake_programs.says("mpirun", "mpirun (Open MPI) 4.1.4\n")
+    assert "mpirun" not in [each.subject for each in examine(tmp_path)]
 
 
 @pytest.mark.usefixtures("no_ranks")

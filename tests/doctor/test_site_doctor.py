@@ -160,8 +160,8 @@ class TestSlurm:
         slurm("sinfo", "echo slurm_load_partitions: Unable to contact >&2; exit 1")
         found = broken(examined(SLURM, tmp_path))
         assert found["batch system"] == (
-            "sinfo: slurm_load_partitions: Unable to contact. Run this where sinfo has "
-            "an answer: on a login node of the cluster."
+            "sinfo has no cluster here (slurm_load_partitions: Unable to contact). Run "
+            "this on a login node of the cluster, or again once it answers there."
         )
 
     def test_what_is_only_known_on_nodes(self, tmp_path: Path) -> None:
@@ -195,6 +195,10 @@ def test_pbs(program: Program, tmp_path: Path) -> None:
     assert found["queue"].text == "gpu: 1 x (64 cores, 4 GPUs)"
     assert found["submission"].health is Health.NOTE
     assert found["submit from nodes"].text.startswith("allowed by the configuration;")
+    away = {"n1": {**NODES["nodes"]["n1"], "state": "offline,job-busy"}}
+    program("pbsnodes", "/bin/cat $in.out", out=json.dumps({"nodes": away}))
+    words = "none of 1 node of gpu takes jobs now; jobs wait until one does"
+    assert note("queue", words) in examine_site(site_of(PBS), tmp_path)
     program("qstat", "/bin/cat $in.queues", queues='{"Queue": {}, "Server": {}}')
     found = examined(PBS, tmp_path)
     assert broken(found) == {"queue": "pbs has no default queue. Set queue: ."}
@@ -461,3 +465,41 @@ def test_a_failure_of_every_node_group_is_said_once(
     groups = {"big": {}, "small": {"gpus_per_node": 2}}
     found = broken(examined({**SLURM, "node_groups": groups}, tmp_path / "runs"))
     assert list(found) == ["big, small: batch system"]
+
+
+def test_a_routing_queue_takes_jobs(program: Program, tmp_path: Path) -> None:
+    for name in ("qsub", "qdel"):
+        program(name)
+    program("pbsnodes", "/bin/cat $in.out", out=json.dumps(NODES))
+    route = {**QUEUE, "queue_type": "Route", "route_destinations": "gpu"}
+    program(
+        "qstat",
+        'case "$*" in *-Q*) /bin/cat $in.queues;; *json*) /bin/cat $in.server;; esac',
+        queues=json.dumps({"Queue": {"r1": route, "gpu": QUEUE}}),
+        server=json.dumps(SERVER),
+    )
+    found = examined({**PBS, "queue": "r1"}, tmp_path)
+    assert broken(found) == {}
+    assert found["queue"].text == "r1 routes to gpu: 1 x (64 cores, 4 GPUs)"
+
+
+@pytest.mark.parametrize(
+    ("folder", "found"),
+    [("it's", '"\'"'), ("läuft", "'ä'"), ("a b", "' '"), ("a\\b", r"'\\'")],
+)
+def test_pbs_writes_no_log_under_some_names(
+    tmp_path: Path, folder: str, found: str
+) -> None:
+    text = broken(examined(PBS, tmp_path / folder))["run directory"]
+    assert f"holds {found}, which pbs does not take in the path of a log." in text
+    assert text.endswith("Choose another directory for the run with --runs.")
+
+
+def test_a_server_that_is_away_is_no_fault_of_the_site(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = "qsub: cannot connect to server head (errno=15010)"
+    program("qsub", f'echo "{words}" >&2; exit 162')
+    job = {each.subject: each for each in site_trial.try_node(site_of(PBS), tmp_path)}
+    assert broken(job)["job"] == f"pbs takes no job now: {words}. Try again later."

@@ -2,6 +2,7 @@ import pytest
 
 from scalelab.errors import SpecError
 from scalelab.inputs.allocation import Allocation
+from scalelab.site.batch_site import BatchSite
 from scalelab.site.choice import site_of
 from scalelab.site.directives import directives, job_script
 
@@ -113,6 +114,41 @@ def test_pbs_with_every_setting() -> None:
         "#PBS -r n",
         "#PBS -m abe",
     ]
+
+
+def test_pbs_adds_what_else_each_chunk_needs() -> None:
+    found = lines(PBS, gpus=6, chunk=["fast=True", "mpiprocs=1"])
+
+    assert (
+        "#PBS -l select=1:ncpus=4:ngpus=4:fast=True:mpiprocs=1"
+        "+1:ncpus=2:ngpus=2:fast=True:mpiprocs=1" in found
+    )
+
+
+def test_a_driver_of_pbs_has_a_chunk_of_its_own() -> None:
+    job = {"walltime": "1h", "memory": "1GiB", "chunk": ["system=x"]}
+    site = site_of({**PBS, "chunk": ["fast=True"], "driver_job": job})
+    assert isinstance(site, BatchSite)
+    assert site.driver_job is not None
+    alone = Allocation.packed(1, 1)
+    asked = site.for_driver(site.driver_job, None).request(alone, "driver", None)
+
+    assert "-l select=1:ncpus=1:mem=1024mb:system=x" in asked
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("vit,bs=8", "vit_bs_8"),
+        ("it's läuft: (a) $b@c", "it_s_l_uft___a___b_c"),
+        ("a+b-1.5_x", "a+b-1.5_x"),
+        ("x" * 300, "x" * 230),
+    ],
+)
+def test_pbs_gets_names_that_it_takes(name: str, written: str) -> None:
+    asked = directives(site_of(PBS), Allocation.packed(1, 1), job_name=name)
+
+    assert asked[0] == f"#PBS -N {written}"
 
 
 def test_torque_asks_for_nodes() -> None:

@@ -191,7 +191,22 @@ def test_a_path_names_the_same_site_from_any_directory(tmp_path: Path) -> None:
         ),
         (PBS.replace("-m abe", "-J 0-2"), "'-J' is written by ScaleLab"),
         (PBS.replace("-m abe", "-qworkq"), "'-q' is written by ScaleLab"),
-        (PBS.replace("-m abe", "-lselect=2"), "'-l select' is written by ScaleLab"),
+        (
+            PBS.replace("-m abe", "-lselect=2"),
+            r"'-l select' is written by ScaleLab.* goes into chunk, such as \[fast=Tr",
+        ),
+        (PBS + "chunk: [ngpus=2]", "'ngpus=2' is written from gpus_per_node. Set that"),
+        (PBS + "chunk: [mem=2gb]", "'mem=2gb' is written from memory_per_node"),
+        (PBS + "chunk: [fast]", "'fast' is no resource of a chunk. Write one NAME=VAL"),
+        (PBS + "chunk: ['a=1:b=2']", "'a=1:b=2' is no resource of a chunk"),
+        (
+            PBS + "chunk: [mpiprocs=2]",
+            "start a node's process 2 times. Only mpiprocs=1",
+        ),
+        (
+            PBS + "gpu_request: torque\nchunk: [a=1]",
+            "chunk adds to the chunks of select, and gpu_request=torque has none",
+        ),
         (
             PBS.replace("-m abe", "-l scratch=1gb,walltime=9"),
             "'-l walltime' is written",

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from fake_programs import FakePrograms
 from scalelab.cluster.batch import queue as batch_queue
 from scalelab.cluster.batch.client import batch_client
 from scalelab.cluster.batch.queue import (
+    EndCause,
     JobState,
     JobView,
     cancelled,
@@ -42,14 +44,17 @@ SLURM_LINES = """\
 17|COMPLETING|None|2026-11-20T08:00:00|0:10
 18|PENDING|QOSMaxGRESPerJob|N/A|10:00
 19|PENDING|AssocGrpGRES|N/A|10:00
+20|PREEMPTED|None|2026-11-20T08:00:00|9:00
+21|NODE_FAIL|None|2026-11-20T08:00:00|9:00
+22|COMPLETING|TimeLimit|2026-11-20T08:00:00|0:00
 """
 
 
 def test_slurm_shows_jobs(program: Program) -> None:
     asked = program("squeue", SLURM_LINES)
-    ids = {f"job{number}": str(number) for number in range(11, 21)}
+    ids = {f"job{number}": str(number) for number in range(11, 24)}
     views = look("slurm", **ids)
-    assert "--jobs=11,12,13,14,15,16,17,18,19,20" in asked.read_text().split()
+    assert "--jobs=11,12,13,14,15,16,17,18,19,20,21,22,23" in asked.read_text().split()
     pending, running, ended = JobState.PENDING, JobState.RUNNING, JobState.ENDED
     assert views == {
         "job11": JobView(
@@ -66,6 +71,7 @@ def test_slurm_shows_jobs(program: Program) -> None:
             reason="SUSPENDED",
             estimated_start="2026-11-20T08:00:00",
             is_suspended=True,
+            end_cause=EndCause.PREEMPTED,
         ),
         "job15": JobView(
             state=ended, reason="CANCELLED", estimated_start="2026-11-20T08:00:00"
@@ -74,6 +80,7 @@ def test_slurm_shows_jobs(program: Program) -> None:
             state=ended,
             reason="TIMEOUT (TimeLimit)",
             estimated_start="2026-11-20T08:00:00",
+            end_cause=EndCause.TIME_LIMIT,
         ),
         "job17": JobView(
             state=running,
@@ -83,6 +90,22 @@ def test_slurm_shows_jobs(program: Program) -> None:
         ),
         "job18": JobView(state=pending, reason="QOSMaxGRESPerJob", can_never_run=True),
         "job19": JobView(state=pending, reason="AssocGrpGRES"),
+        "job20": JobView(
+            state=ended,
+            reason="PREEMPTED",
+            estimated_start="2026-11-20T08:00:00",
+            end_cause=EndCause.PREEMPTED,
+        ),
+        "job21": JobView(
+            state=ended, reason="NODE_FAIL", estimated_start="2026-11-20T08:00:00"
+        ),
+        "job22": JobView(
+            state=running,
+            reason="COMPLETING (TimeLimit)",
+            estimated_start="2026-11-20T08:00:00",
+            is_leaving=True,
+            end_cause=EndCause.TIME_LIMIT,
+        ),
     }
 
 
@@ -179,11 +202,92 @@ def test_pbs_shows_jobs(program: Program) -> None:
         ),
         "job4": JobView(state=running, remaining_s=580),
         "job5": JobView(state=running, remaining_s=3600),
-        "job6": JobView(state=running, reason="suspended", is_suspended=True),
-        "job7": JobView(state=ended, reason="ended with status -29"),
+        "job6": JobView(
+            state=running,
+            reason="suspended",
+            is_suspended=True,
+            end_cause=EndCause.PREEMPTED,
+        ),
+        "job7": JobView(
+            state=ended,
+            reason="ended with status -29",
+            end_cause=EndCause.TIME_LIMIT,
+        ),
         "job8": JobView(state=ended, reason="ended with status 271", is_leaving=True),
         "job9": JobView(state=pending, estimated_start="Sat Nov 21 03:00:00"),
     }
+
+
+@pytest.mark.parametrize(
+    ("began_s", "used", "left_s"),
+    [
+        (200, "00:02:30", 400),  # of the time used the node has not told for 50 s
+        (5, None, 595),
+        (-3600, "00:00:10", 590),  # the server's clock is an hour ahead
+        (3600, "00:00:10", 460),  # or behind: a node tells every two minutes
+    ],
+)
+def test_pbs_counts_the_walltime_from_the_start_of_the_job(
+    program: Program, began_s: float, used: str | None, left_s: float
+) -> None:
+    started = time.ctime(time.time() - began_s)
+    lines = [f"stime = {started}", "Resource_List.walltime = 00:10:00"]
+    lines += [f"resources_used.walltime = {used}"] if used else []
+    shown = "".join(f"    {line}\n" for line in ["job_state = R", *lines])
+    program("qstat", output=f"Job Id: 1.head\n{shown}")
+    view = look("pbs", a="1.head")["a"]
+    assert view.remaining_s == pytest.approx(left_s, abs=30)
+
+
+def test_a_job_of_pbs_ends_with_its_reservation(fake_programs: FakePrograms) -> None:
+    job = "    job_state = R\n    queue = R109\n    Resource_List.walltime = 00:10:00\n"
+    end = time.strftime("%a %b %d %H:%M:%S %Y", time.localtime(time.time() + 150))
+    asked = fake_programs.says(
+        "pbs_rstat", f"Resv ID: R109.head\nreserve_end = {end}\n"
+    )
+    fake_programs.says("qstat", f"Job Id: 1.head\n{job}")
+    client = batch_client(BATCH_SYSTEMS["pbs"])
+
+    async def looks() -> list[JobView]:
+        return [(await client.look({"a": "1.head"}))["a"] for _ in range(2)]
+
+    for view in asyncio.run(looks()):
+        assert view.remaining_s == pytest.approx(150, abs=30)
+    assert asked.read_text() == "-f R109\n", "asked once"
+
+
+def test_pbs_tells_from_its_history_how_a_job_ended(
+    fake_programs: FakePrograms,
+) -> None:
+    kept = "".join(
+        f"Job Id: {number}.head\n    job_state = F\n    Exit_status = {status}\n"
+        f"    comment = {comment}\n\n"
+        for number, status, comment in [
+            (1, 271, "terminated by alice@pbshead"),
+            (2, -29, "walltime 27 exceeded limit 20"),
+        ]
+    )
+    gone = "has finished, use -x or -H to obtain historical job information"
+    asked = fake_programs.does(
+        "qstat",
+        'case "$*" in -x*) exec /bin/cat $in.kept;; esac\n'
+        f'echo "qstat: 1.head Job {gone}" >&2\n'
+        f'echo "qstat: 2.head Job {gone}" >&2\n'
+        'echo "qstat: Unknown Job Id 3.head" >&2; exit 153',
+        kept=kept,
+    )
+    assert look("pbs", a="1.head", b="2.head", c="3.head") == {
+        "a": JobView(
+            state=JobState.ENDED,
+            reason="ended with status 271. terminated by alice@pbshead",
+        ),
+        "b": JobView(
+            state=JobState.ENDED,
+            reason="ended with status -29. walltime 27 exceeded limit 20",
+            end_cause=EndCause.TIME_LIMIT,
+        ),
+    }
+    assert asked.read_text().splitlines()[-1] == "-x -f 1.head 2.head"
 
 
 @pytest.mark.parametrize(

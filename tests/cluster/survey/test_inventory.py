@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from scalelab.cluster.batch import pbs as pbs_inventory
+from scalelab.cluster.batch import pbs_inventory
 from scalelab.cluster.batch.client import survey
 from scalelab.cluster.survey.inventory import NodeGroup
 from scalelab.doctor import site_profile
@@ -50,7 +50,8 @@ PBSNODES = {
             "resources_available": {"host": "n3", "ncpus": 4, "mem": "8gb", "ngpus": 1}
         },
         "n3[1]": {
-            "resources_available": {"host": "n3", "ncpus": 4, "mem": "8gb", "ngpus": 1}
+            "state": "state-unknown,down",
+            "resources_available": {"host": "n3", "ncpus": 4, "mem": "8gb", "ngpus": 1},
         },
         "own": {
             "queue": "special",
@@ -68,11 +69,51 @@ QUEUES = {
             "enabled": "True",
             "started": "True",
         },
-        "special": {"queue_type": "Execution", "enabled": "True", "started": "True"},
+        "special": {
+            "queue_type": "Execution",
+            "enabled": "True",
+            "started": "True",
+            "hasnodes": "True",
+        },
         "run_next": {"queue_type": "Execution", "enabled": "False", "started": "False"},
-        "route": {"queue_type": "Route", "enabled": "True", "started": "True"},
+        "route": {
+            "queue_type": "Route",
+            "route_destinations": "gpu,inner",
+            "enabled": "True",
+            "started": "True",
+        },
+        "inner": {
+            "queue_type": "Route",
+            "route_destinations": "special,route",
+            "enabled": "True",
+            "started": "True",
+        },
+        "away": {
+            "queue_type": "Route",
+            "route_destinations": "gpu,batch@elsewhere",
+            "enabled": "True",
+            "started": "True",
+        },
+        "R109": {
+            "queue_type": "Execution",
+            "enabled": "True",
+            "started": "False",
+        },
     }
 }
+# From pbs_rstat.c and published answers; a host's vnodes stand in one chunk.
+RESERVATION = """\
+Resv ID: R109.pbs-01
+Reserve_Name = NULL
+reserve_state = RESV_CONFIRMED
+reserve_start = Mon Nov 23 07:54:47 2026
+reserve_end = Mon Nov 23 07:57:17 2026
+reserve_duration = 150
+queue = R109
+Resource_List.ncpus = 6
+resv_nodes = (n3[0]:ncpus=1:mem=1gb+n3[1]:ncpus=1:ngpus=1)+(own:ncpus=2)+(own:ngpus=1)
+
+"""
 SERVER = {"Server": {"pbs-01.hsn": {"default_queue": "gpu", "server_state": "Active"}}}
 
 Programs = Callable[..., None]
@@ -190,6 +231,7 @@ class TestSlurm:
 
 def test_pbs(programs: Programs, tmp_path: Path) -> None:
     programs("pbsnodes", ("-av -F json", json.dumps(PBSNODES)))
+    programs("pbs_rstat", ("-f R109", RESERVATION))
     programs(
         "qstat", ("-Q -f", json.dumps(QUEUES)), ("-B -f -F json", json.dumps(SERVER))
     )
@@ -203,8 +245,19 @@ def test_pbs(programs: Programs, tmp_path: Path) -> None:
     by_gpu = NodeGroup(num_nodes=1, cores=10, gpus=2, memory_bytes=18 * 2**30)
     assert gpu.groups == (polaris, by_gpu)
     bound = NodeGroup(num_nodes=1, cores=8, gpus=2, gpu_type="h100")
-    assert found.queue("special").groups == (polaris, by_gpu, bound)
-    assert [queue.is_open for queue in found.queues] == [True, True, False, False]
+    assert found.queue("special").groups == (bound,)
+    queues = {queue.name: queue for queue in found.queues}
+    closed = [name for name, queue in queues.items() if not queue.is_open]
+    assert closed == ["run_next"]
+    assert queues["route"].groups == (polaris, by_gpu, bound)
+    assert queues["route"].routes_to == ("gpu", "inner")
+    assert queues["inner"].groups == (bound, polaris, by_gpu)
+    assert queues["away"].groups == (), "nothing is known of another server's nodes"
+    part = NodeGroup(num_nodes=1, cores=2, gpus=1, memory_bytes=2**30)
+    own = NodeGroup(num_nodes=1, cores=2, gpus=1, gpu_type="h100")
+    assert queues["R109"].groups == (part, own)
+    assert queues["R109"].max_walltime_s == 150
+    assert [queue.num_away for queue in (gpu, queues["R109"])] == [1, 1]
     path = write_profile(profile_text(found, gpu), str(tmp_path / "site.yaml"))
     site = read_site(path)
     assert (site.scheduler, site.queue, site.walltime) == ("pbs", "gpu", 3600)
@@ -219,8 +272,26 @@ class TestWhatIsNotThere:
 
     def test_an_answer(self, programs: Programs) -> None:
         programs("sinfo")
-        with pytest.raises(ClusterError, match=r"^sinfo: .*\. Run this where sinfo"):
+        with pytest.raises(ClusterError, match=r"^sinfo has no cluster here \("):
             survey()
+
+    def test_a_configuration(self, programs: Programs, tmp_path: Path) -> None:
+        programs("sinfo")
+        lines = [
+            "sinfo: error: resolve_ctls_from_dns_srv: Unknown host",
+            "sinfo: error: fetch_config: DNS SRV lookup failed",
+            "sinfo: fatal: Could not establish a configuration source",
+        ]
+        said = "\n".join(f"echo '{line}' >&2" for line in lines)
+        (tmp_path / "programs" / "sinfo").write_text(f"#!/bin/sh\n{said}\nexit 1\n")
+        with pytest.raises(ClusterError) as caught:
+            survey()
+        assert str(caught.value) == (
+            "sinfo has no cluster here (resolve_ctls_from_dns_srv: Unknown host; "
+            "fetch_config: DNS SRV lookup failed; Could not establish a configuration "
+            "source). Run this on a login node of the cluster, or again once it "
+            "answers there."
+        )
 
     def test_json(self, programs: Programs) -> None:
         programs("pbsnodes")

@@ -1,3 +1,5 @@
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,24 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert DriverRecord.read(tmp_path) == RECORD
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"job_id": "7"}', "3"])
+WRONG = [
+    {"job_id": 7},
+    {"job_id": None},
+    {"name": ["x"]},
+    {"scheduler": ["slurm"]},
+    {"scheduler": None},
+    {"number": "1"},
+    {"has_left_queue": "no"},
+]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "[]", "{}", '{"job_id": "7"}', "3"),
+        *(json.dumps(asdict(RECORD) | wrong) for wrong in WRONG),
+    ],
+)
 def test_what_cannot_be_read_is_no_job(tmp_path: Path, content: str) -> None:
     (tmp_path / "cluster").mkdir()
     (tmp_path / "cluster" / "driver.json").write_text(content)

@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,20 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     assert JobList.read(tmp_path) == JOBS
 
 
-@pytest.mark.parametrize("content", [None, "", "{}", '{"jobs": [{"id": 1}]}', "[]"])
+LINE = {"name": "vit-1", "job_id": "17", "num_nodes": 1, "state": "up"}
+
+
+def with_line(**wrong: object) -> str:
+    return json.dumps({"jobs": [LINE | wrong], "waiting": [], "last_number": 1})
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(None, "", "{}", '{"jobs": [{"id": 1}]}', "[]"),
+        *(with_line(job_id=17), with_line(name=["x"]), with_line(num_nodes="2")),
+    ],
+)
 def test_where_there_is_no_list_there_are_no_jobs(
     tmp_path: Path, content: str | None
 ) -> None:

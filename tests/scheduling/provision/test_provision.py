@@ -9,6 +9,7 @@ from provision_scenes import Scene
 
 from scalelab.cluster.batch.queue import (
     MISSING_LOOKS,
+    EndCause,
     JobRefused,
     JobState,
     JobView,
@@ -21,6 +22,7 @@ from scalelab.experiment.trial import Trial
 from scalelab.inputs.outcome import Outcome
 from scalelab.records.attempt import AttemptResult, AttemptSpec, NodeShare, Placement
 from scalelab.scheduling.gangs import PartEnded, Verdict
+from scalelab.scheduling.provision.backoff import MAX_BUSY, SubmissionBackoff
 from scalelab.scheduling.provision.provisioner import RETURN_S
 
 
@@ -148,14 +150,45 @@ def test_a_lost_job_is_replaced_and_its_nodes_are_left(lossy: Scene) -> None:
     assert list(lossy.batch.requested) == ["run-1", "run-2"]
 
 
-@pytest.mark.parametrize(("left_s", "is_lost"), [(3.0, False), (300.0, True)])
+@pytest.mark.parametrize(
+    ("left_s", "cause", "is_lost"),
+    [
+        (3.0, EndCause.OTHER, False),
+        (300.0, EndCause.TIME_LIMIT, False),
+        (300.0, EndCause.OTHER, True),
+    ],
+)
 def test_a_job_whose_time_is_up_was_not_lost(
-    lossy: Scene, left_s: float, is_lost: bool
+    lossy: Scene, left_s: float, cause: EndCause, is_lost: bool
 ) -> None:
     lossy.see(run_1=JobView(state=JobState.RUNNING, remaining_s=left_s))
-    lossy.see(run_1=JobView(state=JobState.ENDED, reason="TIMEOUT"))
+    view = JobView(state=JobState.ENDED, reason="it went", end_cause=cause)
+    lossy.see(run_1=view)
     lossy.tick()
-    assert any("TIMEOUT" in each for each in lossy.batch.waiting) == is_lost
+    assert any("it went" in each for each in lossy.batch.waiting) == is_lost
+    lost = verdict_on("a/run-1", lossy.make_trial(1, 2), Outcome.NODE_FAIL)
+    outcome = Outcome.NODE_FAIL if is_lost else Outcome.PREEMPTED
+    assert lossy.provision.explain(lost).outcome is outcome
+
+
+def test_the_end_of_a_job_is_the_earliest_that_was_ever_computed(
+    scene: Callable[..., Scene],
+) -> None:
+    long = scene(walltime="10min")
+    long.begin((2,), duration_s=300)
+    long.up("run-1", "a")
+    assert long.place() == [1]
+    end_s = long.clock.now_s + 600
+    share = NodeShare(node="a/run-1", device_ids=("0",))
+    for used_s in (0, 10, 10, 10, 200):
+        # What PBS says of the time used is up to two minutes old.
+        view = JobView(state=JobState.RUNNING, remaining_s=600 - used_s)
+        long.see(run_1=view)
+        long.tick(60)
+        left_s = long.pool.time_left_s(Placement(shares=(share,)))
+        assert left_s is not None
+        assert long.clock.now_s + left_s <= end_s
+    assert long.batch.ended == []
 
 
 def verdict_on(node: str, trial: Trial, outcome: Outcome) -> Verdict:
@@ -173,22 +206,24 @@ def verdict_on(node: str, trial: Trial, outcome: Outcome) -> Verdict:
 
 
 @pytest.mark.parametrize(
-    ("words", "outcome"),
+    ("cause", "outcome"),
     [
-        ("PREEMPTED", Outcome.PREEMPTED),
-        ("TIMEOUT (TimeLimit)", Outcome.PREEMPTED),
-        ("NODE_FAIL", Outcome.NODE_FAIL),
-        ("CANCELLED", Outcome.NODE_FAIL),
+        (EndCause.PREEMPTED, Outcome.PREEMPTED),
+        (EndCause.TIME_LIMIT, Outcome.PREEMPTED),
+        (EndCause.OTHER, Outcome.NODE_FAIL),
     ],
 )
 def test_the_loss_of_a_node_is_told_as_the_batch_system_tells_it(
-    lossy: Scene, words: str, outcome: Outcome
+    lossy: Scene, cause: EndCause, outcome: Outcome
 ) -> None:
+    # The words may hold any name, of a run that studies timeouts, say.
+    words = "CANCELLED of timeout-study, which was PREEMPTED"
     assert lossy.provision.defer(NodeLeft("tls://a:run-1"))
     assert lossy.pool.num_devices == 0, "nothing more is placed there"
     lossy.tick(0.1)
     assert lossy.delivered == []
-    lossy.see(run_1=JobView(state=JobState.ENDED, reason=words))
+    view = JobView(state=JobState.ENDED, reason=words, end_cause=cause)
+    lossy.see(run_1=view)
     assert lossy.left == ["tls://a:run-1"]
     trial = lossy.make_trial(1, 2)
     lost = verdict_on("a/run-1", trial, Outcome.NODE_FAIL)
@@ -346,6 +381,66 @@ def test_a_busy_scheduler_is_asked_again_later_and_later(
     assert pauses == sorted(pauses)
     assert pauses[-1] >= 60
     assert words in busy.batch.waiting[0]
+    assert busy.said == [f"The batch system refused a job: {words}."], "said once"
+
+
+def test_a_queue_that_is_full_while_a_job_works_is_asked_again_for_ever(
+    scene: Callable[..., Scene],
+) -> None:
+    def refuse(number: int) -> None:
+        for _ in range(number):
+            full.tick(61)
+            name = list(full.batch.requested)[-1]
+            full.provision.take(JobRefused(name, "MaxSubmit", is_busy=True))
+
+    full = scene()
+    full.begin((2,))
+    full.up("run-1", "a")
+    full.see()
+    assert full.place() == [1]
+    full.wait_for(2)
+    refuse(3 * MAX_BUSY)
+    # The walltime of the job that works is up: what waits may be asked for.
+    over = JobView(state=JobState.ENDED, end_cause=EndCause.TIME_LIMIT)
+    full.see(run_1=over)
+    refuse(MAX_BUSY - 1)
+    full.tick(61)
+    full.submitted()
+    full.tick()
+    assert not any("MaxSubmit" in each for each in full.batch.waiting)
+    last = list(full.batch.requested)[-1]
+    full.see(**{last.replace("-", "_"): over})
+    with pytest.raises(ClusterError, match=f"MaxSubmit.* so {MAX_BUSY} times in a row"):
+        refuse(MAX_BUSY + 1)
+
+
+def test_a_measured_trial_takes_back_that_the_queue_was_too_full() -> None:
+    backoff = SubmissionBackoff()
+    for _ in range(MAX_BUSY):
+        assert backoff.verdict is None
+        backoff.refused("full", is_busy=True)
+    assert backoff.verdict is not None
+    backoff.reset()
+    assert (backoff.verdict, backoff.words) == (None, "")
+    backoff.refused("no such queue")
+    backoff.reset()
+    assert backoff.verdict == "The batch system refused a job: no such queue."
+
+
+def test_a_job_that_is_not_needed_is_not_said_to_end_too_soon(
+    scene: Callable[..., Scene],
+) -> None:
+    last = scene(walltime="10min")
+    last.begin((2,), (2,))
+    for job, host in (("run-1", "a"), ("run-2", "b")):
+        last.up(job, host)
+    view = JobView(state=JobState.RUNNING, remaining_s=500)
+    last.see(run_1=view, run_2=view)
+    assert len(last.place()) == 2
+    last.pool.placer.release(2)
+    last.tick()
+    assert last.batch.ended == ["run-2"]
+    assert last.said == []
 
 
 def test_a_job_that_does_not_start_shows_the_end_of_its_log(
