@@ -4,8 +4,8 @@ On a real PBS run these tests as an ordinary user, since PBS takes no job of roo
 from a host that may submit, with all that hosts need on file systems they share: this
 repository, its environment, and the folder of the tests (``pytest --basetemp``). Jobs
 of drivers submit further jobs and need ``flatuid``. What only an administrator may do
-is skipped. Other jobs are not touched; those of a test are deleted even when it is
-killed.
+is skipped. Other jobs are not touched; the processes of a test are ended and its jobs
+deleted even when it is killed.
 """
 
 import os

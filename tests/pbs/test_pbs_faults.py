@@ -1,6 +1,7 @@
 """What happens to jobs, hosts and drivers of a sweep on PBS, or on its stand-in."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -8,8 +9,10 @@ import sys
 import batch_scenarios
 import pytest
 from batch_scenarios import running_job
+from own_jobs import own_jobs
 from pbs_sweeps import SMALL, Pbs, Swept
 from waiting import wait_until
+from watching import is_running
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -55,6 +58,22 @@ def test_preempted_jobs_and_a_restarted_server_cost_nothing_but_time(
 
 
 @pytest.mark.repetition
+def test_how_a_job_ended_is_read_in_the_history_where_one_is_kept(pbs: Pbs) -> None:
+    pbs.admin("keep-history")
+    swept = Swept(pbs, "timeout-study", batch_scenarios.TWELVE, nodes=1)
+    swept.start()
+    swept.wait_for_trials(3)
+    pbs.cancel(running_job(swept))
+    code, said = swept.end()
+    assert code == 0, said + swept.job_logs()
+    swept.check_complete(12)
+    assert re.search(r"ended with status 271\. .* and terminated by \S+@", said), said
+    lost = swept.observations().query("outcome != 'completed'")
+    # Though the run is called so.
+    assert set(lost["outcome"]) == {"node_fail"}, lost["reason"].to_list()
+
+
+@pytest.mark.repetition
 def test_a_host_that_goes_down_is_done_without(pbs: Pbs) -> None:
     def take_down() -> str:
         host = pbs.admin("host-of", running_job(swept))
@@ -81,7 +100,7 @@ def test_what_waits_says_why_and_a_deleted_job_is_replaced(pbs: Pbs) -> None:
 
 
 KILLED = """
-import os, signal, sys
+import os, signal, subprocess, sys, time
 from pathlib import Path
 from pbs_sweeps import Pbs
 
@@ -89,14 +108,20 @@ home, is_real = sys.argv[1:]
 pbs = Pbs(Path(home), is_real=bool(is_real))
 job = "#PBS -N lasting\\n#PBS -l select=1:ncpus=1\\n#PBS -o lasting.log\\nsleep 600\\n"
 (pbs.home / "job.sh").write_text(job)
-print(pbs.run("qsub", "job.sh").strip(), pbs.env.get("STANDIN_PBS", ""))
-assert len(pbs.jobs()) == 1
+# As a driver does, it submits another job for the one that is lost.
+drive = 'while true; do job=$(qsub job.sh); while qstat -f "$job"; do :; done; done'
+driver = subprocess.Popen(
+    ["bash", "-c", f"({drive}) >/dev/null 2>&1"], cwd=pbs.home, env=pbs.env
+)
+while not pbs.jobs():
+    time.sleep(0.1)
+print(*pbs.jobs(), driver.pid, pbs.env.get("STANDIN_PBS", ""))
 sys.stdout.flush()
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_a_test_that_is_killed_leaves_no_job(pbs: Pbs) -> None:
+def test_a_test_that_is_killed_leaves_no_job_and_no_driver(pbs: Pbs) -> None:
     home = pbs.home / "of-the-killed"
     home.mkdir()
     search_path = os.pathsep.join(sys.path)
@@ -107,9 +132,12 @@ def test_a_test_that_is_killed_leaves_no_job(pbs: Pbs) -> None:
         text=True,
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    job, *state = killed.stdout.split()
+    job, driver, *state = killed.stdout.split()
     if not pbs.is_real:
         pbs.env |= {"STANDIN_PBS": state[0]}
+    wait_until(lambda: not is_running(int(driver)), "the driver has gone")
     wait_until(
         lambda: "Unknown Job Id" in pbs.complaints("qstat", "-f", job), "it has gone"
     )
+    own = lambda: own_jobs(str(home), pbs.env)  # noqa: E731
+    wait_until(lambda: not own(), "and so has any other")

@@ -47,6 +47,21 @@ def test_what_cannot_be_is_said_in_the_words_of_pbs(
 
 
 @pytest.mark.repetition
+def test_chunks_ask_for_what_else_a_host_must_have(pbs: Pbs) -> None:
+    if pbs.is_real:
+        pytest.skip("takes a resource that the stand-in has")
+    experiment = {**SMALL, "gpus": [4], "measure": ONCE}
+    # A folder and a job whose names PBS would not take.
+    swept = Swept(pbs, "fast", experiment, nodes=2, chunk=["fast=True", "mpiprocs=1"])
+    run = ["--run", "runs/fast,x=1"]
+    code, said = pbs.scalelab("sweep", *swept.arguments, *run)
+    assert code == 0, said
+    swept.directory = pbs.home / "runs" / "fast,x=1"
+    rows = swept.check_complete(1)
+    assert set(rows["hosts"].iloc[0]) == {"n1", "n2"}
+
+
+@pytest.mark.repetition
 def test_a_trial_longer_than_the_walltime_goes_on_in_the_next_job(pbs: Pbs) -> None:
     swept = Swept(pbs, "long", batch_scenarios.LONG, nodes=1, walltime="38s")
     batch_scenarios.outlasts_a_walltime(swept)

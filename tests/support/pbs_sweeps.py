@@ -14,7 +14,7 @@ import psutil
 import pytest
 from batch_sweeps import BatchSweep
 from fake_programs import FakePrograms
-from own_jobs import own_jobs
+from own_jobs import MARK, own_jobs
 from promised import skip_or_fail
 
 SITE: dict[str, Any] = {
@@ -30,8 +30,6 @@ SMALL: dict[str, Any] = {
     "measure": {"kind": "throughput", "warmup_steps": 1, "steps": 10, "repeats": 3},
     "local_batch_size": [4],
 }
-MARK = "SCALELAB_PBS_TEST"
-"""Variable that all processes of a test have, whatever home their jobs get."""
 _STATES = {"R": "RUNNING", "E": "RUNNING", "Q": "PENDING"}
 
 

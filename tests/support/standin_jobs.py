@@ -19,11 +19,14 @@ from typing import Any
 STATE = Path(os.environ["STANDIN_PBS"])
 SERVER = "standin"
 HOSTS = ("n1", "n2", "n3", "n4")
+FAST = ("n1", "n2")  # with the host's resource "fast=True"
 PER_HOST = {"ncpus": 4, "ngpus": 2}
 TOTAL = {name: size * len(HOSTS) for name, size in PER_HOST.items()}
 
 MOM_LOOKS_S = 2  # $min_check_poll; its default is 10
 KILL_DELAY_S = 10  # the default of kill_delay
+MOM_TELLS_S = 120  # the longest between two tellings of the time used
+KILLED, WALLTIME_EXCEEDED = 271, -29
 LEAVES_S = 3  # the shortest seen between a job's death and its end for the server
 NODE_FAIL_REQUEUE_S = 5  # set by the administrator; the default is 310
 
@@ -34,7 +37,7 @@ def server() -> Iterator[Any]:
     with (STATE / "lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         path = STATE / "server.json"
-        known = {"number": 0, "jobs": {}, "down": {}}
+        known = {"number": 0, "jobs": {}, "down": {}, "history": None}
         if path.exists():
             known = json.loads(path.read_text())
         go_on(known)
@@ -51,7 +54,7 @@ def go_on(known: Any) -> None:
             if job["reruns"]:
                 job.update(state="Q", reruns=False, killed_s=None, gone_s=None)
             else:
-                del jobs[job_id]
+                forget(known, job_id)
     for job_id, job in jobs.items():
         if job["state"] == "Q":
             hosts = place(job, known)
@@ -75,7 +78,7 @@ def has_ended(job: Any, down: Any, now_s: float) -> bool:
         with Path(job["output"]).open("a") as output:
             limit = f"walltime {looked_s} exceeded limit {job['walltime_s']}"
             print(f"=>> PBS: job killed: {limit}", file=output)
-        terminate(job)
+        terminate(job, WALLTIME_EXCEEDED)
     if is_alive(job["pid"]):
         if job["killed_s"] and now_s > job["killed_s"] + KILL_DELAY_S:
             send(job, signal.SIGKILL)
@@ -96,6 +99,7 @@ def place(job: Any, known: Any) -> list[str] | str:
     for _ in range(job["num_chunks"]):
         for host, has in free.items():
             is_taken = job["is_scattered"] and host in hosts
+            is_taken |= job["is_fast"] and host not in FAST
             if not is_taken and all(has[name] >= chunk[name] for name in chunk):
                 hosts.append(host)
                 for name, size in chunk.items():
@@ -175,9 +179,25 @@ def suspend(job: Any) -> None:
     job.update(state="S", comment="Job was suspended")
 
 
-def terminate(job: Any) -> None:
+def terminate(job: Any, status: int = KILLED, comment: str = "") -> None:
     send(job, signal.SIGTERM)
-    job["killed_s"] = time.time()
+    job.update(killed_s=time.time(), status=status)
+    job["comment"] = comment or job["comment"]
+
+
+def forget(known: Any, job_id: str) -> None:
+    """Remove a job that has ended; into the history, where one is kept."""
+    job = known["jobs"].pop(job_id)
+    if known["history"] is not None:
+        known["history"][job_id] = {**job, "state": "F"}
+
+
+def told_s(ran_s: float) -> int:
+    """Return the walltime that the MoM has told of: ever more seldom, as it looks."""
+    told, pause = 0, 10
+    while told + pause <= ran_s:
+        told, pause = told + pause, min(2 * pause, MOM_TELLS_S)
+    return told
 
 
 def send(job: Any, number: int) -> None:

@@ -4,14 +4,16 @@
 ``admin`` for what happens to a cluster. Jobs are processes of this machine under the
 names of four hosts with 4 cores and 2 GPUs each. Where its behaviour comes from:
 
-From a run of OpenPBS 23.06 with GPUs that were a counted resource: exit statuses,
-``-F json`` whose values that look like numbers are numbers and which shows the first of
+From runs of OpenPBS 23.06 with GPUs that were a counted resource: exit statuses, ``-F
+json`` whose values that look like numbers are numbers and which shows the first of
 several jobs alone (as OpenPBS does since December 2023; the text form shows all), "Can
-Never Run" and "Not Running", no history of jobs that ended, the environment of jobs and
-of what pbsdsh starts, a job that was deleted or ran too long staying for seconds, as
-"E" with its status, what is written to the output of the latter, a suspended job ("S",
-as preemption may do) whose worker says no more, a requeued job keeping its id, a job on
-a host that went down going on as "R".
+Never Run" and "Not Running", names that ``-N`` and ``-o`` refuse, resources that stand
+in ``select`` only, no history of jobs that ended unless it is configured, a walltime
+used that is told ever more seldom, the environment of jobs and of what pbsdsh starts, a
+job that was deleted or ran too long staying for seconds, as "E" with its status, what
+is written to the output of the latter, a suspended job ("S", as preemption may do)
+whose worker says no more, a requeued job keeping its id, a job on a host that went down
+going on as "R".
 
 From OpenPBS's sources (``src/server/node_manager.c``, ``req_rerun.c``,
 ``req_preemptjob.c``, ``src/cmds/qdel.c``): a job of a host that is down for
@@ -28,6 +30,7 @@ a job's processes are the process group of its script.
 
 import json
 import os
+import pwd
 import re
 import subprocess
 import sys
@@ -39,15 +42,18 @@ from standin_jobs import (
     SERVER,
     STATE,
     cut_power,
+    forget,
     login,
     on_host,
     server,
     suspend,
     terminate,
+    told_s,
 )
 
 UNKNOWN_QUEUE, UNKNOWN_JOB, NO_MOM, NO_SERVER = 170, 153, 222, 162
-KILLED = 271
+UNKNOWN_RESOURCE, FINISHED, USAGE, NOT_BESIDE_SELECT = 187, 35, 2, 5
+MAX_JOB_NAME = 230
 DOWN = STATE / "server-is-down"
 
 
@@ -76,6 +82,10 @@ def qsub(path: str) -> int:
         return UNKNOWN_QUEUE
     num_chunks, *parts = asked["-l select"].split(":")
     sizes = dict(part.split("=") for part in parts)
+    if refusal := refused(asked, sizes):
+        status, words = refusal
+        print(f"qsub: {words}", file=sys.stderr)
+        return status
     with server() as known:
         known["number"] += 1
         job_id = f"{known['number']}.{SERVER}"
@@ -89,6 +99,7 @@ def qsub(path: str) -> int:
             "chunk": {
                 name: int(sizes[name]) for name in ("ncpus", "ngpus") if name in sizes
             },
+            "is_fast": "fast" in sizes,
             "is_scattered": asked.get("-l place", "").startswith("scatter"),
             "walltime_s": clock(asked.get("-l walltime", "100:00:00")),
             "is_rerunable": asked.get("-r", "y") == "y",
@@ -101,20 +112,47 @@ def qsub(path: str) -> int:
             "reruns": False,
             "killed_s": None,
             "gone_s": None,
+            "status": 0,
         }
     print(job_id)
     return 0
 
 
+def refused(asked: dict[str, str], sizes: dict[str, str]) -> tuple[int, str] | None:
+    """Return the status and words of a refusal; None: what is asked for is there."""
+    if not re.fullmatch(r"[A-Za-z0-9_.+-]+", asked["-N"]):
+        return USAGE, "illegal -N value\nusage: qsub [-a date_time] [-A account_string]"
+    if len(asked["-N"]) > MAX_JOB_NAME:
+        return USAGE, "Job name is too long"
+    output = asked.get("-o", "")
+    if not output.isascii() or re.search("['\"]", output):
+        return USAGE, "unmatched '"
+    if "-l fast" in asked:
+        words = 'cannot be used with "select" or "place", resource is: fast'
+        return NOT_BESIDE_SELECT, f'"-lresource=" {words}'
+    for name in sizes.keys() - {"ncpus", "ngpus", "mem", "mpiprocs", "fast"}:
+        return UNKNOWN_RESOURCE, f"Unknown resource: {name}"
+    return None
+
+
 def qstat(*words: str) -> int:
+    with_history = words[0] == "-x"
+    words = words[with_history:]
     assert words[0] == "-f", words
     as_json = words[1:3] == ("-F", "json")
     asked = words[3 if as_json else 1 :]
     status, shown = 0, {}
     with server() as known:
         for job_id in asked or list(known["jobs"]):
+            ended = known["history"] or {}
             if job_id in known["jobs"]:
                 shown[job_id] = view(known["jobs"][job_id])
+            elif job_id in ended and with_history:
+                shown[job_id] = view(ended[job_id])
+            elif job_id in ended:
+                words_of = "use -x or -H to obtain historical job information"
+                print(f"qstat: {job_id} Job has finished, {words_of}", file=sys.stderr)
+                status = FINISHED
             else:
                 print(f"qstat: Unknown Job Id {job_id}", file=sys.stderr)
                 status = UNKNOWN_JOB
@@ -153,7 +191,7 @@ def view(job: Any) -> dict[str, object]:
     totals = {each: size * job["num_chunks"] for each, size in chunk.items()}
     shown = {
         "Job_Name": int(name) if name.isdigit() else name,
-        "job_state": "E" if job["gone_s"] else job["state"],
+        "job_state": "E" if job["gone_s"] and job["state"] != "F" else job["state"],
         "queue": job["queue"],
         "Output_Path": f"{SERVER}:{job['output']}",
         "comment": job["comment"],
@@ -163,14 +201,14 @@ def view(job: Any) -> dict[str, object]:
     if job["run_count"]:
         shown["run_count"] = job["run_count"]
     if job["gone_s"]:
-        shown["Exit_status"] = KILLED if job["killed_s"] else 0
+        shown["Exit_status"] = job["status"]
     if job["state"] == "R":
+        shown["stime"] = time.ctime(job["start_s"])
         sizes = ":".join(f"{each}={size}" for each, size in chunk.items())
         shown["exec_vnode"] = "+".join(f"({host}:{sizes})" for host in job["hosts"])
-        used_s = int(time.time() - job["start_s"])
+        used_s = time.time() - job["start_s"]
         if used_s > 1:
-            used = {"walltime": clock_of(used_s // 10 * 10)}
-            shown["resources_used"] = used
+            shown["resources_used"] = {"walltime": clock_of(told_s(used_s))}
     return shown
 
 
@@ -181,13 +219,17 @@ def qdel(job_id: str) -> int:
             print(f"qdel: Unknown Job Id {job_id}", file=sys.stderr)
             return UNKNOWN_JOB
         if job["state"] == "Q":
-            del known["jobs"][job_id]
+            forget(known, job_id)
         elif set(job["hosts"]) & set(known["down"]):
             print(f"qdel: Server could not connect to MOM {job_id}", file=sys.stderr)
             return NO_MOM
         else:
-            terminate(job)
+            terminate(job, comment=f"{job['comment']} and terminated by {user()}")
     return 0
+
+
+def user() -> str:
+    return f"{pwd.getpwuid(os.getuid()).pw_name}@{SERVER}"
 
 
 def pbsdsh(*words: str) -> int:
@@ -219,6 +261,8 @@ def admin(what: str, name: str = "") -> int:
             job = known["jobs"][name]
             job["reruns"] = job["is_rerunable"]
             terminate(job)
+        elif what == "keep-history":
+            known["history"] = {}
         elif what == "suspend":
             suspend(known["jobs"][name])
         elif what == "cut-power":
