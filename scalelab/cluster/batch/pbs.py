@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from scalelab.cluster.batch.pbs_inventory import (
@@ -91,9 +92,12 @@ class PbsClient:
         if not RESERVATION.fullmatch(queue):
             return None
         if queue not in self._reservation_ends:
-            answer = await ask(["pbs_rstat", "-f", queue])
-            self._reservation_ends[queue] = Reservation.read(answer.output).end_s
-        return self._reservation_ends[queue]
+            with suppress(ClusterError):  # a queue that is only called like one
+                answer = await ask(["pbs_rstat", "-f", queue])
+                if not answer.status:
+                    end_s = Reservation.read(answer.output).end_s
+                    self._reservation_ends[queue] = end_s
+        return self._reservation_ends.get(queue)
 
     @staticmethod
     def survey() -> Inventory:

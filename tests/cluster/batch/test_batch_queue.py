@@ -254,6 +254,8 @@ def test_a_job_of_pbs_ends_with_its_reservation(fake_programs: FakePrograms) -> 
     for view in asyncio.run(looks()):
         assert view.remaining_s == pytest.approx(150, abs=30)
     assert asked.read_text() == "-f R109\n", "asked once"
+    fake_programs.says("pbs_rstat", errors="Unknown Reservation Id", status=236)
+    assert look("pbs", a="1.head")["a"].remaining_s == 600
 
 
 def test_pbs_tells_from_its_history_how_a_job_ended(
