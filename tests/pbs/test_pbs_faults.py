@@ -47,7 +47,7 @@ def test_preempted_jobs_and_a_restarted_server_cost_nothing_but_time(
         wait_until(lambda: seen in swept.status(), "the sweep has noticed")
         pbs.admin("start-server")
 
-    swept = Swept(pbs, "preempted", batch_scenarios.TWELVE, nodes=1)
+    swept = Swept(pbs, "outbid", batch_scenarios.TWELVE, nodes=1)
     said, lost = batch_scenarios.is_preempted_and_left_alone(
         swept, preempt, preempt_and_restart_server
     )

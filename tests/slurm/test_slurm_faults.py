@@ -34,7 +34,7 @@ def test_a_preempted_job_and_a_restarted_controller_cost_nothing_but_time(
         running = ["squeue", "-h", "-t", "R", "-o", "%P"]
         wait_until(lambda: "high" in slurm.run(running), "it runs")
 
-    swept = Swept(slurm, "preempted", batch_scenarios.TWELVE, nodes=1)
+    swept = Swept(slurm, "outbid", batch_scenarios.TWELVE, nodes=1)
     said, lost = batch_scenarios.is_preempted_and_left_alone(
         swept, preempt, slurm.restart_controller
     )

@@ -65,19 +65,16 @@ class Reservation:
 
     def hosts(self, cluster: Hosts) -> Hosts:
         """Return the part of each host that it holds, as if that were all of it."""
-        held: dict[str, list[Values]] = {}
-        for host, vnodes in cluster.items():
-            for vnode in vnodes:
-                for chunk in self.chunks:
-                    if chunk["vnode"] == vnode["name"]:
-                        models = {
-                            name: value
-                            for name, value in _has(vnode).items()
-                            if name == "gpu_model"
-                        }
-                        part = {**vnode, "resources_available": {**models, **chunk}}
-                        held.setdefault(host, []).append(part)
-        return held
+        held = {
+            host: [
+                {**vnode, "resources_available": {**_model(vnode), **chunk}}
+                for vnode in vnodes
+                for chunk in self.chunks
+                if chunk["vnode"] == vnode["name"]
+            ]
+            for host, vnodes in cluster.items()
+        }
+        return {host: parts for host, parts in held.items() if parts}
 
 
 def inventory() -> Inventory:
@@ -136,6 +133,11 @@ def _hosts(vnodes: Mapping[str, Values]) -> dict[str, list[Values]]:
 def _has(vnode: Values) -> Values:
     found: Values = vnode.get("resources_available", {})
     return found
+
+
+def _model(vnode: Values) -> Values:
+    has = _has(vnode)
+    return {"gpu_model": has["gpu_model"]} if "gpu_model" in has else {}
 
 
 def _queue(
