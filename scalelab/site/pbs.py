@@ -20,8 +20,6 @@ _CHUNK_RESOURCE = re.compile(r"[A-Za-z]\w*=[^\s:+=]+")
 _WRITTEN = {
     "ncpus": "cores_per_node",
     "ngpus": "gpus_per_node",
-    "gpus": "gpus_per_node",
-    "ppn": "cores_per_node",
     "mem": "memory_per_node",
     "gpu_model": "gpu_type",
 }

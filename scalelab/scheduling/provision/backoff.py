@@ -22,12 +22,12 @@ class SubmissionBackoff:
         self._next_try_s = 0.0
         self.words = ""
         self._final: str | None = None
-        self._is_full: str | None = None
+        self._full: str | None = None
 
     @property
     def verdict(self) -> str | None:
         """The reason why no further job should be submitted; None: one may be."""
-        return self._final or self._is_full
+        return self._final or self._full
 
     def allow(self, now_s: float) -> bool:
         """Tell whether another job may be submitted, on the monotonic clock."""
@@ -45,7 +45,7 @@ class SubmissionBackoff:
         if self._num_busy:
             self._num_busy = self._num_in_vain = 0
             self.words = self._final or ""
-            self._is_full = None
+            self._full = None
 
     def refused(
         self, words: str, *, is_busy: bool = False, has_jobs: bool = False
@@ -70,7 +70,7 @@ class SubmissionBackoff:
         self._num_in_vain = 0 if has_jobs else self._num_in_vain + 1
         self._pause(self._num_busy)
         if self._num_in_vain >= MAX_BUSY:
-            self._is_full = _in_a_row(said, self._num_in_vain)
+            self._full = _in_a_row(said, self._num_in_vain)
 
     def failed_to_start(self, said: str, log: str) -> None:
         """Count a job whose nodes did not answer, with the end of its log."""
