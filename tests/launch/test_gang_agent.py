@@ -18,11 +18,12 @@ from watching import ENTRY, STAND_IN, core_ids, is_running, read_pid
 
 from scalelab.errors import DiskFullError, LaunchError
 from scalelab.inputs.outcome import Outcome
-from scalelab.launch.gang_agent import NodeAgent, _limits
+from scalelab.launch.gang_agent import NodeAgent
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import send
+from scalelab.launch.ranks.run import rank_limits
 from scalelab.launch.verdict import merge
-from scalelab.records.attempt import AttemptSpec, Placement
+from scalelab.records.attempt import AttemptSpec
 from scalelab.records.attempt_io import read_result
 from scalelab.records.observations import row
 
@@ -43,7 +44,7 @@ def test_result_of_rank_0_is_returned_and_recorded(
     spec = make_spec("meet")
     result = agent.run(spec, 0, None)
     assert result.outcome is Outcome.COMPLETED
-    assert result.measurements["num_steps"] == 0
+    assert result.measurements["num_steps"] == 50
     assert read_result(spec.files) == result
     assert "rank 1 has met the others" in spec.files.log(1).read_text()
 
@@ -497,12 +498,21 @@ def test_no_space_for_the_result_leaves_the_attempt_without_one(
     assert agent.run(make_spec("meet"), 0, None).outcome is Outcome.COMPLETED
 
 
-def test_ranks_of_several_nodes_that_have_not_begun_are_no_stall(
+@pytest.mark.parametrize(
+    ("stall_floor_s", "start_up_timeout_s", "limits"),
+    [
+        (None, None, (600.0, 30.0)),
+        (6.0, None, (600.0, 6.0)),
+        (900.0, None, (900.0, 900.0)),
+        (900.0, 60.0, (60.0, 900.0)),
+    ],
+)
+def test_the_first_step_has_a_limit_of_its_own(
     make_spec: Callable[..., Any],
+    stall_floor_s: float | None,
+    start_up_timeout_s: float | None,
+    limits: tuple[float, float],
 ) -> None:
-    spec = replace(make_spec("meet"), stall_floor_s=None)
-    share = spec.placement.shares[0]
-    spread = replace(spec, placement=Placement(shares=(share, share)))
-    assert _limits(spec).start_up_s == 0
-    assert _limits(spread).start_up_s > 120
-    assert _limits(replace(spread, stall_floor_s=6.0)).start_up_s == 0
+    spec = make_spec("meet", start_up_timeout_s=start_up_timeout_s)
+    found = rank_limits(replace(spec, stall_floor_s=stall_floor_s), 2.0)
+    assert (found.start_up_s, found.stall_floor_s) == limits

@@ -17,7 +17,7 @@ from waiting import DEADLINE_S, wait_until
 from watching import is_running, read_pid
 
 from scalelab.inputs.outcome import Outcome
-from scalelab.launch import ending
+from scalelab.launch import ending, supervision
 from scalelab.launch.ending import Cancellation, Limits
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import send
@@ -25,7 +25,9 @@ from scalelab.launch.stall import is_stopped
 from scalelab.launch.supervision import Supervisor
 from scalelab.records.attempt import AttemptResult
 
-LIMITS = Limits(timeout_s=None, stall_factor=20, stall_floor_s=60, grace_s=0.1)
+LIMITS = Limits(
+    timeout_s=None, stall_factor=20, stall_floor_s=60, start_up_s=60, grace_s=0.1
+)
 
 
 class PlayedServer:
@@ -114,7 +116,8 @@ def test_stopped_rank_is_found_stalled(start: Any, make_spec: Any) -> None:
     result = attempt.result(DEADLINE_S)
     assert (result.outcome, result.rank) == (Outcome.STALLED, 1)
     assert result.reason.startswith("no progress for ")
-    assert "(the limit is 5 median steps, at least 0.8 s)" in result.reason
+    limit = "(the limit is 5 median steps, at least measure.stall_timeout=0.8 s)"
+    assert limit in result.reason
     assert result.reason.endswith("(stopped by a signal)")
     assert not any(map(is_running, pids))
 
@@ -233,9 +236,10 @@ def test_echo_alone_is_reported_after_a_while(play: Any) -> None:
 
 
 def test_server_that_starts_nothing_is_a_node_failure_and_is_killed(
-    play: Callable[..., Any],
+    play: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = play(limits=limits(stall_floor_s=0.2))
+    monkeypatch.setattr(supervision, "_FORK_PATIENCE_S", 0.2)
+    server = play()
     result = server.supervisor.supervise()
     assert result == AttemptResult(
         outcome=Outcome.NODE_FAIL, reason="the rank server does not answer"
@@ -295,6 +299,41 @@ def test_last_words_of_a_server_are_heard(play: Callable[..., Any]) -> None:
     server.process.kill()
     server.process.wait()
     assert server.supervisor.supervise().outcome is Outcome.COMPLETED
+
+
+@pytest.mark.parametrize("ranks", [(0, 1), (2, 3)], ids=["first", "other"])
+def test_server_that_dies_before_it_forks_is_a_node_failure(
+    play: Callable[..., Any], ranks: tuple[int, int]
+) -> None:
+    server = play(ranks=ranks)
+    server.process.kill()
+    server.process.wait()
+    result = server.supervisor.supervise()
+    assert result.outcome is Outcome.NODE_FAIL
+    assert result.reason == "the server was killed"
+
+
+def test_server_that_dies_between_two_forks_is_a_node_failure(
+    play: Callable[..., Any],
+) -> None:
+    server = play(ranks=(0, 1))
+    server.start(0)
+    server.tell(kind="returned", rank=0, result={"outcome": "completed"})
+    server.tell(kind="exited", rank=0, status=0)
+    server.channel.close()
+    assert server.supervisor.supervise().outcome is Outcome.NODE_FAIL
+
+
+def test_rank_that_is_killed_after_it_has_returned_has_not_ended_well(
+    play: Callable[..., Any],
+) -> None:
+    server = play()
+    server.start(0)
+    server.tell(kind="returned", rank=0, result={"outcome": "completed"})
+    server.tell(kind="exited", rank=0, status=-signal.SIGKILL)
+    result = server.supervisor.supervise()
+    assert result.outcome is Outcome.FAILED
+    assert result.reason == "rank 0 was killed by SIGKILL"
 
 
 def test_refusal_is_a_node_failure(play: Callable[..., Any]) -> None:

@@ -14,7 +14,6 @@ from scalelab.launch.protocol import LaunchRequest
 from scalelab.launch.ranks.server_process import ServerProcess
 from scalelab.launch.rendezvous import Meeting
 from scalelab.launch.supervision import Supervisor
-from scalelab.launch.timing import with_validity
 from scalelab.records.attempt import AttemptResult
 
 
@@ -103,7 +102,4 @@ def _supervise(
             supervisor.cancel(reason, saves=cancellation.saves)
 
     supervisor.watch(cancellation.descriptor, cancel)
-    result = supervisor.supervise()
-    if supervisor.unpinned:
-        return with_validity(result, "unexpected_placement")
-    return result
+    return supervisor.supervise()

@@ -178,7 +178,7 @@ def test_changed_module_restarts_the_server(make_spec: Any, tmp_path: Path) -> N
 
         def version() -> Any:
             result = agent.run(make_spec("version_of_module", ranks=1), 0, None)
-            return result.measurements["num_steps"]
+            return result.measurements["num_parameters"]
 
         assert version() == 1
         module.write_text("VERSION = 22\n")
