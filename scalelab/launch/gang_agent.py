@@ -39,6 +39,7 @@ from scalelab.records.attempt import AttemptResult, AttemptSpec
 from scalelab.records.attempt_io import write_result
 
 _GRACE_S = 2.0
+_MAX_AWAITED = 1000  # attempts that were cancelled before they are launched here
 CLOSE_WITHIN_S = 25.0
 """Seconds that attempts may take to save what they have when their node is closed.
 
@@ -206,8 +207,12 @@ class NodeAgent:
             Its processes first save what they have, where they can.
         """
         with self._lock:
-            self._cancelled[attempt_id] = reason
             running = self._running.get(attempt_id)
+            if running is None:
+                self._cancelled[attempt_id] = reason
+                # The oldest have ended long ago, or never come.
+                for name in list(self._cancelled)[:-_MAX_AWAITED]:
+                    del self._cancelled[name]
         if running is not None:
             running.request(reason, outcome, saves=saves)
         else:
@@ -268,7 +273,7 @@ class NodeAgent:
                 )
             self._running[attempt_id] = cancellation
             if attempt_id in self._cancelled:
-                cancellation.request(self._cancelled[attempt_id])
+                cancellation.request(self._cancelled.pop(attempt_id))
         try:
             yield cancellation
         finally:

@@ -45,3 +45,7 @@ class WakingTime:
             for begin_s, end_s in self._pauses
             if begin_s < moment_s
         )
+
+    def left_s(self, since_s: float, limit_s: float) -> float:
+        """Return what is left of a time limit that began at a moment."""
+        return self.of(since_s) + limit_s - self.of(time.monotonic())

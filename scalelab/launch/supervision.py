@@ -110,7 +110,7 @@ class Supervisor:
         self._oom_kills = oom_kill_count()
         self._processes = Processes(ranks, limits.grace_s)
         self._returned: dict[int, AttemptResult | None] = {}
-        self._ended_well: set[int] = set()
+        self._ended: set[int] = set()
         self._failures: list[RankFailure] = []
         self._cause: AttemptResult | None = None
         self._settle_at: float | None = None
@@ -231,11 +231,11 @@ class Supervisor:
 
     def _exited(self, rank: int, status: int) -> None:
         self._processes.expected.discard(rank)
+        self._ended.add(rank)
         has_failed = any(failure.rank == rank for failure in self._failures)
         if has_failed or self._processes.ending_since_s is not None:
             return
         if status == 0 and (rank in self._returned or self._conclude is not None):
-            self._ended_well.add(rank)
             if self._conclude is not None and (result := self._conclude(rank)):
                 self.end(result)
             return
@@ -269,7 +269,10 @@ class Supervisor:
                 while (heard := receive(self._channel))[0] is not None:
                     self._heard(heard[0], heard[1])
         self._processes.expect_no_more()
-        if self._ended_well == set(self._rows):
+        is_ending = self._processes.ending_since_s is not None
+        if self._ended == set(self._rows) or (
+            is_ending and not self._processes.expected
+        ):
             return
         reason = self._explain_death()
         self.end(AttemptResult(outcome=Outcome.NODE_FAIL, reason=reason), grace_s=0)
@@ -348,7 +351,7 @@ class Supervisor:
         waking_s = self._time.of(now)
         patience = [_LOOK_EVERY_S, self._stall_watch.next_look_s(waking_s) - waking_s]
         if self._limits.timeout_s is not None:
-            patience.append(self._started_s + self._limits.timeout_s - waking_s)
+            patience.append(self._time.left_s(self._started_s, self._limits.timeout_s))
         if self._settle_at is not None:
             patience.append(self._settle_at - now)
         if self._limits.deadline_s is not None:

@@ -18,6 +18,7 @@ from watching import ENTRY, STAND_IN, core_ids, is_running, read_pid
 
 from scalelab.errors import DiskFullError, LaunchError
 from scalelab.inputs.outcome import Outcome
+from scalelab.launch import gang_agent
 from scalelab.launch.gang_agent import NodeAgent
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import send
@@ -318,6 +319,22 @@ def test_cancel_before_the_launch_counts(
     result = agent.run(spec, 0, None)
     assert (result.outcome, result.reason) == (Outcome.CANCELLED, "too early")
     assert not Path(spec.directory, "rank-0.log").exists()
+
+
+def test_what_was_cancelled_is_forgotten(
+    agent: NodeAgent,
+    make_spec: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gang_agent, "_MAX_AWAITED", 3)
+    agent._cancelled.clear()
+    spec = make_spec("meet", ranks=1)
+    agent.cancel(spec.attempt_id, "too early")
+    agent.run(spec, 0, None)
+    assert agent._cancelled == {}
+    for number in range(9):
+        agent.cancel(f"ended-{number}", "too late")
+    assert list(agent._cancelled) == ["ended-6", "ended-7", "ended-8"]
 
 
 @pytest.mark.slow
