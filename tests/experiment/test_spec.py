@@ -408,7 +408,8 @@ class TestFingerprint:
         [
             "seed: [0, 1, 2]",
             "precision: [fp32, bf16]",
-            "measure: {repeats: 9, timeout: 1h, stall_timeout: 5min, start_up_timeout: 2h}",
+            "measure: {repeats: 9, timeout: 1h, stall_timeout: 5min}",
+            "measure: {start_up_timeout: 2h}",
             "job: {steps: 9}",
             "confirm_above: {trials: 5}",
             "site: {nodes: 2, gpus_per_node: 2, device_type: cpu}",

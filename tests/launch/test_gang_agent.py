@@ -148,8 +148,9 @@ def test_error_of_the_first_failing_rank_is_reported(
     result = agent.run(spec, 0, None)
     assert result.outcome is Outcome.FAILED
     assert result.rank == culprit
-    assert result.reason == (
-        f"rank {culprit} raised ValueError: the loss is not finite"
+    assert re.fullmatch(
+        rf"rank {culprit} raised ValueError at stand_in\.py:\d+: the loss is not finite",
+        result.reason,
     )
     assert result.traceback.startswith("Traceback")
     assert 'raise ValueError("the loss is not finite")' in result.traceback
@@ -164,7 +165,8 @@ def test_cause_is_preferred_to_an_earlier_connection_error(
 ) -> None:
     result = agent.run(make_spec("raise_late_under_echo", culprit=1), 0, None)
     assert (result.rank, result.outcome) == (1, Outcome.FAILED)
-    assert result.reason == "rank 1 raised ValueError: the cause"
+    assert result.reason.startswith("rank 1 raised ValueError at stand_in.py:")
+    assert result.reason.endswith(": the cause")
 
 
 def test_killed_rank_ends_the_attempt(
@@ -398,7 +400,7 @@ def test_two_nodes_on_one_machine(agent: Any, start: Any, make_spec: Any) -> Non
     verdict = merge(results)
     assert results[0].outcome is Outcome.FAILED
     assert (verdict.rank, verdict.outcome) == (1, Outcome.FAILED)
-    assert verdict.reason == "rank 1 raised ValueError: the loss is not finite"
+    assert verdict.reason.startswith("rank 1 raised ValueError at stand_in.py:")
 
 
 def test_rendezvous_on_a_foreign_address_is_an_error() -> None:
@@ -478,7 +480,8 @@ def test_full_disk_under_the_log_is_no_fault_of_the_trial(
     result = agent.run(spec, 0, None)
     assert result.outcome is Outcome.NODE_FAIL
     assert result.outcome.is_retried
-    assert result.reason.startswith("rank 0 raised OSError: [Errno 28] No space left")
+    assert result.reason.startswith("rank 0 raised OSError at ")
+    assert "[Errno 28] No space left" in result.reason
 
 
 def test_log_that_cannot_be_opened_is_a_failure(

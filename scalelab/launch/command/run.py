@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.attempt import CommandAttempt
@@ -80,7 +81,9 @@ def run_command(
             log=spec.files.log,
             device_type=spec.device_type,
             stack_dump_signal=None,
-            explain_exit=from_command_exit,
+            explain_exit=partial(
+                from_command_exit, code=attempt.program.code_directory
+            ),
             conclude=watch.conclude if watch else lambda rank: None,
         )
         if watch is not None:

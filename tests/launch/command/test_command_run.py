@@ -234,7 +234,9 @@ def test_traceback_of_the_rank_that_raises_is_recorded(
     """
     result = run(agent, command_spec(tmp_path, program, ranks=2))
     assert (result.outcome, result.rank) == (Outcome.FAILED, 1)
-    assert result.reason == "rank 1 raised ValueError: the loss is not finite"
+    assert result.reason == (
+        "rank 1 raised ValueError at program.py:5: the loss is not finite"
+    )
     assert result.traceback.startswith("Traceback (most recent call last):")
     assert result.traceback.endswith("ValueError: the loss is not finite\n")
     assert result.log == "rank-1.log"
