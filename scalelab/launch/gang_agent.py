@@ -34,7 +34,7 @@ from scalelab.launch.rendezvous import (
 from scalelab.launch.scratch import make_scratch
 from scalelab.launch.stores import RendezvousStores
 from scalelab.launch.timing import Timing
-from scalelab.launch.verdict import of_os_error
+from scalelab.launch.verdict import has_lost_connection, of_os_error
 from scalelab.records.attempt import AttemptResult, AttemptSpec
 from scalelab.records.attempt_io import write_result
 
@@ -175,6 +175,9 @@ class NodeAgent:
             except OSError as error:
                 reason = f"node {self.node} cannot run this trial: {error}"
                 result = AttemptResult(outcome=of_os_error(error), reason=reason)
+        if has_lost_connection(result) and self._stores.has_died(spec.attempt_id):
+            reason = f"the rendezvous store ended, and then {result.reason}"
+            result = replace(result, outcome=Outcome.NODE_FAIL, reason=reason)
         result = timing.complete(spec, node_rank, result)
         if node_rank != 0:
             return result

@@ -106,6 +106,13 @@ class RankFailure:
         )
 
 
+def has_lost_connection(result: AttemptResult) -> bool:
+    """Tell whether nothing is known but that ranks did not hear of each other."""
+    if result.outcome is Outcome.FAILED:
+        return _is_echo(result.traceback)
+    return result.outcome in (Outcome.STALLED, Outcome.CANCELLED)
+
+
 def _is_echo(text: str | None) -> bool:
     if text is None or "\n" not in text:
         return False

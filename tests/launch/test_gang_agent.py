@@ -149,7 +149,7 @@ def test_error_of_the_first_failing_rank_is_reported(
     assert result.outcome is Outcome.FAILED
     assert result.rank == culprit
     assert re.fullmatch(
-        rf"rank {culprit} raised ValueError at stand_in\.py:\d+: the loss is not finite",
+        rf"rank {culprit} raised ValueError at stand_in\.py:\d+: the loss .* finite",
         result.reason,
     )
     assert result.traceback.startswith("Traceback")
@@ -226,7 +226,7 @@ def test_result_that_is_no_json_is_a_failure(
 ) -> None:
     result = agent.run(make_spec("return_tensor", ranks=1), 0, None)
     assert result.outcome is Outcome.FAILED
-    assert re.search("TypeError: .*Tensor is not JSON serializable", result.reason)
+    assert re.search("TypeError .*Tensor is not JSON serializable", result.reason)
 
 
 def test_large_result_arrives_whole(
@@ -241,7 +241,8 @@ def test_unknown_entry_is_a_failure_of_the_trial(make_spec: Any) -> None:
     with NodeAgent("node-0", "cpu", (), entry="no_such_module:act") as agent:
         result = agent.run(make_spec("meet"), 0, None)
     assert result.outcome is Outcome.FAILED
-    assert "ModuleNotFoundError: No module named 'no_such_module'" in result.reason
+    assert "raised ModuleNotFoundError at " in result.reason
+    assert result.reason.endswith("No module named 'no_such_module'")
 
 
 def test_memory_limit_is_out_of_memory_and_the_next_attempt_is_well(

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -150,6 +151,53 @@ def test_hanging_rank_shows_where_it_hangs(agent: Any, make_spec: Any) -> None:
 
 
 @pytest.mark.slow
+def test_the_first_step_may_take_longer_than_later_ones(
+    agent: Any, make_spec: Any
+) -> None:
+    spec = make_spec("start_slowly", import_s=3.0, stall_floor_s=1.5)
+    assert agent.run(spec, 0, None).outcome is Outcome.COMPLETED
+
+
+@pytest.mark.slow
+def test_a_start_that_hangs_is_ended_and_told_the_key(
+    agent: Any, make_spec: Any
+) -> None:
+    spec = make_spec("start_slowly", import_s=600.0, start_up_timeout_s=1.0)
+    result = agent.run(spec, 0, None)
+    assert result.outcome is Outcome.STALLED
+    limit = "(the limit is measure.start_up_timeout=1 s to the first step)"
+    assert limit in result.reason
+    assert "rank 0 at step 0, rank 1 at step 0" in result.reason
+
+
+PAUSED_S = 6.0
+
+
+@pytest.mark.slow
+def test_a_pause_of_all_processes_is_no_silence(play: Any) -> None:
+    server = play(limits=limits(stall_floor_s=3.0, timeout_s=5.0))
+    process = server.start(0)
+    report = server.board.reporter(0)
+    report(1)
+
+    def rank() -> None:
+        pause = f"kill -STOP {os.getpid()}; sleep {PAUSED_S}; kill -CONT {os.getpid()}"
+        subprocess.run(["sh", "-c", pause], check=True)
+        time.sleep(0.5)  # what comes next takes a moment; the supervisor looks first
+        report(2)
+        server.tell(kind="returned", rank=0, result={"outcome": "completed"})
+        server.tell(kind="exited", rank=0, status=0)
+
+    thread = threading.Thread(target=rank)
+    thread.start()
+    result = server.supervisor.supervise()
+    thread.join()
+    process.kill()
+    assert result.outcome is Outcome.COMPLETED, result.reason
+    assert result.measurements["validity"] == ["host_paused"]
+
+
+@pytest.mark.slow
 def test_rank_that_falls_behind_is_stalled_though_the_other_goes_on(
     agent: Any, make_spec: Any
 ) -> None:
@@ -183,7 +231,6 @@ def test_limit_grows_with_the_median_step(play: Any) -> None:
 
 def supervise_and_reap(server: PlayedServer, process: Popen) -> AttemptResult:
     """Supervise while a thread plays the server's part: reap and report."""
-    import threading
 
     def reap() -> None:
         status = process.wait()

@@ -93,8 +93,10 @@ def meet(
 
 
 def train(spec: Any, identity: Any, rendezvous: Any, progress: Any) -> Any:
-    leave_pid(spec, f"rank-{identity.rank}", os.getpid())
+    """Train for ever, and say who this is after the first steps."""
     with group(identity, rendezvous):
+        exchange_until(lambda step: step == 3, progress)
+        leave_pid(spec, f"rank-{identity.rank}", os.getpid())
         exchange_until(lambda step: False, progress)
 
 
@@ -185,6 +187,14 @@ def hang(spec: Any, identity: Any, rendezvous: Any, progress: Any) -> Any:
         if is_culprit(spec, identity):
             hang_here()
         exchange_until(lambda step: False, progress)
+
+
+def start_slowly(spec: Any, identity: Any, rendezvous: Any, progress: Any) -> Any:
+    """Say nothing for a while, as an import from a busy disk does, then train."""
+    time.sleep(float(spec.trial.options["import_s"]))
+    with group(identity, rendezvous):
+        exchange_until(lambda step: step == 20, progress)
+    return completed(identity)
 
 
 def hang_here() -> Any:
