@@ -89,7 +89,14 @@ class Measure(Section):
         default=None,
         description=(
             "Silence after which an attempt counts as stalled, unless its steps take "
-            "longer; default: 30s."
+            "longer; default: 30s, for commands 1min, or 5min where they evaluate."
+        ),
+    )
+    start_up_timeout: Duration | None = Field(
+        default=None,
+        description=(
+            "The same before the first step; default: 10min, or measure.stall_timeout "
+            "if longer."
         ),
     )
 
@@ -149,6 +156,7 @@ class Measure(Section):
             relative_precision=self.relative_precision,
             timeout_s=self.timeout,
             stall_timeout_s=self.stall_timeout,
+            start_up_timeout_s=self.start_up_timeout,
         )
         if kind is TrialKind.THROUGHPUT or job is None:
             return shared

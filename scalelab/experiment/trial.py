@@ -85,6 +85,8 @@ class Measurement:
     stall_timeout_s
         Seconds without progress, at least, before the attempt is ended as ``stalled``;
         None: what is usual for such a program.
+    start_up_timeout_s
+        The same before the first step; None: 600, or ``stall_timeout_s`` if longer.
     judged_by
         Metrics that an evaluation must report, because the experiment judges by them.
     """
@@ -97,6 +99,7 @@ class Measurement:
     target: Target | None = None
     timeout_s: float | None = None
     stall_timeout_s: float | None = None
+    start_up_timeout_s: float | None = None
     judged_by: tuple[str, ...] = ()
 
 

@@ -14,9 +14,12 @@ from scalelab.experiment.program import StopRequest
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.process_tree import signal_group
 from scalelab.launch.stall import Member, has_ended
+from scalelab.records.attempt import AttemptSpec
 
 # A process stuck in the kernel (a dead network file system) outlives SIGKILL.
 _KILL_PATIENCE_S = 30.0
+# Frameworks on a busy network file system are imported for minutes.
+_START_UP_S = 600.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,10 +32,10 @@ class Limits:
         Seconds from the launch; None: never.
     stall_factor, stall_floor_s
         As in :class:`scalelab.records.attempt.AttemptSpec`.
+    start_up_s
+        Seconds without a sign of life that count as a stall before the first step.
     grace_s
         Seconds between SIGTERM and SIGKILL.
-    start_up_s
-        Seconds that must pass without a report, if more, while no step time is known.
     stop
         How the processes are asked to save what they have; None: they are not.
     deadline_s
@@ -43,10 +46,16 @@ class Limits:
     timeout_s: float | None
     stall_factor: float
     stall_floor_s: float
+    start_up_s: float
     grace_s: float
-    start_up_s: float = 0.0
     stop: StopRequest | None = None
     deadline_s: float | None = None
+
+
+def start_up_limit_s(spec: AttemptSpec) -> float:
+    """Return how long an attempt may be silent before its first step."""
+    asked_s = spec.trial.measurement.start_up_timeout_s
+    return asked_s or max(_START_UP_S, spec.stall_floor_s or 0.0)
 
 
 class Cancellation:

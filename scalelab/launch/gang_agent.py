@@ -13,19 +13,16 @@ from pathlib import Path
 from types import TracebackType
 
 from scalelab.errors import DiskFullError, LaunchError, SpecError, StoreError
-from scalelab.experiment.program import CommandProgram, StopRequest
+from scalelab.experiment.program import CommandProgram
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.attempt import CommandAttempt
 from scalelab.launch.command.results import refused
 from scalelab.launch.command.run import run_command
-from scalelab.launch.ending import Cancellation, Limits
-from scalelab.launch.progress import ProgressBoard
-from scalelab.launch.protocol import (
-    DEFAULT_ENTRY,
-    STACK_DUMP_SIGNAL,
-    LaunchRequest,
-)
+from scalelab.launch.ending import Cancellation
+from scalelab.launch.evidence import with_evidence
+from scalelab.launch.protocol import DEFAULT_ENTRY
 from scalelab.launch.ranks.requests import rank_requests
+from scalelab.launch.ranks.run import run_ranks
 from scalelab.launch.ranks.server_process import RankServers
 from scalelab.launch.rendezvous import (
     LOOPBACK,
@@ -36,21 +33,17 @@ from scalelab.launch.rendezvous import (
 )
 from scalelab.launch.scratch import make_scratch
 from scalelab.launch.stores import RendezvousStores
-from scalelab.launch.supervision import Supervisor
-from scalelab.launch.timing import Timing, with_validity
-from scalelab.launch.verdict import of_os_error
+from scalelab.launch.timing import Timing
+from scalelab.launch.verdict import has_lost_connection, of_os_error
 from scalelab.records.attempt import AttemptResult, AttemptSpec
 from scalelab.records.attempt_io import write_result
 
 _GRACE_S = 2.0
-# Time to finish about a second of steps and to write a checkpoint.
-_STOP = StopRequest(signal="SIGTERM", grace_s=20.0)
+_MAX_AWAITED = 1000  # attempts that were cancelled before they are launched here
 CLOSE_WITHIN_S = 25.0
 """Seconds that attempts may take to save what they have when their node is closed.
 
 Batch systems kill what is left of a job after half a minute."""
-_STALL_FLOOR_S = 30.0  # without progress, of a built-in workload
-_MEETING_S = 150.0  # a little longer than ranks of several nodes wait for each other
 
 
 class NodeAgent:
@@ -182,9 +175,13 @@ class NodeAgent:
             except OSError as error:
                 reason = f"node {self.node} cannot run this trial: {error}"
                 result = AttemptResult(outcome=of_os_error(error), reason=reason)
+        if has_lost_connection(result) and self._stores.has_died(spec.attempt_id):
+            reason = f"the rendezvous store ended, and then {result.reason}"
+            result = replace(result, outcome=Outcome.NODE_FAIL, reason=reason)
         result = timing.complete(spec, node_rank, result)
         if node_rank != 0:
             return result
+        result = with_evidence(spec.trial, result)
         try:
             write_result(spec.files, result)
         except DiskFullError:
@@ -213,8 +210,12 @@ class NodeAgent:
             Its processes first save what they have, where they can.
         """
         with self._lock:
-            self._cancelled[attempt_id] = reason
             running = self._running.get(attempt_id)
+            if running is None:
+                self._cancelled[attempt_id] = reason
+                # The oldest have ended long ago, or never come.
+                for name in list(self._cancelled)[:-_MAX_AWAITED]:
+                    del self._cancelled[name]
         if running is not None:
             running.request(reason, outcome, saves=saves)
         else:
@@ -275,7 +276,7 @@ class NodeAgent:
                 )
             self._running[attempt_id] = cancellation
             if attempt_id in self._cancelled:
-                cancellation.request(self._cancelled[attempt_id])
+                cancellation.request(self._cancelled.pop(attempt_id))
         try:
             yield cancellation
         finally:
@@ -316,32 +317,16 @@ class NodeAgent:
             rendezvous=meeting,
             address=self._address,
         )
-        board = ProgressBoard(len(processes))
         try:
-            supervisor = Supervisor(
-                channel=server.launch(LaunchRequest(processes=processes), board),
-                server=server.descriptor,
-                explain_death=server.explain_death,
-                ranks=[process.rank for process in processes],
-                board=board,
-                limits=_limits(spec),
-                log=spec.files.log,
-                device_type=spec.device_type,
-                stack_dump_signal=STACK_DUMP_SIGNAL,
+            result, timing.ready_s = run_ranks(
+                spec,
+                processes,
+                server=server,
+                cancellation=cancellation,
+                grace_s=_GRACE_S,
             )
-            supervisor.watch(
-                cancellation.descriptor,
-                lambda: supervisor.cancel(
-                    cancellation.reason or "", saves=cancellation.saves
-                ),
-            )
-            result = supervisor.supervise()
-            timing.ready_s = board.ready_s(0)
         finally:
-            board.close()
             store.unlink(missing_ok=True)
-        if supervisor.unpinned:
-            return with_validity(result, "unexpected_placement")
         return result
 
     def _run_command(
@@ -384,17 +369,3 @@ class NodeAgent:
         finally:
             if rendezvous is None:
                 self.close_rendezvous(attempt_id)
-
-
-def _limits(spec: AttemptSpec) -> Limits:
-    is_spread = len(spec.placement.shares) > 1
-    saves = spec.trial.saves_checkpoints
-    return Limits(
-        timeout_s=spec.trial.measurement.timeout_s,
-        stall_factor=spec.stall_factor,
-        stall_floor_s=spec.stall_floor_s or _STALL_FLOOR_S,
-        start_up_s=_MEETING_S if is_spread and spec.stall_floor_s is None else 0.0,
-        # Ranks that can save do not die of SIGTERM, and need not live on after it.
-        grace_s=0.0 if saves else _GRACE_S,
-        stop=_STOP if saves else None,
-    )

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 
 from scalelab.inputs.outcome import Outcome
+from scalelab.launch.pauses import WakingTime
 from scalelab.launch.progress import ProgressBoard
 from scalelab.records.attempt import AttemptResult
 
@@ -54,11 +55,13 @@ class StallWatch:
         The progress board of the ranks.
     rows
         The board's row of each rank.
+    time
+        The clock by which silence is counted.
     factor, floor_s
         A rank is silent after ``factor`` median step times without a report, but at
         least ``floor_s`` seconds.
     start_up_s
-        Seconds that must pass, if more, while no step time is known.
+        The same limit until every rank has taken its first step.
     log
         Returns the log of a rank.
     stack_dump_signal
@@ -68,23 +71,28 @@ class StallWatch:
 
     board: ProgressBoard
     rows: Mapping[int, int]
+    time: WakingTime
     factor: float
     floor_s: float
     start_up_s: float
     log: Callable[[int], Path]
     stack_dump_signal: int | None
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether every rank has taken its first step."""
+        return all(self._step(rank) > 0 for rank in self.rows)
+
     def limit_s(self) -> float:
         """Return the seconds of silence that count as a stall."""
-        step_s = self.board.median_interval_s()
-        if step_s is None:
-            return max(self.floor_s, self.start_up_s)
-        return max(self.floor_s, self.factor * step_s)
+        if not self.has_begun:
+            return self.start_up_s
+        return max(self.floor_s, self.factor * (self.board.median_interval_s() or 0.0))
 
     def next_look_s(self, now: float) -> float:
-        """Return when to look for a stall next, by the monotonic clock."""
+        """Return when to look for a stall next, as ``now`` on the waking clock."""
         limit_s = self.limit_s()
-        oldest = min(self.board.last_sign_s(row) for row in self.rows.values())
+        oldest = min(map(self._last_sign_s, self.rows))
         # The oldest rank may only wait for another: then look again a little later.
         return max(oldest + limit_s, now + limit_s / 20)
 
@@ -101,14 +109,15 @@ class StallWatch:
         ----------
         live
             The processes that have not ended, by rank.
-        heard_s, now
-            When something was last heard of any of them, and the time, by the monotonic
-            clock.
+        heard_s
+            When something was last heard of any of them, by the monotonic clock.
+        now
+            The time by the waking clock.
         """
         limit_s = self.limit_s()
         silent = [rank for rank in live if now - self._last_sign_s(rank) > limit_s]
-        signs = [self.board.last_sign_s(row) for row in self.rows.values()]
-        if now - max(heard_s, *signs) <= limit_s:
+        signs = map(self._last_sign_s, self.rows)
+        if now - max(self.time.of(heard_s), *signs) <= limit_s:
             ahead = max(self.board.step(row) for row in self.rows.values())
             silent = [
                 rank for rank in silent if ahead - self._step(rank) >= _BEHIND_STEPS
@@ -138,15 +147,18 @@ class StallWatch:
         return None
 
     def _limit(self) -> str:
-        if self.limit_s() == self.start_up_s and self.start_up_s > self.floor_s:
-            return f"{self.start_up_s:g} s before the pace of the steps is known"
-        return f"{self.factor:g} median steps, at least {self.floor_s:g} s"
+        if not self.has_begun:
+            return f"measure.start_up_timeout={self.start_up_s:g} s to the first step"
+        return (
+            f"{self.factor:g} median steps, at least "
+            f"measure.stall_timeout={self.floor_s:g} s"
+        )
 
     def _step(self, rank: int) -> int:
         return self.board.step(self.rows[rank])
 
     def _last_sign_s(self, rank: int) -> float:
-        return self.board.last_sign_s(self.rows[rank])
+        return self.time.of(self.board.last_sign_s(self.rows[rank]))
 
     def _lateness(self, rank: int, member: Member) -> tuple[bool, int, float]:
         is_running = not is_stopped(member.pid)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import threading
 from contextlib import suppress
@@ -62,6 +63,13 @@ class RendezvousStores:
                 f"node {self._node} cannot serve a rendezvous on {address}: "
                 f"{error}. Use an address of that host which the other nodes can reach."
             ) from error
+
+    def has_died(self, attempt_id: str) -> bool:
+        """Tell whether the store of an attempt has ended before it was asked to."""
+        with self._lock:
+            channel = self._channels.get(attempt_id)
+        # Nothing more is said of a store that is served, but that it has ended.
+        return channel is not None and bool(select.select([channel], [], [], 0)[0])
 
     def end(self, attempt_id: str) -> None:
         """End the store of an attempt, if there is one, and wait until it is gone."""

@@ -15,9 +15,11 @@ from typing import Any
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.ending import Limits, Processes
 from scalelab.launch.host_memory import oom_kill_count
+from scalelab.launch.pauses import WakingTime
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import receive
 from scalelab.launch.stall import Member, StallWatch
+from scalelab.launch.timing import with_validity
 from scalelab.launch.verdict import (
     NO_RESULT,
     RankFailure,
@@ -29,6 +31,9 @@ from scalelab.records.attempt import AttemptResult
 
 # A rank that lost its peer may report before the peer: wait this long for the cause.
 _SETTLE_S = 1.0
+# A rank server forks in milliseconds, and under heavy load within seconds.
+_FORK_PATIENCE_S = 60.0
+_LOOK_EVERY_S = 1.0
 
 ExplainExit = Callable[[int, float, int, str, Path, int], RankFailure]
 Conclude = Callable[[int], AttemptResult | None]
@@ -90,9 +95,11 @@ class Supervisor:
         self._limits = limits
         self._log = log
         self._device_type = device_type
+        self._time = WakingTime(_LOOK_EVERY_S)
         self._stall_watch = StallWatch(
             board=board,
             rows=self._rows,
+            time=self._time,
             factor=limits.stall_factor,
             floor_s=limits.stall_floor_s,
             start_up_s=limits.start_up_s,
@@ -103,10 +110,11 @@ class Supervisor:
         self._oom_kills = oom_kill_count()
         self._processes = Processes(ranks, limits.grace_s)
         self._returned: dict[int, AttemptResult | None] = {}
+        self._ended: set[int] = set()
         self._failures: list[RankFailure] = []
         self._cause: AttemptResult | None = None
         self._settle_at: float | None = None
-        self.unpinned: set[int] = set()
+        self._validity: set[str] = set()
         self._selector = selectors.DefaultSelector()
         channel.setblocking(False)
         self.watch(channel.fileno(), self._on_channel)
@@ -129,12 +137,15 @@ class Supervisor:
                     # An earlier event of the batch may have unregistered this one.
                     if key.fd in self._selector.get_map():
                         key.data()
-                self._judge(time.monotonic())
+                self._look()
         finally:
             self._selector.close()
             self._channel.close()
             self._processes.close()
-        return self._result()
+        result = self._result()
+        for reason in sorted(self._validity):
+            result = with_validity(result, reason)
+        return result
 
     def end(
         self,
@@ -144,6 +155,8 @@ class Supervisor:
         saves: bool = False,
     ) -> None:
         """End the processes with this result, unless one of them has failed before.
+
+        One that has only lost its connection to another has not: this may be why.
 
         Parameters
         ----------
@@ -155,9 +168,10 @@ class Supervisor:
             Before that they are asked to save what they have, as in the limits.
         """
         if self._processes.ending_since_s is None:
-            if not self._failures:
+            has_failed = not all(failure.is_echo for failure in self._failures)
+            if not has_failed:
                 self._cause = result
-            if saves and self._limits.stop is not None and not self._failures:
+            if saves and self._limits.stop is not None and not has_failed:
                 self._processes.ask_to_stop(self._limits.stop)
             else:
                 self._processes.terminate(grace_s)
@@ -209,7 +223,7 @@ class Supervisor:
             case "exited":
                 self._exited(message["rank"], message["status"])
             case "unpinned":
-                self.unpinned.add(message["rank"])
+                self._validity.add("unexpected_placement")
             case "refused":
                 self._processes.expect_no_more()
                 reason = f"the node cannot start processes: {message['reason']}"
@@ -217,13 +231,12 @@ class Supervisor:
 
     def _exited(self, rank: int, status: int) -> None:
         self._processes.expected.discard(rank)
-        spoke = rank in self._returned or any(
-            failure.rank == rank for failure in self._failures
-        )
-        if spoke or self._processes.ending_since_s is not None:
+        self._ended.add(rank)
+        has_failed = any(failure.rank == rank for failure in self._failures)
+        if has_failed or self._processes.ending_since_s is not None:
             return
-        if status == 0 and self._conclude is not None:
-            if result := self._conclude(rank):
+        if status == 0 and (rank in self._returned or self._conclude is not None):
+            if self._conclude is not None and (result := self._conclude(rank)):
                 self.end(result)
             return
         self._failed(
@@ -256,7 +269,10 @@ class Supervisor:
                 while (heard := receive(self._channel))[0] is not None:
                     self._heard(heard[0], heard[1])
         self._processes.expect_no_more()
-        if not self._processes.expected:
+        is_ending = self._processes.ending_since_s is not None
+        if self._ended == set(self._rows) or (
+            is_ending and not self._processes.expected
+        ):
             return
         reason = self._explain_death()
         self.end(AttemptResult(outcome=Outcome.NODE_FAIL, reason=reason), grace_s=0)
@@ -273,14 +289,23 @@ class Supervisor:
 
     # Time limits, and the end of the processes.
 
-    def _judge(self, now: float) -> None:
+    def _look(self) -> None:
+        paused_s = self._time.paused_s
+        waking_s = self._time.look()
+        if self._time.paused_s > paused_s and self._stall_watch.has_begun:
+            self._validity.add("host_paused")
+        self._judge(waking_s)
+
+    def _judge(self, waking_s: float) -> None:
+        """End what is due; ``waking_s`` is the time without the own pauses."""
+        now = time.monotonic()
         if self._processes.ending_since_s is not None:
             if self._processes.signal_in_time(now):
                 self._give_up()
         elif self._settle_at is not None and now >= self._settle_at:
             self._processes.terminate()
         elif self._limits.timeout_s is not None and (
-            now >= self._started_s + self._limits.timeout_s
+            waking_s >= self._started_s + self._limits.timeout_s
         ):
             reason = f"did not end within timeout_s={self._limits.timeout_s:g} s"
             self.end(AttemptResult(outcome=Outcome.TIMED_OUT, reason=reason))
@@ -289,13 +314,15 @@ class Supervisor:
             result = AttemptResult(outcome=Outcome.PREEMPTED, reason=reason)
             self.end(result, saves=True)
         elif (
-            not self._processes.started
-            and now >= self._started_s + self._stall_watch.floor_s
+            not self._processes.expected <= set(self._processes.started)
+            and waking_s >= self._started_s + _FORK_PATIENCE_S
         ):
             reason = "the rank server does not answer"
             self.end(AttemptResult(outcome=Outcome.NODE_FAIL, reason=reason))
             self._kill_server()
-        elif stall := self._stall_watch.find(self._processes.live, self._heard_s, now):
+        elif stall := self._stall_watch.find(
+            self._processes.live, self._heard_s, waking_s
+        ):
             self.end(stall, grace_s=0)
 
     def _give_up(self) -> None:
@@ -321,14 +348,15 @@ class Supervisor:
         now = time.monotonic()
         if self._processes.ending_since_s is not None:
             return max(0.0, self._processes.deadline_s - now)
-        moments = [self._stall_watch.next_look_s(now)]
-        if self._settle_at is not None:
-            moments.append(self._settle_at)
+        waking_s = self._time.of(now)
+        patience = [_LOOK_EVERY_S, self._stall_watch.next_look_s(waking_s) - waking_s]
         if self._limits.timeout_s is not None:
-            moments.append(self._started_s + self._limits.timeout_s)
+            patience.append(self._time.left_s(self._started_s, self._limits.timeout_s))
+        if self._settle_at is not None:
+            patience.append(self._settle_at - now)
         if self._limits.deadline_s is not None:
-            moments.append(self._limits.deadline_s)
-        return max(0.0, min(moments) - now)
+            patience.append(self._limits.deadline_s - now)
+        return max(0.0, min(patience))
 
     def _result(self) -> AttemptResult:
         if self._cause is not None:

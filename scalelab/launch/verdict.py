@@ -13,7 +13,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from scalelab.errors import ScaleLabError
 from scalelab.inputs.outcome import Outcome
+from scalelab.launch.headline import TRACEBACK_START, first_sentence, place_of
 from scalelab.records.attempt import AttemptResult
 from scalelab.records.attempt_io import NO_SPACE
 from scalelab.records.log_tail import log_tail
@@ -22,7 +24,6 @@ NO_RESULT = AttemptResult(
     outcome=Outcome.FAILED, reason="rank 0 returned no result", rank=0
 )
 
-_SUMMARY_LENGTH = 300
 _TRACEBACK_LENGTH = 20_000
 _TAIL_BYTES = 4096
 _TAIL_LINES = 5
@@ -105,6 +106,13 @@ class RankFailure:
         )
 
 
+def has_lost_connection(result: AttemptResult) -> bool:
+    """Tell whether nothing is known but that ranks did not hear of each other."""
+    if result.outcome is Outcome.FAILED:
+        return _is_echo(result.traceback)
+    return result.outcome in (Outcome.STALLED, Outcome.CANCELLED)
+
+
 def _is_echo(text: str | None) -> bool:
     if text is None or "\n" not in text:
         return False
@@ -113,15 +121,20 @@ def _is_echo(text: str | None) -> bool:
 
 
 def from_exception(
-    rank: int, at_s: float, error: BaseException, device_type: str
+    rank: int,
+    at_s: float,
+    error: BaseException,
+    device_type: str,
+    code: str | None = None,
 ) -> RankFailure:
-    """Describe an exception that ended a rank."""
+    """Describe an exception that ended a rank; ``code`` is the user's directory."""
+    text = "".join(traceback.format_exception(error))
     return RankFailure(
         rank=rank,
         at_s=at_s,
         outcome=_meaning(error, device_type),
-        summary=f"raised {_headline(error)}",
-        traceback="".join(traceback.format_exception(error))[-_TRACEBACK_LENGTH:],
+        summary=f"raised {_headline(error, text, code)}",
+        traceback=text[-_TRACEBACK_LENGTH:],
     )
 
 
@@ -293,10 +306,13 @@ def after_oom_kills(failure: RankFailure, oom_kills: int) -> RankFailure:
     return failure
 
 
-def _headline(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-    return text if len(text) <= _SUMMARY_LENGTH else text[:_SUMMARY_LENGTH] + " ..."
+def _headline(error: BaseException, text: str, code: str | None) -> str:
+    # What users are told to correct is not where it was noticed.
+    is_told = isinstance(error, ScaleLabError)
+    where = None if is_told else place_of(text.rpartition(TRACEBACK_START)[2], code)
+    name = type(error).__name__ + (f" at {where}" if where else "")
+    message = first_sentence(str(error).strip().splitlines())
+    return f"{name}: {message}" if message else name
 
 
 def _signal_name(number: int) -> str:

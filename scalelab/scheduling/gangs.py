@@ -20,6 +20,7 @@ from scalelab.errors import StoreError
 from scalelab.experiment.program import CommandProgram, saving_s
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.attempt import CommandAttempt
+from scalelab.launch.pauses import WakingTime
 from scalelab.launch.verdict import merge
 from scalelab.records.attempt import AttemptResult, AttemptSpec
 from scalelab.scheduling.task_results import (
@@ -38,6 +39,9 @@ workload's checkpoint."""
 LATE_S = 60.0
 """Seconds after the timeout of an attempt at which the driver ends it, whose nodes
 should have done so."""
+
+LOOK_EVERY_S = 10.0
+"""Longest time between two looks at what is due, so that a pause is noticed."""
 
 BATCH = 16
 """Most attempts that are sent in one message; the first ones wait for the others."""
@@ -106,16 +110,17 @@ class _Gang:
     results: dict[int, AttemptResult] = field(default_factory=dict)
     opened: dict[int, str] = field(default_factory=dict)
     cancelled: str | None = None
-    end_by_s: float | None = None
+    ending_since_s: float | None = None
     is_late: bool = False
 
     @property
-    def look_again_s(self) -> float | None:
-        """When it should have ended, by now or at all; None: whenever it does."""
+    def due(self) -> tuple[float, float] | None:
+        """When it was begun, or its end, and for how long that may take; None: ever."""
+        if self.ending_since_s is not None:
+            # Parts may have been asked to save already, as a walltime nears.
+            return self.ending_since_s, END_GRACE_S + saving_s(self.spec.program)
         timeout_s = self.spec.trial.measurement.timeout_s
-        if self.end_by_s is not None or timeout_s is None:
-            return self.end_by_s
-        return self.started_s + timeout_s + LATE_S
+        return None if timeout_s is None else (self.started_s, timeout_s + LATE_S)
 
 
 class Gangs:
@@ -151,6 +156,7 @@ class Gangs:
         # group for all tasks: what Dask does per task grows with the number of groups.
         self._key_group = f"attempt-{uuid.uuid4().hex}"
         self._running: dict[str, _Gang] = {}
+        self._time = WakingTime(LOOK_EVERY_S)
         self._unsent: dict[tuple[str, Callable[..., str]], list[_Task]] = {}
         self._num_unsent = 0
         self._collecting: set[asyncio.Task[None]] = set()
@@ -234,21 +240,22 @@ class Gangs:
 
     @property
     def next_deadline_s(self) -> float | None:
-        """When :meth:`give_up` has something to do, on the monotonic clock."""
-        moments = [gang.look_again_s for gang in self._running.values()]
-        return min((moment for moment in moments if moment is not None), default=None)
+        """When to call :meth:`give_up` next, on the monotonic clock."""
+        due = [gang.due for gang in self._running.values()]
+        left = [self._time.left_s(*each) for each in due if each is not None]
+        return time.monotonic() + min(LOOK_EVERY_S, *left) if left else None
 
     def give_up(self) -> list[Verdict]:
         """End attempts that last too long, and give up those that do not end.
 
         Returns the verdicts on the latter.
         """
-        now_s = time.monotonic()
+        self._time.look()
         verdicts = []
         for gang in list(self._running.values()):
-            if gang.look_again_s is None or gang.look_again_s > now_s:
+            if gang.due is None or self._time.left_s(*gang.due) > 0:
                 continue
-            if gang.end_by_s is None:
+            if gang.ending_since_s is None:
                 gang.is_late = True
                 timeout_s = gang.spec.trial.measurement.timeout_s
                 reason = f"did not end within timeout_s={timeout_s:g} s, nor soon after"
@@ -303,9 +310,7 @@ class Gangs:
         """End an attempt; where a part of it has ended, the others can save nothing."""
         if gang.cancelled is None:
             gang.cancelled = reason
-            # Parts may have been asked to save already, as a walltime nears.
-            grace_s = END_GRACE_S + saving_s(gang.spec.program)
-            gang.end_by_s = time.monotonic() + grace_s
+            gang.ending_since_s = time.monotonic()
             for rank in gang.waits_for:
                 address = gang.addresses[_node_of(rank)]
                 self._notify(address, cancel_attempt, gang.attempt_id, reason, saves)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import json
 import traceback
 
@@ -12,8 +13,13 @@ from scalelab.errors import LaunchError
 from scalelab.inputs.outcome import Outcome
 from scalelab.records.attempt import AttemptResult
 
-LOST = (KilledWorker, NoValidWorkerError, asyncio.CancelledError)
-"""Exceptions of tasks whose worker was lost."""
+LOST = (
+    KilledWorker,
+    NoValidWorkerError,
+    asyncio.CancelledError,
+    concurrent.futures.CancelledError,
+)
+"""Exceptions of tasks whose worker, or the way to it, was lost."""
 
 
 def result_of_task(value: str | BaseException) -> AttemptResult:
@@ -23,7 +29,10 @@ def result_of_task(value: str | BaseException) -> AttemptResult:
     if isinstance(value, LOST):
         return AttemptResult(
             outcome=Outcome.NODE_FAIL,
-            reason="The worker of the node was lost while it ran the attempt.",
+            reason=(
+                "The worker of the node was lost, or the connection to it, while it "
+                "ran the attempt."
+            ),
         )
     outcome = Outcome.NODE_FAIL if isinstance(value, LaunchError) else Outcome.FAILED
     return AttemptResult(

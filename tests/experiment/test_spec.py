@@ -181,7 +181,7 @@ def test_an_error_names_the_file(tmp_path: Path) -> None:
         ),
         (
             "measure: {kind: throughput, convergence}",
-            "stall_timeout. If it is one of several values: a list needs brackets, ",
+            "start_up_timeout. If it is one of several values: a list needs brackets, ",
         ),
         ("learning_rate: [0.1, 0.2]", "learning_rate: [0.1, 0.2] is no learning rate."),
         ("learning_rate: fast", "learning_rate: 'fast' is no learning rate. Write one"),
@@ -409,6 +409,7 @@ class TestFingerprint:
             "seed: [0, 1, 2]",
             "precision: [fp32, bf16]",
             "measure: {repeats: 9, timeout: 1h, stall_timeout: 5min}",
+            "measure: {start_up_timeout: 2h}",
             "job: {steps: 9}",
             "confirm_above: {trials: 5}",
             "site: {nodes: 2, gpus_per_node: 2, device_type: cpu}",

@@ -44,6 +44,7 @@ def make_spec(tmp_path: Path) -> MakeSpec:
         threads_per_rank: int = 1,
         stall_factor: float = 20.0,
         stall_floor_s: float = 30.0,
+        start_up_timeout_s: float | None = None,
         **options: Scalar,
     ) -> AttemptSpec:
         shares = (ranks,) if isinstance(ranks, int) else ranks
@@ -58,7 +59,9 @@ def make_spec(tmp_path: Path) -> MakeSpec:
                 allocation=Allocation(devices_per_node=shares),
                 local_batch_size=4,
                 options={"act": act, **options},
-                measurement=Measurement(timeout_s=timeout_s),
+                measurement=Measurement(
+                    timeout_s=timeout_s, start_up_timeout_s=start_up_timeout_s
+                ),
             ),
             program=WorkloadProgram(name=workload, code_directory=code),
             number=number,

@@ -18,11 +18,13 @@ from watching import ENTRY, STAND_IN, core_ids, is_running, read_pid
 
 from scalelab.errors import DiskFullError, LaunchError
 from scalelab.inputs.outcome import Outcome
-from scalelab.launch.gang_agent import NodeAgent, _limits
+from scalelab.launch import gang_agent
+from scalelab.launch.gang_agent import NodeAgent
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import send
+from scalelab.launch.ranks.run import rank_limits
 from scalelab.launch.verdict import merge
-from scalelab.records.attempt import AttemptSpec, Placement
+from scalelab.records.attempt import AttemptSpec
 from scalelab.records.attempt_io import read_result
 from scalelab.records.observations import row
 
@@ -43,7 +45,7 @@ def test_result_of_rank_0_is_returned_and_recorded(
     spec = make_spec("meet")
     result = agent.run(spec, 0, None)
     assert result.outcome is Outcome.COMPLETED
-    assert result.measurements["num_steps"] == 0
+    assert result.measurements["num_steps"] == 50
     assert read_result(spec.files) == result
     assert "rank 1 has met the others" in spec.files.log(1).read_text()
 
@@ -146,8 +148,9 @@ def test_error_of_the_first_failing_rank_is_reported(
     result = agent.run(spec, 0, None)
     assert result.outcome is Outcome.FAILED
     assert result.rank == culprit
-    assert result.reason == (
-        f"rank {culprit} raised ValueError: the loss is not finite"
+    assert re.fullmatch(
+        rf"rank {culprit} raised ValueError at stand_in\.py:\d+: the loss .* finite",
+        result.reason,
     )
     assert result.traceback.startswith("Traceback")
     assert 'raise ValueError("the loss is not finite")' in result.traceback
@@ -162,7 +165,8 @@ def test_cause_is_preferred_to_an_earlier_connection_error(
 ) -> None:
     result = agent.run(make_spec("raise_late_under_echo", culprit=1), 0, None)
     assert (result.rank, result.outcome) == (1, Outcome.FAILED)
-    assert result.reason == "rank 1 raised ValueError: the cause"
+    assert result.reason.startswith("rank 1 raised ValueError at stand_in.py:")
+    assert result.reason.endswith(": the cause")
 
 
 def test_killed_rank_ends_the_attempt(
@@ -222,7 +226,7 @@ def test_result_that_is_no_json_is_a_failure(
 ) -> None:
     result = agent.run(make_spec("return_tensor", ranks=1), 0, None)
     assert result.outcome is Outcome.FAILED
-    assert re.search("TypeError: .*Tensor is not JSON serializable", result.reason)
+    assert re.search("TypeError .*Tensor is not JSON serializable", result.reason)
 
 
 def test_large_result_arrives_whole(
@@ -237,7 +241,8 @@ def test_unknown_entry_is_a_failure_of_the_trial(make_spec: Any) -> None:
     with NodeAgent("node-0", "cpu", (), entry="no_such_module:act") as agent:
         result = agent.run(make_spec("meet"), 0, None)
     assert result.outcome is Outcome.FAILED
-    assert "ModuleNotFoundError: No module named 'no_such_module'" in result.reason
+    assert "raised ModuleNotFoundError at " in result.reason
+    assert result.reason.endswith("No module named 'no_such_module'")
 
 
 def test_memory_limit_is_out_of_memory_and_the_next_attempt_is_well(
@@ -319,6 +324,22 @@ def test_cancel_before_the_launch_counts(
     assert not Path(spec.directory, "rank-0.log").exists()
 
 
+def test_what_was_cancelled_is_forgotten(
+    agent: NodeAgent,
+    make_spec: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gang_agent, "_MAX_AWAITED", 3)
+    agent._cancelled.clear()
+    spec = make_spec("meet", ranks=1)
+    agent.cancel(spec.attempt_id, "too early")
+    agent.run(spec, 0, None)
+    assert agent._cancelled == {}
+    for number in range(9):
+        agent.cancel(f"ended-{number}", "too late")
+    assert list(agent._cancelled) == ["ended-6", "ended-7", "ended-8"]
+
+
 @pytest.mark.slow
 def test_processes_a_rank_leaves_behind_are_ended(make_spec: Any) -> None:
     with NodeAgent("n", "cpu", (), entry=ENTRY, search_path=(str(STAND_IN),)) as agent:
@@ -380,7 +401,7 @@ def test_two_nodes_on_one_machine(agent: Any, start: Any, make_spec: Any) -> Non
     verdict = merge(results)
     assert results[0].outcome is Outcome.FAILED
     assert (verdict.rank, verdict.outcome) == (1, Outcome.FAILED)
-    assert verdict.reason == "rank 1 raised ValueError: the loss is not finite"
+    assert verdict.reason.startswith("rank 1 raised ValueError at stand_in.py:")
 
 
 def test_rendezvous_on_a_foreign_address_is_an_error() -> None:
@@ -460,7 +481,8 @@ def test_full_disk_under_the_log_is_no_fault_of_the_trial(
     result = agent.run(spec, 0, None)
     assert result.outcome is Outcome.NODE_FAIL
     assert result.outcome.is_retried
-    assert result.reason.startswith("rank 0 raised OSError: [Errno 28] No space left")
+    assert result.reason.startswith("rank 0 raised OSError at ")
+    assert "[Errno 28] No space left" in result.reason
 
 
 def test_log_that_cannot_be_opened_is_a_failure(
@@ -497,12 +519,21 @@ def test_no_space_for_the_result_leaves_the_attempt_without_one(
     assert agent.run(make_spec("meet"), 0, None).outcome is Outcome.COMPLETED
 
 
-def test_ranks_of_several_nodes_that_have_not_begun_are_no_stall(
+@pytest.mark.parametrize(
+    ("stall_floor_s", "start_up_timeout_s", "limits"),
+    [
+        (None, None, (600.0, 30.0)),
+        (6.0, None, (600.0, 6.0)),
+        (900.0, None, (900.0, 900.0)),
+        (900.0, 60.0, (60.0, 900.0)),
+    ],
+)
+def test_the_first_step_has_a_limit_of_its_own(
     make_spec: Callable[..., Any],
+    stall_floor_s: float | None,
+    start_up_timeout_s: float | None,
+    limits: tuple[float, float],
 ) -> None:
-    spec = replace(make_spec("meet"), stall_floor_s=None)
-    share = spec.placement.shares[0]
-    spread = replace(spec, placement=Placement(shares=(share, share)))
-    assert _limits(spec).start_up_s == 0
-    assert _limits(spread).start_up_s > 120
-    assert _limits(replace(spread, stall_floor_s=6.0)).start_up_s == 0
+    spec = make_spec("meet", start_up_timeout_s=start_up_timeout_s)
+    found = rank_limits(replace(spec, stall_floor_s=stall_floor_s), 2.0)
+    assert (found.start_up_s, found.stall_floor_s) == limits

@@ -68,7 +68,7 @@ def test_fork_of_another_thread_outlives_the_thread(
     agent: NodeAgent, make_spec: Callable[..., Any]
 ) -> None:
     result = agent.run(make_spec("fork_in_thread", ranks=1), 0, None)
-    assert result.measurements["num_steps"] == 7
+    assert result.measurements["num_parameters"] == 7
 
 
 def test_group_is_signalled_and_reaped() -> None:

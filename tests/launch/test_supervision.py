@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from waiting import DEADLINE_S, wait_until
 from watching import is_running, read_pid
 
 from scalelab.inputs.outcome import Outcome
-from scalelab.launch import ending
+from scalelab.launch import ending, supervision
 from scalelab.launch.ending import Cancellation, Limits
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import send
@@ -25,7 +26,9 @@ from scalelab.launch.stall import is_stopped
 from scalelab.launch.supervision import Supervisor
 from scalelab.records.attempt import AttemptResult
 
-LIMITS = Limits(timeout_s=None, stall_factor=20, stall_floor_s=60, grace_s=0.1)
+LIMITS = Limits(
+    timeout_s=None, stall_factor=20, stall_floor_s=60, start_up_s=60, grace_s=0.1
+)
 
 
 class PlayedServer:
@@ -114,7 +117,8 @@ def test_stopped_rank_is_found_stalled(start: Any, make_spec: Any) -> None:
     result = attempt.result(DEADLINE_S)
     assert (result.outcome, result.rank) == (Outcome.STALLED, 1)
     assert result.reason.startswith("no progress for ")
-    assert "(the limit is 5 median steps, at least 0.8 s)" in result.reason
+    limit = "(the limit is 5 median steps, at least measure.stall_timeout=0.8 s)"
+    assert limit in result.reason
     assert result.reason.endswith("(stopped by a signal)")
     assert not any(map(is_running, pids))
 
@@ -144,6 +148,53 @@ def test_hanging_rank_shows_where_it_hangs(agent: Any, make_spec: Any) -> None:
     assert "Stack of rank 0:" in result.traceback
     assert "Stack of rank 1:" in result.traceback
     assert "in hang_here" in result.traceback
+
+
+@pytest.mark.slow
+def test_the_first_step_may_take_longer_than_later_ones(
+    agent: Any, make_spec: Any
+) -> None:
+    spec = make_spec("start_slowly", import_s=3.0, stall_floor_s=1.5)
+    assert agent.run(spec, 0, None).outcome is Outcome.COMPLETED
+
+
+@pytest.mark.slow
+def test_a_start_that_hangs_is_ended_and_told_the_key(
+    agent: Any, make_spec: Any
+) -> None:
+    spec = make_spec("start_slowly", import_s=600.0, start_up_timeout_s=1.0)
+    result = agent.run(spec, 0, None)
+    assert result.outcome is Outcome.STALLED
+    limit = "(the limit is measure.start_up_timeout=1 s to the first step)"
+    assert limit in result.reason
+    assert "rank 0 at step 0, rank 1 at step 0" in result.reason
+
+
+PAUSED_S = 6.0
+
+
+@pytest.mark.slow
+def test_a_pause_of_all_processes_is_no_silence(play: Any) -> None:
+    server = play(limits=limits(stall_floor_s=3.0, timeout_s=5.0))
+    process = server.start(0)
+    report = server.board.reporter(0)
+    report(1)
+
+    def rank() -> None:
+        pause = f"kill -STOP {os.getpid()}; sleep {PAUSED_S}; kill -CONT {os.getpid()}"
+        subprocess.run(["sh", "-c", pause], check=True)
+        time.sleep(0.5)  # what comes next takes a moment; the supervisor looks first
+        report(2)
+        server.tell(kind="returned", rank=0, result={"outcome": "completed"})
+        server.tell(kind="exited", rank=0, status=0)
+
+    thread = threading.Thread(target=rank)
+    thread.start()
+    result = server.supervisor.supervise()
+    thread.join()
+    process.kill()
+    assert result.outcome is Outcome.COMPLETED, result.reason
+    assert result.measurements["validity"] == ["host_paused"]
 
 
 @pytest.mark.slow
@@ -180,7 +231,6 @@ def test_limit_grows_with_the_median_step(play: Any) -> None:
 
 def supervise_and_reap(server: PlayedServer, process: Popen) -> AttemptResult:
     """Supervise while a thread plays the server's part: reap and report."""
-    import threading
 
     def reap() -> None:
         status = process.wait()
@@ -233,9 +283,10 @@ def test_echo_alone_is_reported_after_a_while(play: Any) -> None:
 
 
 def test_server_that_starts_nothing_is_a_node_failure_and_is_killed(
-    play: Callable[..., Any],
+    play: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = play(limits=limits(stall_floor_s=0.2))
+    monkeypatch.setattr(supervision, "_FORK_PATIENCE_S", 0.2)
+    server = play()
     result = server.supervisor.supervise()
     assert result == AttemptResult(
         outcome=Outcome.NODE_FAIL, reason="the rank server does not answer"
@@ -295,6 +346,41 @@ def test_last_words_of_a_server_are_heard(play: Callable[..., Any]) -> None:
     server.process.kill()
     server.process.wait()
     assert server.supervisor.supervise().outcome is Outcome.COMPLETED
+
+
+@pytest.mark.parametrize("ranks", [(0, 1), (2, 3)], ids=["first", "other"])
+def test_server_that_dies_before_it_forks_is_a_node_failure(
+    play: Callable[..., Any], ranks: tuple[int, int]
+) -> None:
+    server = play(ranks=ranks)
+    server.process.kill()
+    server.process.wait()
+    result = server.supervisor.supervise()
+    assert result.outcome is Outcome.NODE_FAIL
+    assert result.reason == "the server was killed"
+
+
+def test_server_that_dies_between_two_forks_is_a_node_failure(
+    play: Callable[..., Any],
+) -> None:
+    server = play(ranks=(0, 1))
+    server.start(0)
+    server.tell(kind="returned", rank=0, result={"outcome": "completed"})
+    server.tell(kind="exited", rank=0, status=0)
+    server.channel.close()
+    assert server.supervisor.supervise().outcome is Outcome.NODE_FAIL
+
+
+def test_rank_that_is_killed_after_it_has_returned_has_not_ended_well(
+    play: Callable[..., Any],
+) -> None:
+    server = play()
+    server.start(0)
+    server.tell(kind="returned", rank=0, result={"outcome": "completed"})
+    server.tell(kind="exited", rank=0, status=-signal.SIGKILL)
+    result = server.supervisor.supervise()
+    assert result.outcome is Outcome.FAILED
+    assert result.reason == "rank 0 was killed by SIGKILL"
 
 
 def test_refusal_is_a_node_failure(play: Callable[..., Any]) -> None:

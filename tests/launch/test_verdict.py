@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import re
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from scalelab.errors import SpecError
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.verdict import (
     RankFailure,
@@ -68,8 +70,13 @@ def test_circular_context_ends() -> None:
 
 
 def test_headline_is_one_line_and_not_endless() -> None:
-    assert raised(ValueError("first\nsecond")).summary == "raised ValueError: first"
-    assert raised(KeyboardInterrupt()).summary == "raised KeyboardInterrupt"
+    here = r" at test_verdict\.py:\d+"
+    for error, said in (
+        (ValueError("first\nsecond"), f"raised ValueError{here}: first"),
+        (KeyboardInterrupt(), f"raised KeyboardInterrupt{here}"),
+        (SpecError("no such name"), "raised SpecError: no such name"),
+    ):
+        assert re.fullmatch(said, raised(error).summary)
     assert len(raised(ValueError("x" * 9999)).summary) < 400
     assert len(raised(ValueError("x" * 99999)).traceback) <= 20_000
 

@@ -66,6 +66,7 @@ def command_spec(
     accumulation: int = 1,
     device_type: str = "cpu",
     stall_floor_s: float | None = None,
+    start_up_timeout_s: float | None = None,
     threads_per_rank: int = 1,
     global_batch_size: int = GLOBAL_BATCH,
     **options: Scalar,
@@ -97,6 +98,7 @@ def command_spec(
                 max_samples=max_samples,
                 target=Target.parse(target) if target else None,
                 timeout_s=timeout_s,
+                start_up_timeout_s=start_up_timeout_s,
             ),
         ),
         program=CommandProgram(

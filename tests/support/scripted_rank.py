@@ -54,7 +54,15 @@ def run_rank(
         case "wait":
             announce(spec)
             wait(float(options["seconds"]), progress)
-    return AttemptResult(outcome=Outcome.COMPLETED) if identity.rank == 0 else None
+    return completed(spec) if identity.rank == 0 else None
+
+
+def completed(spec: AttemptSpec) -> AttemptResult:
+    """Say that all steps were taken that were asked."""
+    num_steps = spec.trial.measurement.steps
+    return AttemptResult(
+        outcome=Outcome.COMPLETED, measurements={"num_steps": num_steps}
+    )
 
 
 def kill_worker() -> None:
@@ -81,7 +89,7 @@ def report(
                 reason = spec.files.prune.read_text()
                 return AttemptResult(outcome=Outcome.PRUNED, reason=reason)
             time.sleep(0.02)
-    return AttemptResult(outcome=Outcome.COMPLETED)
+    return completed(spec)
 
 
 def announce(spec: AttemptSpec) -> None:

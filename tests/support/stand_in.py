@@ -60,7 +60,8 @@ def group(identity: RankIdentity, rendezvous: str) -> Iterator[None]:
 def completed(identity: RankIdentity, **measurements: int) -> AttemptResult | None:
     if identity.rank != 0:
         return None
-    return AttemptResult(outcome=Outcome.COMPLETED, measurements=measurements)
+    measured = {"num_steps": 50, **measurements}
+    return AttemptResult(outcome=Outcome.COMPLETED, measurements=measured)
 
 
 def is_culprit(spec: AttemptSpec, identity: RankIdentity) -> bool:
@@ -88,12 +89,14 @@ def meet(
     with group(identity, rendezvous):
         progress(0)
     print(f"rank {identity.rank} has met the others")
-    return completed(identity, num_steps=0)
+    return completed(identity)
 
 
 def train(spec: Any, identity: Any, rendezvous: Any, progress: Any) -> Any:
-    leave_pid(spec, f"rank-{identity.rank}", os.getpid())
+    """Train for ever, and say who this is after the first steps."""
     with group(identity, rendezvous):
+        exchange_until(lambda step: step == 3, progress)
+        leave_pid(spec, f"rank-{identity.rank}", os.getpid())
         exchange_until(lambda step: False, progress)
 
 
@@ -104,7 +107,7 @@ def hold_the_interpreter(
     progress(1)
     ctypes.PyDLL(None).usleep(int(spec.trial.options["held_s"] * 1e6))
     progress(2)
-    return AttemptResult(outcome=Outcome.COMPLETED)
+    return completed(identity)
 
 
 def raise_error(
@@ -184,6 +187,14 @@ def hang(spec: Any, identity: Any, rendezvous: Any, progress: Any) -> Any:
         if is_culprit(spec, identity):
             hang_here()
         exchange_until(lambda step: False, progress)
+
+
+def start_slowly(spec: Any, identity: Any, rendezvous: Any, progress: Any) -> Any:
+    """Say nothing for a while, as an import from a busy disk does, then train."""
+    time.sleep(float(spec.trial.options["import_s"]))
+    with group(identity, rendezvous):
+        exchange_until(lambda step: step == 20, progress)
+    return completed(identity)
 
 
 def hang_here() -> Any:
@@ -271,7 +282,7 @@ def fork_in_thread(spec: Any, identity: Any, rendezvous: Any, progress: Any) -> 
     thread.start()
     thread.join()
     _, status = os.waitpid(pids[0], 0)
-    return completed(identity, num_steps=os.waitstatus_to_exitcode(status))
+    return completed(identity, num_parameters=os.waitstatus_to_exitcode(status))
 
 
 def describe(spec: Any, identity: Any, rendezvous: Any, progress: Any) -> Any:
@@ -303,7 +314,7 @@ def describe(spec: Any, identity: Any, rendezvous: Any, progress: Any) -> Any:
 def version_of_module(spec: Any, identity: Any, rendezvous: Any, progress: Any) -> Any:
     import preloaded
 
-    return completed(identity, num_steps=preloaded.VERSION)
+    return completed(identity, num_parameters=preloaded.VERSION)
 
 
 def fill_the_log(spec: Any, identity: Any, rendezvous: Any, progress: Any) -> Any:

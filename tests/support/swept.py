@@ -41,6 +41,7 @@ measure:
   repeats: 3
   relative_precision: 1.0e-6
   stall_timeout: {STALL_TIMEOUT_S}s
+  start_up_timeout: {STALL_TIMEOUT_S}s
 gpus: [1, 2]
 local_batch_size: [8, 10]
 scaling: weak

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.attempt import CommandAttempt
@@ -14,7 +15,6 @@ from scalelab.launch.protocol import LaunchRequest
 from scalelab.launch.ranks.server_process import ServerProcess
 from scalelab.launch.rendezvous import Meeting
 from scalelab.launch.supervision import Supervisor
-from scalelab.launch.timing import with_validity
 from scalelab.records.attempt import AttemptResult
 
 
@@ -81,7 +81,9 @@ def run_command(
             log=spec.files.log,
             device_type=spec.device_type,
             stack_dump_signal=None,
-            explain_exit=from_command_exit,
+            explain_exit=partial(
+                from_command_exit, code=attempt.program.code_directory
+            ),
             conclude=watch.conclude if watch else lambda rank: None,
         )
         if watch is not None:
@@ -103,7 +105,4 @@ def _supervise(
             supervisor.cancel(reason, saves=cancellation.saves)
 
     supervisor.watch(cancellation.descriptor, cancel)
-    result = supervisor.supervise()
-    if supervisor.unpinned:
-        return with_validity(result, "unexpected_placement")
-    return result
+    return supervisor.supervise()

@@ -9,12 +9,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from scalelab.inputs.outcome import Outcome
+from scalelab.launch.headline import (
+    TRACEBACK_START,
+    headline,
+    index_of_exception,
+    num_lines,
+)
 from scalelab.launch.verdict import RankFailure, from_exit, meaning_of_text
 from scalelab.records.log_tail import log_tail
 
 _TAIL_BYTES = 1 << 17
 _LAST_WORDS = 4096
-_START = "Traceback (most recent call last):"
 _CHAINED = re.compile(
     r"During handling of the above exception|was the direct cause of the following"
 )
@@ -22,18 +27,25 @@ _CHAINED = re.compile(
 _RANK_PREFIX = re.compile(r"^(?:\[\w*?rank\d+\]:? ?)+", re.IGNORECASE | re.MULTILINE)
 # What a launcher inside the command says about the ranks it started.
 _OF_A_LAUNCHER = re.compile(r"\bChildFailedError\b|\bProcessRaisedException\b")
-_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(:|$)")
 _MESSAGE_LINES = 6
 _PORT_IN_USE = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
 _KILLED = re.compile(r"\bSIGKILL\b|\bKilled\b")
-_HEADLINE_LENGTH = 300
 _TRACEBACK_LENGTH = 20_000
 
 
 def from_command_exit(
-    rank: int, at_s: float, status: int, device_type: str, log: Path, oom_kills: int
+    rank: int,
+    at_s: float,
+    status: int,
+    device_type: str,
+    log: Path,
+    oom_kills: int,
+    *,
+    code: str | None = None,
 ) -> RankFailure:
     """Describe the failed exit of a command's process; see `from_exit`.
+
+    ``code`` is the directory of the user's code.
 
     A port that another program holds is no fault of the trial: it counts as a failure
     of the node, and the trial runs again in a new attempt.
@@ -44,9 +56,11 @@ def from_command_exit(
     text = _RANK_PREFIX.sub("", log_tail(log, num_bytes=_TAIL_BYTES))
     found = last_traceback(text)
     said = _messages(found) if found else text[-_LAST_WORDS:]
-    headline = _headline(found) if found else None
-    outcome = meaning_of_text(said, device_type)
-    summary = _summary(status, failure.summary, headline)
+    outcome, summary = meaning_of_text(said, device_type), failure.summary
+    if found and status > 0:
+        summary = f"raised {headline(found, code) or 'an exception'}"
+    elif status >= 0:
+        summary = f"exited with status {status}"
     if oom_kills > 0 and _was_killed(status, text):
         outcome = Outcome.HOST_OUT_OF_MEMORY
         summary += "; the kernel killed a process of it: the node ran out of memory"
@@ -71,7 +85,9 @@ def last_traceback(text: str) -> str | None:
 
 
 def _tracebacks(lines: list[str]) -> Iterator[str]:
-    starts = [index for index, line in enumerate(lines) if line.strip() == _START]
+    starts = [
+        index for index, line in enumerate(lines) if line.strip() == TRACEBACK_START
+    ]
     begin: int | None = None
     for index, start in enumerate(starts):
         begin = start if begin is None else begin
@@ -88,37 +104,16 @@ def _tracebacks(lines: list[str]) -> Iterator[str]:
 def _end(lines: list[str], start: int, following: int | None) -> int:
     """Return the index behind the message of the exception."""
     last = len(lines) if following is None else following
-    raised = start + 1 + _index_of_exception(lines[start + 1 : last])
-    end = min(raised + _MESSAGE_LINES, last)
+    raised = start + 1 + index_of_exception(lines[start + 1 : last])
+    message = max(_MESSAGE_LINES, num_lines(lines[raised:last]))
+    end = min(raised + message, last)
     return next((at for at in range(raised, end) if not lines[at].strip()), end)
-
-
-def _index_of_exception(lines: list[str]) -> int:
-    """Return the index of the line that names the exception; at most their number.
-
-    Other ranks may write their own lines to the same log in between.
-    """
-    outer = [at for at, line in enumerate(lines) if line[:1] not in ("", " ")]
-    named = (at for at in outer if _EXCEPTION.match(lines[at]))
-    return next(named, outer[0] if outer else len(lines))
 
 
 def _messages(found: str) -> str:
     """Return the messages of the exceptions without the frames, which quote source."""
     lines = found.splitlines()
     return "\n".join(line for line in lines if line[:1] not in ("", " "))
-
-
-def _headline(found: str) -> str:
-    lines = _messages(found).rpartition(_START)[2].strip().split("\n")
-    at = min(_index_of_exception(lines), len(lines) - 1)
-    return lines[at][:_HEADLINE_LENGTH] or "an exception"
-
-
-def _summary(status: int, otherwise: str, headline: str | None) -> str:
-    if headline is not None and status > 0:
-        return f"raised {headline}"
-    return f"exited with status {status}" if status >= 0 else otherwise
 
 
 def _was_killed(status: int, text: str) -> bool:

@@ -22,7 +22,7 @@ from scalelab.launch.command.results import (
     result_while_running,
 )
 from scalelab.launch.command.steps import StepLog
-from scalelab.launch.ending import Limits
+from scalelab.launch.ending import Limits, start_up_limit_s
 from scalelab.launch.process_tree import has_loaded
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.supervision import Supervisor
@@ -38,10 +38,9 @@ _READ_INTERVAL_S = 0.01
 _WHOLE_AFTER_S = 0.002
 
 # Seconds without a report after which a command counts as stalled, unless the user has
-# set the time: before its first step, between steps, and between steps where it
-# evaluates. They are longer than for built-in workloads, whose ranks also report while
-# they load data, evaluate and save.
-_START_UP_S = 600.0
+# set the time: between steps, and between steps where it evaluates. They are longer
+# than for built-in workloads, whose ranks also report while they load data, evaluate
+# and save.
 _BETWEEN_STEPS_S = 60.0
 _BETWEEN_EVALUATED_STEPS_S = 300.0
 # Output counts as a sign of life before the first step, for so many times the seconds
@@ -65,8 +64,8 @@ def command_limits(spec: AttemptSpec, node_rank: int, grace_s: float) -> Limits:
     return Limits(
         timeout_s=spec.trial.measurement.timeout_s,
         stall_factor=spec.stall_factor,
-        stall_floor_s=floor_s if node_rank == 0 else _NEVER_S,
-        start_up_s=spec.stall_floor_s or _START_UP_S,
+        stall_floor_s=floor_s,
+        start_up_s=start_up_limit_s(spec) if node_rank == 0 else _NEVER_S,
         grace_s=grace_s,
         stop=stop,
         deadline_s=deadline_s,

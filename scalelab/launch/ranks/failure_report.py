@@ -27,6 +27,7 @@ def report_failure(
     with suppress(OSError):
         traceback.print_exception(error)
         sys.stderr.flush()
-    failure = from_exception(process.rank, failed_at_s, error, device_type)
+    code = process.search_path[0] if process.search_path else None
+    failure = from_exception(process.rank, failed_at_s, error, device_type, code)
     with suppress(OSError):
         send(channel, {"kind": "failed", "failure": failure.to_json()})

@@ -46,6 +46,7 @@ _HARMLESS = frozenset(
         "unexpected_placement",
         "shared_node",
         "unsteady_clock",
+        "host_paused",
     }
 )
 _IDENTITY = ("run", "trial_id", "attempt", "repeat", "seed")

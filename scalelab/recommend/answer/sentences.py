@@ -34,6 +34,7 @@ _REASONS = {
     "unexpected_placement": "the ranks ran elsewhere than asked",
     "code_changed": "the code changed during the sweep",
     "unsteady_clock": "the node's clock was set during the trial",
+    "host_paused": "the node stood still during the trial",
     "out_of_memory": "the device's memory was too small",
     "host_out_of_memory": "the node's memory was too small",
     "failed": "the trial failed",

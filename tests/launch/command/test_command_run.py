@@ -234,7 +234,9 @@ def test_traceback_of_the_rank_that_raises_is_recorded(
     """
     result = run(agent, command_spec(tmp_path, program, ranks=2))
     assert (result.outcome, result.rank) == (Outcome.FAILED, 1)
-    assert result.reason == "rank 1 raised ValueError: the loss is not finite"
+    assert result.reason == (
+        "rank 1 raised ValueError at program.py:5: the loss is not finite"
+    )
     assert result.traceback.startswith("Traceback (most recent call last):")
     assert result.traceback.endswith("ValueError: the loss is not finite\n")
     assert result.log == "rank-1.log"
@@ -286,11 +288,15 @@ def test_command_that_never_reports_is_stalled_and_told_why(
     agent: Any, tmp_path: Path
 ) -> None:
     spec = command_spec(
-        tmp_path, "import time; print('hello'); time.sleep(600)", stall_floor_s=1.0
+        tmp_path,
+        "import time; print('hello'); time.sleep(600)",
+        start_up_timeout_s=1.0,
     )
     result = run(agent, spec)
     assert result.outcome is Outcome.STALLED
-    assert "(the limit is 20 median steps, at least 1 s)" in result.reason
+    assert "(the limit is measure.start_up_timeout=1 s to the first step)" in (
+        result.reason
+    )
     assert result.reason.endswith(
         "The program reported no step: of 0 lines in output/metrics.jsonl none was a "
         'JSON object such as {"step": 10, "samples": 640}. Check what the program '
@@ -306,7 +312,7 @@ def test_output_is_a_sign_of_life_but_not_for_ever(agent: Any, tmp_path: Path) -
             print("still loading")
             time.sleep(0.02)
     """
-    spec = command_spec(tmp_path, program, metrics=REGEX, stall_floor_s=0.4)
+    spec = command_spec(tmp_path, program, metrics=REGEX, start_up_timeout_s=0.4)
     result = run(agent, spec)
     assert result.outcome is Outcome.STALLED
     # Silence counts after 0.4 s; it did so only after 1.2 s of output.
@@ -319,7 +325,7 @@ def test_output_is_a_sign_of_life_but_not_for_ever(agent: Any, tmp_path: Path) -
     [
         (TrialKind.THROUGHPUT, None, (600.0, 60.0)),
         (TrialKind.CONVERGENCE, None, (600.0, 300.0)),
-        (TrialKind.THROUGHPUT, 30.0, (30.0, 30.0)),
+        (TrialKind.THROUGHPUT, 30.0, (600.0, 30.0)),
         (TrialKind.CONVERGENCE, 900.0, (900.0, 900.0)),
     ],
 )
@@ -334,7 +340,7 @@ def test_silence_may_last_longer_unless_the_user_said_how_long(
     assert (found.start_up_s, found.stall_floor_s) == limits
     assert (found.timeout_s, found.grace_s) == (9, 2.0)
     # Other nodes do not hear of the steps.
-    assert command_limits(spec, 1, grace_s=2.0).stall_floor_s > 100_000
+    assert command_limits(spec, 1, grace_s=2.0).start_up_s > 100_000
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -83,7 +84,9 @@ def test_traceback_of_a_launcher_gives_way_to_that_of_its_rank(tmp_path: Path) -
     failure = explain(tmp_path, raised("the cause") + launcher)
     assert failure.summary == "raised RuntimeError: the cause"
     failure = explain(tmp_path, launcher)
-    assert failure.summary == "raised torch.distributed.ChildFailedError: "
+    assert failure.summary == (
+        "raised torch.distributed.ChildFailedError: ==== exitcode: 1"
+    )
 
 
 def test_long_message_is_kept_in_part(tmp_path: Path) -> None:
@@ -93,6 +96,47 @@ def test_long_message_is_kept_in_part(tmp_path: Path) -> None:
     assert traceback.endswith(
         "RuntimeError: line 0\nline 1\nline 2\nline 3\nline 4\nline 5\n"
     )
+
+
+KERAS = """
+raise ValueError('''Attempt to convert a value (PerReplica:{
+  0: <tf.Tensor 'data_1:0' shape=(32, 10) dtype=float32>,
+  1: <tf.Tensor 'data_2:0' shape=(32, 10) dtype=float32>
+}) with an unsupported type (<class 'PerReplica'>) to a Tensor.''')
+"""
+
+
+def test_message_is_taken_until_it_is_said(tmp_path: Path) -> None:
+    assert explain(tmp_path, said_by(KERAS)).summary == (
+        "raised ValueError: Attempt to convert a value (PerReplica:{ 0: <tf.Tensor "
+        "'data_1:0' shape=(32, 10) dtype=float32>, 1: <tf.Tensor 'data_2:0' "
+        "shape=(32, 10) dtype=float32> }) with an unsupported type (<class "
+        "'PerReplica'>) to a Tensor."
+    )
+
+
+@pytest.mark.parametrize(
+    ("called", "place"),
+    [
+        ("check([])", "data.py:2"),
+        ("import json; json.loads('{')", "train.py:2"),  # raised in Python's library
+        ("import broken", "broken.py:1"),
+    ],
+)
+def test_failure_names_the_last_place_in_the_users_code(
+    tmp_path: Path, called: str, place: str
+) -> None:
+    (tmp_path / "data.py").write_text("def check(files):\n    assert files\n")
+    (tmp_path / "broken.py").write_text("def of(:\n")
+    (tmp_path / "train.py").write_text(f"from data import check\n{called}\n")
+    said = subprocess.run(
+        [sys.executable, str(tmp_path / "train.py")], capture_output=True, text=True
+    ).stderr
+    log = tmp_path / "rank-3.log"
+    log.write_text(said)
+    for code in (str(tmp_path), None):
+        failure = from_command_exit(3, 5.0, 1, "cpu", log, 0, code=code)
+        assert re.match(rf"raised [\w.]+Error at {place}($|: )", failure.summary)
 
 
 def test_exit_without_a_traceback_shows_the_last_lines(tmp_path: Path) -> None:
