@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scalelab.inputs.lines import one_line
-from scalelab.inputs.numerals import counted, device_time, duration
+from scalelab.inputs.numerals import counted, duration, number
 from scalelab.running.events import (
     Event,
     NodeLost,
@@ -172,7 +172,10 @@ class Tracker:
         ]
         if progress.num_failed:
             parts.append(f"{progress.num_failed:,} failed")
-        parts.append(device_time(progress.used_gpu_s / 3600, self._device_hour_word))
+        # Always in hours: a figure in another unit would look like a fall.
+        hours = progress.used_gpu_s / 3600
+        used = number(hours) if hours >= 0.01 else f"{hours:.4f}"
+        parts.append(f"{used} {self._device_hour_word}")
         if self._end_s is not None and not self._is_stopping:
             left_s = max(0, round(self._end_s - time.monotonic()))
             parts.append(f"about {duration(left_s)} left")
@@ -237,17 +240,18 @@ class LiveView:
         # A bar as wide as the longest line so far leaves: it does not change each time.
         width = min(BAR_WIDTH, self._console.width - self._longest - 1)
         if width >= SHORTEST_BAR:
-            total = self._tracker.total
-            bar = ProgressBar(
-                total=total or 1,
-                completed=self._tracker.num_done,
-                width=width,
-                pulse=total is None,
-            )
             block = Table.grid(padding=(0, 1))
-            block.add_row(bar, line)
+            block.add_row(self._bar(width), line)
             line = block
         return line if self._problem is None else Group(line, self._problem)
+
+    def _bar(self, width: int) -> RenderableType:
+        done, total = self._tracker.num_done, self._tracker.total
+        if self._console.no_color:  # in which rich's bar is invisible where it is empty
+            return ("#" * (width * done // (total or 1))).ljust(width, ".")
+        return ProgressBar(
+            total=total or 1, completed=done, width=width, pulse=total is None
+        )
 
 
 def _on_one_line(text: str, style: str = "") -> Text:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from contextlib import ExitStack
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from multiprocessing import resource_tracker
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -119,6 +122,19 @@ class DaskNodes:
         """End the nodes that this cluster started, and all that runs on them."""
         self._stack.close()
 
+    def _close_cluster(self) -> None:
+        """Close scheduler and workers; kill workers that the scheduler cannot reach."""
+        try:
+            self._cluster.close()
+        except OSError:
+            self._cluster.sync(self._kill)
+
+    async def _kill(self) -> None:
+        nannies: list[Any] = list(self._cluster.workers.values())
+        await asyncio.gather(*(nanny.kill() for nanny in nannies))
+        scheduler: Any = self._cluster.scheduler
+        await scheduler.close()
+
     def _start(self) -> None:
         """Start the cluster; push on the stack whatever must be closed at its end."""
         raise NotImplementedError
@@ -141,26 +157,65 @@ class DaskNodes:
         """
         import dask
         from distributed import Client, SpecCluster
+        from distributed.utils import LoopRunner
 
         keep_batches_steady()
+        self._stack.enter_context(_silent_logs())
         settings = {**DASK_SETTINGS, "temporary-directory": scratch}
         if not self._has_dashboard:
             settings["distributed.scheduler.http.routes"] = []
         self._stack.enter_context(dask.config.set(settings))
-        self._cluster = self._stack.enter_context(
-            SpecCluster(
-                scheduler=_scheduler(host, security, has_dashboard=self._has_dashboard),
-                workers=workers,
-                security=security,
-                silence_logs=SILENT,
-                # At exit, Dask would fail on nodes that an interrupt kept from
-                # starting; those that did start are closed by the stack.
-                shutdown_on_close=False,
-            )
+        runner = LoopRunner()
+        with _ctrl_c_blocked():
+            runner.start()
+        self._stack.callback(runner.stop)
+        self._cluster = SpecCluster(
+            loop=runner.loop,
+            scheduler=_scheduler(host, security, has_dashboard=self._has_dashboard),
+            workers=workers,
+            security=security,
+            silence_logs=SILENT,
+            # At exit, Dask would fail on nodes that an interrupt kept from
+            # starting; those that did start are closed by the stack.
+            shutdown_on_close=False,
         )
+        self._stack.callback(self._close_cluster)
         self.client = self._stack.enter_context(
             Client(self._cluster, set_as_default=False)
         )
+
+
+@contextmanager
+def _silent_logs() -> Iterator[None]:
+    """Silence Dask and what it stands on, also while it closes."""
+    from distributed.utils import silence_logging_cmgr
+
+    loggers = [logging.getLogger(name) for name in ("asyncio", "tornado.application")]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(SILENT)
+    try:
+        with silence_logging_cmgr(SILENT):
+            yield
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
+
+
+@contextmanager
+def _ctrl_c_blocked() -> Iterator[None]:
+    """Keep Ctrl-C from threads that start meanwhile, and from the processes they start.
+
+    A terminal sends it to all its processes. The driver decides what it means; a node
+    that is still importing would fail. Nodes unblock it once they have a session of
+    their own.
+    """
+    resource_tracker.ensure_running()  # else the thread that starts it is unblocked
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _scheduler(host: str, security: Security, *, has_dashboard: bool) -> dict[str, Any]:

@@ -74,6 +74,7 @@ class NodePlugin(WorkerPlugin):
         """Build the agent."""
         if self.own_session:
             os.setsid()
+            _unblock_ctrl_c()
         else:
             # A batch system sends it to every process of a job; the nanny decides.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -99,6 +100,13 @@ class NodePlugin(WorkerPlugin):
     def teardown(self, worker: Worker) -> None:
         """End the agent and whatever still runs under it."""
         self.agent.close()
+
+
+def _unblock_ctrl_c() -> None:
+    """Let this process be interrupted again, but not by what came while it started."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, before)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
 
 
 def describe_node() -> Node:

@@ -1,11 +1,13 @@
 """Scratch directories on a local disk, removed when their process has ended.
 
 A killed process leaves its directory behind, and so does a machine that goes down. The
-user's next process on the host removes it: a file in each names its process.
+user's next process on the host removes it: a file in each names its process, which
+holds a lock on it. A lock tells of processes in other containers of the host, too.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -14,8 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from scalelab.records.attempt_io import encode_json, storing, write_new
-from scalelab.records.control.lease import has_ended, this_process
+from scalelab.records.attempt_io import encode_json, storing, write_all
+from scalelab.records.control.lease import this_process
 
 _PREFIX, _OWNER = "scalelab-", "owner.json"
 _MACHINE_ID = Path("/etc/machine-id")
@@ -35,8 +37,21 @@ def make_scratch() -> Path:
             shutil.rmtree(owner.parent, ignore_errors=True)
     with storing(disk):
         scratch = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        write_new(scratch / _OWNER, encode_json(_this_process()))
+        # Locked for as long as this process lives: nobody closes it.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        descriptor = os.open(scratch / _OWNER, flags, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        write_all(descriptor, encode_json(_this_process()))
     return scratch
+
+
+def _is_held(owner: Path) -> bool:
+    with owner.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def _is_left(owner: Path) -> bool:
@@ -45,7 +60,9 @@ def _is_left(owner: Path) -> bool:
         if owner.parent.lstat().st_uid != os.getuid():
             return False
         process = json.loads(owner.read_bytes())
-        return has_ended(process) or _ran_before_boot(process)
+        if _ran_under_this_kernel(process):
+            return not _is_held(owner)
+        return _ran_before_boot(process)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return False  # being written, being removed, or not one of these
 
@@ -57,6 +74,12 @@ def _this_process() -> dict[str, Any]:
     except OSError:
         machine = ""
     return {**this_process(), "machine": machine}
+
+
+def _ran_under_this_kernel(process: Mapping[str, Any]) -> bool:
+    """Tell whether a process has run since this machine booted, in any container."""
+    boots = [each["boot"].partition("/")[0] for each in (process, this_process())]
+    return bool(boots[0]) and boots[0] == boots[1]
 
 
 def _ran_before_boot(process: Mapping[str, Any]) -> bool:

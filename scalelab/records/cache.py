@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from scalelab.records.attempt_io import storing, write_atomically
 from scalelab.records.columns import COLUMNS, SCHEMA_VERSION
-from scalelab.records.plain_files import opened
+from scalelab.records.plain_files import opened, parse_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -103,7 +103,8 @@ def read_source(path: Path) -> Mapping[str, Any] | None:
 
     try:
         with own_file(path) as file:
-            source: Mapping[str, Any] = json.loads(pq.read_schema(file).metadata[_KEY])
+            content = pq.read_schema(file).metadata[_KEY]
+        source: Mapping[str, Any] = parse_json(content, is_compared=True)
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError):
         return None
     return source

@@ -136,7 +136,7 @@ def _read_line(
 def _key(values: Mapping[str, Any]) -> AttemptKey:
     """Return trial id and number, which name a directory; nothing else may."""
     trial_id, number = values["trial_id"], values["attempt"]
-    if type(number) is not int or not re.fullmatch(r"\w+", trial_id, re.ASCII):
+    if type(number) is not int or not re.fullmatch(r"\w{1,99}", trial_id, re.ASCII):
         raise ValueError(f"trial_id={trial_id!r}, attempt={number!r}")
     return trial_id, number
 

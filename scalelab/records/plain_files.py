@@ -102,6 +102,8 @@ def parse_json(
         return values if is_plain or is_compared else harmless(values)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(str(error)) from error  # its repr is all that was read
 
 
 def checked(value: Any, kind: type[T]) -> T:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -24,9 +23,10 @@ from scalelab.records.attempt_io import (
     write_result,
 )
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY
+from scalelab.records.control.lease import LEASE
 from scalelab.records.ledger import AttemptKey, Ledger, LedgerContent
 from scalelab.records.observations import check_types, row
-from scalelab.records.plain_files import harmless
+from scalelab.records.plain_files import harmless, parse_json
 
 # The names that write_atomically and snapshot_code give to what is not whole yet.
 _HALF = re.compile(r"\.(.+\.)?[0-9a-f]{32}")
@@ -76,6 +76,8 @@ def recover(ledger: Ledger, trials: Path) -> list[Observation]:
         One row per attempt that has ended and whose directory is there.
     """
     run = trials.parent
+    with suppress(OSError, StoreError):  # the folder may be somebody else's
+        discard_halves(run.parent, run.name, may_be_written=True)
     for directory in (run, run / "experiments", run / "code", run / "cache"):
         discard_halves(directory)
     discard_halves(run / CLUSTER_DIRECTORY, "jobs.json")
@@ -117,9 +119,11 @@ def discard_halves(
             continue
         if may_be_written and not _is_old(directory / name):
             continue
+        path = directory / name
         # A lease that was moved aside may still be put back.
-        if _HALF.fullmatch(name) and not name.startswith(".driver.lease."):
-            path = directory / name
+        if _HALF.fullmatch(name) and (
+            not name.startswith(f".{LEASE}.") or _is_old(path)
+        ):
             with storing(path):
                 if path.is_dir():
                     shutil.rmtree(path)
@@ -130,7 +134,9 @@ def discard_halves(
 def _is_old(path: Path) -> bool:
     """Tell whether a path was last changed more than a minute ago."""
     with suppress(FileNotFoundError):
-        return time.time() - path.lstat().st_mtime > _HALF_LIFE_S
+        status = path.lstat()
+        # A file that is renamed keeps the time of its last writing.
+        return time.time() - max(status.st_mtime, status.st_ctime) > _HALF_LIFE_S
     return False
 
 
@@ -254,7 +260,8 @@ def _is_accepted(
 def _final_metrics(observation: Observation) -> dict[str, float | None]:
     """Return the last metrics; rows of older versions know that of the target alone."""
     if text := observation.get("final_metrics"):
-        return dict(json.loads(text))
+        with suppress(ValueError, TypeError):
+            return dict(parse_json(text.encode()))
     name, value = observation.get("target_metric"), observation.get("final_metric")
     return {} if name is None or value is None else {name: value}
 

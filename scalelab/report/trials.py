@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ from scalelab.laws.convergence.time_to_target import measured_factorisation
 from scalelab.laws.rows import curve_label, invalid_reasons, numbers
 from scalelab.recommend.answer.sentences import reason_in_words
 from scalelab.records.attempt import AttemptResult
+from scalelab.records.plain_files import parse_json
 from scalelab.report.subject import ReportSubject
 from scalelab.report.tables import TextTable
 
@@ -298,7 +298,7 @@ def _versions(cells: pd.Series) -> list[str]:
 
 def _parsed(text: str) -> object:
     try:
-        return json.loads(text)
+        return parse_json(text.encode())
     except ValueError:
         return text
 

@@ -125,7 +125,11 @@ def run_sweep(
             )
             lease.say_begun()
             summary = driver.run()
-        for problem in store.compact():
+        try:
+            problems = store.compact()
+        except (ImportError, MemoryError) as error:  # the next reader tries again
+            problems = [f"Steps were not compacted, which costs readers time: {error}"]
+        for problem in problems:
             on_event(Unreadable(reason=problem))
     guard.raise_first()
     return summary

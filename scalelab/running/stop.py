@@ -107,9 +107,10 @@ def _unheard(run: Path, lease: Path, holder: Holder, at_once: bool) -> str:
 def _by_force(holder: Holder) -> str:
     if holder.is_here:
         return f"`kill -9 {holder.pid}` ends it; the next sweep puts in order what ran."
+    down = f"If host {holder.host} is down, sweep" if holder.host else "Sweep"
     return (
-        f"If host {holder.host} is down, sweep again: after half a minute without a "
-        "sign of life the run is taken over."
+        f"{down} again: after half a minute without a sign of life the run is taken "
+        "over."
     )
 
 

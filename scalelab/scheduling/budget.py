@@ -27,14 +27,17 @@ class Budget:
 
     def count_earlier(self, store: RunStore) -> None:
         """Count what is recorded of earlier sweeps."""
-        if self._limit_gpu_s is not None:
-            rows = store.rows()
-            self._earlier_gpu_s = sum(row.get("allocated_gpu_s") or 0.0 for row in rows)
-            self._hour_word = words_of_run(store.fingerprint, rows).hour
+        rows = store.rows()
+        self._earlier_gpu_s = sum(row.get("allocated_gpu_s") or 0.0 for row in rows)
+        self._hour_word = words_of_run(store.fingerprint, rows).hour
+
+    def used_gpu_s(self, tally: SweepTally) -> float:
+        """Return the device-seconds that the run has used."""
+        return self._earlier_gpu_s + tally.used_gpu_s
 
     def spent(self, tally: SweepTally) -> str | None:
         """Return a sentence that the budget is spent; None while it is not."""
-        used_gpu_s = self._earlier_gpu_s + tally.used_gpu_s
+        used_gpu_s = self.used_gpu_s(tally)
         if self._limit_gpu_s is None or used_gpu_s < self._limit_gpu_s:
             return None
         return (

@@ -165,7 +165,7 @@ class Driver:
             num_failed=self._tally.num_failed,
             num_running=len(self._gangs),
             num_waiting=self._pool.placer.num_waiting,
-            used_gpu_s=self._tally.used_gpu_s,
+            used_gpu_s=self._budget.used_gpu_s(self._tally),
             num_devices=self._pool.num_devices,
         )
 

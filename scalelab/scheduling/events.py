@@ -25,7 +25,7 @@ class Progress:
     num_running, num_waiting
         Trials on their devices, and trials that wait for devices.
     used_gpu_s
-        Device-seconds that the attempts held that have ended, as recorded.
+        Device-seconds that attempts of the run held which have ended, as recorded.
     num_devices
         Devices that are up.
     """

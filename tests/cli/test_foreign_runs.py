@@ -136,6 +136,37 @@ def spoil(file: Path, rng: random.Random) -> str:
     return text
 
 
+def test_a_kept_answer_that_is_nested_too_deeply_is_made_again(
+    scalelab: Callable[..., Any], here: Path, good_run: Path
+) -> None:
+    shutil.copytree(good_run, here / "run")
+    (here / "run" / "cache").mkdir(exist_ok=True)
+    (here / "run" / "cache" / "answers.json").write_text("[" * 200_000)
+    assert scalelab("recommend", "run").code == 0
+
+
+def test_half_a_character_in_a_cell_is_shown_as_none(
+    scalelab: Callable[..., Any], here: Path
+) -> None:
+    lines = ["gpus,nodes,local_batch,step_time_s", "1,1,8,0.1", "2,1,8,0.2"]
+    (here / "table.csv").write_text("\n".join(lines))
+    lone = '--constant=versions={"torch": "\\ud83d"}'
+    assert scalelab("import", "table.csv", "run", lone).code == 0
+    assert scalelab("report", "run").code == 0
+    assert "torch \N{REPLACEMENT CHARACTER}" in (here / "run/report.html").read_text()
+
+
+def test_a_header_of_zeros_is_refused_in_a_sentence(
+    scalelab: Callable[..., Any], here: Path
+) -> None:
+    (here / "run").mkdir()
+    (here / "run" / "run.json").write_bytes(bytes(900))
+    refused = scalelab("status", "run")
+    refused.assert_refused()
+    assert "is not the header of a run" in refused.err
+    assert len(refused.err) < 400
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("record", RECORDS)
 @pytest.mark.parametrize(

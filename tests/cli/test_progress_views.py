@@ -1,6 +1,7 @@
 import io
+import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -231,6 +232,30 @@ def test_the_live_block_fits_its_terminal(width: int) -> None:
     assert "\x1b" not in "".join(lines)
     assert lines[-1].startswith("Trial ")
     assert lines[-1].rstrip().endswith("\N{HORIZONTAL ELLIPSIS}")
+
+
+def test_a_bar_without_colours_is_drawn_in_letters() -> None:
+    console = terminal(80, no_color=True)
+    live = LiveView(console, "core-h")
+    live.watch(Source(total=4, remaining=3))
+    live(started(1))
+    assert re.match(r"#{5,6}\.{15,18} 1/4 done", shown(console, live)[0])
+
+
+def test_device_time_keeps_its_unit() -> None:
+    tracker = Tracker("core-h")
+    said = []
+    for used_gpu_s in (0.0, 4.0, 34.8, 36.0, 3600.0):
+        progress = replace(standing(1), used_gpu_s=used_gpu_s)
+        tracker.take(replace(started(1), progress=progress))
+        said.append(tracker.counts().rpartition(", ")[2])
+    assert said == [
+        "0.0000 core-h",
+        "0.0011 core-h",
+        "0.0097 core-h",
+        "0.010 core-h",
+        "1 core-h",
+    ]
 
 
 @pytest.mark.parametrize("word", ["core-h", "emulated GPU-h"])

@@ -13,6 +13,7 @@ from waiting import wait_until
 from scalelab.cli.sweep_command import _Interrupts
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY, JobLine, JobList
 from scalelab.records.control.stop_request import StopRequests, request_stop
+from scalelab.records.store import RunStore
 from scalelab.running.execution import RunningSweep
 
 
@@ -73,6 +74,21 @@ def test_trials_that_failed_before_are_not_forgotten(
     assert ended.out == f"Report: {here}/runs/small/report.html\n"
 
 
+@pytest.mark.slow
+def test_steps_that_cannot_be_compacted_cost_no_answer(
+    scalelab: Callable[..., Any], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_memory(store: RunStore) -> list[str]:
+        raise ImportError("libarrow.so: failed to map segment from shared object")
+
+    monkeypatch.setattr(RunStore, "compact", without_memory)
+    Path("experiment.yaml").write_text(EMULATED)
+    ended = scalelab("sweep", "experiment.yaml")
+    assert ended.code == 0
+    assert "Steps were not compacted" in ended.err
+    assert ended.out.startswith("Use ")
+
+
 def test_failures_are_listed(
     scalelab: Callable[..., Any],
     here: Path,
@@ -89,7 +105,7 @@ def test_failures_are_listed(
         "Dask dashboard: http://127.0.0.1:1/status",
     ]
     assert lines[2].endswith(": failed. It raised.")
-    assert lines[3] == "0/8 done, 0 running, 1 failed, 3.6 emulated GPU-s"
+    assert lines[3] == "0/8 done, 0 running, 1 failed, 0.0010 emulated GPU-h"
     assert sum(line.startswith("failed: ") for line in lines) == 5
     assert lines[4].endswith("No. Log: rank-0.log")
     assert lines[9:11] == [

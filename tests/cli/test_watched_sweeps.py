@@ -1,6 +1,8 @@
 """Sweeps that users watch and interrupt: signals, terminals, pipes."""
 
+import os
 import re
+import shlex
 import signal
 import subprocess
 import time
@@ -95,6 +97,59 @@ def test_ctrl_c_before_the_nodes_are_up(start: Start, here: Path, times: int) ->
 
 
 @pytest.mark.slow
+def test_ctrl_c_while_nodes_import_is_for_the_driver_alone(
+    start: Start, here: Path
+) -> None:
+    process = start(LONG.replace("gpus_per_node", "nodes: 3, gpus_per_node"))
+    driver = psutil.Process(process.pid)
+    deadline = time.monotonic() + PATIENCE_S
+    while not any("--multiprocessing-fork" in each.cmdline() for each in nodes(driver)):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    children = driver.children(recursive=True)
+    interrupt(process)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, err
+    assert out == ""
+    assert err.splitlines()[1:] == [
+        "Interrupted: the sweep ends as soon as its nodes have started.",
+        "Interrupted.",
+    ]
+    assert_gone(children)
+
+
+def nodes(driver: psutil.Process) -> list[psutil.Process]:
+    """Return the driver's processes that have not ended meanwhile."""
+    return [each for each in driver.children() if each.is_running() and each.cmdline()]
+
+
+@pytest.mark.slow
+@pytest.mark.repetition
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a network namespace")
+def test_a_lost_network_ends_without_a_traceback(
+    command: list[str], environment: dict[str, str], here: Path
+) -> None:
+    Path("experiment.yaml").write_text(LONG.replace("steps: 60,", "steps: 20000,"))
+    script = (
+        f"ip link set lo up; {shlex.join(command)} sweep experiment.yaml & driver=$!\n"
+        "until ls runs/small/trials/*/001/stream.jsonl; do sleep 0.1; done >/dev/null"
+        "\n"
+        "ip link set lo down; wait $driver"
+    )
+    ended = subprocess.run(
+        ["unshare", "--net", "sh", "-c", script],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert ended.returncode in (1, 3), ended
+    assert "Traceback" not in ended.stderr
+    assert "distributed" not in ended.stderr
+
+
+@pytest.mark.slow
 @pytest.mark.repetition
 def test_the_run_of_a_killed_driver_goes_on(
     start: Start, sweep: Sweep, here: Path
@@ -147,9 +202,11 @@ def test_a_terminal_shows_live_progress(
     text = made.read_until(process)
     assert process.wait(PATIENCE_S) == 0, text
     assert "\x1b[2K" in text, "lines are redrawn"
-    has_bar = "\N{BOX DRAWINGS HEAVY HORIZONTAL}" in text
-    assert has_bar == (columns >= 80)
-    assert bool(re.search(r"\x1b\[[0-9;]*3[0-9]", text)) == (has_bar and not no_color)
+    # Before the first trial the line is short, and leaves room for a bar everywhere.
+    has_bar = bool(re.search("\N{BOX DRAWINGS HEAVY HORIZONTAL}[^\r\n]*8 done", text))
+    assert has_bar == (columns >= 80 and not no_color)
+    assert ("#...." in text) == (columns >= 80 and no_color)
+    assert has_bar <= bool(re.search(r"\x1b\[[0-9;]*3[0-9]", text)) <= (not no_color)
     assert "8/8 done, 0 running" in text
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).replace("\r", "")
     answer = plain.partition("8/8 done, 0 running")[2].splitlines()[1:]

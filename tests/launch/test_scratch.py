@@ -77,7 +77,6 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"host": "elsewhere", "machine": "5f1d"},
         {"host": "elsewhere", "machine": "5f1d", "boot": "before/pid:[1]"},
         {"machine": "77aa", "boot": "before/pid:[1]"},
         {"machine": "", "boot": "before/pid:[1]"},
@@ -108,12 +107,16 @@ def test_a_machine_without_an_id_is_not_known_again(machine: Path) -> None:
     assert left.exists()
 
 
-def test_what_another_container_of_this_boot_uses_stays(machine: Path) -> None:
-    left = left_behind()
+def test_what_another_container_of_this_host_uses_stays_until_it_has_ended() -> None:
+    process, left = start()
     boot = json.loads((left / "owner.json").read_bytes())["boot"].partition("/")[0]
-    say_of_owner(left, machine="5f1d", boot=f"{boot}/pid:[1]")
+    say_of_owner(left, host="container", boot=f"{boot}/pid:[1]")
+    with process:
+        make_scratch()
+        assert left.exists()
+        process.kill()
     make_scratch()
-    assert left.exists()
+    assert not left.exists()
 
 
 def test_what_does_not_say_whose_it_is_stays(disk: Path) -> None:

@@ -2,6 +2,8 @@
 
 import json
 import os
+import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -81,16 +83,16 @@ def test_halves_are_deleted_where_they_are_and_not_behind_a_link(
 
 
 def test_a_run_that_was_not_made_whole_is_deleted_when_it_is_old(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old, new, other = (
-        tmp_path / name for name in (f".a.{HALF}", f".a.{HALF[::-1]}", f".b.{HALF}")
-    )
-    for making in (old, new, other):
-        (making / "experiments").mkdir(parents=True)
-    for making in (old, other):
-        os.utime(making, (0, 0))
+    making, other = tmp_path / f".a.{HALF}", tmp_path / f".b.{HALF}"
+    for each in (making, other):
+        (each / "experiments").mkdir(parents=True)
     RunStore.create(tmp_path / "a", experiment_text="x", fingerprint={})
-    assert not old.exists()
-    assert new.exists()
+    assert making.exists()
+    shutil.rmtree(tmp_path / "a")
+    in_a_while = time.time() + 90
+    monkeypatch.setattr(time, "time", lambda: in_a_while)
+    RunStore.create(tmp_path / "a", experiment_text="x", fingerprint={})
+    assert not making.exists()
     assert other.exists()

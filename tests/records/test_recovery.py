@@ -1,5 +1,6 @@
 import os
 import shutil
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -61,6 +62,23 @@ def test_what_was_half_written_is_deleted(
     reopened().recover()
     assert not any(path.exists() for path in halves)
     assert all(path.exists() for path in kept)
+
+
+def test_what_others_may_have_written_is_deleted_when_it_is_old(
+    store: RunStore,
+    reopened: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run, mark = store.directory, "0123456789abcdef" * 2
+    halves = [run / f".driver.lease.{mark}", run.with_name(f".{run.name}.{mark}")]
+    for path in halves:
+        path.touch()
+    reopened().recover()
+    assert all(path.exists() for path in halves)
+    in_a_while = time.time() + 90
+    monkeypatch.setattr(time, "time", lambda: in_a_while)
+    reopened().recover()
+    assert not any(path.exists() for path in halves)
 
 
 def test_a_result_the_ledger_missed_counts_once(

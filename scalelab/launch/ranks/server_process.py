@@ -260,7 +260,13 @@ class RankServers:
                 if server.is_alive and server.is_current:
                     return server
                 server.retire()
-            server = self._thread.submit(self._start).result()
+            try:
+                server = self._thread.submit(self._start).result()
+            except (BlockingIOError, RuntimeError) as error:
+                raise LaunchError(
+                    f"The rank server did not start: {error}. `ulimit -u` says how "
+                    "many processes and threads you may have on that host."
+                ) from error
             try:
                 server.wait_until_ready()
             except LaunchError:

@@ -22,6 +22,7 @@ from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.question.asked_batch import AskedBatch
 from scalelab.recommend.question.objective import Constraints
 from scalelab.records.cache import own_file, write_cache
+from scalelab.records.plain_files import parse_json
 
 _MOST = 20  # answers of one run
 _CODE = (
@@ -97,7 +98,7 @@ class KeptAnswers:
     def _read(self) -> dict[str, Any]:
         try:
             with own_file(self._path) as file:
-                kept = json.loads(file.read())
+                kept = parse_json(file.read(), float, is_compared=True)
             return dict(kept["answers"]) if kept["source"] == self._source else {}
         except (OSError, ValueError, LookupError, TypeError):
             return {}

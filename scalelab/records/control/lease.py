@@ -159,10 +159,7 @@ class Lease:
             os.fsync(self._descriptor)
 
     def _read(self) -> Mapping[str, Any] | None:
-        try:
-            return _parse(read_file(self.path))
-        except FileNotFoundError:
-            return None
+        return _read(self.path)
 
     def _wait_until_stale(self, holder: Mapping[str, Any]) -> None:
         if _is_same_host(holder):
@@ -226,15 +223,8 @@ class Holder:
 
 def read_holder(path: Path) -> Holder | None:
     """Return who holds a lease, if anybody that lives or may live does."""
-    try:
-        holder = _parse(read_file(path))
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise StoreError(
-            f"{path} cannot be read: {error.strerror}. Remove it if no driver runs."
-        ) from error
-    if has_ended(holder):
+    holder = _read(path)
+    if holder is None or has_ended(holder):
         return None
     return Holder(
         pid=holder.get("pid"),
@@ -340,6 +330,18 @@ def _is_hidden(pid: int) -> bool:
     return False  # ours and not shown as living: a zombie
 
 
+def _read(path: Path) -> Mapping[str, Any] | None:
+    """Return the content of a lease; None where there is none."""
+    try:
+        return _parse(read_file(path))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreError(
+            f"{path} cannot be read: {error.strerror}. Remove it if no driver runs."
+        ) from error
+
+
 def _parse(content: bytes) -> Mapping[str, Any]:
     try:
         values = dict(parse_json(content))
@@ -359,6 +361,8 @@ def _file_id(path: Path) -> tuple[int, int] | None:
 
 
 def _name(holder: Mapping[str, Any]) -> str:
+    if "pid" not in holder:
+        return "a driver whose lease cannot be read"
     return f"process {holder.get('pid')} on host {holder.get('host')}"
 
 

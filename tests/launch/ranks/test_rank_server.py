@@ -35,6 +35,30 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     servers.close()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
+@pytest.mark.parametrize("limit", [0, 1])
+def test_too_few_threads_are_said(limit: int) -> None:
+    script = f"""
+    import os, resource, tempfile
+    from pathlib import Path
+    from scalelab.errors import LaunchError
+    from scalelab.launch.ranks.server_process import RankServers
+
+    servers = RankServers((), (), Path(tempfile.mkdtemp()), has_ranks=False)
+    os.setuid(61234)
+    resource.setrlimit(resource.RLIMIT_NPROC, ({limit}, {limit}))
+    try:
+        servers.current()
+    except LaunchError as error:
+        os.write(1, str(error).encode())
+    os._exit(0)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert said.stdout.startswith("The rank server did not start: "), said
+    assert "`ulimit -u` says how many processes and threads" in said.stdout
+
+
 def status_of(pid: int) -> dict[str, str]:
     text = Path(f"/proc/{pid}/status").read_text()
     return dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)

@@ -145,6 +145,20 @@ def test_a_torn_lease_is_taken_over(path: Path, content: bytes) -> None:
         assert lease.is_held
 
 
+def test_a_lease_that_cannot_be_read_is_said(path: Path) -> None:
+    path.with_name("aside").write_text("{}")
+    path.symlink_to("aside")
+    with pytest.raises(StoreError, match=r"driver\.lease cannot be read: it is a link"):
+        Lease(path).__enter__()
+
+
+def test_a_torn_lease_names_nobody(path: Path) -> None:
+    path.write_bytes(b"{")
+    holder = read_holder(path)
+    assert holder is not None
+    assert holder.text.startswith("a driver whose lease cannot be read, last heard of")
+
+
 @pytest.mark.parametrize("jump_s", [-1e6, 1e6])
 def test_a_jumping_clock_changes_nothing(
     path: Path,
