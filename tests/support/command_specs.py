@@ -28,15 +28,36 @@ REGEX = MetricsSource(
 )
 GLOBAL_BATCH = 8
 _NUMBERS = count(1)
+# Ranks that their launcher numbers connect to the first of them, and stay connected.
+MEET = """
+import os, socket, time
+from pathlib import Path
+def meet():
+    rank = int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", 0)))
+    others = int(os.environ.get("WORLD_SIZE", 1)) - 1
+    place = Path(os.environ["SCALELAB_TRIAL_DIR"], os.environ["MASTER_PORT"])
+    if rank == 0 and others > 0:
+        listener = socket.create_server(("127.0.0.1", 0))
+        place.with_suffix(".new").write_text(str(listener.getsockname()[1]))
+        place.with_suffix(".new").rename(place)
+        return [listener.accept()[0] for _ in range(others)]
+    while others > 0 and not place.exists():
+        time.sleep(0.01)
+    return socket.create_connection(("127.0.0.1", int(place.read_text()))) if rank else 0
+"""
 # Steps of a millisecond or two, as JSON lines, until told to end.
-TICKER = """
-import json, os, sys, time
+TICKER = (
+    MEET
+    + """
+import json, sys
+held = meet()
 with open(os.environ["SCALELAB_METRICS"], "a", buffering=1) as metrics:
     for step in range(1, 100_000):
         time.sleep(0.001)
         line = {"step": step, "samples": step * 8, "loss": 1 / step}
         metrics.write(json.dumps(line) + "\\n")
 """
+)
 
 
 def write_program(directory: Path, text: str, name: str = "program.py") -> Path:
