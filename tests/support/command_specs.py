@@ -43,7 +43,8 @@ def meet():
         return [listener.accept()[0] for _ in range(others)]
     while others > 0 and not place.exists():
         time.sleep(0.01)
-    return socket.create_connection(("127.0.0.1", int(place.read_text()))) if rank else 0
+    if rank:
+        return socket.create_connection(("127.0.0.1", int(place.read_text())))
 """
 # Steps of a millisecond or two, as JSON lines, until told to end.
 TICKER = (

@@ -1,4 +1,4 @@
-"""What shows that the ranks of a command have met: real groups, and programs that lie."""
+"""What shows that the ranks of a command have met; and programs that lie."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ elif rank < joins:
 STARTS = """
 import os, subprocess, sys
 ranks = [
-    subprocess.Popen([sys.executable, "joins.py"], env={**os.environ, "RANK": str(rank)})
-    for rank in range(2)
+    subprocess.Popen([sys.executable, "joins.py"], env={**os.environ, "RANK": rank})
+    for rank in "01"
 ]
 sys.exit(max(rank.wait() for rank in ranks))
 """

@@ -16,8 +16,9 @@ from scalelab.inputs.numerals import counted
 from scalelab.launch.command.attempt import CommandAttempt
 from scalelab.launch.command.witness.sight import sight_of
 from scalelab.launch.rendezvous import Meeting
+from scalelab.records.columns import NOT_WITNESSED
 
-_FRAMEWORK, _NOT_WITNESSED = "framework", "not_witnessed"
+_FRAMEWORK = "framework"
 SAID = "world_size"
 """The metric by which a program says how many ranks, or devices, work together."""
 
@@ -110,7 +111,7 @@ class RankWitness:
             return {}
         if self._witness is None and equal_losses(self._logs()):
             raise SpecError(_unmet(self._num_devices, 1))
-        return {"ranks_witness": self._witness or _NOT_WITNESSED}
+        return {"ranks_witness": self._witness or NOT_WITNESSED}
 
     def _logs(self) -> list[Path]:
         """Return the logs of all ranks; none where ranks share one."""
