@@ -14,6 +14,7 @@ from scalelab.experiment.trial import LearningRate, Measurement, Trial, TrialKin
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.target import Target
+from scalelab.launch.gang_agent import NodeAgent
 from scalelab.records.attempt import AttemptSpec, NodeShare, Placement
 
 JSONL = MetricsSource(jsonl=METRICS_FILE)
@@ -35,7 +36,8 @@ from pathlib import Path
 def meet():
     rank = int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", 0)))
     others = int(os.environ.get("WORLD_SIZE", 1)) - 1
-    place = Path(os.environ["SCALELAB_TRIAL_DIR"], os.environ["MASTER_PORT"])
+    port = os.environ.get("MASTER_PORT", "port")
+    place = Path(os.environ["SCALELAB_TRIAL_DIR"], port)
     if rank == 0 and others > 0:
         listener = socket.create_server(("127.0.0.1", 0))
         place.with_suffix(".new").write_text(str(listener.getsockname()[1]))
@@ -144,3 +146,9 @@ def command_spec(
         threads_per_rank=threads_per_rank,
         stall_floor_s=stall_floor_s,
     )
+
+
+def rendezvous_of(first: NodeAgent, other: NodeAgent, attempt_id: str) -> str:
+    """Open what a command on two nodes needs, as the driver has them do."""
+    store = first.open_rendezvous(attempt_id)
+    return f"{store} {other.open_rendezvous(attempt_id, serves_store=False)}"
