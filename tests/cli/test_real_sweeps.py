@@ -23,6 +23,8 @@ def test_the_life_of_a_run(sweep: Sweep, here: Path) -> None:
     assert first.stdout.endswith(f"Report: {here}/runs/small/report.html\n")
     assert len(attempts()) == 8
     assert {row["outcome"] for row in rows()} == {"completed"}
+    found = {(row["world_size"], row.get("ranks_witness")) for row in rows()}
+    assert found == {(1, None), (2, "engine")}
 
     again = sweep(EMULATED)
     assert again.returncode == 0

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import textwrap
 from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
 
+from promised import skip_or_fail
 from watching import core_ids
 
 from scalelab.experiment.program import METRICS_FILE, CommandProgram, MetricsSource
@@ -152,3 +154,8 @@ def rendezvous_of(first: NodeAgent, other: NodeAgent, attempt_id: str) -> str:
     """Open what a command on two nodes needs, as the driver has them do."""
     store = first.open_rendezvous(attempt_id)
     return f"{store} {other.open_rendezvous(attempt_id, serves_store=False)}"
+
+
+def needs_open_mpi() -> None:
+    if shutil.which("mpirun") is None:
+        skip_or_fail("mpirun of Open MPI is not installed (apt install openmpi-bin)")

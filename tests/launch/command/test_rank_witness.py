@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from command_specs import TICKER, command_spec
+from command_specs import TICKER, command_spec, needs_open_mpi
 
 from scalelab.experiment.program import MetricsSource
 from scalelab.inputs.outcome import Outcome
@@ -54,10 +54,15 @@ def swept(
     return agent.run(spec, 0, None)
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "jax"])
+@pytest.mark.parametrize(
+    "launcher",
+    ["torchrun", "jax", pytest.param("mpirun", marks=pytest.mark.slow)],
+)
 def test_a_script_for_one_process_is_refused_on_several(
     agent: NodeAgent, tmp_path: Path, launcher: str
 ) -> None:
+    if launcher == "mpirun":
+        needs_open_mpi()
     result = swept(agent, tmp_path, ALONE, launcher=launcher, steps=2000)
     assert result.outcome is Outcome.REFUSED, result
     assert result.reason.startswith(not_met.format(2))
