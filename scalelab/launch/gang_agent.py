@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from types import TracebackType
 
 from scalelab.errors import DiskFullError, LaunchError, SpecError, StoreError
 from scalelab.experiment.program import CommandProgram
@@ -129,12 +128,7 @@ class NodeAgent:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        where: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def run(
@@ -251,12 +245,18 @@ class NodeAgent:
         ------
         LaunchError
             If the store cannot be served there, or the attempt has been cancelled.
+        OSError
+            If the address has no free port; nothing is left open then.
         """
         if reason := self._cancelled.get(attempt_id):
             raise LaunchError(reason)
         address = address or self._address
         store = (self._stores.serve(attempt_id, address),) if serves_store else ()
-        ports = self._ports.find(attempt_id, address, num_ports)
+        try:
+            ports = self._ports.find(attempt_id, address, num_ports)
+        except OSError:
+            self._stores.end(attempt_id)
+            raise
         return tcp_rendezvous(address, *store, *ports)
 
     def close_rendezvous(self, attempt_id: str) -> None:

@@ -100,16 +100,18 @@ class HeldPorts:
 
 def _bound(address: str, count: int, taken: Collection[int]) -> list[socket.socket]:
     """Return so many bound sockets on ports that are not taken."""
-    with ExitStack() as others:
+    with ExitStack() as others, ExitStack() as at_failure:
         bound: list[socket.socket] = []
         while len(bound) < count:
             each = socket.socket(family_of(address), socket.SOCK_STREAM)
+            at_failure.enter_context(each)
             each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             each.bind((address, 0))
             if each.getsockname()[1] in taken:
                 others.enter_context(each)
             else:
                 bound.append(each)
+        at_failure.pop_all()
         return bound
 
 

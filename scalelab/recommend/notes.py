@@ -30,6 +30,7 @@ from scalelab.recommend.question.candidates import (
     undivided,
     why_unshared,
 )
+from scalelab.records.columns import NOT_WITNESSED
 
 _MOST_NAMED = 3  # of each kind of doubt
 
@@ -55,6 +56,7 @@ def assumptions(knowledge: Knowledge, chosen: OutlookRow) -> tuple[str, ...]:
     notes += contradicting(knowledge)
     notes += doubts(knowledge)
     notes += of_unknown_scatter(knowledge.rows)
+    notes += not_witnessed(knowledge.rows, knowledge.subject.device_word)
     batch = chosen.batch.global_batch_size
     if need.num_missed:
         runs = (
@@ -206,6 +208,22 @@ def of_unknown_scatter(rows: FitRows) -> Iterator[str]:
             "to three readings of the step time in each; the usual scatter is assumed. "
             "Report steps more often, train longer, or raise measure.repeats."
         )
+
+
+def not_witnessed(rows: FitRows, device_word: str) -> Iterator[str]:
+    """Say which rows rest on ranks of which nothing showed that they met."""
+    used = rows.observations[rows.reasons == ""]
+    found = [str(each) == NOT_WITNESSED for each in cells(used, "ranks_witness")]
+    sizes = numbers(used, "world_size")[np.array(found, dtype=bool)].astype(int)
+    if not len(sizes):
+        return
+    span = "" if sizes.min() == sizes.max() else f"{sizes.min():,} to "
+    yield (
+        f"Not witnessed: nothing showed that the ranks of {span}"
+        f"{counted(int(sizes.max()), device_word)} work together. If each trains "
+        "alone, their speedup is no scaling. Report world_size, as the framework says "
+        "it."
+    )
 
 
 def compared(programs: Mapping[str, Outlook], device_word: str) -> Iterator[str]:

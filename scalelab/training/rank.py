@@ -164,6 +164,8 @@ def _measurements(
         **target_columns(tally, spec.trial, workload.default_metric),
         **engine.description(),
         "validity": validity_of(ranks),
+        # Their readings were gathered by the group that they train in.
+        "ranks_witness": "engine" if len(ranks) > 1 else None,
     }
 
 

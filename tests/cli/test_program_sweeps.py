@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from command_specs import MEET
 from real_sweeps import Sweep, rows
 
-LINES = """\
-import argparse, os, time
-
+LINES = f"""{MEET}
+import argparse
+held = meet()
 options = argparse.ArgumentParser()
 options.add_argument("--batch", type=int)
 batch, ranks = options.parse_args().batch, int(os.environ["WORLD_SIZE"])
@@ -17,7 +18,7 @@ assert os.environ["MASTER_PORT"]
 for step in range(1, 15):
     time.sleep(0.002 * batch)
     if os.environ["RANK"] == "0":
-        print(f"step {step} samples {step * batch * ranks}", flush=True)
+        print("step", step, "samples", step * batch * ranks, flush=True)
 """
 BARS = """\
 import argparse, os, time

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from command_specs import MEET
 from measured_runs import EMULATED
 from real_sweeps import LONG, PATIENCE_S, Start, Sweep, attempts, rows
 
@@ -22,6 +23,8 @@ def test_the_life_of_a_run(sweep: Sweep, here: Path) -> None:
     assert first.stdout.endswith(f"Report: {here}/runs/small/report.html\n")
     assert len(attempts()) == 8
     assert {row["outcome"] for row in rows()} == {"completed"}
+    found = {(row["world_size"], row.get("ranks_witness")) for row in rows()}
+    assert found == {(1, None), (2, "engine")}
 
     again = sweep(EMULATED)
     assert again.returncode == 0
@@ -128,8 +131,9 @@ def test_a_workload_of_ones_own(sweep: Sweep, here: Path) -> None:
     assert re.search(r"code_hash: '\w{12}' -> '\w{12}'", refused.stderr)
 
 
-SCRIPT = """\
-import argparse, os, time
+SCRIPT = f"""{MEET}
+import argparse
+held = meet()
 parser = argparse.ArgumentParser()
 parser.add_argument("--batch", type=int)
 arguments = parser.parse_args()
@@ -137,7 +141,7 @@ world = int(os.environ["WORLD_SIZE"])
 for step in range(1, 1000):
     time.sleep(0.005)
     if os.environ["RANK"] == "0":
-        print(f"step {step} samples {step * arguments.batch * world}", flush=True)
+        print("step", step, "samples", step * arguments.batch * world, flush=True)
 """
 COMMAND = """\
 name: small

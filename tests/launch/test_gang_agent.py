@@ -412,6 +412,19 @@ def test_rendezvous_on_a_foreign_address_is_an_error() -> None:
     agent.close()
 
 
+@pytest.mark.slow
+def test_store_ends_where_no_further_port_is_found() -> None:
+    usual = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with NodeAgent("n", "cpu", ()) as agent:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (512, usual[1]))
+        try:
+            with pytest.raises(OSError, match="Too many open files"):
+                agent.open_rendezvous("a-1", num_ports=600)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, usual)
+        assert not agent._stores._channels
+
+
 @pytest.mark.parametrize(
     ("word", "error"),
     [

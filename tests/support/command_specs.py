@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import textwrap
 from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
 
+from promised import skip_or_fail
 from watching import core_ids
 
 from scalelab.experiment.program import METRICS_FILE, CommandProgram, MetricsSource
@@ -14,6 +16,7 @@ from scalelab.experiment.trial import LearningRate, Measurement, Trial, TrialKin
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.target import Target
+from scalelab.launch.gang_agent import NodeAgent
 from scalelab.records.attempt import AttemptSpec, NodeShare, Placement
 
 JSONL = MetricsSource(jsonl=METRICS_FILE)
@@ -28,15 +31,38 @@ REGEX = MetricsSource(
 )
 GLOBAL_BATCH = 8
 _NUMBERS = count(1)
+# Ranks that their launcher numbers connect to the first of them, and stay connected.
+MEET = """
+import os, socket, time
+from pathlib import Path
+def meet():
+    rank = int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", 0)))
+    others = int(os.environ.get("WORLD_SIZE", 1)) - 1
+    port = os.environ.get("MASTER_PORT", "port")
+    place = Path(os.environ["SCALELAB_TRIAL_DIR"], port)
+    if rank == 0 and others > 0:
+        listener = socket.create_server(("127.0.0.1", 0))
+        place.with_suffix(".new").write_text(str(listener.getsockname()[1]))
+        place.with_suffix(".new").rename(place)
+        return [listener.accept()[0] for _ in range(others)]
+    while others > 0 and not place.exists():
+        time.sleep(0.01)
+    if rank:
+        return socket.create_connection(("127.0.0.1", int(place.read_text())))
+"""
 # Steps of a millisecond or two, as JSON lines, until told to end.
-TICKER = """
-import json, os, sys, time
+TICKER = (
+    MEET
+    + """
+import json, sys
+held = meet()
 with open(os.environ["SCALELAB_METRICS"], "a", buffering=1) as metrics:
     for step in range(1, 100_000):
         time.sleep(0.001)
         line = {"step": step, "samples": step * 8, "loss": 1 / step}
         metrics.write(json.dumps(line) + "\\n")
 """
+)
 
 
 def write_program(directory: Path, text: str, name: str = "program.py") -> Path:
@@ -124,3 +150,14 @@ def command_spec(
         threads_per_rank=threads_per_rank,
         stall_floor_s=stall_floor_s,
     )
+
+
+def rendezvous_of(first: NodeAgent, other: NodeAgent, attempt_id: str) -> str:
+    """Open what a command on two nodes needs, as the driver has them do."""
+    store = first.open_rendezvous(attempt_id)
+    return f"{store} {other.open_rendezvous(attempt_id, serves_store=False)}"
+
+
+def needs_open_mpi() -> None:
+    if shutil.which("mpirun") is None:
+        skip_or_fail("mpirun of Open MPI is not installed (apt install openmpi-bin)")

@@ -28,6 +28,7 @@ NUMBERS = {
 }
 WITH_FREE_PORT = ("srun", "jax", "per_node", "none")
 Place = tuple[str, int]
+KEPT: list[socket.socket] = []
 
 
 def start_ranks(launcher: str) -> int:
@@ -54,11 +55,10 @@ def start_ranks(launcher: str) -> int:
 
 
 def meet_at(place: Place, rank: int, size: int) -> None:
-    """Have all ranks connect to rank 0, which listens there."""
+    """Have all ranks connect to rank 0, which listens there, and stay connected."""
     if rank == 0:
         with socket.create_server(place) as listener:
-            for _ in range(size - 1):
-                listener.accept()[0].close()
+            KEPT.extend(listener.accept()[0] for _ in range(size - 1))
     else:
         connect(place)
 
@@ -66,12 +66,25 @@ def meet_at(place: Place, rank: int, size: int) -> None:
 def connect(place: Place) -> None:
     for _ in range(1000):
         try:
-            socket.create_connection(place).close()
+            KEPT.append(socket.create_connection(place))
         except ConnectionRefusedError:
             time.sleep(0.01)
         else:
             return
     raise SystemExit(f"nobody listens at {place}")
+
+
+def free_place(rank: int) -> Place:
+    """Return a place of rank 0's choice: the store listens where torch's ranks meet."""
+    file = Path(os.environ["SCALELAB_TRIAL_DIR"], "place")
+    if rank == 0:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+        file.with_suffix(".tmp").write_text(str(port))
+        file.with_suffix(".tmp").rename(file)
+    while not file.exists():
+        time.sleep(0.01)
+    return "127.0.0.1", int(file.read_text())
 
 
 def with_tf_config() -> tuple[int, int]:
@@ -97,9 +110,9 @@ def with_tf_config() -> tuple[int, int]:
     listener.listen(64)
     for place in places:
         connect(place)
+    KEPT.extend([listener, *(listener.accept()[0] for _ in places)])
     if config["task"]["type"] == "ps":
         time.sleep(600)  # such servers never end by themselves
-    globals()["_served"] = listener
     return rank, len(tasks)
 
 
@@ -122,8 +135,8 @@ def identity(launcher: str) -> tuple[int, int, Callable[[], None]]:
     if launcher == "tf_config":
         return *with_tf_config(), lambda: None
     rank, size = (int(os.environ[name]) for name in NUMBERS[launcher])
-    if launcher in WITH_FREE_PORT:
-        meet_at((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), rank, size)
+    place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    meet_at(place if launcher in WITH_FREE_PORT else free_place(rank), rank, size)
     return rank, size, lambda: None
 
 

@@ -69,7 +69,7 @@ def run_command(
         watch = None
         limits = command_limits(spec, attempt.node_rank, grace_s)
         if attempt.node_rank == 0:
-            watch = CommandWatch(attempt, board, limits.start_up_s)
+            watch = CommandWatch(attempt, board, limits.start_up_s, meeting)
             stack.callback(watch.close)
         supervisor = Supervisor(
             channel=server.launch(LaunchRequest(processes=processes), board),

@@ -14,7 +14,6 @@ from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.attempt import CommandAttempt
 from scalelab.launch.command.files import FileWatch, FollowedFile
 from scalelab.launch.command.lines import line_reader
-from scalelab.launch.command.rank_count import check_rank_count
 from scalelab.launch.command.results import (
     completed,
     refused,
@@ -22,9 +21,12 @@ from scalelab.launch.command.results import (
     result_while_running,
 )
 from scalelab.launch.command.steps import StepLog
+from scalelab.launch.command.witness.rank_count import check_rank_count
+from scalelab.launch.command.witness.rank_witness import RankWitness
 from scalelab.launch.ending import Limits, start_up_limit_s
 from scalelab.launch.process_tree import has_loaded
 from scalelab.launch.progress import ProgressBoard
+from scalelab.launch.rendezvous import Meeting
 from scalelab.launch.supervision import Supervisor
 from scalelab.launch.verdict import last_lines
 from scalelab.records.attempt import AttemptResult, AttemptSpec
@@ -83,6 +85,8 @@ class CommandWatch:
         The progress board; every report counts for all ranks, which keep step.
     start_up_s
         Seconds that may pass without a report before the first step.
+    meeting
+        Where the processes of all nodes find each other.
 
     Raises
     ------
@@ -97,6 +101,7 @@ class CommandWatch:
         attempt: CommandAttempt,
         board: ProgressBoard,
         start_up_s: float,
+        meeting: Meeting,
     ) -> None:
         self._spec = spec = attempt.spec
         source, ranks = attempt.program.metrics, attempt.ranks
@@ -118,6 +123,7 @@ class CommandWatch:
         self._stream = StreamWriter(spec.files.stream)
         self._foreign_library = attempt.launcher.foreign_library
         self._starts_ranks = attempt.launcher.shares_reports
+        self._witness = RankWitness(attempt, meeting)
         self._supervisor: Supervisor | None = None
         self._talks_until_s = time.monotonic() + start_up_s * _TALK_FACTOR
         self._has_ended = False
@@ -140,12 +146,12 @@ class CommandWatch:
         self._awaited.discard(rank)
         if self._awaited:
             return None
-        return self._read() or self._at_exit()
+        return self._witnessed(self._read() or self._at_exit())
 
     def pruned(self, reason: str) -> AttemptResult:
         """Return what was measured until the source of trials ended the attempt."""
         measured = completed(self._log, self._spec.trial)
-        return replace(measured, outcome=Outcome.PRUNED, reason=reason)
+        return self._witnessed(replace(measured, outcome=Outcome.PRUNED, reason=reason))
 
     def explained(self, result: AttemptResult) -> AttemptResult:
         """Return the result; its reason also says if no step was ever reported."""
@@ -168,10 +174,10 @@ class CommandWatch:
         result = self._refused_library()
         if result is None and self._file.path in changed:
             result = self._read()
-        result = self._refused_ranks() or result
+        result = self._refused_ranks(is_last=result is not None) or result
         if result is not None and self._supervisor is not None:
             self._has_ended = True
-            self._supervisor.end(result)
+            self._supervisor.end(self._witnessed(result))
             return
         if changed & set(self._logs):
             self._show_life()
@@ -188,21 +194,33 @@ class CommandWatch:
             return refused(SpecError(library.reason))
         return None
 
-    def _refused_ranks(self) -> AttemptResult | None:
-        """Refuse a command that has started another number of ranks.
+    def _refused_ranks(self, *, is_last: bool) -> AttemptResult | None:
+        """Refuse a command that has started another number of ranks, or single ones.
 
-        It is looked once, when the first step has been reported: all ranks are there
-        then, and later steps are not disturbed.
+        It is looked when the first step has been reported: all ranks are there then,
+        and later steps are hardly disturbed.
         """
-        has_begun = self._log.last_step is not None
-        if self._supervisor is None or not (has_begun and self._starts_ranks):
+        if self._supervisor is None or self._log.last_step is None:
             return None
-        self._starts_ranks = False
+        pids = self._supervisor.pids
         try:
-            check_rank_count(self._spec.trial, self._supervisor.pids)
+            if self._starts_ranks:
+                self._starts_ranks = False
+                check_rank_count(self._spec.trial, pids)
+            self._witness.look(pids, is_last=is_last)
         except SpecError as error:
             return refused(error)
         return None
+
+    def _witnessed(self, result: AttemptResult) -> AttemptResult:
+        """Return a measurement with what has shown that the ranks met."""
+        if not result.outcome.is_measurement:
+            return result
+        try:
+            columns = {**result.measurements, **self._witness.columns()}
+        except SpecError as error:
+            return refused(error)
+        return replace(result, measurements=columns)
 
     def _read(self) -> AttemptResult | None:
         """Read new reports; return the attempt's result if they complete it."""
@@ -215,6 +233,8 @@ class CommandWatch:
         if not reports:
             return None
         try:
+            for report in reports:
+                self._witness.hear(report.metrics)
             self._log.take(reports, now_s)
         except SpecError as error:
             return refused(error)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from command_specs import TICKER, command_spec
+from command_specs import MEET, TICKER, command_spec
 from distributions import install
 from waiting import wait_until
 from watching import is_running
@@ -39,9 +39,14 @@ TOY = Launcher(
     ends_with_rank_0=True,
 )
 """
+STEPS = TICKER.replace("held = meet()\n", "")
 # Says who it is; rank 0 trains, the others serve it for ever.
-PROGRAM = """
+PROGRAM = (
+    MEET
+    + """
 import os, pathlib, sys, time
+os.environ |= {"RANK": os.environ["TOY_RANK"], "WORLD_SIZE": "2"}
+held = meet()
 out = pathlib.Path(os.environ["SCALELAB_TRIAL_DIR"])
 mine = out / ("rank-" + os.environ["TOY_RANK"] + ".json")
 mine.with_suffix(".tmp").write_text(os.environ["TOY"] + "\\n" + str(os.getpid()))
@@ -51,6 +56,7 @@ if os.environ["TOY_RANK"] != "0":
 while not (out / "rank-1.json").exists():
     time.sleep(0.001)
 """
+)
 
 
 @pytest.fixture
@@ -100,7 +106,7 @@ def test_end_of_rank_0_ends_processes_that_never_end(
 ) -> None:
     spec = command_spec(
         tmp_path,
-        PROGRAM + TICKER.replace("100_000", "40"),
+        PROGRAM + STEPS.replace("100_000", "40"),
         ranks=2,
         launcher="toy",
         steps=500,
@@ -120,13 +126,12 @@ def test_end_of_rank_0_ends_processes_that_never_end(
 def test_trial_is_over_when_all_its_processes_have_ended(
     agent: NodeAgent, tmp_path: Path
 ) -> None:
-    late = """
-import os, time
+    late = """held = meet()
 if os.environ["RANK"] == "1":
     time.sleep(1)
     raise SystemExit(7)
 """
-    program = late + TICKER.replace("100_000", "40")
+    program = TICKER.replace("held = meet()\n", late).replace("100_000", "40")
     result = agent.run(command_spec(tmp_path, program, ranks=2, steps=500), 0, None)
     assert (result.outcome, result.rank) == (Outcome.FAILED, 1), result
 
@@ -136,7 +141,7 @@ if os.environ["RANK"] == "1":
 def test_sweep_on_two_nodes_finds_the_launcher(tmp_path: Path) -> None:
     code = tmp_path / "code"
     code.mkdir()
-    steps = TICKER.replace("* 8", '* int(os.environ["SCALELAB_GLOBAL_BATCH_SIZE"])')
+    steps = STEPS.replace("* 8", '* int(os.environ["SCALELAB_GLOBAL_BATCH_SIZE"])')
     (code / "program.py").write_text(PROGRAM + steps)
     file = tmp_path / "toy.yaml"
     file.write_text(

@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_specs import GLOBAL_BATCH, REGEX, TICKER, command_spec, write_program
+from command_specs import (
+    GLOBAL_BATCH,
+    REGEX,
+    TICKER,
+    command_spec,
+    rendezvous_of,
+    write_program,
+)
 from waiting import DEADLINE_S, wait_until
 from watching import is_running
 
@@ -376,8 +383,9 @@ def test_exit_after_enough_steps_is_completed(agent: NodeAgent, tmp_path: Path) 
 
 
 def test_other_ranks_may_end_before_rank_0(agent: NodeAgent, tmp_path: Path) -> None:
-    program = "import os\nif os.environ['RANK'] == '1':\n    raise SystemExit\n"
-    result = run(agent, command_spec(tmp_path, program + TICKER, ranks=2))
+    ends = "held = meet()\nif os.environ['RANK'] == '1':\n    raise SystemExit\n"
+    program = TICKER.replace("held = meet()\n", ends)
+    result = run(agent, command_spec(tmp_path, program, ranks=2))
     assert result.outcome is Outcome.COMPLETED, result
 
 
@@ -511,7 +519,7 @@ def test_command_on_two_nodes_is_ended_by_the_first(
 ) -> None:
     spec = command_spec(tmp_path, PID + TICKER, ranks=(1, 1))
     with NodeAgent("node-1", "cpu", ()) as other:
-        meeting = agent.open_rendezvous(spec.attempt_id)
+        meeting = rendezvous_of(agent, other, spec.attempt_id)
         words = [start(spec, 0, meeting), start(spec, 1, meeting, on=other)]
         first = words[0].result(DEADLINE_S)
         assert first.outcome is Outcome.COMPLETED, first

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_specs import JSONL, TICKER, command_spec, write_program
+from command_specs import JSONL, TICKER, command_spec, rendezvous_of, write_program
 from waiting import DEADLINE_S
 from watching import is_running
 
@@ -107,7 +107,7 @@ def test_accumulating_script_keeps_to_the_batch_arithmetic(
 def test_script_on_two_nodes(agent: Any, start: Any, tmp_path: Path) -> None:
     spec = script_spec(tmp_path, "train_with_metrics.py", ranks=(1, 1), steps=50)
     with NodeAgent("node-1", "cpu", ()) as other:
-        meeting = agent.open_rendezvous(spec.attempt_id)
+        meeting = rendezvous_of(agent, other, spec.attempt_id)
         words = [start(spec, 0, meeting), start(spec, 1, meeting, on=other)]
         first = words[0].result(300)
         other.cancel(spec.attempt_id, "node 0 has measured")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,8 +12,7 @@ from typing import Any
 
 import pytest
 import ranked_program
-from command_specs import command_spec
-from promised import skip_or_fail
+from command_specs import command_spec, needs_open_mpi
 from waiting import DEADLINE_S, wait_until
 from watching import core_ids, is_running
 
@@ -31,11 +29,6 @@ every_launcher = pytest.mark.parametrize(
     "launcher",
     ["torchrun", "per_node", "none", "srun", "mpi", "mpirun", "tf_config", "jax"],
 )
-
-
-def needs_open_mpi() -> None:
-    if shutil.which("mpirun") is None:
-        skip_or_fail("mpirun of Open MPI is not installed (apt install openmpi-bin)")
 
 
 def launched(
@@ -75,6 +68,8 @@ def test_ranks_meet_train_and_are_gone(
     assert result.measurements["num_steps"] >= 30
     found = [told(spec, rank) for rank in range(ranks)]
     assert [each["size"] for each in found] == [ranks] * ranks
+    witness = "sockets" if ranks > 1 else None
+    assert result.measurements.get("ranks_witness") == witness
     assert not [each for each in found if is_running(each["pid"])]
 
 

@@ -1,0 +1,149 @@
+"""Looks for what shows that the ranks of a command work together.
+
+Ranks of which each trains alone report the steps of a trial that scales perfectly. So
+when the first step is reported, the connections between their processes are looked at.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from scalelab.errors import SpecError
+from scalelab.inputs.numerals import counted
+from scalelab.launch.command.attempt import CommandAttempt
+from scalelab.launch.command.witness.sight import sight_of
+from scalelab.launch.rendezvous import Meeting
+from scalelab.records.columns import NOT_WITNESSED
+
+_FRAMEWORK = "framework"
+SAID = "world_size"
+"""The metric by which a program says how many ranks, or devices, work together."""
+
+# A program may leave its group, then report all at once: only one that reports further
+# steps with no connection between its ranks is refused.
+_LOOKS = 2
+_BETWEEN_LOOKS_S = 0.5
+_LOSS = re.compile(r"loss\W{0,4}(\d+\.\d{3,})", re.IGNORECASE)
+_EQUAL_LINES = 3
+
+
+class RankWitness:
+    """Finds out once, while a command trains, whether its ranks have met.
+
+    Parameters
+    ----------
+    attempt
+        The first node's part of the attempt.
+    meeting
+        Where its processes were told to meet.
+    """
+
+    def __init__(self, attempt: CommandAttempt, meeting: Meeting) -> None:
+        trial = attempt.spec.trial
+        self._attempt, self._meeting = attempt, meeting
+        self._num_devices = trial.world_size
+        self._sizes = {trial.world_size, trial.data_parallel_size}
+        self._witness: str | None = None
+        self._looks_left = _LOOKS if trial.world_size > 1 else 0
+        self._num_alone = 0
+        self._next_look_s = 0.0
+
+    def hear(self, metrics: Mapping[str, float]) -> None:
+        """Take in what the program says of its world, if it does.
+
+        Raises
+        ------
+        SpecError
+            If it names another number than the trial has.
+        """
+        if SAID not in metrics:
+            return
+        if metrics[SAID] not in self._sizes:
+            raise SpecError(
+                f"the program reports {SAID}={metrics[SAID]:g}, and this trial has "
+                f"{counted(self._num_devices, 'device')}: its row would tell of "
+                "devices that do not work together. Let the program use all of them, "
+                f"or ask for gpus: [{metrics[SAID]:g}]."
+            )
+        if self._num_devices > 1 and self._witness is None:
+            self._witness = _FRAMEWORK
+
+    def look(self, pids: Sequence[int], *, is_last: bool) -> None:
+        """Look at the processes of a command that has reported a step.
+
+        Parameters
+        ----------
+        pids
+            The command supervisors, by rank.
+        is_last
+            The command has reported all that was asked, and will be ended.
+
+        Raises
+        ------
+        SpecError
+            If two looks have shown ranks that have not met.
+        """
+        now_s = time.monotonic()
+        if not self._looks_left or (now_s < self._next_look_s and not is_last):
+            return
+        self._looks_left -= 1
+        self._next_look_s = now_s + _BETWEEN_LOOKS_S
+        sight = sight_of(self._attempt, self._meeting, pids)
+        if sight.witness:
+            self._witness, self._looks_left = sight.witness, 0
+        elif sight.is_sure:
+            self._num_alone += 1
+            if self._num_alone == _LOOKS:
+                raise SpecError(_unmet(self._num_devices, sight.num_met))
+
+    def columns(self) -> dict[str, str]:
+        """Return what has shown that the ranks met, by column; empty for one rank.
+
+        Raises
+        ------
+        SpecError
+            If nothing has, and all of them have printed the same losses.
+        """
+        if self._num_devices == 1:
+            return {}
+        if self._witness is None and equal_losses(self._logs()):
+            raise SpecError(_unmet(self._num_devices, 1))
+        return {"ranks_witness": self._witness or NOT_WITNESSED}
+
+    def _logs(self) -> list[Path]:
+        """Return the logs of all ranks; none where ranks share one."""
+        num_processes = sum(map(len, self._attempt.device_ids))
+        if self._attempt.launcher.shares_reports or num_processes != self._num_devices:
+            return []
+        return [self._attempt.spec.files.log(rank) for rank in range(num_processes)]
+
+
+def equal_losses(logs: Sequence[Path]) -> bool:
+    """Tell whether logs of several ranks print the same losses, to all digits."""
+    if len(logs) < 2 or not all(log.exists() for log in logs):
+        return False
+    found = [_LOSS.findall(log.read_text(errors="replace")) for log in logs]
+    shortest = min(map(len, found))
+    return (
+        len({tuple(each[:shortest]) for each in found}) == 1
+        and len(set(found[0][:shortest])) >= _EQUAL_LINES
+    )
+
+
+def _unmet(num_ranks: int, num_met: int) -> str:
+    started = f"{counted(num_ranks, 'rank')} started, "
+    found = (
+        "none met another: this script trains alone in each"
+        if num_met < 2
+        else f"only {num_met} of them met: the script trains alone in the others"
+    )
+    return (
+        f"{started}{found}, and what each does would count as a share of one training. "
+        "When the first step is reported, all ranks must have joined one process group "
+        "and be connected. Call torch.distributed.init_process_group, or what your "
+        "framework has for it; a script for one process takes gpus: [1] and launcher: "
+        "none."
+    )

@@ -1,0 +1,181 @@
+"""One look at the ranks of a command: which of them are connected with one another.
+
+All that is on this node is seen: connections of TCP and shared memory between ranks,
+and connections that lead to other nodes. Where ScaleLab serves the store at which the
+ranks meet, those of other nodes are seen there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from scalelab.launch.command.attempt import CommandAttempt
+from scalelab.launch.command.witness.connections import (
+    Held,
+    Link,
+    held_by,
+    tcp_connections,
+)
+from scalelab.launch.process_tree import (
+    children,
+    descendants,
+    environment_of,
+    has_loaded,
+)
+from scalelab.launch.rendezvous import Meeting
+
+_STORE, _SOCKETS = "store", "sockets"
+# Under these names a launcher inside the command numbers the ranks that it starts.
+_NUMBERS = ("OMPI_COMM_WORLD_LOCAL_RANK", "LOCAL_RANK")
+# Its ranks may meet where nothing is seen, such as on InfiniBand.
+_MPI = "libmpi.so"
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What one look at the ranks of an attempt has shown.
+
+    Parameters
+    ----------
+    num_met
+        The most ranks that are connected with one another.
+    witness
+        What shows that all of them are, ``store`` or ``sockets``; None where not all.
+    is_sure
+        Ranks that do not seem to have met have not.
+    """
+
+    num_met: int
+    witness: str | None
+    is_sure: bool
+
+
+def sight_of(attempt: CommandAttempt, meeting: Meeting, pids: Sequence[int]) -> Sight:
+    """Look at all processes that the command supervisors of the first node have.
+
+    Parameters
+    ----------
+    attempt
+        The first node's part of the attempt.
+    meeting
+        Where its processes were told to meet.
+    pids
+        The command supervisors, by rank.
+    """
+    programs = [program for pid in pids for program in children(pid)]
+    if len(programs) < len(attempt.ranks):  # one has ended
+        return Sight(0, None, is_sure=False)
+    trees = [[program, *descendants(program)] for program in programs]
+    links = tcp_connections(programs[0])
+    num_devices = len(attempt.spec.placement.shares[0].device_ids)
+    if attempt.launcher.shares_reports:
+        numbered = _numbered(trees[0])
+        trees = numbered if len(numbered) == num_devices else trees
+    if len(trees) < num_devices:
+        num_met = _most_alike([pid for tree in trees for pid in tree], links)
+        witness = _SOCKETS if num_met >= attempt.spec.trial.world_size else None
+        return Sight(num_met, witness, is_sure=False)
+    ranks = [held_by(tree, links) for tree in trees]
+    may_hide = any(has_loaded(program, _MPI) for program in programs)
+    sight = _of_ranks(ranks, links, attempt, meeting)
+    is_whole = all(rank.is_whole for rank in ranks)
+    return replace(sight, is_sure=sight.is_sure and is_whole and not may_hide)
+
+
+def _of_ranks(
+    ranks: Sequence[Held],
+    links: Mapping[str, Link],
+    attempt: CommandAttempt,
+    meeting: Meeting,
+) -> Sight:
+    """Return what ranks hold that were told apart, and those of other nodes."""
+    awaited, port = _ranks_of_other_nodes(attempt, meeting), meeting.port
+    known = {own for rank in ranks for own, _ in rank.links}
+    # Connections to other nodes count as one to a further rank.
+    outside = {
+        (peer, own)
+        for rank in ranks
+        for own, peer in rank.links
+        if peer[0] in awaited and peer not in known and peer[1] != port
+    }
+    elsewhere = Held(frozenset(outside), frozenset(), is_whole=True)
+    met = max(_groups([*ranks, elsewhere]), key=len)
+    num_met = len(met - {len(ranks)})
+    serves_store = attempt.launcher.serves_store
+    holds_store = serves_store and all(
+        any(peer[1] == port for _, peer in rank.links) for rank in ranks
+    )
+    if len(ranks) in met:
+        peers = {peer for own, peer in links.values() if own[1] == port} - known
+        arrived = Counter(address for address, _ in peers) & awaited
+        num_met += (arrived if holds_store else awaited).total()
+    witness = None
+    if num_met == len(ranks) + awaited.total():
+        witness = _STORE if holds_store else _SOCKETS
+    return Sight(num_met, witness, is_sure=serves_store or not awaited)
+
+
+def _ranks_of_other_nodes(attempt: CommandAttempt, meeting: Meeting) -> Counter[str]:
+    """Return the number of ranks at each address of the other nodes."""
+    counts = (
+        [len(share.device_ids) for share in attempt.spec.placement.shares]
+        if attempt.launcher.shares_reports
+        else [len(devices) for devices in attempt.device_ids]
+    )
+    ranks: Counter[str] = Counter()
+    for host, count in list(zip(meeting.hosts, counts, strict=True))[1:]:
+        ranks[host] += count
+    return ranks
+
+
+def _groups(all_held: Sequence[Held]) -> list[set[int]]:
+    """Return the indices of those that are connected, directly or through others."""
+    groups: list[set[int]] = []
+    for index, held in enumerate(all_held):
+        joined = [
+            group for group in groups if any(held.meets(all_held[at]) for at in group)
+        ]
+        groups = [group for group in groups if group not in joined]
+        groups.append({index}.union(*joined))
+    return groups
+
+
+def _most_alike(pids: Sequence[int], links: Mapping[str, Link]) -> int:
+    """Return the most processes of one program that TCP connects with one another.
+
+    Where ranks are not told apart, each process may be one. Workers that load data
+    share memory with their rank, and other helpers are of other programs.
+    """
+    held = [replace(held_by([pid], links), memory=frozenset()) for pid in pids]
+    programs: list[str] = []
+    for pid in pids:
+        with suppress(OSError):
+            programs.append(os.readlink(f"/proc/{pid}/exe"))
+            continue
+        programs.append("")
+    return max(
+        max(Counter(programs[at] for at in group).values()) for group in _groups(held)
+    )
+
+
+def _numbered(pids: Sequence[int]) -> list[list[int]]:
+    """Group the processes of a program by the number of the rank that they belong to.
+
+    Left out are those that have the number, if any, that the program itself is given.
+    """
+    given = _number(pids[0])
+    ranks: dict[str, list[int]] = defaultdict(list)
+    for pid in pids:
+        number = _number(pid)
+        if number is not None and number != given:
+            ranks[number].append(pid)
+    return list(ranks.values())
+
+
+def _number(pid: int) -> str | None:
+    told = environment_of(pid)
+    return next((told[name] for name in _NUMBERS if name in told), None)
