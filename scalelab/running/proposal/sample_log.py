@@ -10,7 +10,7 @@ from scalelab.errors import SpecError
 from scalelab.experiment.presets import PRESETS, Preset
 from scalelab.experiment.program import MetricsSource
 from scalelab.inputs.problems import shown
-from scalelab.launch.command.lines import line_reader
+from scalelab.launch.command.readers import line_reader
 from scalelab.running.proposal.counting_lines import counting_expression
 from scalelab.running.proposal.script import read_small_file
 
