@@ -17,7 +17,7 @@ def test_what_it_writes_can_be_planned(
     ended = scalelab("init")
     assert (ended.code, ended.err) == (0, "")
     assert ended.out == (
-        "Wrote experiment.yaml. Edit it, then: scalelab plan experiment.yaml\n"
+        "Wrote experiment.yaml. Edit it. Next: scalelab try experiment.yaml\n"
     )
     missing = scalelab("plan", "experiment.yaml")
     missing.assert_refused()
@@ -94,7 +94,7 @@ def test_a_proposal_is_swept(
         "Wrote experiment.yaml. Found in train.py: --batch-size {local_batch_size}, "
         "--out {trial_dir}.\n"
         "Fill in job.samples_per_epoch, and remove the # before job.\n"
-        "Edit it, then: scalelab plan experiment.yaml\n"
+        "Next: scalelab try experiment.yaml\n"
     )
     assert scalelab("plan", "experiment.yaml").code == 0
     text = Path("experiment.yaml").read_text()
