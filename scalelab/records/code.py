@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scalelab.errors import SpecError
+from scalelab.inputs.problems import did_you_mean
 from scalelab.records.attempt_io import storing
 
 if TYPE_CHECKING:
@@ -90,9 +91,12 @@ def _collect(paths: Sequence[str], root: Path) -> dict[str, Path]:
     for path in paths:
         start = root / path
         if not start.exists():
+            near = start.parent.glob("*") if start.parent.is_relative_to(root) else ()
+            names = [os.path.relpath(each, root) for each in near]
             raise SpecError(
-                f"snapshot path {path!r} does not exist in {root}. Give files or "
-                "directories relative to the experiment file."
+                f"code.snapshot: {path!r} does not exist in {root}. "
+                f"{did_you_mean(names, path)}Give files or directories relative to the "
+                "experiment file, or to code.root."
             )
         name = os.path.relpath(start, root)
         if name.startswith(".."):
@@ -206,8 +210,13 @@ def code_hash(experiment: Experiment) -> str | None:
     Raises
     ------
     SpecError
-        See :func:`snapshot_code`.
+        If there is no such folder; see :func:`snapshot_code`.
     """
+    if not experiment.code_root.is_dir():
+        raise SpecError(
+            f"code.root: there is no folder {experiment.code_root}. Give the folder of "
+            "the code, relative to the experiment file."
+        )
     paths = code_paths(experiment) or _files_named(experiment)
     if not paths:
         return None

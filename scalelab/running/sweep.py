@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,6 +18,13 @@ from scalelab.experiment.spec import Experiment
 from scalelab.inputs.device_words import words_of_run
 from scalelab.inputs.document import read_document
 from scalelab.inputs.outcome import Outcome
+from scalelab.inputs.placeholders import placeholders_in
+from scalelab.launch.command.first_words import (
+    check_program,
+    check_script,
+    search_path,
+    words_of,
+)
 from scalelab.plan.expand import Plan
 from scalelab.plan.source import Observation
 from scalelab.plan.tracked import candidates, source_of
@@ -107,11 +115,13 @@ class Sweep:
         asked = Experiment.from_file(experiment)
         where = asked.resolve_site(site)
         home = Path(directory or RUNS / asked.name).absolute()
-        fingerprint = asked.fingerprint(
-            code_hash=code_hash(asked),
-            device_type=where.device_type.value,
-            code_of_programs=code_of_programs(asked),
-        )
+        with _naming_file(experiment):
+            fingerprint = asked.fingerprint(
+                code_hash=code_hash(asked),
+                device_type=where.device_type.value,
+                code_of_programs=code_of_programs(asked),
+            )
+            _check_start(asked, where)
         changes: tuple[str, ...] = ()
         rows: list[Observation] = []
         finished: list[Observation] = []
@@ -207,6 +217,31 @@ class Sweep:
             site=self.site_name,
             code_directory=self.experiment.code_root,
         )
+
+
+@contextmanager
+def _naming_file(path: str | Path) -> Iterator[None]:
+    """Begin what is refused with the experiment's file, as the reader of it does."""
+    try:
+        yield
+    except SpecError as error:
+        raise SpecError(f"{path}: {error}") from error
+
+
+def _check_start(experiment: Experiment, site: Site) -> None:
+    """Refuse a command whose program or script is not there.
+
+    Of several programs each fails its own trials alone. Programs that are no paths from
+    the code are looked for where trials run on this machine.
+    """
+    if experiment.command is None:
+        return
+    root, words = experiment.code_root, words_of(experiment.command)
+    is_beside = os.sep in words[0] and not os.path.isabs(words[0])
+    if not placeholders_in(words[0]) and (is_beside or site.is_this_machine):
+        path = experiment.env.get("PATH", search_path())
+        check_program(words[0], path, str(root))
+    check_script(words, root, experiment.snapshot_paths)
 
 
 def _check_variables(experiment: Experiment) -> None:

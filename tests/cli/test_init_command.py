@@ -21,7 +21,7 @@ def test_what_it_writes_can_be_planned(
     )
     missing = scalelab("plan", "experiment.yaml")
     missing.assert_refused()
-    assert "'train.py' does not exist" in missing.err
+    assert "'train.py' does not exist in" in missing.err
     Path("train.py").write_text("")
     text = Path("experiment.yaml").read_text()
     Path("experiment.yaml").write_text(text + "site: {gpus_per_node: 8}\n")
