@@ -11,7 +11,7 @@ from pydantic import Discriminator, Field, Tag
 from scalelab.errors import SpecError
 from scalelab.experiment.batch_sizes import ScalingMode
 from scalelab.experiment.job import Job
-from scalelab.experiment.measure import Measure
+from scalelab.experiment.measure import Measure, Metrics
 from scalelab.experiment.rates import Rates
 from scalelab.experiment.sections import (
     AutoBatch,
@@ -19,7 +19,6 @@ from scalelab.experiment.sections import (
     ConfirmAbove,
     LauncherChoice,
     LayoutAxes,
-    Metrics,
     Precision,
     SourceChoice,
     Stop,

@@ -1,15 +1,19 @@
-"""The section ``measure``: families of trials, and how long each trial runs."""
+"""What is measured: families of trials, how long each runs, and where it reports."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, model_validator
+from pydantic.json_schema import JsonSchemaValue
 
 from scalelab.errors import SpecError
 from scalelab.experiment.job import Job
+from scalelab.experiment.presets import PRESETS, expanded
+from scalelab.experiment.program import METRICS_FILE, MetricsSource
 from scalelab.experiment.trial import (
     FIRST_CANARY,
     Measurement,
@@ -25,6 +29,7 @@ from scalelab.inputs.fields import (
     OneOrMany,
     Positive,
     Section,
+    Text,
 )
 
 Repeats = Annotated[int, Field(strict=True, ge=1, le=FIRST_CANARY)]
@@ -163,3 +168,76 @@ class Measure(Section):
         if self.max_epochs and job.samples_per_epoch:
             return math.ceil(self.max_epochs * job.samples_per_epoch)
         return self.max_samples
+
+
+def _list_presets(schema: dict[str, Any]) -> None:
+    """Add the names of all presets to the JSON schema, for editors."""
+    schema["enum"] = [*PRESETS, None]
+
+
+class Metrics(Section):
+    """Where a command reports its steps: in a file, or in its output."""
+
+    shorthand: ClassVar[JsonSchemaValue | None] = {"enum": list(PRESETS)}
+
+    preset: Text | None = Field(
+        default=None,
+        # What it stands for is under regex and evaluation, where fingerprints have it.
+        exclude=True,
+        json_schema_extra=_list_presets,
+        description=(
+            "Framework whose output is known: "
+            f"{', '.join(PRESETS)}. Or metrics: NAME alone."
+        ),
+    )
+    jsonl: Text | None = Field(
+        default=None, description="JSON-lines file, such as $SCALELAB_METRICS."
+    )
+    regex: OneOrMany[Text] | None = Field(
+        default=None, description="Regular expressions with named groups."
+    )
+    csv: Text | None = Field(
+        default=None,
+        description="CSV file with a header, such as '{trial_dir}/metrics.csv'.",
+    )
+    columns: dict[Text, Text] = Field(
+        default={},
+        description=(
+            "Columns of the CSV file with other names than usual, such as "
+            "{step: updates}: of step, samples, t or a metric."
+        ),
+    )
+    tensorboard: Text | None = Field(
+        default=None,
+        description="Folder of TensorBoard event files, such as '{trial_dir}'.",
+    )
+    evaluation: OneOrMany[Text] | None = Field(
+        default=None,
+        description=(
+            "Regular expressions of lines that an evaluation writes: its time is set "
+            "apart from that of the steps around it."
+        ),
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_preset(cls, value: Any) -> Any:
+        values = {"preset": value} if isinstance(value, str) else value
+        if isinstance(values, Mapping) and values.get("preset") is not None:
+            return expanded(values)
+        return values
+
+    def source(self) -> MetricsSource:
+        """Return what the launch side reads."""
+        is_in_jsonl = not (self.regex or self.csv or self.tensorboard)
+        jsonl = (self.jsonl or METRICS_FILE) if is_in_jsonl else None
+        for variable in ("${SCALELAB_METRICS}", "$SCALELAB_METRICS"):
+            jsonl = jsonl and jsonl.replace(variable, METRICS_FILE)
+        return MetricsSource(
+            jsonl=jsonl,
+            regex=self.regex or (),
+            evaluation=self.evaluation or (),
+            csv=self.csv,
+            columns=self.columns,
+            tensorboard=self.tensorboard,
+        )

@@ -30,7 +30,8 @@ class Preset:
     evaluation
         Expressions as under ``metrics.evaluation``.
     packages
-        Packages that a script imports whose output is probably this one.
+        Packages that a script imports whose output is probably this one: with a sample
+        of output, too, the preset whose packages are imported is preferred.
     """
 
     name: str
@@ -47,10 +48,7 @@ _BAR = r"\d+%\|[^|]*\|"
 _ROWS = (
     Preset(
         name="huggingface",
-        reads=(
-            "the progress bar of a Trainer, and the losses it logs; the bar of a "
-            "script that uses accelerate"
-        ),
+        reads=("the progress bar of a Trainer, and the losses it logs"),
         regex=(
             rf"^\s*{_BAR} *(?P<step>\d+)/(?P<steps_in_all>\d+) \[",
             # Version 5 logs numbers as texts.
@@ -60,7 +58,21 @@ _ROWS = (
         ),
         # A bar inside another one ends by moving the cursor up again.
         evaluation=(r"\x1b\[A$", "'eval_loss'"),
-        packages=("transformers", "accelerate"),
+        packages=("transformers", "trl"),
+    ),
+    Preset(
+        name="accelerate",
+        reads=(
+            "the bars of scripts that use accelerate, such as those of diffusers; they "
+            "count optimiser steps: `Steps:`, nameless, or `Epoch 0:` with step=..."
+        ),
+        regex=(
+            rf"^\s*(?:Steps: +)?{_BAR} *(?P<step>\d+)/(?P<steps_in_all>\d+) \[",
+            rf"^\s*Epoch \d+: +{_BAR}.*[ ,]step=(?P<step>\d+)",
+            rf"[ ,](?:step_)?loss=(?P<loss>{_NUMBER})",
+        ),
+        evaluation=(r"\x1b\[A$",),
+        packages=("accelerate", "diffusers"),
     ),
     Preset(
         name="lightning",
@@ -93,6 +105,46 @@ _ROWS = (
             rf"^ \* +Acc@1 +(?P<val_acc1>{_NUMBER})",
         ),
         evaluation=(r"^Test: \[", r"^ \* +Acc@1"),
+    ),
+    Preset(
+        name="metric_logger",
+        reads=(
+            "`Epoch: [0]  [ 20/1251]  eta: ...` of the MetricLogger of torchvision's "
+            "references, DETR, DINO, MAE, DeiT and ConvNeXt"
+        ),
+        regex=(
+            r"\bEpoch: \[\d+\]\s+\[ *"
+            r"(?P<batch_of_epoch>\d+)/(?P<batches_of_epoch>\d+)\]\s+eta:",
+            rf"\bEpoch: .*\s(?:train_)?loss: (?P<loss>{_NUMBER})",
+            rf"\* +Acc@1 +(?P<val_acc1>{_NUMBER})",
+        ),
+        evaluation=(r"\bTest:\s", r"\* +Acc@1"),
+    ),
+    Preset(
+        name="timm",
+        reads="`Train: 0 [  50/1251 (  4%)]  Loss: ...` of timm's train.py",
+        regex=(
+            r"\bTrain: \d+ \[ *"
+            r"(?P<step_of_epoch>\d+)/(?P<steps_of_epoch>\d+) \( *\d+%\)\]",
+            rf"\bTrain: .*\bLoss: +(?P<loss>{_NUMBER})",
+            rf"^Test.* Acc@1: *\S+ \( *(?P<val_acc1>{_NUMBER})\)",
+        ),
+        evaluation=(r"^Test(?: \(\w+\))?: \[",),
+        packages=("timm",),
+    ),
+    Preset(
+        name="open_clip",
+        reads=(
+            "`Train Epoch: 0 [  16/6400 (0%)] ...`, samples of the epoch, of open_clip "
+            "and of PyTorch's MNIST example"
+        ),
+        regex=(
+            r"\bTrain Epoch: (?P<epoch>\d+) \[ *"
+            r"(?P<samples_of_epoch>\d+)/(?P<samples_in_epoch>\d+) \(\d+%\)\]",
+            rf"\bTrain Epoch: .*\bLoss: (?P<loss>{_NUMBER})",
+        ),
+        evaluation=(r"\bEval Epoch: \d", r"^Test set: "),
+        packages=("open_clip", "open_clip_train"),
     ),
     Preset(
         name="keras",
@@ -163,11 +215,12 @@ def expanded(values: Mapping[str, Any]) -> dict[str, Any]:
             f"preset={shown(name)} is not known. {one_of(PRESETS, str(name))} For any "
             r"other output write {regex: 'step (?P<step>\d+)'}."
         )
-    if values.get("jsonl") is not None:
-        raise SpecError(
-            f"preset={name} reads the output of the command, so it cannot stand beside "
-            "jsonl. Remove one of the two."
-        )
+    for file in ("jsonl", "csv", "tensorboard"):
+        if values.get(file) is not None:
+            raise SpecError(
+                f"preset={name} reads the output of the command, so it cannot stand "
+                f"beside {file}. Remove one of the two."
+            )
     row = PRESETS[name]
     return {
         **values,

@@ -22,6 +22,10 @@ STEP_OF_EPOCH = "step_of_epoch"
 """Name of the value that counts optimiser steps in each epoch anew."""
 STEPS_OF_EPOCH = "steps_of_epoch"
 """Name of the value that says how many of them an epoch has."""
+SAMPLES_OF_EPOCH = "samples_of_epoch"
+"""Name of the value that counts the samples of all ranks in each epoch anew."""
+SAMPLES_IN_EPOCH = "samples_in_epoch"
+"""Name of the value that says how many of them an epoch has."""
 EPOCH = "epoch"
 """Name of the value that tells two epochs apart that report at the same count."""
 STEPS_IN_ALL = "steps_in_all"
@@ -30,7 +34,7 @@ STEPS_IN_ALL = "steps_in_all"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MetricsSource:
-    """Where a command workload reports its steps: one of ``jsonl`` and ``regex``.
+    """Where a command workload reports its steps: in one kind of file, or its output.
 
     Parameters
     ----------
@@ -42,11 +46,25 @@ class MetricsSource:
         output and error of rank 0.
     evaluation
         Regular expressions that occur in the lines that an evaluation writes there.
+    csv
+        Path template of a CSV file that begins with the names of its columns.
+    columns
+        Columns of that file by the name of their value, such as ``step``.
+    tensorboard
+        Path template of a folder in which the command writes event files.
     """
 
     jsonl: str | None = None
     regex: tuple[str, ...] = ()
     evaluation: tuple[str, ...] = ()
+    csv: str | None = None
+    columns: Mapping[str, str] = field(default_factory=dict)
+    tensorboard: str | None = None
+
+    @property
+    def path(self) -> str | None:
+        """Path template of what is read; None: the output is."""
+        return self.jsonl or self.csv or self.tensorboard
 
 
 class StopSignalName(StrEnum):
@@ -263,8 +281,10 @@ def program_to_json(program: Program) -> dict[str, Any]:
     if isinstance(program, WorkloadProgram):
         return {"kind": "workload", **asdict(program)}
     values = {"kind": "command", **asdict(program)}
-    if not program.metrics.evaluation:
-        del values["metrics"]["evaluation"]  # as hashes of older programs have it
+    # What is not used is left out, as hashes of older programs have it.
+    for name in ("evaluation", "csv", "columns", "tensorboard"):
+        if not values["metrics"][name]:
+            del values["metrics"][name]
     for name in ("inherited", "stop", "launcher_options"):
         if not values[name]:
             del values[name]
@@ -276,11 +296,8 @@ def program_from_json(values: Mapping[str, Any]) -> Program:
     fields = {name: value for name, value in values.items() if name != "kind"}
     if values["kind"] == "workload":
         return WorkloadProgram(**fields)
-    metrics = fields.pop("metrics")
-    source = MetricsSource(
-        jsonl=metrics["jsonl"],
-        regex=tuple(metrics["regex"]),
-        evaluation=tuple(metrics.get("evaluation", ())),
-    )
+    metrics = dict(fields.pop("metrics"))
+    lists = {name: tuple(metrics.pop(name, ())) for name in ("regex", "evaluation")}
+    source = MetricsSource(**lists, **metrics)
     stop = StopRequest(**fields.pop("stop")) if "stop" in fields else None
     return CommandProgram(metrics=source, stop=stop, **fields)

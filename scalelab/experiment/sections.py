@@ -19,13 +19,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from scalelab.errors import SpecError
-from scalelab.experiment.presets import PRESETS, expanded
-from scalelab.experiment.program import (
-    METRICS_FILE,
-    MetricsSource,
-    StopRequest,
-    StopSignalName,
-)
+from scalelab.experiment.program import StopRequest, StopSignalName
 from scalelab.inputs.fields import (
     Count,
     DeviceCount,
@@ -161,58 +155,6 @@ class Code(Section):
                     "or change code.root."
                 )
         return self
-
-
-def _list_presets(schema: dict[str, Any]) -> None:
-    """Add the names of all presets to the JSON schema, for editors."""
-    schema["enum"] = [*PRESETS, None]
-
-
-class Metrics(Section):
-    """Where a command reports its steps: in a file of JSON lines, or in its output."""
-
-    shorthand: ClassVar[JsonSchemaValue | None] = {"enum": list(PRESETS)}
-
-    preset: Text | None = Field(
-        default=None,
-        # What it stands for is under regex and evaluation, where fingerprints have it.
-        exclude=True,
-        json_schema_extra=_list_presets,
-        description=(
-            "Framework whose output is known: "
-            f"{', '.join(PRESETS)}. Or metrics: NAME alone."
-        ),
-    )
-    jsonl: Text | None = Field(
-        default=None, description="JSON-lines file, such as $SCALELAB_METRICS."
-    )
-    regex: OneOrMany[Text] | None = Field(
-        default=None, description="Regular expressions with named groups."
-    )
-    evaluation: OneOrMany[Text] | None = Field(
-        default=None,
-        description=(
-            "Regular expressions of lines that an evaluation writes: its time is set "
-            "apart from that of the steps around it."
-        ),
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_preset(cls, value: Any) -> Any:
-        values = {"preset": value} if isinstance(value, str) else value
-        if isinstance(values, Mapping) and values.get("preset") is not None:
-            return expanded(values)
-        return values
-
-    def source(self) -> MetricsSource:
-        """Return what the launch side reads."""
-        if self.regex:
-            return MetricsSource(regex=self.regex, evaluation=self.evaluation or ())
-        path = self.jsonl or METRICS_FILE
-        for variable in ("${SCALELAB_METRICS}", "$SCALELAB_METRICS"):
-            path = path.replace(variable, METRICS_FILE)
-        return MetricsSource(jsonl=path, evaluation=self.evaluation or ())
 
 
 class AutoBatch(Section):

@@ -13,13 +13,13 @@ from scalelab.experiment.batch_sizes import ScalingMode
 from scalelab.experiment.checks.consistency import check_experiment
 from scalelab.experiment.fingerprint import ACCEPT, program_key
 from scalelab.experiment.keys import ExperimentKeys
+from scalelab.experiment.measure import Metrics
 from scalelab.experiment.program import (
     BUILT_IN_WORKLOADS,
     CommandProgram,
     Program,
     WorkloadProgram,
 )
-from scalelab.experiment.sections import Metrics
 from scalelab.experiment.trial import TrialKind
 from scalelab.inputs.document import parse_document, read_document
 from scalelab.inputs.problems import validated
@@ -244,11 +244,10 @@ class Experiment(ExperimentKeys):
         return fingerprint
 
     def _fingerprint_of_metrics(self) -> dict[str, Any]:
-        """Return the metrics; without evaluations as runs before that key have them."""
+        """Return the metrics; keys that are not used as runs before them have it."""
         values = (self.metrics or Metrics()).model_dump(mode="json")
-        if values["evaluation"] is None:
-            del values["evaluation"]
-        return values
+        old = ("jsonl", "regex")
+        return {name: of for name, of in values.items() if of or name in old}
 
     def _fingerprint_of(self, kind: TrialKind) -> Mapping[str, Any]:
         if kind is TrialKind.THROUGHPUT:

@@ -14,17 +14,14 @@ from scalelab.experiment.command_values import (
     variable_of,
 )
 from scalelab.experiment.keys import ExperimentKeys, commands_of, naming
+from scalelab.experiment.measure import Metrics
 from scalelab.experiment.program import (
     BATCH_OF_EPOCH,
     BUILT_IN_WORKLOADS,
+    SAMPLES_OF_EPOCH,
     STEP_OF_EPOCH,
 )
-from scalelab.experiment.sections import (
-    AutoBatch,
-    LayoutAxes,
-    Metrics,
-    WorkloadChoice,
-)
+from scalelab.experiment.sections import AutoBatch, LayoutAxes, WorkloadChoice
 from scalelab.experiment.trial import PROGRAM, TrialKind
 from scalelab.experiment.workload_names import COMPILE
 from scalelab.inputs.layout import MicroBatches
@@ -271,16 +268,23 @@ def _check_variable(key: str, name: str) -> None:
 
 
 def _check_metrics(metrics: Metrics) -> None:
-    if (metrics.jsonl is None) == (metrics.regex is None):
-        raise SpecError("metrics must have exactly one of jsonl and regex.")
+    places = (metrics.jsonl, metrics.regex, metrics.csv, metrics.tensorboard)
+    if sum(each is not None for each in places) != 1:
+        raise SpecError(
+            "metrics must have exactly one of jsonl, regex, csv and tensorboard."
+        )
+    if metrics.columns and metrics.csv is None:
+        raise SpecError("metrics.columns names columns of metrics.csv. Add that file.")
     names = groups_of("regex", metrics.regex or ())
     groups_of("evaluation", metrics.evaluation or ())
-    if metrics.regex and not names & {"step", BATCH_OF_EPOCH, STEP_OF_EPOCH}:
+    counts = {"step", "samples", BATCH_OF_EPOCH, STEP_OF_EPOCH, SAMPLES_OF_EPOCH}
+    if metrics.regex and not names & counts:
         raise SpecError(
             f"metrics.regex={shown(metrics.regex)} has no group named step. Add one, "
             r"such as step (?P<step>\d+): intervals are measured between steps. Where "
             f"batches are counted in each epoch anew, name it {BATCH_OF_EPOCH}, where "
-            f"optimiser steps are, {STEP_OF_EPOCH}."
+            f"optimiser steps are, {STEP_OF_EPOCH}, where samples are, "
+            f"{SAMPLES_OF_EPOCH}."
         )
 
 
