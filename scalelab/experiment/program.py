@@ -140,6 +140,9 @@ class CommandProgram:
         runs.
     launcher_options
         What stands beside the launcher's name.
+    samples_per_epoch, tokens_per_sample
+        What the job says of its data, to hold against what the command prints; None:
+        nothing. They change nothing of what runs.
     """
 
     command: str
@@ -151,6 +154,8 @@ class CommandProgram:
     inherited: Mapping[str, str] = field(default_factory=dict)
     stop: StopRequest | None = None
     launcher_options: Mapping[str, Scalar] = field(default_factory=dict)
+    samples_per_epoch: int | None = None
+    tokens_per_sample: int | None = None
 
     def launcher_row(self) -> Launcher:
         """Return the row of the launcher.
@@ -285,7 +290,8 @@ def program_to_json(program: Program) -> dict[str, Any]:
     for name in ("evaluation", "csv", "columns", "tensorboard"):
         if not values["metrics"][name]:
             del values["metrics"][name]
-    for name in ("inherited", "stop", "launcher_options"):
+    of_job = ("samples_per_epoch", "tokens_per_sample")
+    for name in ("inherited", "stop", "launcher_options", *of_job):
         if not values[name]:
             del values[name]
     return values
@@ -297,7 +303,7 @@ def program_from_json(values: Mapping[str, Any]) -> Program:
     if values["kind"] == "workload":
         return WorkloadProgram(**fields)
     metrics = dict(fields.pop("metrics"))
-    lists = {name: tuple(metrics.pop(name, ())) for name in ("regex", "evaluation")}
-    source = MetricsSource(**lists, **metrics)
+    metrics |= {name: tuple(metrics.get(name, ())) for name in ("regex", "evaluation")}
+    source = MetricsSource(**metrics)
     stop = StopRequest(**fields.pop("stop")) if "stop" in fields else None
     return CommandProgram(metrics=source, stop=stop, **fields)

@@ -192,6 +192,8 @@ class Experiment(ExperimentKeys):
             inherited=inherited,
             stop=self.stop.request() if self.stop else None,
             launcher_options=self.launcher.parameters,
+            samples_per_epoch=self.job.samples_per_epoch if self.job else None,
+            tokens_per_sample=self.job.sequence_length if self.job else None,
         )
 
     def fingerprint(

@@ -143,12 +143,13 @@ def program_hash(program: Program) -> str:
 
     Two programs whose code directories hold the same snapshot hash alike wherever the
     directories lie, because a snapshot's directory is named by its content. What a
-    command is called, and how it is asked to stop, is none of it.
+    command is called, how it is asked to stop, and its job, are none of it.
     """
     values = program_to_json(program)
     if isinstance(program, CommandProgram):
         del values["name"]
-        values.pop("stop", None)
+        for of_no_rank in ("stop", "samples_per_epoch", "tokens_per_sample"):
+            values.pop(of_no_rank, None)
     if directory := values["code_directory"]:
         values["code_directory"] = Path(directory).name
     canonical = json.dumps(values, sort_keys=True, separators=(",", ":"))

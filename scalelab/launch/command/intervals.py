@@ -77,6 +77,12 @@ class Intervals:
         ends = [each.end_step for each in self._all if each.holds_evaluation]
         return (ends[-1] - ends[0]) / (len(ends) - 1) if len(ends) > 1 else None
 
+    @property
+    def median_s(self) -> float | None:
+        """Median seconds per step, of the warm-up too; None before two reports."""
+        known = [each.step_time_s for each in self._all if each.seconds > 0]
+        return float(np.median(known)) if known else None
+
     def step_times_s(self) -> npt.NDArray[np.float64]:
         """Return the mean seconds per step of each measured interval, in order."""
         return np.array([each.step_time_s for each in self._measured()])

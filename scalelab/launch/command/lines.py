@@ -1,30 +1,49 @@
-"""Reports of a command: one for each line of JSON or of output that has a step."""
+"""Reports of a command: one for each line of JSON, CSV or output that has a step."""
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from scalelab.experiment.program import (
-    BATCH_OF_EPOCH,
-    BATCHES_OF_EPOCH,
-    EPOCH,
-    STEP_OF_EPOCH,
-    STEPS_IN_ALL,
-    STEPS_OF_EPOCH,
-    MetricsSource,
-)
+from scalelab.errors import SpecError
+from scalelab.launch.command.witness.own_rates import OwnRate
 
+STEP, SAMPLES, TIME = "step", "samples", "t"
 _MAX_COUNT = 10**15
 _GROUPED = re.compile(r"\d{1,3}(,\d{3})+(\.\d+)?")
-_OWN = ("step", "samples", "t")
-_OF_EPOCH = (BATCH_OF_EPOCH, STEP_OF_EPOCH)
-_LENGTHS = (BATCHES_OF_EPOCH, STEPS_OF_EPOCH, STEPS_IN_ALL)
-_COUNTS = (*_OF_EPOCH, *_LENGTHS)
+_OWN = (STEP, SAMPLES, TIME)
+# What a line may say behind a number of steps: 16/6400.
+_TOTAL = re.compile(r" */ *(\d+)")
+# Names of columns that users and frameworks give to what counts.
+_USUAL = {
+    STEP: "step global_step steps num_steps train_step training_step optimizer_step "
+    "iteration iterations iter iters update updates trainer/global_step",
+    SAMPLES: "samples num_samples samples_seen seen_samples consumed_samples "
+    "total_samples images_seen",
+    TIME: "t",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Count:
+    """A count as a line has it, before it is made optimiser steps.
+
+    Parameters
+    ----------
+    name
+        What the user calls it, such as ``step`` or ``batch_of_epoch``.
+    value, total
+        The count, and what the line says it counts up to; None: nothing.
+    """
+
+    name: str
+    value: int
+    total: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +63,10 @@ class Report:
     is_evaluation
         An evaluation wrote the line. Then it reports no step: ``step`` only says when
         the metrics were measured.
+    count
+        What the steps were made of; None: of nothing else, and up to nothing.
+    rates
+        The program's own rates on the line.
     """
 
     step: int | None
@@ -51,6 +74,8 @@ class Report:
     t: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     is_evaluation: bool = False
+    count: Count | None = None
+    rates: tuple[OwnRate, ...] = ()
 
 
 class LineReader(Protocol):
@@ -63,23 +88,6 @@ class LineReader(Protocol):
     def expectation(self) -> str:
         """Return what a line should be, to follow the words "no line was"."""
         ...
-
-
-def line_reader(
-    source: MetricsSource, gradient_accumulation_steps: int = 1
-) -> LineReader:
-    """Return the reader of a metrics source, for the lines of one attempt in order.
-
-    Parameters
-    ----------
-    source
-        Where the command reports its steps.
-    gradient_accumulation_steps
-        Forward passes of one rank per optimiser step, at least 1.
-    """
-    each = RegexLines(source.regex) if source.regex else JsonLines()
-    reader = CountedLines(each, gradient_accumulation_steps)
-    return EvaluationLines(reader, source.evaluation) if source.evaluation else reader
 
 
 class JsonLines:
@@ -113,7 +121,7 @@ class RegexLines:
     Parameters
     ----------
     patterns
-        Regular expressions; at least one has a group named ``step``.
+        Regular expressions; at least one has a group that counts.
 
     Examples
     --------
@@ -130,12 +138,15 @@ class RegexLines:
         """Return what the line reports; None for a line that matches nothing."""
         text = line.decode(errors="replace")
         found: dict[str, float | None] = {}
+        total: int | None = None
         for pattern in self._patterns:
             if match := pattern.search(text):
                 for name, value in match.groupdict().items():
                     if value is not None:
                         found[name] = _parsed(value)
-        return _report(found)
+                        behind = name == STEP and _TOTAL.match(text, match.end(name))
+                        total = int(behind[1]) if behind else total
+        return _report(found, total)
 
     def expectation(self) -> str:
         """Return what a line should be, to follow the words "no line was"."""
@@ -143,69 +154,79 @@ class RegexLines:
         return f"matched by metrics.regex {patterns}"
 
 
-class CountedLines:
-    r"""Counts steps where lines count the batches or the steps of each epoch anew.
+class CsvLines:
+    """Reads the rows of a CSV file, which begins with the names of its columns.
 
-    An epoch begins where they count from lower on, or where the number of the epoch, if
-    lines say it, is a higher one. A line that says another length than the first one,
-    of the epoch or of the training, is one of an evaluation, which draws such lines
-    too.
+    A file that is written anew, as when a column is added, may hold the rows again.
 
     Parameters
     ----------
-    reader
-        Reads reports out of lines.
-    gradient_accumulation_steps
-        Batches per optimiser step, at least 1.
+    columns
+        Columns by the name of their value, where they are not called as usual.
 
     Examples
     --------
-    >>> pattern = r"(?P<batch_of_epoch>\d+)/(?P<batches_of_epoch>\d+) "
-    >>> lines = CountedLines(RegexLines((pattern,)), 2)
-    >>> [lines.read(line).step for line in (b"8/10 ", b"10/10 ", b"2/10 ")]
-    [4, 5, 6]
+    >>> lines = CsvLines({"step": "n"})
+    >>> [lines.read(line) for line in (b"n,loss", b"3,", b"3,0.5")][-1].metrics
+    {'loss': 0.5}
     """
 
-    def __init__(self, reader: LineReader, gradient_accumulation_steps: int) -> None:
-        self._reader = reader
-        self._batches_per_step = gradient_accumulation_steps
-        self._length: float | None = None
-        self._epoch: int | None = None
-        self._before = 0  # of the epochs before
-        self._last = 0
+    def __init__(self, columns: Mapping[str, str]) -> None:
+        self._given = columns
+        self._names: list[str] = []
+        self._delimiter = ","
+        self._last = -1
+        self._is_again = False
 
     def read(self, line: bytes) -> Report | None:
-        """Return what the line reports; None for a line that reports nothing."""
-        report = self._reader.read(line)
-        if report is None or not report.metrics.keys() & _COUNTS:
-            return report
-        found = report.metrics
-        others = {name: found[name] for name in found if name not in _COUNTS}
-        report = replace(report, metrics=others)
-        length = next((found[name] for name in _LENGTHS if found.get(name)), None)
-        self._length = self._length or length
-        if length and length != self._length:
-            return replace(report, step=None, is_evaluation=True)
-        for name in _OF_EPOCH:
-            if (count := _count(found.get(name))) is not None:
-                steps = self._done_at(count, found.get(EPOCH))
-                per_step = self._batches_per_step if name == BATCH_OF_EPOCH else 1
-                return replace(report, step=steps // per_step)
+        """Return what the row reports; None for a header and for an empty row.
+
+        Raises
+        ------
+        SpecError
+            If the header names no column that counts.
+        """
+        text = line.decode("utf-8-sig", errors="replace")
+        cells = self._cells(text)
+        has_number = any(_parsed(cell) is not None for cell in cells)
+        if not self._names or (any(cells) and not has_number):
+            self._take_header(text)
+            return None
+        report = _report(dict(zip(self._names, map(_parsed, cells), strict=False)))
+        if report is None:
+            return None
+        at = report.samples if report.step is None else report.step
+        self._is_again = self._is_again and (at is None or at <= self._last)
+        if self._is_again:
+            return None
+        self._last = self._last if at is None else at
         return report
 
     def expectation(self) -> str:
         """Return what a line should be, to follow the words "no line was"."""
-        return self._reader.expectation()
+        return "a row with a number of steps below a header"
 
-    def _done_at(self, count: int, epoch: float | None) -> int:
-        """Return what all epochs have done after a count of this one, from 1."""
-        epoch = None if epoch is None else math.floor(epoch)
-        is_next = epoch is not None and self._epoch is not None and epoch > self._epoch
-        if count < self._last or is_next:
-            # The end of an epoch may have no line.
-            self._before += int(self._length or self._last)
-        self._last, self._epoch = count, epoch
-        return self._before + count
+    def _cells(self, text: str) -> list[str]:
+        return next(csv.reader([text], delimiter=self._delimiter), [])
+
+    def _take_header(self, text: str) -> None:
+        self._is_again = bool(self._names)
+        self._delimiter = max(",;\t", key=text.count)
+        columns = [each.strip() for each in self._cells(text)]
+        if missing := [each for each in self._given.values() if each not in columns]:
+            raise SpecError(
+                f"metrics.columns names {missing[0]!r}, and the header of metrics.csv "
+                f"has: {', '.join(columns)[:300]}. Name one of these."
+            )
+        usual = {name: _usual(columns, words) for name, words in _USUAL.items()}
+        names = {column: name for name, column in {**usual, **self._given}.items()}
+        self._names = [names.get(each, each) for each in columns]
+        if not {STEP, SAMPLES} & {*self._names}:
+            raise SpecError(
+                "no column of metrics.csv counts steps or samples by its name; it has: "
+                f"{', '.join(columns)[:300]}. Name the one that counts optimiser "
+                "steps: metrics: {csv: ..., columns: {step: NAME}}."
+            )
 
 
 class EvaluationLines:
@@ -247,22 +268,33 @@ class EvaluationLines:
         )
 
 
-def _report(values: Mapping[str, float | None]) -> Report | None:
+def _report(
+    values: Mapping[str, float | None], total: int | None = None
+) -> Report | None:
     metrics = {
         name: value
         for name, value in values.items()
         if value is not None and math.isfinite(value) and name not in _OWN
     }
-    step, samples = _count(values.get("step")), _count(values.get("samples"))
-    t = values.get("t")
-    if step is None and not metrics:
+    step, samples = whole(values.get(STEP)), whole(values.get(SAMPLES))
+    t = values.get(TIME)
+    if step is None and samples is None and not metrics:
         return None
     return Report(
         step=step,
         samples=samples,
         t=t if t is not None and math.isfinite(t) else None,
         metrics=metrics,
+        count=Count(name=STEP, value=step, total=total)
+        if step is not None and total is not None
+        else None,
     )
+
+
+def _usual(columns: Sequence[str], words: str) -> str | None:
+    """Return the column that is called by the first of some words; None: none is."""
+    found = {column.lower(): column for column in reversed(columns)}
+    return next((found[word] for word in words.split() if word in found), None)
 
 
 def _number(value: Any) -> float | None:
@@ -282,7 +314,7 @@ def _parsed(text: str) -> float | None:
         return None
 
 
-def _count(value: float | None) -> int | None:
+def whole(value: float | None) -> int | None:
     """Return the value as a count; None where it is not a whole number in range."""
     if value is None or not 0 <= value <= _MAX_COUNT or value != int(value):
         return None

@@ -12,10 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from scalelab.errors import SpecError
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.launch.command.intervals import Interval, Intervals
 from scalelab.launch.command.lines import Report
+from scalelab.launch.command.witness.counts import CountWitness
+from scalelab.launch.command.witness.rates import RATE_DISAGREES, RateWitness
 from scalelab.training.probes.steady import is_steady, mean_interval
 
 # How often the bootstrap asks whether the mean is known well enough.
@@ -48,6 +53,8 @@ class StepLog:
         reports it; what the others say of it later is passed over.
     names_evaluations
         Whether lines of an evaluation are told from others.
+    samples_per_epoch, tokens_per_sample
+        What the job says of the data; None: not known.
 
     Attributes
     ----------
@@ -71,8 +78,12 @@ class StepLog:
         may_repeat: bool,
         num_reporters: int = 1,
         names_evaluations: bool = False,
+        samples_per_epoch: int | None = None,
+        tokens_per_sample: int | None = None,
     ) -> None:
         self._trial = trial
+        self._counts = CountWitness(trial, samples_per_epoch)
+        self._rates = RateWitness(trial, tokens_per_sample)
         self.names_evaluations = names_evaluations
         self._may_repeat = may_repeat or num_reporters > 1
         self._most_late = _MOST_LATE_STEPS * (num_reporters - 1)
@@ -84,7 +95,6 @@ class StepLog:
         self.ready_s: float | None = None
         self._first_step = 0
         self._covered_steps: int | None = None
-        self._samples: tuple[int, int] | None = None
         self._has_own_clock = False
         self._first: tuple[_Point, float] | None = None
         self._last: _Point | None = None
@@ -126,7 +136,7 @@ class StepLog:
         Raises
         ------
         SpecError
-            If the steps do not rise or the samples contradict the batch arithmetic.
+            If the steps do not rise, or a count contradicts the batch arithmetic.
         """
         steps = [
             report.step
@@ -136,12 +146,14 @@ class StepLog:
         for report in reports:
             if report.is_evaluation:
                 self._take_evaluation(report)
-            elif report.step is None or report.step == self.last_step:
+                continue
+            if report.step is None or report.step == self.last_step:
                 self._take_metrics(report)
             elif self._is_late(report.step):
                 self._num_late += 1
             else:
                 self._advance(report, now_s, max(steps))
+            self._rates.take(report, self.num_seen)
 
     def rows(self, *, is_over: bool = False) -> list[dict[str, Any]]:
         """Return the rows for the stream that were not returned before.
@@ -191,7 +203,29 @@ class StepLog:
                 lo * scale,
                 hi * scale,
             )
+        return columns | self._rate_columns(step_time_s, means)
+
+    def _rate_columns(
+        self, step_time_s: float, means: npt.NDArray[np.float64]
+    ) -> dict[str, Any]:
+        """Return the step time by the program's own rate, if that can tell."""
+        measured = [each for each in (step_time_s, float(np.median(means))) if each > 0]
+        warmup_steps = self._trial.measurement.warmup_steps
+        by_rate = self._rates.step_time_s(measured, after_steps=warmup_steps)
+        if by_rate is None:
+            return {}
+        columns: dict[str, Any] = {"reported_step_time_s": by_rate}
+        is_off = self._rates.contradicts(by_rate, measured)
+        # Samples that agree with the steps have shown what is counted.
+        if is_off and not self._counts.holds_samples:
+            columns["validity"] = [RATE_DISAGREES]
         return columns
+
+    def _slower_by_own_rate(self) -> float | None:
+        """Return how much longer steps are by the program's own rate than as read."""
+        so_far = self.intervals.median_s
+        by_rate = self._rates.step_time_s([so_far]) if so_far else None
+        return by_rate / so_far if by_rate and so_far else None
 
     def seconds_to_target(self) -> float | None:
         """Return the time until the target was reached; None: not reached, or unknown.
@@ -221,7 +255,7 @@ class StepLog:
         assert report.step is not None
         self._check_order(report.step)
         self._num_late = 0
-        self._check_samples(report)
+        self._counts.take(report, self._slower_by_own_rate)
         if self.last_step is None:
             self._first_step = report.step
             self._has_own_clock = report.t is not None
@@ -347,35 +381,3 @@ class StepLog:
                 "rank 0 should write them: guard the line with the rank, or write to "
                 "$SCALELAB_METRICS, which leads nowhere on the other ranks."
             )
-
-    def _check_samples(self, report: Report) -> None:
-        """Refuse a count of samples that contradicts the batch arithmetic."""
-        if report.samples is None:
-            return
-        assert report.step is not None
-        before, self._samples = self._samples, (report.step, report.samples)
-        if before is None:
-            return
-        num_steps, samples = report.step - before[0], report.samples - before[1]
-        expected = num_steps * self._trial.global_batch_size
-        if samples != expected:
-            raise SpecError(_mismatch(self._trial, num_steps, samples, expected))
-
-
-def _mismatch(trial: Trial, num_steps: int, samples: int, expected: int) -> str:
-    accumulation = trial.gradient_accumulation_steps
-    causes = [
-        f"it counts the samples of one rank, not of all {trial.data_parallel_size}",
-        f"its steps ignore gradient accumulation ({accumulation} forward passes make "
-        "one step)",
-    ]
-    if samples * accumulation == expected and accumulation > 1:
-        causes.reverse()
-    return (
-        f"the command reported {samples:,} samples in {num_steps:,} steps; "
-        f"{num_steps:,} x global_batch_size={trial.global_batch_size:,} "
-        f"(local_batch_size={trial.local_batch_size} x data_parallel_size="
-        f"{trial.data_parallel_size} x gradient_accumulation_steps={accumulation}) is "
-        f"{expected:,}. Likely causes: {causes[0]}, or {causes[1]}. The last batch of "
-        "an epoch must be full, too (drop_last=True)."
-    )

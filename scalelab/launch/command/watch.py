@@ -13,8 +13,8 @@ from scalelab.experiment.trial import TrialKind
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.attempt import CommandAttempt
 from scalelab.launch.command.files import FileWatch, FollowedFile
-from scalelab.launch.command.lines import line_reader
 from scalelab.launch.command.rank_count import check_rank_count
+from scalelab.launch.command.readers import line_reader
 from scalelab.launch.command.results import (
     completed,
     refused,
@@ -100,8 +100,11 @@ class CommandWatch:
         start_up_s: float,
     ) -> None:
         self._spec = spec = attempt.spec
-        source, ranks = attempt.program.metrics, attempt.ranks
-        self._reader = line_reader(source, spec.trial.gradient_accumulation_steps)
+        program, ranks = attempt.program, attempt.ranks
+        source, trial = program.metrics, spec.trial
+        self._reader = line_reader(
+            source, trial.gradient_accumulation_steps, trial.global_batch_size
+        )
         self._reporters = [board.reporter(row) for row in range(len(ranks))]
         self._logs = [spec.files.log(rank) for rank in ranks]
         self._awaited = {0} if attempt.launcher.ends_with_rank_0 else set(ranks)
@@ -109,12 +112,14 @@ class CommandWatch:
         self._watch = FileWatch([file, *self._logs])
         self._file = FollowedFile(file)
         self._log = StepLog(
-            spec.trial,
-            may_repeat=bool(source.regex),
+            trial,
+            may_repeat=source.jsonl is None,
             num_reporters=spec.placement.world_size
             if attempt.launcher.shares_reports
             else 1,
             names_evaluations=bool(source.evaluation),
+            samples_per_epoch=program.samples_per_epoch,
+            tokens_per_sample=program.tokens_per_sample,
         )
         self._stream = StreamWriter(spec.files.stream)
         self._foreign_library = attempt.launcher.foreign_library
@@ -212,10 +217,10 @@ class CommandWatch:
         if self._file.is_redrawing:
             time.sleep(_WHOLE_AFTER_S)
             lines += [*self._file.lines(), *self._file.redrawn_line()]
-        reports = [report for line in lines if (report := self._reader.read(line))]
-        if not reports:
-            return None
         try:
+            reports = [report for line in lines if (report := self._reader.read(line))]
+            if not reports:
+                return None
             self._log.take(reports, now_s)
         except SpecError as error:
             return refused(error)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scalelab.experiment.presets import PRESETS
-from scalelab.experiment.program import BATCH_OF_EPOCH
+from scalelab.experiment.program import BATCH_OF_EPOCH, SAMPLES_OF_EPOCH
 from scalelab.experiment.spec import Experiment
 from scalelab.inputs.lines import one_line
 from scalelab.inputs.placeholders import PLACEHOLDERS
@@ -35,9 +35,13 @@ from scalelab.site.local_devices import num_cores, num_visible_gpus
 
 _WIDTH = 86
 _NO_REGEX = "metrics.regex, the expression for a line that reports a step"
-_OTHERS = (
-    f"# or one of {', '.join(PRESETS)}:",
-    "# init --from SCRIPT --log LOG finds out which; docs/recipes.md tells of them",
+_OTHERS = textwrap.wrap(
+    f"or one of {', '.join(PRESETS)}: init --from SCRIPT --log LOG finds out which; "
+    "docs/recipes.md tells of them",
+    _WIDTH,
+    initial_indent="# ",
+    subsequent_indent="# ",
+    break_on_hyphens=False,
 )
 _MEASURE = (
     "# A trial ends by itself when it has measured enough; the script must not end",
@@ -54,7 +58,7 @@ _COUNTED = {
         "batches of each epoch anew. If they are optimiser",
         "steps: step_of_epoch and steps_of_epoch.",
     ),
-    "samples_of_epoch": (
+    SAMPLES_OF_EPOCH: (
         "samples of each epoch anew, by their rises. If they",
         "are batches: batch_of_epoch and batches_of_epoch.",
     ),
@@ -191,14 +195,11 @@ def _command(words: list[str]) -> Iterator[str]:
         yield f"command: {json.dumps(line)}"  # folding would change it
         return
     yield "command: >-"
-    yield textwrap.fill(
-        line,
-        _WIDTH,
-        initial_indent="  ",
-        subsequent_indent="  ",
-        break_long_words=False,
-        break_on_hyphens=False,
+    unbroken = " ".join(word.replace(" ", "\0") for word in words)
+    folded = textwrap.wrap(
+        unbroken, _WIDTH - 2, break_long_words=False, break_on_hyphens=False
     )
+    yield from ("  " + each.replace("\0", " ") for each in folded)
 
 
 def _launcher(script: Script) -> Iterator[str]:
@@ -236,6 +237,10 @@ def _metrics(script: Script, log: LogReading | None, log_name: str) -> Iterator[
         comment = f"guessed: it imports {used}; --log would tell"
     if row:
         yield f"metrics: {row.name:<22}# {comment}"
+        return
+    if script.files and not log:
+        yield "# Guessed: it seems to write them there; --log of its output tells."
+        yield f"metrics: {{{script.files}}}"
         return
     if log and log.expression:
         first, second = _COUNTED[log.counted]

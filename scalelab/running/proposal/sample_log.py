@@ -15,11 +15,13 @@ from scalelab.experiment.program import (
     BATCH_OF_EPOCH,
     BATCHES_OF_EPOCH,
     EPOCH,
+    SAMPLES_IN_EPOCH,
+    SAMPLES_OF_EPOCH,
     STEPS_IN_ALL,
     MetricsSource,
 )
 from scalelab.inputs.problems import shown
-from scalelab.launch.command.lines import line_reader
+from scalelab.launch.command.readers import line_reader
 from scalelab.running.proposal.script import read_small_file
 
 MAX_LOG_BYTES = 16 << 20
@@ -138,7 +140,7 @@ def _counting(
     ):
         return None
     if length and _are_samples(alike, rises.most_common(1)[0][0], batch):
-        names = ("samples_of_epoch", "samples_in_epoch")
+        names = (SAMPLES_OF_EPOCH, SAMPLES_IN_EPOCH)
     elif falls or (length and all(map(_is_of_epoch, alike))):
         names = (BATCH_OF_EPOCH, BATCHES_OF_EPOCH)
     else:

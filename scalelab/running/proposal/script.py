@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from scalelab.running.proposal.options import ScriptOption, config_folders, opti
 
 MAX_SCRIPT_BYTES = 1 << 20
 _MOST_FILES = 100
+_TABLE = re.compile(r"[\w-]+\.csv", re.ASCII)
 # Packages, variables and names by which a training is spread over devices, besides all
 # names that hold "distributed".
 _SPREADING = {
@@ -37,6 +39,7 @@ class Script:
     all_packages: frozenset[str]  # and of what its modules import
     trains_on_several: bool
     divided: Mapping[str, str]  # names that it divides, by which count of ranks
+    files: str | None  # where it seems to write its metrics, as under metrics
 
     @property
     def drives_all_devices(self) -> bool:
@@ -84,6 +87,7 @@ def read_script(path: Path) -> Script:
         trains_on_several=bool(spreading)
         or any("distributed" in name.lower() for name in named),
         divided=dict(_divisions(nodes)),
+        files=_metrics_files(named, {*_texts(tree)}),
     )
 
 
@@ -212,6 +216,13 @@ def _names(node: ast.AST) -> Iterator[str]:
     elif isinstance(node, ast.Constant) and isinstance(node.value, str):
         if node.value.isupper():  # a variable of the environment
             yield node.value
+
+
+def _metrics_files(named: Set[str], texts: Set[str]) -> str | None:
+    tables = sorted(text for text in texts if _TABLE.fullmatch(text))
+    if tables and named & {"DictWriter", "writer"}:
+        return f"csv: '{{trial_dir}}/{tables[0]}'"
+    return "tensorboard: '{trial_dir}'" if "SummaryWriter" in named else None
 
 
 def _divisions(nodes: list[ast.AST]) -> Iterator[tuple[str, str]]:

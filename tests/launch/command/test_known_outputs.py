@@ -19,7 +19,8 @@ from scalelab.experiment.presets import PRESETS
 from scalelab.experiment.program import MetricsSource
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.files import FollowedFile
-from scalelab.launch.command.lines import Report, line_reader
+from scalelab.launch.command.lines import Report
+from scalelab.launch.command.readers import line_reader
 from scalelab.launch.command.steps import StepLog
 from scalelab.launch.gang_agent import NodeAgent
 

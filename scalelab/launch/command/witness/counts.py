@@ -1,0 +1,168 @@
+"""What a count tells of itself: whether it counts optimiser steps or something else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+from scalelab.errors import SpecError
+from scalelab.experiment.program import (
+    BATCH_OF_EPOCH,
+    BATCHES_OF_EPOCH,
+    SAMPLES_IN_EPOCH,
+    SAMPLES_OF_EPOCH,
+    STEP_OF_EPOCH,
+    STEPS_OF_EPOCH,
+)
+from scalelab.experiment.trial import Trial
+from scalelab.launch.command.lines import SAMPLES, STEP, Count, Report
+
+# So many counts in a row show how they rise.
+_ENOUGH = 4
+
+
+class CountWitness:
+    """Refuses counts that contradict the batch arithmetic or the size of the data.
+
+    Parameters
+    ----------
+    trial
+        Gives the batch arithmetic.
+    samples_per_epoch
+        Samples of the training data; None: not known.
+
+    Attributes
+    ----------
+    holds_samples
+        The program counts samples beside steps, and both agree.
+    """
+
+    def __init__(self, trial: Trial, samples_per_epoch: int | None = None) -> None:
+        self._trial = trial
+        self._per_epoch = samples_per_epoch
+        self._samples: tuple[int, int] | None = None
+        self._counts: list[int] = []
+        self.holds_samples = False
+
+    def take(self, report: Report, slower: Callable[[], float | None]) -> None:
+        """Take in a further step.
+
+        Parameters
+        ----------
+        report
+            The report; it has a step.
+        slower
+            Returns how many times longer a step is by the program's own rate than by
+            the steps so far; None: it prints none that tells.
+
+        Raises
+        ------
+        SpecError
+            If its count is not what the metrics of the experiment call it.
+        """
+        self._check_samples(report)
+        assert report.step is not None
+        count = report.count or Count(name=STEP, value=report.step)
+        if self.holds_samples or len(self._counts) == _ENOUGH:
+            return
+        self._counts.append(count.value)
+        if len(self._counts) == _ENOUGH:
+            self._check_count(count, slower())
+
+    def _check_samples(self, report: Report) -> None:
+        """Refuse a count of samples that contradicts the batch arithmetic."""
+        if report.samples is None:
+            return
+        assert report.step is not None
+        before, self._samples = self._samples, (report.step, report.samples)
+        if before is None:
+            return
+        num_steps, samples = report.step - before[0], report.samples - before[1]
+        expected = num_steps * self._trial.global_batch_size
+        if samples != expected:
+            raise SpecError(_mismatch(self._trial, num_steps, samples, expected))
+        self.holds_samples = True
+
+    def _check_count(self, count: Count, slower: float | None) -> None:
+        if count.name in (SAMPLES, SAMPLES_OF_EPOCH):
+            return
+        rises = {after - before for before, after in pairwise(self._counts)}
+        local = self._trial.local_batch_size
+        is_data = count.total is not None and count.total == self._per_epoch
+        if is_data and local > 1 and not any(rise % local for rise in rises):
+            why = f"counts up to {count.total:,}, which is job.samples_per_epoch"
+            raise SpecError(_samples_taken(count, why))
+        for name, batch in _batches(self._trial):
+            # The program's rate clears it where it is nearer to the steps.
+            if rises == {batch} and (slower is None or slower > math.sqrt(batch)):
+                why = f"rises by {batch:,} from line to line, which is {name}"
+                beside = (
+                    f" If it does not, let the program report at another interval than "
+                    f"{batch:,}, or samples beside it."
+                )
+                raise SpecError(_samples_taken(count, why) + beside)
+        self._check_length(count)
+
+    def _check_length(self, count: Count) -> None:
+        """Refuse batches that are called steps, and steps that are called batches."""
+        names = {BATCH_OF_EPOCH: BATCHES_OF_EPOCH, STEP_OF_EPOCH: STEPS_OF_EPOCH}
+        accumulation = self._trial.gradient_accumulation_steps
+        if count.name not in names or not (count.total and self._per_epoch):
+            return
+        steps = self._per_epoch / self._trial.global_batch_size
+        lengths = {BATCH_OF_EPOCH: steps * accumulation, STEP_OF_EPOCH: steps}
+        fitting = [
+            name for name, length in lengths.items() if abs(count.total - length) <= 1
+        ]
+        if fitting and count.name not in fitting:
+            right = fitting[0]
+            raise SpecError(
+                f"{count.name} counts up to {count.total:,}, and an epoch has "
+                f"{lengths[STEP_OF_EPOCH]:,.0f} optimiser steps of "
+                f"{accumulation} batches (job.samples_per_epoch={self._per_epoch:,}, "
+                f"global_batch_size={self._trial.global_batch_size:,}). So it counts "
+                f"{right.partition('_')[0]}s: name the groups {right} and "
+                f"{names[right]}, or correct job.samples_per_epoch."
+            )
+
+
+def _batches(trial: Trial) -> Iterator[tuple[str, int]]:
+    """Yield what a count of samples may rise by from line to line."""
+    local, passes = trial.local_batch_size, trial.gradient_accumulation_steps
+    ranks = trial.data_parallel_size
+    named = {
+        "local_batch_size": local,
+        "local_batch_size x gradient_accumulation_steps": local * passes,
+        "local_batch_size x data_parallel_size": local * ranks,
+        "global_batch_size": trial.global_batch_size,
+    }
+    yield from ((name, batch) for name, batch in named.items() if batch > 1)
+
+
+def _samples_taken(count: Count, why: str) -> str:
+    right = SAMPLES if count.total is None else SAMPLES_OF_EPOCH
+    length = "" if count.total is None else f", and {SAMPLES_IN_EPOCH} for what follows"
+    return (
+        f"{count.name} {why}: it counts samples, and steps would seem that much faster "
+        f"than they are. Under metrics write {right} in place of {count.name}{length}."
+    )
+
+
+def _mismatch(trial: Trial, num_steps: int, samples: int, expected: int) -> str:
+    accumulation = trial.gradient_accumulation_steps
+    causes = [
+        f"it counts the samples of one rank, not of all {trial.data_parallel_size}",
+        f"its steps ignore gradient accumulation ({accumulation} forward passes make "
+        "one step)",
+    ]
+    if samples * accumulation == expected and accumulation > 1:
+        causes.reverse()
+    return (
+        f"the command reported {samples:,} samples in {num_steps:,} steps; "
+        f"{num_steps:,} x global_batch_size={trial.global_batch_size:,} "
+        f"(local_batch_size={trial.local_batch_size} x data_parallel_size="
+        f"{trial.data_parallel_size} x gradient_accumulation_steps={accumulation}) is "
+        f"{expected:,}. Likely causes: {causes[0]}, or {causes[1]}. The last batch of "
+        "an epoch must be full, too (drop_last=True)."
+    )
