@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from scalelab.errors import SpecError
 from scalelab.inputs.document import parse_document, read_document
 
 _FLAG = re.compile(r"-{0,2}[A-Za-z0-9][\w.-]{0,80}", re.ASCII)
+_CONFIG_DICT = re.compile(r"\bconfig\.([\w.]*\w)(?:[ \t]*=[ \t]*([^=\s#][^\n#]*))?")
 _MOST_NESTED = 4
 # What absl defines, by what its flags take.
 _ABSL = ("DEFINE_integer", "DEFINE_float", "DEFINE_string", "DEFINE_enum")
@@ -50,16 +51,9 @@ class ScriptOption:
 
 
 def options_of(trees: Mapping[Path, ast.Module]) -> tuple[ScriptOption, ...]:
-    """Return the options that files define, the first of each flag.
-
-    Parameters
-    ----------
-    trees
-        The files, parsed.
-    """
+    """Return the options that parsed files define, the first of each flag."""
     found: dict[str, ScriptOption] = {}
-    nodes = [node for tree in trees.values() for node in ast.walk(tree)]
-    known = _Known(nodes)
+    known = _Known(trees)
     for path, tree in trees.items():
         for option in (*_called(path, tree, known), *_assigned(tree)):
             if _FLAG.fullmatch(option.flag):
@@ -75,23 +69,17 @@ def config_folders(path: Path, tree: ast.Module) -> Iterator[Path]:
 
 
 class _Known:
-    """The classes and the assigned names of several files."""
+    """The classes, the assigned names and the text of several files."""
 
-    def __init__(self, nodes: Iterable[ast.AST]) -> None:
+    def __init__(self, trees: Mapping[Path, ast.Module]) -> None:
         self.classes: dict[str, ast.ClassDef] = {}
         self.values: dict[str, ast.expr] = {}
-        self.chains: dict[tuple[str, ...], object] = {}
-        for node in nodes:
+        self.text = "\n".join(path.read_text(errors="replace") for path in trees)
+        for node in (node for tree in trees.values() for node in ast.walk(tree)):
             if isinstance(node, ast.ClassDef):
                 self.classes[node.name] = node
-            elif isinstance(node, ast.Assign) and len(node.targets) == 1:
-                target = node.targets[0]
-                if isinstance(target, ast.Name):
-                    self.values[target.id] = node.value
-                elif chain := _chain(target):
-                    self.chains[chain] = literal(node.value)
-            elif isinstance(node, ast.Attribute) and (chain := _chain(node)):
-                self.chains.setdefault(chain, None)
+            elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                self.values[node.targets[0].id] = node.value
 
 
 def _called(path: Path, tree: ast.Module, known: _Known) -> Iterator[ScriptOption]:
@@ -105,7 +93,7 @@ def _called(path: Path, tree: ast.Module, known: _Known) -> Iterator[ScriptOptio
         elif name in _ABSL and owner == "flags":
             yield from _of_absl(call)
         elif name == "DEFINE_config_file":
-            yield from _of_config_file(call, path, known)
+            yield from _of_config_file(call, path, known.text)
         elif name in ("HfArgumentParser", "TrlParser"):
             yield from _of_trainer(call, known)
         elif name == "cli" and owner == "tyro" and call.args:
@@ -151,29 +139,24 @@ def _of_absl(call: ast.Call) -> Iterator[ScriptOption]:
         yield ScriptOption(flag=f"--{name}", name=name, default=values[1], joint="=")
 
 
-def _of_config_file(
-    call: ast.Call, path: Path, known: _Known
-) -> Iterator[ScriptOption]:
+def _of_config_file(call: ast.Call, path: Path, text: str) -> Iterator[ScriptOption]:
     """Yield the values of a ConfigDict of ml_collections, as its flags name them."""
-    said = dict(zip(("name", "default"), map(literal, call.args), strict=False))
-    said |= _said(call)
+    names = ("name", "default")
+    said = dict(zip(names, map(literal, call.args), strict=False)) | _said(call)
     name, default = str(said.get("name")), said.get("default")
     if isinstance(default, str):
-        nodes = _nodes_of(path.parent / default.partition(":")[0])
-        known = _Known(nodes) if nodes else known
+        file = path.parent / default.partition(":")[0]
+        text = file.read_text(errors="replace") if file.is_file() else text
     else:
         yield ScriptOption(flag=f"--{name}", name="", is_required=True, joint="=")
-    for (first, *rest), value in known.chains.items():
-        if first in (name, "config") and rest:
-            flag = ".".join((f"--{name}", *rest))
-            yield ScriptOption(flag=flag, name=rest[-1], default=value, joint="=")
-
-
-def _nodes_of(path: Path) -> list[ast.AST]:
-    try:
-        return list(ast.walk(ast.parse(path.read_bytes())))
-    except (OSError, SyntaxError, ValueError):
-        return []
+    for keys, value in re.findall(_CONFIG_DICT, text):
+        try:
+            known = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            known = None
+        yield ScriptOption(
+            flag=f"--{name}.{keys}", name=keys.split(".")[-1], default=known, joint="="
+        )
 
 
 def _of_trainer(call: ast.Call, known: _Known) -> Iterator[ScriptOption]:
@@ -299,14 +282,6 @@ def _assigned(tree: ast.Module) -> Iterator[ScriptOption]:
                 yield ScriptOption(
                     flag=f"--{name}", name=name, default=value, joint="="
                 )
-
-
-def _chain(node: ast.expr) -> tuple[str, ...]:
-    """Return the names of ``config.optim.lr``, without what stands before config."""
-    if isinstance(node, ast.Attribute):
-        before = _chain(node.value)
-        return (*before, node.attr) if before else (node.attr,)
-    return (node.id,) if isinstance(node, ast.Name) and node.id != "FLAGS" else ()
 
 
 def _said(call: ast.Call) -> dict[str, object]:

@@ -15,6 +15,10 @@ from scalelab.running.proposal.options import ScriptOption, config_folders, opti
 
 MAX_SCRIPT_BYTES = 1 << 20
 _MOST_FILES = 100
+# A name that is divided by what is called after ranks or devices.
+_DIVISION = re.compile(
+    r"(\w+)[ )]*//?=? *([\w.]*(?:world|gpu|device|rank)[\w.]*(?:\(\))?)", re.IGNORECASE
+)
 _TABLE = re.compile(r"[\w-]+\.csv", re.ASCII)
 # Packages, variables and names by which a training is spread over devices, besides all
 # names that hold "distributed".
@@ -86,7 +90,7 @@ def read_script(path: Path) -> Script:
         all_packages=frozenset(packages),
         trains_on_several=bool(spreading)
         or any("distributed" in name.lower() for name in named),
-        divided=dict(_divisions(nodes)),
+        divided=dict(_DIVISION.findall("\n".join(map(_text, trees)))),
         files=_metrics_files(named, {*_texts(tree)}),
     )
 
@@ -199,6 +203,10 @@ def _imported(tree: ast.Module, package: tuple[str, ...] = ()) -> Iterator[str]:
             yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
+def _text(path: Path) -> str:
+    return path.read_text(errors="replace")
+
+
 def _texts(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -223,22 +231,3 @@ def _metrics_files(named: Set[str], texts: Set[str]) -> str | None:
     if tables and named & {"DictWriter", "writer"}:
         return f"csv: '{{trial_dir}}/{tables[0]}'"
     return "tensorboard: '{trial_dir}'" if "SummaryWriter" in named else None
-
-
-def _divisions(nodes: list[ast.AST]) -> Iterator[tuple[str, str]]:
-    """Yield the names that are divided by what is called after ranks or devices."""
-    for node in nodes:
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div | ast.FloorDiv):
-            divided, divisor = node.left, node.right
-        elif isinstance(node, ast.AugAssign) and isinstance(
-            node.op, ast.Div | ast.FloorDiv
-        ):
-            divided, divisor = node.target, node.value
-        else:
-            continue
-        name = getattr(divided, "attr", getattr(divided, "id", ""))
-        text = ast.unparse(divisor)
-        if name and any(
-            part in text.lower() for part in ("world", "gpu", "device", "rank")
-        ):
-            yield name, text
