@@ -357,6 +357,11 @@ def test_options_and_ranks_are_looked_for_in_modules_beside_the_script(
     assert "launcher: torchrun" in found.text
 
 
+def test_ranks_of_mpi_get_its_launcher(tmp_path: Path) -> None:
+    _, experiment = proposed(written(tmp_path, "from mpi4py import MPI"))
+    assert experiment.launcher.name == "mpirun"
+
+
 def test_a_script_that_joins_no_ranks_gets_one_device(tmp_path: Path) -> None:
     found, experiment = proposed(written(tmp_path, "import torch"))
     assert (experiment.gpus, experiment.launcher.name) == ((1,), "none")
@@ -405,6 +410,16 @@ def test_keys_of_hydra_are_overridden(tmp_path: Path) -> None:
     assert experiment.local_batch_size == (24,)
     assert experiment.snapshot_paths == ("conf/", "data/", "train.py")
     assert "# job: {epochs: 3, samples_per_epoch: NUMBER}" in found.text
+
+
+def test_configurations_above_the_script_raise_the_root(tmp_path: Path) -> None:
+    written(tmp_path / "configs", "batch_size: 24", "config.yaml")
+    text = HYDRA.replace('"conf"', '"../configs"')
+    _, experiment = proposed(written(tmp_path / "src", text))
+    assert experiment.code_root == tmp_path
+    assert experiment.command is not None
+    assert experiment.command.startswith("python src/train.py batch_size={local_bat")
+    assert experiment.snapshot_paths == ("configs/", "src/train.py")
 
 
 def test_a_config_dict_is_read_where_its_flag_has_a_default(tmp_path: Path) -> None:

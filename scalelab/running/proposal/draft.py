@@ -206,7 +206,8 @@ def _launcher(script: Script) -> Iterator[str]:
     if script.drives_all_devices:
         yield "launcher: none                 # one process drives all devices"
     elif script.trains_on_several:
-        yield "launcher: torchrun             # one process per rank"
+        name = "mpirun" if script.all_packages & {"mpi4py", "horovod"} else "torchrun"
+        yield f"{f'launcher: {name}':<31}# one process per rank"
     else:
         yield "# One process on one device: nothing in the script, or in modules beside"
         yield "# it, joins ranks. If something does: launcher: torchrun, and more gpus."

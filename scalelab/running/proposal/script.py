@@ -26,7 +26,7 @@ _SPREADING = {
     *("accelerate", "deepspeed", "horovod", "lightning", "megatron", "trl", "composer"),
     *("pytorch_lightning", "torchtitan", "transformers", "jax", "keras", "tensorflow"),
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "DataParallel", "fully_shard"),
-    *("init_process_group",),
+    *("init_process_group", "mpi4py"),
 }
 
 

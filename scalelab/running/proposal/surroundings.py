@@ -70,6 +70,9 @@ def surroundings(
     above = directory.resolve()
     is_below = script.path.is_relative_to(above) and script.module is None
     root = above if is_below else script.import_root
+    outside = [each for each in script.beside if not each.is_relative_to(root)]
+    if outside and script.module is None:  # such as ../conf of Hydra
+        root = Path(os.path.commonpath([root, *outside]))
     wanted = {script.path, *script.beside}
     elsewhere = []
     for option in options:
