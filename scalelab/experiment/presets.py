@@ -71,7 +71,7 @@ _ROWS = (
             rf"^\s*Epoch \d+: +{_BAR}.*[ ,]step=(?P<step>\d+)",
             rf"[ ,](?:step_)?loss=(?P<loss>{_NUMBER})",
         ),
-        evaluation=(r"\x1b\[A$",),
+        evaluation=(r"\x1b\[A$", "Running validation"),
         packages=("accelerate", "diffusers"),
     ),
     Preset(

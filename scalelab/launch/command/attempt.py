@@ -46,8 +46,9 @@ class CommandAttempt:
         The devices of each process, by node and local rank.
     values
         The value of every placeholder that is the same for all processes of the node.
-    metrics_file
-        The JSON-lines file that the program reports to; None where its output is read.
+    metrics_path
+        The file, or the folder of event files, that the program reports to; None where
+        its output is read.
     """
 
     spec: AttemptSpec
@@ -56,7 +57,7 @@ class CommandAttempt:
     launcher: Launcher
     device_ids: tuple[tuple[tuple[str, ...], ...], ...]
     values: Mapping[str, object]
-    metrics_file: Path | None
+    metrics_path: Path | None
 
     @classmethod
     def of(cls, spec: AttemptSpec, node_rank: int) -> CommandAttempt:
@@ -79,7 +80,7 @@ class CommandAttempt:
             devices_on_node=len(spec.placement.shares[node_rank].device_ids),
             directory=output_directory(spec),
         )
-        jsonl = program.metrics.jsonl
+        path = program.metrics.path
         return cls(
             spec=spec,
             node_rank=node_rank,
@@ -87,9 +88,9 @@ class CommandAttempt:
             launcher=launcher,
             device_ids=device_ids,
             values=values,
-            metrics_file=None
-            if jsonl is None
-            else Path(program.code_directory, fill_placeholders(jsonl, values)),
+            metrics_path=None
+            if path is None
+            else Path(program.code_directory, fill_placeholders(path, values)),
         )
 
     @property
@@ -165,12 +166,12 @@ class CommandAttempt:
         spec, program = self.spec, self.program
         # An axis of the experiment may have one of these names; then it is meant.
         values = {**process.placeholders, **self.values}
-        metrics_file = self.metrics_file if process.rank == 0 else None
+        is_told = process.rank == 0 and program.metrics.jsonl is not None
         env = {
             **shared,
             **{variable_of(name): str(value) for name, value in values.items()},
             **self.launcher.environment(process),
-            "SCALELAB_METRICS": str(metrics_file or os.devnull),
+            "SCALELAB_METRICS": str(self.metrics_path if is_told else os.devnull),
             **program.inherited,
             **{
                 name: fill_placeholders(value, values)

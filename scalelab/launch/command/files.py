@@ -29,6 +29,8 @@ class FileWatch:
     ----------
     files
         Paths to watch.
+    folders
+        Folders whose files are watched, and those of the folders in them.
 
     Raises
     ------
@@ -36,8 +38,9 @@ class FileWatch:
         If the kernel allows this user no further watch.
     """
 
-    def __init__(self, files: Iterable[Path]) -> None:
+    def __init__(self, files: Iterable[Path], folders: Iterable[Path] = ()) -> None:
         self._files = list(files)
+        self._folders = list(folders)
         self._directories: dict[int, Path] = {}
         self.descriptor = _libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
         if self.descriptor < 0:
@@ -49,7 +52,7 @@ class FileWatch:
             raise
 
     def changed(self) -> set[Path]:
-        """Return the watched files that changed since the last call."""
+        """Return the watched files and folders that changed since the last call."""
         events = b""
         with suppress(BlockingIOError):
             while block := os.read(self.descriptor, 65536):
@@ -58,7 +61,12 @@ class FileWatch:
         self._watch_nearest()
         # A file may have been made before its folder was watched.
         return {
-            file for file in self._files if file in touched or _holds(file, touched)
+            *(each for each in self._files if each in touched or _holds(each, touched)),
+            *(
+                each
+                for each in self._folders
+                if any(_holds(of, {each}) for of in touched)
+            ),
         }
 
     def close(self) -> None:
@@ -78,7 +86,11 @@ class FileWatch:
     def _watch_nearest(self) -> None:
         """Watch the folder of each file, or the nearest folder above that exists."""
         mask = _IN_MODIFY | _IN_MOVED_TO | _IN_CREATE
-        for file in self._files:
+        inner = (Path(each) for top in self._folders for each, _, _ in os.walk(top))
+        for file in (
+            *self._files,
+            *(each / "any" for each in (*self._folders, *inner)),
+        ):
             # A folder may have been made before the watch began: look again.
             while (nearest := _nearest(file)) not in self._directories.values():
                 watch = _libc.inotify_add_watch(
@@ -115,9 +127,11 @@ class FollowedFile:
     ----------
     path
         The file; lines that it holds already are left out.
+    is_table
+        The first of these lines is read all the same: it names the columns.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, is_table: bool = False) -> None:
         self.path = path
         self.num_lines = 0
         self._partial = b""
@@ -125,7 +139,9 @@ class FollowedFile:
         self._shown = b""
         self._is_skipping = False
         self._descriptor = _opened(path)
+        self._header = b""
         if self._descriptor is not None:
+            self._header = os.pread(self._descriptor, 1 << 16, 0) if is_table else b""
             os.lseek(self._descriptor, 0, os.SEEK_END)
 
     def lines(self) -> Iterator[bytes]:
@@ -133,6 +149,9 @@ class FollowedFile:
 
         A line ends with a line feed, or with a carriage return.
         """
+        header, self._header = self._header, b""
+        if header:
+            yield _LINE_ENDS.split(header)[0]
         self._keep_up()
         if self._descriptor is None:
             return

@@ -58,6 +58,8 @@ def line_reader(
     reader: LineReader = JsonLines()
     if source.regex:
         reader = RegexLines(source.regex)
+    elif source.tensorboard is not None:
+        reader = _Scalars()
     elif source.csv is not None:
         reader = CsvLines(source.columns)
     reader = CountedLines(reader, gradient_accumulation_steps, global_batch_size)
@@ -188,6 +190,13 @@ class CountedLines:
                 f"or steps are counted, name the group {BATCH_OF_EPOCH} or "
                 f"{STEP_OF_EPOCH}."
             )
+
+
+class _Scalars(JsonLines):
+    """Reads what stands in event files, which comes as JSON."""
+
+    def expectation(self) -> str:
+        return "a scalar with its step"
 
 
 class _RatedLines:

@@ -8,10 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from scalelab.errors import SpecError
-from scalelab.experiment.program import CommandProgram
+from scalelab.experiment.program import CommandProgram, MetricsSource
 from scalelab.experiment.trial import TrialKind
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.attempt import CommandAttempt
+from scalelab.launch.command.event_files import EventFiles
 from scalelab.launch.command.files import FileWatch, FollowedFile
 from scalelab.launch.command.rank_count import check_rank_count
 from scalelab.launch.command.readers import line_reader
@@ -39,14 +40,18 @@ _WHOLE_AFTER_S = 0.002
 
 # Seconds without a report after which a command counts as stalled, unless the user has
 # set the time: before its first step, between steps, and between steps where it
-# evaluates. They are longer than for built-in workloads, whose ranks also report while
+# evaluates, or writes a file that libraries hold back, as TensorBoard's for two
+# minutes. They are longer than for built-in workloads, whose ranks also report while
 # they load data, evaluate and save.
 _START_UP_S = 600.0
 _BETWEEN_STEPS_S = 60.0
-_BETWEEN_EVALUATED_STEPS_S = 300.0
+_BETWEEN_LATE_REPORTS_S = 300.0
 # Output counts as a sign of life before the first step, for so many times the seconds
 # that may pass without a report.
 _TALK_FACTOR = 3
+# A file of reports with so many lines and no step is not what the experiment says.
+_MOST_UNREAD_LINES = 100
+_MOST_NAMES = 10
 # Only node 0 reads the reports; it ends the other nodes through the driver.
 _NEVER_S = 1e6
 
@@ -54,9 +59,10 @@ _NEVER_S = 1e6
 def command_limits(spec: AttemptSpec, node_rank: int, grace_s: float) -> Limits:
     """Return the time limits of a command on a node."""
     program = spec.program
-    names = isinstance(program, CommandProgram) and program.metrics.evaluation
-    evaluates = bool(names) or spec.trial.kind is not TrialKind.THROUGHPUT
-    usual_s = _BETWEEN_EVALUATED_STEPS_S if evaluates else _BETWEEN_STEPS_S
+    source = program.metrics if isinstance(program, CommandProgram) else MetricsSource()
+    evaluates = bool(source.evaluation) or spec.trial.kind is not TrialKind.THROUGHPUT
+    is_late = evaluates or source.csv is not None or source.tensorboard is not None
+    usual_s = _BETWEEN_LATE_REPORTS_S if is_late else _BETWEEN_STEPS_S
     floor_s = spec.stall_floor_s or usual_s
     stop = program.stop if isinstance(program, CommandProgram) else None
     deadline_s = None
@@ -108,9 +114,14 @@ class CommandWatch:
         self._reporters = [board.reporter(row) for row in range(len(ranks))]
         self._logs = [spec.files.log(rank) for rank in ranks]
         self._awaited = {0} if attempt.launcher.ends_with_rank_0 else set(ranks)
-        file = attempt.metrics_file or spec.files.log(0)
-        self._watch = FileWatch([file, *self._logs])
-        self._file = FollowedFile(file)
+        path = attempt.metrics_path or spec.files.log(0)
+        self._file: FollowedFile | EventFiles
+        if source.tensorboard is not None:
+            self._file = EventFiles(path)
+            self._watch = FileWatch(self._logs, [path])
+        else:
+            self._file = FollowedFile(path, is_table=source.csv is not None)
+            self._watch = FileWatch([path, *self._logs])
         self._log = StepLog(
             trial,
             may_repeat=source.jsonl is None,
@@ -220,7 +231,7 @@ class CommandWatch:
         try:
             reports = [report for line in lines if (report := self._reader.read(line))]
             if not reports:
-                return None
+                return self._unread()
             self._log.take(reports, now_s)
         except SpecError as error:
             return refused(error)
@@ -229,6 +240,15 @@ class CommandWatch:
         if self._log.last_step is not None:
             self._show(self._log.last_step)
         return result_while_running(self._log, self._spec.trial, now_s)
+
+    def _unread(self) -> AttemptResult | None:
+        """Refuse a file of reports in which many lines have shown no step."""
+        is_output = self._file.path == self._logs[0]
+        if is_output or self._log.last_step is not None:
+            return None
+        if self._file.num_lines < _MOST_UNREAD_LINES:
+            return None
+        return refused(SpecError(self._nothing_seen()))
 
     def _at_exit(self) -> AttemptResult:
         result = result_at_exit(self._log, self._spec.trial, self._nothing_seen())
@@ -249,14 +269,20 @@ class CommandWatch:
 
     def _nothing_seen(self) -> str:
         """Return why no step was found: where it was looked for, and what is there."""
-        log = self._logs[0]
-        said = last_lines(log)
+        log, path = self._logs[0], self._file.path
+        shown = _shown(path, self._spec)
+        if path.exists():
+            found = f"of {self._file.num_lines} lines in {shown} none was"
+            found += f" {self._reader.expectation()}"
+        else:
+            beside = sorted(each.name for each in path.parent.glob("*"))[:_MOST_NAMES]
+            found = (
+                f"there is no {shown}, and beside it: {', '.join(beside) or 'nothing'}"
+            )
         return (
-            f"The program reported no step: of {self._file.num_lines} lines in "
-            f"{_shown(self._file.path, self._spec)} none was "
-            f"{self._reader.expectation()}. Check what the program writes against "
-            "'metrics' in the experiment; last lines of "
-            f"{log.name}: {said or '(nothing)'}"
+            f"The program reported no step: {found}. Check what the program writes "
+            "against 'metrics' in the experiment; last lines of "
+            f"{log.name}: {last_lines(log) or '(nothing)'}"
         )
 
 

@@ -136,7 +136,7 @@ def test_metrics_file_may_be_elsewhere(
     tmp_path: Path, template: str, path: str
 ) -> None:
     spec = command_spec(tmp_path, metrics=MetricsSource(jsonl=template))
-    assert CommandAttempt.of(spec, 0).metrics_file == tmp_path / path
+    assert CommandAttempt.of(spec, 0).metrics_path == tmp_path / path
 
 
 def test_process_runs_in_the_code_and_on_its_core(tmp_path: Path) -> None:

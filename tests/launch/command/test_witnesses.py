@@ -1,0 +1,267 @@
+"""What a command prints is held against something else: programs that lie, and do not.
+
+The lines are made here, with their times; real programs that print such lines are in
+``test_lying_programs.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_specs import command_spec
+
+from scalelab.errors import SpecError
+from scalelab.experiment.program import MetricsSource
+from scalelab.experiment.trial import Trial
+from scalelab.launch.command.readers import line_reader
+from scalelab.launch.command.steps import StepLog
+
+STEP_S = 0.5
+STEPS = r"step (?P<step>\d+)"
+OPEN_CLIP = r"\[ *(?P<step>\d+)/"
+
+
+def trial_of(directory: Path, **values: Any) -> Trial:
+    return command_spec(directory, warmup_steps=2, **values).trial
+
+
+def log_of(
+    trial: Trial,
+    lines: Iterable[str],
+    regex: str | tuple[str, ...] = STEPS,
+    *,
+    line_s: float = STEP_S,
+    samples_per_epoch: int | None = None,
+    tokens_per_sample: int | None = None,
+) -> StepLog:
+    """Return what is read of lines that are printed in equal distances of time."""
+    patterns = (regex,) if isinstance(regex, str) else regex
+    reader = line_reader(
+        MetricsSource(regex=patterns),
+        trial.gradient_accumulation_steps,
+        trial.global_batch_size,
+    )
+    log = StepLog(
+        trial,
+        may_repeat=True,
+        samples_per_epoch=samples_per_epoch,
+        tokens_per_sample=tokens_per_sample,
+    )
+    for number, line in enumerate(lines):
+        if report := reader.read(line.encode()):
+            log.take([report], number * line_s)
+    return log
+
+
+def test_samples_that_are_called_steps_are_refused(tmp_path: Path) -> None:
+    trial = trial_of(tmp_path, global_batch_size=16)
+    lines = [f"Train Epoch: 0 [{16 * n:>4}/6400 (0%)]" for n in range(1, 9)]
+    with pytest.raises(
+        SpecError,
+        match=r"step rises by 16 from line to line, which is local_batch_size: it "
+        r"counts samples, .* write samples_of_epoch in place of step, and "
+        r"samples_in_epoch for what follows\. If it does not, let the program",
+    ):
+        log_of(trial, lines, OPEN_CLIP)
+    right = r"\[ *(?P<samples_of_epoch>\d+)/(?P<samples_in_epoch>\d+)"
+    columns = log_of(trial, lines, right).step_columns()
+    assert columns["step_time_s"] == pytest.approx(STEP_S)
+
+
+def test_a_count_up_to_the_size_of_the_data_is_of_samples(tmp_path: Path) -> None:
+    trial = trial_of(tmp_path, global_batch_size=64)
+    lines = [f"Train Epoch: 1 [{640 * n}/60000 (1%)]" for n in range(9)]
+    with pytest.raises(
+        SpecError, match=r"counts up to 60,000, which is job\.samples_per_epoch: it"
+    ):
+        log_of(trial, lines, OPEN_CLIP, samples_per_epoch=60_000)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_batches_of_any_rank_are_known(tmp_path: Path, ranks: int) -> None:
+    trial = trial_of(tmp_path, ranks=ranks, accumulation=2, global_batch_size=48)
+    for batch in {48 // ranks // 2, 48 // ranks, 48}:
+        with pytest.raises(SpecError, match=f"rises by {batch} from .* samples"):
+            log_of(trial, [f"step {batch * n}" for n in range(1, 9)])
+
+
+def test_steps_that_are_reported_at_intervals_are_steps(tmp_path: Path) -> None:
+    trial = trial_of(tmp_path, global_batch_size=8)
+    for interval in (1, 5, 10, 16):
+        log = log_of(trial, [f"step {interval * n}" for n in range(9)])
+        assert log.num_seen == interval * 8
+    # At the interval of the batch something else must tell it.
+    rate = 8 / STEP_S * 8
+    log_of(trial, [f"step {8 * n} | {rate:.2f} samples/s" for n in range(9)])
+    beside = (STEPS, r"samples (?P<samples>\d+)")
+    log_of(trial, [f"step {8 * n} samples {64 * n}" for n in range(9)], beside)
+
+
+def test_batch_1_is_no_factor(tmp_path: Path) -> None:
+    trial = trial_of(tmp_path, global_batch_size=1)
+    lines = [f"[{n}/100]" for n in range(9)]
+    assert log_of(trial, lines, OPEN_CLIP, samples_per_epoch=100).num_seen == 8
+
+
+def test_samples_of_a_smaller_last_batch_begin_no_epoch(tmp_path: Path) -> None:
+    trial = trial_of(tmp_path, global_batch_size=64)
+    regex = (
+        r"Epoch: (?P<epoch>\d+) \[(?P<samples_of_epoch>\d+)/(?P<samples_in_epoch>\d+)"
+    )
+    # 157 batches, the last one of 16: 156 x 16 is what the program prints for it.
+    counts = [(1, 9856), (1, 9920), (1, 156 * 16), (2, 0), (2, 64)]
+    lines = [f"Epoch: {epoch} [{count}/10000" for epoch, count in counts]
+    log = log_of(trial, lines, regex)
+    assert log.last_step == 158
+    # The line between two epochs is none, so two steps end in one interval.
+    assert log.num_measured == 3
+    assert log.intervals.step_times_s() == pytest.approx(STEP_S)
+
+
+def test_samples_of_one_rank_are_refused(tmp_path: Path) -> None:
+    trial = trial_of(tmp_path, ranks=2, global_batch_size=32)
+    with pytest.raises(
+        SpecError,
+        match=r"samples_of_epoch rose by 16 .* global_batch_size=32 samples.*those of "
+        r"one rank",
+    ):
+        log_of(trial, ["[16/640", "[32/640"], r"\[(?P<samples_of_epoch>\d+)/")
+
+
+@pytest.mark.parametrize(
+    ("called", "length", "right"),
+    [("batch", 32, "step"), ("step", 64, "batch")],
+)
+def test_the_length_of_an_epoch_tells_steps_from_batches(
+    tmp_path: Path, called: str, length: int, right: str
+) -> None:
+    trial = trial_of(tmp_path, accumulation=2, global_batch_size=8)
+    plural = "batches" if called == "batch" else "steps"
+    regex = rf"(?P<{called}_of_epoch>\d+)/(?P<{plural}_of_epoch>\d+)"
+    lines = [f"{n}/{length}" for n in range(1, 9)]
+    with pytest.raises(
+        SpecError,
+        match=rf"{called}_of_epoch counts up to {length}, and an epoch has 32 "
+        rf"optimiser steps of 2 batches .*: name the groups {right}_of_epoch and ",
+    ):
+        log_of(trial, lines, regex, samples_per_epoch=256)
+    log_of(trial, lines, regex, samples_per_epoch=1000)  # fits neither: not told
+    log_of(trial, [f"{n}/{96 - length}" for n in range(1, 9)], regex)
+
+
+def rated(
+    trial: Trial, rate: str, *, counts: int = 1, **known: Any
+) -> tuple[float | None, list[str]]:
+    """Return the step time by the rate that a program prints, and what it is marked."""
+    lines = [f"step {n} | loss 0.5 | {rate}" for n in range(1, 20)]
+    columns = log_of(trial, lines, line_s=STEP_S / counts, **known).step_columns()
+    return columns.get("reported_step_time_s"), columns.get("validity", [])
+
+
+@pytest.mark.parametrize(
+    "rate",
+    [
+        "32.0 samples/s",
+        "imgs/s: 31.5",
+        "0.51 s/it",
+        "1.98 it/s",
+        "512.2ms/step",
+        "time 501.22ms, mfu 3.4%",
+        "Time  0.505 ( 0.623)  Data 0.1 (0.1)",
+        "time: 0.5021  data: 0.0003  max mem: 8000",
+        "samples_per_second: 32.1",
+    ],
+)
+def test_a_truthful_program_is_not_doubted(tmp_path: Path, rate: str) -> None:
+    reported, marks = rated(trial_of(tmp_path, global_batch_size=16), rate)
+    assert reported == pytest.approx(STEP_S, rel=0.05)
+    assert marks == []
+
+
+@pytest.mark.parametrize(
+    "rate",
+    ["2.5% done", "0.5 s", "0.5s/it", "train_samples_per_second: 3.1", "32 GB/s"],
+)
+def test_what_is_no_rate_or_too_coarse_is_none(tmp_path: Path, rate: str) -> None:
+    assert rated(trial_of(tmp_path, global_batch_size=16), rate) == (None, [])
+
+
+def test_passes_that_are_called_steps_are_found_by_samples_per_s(
+    tmp_path: Path,
+) -> None:
+    trial = trial_of(tmp_path, accumulation=2, global_batch_size=16)
+    right = f"{16 / STEP_S} samples/s"
+    assert rated(trial, right) == (pytest.approx(STEP_S), [])
+    assert rated(trial, right, counts=2) == (pytest.approx(STEP_S), ["rate_disagrees"])
+
+
+def test_seconds_per_iteration_cannot_tell_passes_from_steps(tmp_path: Path) -> None:
+    trial = trial_of(tmp_path, accumulation=2, global_batch_size=16)
+    for rate in (f"{STEP_S:.3f} s/it", f"{STEP_S / 2:.3f} s/it"):
+        assert rated(trial, rate) == (None, [])
+    # What is neither is said all the same.
+    assert rated(trial, "3.000 s/it")[0] == pytest.approx(3.0)
+
+
+def test_a_rate_may_be_of_one_rank_or_of_all(tmp_path: Path) -> None:
+    trial = trial_of(tmp_path, ranks=2, global_batch_size=32)
+    for rate in (32 / STEP_S, 16 / STEP_S):
+        assert rated(trial, f"{rate} samples/s") == (pytest.approx(STEP_S), [])
+    assert rated(trial, f"{16 / STEP_S} samples/s/gpu") == (pytest.approx(STEP_S), [])
+    # Said to be of one rank, it leaves no such excuse.
+    reported, marks = rated(trial, f"{32 / STEP_S} samples/s/gpu")
+    assert (reported, marks) == (pytest.approx(STEP_S / 2), ["rate_disagrees"])
+
+
+def test_ranks_do_not_excuse_the_same_number_of_passes(tmp_path: Path) -> None:
+    trial = trial_of(tmp_path, ranks=2, accumulation=2, global_batch_size=32)
+    rate = f"{32 / STEP_S} samples/s"
+    assert rated(trial, rate) == (None, [])
+    assert rated(trial, rate, counts=2) == (None, [])
+
+
+def test_a_clock_that_leaves_something_out_is_said_and_no_mark(tmp_path: Path) -> None:
+    trial = trial_of(tmp_path, global_batch_size=64)
+    reported, marks = rated(trial, "208.7 ms/it")  # 2.4 times less
+    assert (reported, marks) == (pytest.approx(0.2087), [])
+
+
+def test_samples_beside_steps_have_shown_what_is_counted(tmp_path: Path) -> None:
+    trial = trial_of(tmp_path, accumulation=2, global_batch_size=16)
+    regex = (STEPS, r"samples (?P<samples>\d+)")
+    lines = [f"step {n} samples {16 * n} | 16.0 img/s" for n in range(1, 20)]
+    columns = log_of(trial, lines, regex).step_columns()
+    assert columns["reported_step_time_s"] == pytest.approx(1.0)
+    assert "validity" not in columns
+
+
+def test_tokens_per_s_tell_where_the_job_says_their_number(tmp_path: Path) -> None:
+    trial = trial_of(tmp_path, global_batch_size=16)
+    rate = f"tok/sec: {16 * 1024 / STEP_S}"
+    assert rated(trial, rate) == (None, [])
+    assert rated(trial, rate, tokens_per_sample=1024) == (pytest.approx(STEP_S), [])
+    assert rated(trial, rate, tokens_per_sample=1024, counts=16) == (
+        pytest.approx(STEP_S),
+        ["rate_disagrees"],
+    )
+
+
+def test_rates_between_the_lines_of_steps_count_too(tmp_path: Path) -> None:
+    trial = trial_of(tmp_path, global_batch_size=16)
+    lines = [
+        line
+        for n in range(1, 20)
+        for line in (f"step {n}", "throughput 32.0 samples/s", "eval: 900.0 samples/s")
+    ]
+    columns = log_of(trial, lines, line_s=STEP_S / 3).step_columns()
+    assert columns["reported_step_time_s"] == pytest.approx(STEP_S)
+
+
+def test_rates_of_the_warm_up_are_left_out(tmp_path: Path) -> None:
+    trial = trial_of(tmp_path, global_batch_size=16)
+    lines = [f"step {n} | {3.0 if n < 3 else 32.0} samples/s" for n in range(1, 6)]
+    columns = log_of(trial, lines).step_columns()
+    assert columns["reported_step_time_s"] == pytest.approx(STEP_S)
