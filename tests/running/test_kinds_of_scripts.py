@@ -151,7 +151,7 @@ IN_CI = ("single_process", "samples")
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "kind",
     [
@@ -173,7 +173,7 @@ def test_a_script_goes_from_init_to_right_figures(kind: Kind, tmp_path: Path) ->
             cwd=home,
             capture_output=True,
             text=True,
-            timeout=180,
+            timeout=500,
             check=False,
         )
 
