@@ -83,11 +83,14 @@ def snapshot_code(
     return directory, digest
 
 
-def _collect(paths: Sequence[str], root: Path) -> dict[str, Path]:
-    """Return the files to copy by their name in the snapshot, sorted."""
-    if not paths:
-        raise SpecError("snapshot=[] names no code. List files or directories to copy.")
-    files: dict[str, Path] = {}
+def check_paths(paths: Sequence[str], root: Path) -> None:
+    """Refuse paths that are not there.
+
+    Raises
+    ------
+    SpecError
+        Naming the first, and the one that it resembles.
+    """
     for path in paths:
         start = root / path
         if not start.exists():
@@ -98,6 +101,16 @@ def _collect(paths: Sequence[str], root: Path) -> dict[str, Path]:
                 f"{did_you_mean(names, path)}Give files or directories relative to the "
                 "experiment file, or to code.root."
             )
+
+
+def _collect(paths: Sequence[str], root: Path) -> dict[str, Path]:
+    """Return the files to copy by their name in the snapshot, sorted."""
+    if not paths:
+        raise SpecError("snapshot=[] names no code. List files or directories to copy.")
+    check_paths(paths, root)
+    files: dict[str, Path] = {}
+    for path in paths:
+        start = root / path
         name = os.path.relpath(start, root)
         if name.startswith(".."):
             raise _outside(start, start, root)
@@ -210,13 +223,8 @@ def code_hash(experiment: Experiment) -> str | None:
     Raises
     ------
     SpecError
-        If there is no such folder; see :func:`snapshot_code`.
+        See :func:`snapshot_code`.
     """
-    if not experiment.code_root.is_dir():
-        raise SpecError(
-            f"code.root: there is no folder {experiment.code_root}. Give the folder of "
-            "the code, relative to the experiment file."
-        )
     paths = code_paths(experiment) or _files_named(experiment)
     if not paths:
         return None

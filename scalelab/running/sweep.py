@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,13 +17,6 @@ from scalelab.experiment.spec import Experiment
 from scalelab.inputs.device_words import words_of_run
 from scalelab.inputs.document import read_document
 from scalelab.inputs.outcome import Outcome
-from scalelab.inputs.placeholders import placeholders_in
-from scalelab.launch.command.first_words import (
-    check_program,
-    check_script,
-    search_path,
-    words_of,
-)
 from scalelab.plan.expand import Plan
 from scalelab.plan.source import Observation
 from scalelab.plan.tracked import candidates, source_of
@@ -33,6 +25,7 @@ from scalelab.records.code import code_hash, code_of_programs
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY
 from scalelab.records.run_reader import RunReader
 from scalelab.records.store import RunStore
+from scalelab.running.command_start import check_start
 from scalelab.site.choice import lasting_name
 from scalelab.site.node_script import refuse_log_directory
 from scalelab.site.profile import Site
@@ -114,14 +107,13 @@ class Sweep:
         """
         asked = Experiment.from_file(experiment)
         where = asked.resolve_site(site)
+        check_start(experiment, asked, where)
         home = Path(directory or RUNS / asked.name).absolute()
-        with _naming_file(experiment):
-            fingerprint = asked.fingerprint(
-                code_hash=code_hash(asked),
-                device_type=where.device_type.value,
-                code_of_programs=code_of_programs(asked),
-            )
-            _check_start(asked, where)
+        fingerprint = asked.fingerprint(
+            code_hash=code_hash(asked),
+            device_type=where.device_type.value,
+            code_of_programs=code_of_programs(asked),
+        )
         changes: tuple[str, ...] = ()
         rows: list[Observation] = []
         finished: list[Observation] = []
@@ -217,31 +209,6 @@ class Sweep:
             site=self.site_name,
             code_directory=self.experiment.code_root,
         )
-
-
-@contextmanager
-def _naming_file(path: str | Path) -> Iterator[None]:
-    """Begin what is refused with the experiment's file, as the reader of it does."""
-    try:
-        yield
-    except SpecError as error:
-        raise SpecError(f"{path}: {error}") from error
-
-
-def _check_start(experiment: Experiment, site: Site) -> None:
-    """Refuse a command whose program or script is not there.
-
-    Of several programs each fails its own trials alone. Programs that are no paths from
-    the code are looked for where trials run on this machine.
-    """
-    if experiment.command is None:
-        return
-    root, words = experiment.code_root, words_of(experiment.command)
-    is_beside = os.sep in words[0] and not os.path.isabs(words[0])
-    if not placeholders_in(words[0]) and (is_beside or site.is_this_machine):
-        path = experiment.env.get("PATH", search_path())
-        check_program(words[0], path, str(root))
-    check_script(words, root, experiment.snapshot_paths)
 
 
 def _check_variables(experiment: Experiment) -> None:
