@@ -270,8 +270,12 @@ def test_lines_that_no_preset_reads_may_count_batches(tmp_path: Path) -> None:
     (expression,) = experiment.metrics.regex or ()
     match = re.search(expression, lines[-1])
     assert match is not None
-    expected = {"epoch": "2", "batch_of_epoch": "30", "batches_of_epoch": "40"}
-    assert match.groupdict() == expected
+    assert match.groupdict() == {
+        "epoch": "2",
+        "batch_of_epoch": "30",
+        "batches_of_epoch": "40",
+        "loss": "2.5",
+    }
     assert not [each for each in found.to_fill_in if "metrics" in each]
 
 

@@ -62,6 +62,15 @@ def test_batches_of_epochs_are_found(
     assert {row["batches_of_epoch"] for row in rows} == {length}
 
 
+def test_a_loss_after_each_count_is_named(tmp_path: Path) -> None:
+    lines = [f"step {n} | Loss: {9 - n}.5 | val_loss 3" for n in (1, 2)]
+    assert [row["loss"] for row in groups(reading(tmp_path, lines), lines)] == [
+        "8.5",
+        "7.5",
+    ]
+    assert "loss" not in groups(reading(tmp_path, [*lines, "step 3"]), lines)[0]
+
+
 def test_the_number_of_an_epoch_is_named(tmp_path: Path) -> None:
     rows = groups(reading(tmp_path, LANGUAGE_MODEL), LANGUAGE_MODEL)
     assert [row["epoch"] for row in rows] == "9 9 9 10 10 10".split()

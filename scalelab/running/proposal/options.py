@@ -19,7 +19,7 @@ _ABSL = ("DEFINE_integer", "DEFINE_float", "DEFINE_string", "DEFINE_enum")
 # Classes that hold transformers' TrainingArguments: its own, TRL's, subclasses.
 _TRAINER = re.compile(r"\w*TrainingArguments|[A-Z]+Config|RewardConfig")
 # Options of transformers.TrainingArguments that trials set or a user must know of.
-_TRAINING_ARGUMENTS: dict[str, object] = {
+_DEFAULTS: dict[str, object] = {
     "output_dir": None,
     "per_device_train_batch_size": 8,
     "gradient_accumulation_steps": 1,
@@ -48,6 +48,14 @@ class ScriptOption:
     def with_value(self, value: str) -> str:
         """Return the option as it stands in a command line with a value."""
         return f"{self.flag}{self.joint}{value}" if self.joint else value
+
+
+_TRAINING_ARGUMENTS = [
+    ScriptOption(
+        flag=f"--{name}", name=name, default=value, is_required=name == "output_dir"
+    )
+    for name, value in _DEFAULTS.items()
+]
 
 
 def options_of(trees: Mapping[Path, ast.Module]) -> tuple[ScriptOption, ...]:
@@ -168,25 +176,27 @@ def _of_trainer(call: ast.Call, known: _Known) -> Iterator[ScriptOption]:
 
 
 def _fields(
-    name: str, known: _Known, *, as_tyro: bool = False, inside: tuple[str, ...] = ()
+    name: str,
+    known: _Known,
+    *,
+    as_tyro: bool = False,
+    inside: tuple[str, ...] = (),
+    depth: int = 0,
 ) -> Iterator[ScriptOption]:
-    """Yield the fields of a data class as options, those of its bases first."""
-    if name not in known.classes:
+    """Yield the fields of a data class as options, its own first, then its bases'."""
+    found = known.classes.get(name) if depth < _MOST_NESTED else None
+    if found is None:
         if _TRAINER.fullmatch(name):
-            yield from _of_training_arguments()
+            yield from _TRAINING_ARGUMENTS
         return
-    if len(inside) >= _MOST_NESTED:
-        return
-    for base in known.classes[name].bases:
-        if _name(base) != name:
-            yield from _fields(_name(base), known, as_tyro=as_tyro, inside=inside)
-    for node in known.classes[name].body:
+    for node in found.body:
         if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
             continue
-        path = (*inside, node.target.id)
-        if _name(node.annotation) in known.classes:
-            inner = _name(node.annotation)
-            yield from _fields(inner, known, as_tyro=as_tyro, inside=path)
+        path, inner = (*inside, node.target.id), _name(node.annotation)
+        if inner in known.classes:
+            yield from _fields(
+                inner, known, as_tyro=as_tyro, inside=path, depth=depth + 1
+            )
             continue
         said = _said(node.value) if isinstance(node.value, ast.Call) else None
         flag = ".".join(path)
@@ -197,14 +207,10 @@ def _fields(
             is_required=node.value is None
             or (said is not None and not {"default", "default_factory"} & {*said}),
         )
-
-
-def _of_training_arguments() -> Iterator[ScriptOption]:
-    for name, default in _TRAINING_ARGUMENTS.items():
-        is_required = name == "output_dir"
-        yield ScriptOption(
-            flag=f"--{name}", name=name, default=default, is_required=is_required
-        )
+    for base in map(_name, found.bases):
+        # A class may have the name of its base, such as TrainingArguments.
+        deep = _MOST_NESTED if base == name else depth + 1
+        yield from _fields(base, known, as_tyro=as_tyro, inside=inside, depth=deep)
 
 
 def _is_hydra(call: ast.Call) -> bool:

@@ -41,6 +41,7 @@ _COUNTING = (
     r"(?i:(?:\b|_)(?:step|iter|iteration|update)s?\b)[ =:#\[]*(?P<step>\d+)\b",
     rf"\b{_LENGTH}",
 )
+_LOSS = r".*?(?i:\bloss)[ :=]+(?P<loss>[^\s,|;]+)"
 _PERCENTAGE = re.compile(r" *\( *\d+(?:\.\d+)?%")
 _LEAST_ALIKE = 0.6  # of the lines; the others may be of an evaluation
 
@@ -151,7 +152,10 @@ def _counting(
     # Lines of an evaluation count up to another length: these begin otherwise.
     before = min(re.split(r"\d", row.string[: row.start()])[0] for row in alike).strip()
     is_needed = len(lengths) > 1 and before
-    return (f"^{re.escape(before)}.*?" if is_needed else "") + expression, names[0]
+    expression = (f"^{re.escape(before)}.*?" if is_needed else "") + expression
+    with_loss = re.compile(expression + _LOSS)
+    has_loss = all(with_loss.search(row.string) for row in alike)
+    return with_loss.pattern if has_loss else expression, names[0]
 
 
 def _is_of_epoch(row: re.Match[str]) -> bool:
