@@ -78,9 +78,17 @@ for epoch in range(args.epochs):
 
 @pytest.mark.slow
 def test_a_proposal_is_swept(
-    scalelab: Callable[..., Any], here: Path, command: list[str]
+    scalelab: Callable[..., Any],
+    here: Path,
+    command: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        monkeypatch.delenv(name, raising=False)
     Path("train.py").write_text(TRAIN)
+    interpreter = Path("envs/mine/python")  # beside the code, and not copied with it
+    interpreter.parent.mkdir(parents=True)
+    interpreter.symlink_to(sys.executable)
     printed = subprocess.run(
         [sys.executable, "train.py", "--out", "out", "--epochs", "1"],
         capture_output=True,
@@ -102,7 +110,9 @@ def test_a_proposal_is_swept(
     text = re.sub(
         "^gpus: .*$", "gpus: 1", text.replace("repeats: 3", "repeats: 1"), flags=re.M
     )
-    Path("experiment.yaml").write_text(text)
+    own = text.replace("  python train.py", f"  {interpreter} train.py")
+    assert own != text
+    Path("experiment.yaml").write_text(own)
     swept = subprocess.run(
         [*command, "sweep", "experiment.yaml"],
         capture_output=True,

@@ -6,6 +6,7 @@ take. What it prints of its own speed is the witness.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -167,10 +168,17 @@ def test_a_script_goes_from_init_to_right_figures(kind: Kind, tmp_path: Path) ->
     home = tmp_path / kind.name
     shutil.copytree(KINDS / kind.name, home)
 
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("VIRTUAL_ENV", "CONDA_PREFIX")
+    }
+
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, *words],
             cwd=home,
+            env=environment,
             capture_output=True,
             text=True,
             timeout=500,
