@@ -24,6 +24,7 @@ from scalelab.recommend.answer.recommendation import OutlookRow
 from scalelab.recommend.knowledge import Knowledge
 from scalelab.recommend.prediction.contradictions import is_among
 from scalelab.recommend.prediction.outlook import Outlook
+from scalelab.recommend.prediction.own_rates import disagreeing_rates
 from scalelab.recommend.question.batches import ONE_EPOCH, BatchRule
 from scalelab.recommend.question.candidates import (
     allocation_label,
@@ -55,6 +56,7 @@ def assumptions(knowledge: Knowledge, chosen: OutlookRow) -> tuple[str, ...]:
     notes += contradicting(knowledge)
     notes += doubts(knowledge)
     notes += of_unknown_scatter(knowledge.rows)
+    notes += disagreeing_rates(knowledge.rows, knowledge.subject.device_word)
     batch = chosen.batch.global_batch_size
     if need.num_missed:
         runs = (

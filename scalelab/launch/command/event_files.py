@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from scalelab.errors import MissingExtraError, SpecError
+
+
+class _Scalar(NamedTuple):
+    """A number in an event file; they sort by time."""
+
+    time_s: float
+    step: int
+    tag: str
+    value: float
+    file: Path
+
 
 # DT_FLOAT and DT_DOUBLE of TensorFlow's types
 _FLOATS = (1, 2)
@@ -17,8 +29,9 @@ _FLOATS = (1, 2)
 class EventFiles:
     """Reads the scalars of all event files in a folder and below, each once, as JSON.
 
-    A scalar beyond all steps so far reports its step, at the time of its event. Others
-    only add their value: what is written once an epoch may count epochs.
+    Steps are those of one file, of which most are seen at first. There a scalar beyond
+    all steps so far reports its step, at the time of its event. Others only add their
+    value: what is written once an epoch may count epochs.
 
     Parameters
     ----------
@@ -47,21 +60,32 @@ class EventFiles:
         self._old: frozenset[Path] = frozenset()
         self._old = frozenset(self._files())
         self._loaders: dict[Path, Any] = {}
-        self._steps: dict[tuple[Path, str], int] = {}
+        self._held: list[_Scalar] = []
+        self._leading: Path | None = None
+        self._steps: dict[str, int] = {}
         self._last_step = -1
 
     def lines(self) -> Iterator[bytes]:
         """Yield the scalars that were written since the last call, by their time."""
-        scalars = [each for file in self._files() for each in self._new_in(file)]
-        for time_s, step, tag, value, file in sorted(scalars):
+        scalars = self._held + [
+            each for file in self._files() for each in self._new(file)
+        ]
+        self._leading = self._leading or _leading(scalars)
+        self._held = [] if self._leading else scalars
+        for scalar in sorted(scalars if self._leading else ()):
             self.num_lines += 1
-            goes_back = step < self._steps.get((file, tag), -1)
-            self._steps[file, tag] = step
-            found: dict[str, Any] = {tag: value}
-            if step >= self._last_step or goes_back:
-                found |= {"step": step, "t": time_s}
-                self._last_step = step
-            yield json.dumps(found).encode()
+            yield json.dumps(self._reported(scalar)).encode()
+
+    def _reported(self, scalar: _Scalar) -> dict[str, float]:
+        found = {scalar.tag: scalar.value}
+        if scalar.file != self._leading:
+            return found
+        goes_back = scalar.step < self._steps.get(scalar.tag, -1)
+        self._steps[scalar.tag] = scalar.step
+        if scalar.step < self._last_step and not goes_back:
+            return found
+        self._last_step = scalar.step
+        return {**found, "step": scalar.step, "t": scalar.time_s}
 
     def redrawn_line(self) -> Iterator[bytes]:
         """Yield nothing: no line of an event file is drawn anew."""
@@ -76,7 +100,7 @@ class EventFiles:
             files = {Path(folder, name) for name in names if "tfevents" in name}
             yield from files - self._old
 
-    def _new_in(self, file: Path) -> Iterator[tuple[float, int, str, float, Path]]:
+    def _new(self, file: Path) -> Iterator[_Scalar]:
         if file not in self._loaders:
             self._loaders[file] = self._open(str(file))
         for event in self._loaders[file].Load():
@@ -84,4 +108,11 @@ class EventFiles:
                 kind = value.tensor.dtype
                 if kind in _FLOATS and not value.tensor.tensor_shape.dim:
                     number = float(self._number(value.tensor))
-                    yield event.wall_time, event.step, value.tag, number, file
+                    yield _Scalar(event.wall_time, event.step, value.tag, number, file)
+
+
+def _leading(scalars: Sequence[_Scalar]) -> Path | None:
+    """Return the file with most steps; None while none has two."""
+    steps = Counter(file for file, _ in {(each.file, each.step) for each in scalars})
+    file, number = max(steps.items(), key=lambda of: of[1], default=(None, 0))
+    return file if number > 1 else None

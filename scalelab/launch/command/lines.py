@@ -192,7 +192,8 @@ class CsvLines:
         if not self._names or (any(cells) and not has_number):
             self._take_header(text)
             return None
-        report = _report(dict(zip(self._names, map(_parsed, cells), strict=False)))
+        pairs = zip(self._names, map(_parsed, cells), strict=False)
+        report = _report({name: value for name, value in pairs if name})
         if report is None:
             return None
         at = report.samples if report.step is None else report.step
@@ -220,7 +221,8 @@ class CsvLines:
             )
         usual = {name: _usual(columns, words) for name, words in _USUAL.items()}
         names = {column: name for name, column in {**usual, **self._given}.items()}
-        self._names = [names.get(each, each) for each in columns]
+        # A column that only is called like what counts is not read.
+        self._names = [names.get(c, "" if c in _USUAL else c) for c in columns]
         if not {STEP, SAMPLES} & {*self._names}:
             raise SpecError(
                 "no column of metrics.csv counts steps or samples by its name; it has: "
