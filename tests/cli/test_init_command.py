@@ -77,6 +77,7 @@ for epoch in range(args.epochs):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_a_proposal_is_swept(
     scalelab: Callable[..., Any],
     here: Path,
@@ -117,7 +118,7 @@ def test_a_proposal_is_swept(
         [*command, "sweep", "experiment.yaml"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert swept.returncode == 0, swept.stderr

@@ -23,7 +23,7 @@ def get_args_parser():
 
 def main(args):
     rank = utils.init_distributed_mode()
-    torch.manual_seed(args.seed)
+    torch.manual_seed(args.seed + rank)
     model = torch.nn.Linear(16, 4)
     if dist.is_initialized():
         model = torch.nn.parallel.DistributedDataParallel(model)

@@ -55,7 +55,7 @@ class SFTTrainer:
 
     def train(self):
         args, rank = self.args, int(os.environ.get("RANK", "0"))
-        torch.manual_seed(args.seed)
+        torch.manual_seed(args.seed + rank)
         model = torch.nn.Linear(16, 4)
         if "RANK" in os.environ:
             dist.init_process_group("gloo")
