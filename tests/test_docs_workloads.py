@@ -1,11 +1,15 @@
-"""The page of the built-in workloads names all of them with their parameters."""
+"""The page of workloads names the built-in ones; what it shows of others can be run."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+import scalelab
 from scalelab.experiment.program import BUILT_IN_WORKLOADS
+from scalelab.experiment.spec import Experiment
 from scalelab.experiment.workload_names import RANK_PARAMETERS
 from scalelab.training.workloads.introspection import names_of_built_in
 
@@ -27,3 +31,37 @@ def test_every_workload_has_a_row_and_a_section() -> None:
 def test_every_parameter_is_in_the_section(name: str) -> None:
     parameters = names_of_built_in(BUILT_IN_WORKLOADS[name]).parameters
     assert set(parameters) <= names_in(SECTIONS[name])
+
+
+CLASS, *_ = re.findall(r"```python\n(.*?)```", PAGE, flags=re.S)
+EXPERIMENTS = re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.S)
+
+
+def test_the_class_is_as_short_as_the_page_says_and_experiments_are_right() -> None:
+    lines = [line for line in CLASS.splitlines() if line]
+    assert len(lines) <= 25
+    names = [Experiment.from_text(text).name for text in EXPERIMENTS]
+    assert names == ["lines", "under-hydra", "silent"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_class_is_swept(tmp_path: Path) -> None:
+    (tmp_path / "lines.py").write_text(CLASS)
+    shorter = (
+        EXPERIMENTS[0].replace("repeats: 3", "repeats: 1").replace("[32, 64]", "32")
+    )
+    (tmp_path / "lines.yaml").write_text(shorter)
+    swept = subprocess.run(
+        [sys.executable, "-m", "scalelab", "sweep", "lines.yaml"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert swept.returncode == 0, swept
+    rows = scalelab.load(tmp_path / "runs" / "lines").observations
+    assert sorted(rows["world_size"]) == [1, 2]
+    assert set(rows["outcome"]) == {"completed"}
+    assert set(rows["dataset"]) == {"lines"}

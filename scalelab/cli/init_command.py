@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -69,27 +70,38 @@ def run(
         )
     if script is None:
         _write(path, TEMPLATE)
-        typer.echo(f"Wrote {path}. Edit it, then: scalelab plan {path}")
+        typer.echo(f"Wrote {path}. Edit it. Next: scalelab try {path}")
         return
+    if not path.parent.is_dir():  # before imports that take seconds
+        raise SpecError(
+            f"{path} cannot be written: there is no folder {path.parent}. Choose "
+            "another folder, or make it first."
+        )
     _propose(path, script, log)
 
 
 def _propose(path: Path, script: Path, log: Path | None) -> None:
     from scalelab.running.proposal.draft import draft
+    from scalelab.running.proposal.meanings import default_batch
     from scalelab.running.proposal.sample_log import read_log
     from scalelab.running.proposal.script import read_script
+    from scalelab.running.proposal.surroundings import interpreter
 
     read = read_script(script)
-    reading = read_log(log) if log else None
+    reading = read_log(log, read.all_packages, default_batch(read)) if log else None
     proposed = draft(
-        read, reading, log_name=log.name if log else "", directory=path.parent
+        read,
+        reading,
+        log_name=log.name if log else "",
+        directory=path.parent,
+        python=interpreter(os.environ),
     )
     _write(path, proposed.text)
     found = ", ".join(proposed.found) or "no options that a sweep would set"
     typer.echo(f"Wrote {path}. Found in {script}: {found}.")
     for each in proposed.to_fill_in:
         typer.echo(f"Fill in {each}.")
-    typer.echo(f"Edit it, then: scalelab plan {path}")
+    typer.echo(f"Next: scalelab try {path}")
 
 
 def _write(path: Path, text: str) -> None:

@@ -77,9 +77,17 @@ def one_of(names: Iterable[str], wrong: str) -> str:
     "Did you mean 'linear'? Valid: linear, sqrt."
     """
     valid = list(names)
-    close = difflib.get_close_matches(wrong[:80], valid, n=1)
-    hint = f"Did you mean {close[0]!r}? " if close else ""
-    return f"{hint}Valid: {', '.join(valid)}."
+    return f"{did_you_mean(valid, wrong)}Valid: {', '.join(valid)}."
+
+
+def did_you_mean(names: Iterable[str], wrong: str) -> str:
+    """Return a sentence with the name that a wrong one resembles, and a space after it.
+
+    >>> did_you_mean(["train.py", "model.py"], "trian.py"), did_you_mean(["a"], "trian")
+    ("Did you mean 'train.py'? ", '')
+    """
+    close = difflib.get_close_matches(wrong[:80], list(names), n=1)
+    return f"Did you mean {close[0]!r}? " if close else ""
 
 
 def shown(value: Any) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scalelab.errors import SpecError
+from scalelab.inputs.problems import did_you_mean
 from scalelab.records.attempt_io import storing
 
 if TYPE_CHECKING:
@@ -82,18 +83,34 @@ def snapshot_code(
     return directory, digest
 
 
+def check_paths(paths: Sequence[str], root: Path) -> None:
+    """Refuse paths that are not there.
+
+    Raises
+    ------
+    SpecError
+        Naming the first, and the one that it resembles.
+    """
+    for path in paths:
+        start = root / path
+        if not start.exists():
+            near = start.parent.glob("*") if start.parent.is_relative_to(root) else ()
+            names = [os.path.relpath(each, root) for each in near]
+            raise SpecError(
+                f"code.snapshot: {path!r} does not exist in {root}. "
+                f"{did_you_mean(names, path)}Give files or directories relative to the "
+                "experiment file, or to code.root."
+            )
+
+
 def _collect(paths: Sequence[str], root: Path) -> dict[str, Path]:
     """Return the files to copy by their name in the snapshot, sorted."""
     if not paths:
         raise SpecError("snapshot=[] names no code. List files or directories to copy.")
+    check_paths(paths, root)
     files: dict[str, Path] = {}
     for path in paths:
         start = root / path
-        if not start.exists():
-            raise SpecError(
-                f"snapshot path {path!r} does not exist in {root}. Give files or "
-                "directories relative to the experiment file."
-            )
         name = os.path.relpath(start, root)
         if name.startswith(".."):
             raise _outside(start, start, root)

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalelab.errors import SpecError
-from scalelab.experiment.program import Program
+from scalelab.experiment.program import CommandProgram, Program
 from scalelab.inputs.outcome import Outcome
+from scalelab.launch.command.first_words import with_program_beside
 from scalelab.plan.tracked import TrackedSource, source_of
 from scalelab.records.code import code_paths, snapshot_code
 from scalelab.records.control.stop_request import StopRequests
@@ -165,15 +166,29 @@ def _programs(sweep: Sweep, store: RunStore) -> dict[str | None, Program]:
     An answer is about one workload: the experiment may have got another name since,
     and commands were once called after their run.
     """
-    programs = sweep.experiment.programs(
-        _snapshot(sweep, store), sweep.experiment.inherited(os.environ)
-    )
+    root, copy = sweep.experiment.code_root, _snapshot(sweep, store)
+    programs = {
+        name: _beside(program, root)
+        for name, program in sweep.experiment.programs(
+            copy, sweep.experiment.inherited(os.environ)
+        ).items()
+    }
     is_same = not any(change.startswith("workload: ") for change in sweep.changes)
     rows = store.rows() if is_same and sweep.experiment.workload is None else []
     if not rows:
         return programs
     called = str(rows[-1]["workload"])
     return {name: replace(each, name=called) for name, each in programs.items()}
+
+
+def _beside(program: Program, root: Path) -> Program:
+    """Return a program whose interpreter is found where it lies, outside the copy."""
+    if not isinstance(program, CommandProgram):
+        return program
+    directory = Path(program.code_directory)
+    return replace(
+        program, command=with_program_beside(program.command, root, directory)
+    )
 
 
 def _snapshot(sweep: Sweep, store: RunStore) -> Path | None:

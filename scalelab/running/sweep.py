@@ -25,6 +25,7 @@ from scalelab.records.code import code_hash, code_of_programs
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY
 from scalelab.records.run_reader import RunReader
 from scalelab.records.store import RunStore
+from scalelab.running.command_start import check_start
 from scalelab.site.choice import lasting_name
 from scalelab.site.node_script import refuse_log_directory
 from scalelab.site.profile import Site
@@ -106,6 +107,7 @@ class Sweep:
         """
         asked = Experiment.from_file(experiment)
         where = asked.resolve_site(site)
+        check_start(experiment, asked, where)
         home = Path(directory or RUNS / asked.name).absolute()
         fingerprint = asked.fingerprint(
             code_hash=code_hash(asked),

@@ -17,11 +17,11 @@ def test_what_it_writes_can_be_planned(
     ended = scalelab("init")
     assert (ended.code, ended.err) == (0, "")
     assert ended.out == (
-        "Wrote experiment.yaml. Edit it, then: scalelab plan experiment.yaml\n"
+        "Wrote experiment.yaml. Edit it. Next: scalelab try experiment.yaml\n"
     )
     missing = scalelab("plan", "experiment.yaml")
     missing.assert_refused()
-    assert "'train.py' does not exist" in missing.err
+    assert "'train.py' does not exist in" in missing.err
     Path("train.py").write_text("")
     text = Path("experiment.yaml").read_text()
     Path("experiment.yaml").write_text(text + "site: {gpus_per_node: 8}\n")
@@ -77,10 +77,19 @@ for epoch in range(args.epochs):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_a_proposal_is_swept(
-    scalelab: Callable[..., Any], here: Path, command: list[str]
+    scalelab: Callable[..., Any],
+    here: Path,
+    command: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        monkeypatch.delenv(name, raising=False)
     Path("train.py").write_text(TRAIN)
+    interpreter = Path("envs/mine/python")  # beside the code, and not copied with it
+    interpreter.parent.mkdir(parents=True)
+    interpreter.symlink_to(sys.executable)
     printed = subprocess.run(
         [sys.executable, "train.py", "--out", "out", "--epochs", "1"],
         capture_output=True,
@@ -94,7 +103,7 @@ def test_a_proposal_is_swept(
         "Wrote experiment.yaml. Found in train.py: --batch-size {local_batch_size}, "
         "--out {trial_dir}.\n"
         "Fill in job.samples_per_epoch, and remove the # before job.\n"
-        "Edit it, then: scalelab plan experiment.yaml\n"
+        "Next: scalelab try experiment.yaml\n"
     )
     assert scalelab("plan", "experiment.yaml").code == 0
     text = Path("experiment.yaml").read_text()
@@ -102,12 +111,14 @@ def test_a_proposal_is_swept(
     text = re.sub(
         "^gpus: .*$", "gpus: 1", text.replace("repeats: 3", "repeats: 1"), flags=re.M
     )
-    Path("experiment.yaml").write_text(text)
+    own = text.replace("  python train.py", f"  {interpreter} train.py")
+    assert own != text
+    Path("experiment.yaml").write_text(own)
     swept = subprocess.run(
         [*command, "sweep", "experiment.yaml"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert swept.returncode == 0, swept.stderr

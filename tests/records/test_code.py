@@ -117,7 +117,7 @@ def nothing(root: Path) -> None:
         (
             ["tain.py"],
             nothing,
-            r"snapshot path 'tain\.py' does not exist in .*project\.",
+            r"code\.snapshot: 'tain\.py' does not exist in .*project\. Did you mean",
         ),
         (["../run"], nothing, "does not exist"),
         ([".."], nothing, r"lies outside .*project\. Put the code below"),
@@ -256,5 +256,5 @@ def test_nothing_is_left_of_hashing(
 
 
 def test_code_that_cannot_be_copied_is_refused(root: Path) -> None:
-    with pytest.raises(SpecError, match=r"snapshot path 'gone\.py' does not exist"):
+    with pytest.raises(SpecError, match=r"code\.snapshot: 'gone\.py' does not exist"):
         code_hash(experiment(root, "command: a\ncode: {snapshot: gone.py}"))

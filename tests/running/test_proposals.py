@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import textwrap
 from pathlib import Path
 
@@ -11,7 +12,9 @@ import pytest
 from scalelab.errors import SpecError
 from scalelab.experiment.presets import PRESETS
 from scalelab.experiment.spec import Experiment
+from scalelab.running.proposal import surroundings
 from scalelab.running.proposal.draft import Draft, draft
+from scalelab.running.proposal.meanings import default_batch
 from scalelab.running.proposal.sample_log import MAX_LOG_BYTES, read_log
 from scalelab.running.proposal.script import MAX_SCRIPT_BYTES, read_script
 
@@ -53,15 +56,18 @@ def written(directory: Path, text: str, name: str = "train.py") -> Path:
     return path
 
 
-def proposed(script: Path, log: Path | None = None) -> tuple[Draft, Experiment]:
-    reading = read_log(log) if log else None
+def proposed(
+    path: Path, log: Path | None = None, directory: Path | None = None
+) -> tuple[Draft, Experiment]:
+    script = read_script(path)
+    reading = read_log(log, script.all_packages, default_batch(script)) if log else None
     found = draft(
-        read_script(script),
+        script,
         reading,
         log_name=log.name if log else "",
-        directory=script.parent,
+        directory=directory or path.parent,
     )
-    return found, Experiment.from_text(found.text, directory=script.parent)
+    return found, Experiment.from_text(found.text, directory=directory or path.parent)
 
 
 def test_options_of_argparse_become_placeholders(tmp_path: Path) -> None:
@@ -149,6 +155,36 @@ def test_globals_of_a_configurator_are_options(tmp_path: Path) -> None:
             "p.add_argument('--save-path', dest='save', default='{epoch} of it.pt')",
             "--out {trial_dir}/result.json --save-path {trial_dir}/save",
         ),
+        (
+            "p.add_argument('--mini-batch-size', default=8)\n"
+            "p.add_argument('--test-mini-batch-size', default=9)",
+            "--mini-batch-size {local_batch_size}",
+        ),
+        (
+            "@dataclass\nclass Optim:\n  lr: float = 1e-3\n"
+            "@dataclass\nclass Args:\n  batch_size: int = 32\n  optim: Optim\n"
+            "args = tyro.cli(Args)",
+            "--batch-size {local_batch_size} --optim.lr {learning_rate}",
+        ),
+        (
+            "from trl import SFTConfig, TrlParser\n"
+            "types = (ScriptArguments, SFTConfig)\nTrlParser(types)",
+            "--per_device_train_batch_size {local_batch_size} "
+            "--gradient_accumulation_steps {gradient_accumulation_steps} "
+            "--learning_rate {learning_rate} --seed {seed} --output_dir {trial_dir}",
+        ),
+        (
+            "class Mine(TrainingArguments):\n  seed: int = 1\nHfArgumentParser(Mine)",
+            "--per_device_train_batch_size {local_batch_size} "
+            "--gradient_accumulation_steps {gradient_accumulation_steps} "
+            "--learning_rate {learning_rate} --seed {seed} --output_dir {trial_dir}",
+        ),
+        (
+            "config_flags.DEFINE_config_file('config')\nFLAGS.config.batch_size\n"
+            "FLAGS.config.optim.learning_rate",
+            "--config.batch_size={local_batch_size} "
+            "--config.optim.learning_rate={learning_rate} --config=CONFIG",
+        ),
         ("p.add_argument('--bad\\nname: x', default=1)", ""),
         ("p.add_argument('--a', dest='b\\nc: d', required=True)", "--a A"),
         ("p.add_argument(*names, **more)", ""),
@@ -176,8 +212,7 @@ def test_files_beside_the_script_come_along(tmp_path: Path) -> None:
 
 def test_a_script_elsewhere_gives_the_root(tmp_path: Path) -> None:
     script = written(tmp_path / "their code", "x = 1")
-    found = draft(read_script(script), None, log_name="", directory=tmp_path / "mine")
-    experiment = Experiment.from_text(found.text, directory=tmp_path / "mine")
+    _, experiment = proposed(script, directory=tmp_path / "mine")
     assert experiment.code_root == tmp_path / "their code"
     assert experiment.name == "their-code-train"
 
@@ -219,7 +254,7 @@ def test_a_sample_that_no_preset_reads_is_shown(tmp_path: Path) -> None:
     log = tmp_path / "own.log"
     log.write_bytes(b"hello\n\x1b[31mStep\x1b[0m 3 of 9: fine\n" + b"\xff\n")
     found, experiment = proposed(written(tmp_path, "import transformers"), log)
-    assert "# No preset reads a step of own.log" in found.text
+    assert "# Nothing reads a step of own.log" in found.text
     assert "\n# Step 3 of 9: fine\n" in found.text
     assert experiment.metrics is not None
     assert experiment.metrics.preset is None
@@ -227,16 +262,20 @@ def test_a_sample_that_no_preset_reads_is_shown(tmp_path: Path) -> None:
 
 def test_lines_that_no_preset_reads_may_count_batches(tmp_path: Path) -> None:
     log = tmp_path / "own.log"
-    lines = [f"{e} it's [{b}/40] loss 2.5" for e in (1, 2) for b in (10, 20, 30)]
+    lines = [f"epoch {e}: [{b}/40] loss 2.5" for e in (1, 2) for b in (10, 20, 30)]
     log.write_text("\n".join(lines))
     found, experiment = proposed(written(tmp_path, "import torch"), log)
-    assert "# No preset reads own.log. These lines count up" in found.text
+    assert "# own.log counts batches of each epoch anew." in found.text
     assert experiment.metrics is not None
     (expression,) = experiment.metrics.regex or ()
     match = re.search(expression, lines[-1])
     assert match is not None
-    expected = {"epoch": "2", "batch_of_epoch": "30", "batches_of_epoch": "40"}
-    assert match.groupdict() == expected
+    assert match.groupdict() == {
+        "epoch": "2",
+        "batch_of_epoch": "30",
+        "batches_of_epoch": "40",
+        "loss": "2.5",
+    }
     assert not [each for each in found.to_fill_in if "metrics" in each]
 
 
@@ -251,6 +290,22 @@ def test_without_a_sample_imports_suggest_a_preset(
     assert experiment.metrics is not None
     assert experiment.metrics.preset == name
     assert "guessed: it imports" in found.text
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "value"),
+    [
+        ("csv.writer(open(f'{out}/log.csv'))\nx = 'log.csv'", "csv", "/log.csv"),
+        ("from torch.utils.tensorboard import SummaryWriter", "tensorboard", ""),
+    ],
+)
+def test_files_of_metrics_are_guessed(
+    tmp_path: Path, text: str, name: str, value: str
+) -> None:
+    found, experiment = proposed(written(tmp_path, text))
+    assert experiment.metrics is not None
+    assert getattr(experiment.metrics, name) == "{trial_dir}" + value
+    assert "# Guessed: it seems to write them there" in found.text
 
 
 @pytest.mark.parametrize(
@@ -292,3 +347,134 @@ def test_what_is_no_log_is_refused(
         path.write_bytes(content)
     with pytest.raises(SpecError, match=message):
         read_log(path)
+
+
+def test_options_and_ranks_are_looked_for_in_modules_beside_the_script(
+    tmp_path: Path,
+) -> None:
+    written(tmp_path, "p.add_argument('--batch-size', default=8)", "params.py")
+    written(tmp_path, "def start():\n    init_process_group()", "ranks.py")
+    script = written(tmp_path, "from params import args\nimport ranks")
+    found, experiment = proposed(script)
+    assert experiment.command == "python train.py --batch-size {local_batch_size}"
+    assert experiment.local_batch_size == (8,)
+    assert "launcher: torchrun" in found.text
+
+
+def test_ranks_of_mpi_get_its_launcher(tmp_path: Path) -> None:
+    _, experiment = proposed(written(tmp_path, "from mpi4py import MPI"))
+    assert experiment.launcher.name == "mpirun"
+
+
+def test_a_script_that_joins_no_ranks_gets_one_device(tmp_path: Path) -> None:
+    found, experiment = proposed(written(tmp_path, "import torch"))
+    assert (experiment.gpus, experiment.launcher.name) == ((1,), "none")
+    assert "# One process on one device: nothing in the script, or in mod" in found.text
+
+
+def test_a_part_of_a_package_is_started_as_a_module(tmp_path: Path) -> None:
+    package = tmp_path / "src" / "clip_train"
+    written(package, "", "__init__.py")
+    written(package, "p.add_argument('--lr', default=0.1)", "params.py")
+    script = written(package, "from clip_train.params import parse\nimport distributed")
+    _, experiment = proposed(script, directory=tmp_path)
+    assert experiment.command == "python -m clip_train.train --lr {learning_rate}"
+    assert experiment.code_root == tmp_path / "src"
+    assert experiment.snapshot_paths == ("clip_train/",)
+
+
+def test_relative_imports_are_followed(tmp_path: Path) -> None:
+    package = tmp_path / "nets"
+    written(package, "", "__init__.py")
+    written(package / "tools", "from .ranks import start", "__init__.py")
+    written(package / "tools", "def start(): init_process_group()", "ranks.py")
+    script = written(tmp_path, "from nets import tools")
+    found, experiment = proposed(script)
+    assert experiment.snapshot_paths == ("nets/", "train.py")
+    assert "launcher: torchrun" in found.text
+
+
+HYDRA = """
+import hydra
+@hydra.main(version_base=None, config_path="conf", config_name="config")
+def main(cfg): ...
+"""
+
+
+def test_keys_of_hydra_are_overridden(tmp_path: Path) -> None:
+    conf = tmp_path / "conf"
+    written(conf, "defaults: [data: small, _self_]\nlr: 0.5\nepochs: 3", "config.yaml")
+    written(conf / "data", "batch_size: 24\nroot: ./data", "small.yaml")
+    written(tmp_path / "data", "a,b", "rows.csv")
+    found, experiment = proposed(written(tmp_path, HYDRA))
+    assert experiment.command == (
+        "python train.py data.batch_size={local_batch_size} lr={learning_rate} "
+        "hydra.run.dir={trial_dir}"
+    )
+    assert experiment.local_batch_size == (24,)
+    assert experiment.snapshot_paths == ("conf/", "data/", "train.py")
+    assert "# job: {epochs: 3, samples_per_epoch: NUMBER}" in found.text
+
+
+def test_configurations_above_the_script_raise_the_root(tmp_path: Path) -> None:
+    written(tmp_path / "configs", "batch_size: 24", "config.yaml")
+    text = HYDRA.replace('"conf"', '"../configs"')
+    _, experiment = proposed(written(tmp_path / "src", text))
+    assert experiment.code_root == tmp_path
+    assert experiment.command is not None
+    assert experiment.command.startswith("python src/train.py batch_size={local_bat")
+    assert experiment.snapshot_paths == ("configs/", "src/train.py")
+
+
+def test_a_config_dict_is_read_where_its_flag_has_a_default(tmp_path: Path) -> None:
+    config = "def get_config():\n  config.batch_size = 48\n  config.optim.lr = 0.3"
+    written(tmp_path / "configs", config, "small.py")
+    flag = "config_flags.DEFINE_config_file('config', 'configs/small.py')"
+    _, experiment = proposed(written(tmp_path, flag))
+    assert experiment.command == (
+        "python train.py --config.batch_size={local_batch_size} "
+        "--config.optim.lr={learning_rate}"
+    )
+    assert experiment.local_batch_size == (48,)
+    assert experiment.snapshot_paths == ("configs/small.py", "train.py")
+
+
+def test_data_beside_the_script_come_along_or_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path / "data", "text", "wiki.txt")
+    options = "p.add_argument('--data', default='./data')"
+    script = written(tmp_path, options)
+    _, experiment = proposed(script)
+    assert experiment.snapshot_paths == ("data/", "train.py")
+    assert experiment.command == "python train.py"
+    monkeypatch.setattr(surroundings, "MOST_COPIED_BYTES", 3)
+    _, experiment = proposed(script)
+    assert experiment.snapshot_paths == ("train.py",)
+    assert experiment.command == f"python train.py --data {tmp_path / 'data'}"
+
+
+def test_data_beside_a_script_further_down_are_named(tmp_path: Path) -> None:
+    written(tmp_path / "lm" / "data", "text", "wiki.txt")
+    script = written(tmp_path / "lm", "p.add_argument('--data', default='./data')")
+    _, experiment = proposed(script, directory=tmp_path)
+    assert experiment.command == f"python lm/train.py --data {tmp_path}/lm/data"
+
+
+def test_the_interpreter_is_that_of_the_active_environment(tmp_path: Path) -> None:
+    written(tmp_path / "mine" / "bin", "", "python")
+    own = {"VIRTUAL_ENV": sys.prefix, "CONDA_PREFIX": str(tmp_path / "mine")}
+    assert surroundings.interpreter({}) == "python"
+    assert surroundings.interpreter(own) == "python"
+    assert surroundings.interpreter({"CONDA_PREFIX": str(tmp_path)}) == "python"
+    mine = {"VIRTUAL_ENV": str(tmp_path / "mine"), "CONDA_PREFIX": sys.prefix}
+    assert surroundings.interpreter(mine) == str(tmp_path / "mine" / "bin" / "python")
+
+
+def test_another_interpreter_stands_in_the_command(tmp_path: Path) -> None:
+    script = written(tmp_path, "x = 1")
+    found = draft(
+        read_script(script), None, log_name="", directory=tmp_path, python="/e/python"
+    )
+    assert "\n  /e/python train.py\n" in found.text
+    assert "# The Python of the active environment" in found.text

@@ -10,19 +10,20 @@ program can take it.
 from __future__ import annotations
 
 import os
-import shlex
-import shutil
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from scalelab.errors import SpecError
 from scalelab.experiment.command_values import placeholder_values, variable_of
 from scalelab.experiment.program import CommandProgram
 from scalelab.inputs.placeholders import fill_placeholders
 from scalelab.kinds.launchers import LaunchedProcess, Launcher
 from scalelab.kinds.registry import imported
+from scalelab.launch.command.first_words import (
+    check_program,
+    search_path,
+    words_of,
+)
 from scalelab.launch.protocol import CommandTask, ProcessRequest
 from scalelab.launch.ranks.requests import cores_of
 from scalelab.launch.rendezvous import Meeting, network_environment
@@ -178,9 +179,9 @@ class CommandAttempt:
             },
         }
         argv = tuple(
-            fill_placeholders(word, values) for word in _words(program.command)
+            fill_placeholders(word, values) for word in words_of(program.command)
         )
-        _check_program(argv[0], env["PATH"], program.code_directory)
+        check_program(argv[0], env["PATH"], program.code_directory)
         if self.launcher.starter is not None:
             argv = imported(self.launcher.starter)(process, argv, env)
         return ProcessRequest(
@@ -200,10 +201,9 @@ class CommandAttempt:
         spec = self.spec
         devices = spec.placement.shares[self.node_rank].device_ids
         threads = str(spec.threads_per_rank)
-        inherited = os.environ.get("PATH", os.defpath)
         return {
             # python and torchrun are those of this environment.
-            "PATH": os.pathsep.join((str(Path(sys.executable).parent), inherited)),
+            "PATH": search_path(),
             # Python passes every line on as it is printed, not in blocks.
             "PYTHONUNBUFFERED": "1",
             "OMP_NUM_THREADS": threads,
@@ -224,27 +224,3 @@ def output_directory(spec: AttemptSpec) -> Path:
     of ScaleLab's.
     """
     return Path(spec.directory) / "output"
-
-
-def _words(command: str) -> list[str]:
-    try:
-        words = shlex.split(command)
-    except ValueError as error:
-        raise SpecError(
-            f"command={command[:200]!r} is no command line: {error}. No shell reads "
-            "it: quote words that hold spaces, and escape single quotes."
-        ) from error
-    if not words:
-        raise SpecError("command is empty. Write the program and its arguments.")
-    return words
-
-
-def _check_program(name: str, search_path: str, directory: str) -> None:
-    """Refuse a program that cannot be executed, as execvp would look for it."""
-    path = os.path.join(directory, name) if os.sep in name else name
-    if shutil.which(path, path=search_path) is None:
-        raise SpecError(
-            f"command: {name!r} is no program that can be executed in {directory} or "
-            "on its PATH. No shell reads the command: write, for example, python "
-            "train.py, or make the file executable."
-        )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from scalelab.running.proposal.script import Script, ScriptOption
+from scalelab.running.proposal.options import ScriptOption
+from scalelab.running.proposal.script import Script
 
+_OF_EVALUATION = ("eval", "val", "test", "infer")
 _FILE_NAME = re.compile(r"\w[\w.-]{0,80}", re.ASCII)
 
 
@@ -16,124 +18,86 @@ _FILE_NAME = re.compile(r"\w[\w.-]{0,80}", re.ASCII)
 class Meaning:
     """What options of certain names mean.
 
-    Parameters
-    ----------
-    what
-        In words, for the comments of an experiment where no trial fills it in.
-    names
-        Names of such options, the surest first.
-    placeholder
-        What a trial fills in; None: a trial leaves the option alone.
-    is_path
-        Trials would overwrite what another one writes there, so each option of such a
-        name is filled in, and not only the surest.
+    Trials would overwrite what another one writes at a path, so each option of such a
+    name is filled in, and not only the surest.
     """
 
-    what: str
-    names: tuple[str, ...]
+    what: str  # in words, where no trial fills it in
+    names: tuple[str, ...]  # the surest first
     placeholder: str | None = None
     is_path: bool = False
+    ending: str | None = None  # of other names that mean the same
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
 
 
 LOCAL_BATCH = Meaning(
     what="batch size",
-    names=(
-        "per_device_train_batch_size",
-        "local_batch_size",
-        "micro_batch_size",
-        "train_batch_size",
-        "batch_size",
-        "batch_size_per_gpu",
-        "per_gpu_batch_size",
-        "batchsize",
-        "bs",
+    names=_words(
+        "per_device_train_batch_size local_batch_size micro_batch_size "
+        "train_batch_size batch_size batch_size_per_gpu per_gpu_batch_size batchsize bs"
     ),
     placeholder="local_batch_size",
+    ending="batch_size",
 )
 GLOBAL_BATCH = Meaning(
     what="global batch size",
-    names=("global_batch_size", "total_batch_size", "effective_batch_size"),
+    names=_words("global_batch_size total_batch_size effective_batch_size"),
     placeholder="global_batch_size",
 )
 ACCUMULATION = Meaning(
     what="accumulation steps",
-    names=(
-        "gradient_accumulation_steps",
-        "grad_accumulation_steps",
-        "accumulation_steps",
-        "accumulate_grad_batches",
-        "grad_accum_steps",
-        "grad_accum",
-        "accum_steps",
-        "accum_iter",
-        "accumulate",
-        "accum",
-        "update_freq",
+    names=_words(
+        "gradient_accumulation_steps grad_accumulation_steps accumulation_steps "
+        "accumulate_grad_batches grad_accum_steps grad_accum accum_steps accum_iter "
+        "accumulate accum accum_freq update_freq"
     ),
     placeholder="gradient_accumulation_steps",
 )
 RATE = Meaning(
-    what="learning rate", names=("learning_rate", "lr"), placeholder="learning_rate"
+    what="learning rate",
+    names=_words("learning_rate lr base_lr"),
+    placeholder="learning_rate",
 )
 SEED = Meaning(
-    what="seed", names=("seed", "random_seed", "manual_seed"), placeholder="seed"
+    what="seed", names=_words("seed random_seed manual_seed"), placeholder="seed"
 )
 OUTPUT = Meaning(
     what="output folder",
-    names=(
-        "output_dir",
-        "out_dir",
-        "outdir",
-        "save_dir",
-        "checkpoint_dir",
-        "log_dir",
-        "logdir",
-        "work_dir",
-        "workdir",
-        "results_dir",
-        "run_dir",
-        "output",
-        "out",
-        "outf",
+    names=_words(
+        "output_dir out_dir outdir save_dir checkpoint_dir log_dir logdir work_dir "
+        "workdir results_dir run_dir output out outf"
     ),
     placeholder="trial_dir",
     is_path=True,
 )
 OUTPUT_FILE = Meaning(
     what="output file",
-    names=(
-        "output_file",
-        "output_path",
-        "out_file",
-        "out_path",
-        "outfile",
-        "save",
-        "save_file",
-        "save_path",
-        "save_to",
-        "results_file",
-        "log_file",
-        "logfile",
+    names=_words(
+        "output_file output_path out_file out_path outfile save save_file save_path "
+        "save_to results_file log_file logfile"
     ),
     placeholder="trial_dir",
     is_path=True,
 )
 PRECISION = Meaning(
     what="number format",
-    names=("precision", "dtype", "amp_dtype", "mixed_precision"),
+    names=_words("precision dtype amp_dtype mixed_precision"),
     placeholder="precision",
 )
 STEPS = Meaning(
     what="steps of the training",
-    names=("max_steps", "max_iters", "train_iters", "num_steps", "steps"),
+    names=_words("max_steps max_iters train_iters num_steps num_train_steps steps"),
 )
 EPOCHS = Meaning(
     what="epochs of the training",
-    names=("num_train_epochs", "num_epochs", "max_epochs", "n_epochs", "epochs"),
+    names=_words("num_train_epochs num_epochs max_epochs n_epochs epochs"),
 )
 WORKERS = Meaning(
     what="workers that load data",
-    names=("dataloader_num_workers", "num_workers", "n_workers", "workers"),
+    names=_words("dataloader_num_workers num_workers n_workers workers"),
 )
 MEANINGS = (
     LOCAL_BATCH,
@@ -158,27 +122,13 @@ _SHARES = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Understood:
-    """An option, and what it means.
-
-    Parameters
-    ----------
-    option
-        The option of the script.
-    meaning
-        What it means.
-    placeholder
-        What a trial fills in; None: it leaves the option alone.
-    because
-        Why that placeholder and not the usual one; empty for the usual one.
-    file
-        Name of a file in the folder that a trial fills in; empty: the folder itself.
-    """
+    """An option, and what it means."""
 
     option: ScriptOption
     meaning: Meaning
-    placeholder: str | None
-    because: str = ""
-    file: str = ""
+    placeholder: str | None  # None: a trial leaves it alone
+    because: str = ""  # why not the usual placeholder
+    file: str = ""  # in the folder that a trial fills in
 
     @property
     def value(self) -> str:
@@ -191,21 +141,44 @@ class Understood:
         return self.option.with_value(self.value)
 
 
+def default_batch(script: Script) -> int | None:
+    """Return the batch size that a script takes by default; None: not known."""
+    found = (each.option for each in understood(script) if each.meaning is LOCAL_BATCH)
+    default = next((option.default for option in found), None)
+    return default if isinstance(default, int) else None
+
+
 def understood(script: Script) -> list[Understood]:
     """Return the options of a script that mean something to a sweep."""
     found = []
     for meaning in MEANINGS:
-        options = list(_named(meaning.names, script.options))
+        options = list(_named(meaning, script.options))
         for option in options if meaning.is_path else options[:1]:
             found.append(_understood(option, meaning, script))
     return found
 
 
 def _named(
-    names: Iterable[str], options: tuple[ScriptOption, ...]
+    meaning: Meaning, options: tuple[ScriptOption, ...]
 ) -> Iterator[ScriptOption]:
-    for name in names:
-        yield from (option for option in options if option.name.lower() == name)
+    """Yield the options of a meaning, the surest first."""
+    training = [each for each in options if not _is_of_evaluation(each)]
+    for name in meaning.names:
+        yield from (option for option in training if option.name.lower() == name)
+    if meaning.ending:
+        known = {name for each in MEANINGS for name in each.names}
+        yield from (
+            option
+            for option in training
+            if option.name.lower().endswith(meaning.ending)
+            and option.name.lower() not in known
+        )
+
+
+def _is_of_evaluation(option: ScriptOption) -> bool:
+    """Tell whether a part of an option's name says that it is of an evaluation."""
+    parts = re.split(r"[^a-z]+", option.flag.lower())
+    return any(part.startswith(_OF_EVALUATION) for part in parts)
 
 
 def _file(option: ScriptOption, meaning: Meaning) -> str:

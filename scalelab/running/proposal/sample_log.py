@@ -1,17 +1,27 @@
-"""Which preset reads a sample of a program's output."""
+"""How the lines of a program's output report its steps, found in a sample of them."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from scalelab.errors import SpecError
 from scalelab.experiment.presets import PRESETS, Preset
-from scalelab.experiment.program import MetricsSource
+from scalelab.experiment.program import (
+    BATCH_OF_EPOCH,
+    BATCHES_OF_EPOCH,
+    EPOCH,
+    SAMPLES_IN_EPOCH,
+    SAMPLES_OF_EPOCH,
+    STEPS_IN_ALL,
+    MetricsSource,
+)
 from scalelab.inputs.problems import shown
 from scalelab.launch.command.readers import line_reader
-from scalelab.running.proposal.counting_lines import counting_expression
 from scalelab.running.proposal.script import read_small_file
 
 MAX_LOG_BYTES = 16 << 20
@@ -19,33 +29,50 @@ _MAX_LINE_BYTES = 10_000
 _LINE_ENDS = re.compile(rb"[\r\n]+")
 _UNSHOWN = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[^ -~]")
 
+PLAIN = r"step +(?P<step>\d+)"
+_LENGTH = rf"(?P<step>\d+) */ *(?P<{STEPS_IN_ALL}>\d+)"
+# What counts, the surest first: a word of steps, a number after the word epoch with
+# its own or none, two pairs in brackets, any pair.
+_COUNTING = (
+    PLAIN,
+    rf"(?i:epoch)\W*(?P<{EPOCH}>\d+)(?: */ *\d+)?.*?\b{_LENGTH}",
+    rf"(?i:\b(?:step|iter|iteration|update)s?\b)\W*{_LENGTH}",
+    rf"\[(?P<{EPOCH}>\d+)/\d+\] *\[ *{_LENGTH}",
+    r"(?i:(?:\b|_)(?:step|iter|iteration|update)s?\b)[ =:#\[]*(?P<step>\d+)\b",
+    rf"\b{_LENGTH}",
+)
+_LOSS = r".*?(?i:\bloss)[ :=]+(?P<loss>[^\s,|;]+)"
+_PERCENTAGE = re.compile(r" *\( *\d+(?:\.\d+)?%")
+_LEAST_ALIKE = 0.6  # of the lines; the others may be of an evaluation
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogReading:
-    """What the presets read of a sample.
+    """What reads a sample: a preset, else an expression, else nothing."""
+
+    preset: Preset | None = None
+    num_steps: int = 0  # that the preset reads
+    expression: str | None = None
+    counted: str = ""  # name of the group that counts in the expression
+    example: str | None = None  # a line that an expression might be written for
+
+
+def read_log(
+    path: Path, packages: Set[str] = frozenset(), batch: int | None = None
+) -> LogReading:
+    """Return how a log reports steps.
+
+    Presets come first: those whose packages are imported, those of no package, and
+    where the script imports nothing that a preset is for, the others.
 
     Parameters
     ----------
-    preset
-        The one that reads most steps; None: none reads any.
-    num_steps
-        Steps that it reads.
-    expression
-        Where no preset reads any: an expression for the lines that count up to a
-        length; None: there are no such lines.
-    example
-        A line with a number in it, such as an expression might be written for; None:
-        there is none.
-    """
-
-    preset: Preset | None
-    num_steps: int
-    expression: str | None
-    example: str | None
-
-
-def read_log(path: Path) -> LogReading:
-    """Return which preset reads most steps of a log.
+    path
+        The log.
+    packages
+        What the script imports.
+    batch
+        Its batch size by default.
 
     Raises
     ------
@@ -63,15 +90,25 @@ def read_log(path: Path) -> LogReading:
             "printed, as text."
         )
     lines = [each for each in _LINE_ENDS.split(content) if len(each) < _MAX_LINE_BYTES]
-    counts = {name: _num_steps(row, lines) for name, row in PRESETS.items()}
-    best = max(counts, key=lambda name: counts[name])
+    for rows in _in_order(packages):
+        counts = {row.name: _num_steps(row, lines) for row in rows}
+        if any(counts.values()):
+            best = max(counts, key=lambda name: counts[name])
+            return LogReading(preset=PRESETS[best], num_steps=counts[best])
     texts = [_UNSHOWN.sub("", line.decode(errors="replace")).strip() for line in lines]
-    return LogReading(
-        preset=PRESETS[best] if counts[best] else None,
-        num_steps=counts[best],
-        expression=None if counts[best] else counting_expression(texts),
-        example=_example(texts),
-    )
+    for pattern in _COUNTING:
+        if found := _counting(pattern, texts, batch):
+            return LogReading(expression=found[0], counted=found[1])
+    return LogReading(example=_example(texts))
+
+
+def _in_order(packages: Set[str]) -> Iterator[list[Preset]]:
+    rows = list(PRESETS.values())
+    imported = [row for row in rows if packages & {*row.packages}]
+    yield imported
+    yield [row for row in rows if not row.packages]
+    if not imported:
+        yield [row for row in rows if row.packages]
 
 
 def _num_steps(row: Preset, lines: list[bytes]) -> int:
@@ -84,6 +121,53 @@ def _num_steps(row: Preset, lines: list[bytes]) -> int:
             if report and not report.is_evaluation and report.step is not None
         }
     )
+
+
+def _counting(
+    pattern: str, texts: Sequence[str], batch: int | None
+) -> tuple[str, str] | None:
+    """Return an expression for lines that count, and what it counts; None: none do."""
+    rows = [found for found in map(re.compile(pattern).search, texts) if found]
+    lengths = Counter(row.groupdict().get(STEPS_IN_ALL) for row in rows)
+    length, times = lengths.most_common(1)[0] if rows else (None, 0)
+    alike = [row for row in rows if row.groupdict().get(STEPS_IN_ALL) == length]
+    counts = [int(row["step"]) for row in alike]
+    rises = Counter(two - one for one, two in pairwise(counts) if two > one)
+    falls = sum(two < one for one, two in pairwise(counts))
+    if (
+        times < _LEAST_ALIKE * len(rows)
+        or rises.total() <= falls
+        or (length and max(counts) > int(length))
+    ):
+        return None
+    if length and _are_samples(alike, rises.most_common(1)[0][0], batch):
+        names = (SAMPLES_OF_EPOCH, SAMPLES_IN_EPOCH)
+    elif falls or (length and all(map(_is_of_epoch, alike))):
+        names = (BATCH_OF_EPOCH, BATCHES_OF_EPOCH)
+    else:
+        names = ("step", STEPS_IN_ALL)
+    expression = pattern.replace("<step>", f"<{names[0]}>").replace(
+        f"<{STEPS_IN_ALL}>", f"<{names[1]}>"
+    )
+    # Lines of an evaluation count up to another length: these begin otherwise.
+    before = min(re.split(r"\d", row.string[: row.start()])[0] for row in alike).strip()
+    is_needed = len(lengths) > 1 and before
+    expression = (f"^{re.escape(before)}.*?" if is_needed else "") + expression
+    with_loss = re.compile(expression + _LOSS)
+    has_loss = all(with_loss.search(row.string) for row in alike)
+    return with_loss.pattern if has_loss else expression, names[0]
+
+
+def _is_of_epoch(row: re.Match[str]) -> bool:
+    """Tell whether the word stands before a count, or as 3/9 of epoch 0."""
+    text, end = row.string.lower(), row.end()
+    return "epoch" in text[:end] or text[end:].startswith(" of epoch")
+
+
+def _are_samples(rows: Sequence[re.Match[str]], rise: int, batch: int | None) -> bool:
+    """Tell whether a count rises by samples: by a batch, or with a percentage after."""
+    have_percentage = all(_PERCENTAGE.match(row.string, row.end()) for row in rows)
+    return rise > 1 and (rise == batch or have_percentage)
 
 
 def _example(texts: list[str]) -> str | None:

@@ -5,98 +5,45 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 
 from scalelab.errors import SpecError
 from scalelab.inputs.problems import shown
+from scalelab.running.proposal.options import ScriptOption, config_folders, options_of
 
 MAX_SCRIPT_BYTES = 1 << 20
-_FLAG = re.compile(r"-{0,2}[A-Za-z0-9][\w.-]{0,80}", re.ASCII)
-# Packages, variables and names by which a training is spread over devices.
+_MOST_FILES = 100
+# A name that is divided by what is called after ranks or devices.
+_DIVISION = re.compile(
+    r"(\w+)[ )]*//?=? *([\w.]*(?:world|gpu|device|rank)[\w.]*(?:\(\))?)", re.IGNORECASE
+)
+_TABLE = re.compile(r"[\w-]+\.csv", re.ASCII)
+# Packages, variables and names by which a training is spread over devices, besides all
+# names that hold "distributed".
 _SPREADING = {
-    *("accelerate", "deepspeed", "horovod", "lightning", "megatron"),
+    *("accelerate", "deepspeed", "horovod", "lightning", "megatron", "trl", "composer"),
     *("pytorch_lightning", "torchtitan", "transformers", "jax", "keras", "tensorflow"),
-    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "DataParallel", "DistributedDataParallel"),
-    *("DistributedSampler", "fully_shard", "init_process_group"),
+    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "DataParallel", "fully_shard"),
+    *("init_process_group", "mpi4py"),
 }
-# What absl defines, by what its flags take.
-_ABSL = ("DEFINE_integer", "DEFINE_float", "DEFINE_string", "DEFINE_enum")
-# Options of transformers.TrainingArguments that trials set or a user must know of.
-_TRAINING_ARGUMENTS: dict[str, object] = {
-    "output_dir": None,
-    "per_device_train_batch_size": 8,
-    "gradient_accumulation_steps": 1,
-    "learning_rate": 5e-5,
-    "num_train_epochs": 3,
-    "dataloader_num_workers": 0,
-    "seed": 42,
-}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ScriptOption:
-    """An option of a script's command line.
-
-    Parameters
-    ----------
-    flag
-        As it is written, such as ``--batch-size``; the name alone where it is an
-        argument without a flag.
-    name
-        Name of the value, such as ``batch_size``.
-    default
-        Its default value, where that is written as a plain value; else None.
-    is_required
-        The script does not start without it.
-    joint
-        What stands between flag and value: a space or ``=``.
-    """
-
-    flag: str
-    name: str
-    default: object = None
-    is_required: bool = False
-    joint: str = " "
-
-    @property
-    def is_positional(self) -> bool:
-        """The value stands alone, without a flag."""
-        return not self.flag.startswith("-")
-
-    def with_value(self, value: str) -> str:
-        """Return the option as it stands in a command line with a value."""
-        return value if self.is_positional else f"{self.flag}{self.joint}{value}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Script:
-    """What a script says of itself.
-
-    Parameters
-    ----------
-    path
-        The file.
-    options
-        Options that its command line takes, in the order of the script.
-    packages
-        Top-level names of what it imports.
-    texts
-        The text constants in it.
-    trains_on_several
-        It imports or names what spreads a training over processes or devices.
-    divided
-        Names that it divides by a number of ranks or devices, each with the text of
-        that number.
-    """
+    """What a script, and the modules beside it that it imports, say of themselves."""
 
     path: Path
-    options: tuple[ScriptOption, ...]
-    packages: frozenset[str]
-    texts: frozenset[str]
+    import_root: Path  # its folder, or that of the package that it is in
+    module: str | None  # for python -m, where it is a part of a package
+    beside: frozenset[Path]  # what it imports from there, names, or gives to Hydra
+    options: tuple[ScriptOption, ...]  # of its modules where it has none itself
+    packages: frozenset[str]  # top-level names of what it imports itself
+    all_packages: frozenset[str]  # and of what its modules import
     trains_on_several: bool
-    divided: Mapping[str, str]
+    divided: Mapping[str, str]  # names that it divides, by which count of ranks
+    files: str | None  # where it seems to write its metrics, as under metrics
 
     @property
     def drives_all_devices(self) -> bool:
@@ -106,7 +53,7 @@ class Script:
 
 
 def read_script(path: Path) -> Script:
-    """Read a script without running it.
+    """Read a script, and the modules beside it, without running it.
 
     Raises
     ------
@@ -114,17 +61,37 @@ def read_script(path: Path) -> Script:
         If the file cannot be read or is no Python.
     """
     tree = _parsed(path)
-    nodes = list(ast.walk(tree))
-    found = (*_called(nodes), *_assigned(tree, nodes))
-    options = {each.flag: each for each in found if _FLAG.fullmatch(each.flag)}
-    packages, texts = frozenset(imported(nodes)), frozenset(_texts(nodes))
+    path = path.resolve()
+    package = _package(path)
+    names = {name.partition(".")[0] for name in _imported(tree, package)}
+    is_part = bool(package) and package[0] in names
+    root = path.parents[len(package)] if is_part else path.parent
+    trees, beside = _modules(path, tree, root, package if is_part else ())
+    nodes = [node for each in trees.values() for node in ast.walk(each)]
+    named = {*(name for each in nodes for name in _names(each))}
+    packages = {
+        name.partition(".")[0] for each in trees.values() for name in _imported(each)
+    }
+    spreading = {*packages, *named} & _SPREADING
+    files = (path.parent / text for text in _texts(tree) if text.endswith(".py"))
     return Script(
         path=path,
-        options=tuple(options.values()),
-        packages=packages,
-        texts=texts,
-        trains_on_several=bool(_SPREADING & {*packages, *texts, *_names(nodes)}),
-        divided=dict(_divisions(nodes)),
+        import_root=root,
+        module=".".join((*package, path.stem)) if is_part else None,
+        beside=frozenset(
+            {
+                *beside,
+                *(each.resolve() for each in files if each.is_file()),
+                *(each.resolve() for each in config_folders(path, tree)),
+            }
+        ),
+        options=options_of({path: tree}) or options_of(trees),
+        packages=frozenset(name.partition(".")[0] for name in _imported(tree)),
+        all_packages=frozenset(packages),
+        trains_on_several=bool(spreading)
+        or any("distributed" in name.lower() for name in named),
+        divided=dict(_DIVISION.findall("\n".join(map(_text, trees)))),
+        files=_metrics_files(named, {*_texts(tree)}),
     )
 
 
@@ -173,134 +140,94 @@ def _parsed(path: Path) -> ast.Module:
         ) from error
 
 
-def _called(nodes: list[ast.AST]) -> Iterator[ScriptOption]:
-    """Yield the options that calls define: of argparse, click and absl."""
-    for node in nodes:
-        if not isinstance(node, ast.Call):
-            continue
-        function = node.func
-        name = getattr(function, "attr", getattr(function, "id", ""))
-        if name == "add_argument":
-            yield from _of_argparse(node)
-        elif name in ("option", "argument") and _owner(function) == "click":
-            yield from _of_argparse(node)
-        elif name in _ABSL and _owner(function) == "flags":
-            yield from _of_absl(node)
-        elif name == "HfArgumentParser" and "TrainingArguments" in ast.dump(node):
-            yield from _of_trainer()
+def _package(path: Path) -> tuple[str, ...]:
+    """Return the names of the packages that hold a file, the outermost first."""
+    folders = []
+    for folder in path.parents:
+        if not (folder / "__init__.py").is_file():
+            break
+        folders.append(folder.name)
+    return tuple(reversed(folders))
 
 
-def _owner(function: ast.expr) -> str:
-    owner = getattr(function, "value", None)
-    return getattr(owner, "attr", getattr(owner, "id", ""))
+def _modules(
+    path: Path, tree: ast.Module, root: Path, package: tuple[str, ...]
+) -> tuple[dict[Path, ast.Module], set[Path]]:
+    """Return the modules that a script imports from beside it, and what holds them.
+
+    Those that it imports itself come first, then what these import. A package counts as
+    a whole.
+    """
+    trees, waiting = {path: tree}, [(path, package)]
+    beside = {root / package[0]} if package else set()
+    while waiting and len(trees) < _MOST_FILES:
+        file, inside = waiting.pop(0)
+        for name in dict.fromkeys(_imported(trees[file], inside)):
+            parts = tuple(name.split("."))
+            top = root / parts[0]
+            if (root / f"{parts[0]}.py").is_file():
+                beside.add(root / f"{parts[0]}.py")
+            elif any(top.glob("*.py")):
+                beside.add(top)
+            for module, within in (
+                (root.joinpath(*parts).with_suffix(".py"), parts[:-1]),
+                (root.joinpath(*parts) / "__init__.py", parts),
+            ):
+                if module not in trees and module.is_file():
+                    try:
+                        trees[module] = _parsed(module)
+                    except SpecError:
+                        continue
+                    waiting.append((module, within))
+    return trees, beside
 
 
-def _of_argparse(call: ast.Call) -> Iterator[ScriptOption]:
-    names = [each for each in map(_literal, call.args) if isinstance(each, str)]
-    said = {each.arg: _literal(each.value) for each in call.keywords if each.arg}
-    if not names or str(said.get("action", "store")) != "store":
-        return
-    if said.get("is_flag"):
-        return
-    # The long form: the short one says less to whoever reads the experiment.
-    flag = max(names, key=lambda each: (each.startswith("--"), -names.index(each)))
-    dest = said.get("dest")
-    name = dest if isinstance(dest, str) else flag.lstrip("-").replace("-", "_")
-    is_positional = not flag.startswith("-")
-    is_left_out = is_positional and said.get("nargs") in ("?", "*")
-    yield ScriptOption(
-        flag=flag,
-        name=name,
-        default=said.get("default"),
-        is_required=bool(said.get("required", is_positional and not is_left_out)),
-    )
+def _imported(tree: ast.Module, package: tuple[str, ...] = ()) -> Iterator[str]:
+    """Yield the dotted names that a module imports.
 
-
-def _of_absl(call: ast.Call) -> Iterator[ScriptOption]:
-    values = [*map(_literal, call.args[:2]), None, None]
-    if isinstance(values[0], str):
-        name = values[0]
-        yield ScriptOption(flag=f"--{name}", name=name, default=values[1], joint="=")
-
-
-def _of_trainer() -> Iterator[ScriptOption]:
-    for name, default in _TRAINING_ARGUMENTS.items():
-        yield ScriptOption(
-            flag=f"--{name}",
-            name=name,
-            default=default,
-            is_required=name == "output_dir",
-        )
-
-
-def _assigned(tree: ast.Module, nodes: list[ast.AST]) -> Iterator[ScriptOption]:
-    """Yield the globals of a script whose configurator overrides them, as nanoGPT's."""
-    if not any(
-        isinstance(node, ast.Call)
-        and getattr(node.func, "id", "") == "exec"
-        and "configurator" in ast.dump(node)
-        for node in nodes
-    ):
-        return
-    for statement in tree.body:
-        if isinstance(statement, ast.Assign) and isinstance(
-            statement.targets[0], ast.Name
-        ):
-            name, value = statement.targets[0].id, _literal(statement.value)
-            is_plain = isinstance(value, int | float | str)
-            if is_plain or isinstance(statement.value, ast.BinOp):
-                yield ScriptOption(
-                    flag=f"--{name}", name=name, default=value, joint="="
-                )
-
-
-def imported(nodes: list[ast.AST]) -> Iterator[str]:
-    """Yield the top-level names of what a module imports, relative imports left out."""
-    for node in nodes:
+    Parameters
+    ----------
+    tree
+        The module.
+    package
+        Names of the packages that hold it, which relative imports are from; empty:
+        relative imports are left out.
+    """
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name.partition(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module.partition(".")[0]
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level <= len(package):
+            above = package[: len(package) - node.level + 1] if node.level else ()
+            base = ".".join((*above, *filter(None, [node.module])))
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
-def _texts(nodes: list[ast.AST]) -> Iterator[str]:
-    for node in nodes:
+def _text(path: Path) -> str:
+    return path.read_text(errors="replace")
+
+
+def _texts(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if len(node.value) < 200 and node.value.isprintable():
+                yield node.value
+
+
+def _names(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Name):
+        yield node.id
+    elif isinstance(node, ast.Attribute):
+        yield node.attr
+    elif isinstance(node, ast.alias):
+        yield node.name
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        if node.value.isupper():  # a variable of the environment
             yield node.value
 
 
-def _names(nodes: list[ast.AST]) -> Iterator[str]:
-    for node in nodes:
-        if isinstance(node, ast.Name):
-            yield node.id
-        elif isinstance(node, ast.Attribute):
-            yield node.attr
-        elif isinstance(node, ast.alias):
-            yield node.name
-
-
-def _divisions(nodes: list[ast.AST]) -> Iterator[tuple[str, str]]:
-    """Yield the names that are divided by what is called after ranks or devices."""
-    for node in nodes:
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div | ast.FloorDiv):
-            divided, divisor = node.left, node.right
-        elif isinstance(node, ast.AugAssign) and isinstance(
-            node.op, ast.Div | ast.FloorDiv
-        ):
-            divided, divisor = node.target, node.value
-        else:
-            continue
-        name = getattr(divided, "attr", getattr(divided, "id", ""))
-        text = ast.unparse(divisor)
-        if name and any(
-            part in text.lower() for part in ("world", "gpu", "device", "rank")
-        ):
-            yield name, text
-
-
-def _literal(node: ast.expr) -> object:
-    """Return the value that is written there; None for anything to compute."""
-    try:
-        return ast.literal_eval(node)
-    except (ValueError, TypeError, RecursionError, MemoryError):
-        return None
+def _metrics_files(named: Set[str], texts: Set[str]) -> str | None:
+    tables = sorted(text for text in texts if _TABLE.fullmatch(text))
+    if tables and named & {"DictWriter", "writer"}:
+        return f"csv: '{{trial_dir}}/{tables[0]}'"
+    return "tensorboard: '{trial_dir}'" if "SummaryWriter" in named else None

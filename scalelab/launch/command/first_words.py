@@ -1,0 +1,117 @@
+"""The words of a command line, and the program that they start with."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Collection
+from pathlib import Path
+
+from scalelab.errors import SpecError
+from scalelab.inputs.problems import did_you_mean
+
+
+def words_of(command: str) -> list[str]:
+    """Return the words of a command line, as a shell would divide it.
+
+    Raises
+    ------
+    SpecError
+        If a quotation is not closed, or there is no word.
+    """
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise SpecError(
+            f"command={command[:200]!r} is no command line: {error}. No shell reads "
+            "it: quote words that hold spaces, and escape single quotes."
+        ) from error
+    if not words:
+        raise SpecError("command is empty. Write the program and its arguments.")
+    return words
+
+
+def search_path() -> str:
+    """Return the ``PATH`` of commands: ScaleLab's own environment comes first."""
+    inherited = os.environ.get("PATH", os.defpath)
+    return os.pathsep.join((str(Path(sys.executable).parent), inherited))
+
+
+def check_program(name: str, search_path: str, directory: str) -> None:
+    """Refuse a program that cannot be executed, as execvp would look for it.
+
+    Raises
+    ------
+    SpecError
+        If no file of the name can be executed.
+    """
+    path = os.path.join(directory, name) if os.sep in name else name
+    if shutil.which(path, path=search_path) is None:
+        raise SpecError(
+            f"command: {name!r} is no program that can be executed in {directory} or "
+            "on its PATH. No shell reads the command: write, for example, python "
+            "train.py, or make the file executable."
+        )
+
+
+def check_script(words: list[str], root: Path, copied: Collection[str]) -> None:
+    """Refuse a script of Python that is not there.
+
+    Parameters
+    ----------
+    words
+        Those of the command.
+    root
+        Folder of the user's code.
+    copied
+        What of it the command runs in a copy of; none: it runs there.
+
+    Raises
+    ------
+    SpecError
+        If the word after a Python ends in ``.py`` and names no file that is there.
+    """
+    program, script = Path(words[0]).name, words[1] if len(words) > 1 else ""
+    if not (program.startswith("python") and script.endswith(".py")) or "{" in script:
+        return
+    path = root / script
+    if not path.is_file():
+        near = [path.with_name(each.name) for each in path.parent.glob("*.py")]
+        names = [os.path.relpath(each, root) for each in near]
+        raise SpecError(
+            f"command: {script!r} is no file in {root}. {did_you_mean(names, script)}"
+            "Give the script's path from there: the folder of the experiment file, or "
+            "code.root."
+        )
+    places = [(root / each).resolve() for each in copied]
+    if places and not any(path.resolve().is_relative_to(each) for each in places):
+        raise SpecError(
+            f"command: {script!r} is not among code.snapshot={list(copied)}, and the "
+            "command runs in that copy. Add it."
+        )
+
+
+def with_program_beside(command: str, root: Path, directory: Path) -> str:
+    """Return a command whose program lies beside the code, and not in its copy.
+
+    A relative path of a program, such as ``envs/mine/bin/python``, is looked for in the
+    copy first, then in the folder that the copy is of.
+
+    Parameters
+    ----------
+    command
+        The command line.
+    root
+        Folder of the user's code.
+    directory
+        Where the command runs: a copy of some of it, or the same.
+    """
+    program, *others = words_of(command)
+    beside = root / program
+    is_path = os.sep in program and not os.path.isabs(program)
+    if not is_path or (directory / program).exists() or not beside.exists():
+        return command
+    # Not resolved: the Python of a virtual environment is a link.
+    return shlex.join([os.path.normpath(beside), *others])

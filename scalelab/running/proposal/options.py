@@ -1,0 +1,302 @@
+"""The options of a script's command line, by the parser that it uses."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from scalelab.errors import SpecError
+from scalelab.inputs.document import parse_document, read_document
+
+_FLAG = re.compile(r"-{0,2}[A-Za-z0-9][\w.-]{0,80}", re.ASCII)
+_CONFIG_DICT = re.compile(r"\bconfig\.([\w.]*\w)(?:[ \t]*=[ \t]*([^=\s#][^\n#]*))?")
+_MOST_NESTED = 4
+# What absl defines, by what its flags take.
+_ABSL = ("DEFINE_integer", "DEFINE_float", "DEFINE_string", "DEFINE_enum")
+# Classes that hold transformers' TrainingArguments: its own, TRL's, subclasses.
+_TRAINER = re.compile(r"\w*TrainingArguments|[A-Z]+Config|RewardConfig")
+# Options of transformers.TrainingArguments that trials set or a user must know of.
+_DEFAULTS: dict[str, object] = {
+    "output_dir": None,
+    "per_device_train_batch_size": 8,
+    "gradient_accumulation_steps": 1,
+    "learning_rate": 5e-5,
+    "num_train_epochs": 3,
+    "dataloader_num_workers": 0,
+    "seed": 42,
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScriptOption:
+    """An option of a script's command line, its default where that is plain."""
+
+    flag: str  # as written, such as --batch-size, or data.batch_size of Hydra
+    name: str
+    default: object = None
+    is_required: bool = False
+    joint: str = " "  # between flag and value; empty: the value stands alone
+
+    @property
+    def placeholder(self) -> str:
+        """What stands for a value that the user has to fill in."""
+        return self.flag.lstrip("-").replace("-", "_").upper()
+
+    def with_value(self, value: str) -> str:
+        """Return the option as it stands in a command line with a value."""
+        return f"{self.flag}{self.joint}{value}" if self.joint else value
+
+
+_TRAINING_ARGUMENTS = [
+    ScriptOption(
+        flag=f"--{name}", name=name, default=value, is_required=name == "output_dir"
+    )
+    for name, value in _DEFAULTS.items()
+]
+
+
+def options_of(trees: Mapping[Path, ast.Module]) -> tuple[ScriptOption, ...]:
+    """Return the options that parsed files define, the first of each flag."""
+    found: dict[str, ScriptOption] = {}
+    known = _Known(trees)
+    for path, tree in trees.items():
+        for option in (*_called(path, tree, known), *_assigned(tree)):
+            if _FLAG.fullmatch(option.flag):
+                found.setdefault(option.flag, option)
+    return tuple(found.values())
+
+
+def config_folders(path: Path, tree: ast.Module) -> Iterator[Path]:
+    """Yield the folders of configurations that a script gives to Hydra."""
+    for call in _calls(tree):
+        if (folder := _hydra(call).get("config_path")) and _is_hydra(call):
+            yield path.parent / folder
+
+
+class _Known:
+    """The classes, the assigned names and the text of several files."""
+
+    def __init__(self, trees: Mapping[Path, ast.Module]) -> None:
+        self.classes: dict[str, ast.ClassDef] = {}
+        self.values: dict[str, ast.expr] = {}
+        self.text = "\n".join(path.read_text(errors="replace") for path in trees)
+        for node in (node for tree in trees.values() for node in ast.walk(tree)):
+            if isinstance(node, ast.ClassDef):
+                self.classes[node.name] = node
+            elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                self.values[node.targets[0].id] = node.value
+
+
+def _called(path: Path, tree: ast.Module, known: _Known) -> Iterator[ScriptOption]:
+    """Yield the options that the calls in a file define."""
+    for call in _calls(tree):
+        name, owner = _name(call.func), _name(getattr(call.func, "value", None))
+        if name == "add_argument" or (
+            name in ("option", "argument") and owner == "click"
+        ):
+            yield from _of_argparse(call)
+        elif name in _ABSL and owner == "flags":
+            yield from _of_absl(call)
+        elif name == "DEFINE_config_file":
+            yield from _of_config_file(call, path, known.text)
+        elif name in ("HfArgumentParser", "TrlParser"):
+            yield from _of_trainer(call, known)
+        elif name == "cli" and owner == "tyro" and call.args:
+            yield from _fields(_name(call.args[0]), known, as_tyro=True)
+        elif _is_hydra(call):
+            yield from _of_hydra(path, _hydra(call))
+
+
+def _calls(tree: ast.Module) -> Iterator[ast.Call]:
+    yield from (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+
+
+def _name(node: object) -> str:
+    return getattr(node, "attr", getattr(node, "id", ""))
+
+
+def _of_argparse(call: ast.Call) -> Iterator[ScriptOption]:
+    names = [each for each in map(literal, call.args) if isinstance(each, str)]
+    said = _said(call)
+    if not names or str(said.get("action", "store")) != "store":
+        return
+    if said.get("is_flag"):
+        return
+    # The long form: the short one says less to whoever reads the experiment.
+    flag = max(names, key=lambda each: (each.startswith("--"), -names.index(each)))
+    dest = said.get("dest")
+    name = dest if isinstance(dest, str) else flag.lstrip("-").replace("-", "_")
+    is_positional = not flag.startswith("-")
+    is_left_out = is_positional and said.get("nargs") in ("?", "*")
+    yield ScriptOption(
+        flag=flag,
+        name=name,
+        default=said.get("default"),
+        is_required=bool(said.get("required", is_positional and not is_left_out)),
+        joint="" if is_positional else " ",
+    )
+
+
+def _of_absl(call: ast.Call) -> Iterator[ScriptOption]:
+    values = [*map(literal, call.args[:2]), None, None]
+    if isinstance(values[0], str):
+        name = values[0]
+        yield ScriptOption(flag=f"--{name}", name=name, default=values[1], joint="=")
+
+
+def _of_config_file(call: ast.Call, path: Path, text: str) -> Iterator[ScriptOption]:
+    """Yield the values of a ConfigDict of ml_collections, as its flags name them."""
+    names = ("name", "default")
+    said = dict(zip(names, map(literal, call.args), strict=False)) | _said(call)
+    name, default = str(said.get("name")), said.get("default")
+    if isinstance(default, str):
+        file = path.parent / default.partition(":")[0]
+        text = file.read_text(errors="replace") if file.is_file() else text
+    else:
+        yield ScriptOption(flag=f"--{name}", name="", is_required=True, joint="=")
+    for keys, value in re.findall(_CONFIG_DICT, text):
+        try:
+            known = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            known = None
+        yield ScriptOption(
+            flag=f"--{name}.{keys}", name=keys.split(".")[-1], default=known, joint="="
+        )
+
+
+def _of_trainer(call: ast.Call, known: _Known) -> Iterator[ScriptOption]:
+    """Yield the options of the data classes that HfArgumentParser is given."""
+    for argument in call.args[:1]:
+        given = known.values.get(_name(argument), argument)
+        for each in getattr(given, "elts", [given]):
+            yield from _fields(_name(each), known)
+
+
+def _fields(
+    name: str,
+    known: _Known,
+    *,
+    as_tyro: bool = False,
+    inside: tuple[str, ...] = (),
+    depth: int = 0,
+) -> Iterator[ScriptOption]:
+    """Yield the fields of a data class as options, its own first, then its bases'."""
+    found = known.classes.get(name) if depth < _MOST_NESTED else None
+    if found is None:
+        if _TRAINER.fullmatch(name):
+            yield from _TRAINING_ARGUMENTS
+        return
+    for node in found.body:
+        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
+            continue
+        path, inner = (*inside, node.target.id), _name(node.annotation)
+        if inner in known.classes:
+            yield from _fields(
+                inner, known, as_tyro=as_tyro, inside=path, depth=depth + 1
+            )
+            continue
+        said = _said(node.value) if isinstance(node.value, ast.Call) else None
+        flag = ".".join(path)
+        yield ScriptOption(
+            flag=f"--{flag.replace('_', '-') if as_tyro else flag}",
+            name=path[-1],
+            default=literal(node.value) if said is None else said.get("default"),
+            is_required=node.value is None
+            or (said is not None and not {"default", "default_factory"} & {*said}),
+        )
+    for base in map(_name, found.bases):
+        # A class may have the name of its base, such as TrainingArguments.
+        deep = _MOST_NESTED if base == name else depth + 1
+        yield from _fields(base, known, as_tyro=as_tyro, inside=inside, depth=deep)
+
+
+def _is_hydra(call: ast.Call) -> bool:
+    owner = _name(getattr(call.func, "value", None))
+    return _name(call.func) == "main" and owner == "hydra"
+
+
+def _hydra(call: ast.Call) -> dict[str, str]:
+    names = ("config_path", "config_name")
+    said = dict(zip(names, map(literal, call.args), strict=False)) | _said(call)
+    return {name: text for name, text in said.items() if isinstance(text, str)}
+
+
+def _of_hydra(path: Path, said: Mapping[str, str]) -> Iterator[ScriptOption]:
+    """Yield the keys of the configuration, by the words that override them."""
+    # What Hydra itself writes goes beside the working directory otherwise.
+    yield ScriptOption(flag="hydra.run.dir", name="run_dir", joint="=")
+    if {"config_path", "config_name"} <= {*said}:
+        keys = _keys(path.parent / said["config_path"], said["config_name"])
+        for key, value in keys.items():
+            yield ScriptOption(
+                flag=key,
+                name=key.rpartition(".")[2],
+                default=value,
+                is_required=value == "???",
+                joint="=",
+            )
+
+
+def _keys(
+    folder: Path, name: str, prefix: str = "", depth: int = 0
+) -> dict[str, object]:
+    """Return the keys of a configuration of Hydra, those of its defaults included."""
+    path = folder / f"{name.removesuffix('.yaml')}.yaml"
+    try:
+        text = read_document(path)
+        values = parse_document(text, source=str(path))
+    except SpecError:
+        return {}
+    if "@package _global_" in text:
+        prefix = ""
+    found: dict[str, object] = {}
+    listed = values.pop("defaults", None)
+    for entry in listed if isinstance(listed, list) and depth < _MOST_NESTED else ():
+        groups = entry if isinstance(entry, dict) else {"": entry}
+        for group, choice in groups.items():
+            if isinstance(choice, str) and choice != "_self_":
+                inner = ".".join(filter(None, (prefix, group.replace("/", "."))))
+                found |= _keys(folder / group, choice, inner, depth + 1)
+    return found | _flat(values, prefix)
+
+
+def _flat(values: Mapping[str, object], prefix: str) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name, value in values.items():
+        key = f"{prefix}.{name}" if prefix else str(name)
+        found |= _flat(value, key) if isinstance(value, dict) else {key: value}
+    return found
+
+
+def _assigned(tree: ast.Module) -> Iterator[ScriptOption]:
+    """Yield the globals of a script whose configurator overrides them, as nanoGPT's."""
+    if not any(
+        _name(call.func) == "exec" and "configurator" in ast.dump(call)
+        for call in _calls(tree)
+    ):
+        return
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign) and isinstance(
+            statement.targets[0], ast.Name
+        ):
+            name, value = statement.targets[0].id, literal(statement.value)
+            is_plain = isinstance(value, int | float | str)
+            if is_plain or isinstance(statement.value, ast.BinOp):
+                yield ScriptOption(
+                    flag=f"--{name}", name=name, default=value, joint="="
+                )
+
+
+def _said(call: ast.Call) -> dict[str, object]:
+    return {each.arg: literal(each.value) for each in call.keywords if each.arg}
+
+
+def literal(node: ast.expr | None) -> object:
+    """Return the value that is written there; None for anything to compute."""
+    try:
+        return ast.literal_eval(node) if node is not None else None
+    except (ValueError, TypeError, RecursionError, MemoryError):
+        return None
