@@ -46,7 +46,7 @@ class ParameterServerEngine(TrainingEngine):
         self._window = communication_window(options)
         self._rule = rule_of(options, self.context.world_size)
         self._num_own_steps = self._num_unreported = self._num_granted = 0
-        self._own_step_s = 0.0
+        self._own_step_s, self._has_asked = 0.0, False
         self._steps_of_losses: list[int] = []
         self._last_loss: float | None = None
         self._fetched = flat(model.parameters())
@@ -69,7 +69,6 @@ class ParameterServerEngine(TrainingEngine):
         if self.context.is_first:
             self._link.begin((step + num_steps) * self.context.world_size)
         self.context.sum([0])  # nobody claims a step before the series has begun
-        self._claim(self._link)
 
     def take(self) -> int | None:
         """Take one optimiser step as soon as it is granted.
@@ -86,10 +85,13 @@ class ParameterServerEngine(TrainingEngine):
         """
         link = self._link
         assert link is not None
+        if not self._has_asked:
+            self._claim(link)
         is_granted, num_claimed = link.claimed()
         if not is_granted and self._num_unreported:
             self._claim(link)
             is_granted, num_claimed = link.claimed()
+        self._has_asked = False
         if not is_granted:
             self._num_granted = num_claimed // self.context.world_size
             return None
@@ -121,7 +123,7 @@ class ParameterServerEngine(TrainingEngine):
 
     def _claim(self, link: ServerLink) -> None:
         link.claim(self._num_unreported)
-        self._num_unreported = 0
+        self._num_unreported, self._has_asked = 0, True
 
     def _exchange(self, link: ServerLink) -> None:
         own = flat(self._model.parameters())

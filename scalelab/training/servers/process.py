@@ -97,7 +97,7 @@ class Server:
         self._wire.send_numbers(worker, [version])
 
     def _begin(self, worker: int, limit: int, *_: int) -> None:
-        self._limit, self._began_ns = limit, 0
+        self._limit, self._began_ns, self._ended = limit, 0, []
         self._show_life()
         self._wire.send_numbers(worker, [limit])
 

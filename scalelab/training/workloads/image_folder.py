@@ -15,7 +15,11 @@ from scalelab.training.feed import Batch
 from scalelab.training.feeding.declared_store import DeclaredStore
 from scalelab.training.feeding.picture_data import Pictures, StreamedPictures
 from scalelab.training.feeding.pictures import PictureFiles
-from scalelab.training.workloads.base import Workload
+from scalelab.training.workloads.base import (
+    CONFUSION_MATRIX,
+    Workload,
+    confusion_matrix,
+)
 from scalelab.training.workloads.resnet_cifar import DEPTHS, CifarResnet, standardised
 
 _FILES = PictureFiles(data="")
