@@ -6,8 +6,8 @@ which gives its cycle: a pass and an exchange. Then a trial runs with all of the
 the training loop of real trials. If nobody waits for anybody, a step of the trial, as
 many optimiser steps as there are workers, takes the workers over the sum of their
 rates: ``workers / sum(1 / cycle)``. Line: the median ratio of the two is within 5% from
-passes of 0.05 s on, and within 15% below. ``local_sgd``, in the same way: its steps
-take as long as those of the slowest rank take without averaging.
+passes of 0.05 s on, and within 15% below. ``ddp`` and ``local_sgd``, in the same way:
+their steps take as long as those of the slowest rank take without any exchange.
 
 Steps are whole periods, after which the workers stand to each other as before, so that
 the ends of a short trial do not count.
@@ -38,6 +38,7 @@ from scalelab.experiment.trial import Measurement, Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
 from scalelab.kinds.strategy_options import SERVER_RULES
 from scalelab.training.context import RankContext, RankIdentity, process_group
+from scalelab.training.engines.ddp import DdpEngine
 from scalelab.training.engines.local_sgd import LocalSgdEngine
 from scalelab.training.engines.parameter_server import ParameterServerEngine
 from scalelab.training.free_loop import FreeLoop
@@ -50,7 +51,7 @@ from scalelab.training.servers.wire import Wire
 from scalelab.training.stream import StreamWriter
 from scalelab.training.workloads.base import Workload
 
-LOCAL_SGD = "local_sgd"
+SYNCHRONOUS = {"ddp": DdpEngine, "local_sgd": LocalSgdEngine}
 AVERAGING_PERIOD = 4
 LIMIT, SHORT_LIMIT, SHORT_S = 0.05, 0.15, 0.05
 CPU = torch.device("cpu")
@@ -87,7 +88,7 @@ class Case:
     @property
     def period(self) -> int:
         """Steps of the trial after which workers stand to each other as before."""
-        if self.rule == LOCAL_SGD:
+        if self.rule in SYNCHRONOUS:
             return AVERAGING_PERIOD
         steps_of_all = (self.num_workers - 1) * self.factor + 1
         return math.lcm(steps_of_all, self.num_workers) // self.num_workers
@@ -101,16 +102,16 @@ class Case:
     def trial(self) -> Trial:
         """The trial of all workers together."""
         options: dict[str, Any] = {"slow_rank_factor": self.factor}
-        if self.rule == LOCAL_SGD:
+        if self.rule == "local_sgd":
             options |= {"averaging_period": AVERAGING_PERIOD}
-        else:
+        elif self.rule not in SYNCHRONOUS:
             options |= {"rule": self.rule, "communication_window": 1}
         return Trial(
             kind=TrialKind.THROUGHPUT,
             workload="sleepy",
             allocation=Allocation(devices_per_node=(self.num_workers,)),
             local_batch_size=4,
-            parallelism=LOCAL_SGD if self.rule == LOCAL_SGD else "parameter_server",
+            parallelism=(self.rule if self.rule in SYNCHRONOUS else "parameter_server"),
             options=options,
             measurement=Measurement(
                 warmup_steps=self.period,
@@ -140,8 +141,8 @@ def alone_with_the_server(case: Case, context: RankContext) -> list[float]:
     return context.sum([cycle_s * (r == context.rank) for r in range(case.num_workers)])
 
 
-def without_averaging(case: Case, context: RankContext) -> list[float]:
-    """Return the cycle of each rank of local SGD, all at once."""
+def without_exchange(case: Case, context: RankContext) -> list[float]:
+    """Return the cycle of each rank of a synchronous strategy, all at once."""
     trial, num_steps = case.trial, 2 * case.alone_steps
     never = replace(trial, options={**trial.options, "averaging_period": 10**6})
     engine = LocalSgdEngine(Sleepy(case.pass_s), never, context, HostClock())
@@ -157,9 +158,9 @@ def together(case: Case, context: RankContext) -> float:
     """Return the step time of the trial."""
     clock, trial, workload = HostClock(), case.trial, Sleepy(case.pass_s)
     loop: Loop
-    if case.rule == LOCAL_SGD:
-        local = LocalSgdEngine(workload, trial, context, clock)
-        loop = Loop(context, trial, local, clock, DeviceMonitor(CPU))
+    if engine := SYNCHRONOUS.get(case.rule):
+        synchronous = engine(workload, trial, context, clock)
+        loop = Loop(context, trial, synchronous, clock, DeviceMonitor(CPU))
     else:
         served = ParameterServerEngine(workload, trial, context, clock)
         loop = FreeLoop(context, trial, served, clock, DeviceMonitor(CPU))
@@ -195,8 +196,8 @@ def run_process(rank: int, case: Case, folder: str, repeats: int, pipe: Any) -> 
             servers=servers,
         )
         for _ in range(repeats):
-            if case.rule == LOCAL_SGD:
-                expected_s = max(without_averaging(case, context))
+            if case.rule in SYNCHRONOUS:
+                expected_s = max(without_exchange(case, context))
             else:
                 cycles_s = alone_with_the_server(case, context)
                 expected_s = case.num_workers / sum(1 / each for each in cycles_s)
@@ -217,7 +218,7 @@ def _serve(case: Case, meeting: str) -> None:
 def measured(case: Case, repeats: int) -> list[tuple[float, float]]:
     """Return step time and what the arithmetic says, by repeat."""
     here, there = _forkserver.Pipe(duplex=False)
-    num_servers = case.rule != LOCAL_SGD
+    num_servers = case.rule not in SYNCHRONOUS
     with tempfile.TemporaryDirectory() as folder:
         processes = [
             _forkserver.Process(
@@ -256,7 +257,7 @@ def line(case: Case, found: Sequence[tuple[float, float]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    rules = (*SERVER_RULES, LOCAL_SGD)
+    rules = (*SERVER_RULES, *SYNCHRONOUS)
     number = {"type": int, "nargs": "+"}
     parser.add_argument("--passes", type=float, nargs="+", default=[0.01, 0.05, 0.3, 2])
     parser.add_argument("--factors", default=[1, 3, 5], **number)  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,7 +47,7 @@ class ParameterServerEngine(TrainingEngine):
         self._window = communication_window(options)
         self._rule = rule_of(options, self.context.world_size)
         self._num_own_steps = self._num_unreported = self._num_granted = 0
-        self._own_step_s, self._has_asked = 0.0, False
+        self._own_step_s, self._has_asked = math.inf, False
         self._steps_of_losses: list[int] = []
         self._last_loss: float | None = None
         self._fetched = flat(model.parameters())
@@ -88,16 +89,16 @@ class ParameterServerEngine(TrainingEngine):
         if not self._has_asked:
             self._claim(link)
         is_granted, num_claimed = link.claimed()
-        if not is_granted and self._num_unreported:
-            self._claim(link)
-            is_granted, num_claimed = link.claimed()
         self._has_asked = False
+        asks_ahead = is_granted and self._own_step_s < ASK_AHEAD_BELOW_S
+        if not asks_ahead and self._num_unreported:
+            link.tell_ended(self._num_unreported)
+            self._num_unreported = 0
         if not is_granted:
             self._num_granted = num_claimed // self.context.world_size
             return None
         self._clock.mark(Phase.EXPOSED_SYNC)
         started_s = time.perf_counter()
-        asks_ahead = self._own_step_s < ASK_AHEAD_BELOW_S
         if asks_ahead:
             self._claim(link)
         step = (num_claimed - 1) // self.context.world_size

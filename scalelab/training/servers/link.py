@@ -82,11 +82,15 @@ class ServerLink:
         Parameters
         ----------
         num_ended
-            Steps that this worker has ended since its last claim.
+            Steps that this worker has ended since it last told of any.
         """
         server = self._servers[0]
         self._grant = self._wire.expect_numbers(server, 2, Tag.GRANT)
         self._is_received = self._wire.post(server, Kind.CLAIM, num_ended)
+
+    def tell_ended(self, num_ended: int) -> None:
+        """Tell of steps that this worker has ended, and claim none."""
+        self._wire.request(self._servers[0], Kind.ENDED, num_ended)
 
     def claimed(self) -> tuple[bool, int]:
         """Wait until the step that was asked for may begin.

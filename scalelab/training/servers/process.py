@@ -75,6 +75,7 @@ class Server:
             Kind.LOAD: self._load,
             Kind.BEGIN: self._begin,
             Kind.CLAIM: self._claim,
+            Kind.ENDED: self._note_ends,
             Kind.HALT: self._halt,
             Kind.LOG: self._log,
             Kind.EXCHANGE: self._exchange,
@@ -104,12 +105,15 @@ class Server:
     def _show_life(self) -> None:
         self._progress(self._limit // self._num_workers)
 
-    def _claim(self, worker: int, num_ended: int, *_: int) -> None:
-        """Note which steps have ended, on the one clock that all steps are timed by."""
+    def _note_ends(self, worker: int, num_ended: int, *_: int) -> None:
+        """Note when steps have ended, on the one clock that all steps are timed by."""
         self._show_life()
         now_ns = time.monotonic_ns()
         self._began_ns = self._began_ns or now_ns
         self._ended += [worker, now_ns] * num_ended
+
+    def _claim(self, worker: int, num_ended: int, *_: int) -> None:
+        self._note_ends(worker, num_ended)
         self._asking.add(worker)
         self._deal()
 

@@ -38,20 +38,22 @@ class Kind(IntEnum):
     """The kinds of requests, with what they take.
 
     ``LOAD`` takes a version, the claimed steps and a vector's length; ``BEGIN`` the
-    steps that may be claimed in a series; ``CLAIM`` the steps that the worker has ended
-    since its last claim; ``HALT`` the origin and the length of the units with which the
-    series may end; ``EXCHANGE`` the version last fetched. ``LOG``, ``READ`` and ``END``
-    take nothing. ``HALT`` and ``END`` are not answered.
+    steps that may be claimed in a series; ``CLAIM`` and ``ENDED`` the steps that the
+    worker has ended since it last told of any; ``HALT`` the origin and the length of
+    the units with which the series may end; ``EXCHANGE`` the version last fetched.
+    ``LOG``, ``READ`` and ``END`` take nothing. ``ENDED``, ``HALT`` and ``END`` are not
+    answered.
     """
 
     LOAD = 0
     BEGIN = 1
     CLAIM = 2
-    HALT = 3
-    LOG = 4
-    EXCHANGE = 5
-    READ = 6
-    END = 7
+    ENDED = 3
+    HALT = 4
+    LOG = 5
+    EXCHANGE = 6
+    READ = 7
+    END = 8
 
 
 class Wire:
