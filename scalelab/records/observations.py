@@ -30,6 +30,10 @@ from scalelab.records.columns import (
 if TYPE_CHECKING:
     import pandas as pd
 
+ENGINE_REVISION = 2
+"""Revision of the trainer's engines, stored among the versions of a result."""
+SUPERSEDED_ENGINE = "superseded_engine"
+_FIRST_WITHOUT_MEETINGS = 2
 _MISSING: Mapping[str, Any] = dict.fromkeys(column.name for column in COLUMNS)
 _IDENTITY = (
     "schema_version",
@@ -71,7 +75,34 @@ def row(spec: AttemptSpec, result: AttemptResult) -> Observation:
             values[name] = value
     measured = result.measurements.get("validity") or ()
     values["validity"] = list(dict.fromkeys((*spec.validity, *measured)))
-    return values
+    return _with_engine_mark(values)
+
+
+def _with_engine_mark(values: dict[str, Any]) -> Observation:
+    """Mark what an engine measured that let asynchronous workers wait for each other.
+
+    Only the trainer's own servers tell how stale messages were.
+    """
+    is_served = values.get("staleness_mean") is not None
+    reasons = values.get("validity") or []
+    if (
+        not is_served
+        or values.get("kind") == "imported"
+        or _engine_revision(values.get("versions")) >= _FIRST_WITHOUT_MEETINGS
+        or not isinstance(reasons, list)
+        or SUPERSEDED_ENGINE in reasons
+    ):
+        return values
+    return {**values, "validity": [*reasons, SUPERSEDED_ENGINE]}
+
+
+def _engine_revision(versions: Any) -> int:
+    """Return the revision that a result names; results of the first name none."""
+    try:
+        revision = json.loads(versions)["engines"]
+    except (KeyError, TypeError, ValueError):
+        return 1
+    return revision if _is_integer(revision) else 1
 
 
 def _configuration(spec: AttemptSpec) -> dict[str, Any]:
@@ -213,6 +244,8 @@ def _check(name: str, value: Any) -> None:
 def check_row(values: Any) -> Observation:
     """Accept a stored row of this or an older schema, every column present.
 
+    One that an engine since replaced has measured is marked.
+
     Raises
     ------
     SchemaError
@@ -224,7 +257,7 @@ def check_row(values: Any) -> Observation:
             f"These records have schema_version={version}; this ScaleLab reads up to "
             f"{SCHEMA_VERSION}. Install the ScaleLab that wrote them, or a newer one."
         )
-    return {**_MISSING, **values}
+    return _with_engine_mark({**_MISSING, **values})
 
 
 def check_types(values: Observation) -> Observation:
@@ -271,6 +304,8 @@ def finished_rows(
 ) -> list[Observation]:
     """Return the counting rows of trials that a further sweep does not run again.
 
+    Those that an engine since replaced has measured are run again.
+
     Parameters
     ----------
     rows
@@ -281,7 +316,12 @@ def finished_rows(
         Trials that ended without a measurement run again as well, not only those that
         were merely lost (``Outcome.is_retried``).
     """
-    current = (r for r in rows if (r["trial_id"], r["attempt"]) not in superseded)
+    current = (
+        each
+        for each in rows
+        if (each["trial_id"], each["attempt"]) not in superseded
+        and SUPERSEDED_ENGINE not in (each.get("validity") or ())
+    )
     finished = []
     for observation in counting_rows(current):
         outcome = Outcome(observation["outcome"])

@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 
 from scalelab._version import __version__
 from scalelab.experiment.trial import Trial
+from scalelab.records.observations import ENGINE_REVISION
 from scalelab.training.engines.sync_batch_norm import SyncBatchNorm
 from scalelab.training.feed import fingerprint
 from scalelab.training.workloads.base import Workload
@@ -87,6 +88,7 @@ def versions() -> str:
     """Return the versions of the libraries of this rank, as JSON."""
     known: dict[str, Any] = {
         "scalelab": __version__,
+        "engines": ENGINE_REVISION,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,

@@ -67,7 +67,7 @@ class StepTally:
     target_step, target_s
         Steps and training seconds at the evaluation that first reached the target.
     ending
-        Why the steps ended; None while they go on.
+        Why the steps are to end; None while they go on.
     pruned
         Why the source of trials ended the trial, in a sentence; None: it did not.
     """
@@ -169,8 +169,8 @@ class Loop:
             TrialKind.THROUGHPUT
         ):
             return Ending.TARGET
-        if tally.ending is Ending.DIVERGED:
-            return Ending.DIVERGED
+        if tally.ending is not None:
+            return tally.ending
         if tally.step >= self._plan.num_steps or self._is_precise():
             return Ending.DONE
         tally.pruned = self._context.prune_reason()
@@ -183,11 +183,11 @@ class Loop:
     def _is_precise(self) -> bool:
         if self._trial.kind is not TrialKind.THROUGHPUT:
             return False
-        step_times_s = self._tally.readings.sum(axis=1)
+        step_times_s, cycle = self._tally.readings.sum(axis=1), self._plan.cycle
         return is_steady(
-            step_times_s,
+            step_times_s[: len(step_times_s) // cycle * cycle],
             self._trial.measurement.relative_precision,
-            cycle=self._plan.cycle,
+            cycle=cycle,
         )
 
     def _block_steps(self) -> int:

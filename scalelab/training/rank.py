@@ -22,7 +22,8 @@ from scalelab.training.context import (
     process_group,
 )
 from scalelab.training.description import device_name, versions
-from scalelab.training.engines.base import Engine
+from scalelab.training.engines.base import Engine, FreeEngine
+from scalelab.training.free_loop import FreeLoop
 from scalelab.training.loop import Loop, StepTally
 from scalelab.training.memory_limit import (
     memory_limit,
@@ -124,7 +125,10 @@ def _run(
     engine = new_engine(
         workload, trial, context, clock, loader_workers=options.loader_workers
     )
-    tally = Loop(context, trial, engine, clock, monitor).run()
+    if context.servers is not None and isinstance(engine, FreeEngine):
+        tally = FreeLoop(context, trial, engine, clock, monitor).run()
+    else:
+        tally = Loop(context, trial, engine, clock, monitor).run()
     peak_bytes = engine.peak_memory_bytes()
     if options.memory_limit_bytes is not None and peak_bytes is None:
         peak_bytes = peak_resident_bytes() - held_bytes

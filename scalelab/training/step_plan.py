@@ -85,14 +85,15 @@ class TrainingPlan:
 
     def boundary_after(self, step: int) -> int:
         """Return the next step count at which warm-up or training ends or evaluates."""
-        if step < self.warmup_steps:
-            limit = self.warmup_steps
-        else:
-            limit = self.num_steps
+        stop = self.stop_after(step)
+        return min(self.warmup_steps, stop) if step < self.warmup_steps else stop
+
+    def stop_after(self, step: int) -> int:
+        """Return the next step count at which training ends or evaluates."""
         if not self.evaluates or self.evaluate_every_samples is None:
-            return limit
+            return self.num_steps
         samples = (self._num_due(step) + 1) * self.evaluate_every_samples
-        return min(limit, -(-samples // self.global_batch_size))
+        return min(self.num_steps, -(-samples // self.global_batch_size))
 
     def series_after(self, step: int, num_steps: int) -> int:
         """Return the length of the next series of steps: about so many, at least 1.

@@ -13,6 +13,7 @@ from scalelab.inputs.target import MetricMode, Target
 from scalelab.records.attempt import AttemptResult, AttemptSpec
 from scalelab.records.columns import COLUMNS, COLUMNS_BY_NAME
 from scalelab.records.observations import (
+    check_row,
     counting_rows,
     finished_rows,
     frame,
@@ -103,6 +104,35 @@ def test_reasons_against_a_fit_are_united(make_spec: Callable[..., Any]) -> None
         "code_changed",
         "shared_node",
     ]
+
+
+@pytest.mark.parametrize(
+    ("versions", "reasons"),
+    [
+        ('{"scalelab": "0.1.0"}', ["shared_node", "superseded_engine"]),
+        ("{", ["shared_node", "superseded_engine"]),
+        ('{"scalelab": "0.1.0", "engines": 2}', ["shared_node"]),
+    ],
+)
+def test_a_row_of_workers_that_an_engine_made_wait_is_unfit_and_run_again(
+    make_spec: Callable[..., Any],
+    measured: AttemptResult,
+    versions: str,
+    reasons: list[str],
+) -> None:
+    measurements = {"validity": ["shared_node"], "versions": versions}
+    synchronous = replace(measured, measurements=measured.measurements | measurements)
+    assert row(make_spec(), synchronous)["validity"] == ["shared_node"]
+    served = measured.measurements | measurements | {"staleness_mean": 0.97}
+    observation = row(make_spec(), replace(measured, measurements=served))
+    assert observation["validity"] == reasons
+    stored = {**observation, "schema_version": 1, "validity": ["shared_node"]}
+    assert check_row(stored)["validity"] == check_row(check_row(stored))["validity"]
+    assert check_row(stored)["validity"] == reasons
+    is_finished = bool(finished_rows([check_row(stored)]))
+    assert is_finished == (reasons == ["shared_node"])
+    foreign = {**stored, "kind": "imported"}
+    assert check_row(foreign)["validity"] == ["shared_node"]
 
 
 def test_a_measurement_overrides_what_the_trial_implies(

@@ -192,7 +192,7 @@ def _run_rank(
     who: Any, rendezvous: Any, spec: Any, stop_at_step: Any, prunes: Any
 ) -> Any:
     def progress(step: Any) -> Any:
-        if who.rank == 0 and step == stop_at_step:
+        if who.rank == 0 and stop_at_step is not None and step >= stop_at_step:
             if prunes:
                 spec.files.prune.write_text("Enough was seen.")
             else:

@@ -35,6 +35,18 @@ class UnevenDigits(DigitsMlp):
         return super().loss(model, batch)
 
 
+class SleepyPasses(DigitsMlp):
+    """Sleeps for a declared time in every pass."""
+
+    def __init__(self, pass_s: float = 0.1) -> None:
+        super().__init__(hidden_sizes=(8,))
+        self.pass_s = pass_s
+
+    def loss(self, model: Any, batch: Any) -> Any:
+        time.sleep(self.pass_s)
+        return super().loss(model, batch)
+
+
 class _Slept(torch.autograd.Function):
     """Passes a tensor on and sleeps, in both directions."""
 

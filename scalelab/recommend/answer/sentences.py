@@ -33,6 +33,7 @@ _REASONS = {
     "uneven_ranks": "the nodes held different numbers of ranks",
     "unexpected_placement": "the ranks ran elsewhere than asked",
     "code_changed": "the code changed during the sweep",
+    "superseded_engine": "the engine that measured them made workers wait",
     "unsteady_clock": "the node's clock was set during the trial",
     "host_paused": "the node stood still during the trial",
     "out_of_memory": "the device's memory was too small",

@@ -6,11 +6,14 @@ and ``loader_workers``, on every rank alike. ``training.loop`` decides when to s
 evaluate, to save and to stop. It lets the ranks take a series of steps, about a second
 long, and only there do they meet. Inside a series an engine is free: its ranks may
 exchange at every step, now and then, or not with each other at all.
+
+Ranks of a :class:`FreeEngine` never keep step: ``training.free_loop`` lets them take
+steps one by one until the next evaluation or checkpoint, where they meet.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 
 class Engine(Protocol):
@@ -83,4 +86,45 @@ class Engine(Protocol):
 
     def device_memory_bytes(self) -> int | None:
         """Return the memory that the rank could use on its device; None: not known."""
+        ...
+
+
+@runtime_checkable
+class FreeEngine(Engine, Protocol):
+    """Takes steps as they are granted; no rank waits for another inside a series."""
+
+    def take(self) -> int | None:
+        """Take one optimiser step, marking its phases on the clock.
+
+        Returns
+        -------
+        int or None
+            The step of the trial, from 1, that it is a part of; None: the series is
+            over.
+        """
+        ...
+
+    def halt(self, origin: int, cycle: int) -> None:
+        """Let the series end early; one rank may call it, and nobody waits.
+
+        Parameters
+        ----------
+        origin, cycle
+            The series ends whole cycles of so many steps after ``origin``.
+        """
+        ...
+
+    @property
+    def num_granted(self) -> int:
+        """Steps of the trial that were granted; after a series alike on all ranks."""
+        ...
+
+    def step_times_s(self, *, is_over: bool = False) -> list[float]:
+        """Return the seconds of the steps since the last call, on rank 0.
+
+        Parameters
+        ----------
+        is_over
+            All ranks have ended their last steps of the series.
+        """
         ...

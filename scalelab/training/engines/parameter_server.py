@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +19,10 @@ from scalelab.training.probes.meter import Phase
 from scalelab.training.servers.link import ServerLink
 from scalelab.training.servers.rules import rule_of
 from scalelab.training.servers.served import Staleness, fill, flat
+from scalelab.training.servers.step_times import StepTimes
+
+ASK_AHEAD_BELOW_S = 0.1
+"""A longer step is asked for when it may begin: the answer takes a thousandth of it."""
 
 
 class ParameterServerEngine(TrainingEngine):
@@ -24,9 +30,8 @@ class ParameterServerEngine(TrainingEngine):
 
     A step of the trial is as many optimiser steps as there are workers, taken by
     whichever of them are free: the first server deals them out one by one, so that a
-    slow worker takes fewer. Each worker computes its share of one global batch after
-    the other, and has asked for the next step while it takes one. At the end of a
-    series all wait for the last steps, so that the clocks of all ranks agree.
+    slow worker takes fewer, and notes when each has ended. Each worker computes its
+    share of one global batch after the other. No worker waits for another one.
 
     Momentum, buffers and the loss scale stay each worker's own. An evaluation is of the
     served parameters and of the mean of all buffers.
@@ -41,8 +46,10 @@ class ParameterServerEngine(TrainingEngine):
         options = self.trial.options
         self._window = communication_window(options)
         self._rule = rule_of(options, self.context.world_size)
-        self._num_own_steps = self._num_claimed = self._limit = 0
-        self._loss: torch.Tensor | None = None
+        self._num_own_steps = self._num_unreported = self._num_granted = 0
+        self._own_step_s, self._has_asked = math.inf, False
+        self._steps_of_losses: list[int] = []
+        self._last_loss: float | None = None
         self._fetched = flat(model.parameters())
         self._versions = [0] * num_servers(options)
         if self._link is not None and self.context.is_first:
@@ -56,38 +63,68 @@ class ParameterServerEngine(TrainingEngine):
     def begin(self, step: int, num_steps: int) -> None:
         """Prepare a series of steps; all ranks call it, and no clock runs."""
         super().begin(step, num_steps)
-        self._num_series_steps = num_steps
-        self._limit = (step + num_steps) * self.context.world_size
-        if self._link is not None and self.context.is_first:
-            self._link.begin(step + num_steps)
-        if self._link is not None:
-            self._link.claim(self._limit)
-
-    def step(self, step: int) -> None:
-        """Take optimiser steps until all workers together have begun enough."""
-        link, wanted = self._link, (step + 1) * self.context.world_size
-        if link is None:
-            super().step(step)
+        if self._link is None:
             return
-        while self._num_claimed < wanted and self._claim(link):
-            self._loss = self._optimiser_step(step)
-            self._num_own_steps += 1
-            if self._num_own_steps % self._window == 0:
-                self._exchange(link)
-        if wanted == self._limit:
-            self.context.sum([0])
+        self._num_drained = self._num_timed = step
+        self._times = StepTimes(self.context.world_size)
+        if self.context.is_first:
+            self._link.begin((step + num_steps) * self.context.world_size)
+        self.context.sum([0])  # nobody claims a step before the series has begun
+
+    def take(self) -> int | None:
+        """Take one optimiser step as soon as it is granted.
+
+        A worker whose steps are short asks for the next one before it takes one, so
+        that it need not wait for the answer. Others ask after it: what they held beside
+        the one that they take would be waited for at the end of the series.
+
+        Returns
+        -------
+        int or None
+            The step of the trial, from 1, that it is a part of; None: the series is
+            over.
+        """
+        link = self._link
+        assert link is not None
+        if not self._has_asked:
+            self._claim(link)
+        is_granted, num_claimed = link.claimed()
+        self._has_asked = False
+        asks_ahead = is_granted and self._own_step_s < ASK_AHEAD_BELOW_S
+        if not asks_ahead and self._num_unreported:
+            link.tell_ended(self._num_unreported)
+            self._num_unreported = 0
+        if not is_granted:
+            self._num_granted = num_claimed // self.context.world_size
+            return None
+        self._clock.mark(Phase.EXPOSED_SYNC)
+        started_s = time.perf_counter()
+        if asks_ahead:
+            self._claim(link)
+        step = (num_claimed - 1) // self.context.world_size
+        loss = self._optimiser_step(step)
+        if self.context.is_first:
+            self._losses.append(loss)
+            self._steps_of_losses.append(step)
+        self._num_own_steps += 1
+        self._num_unreported += 1
+        self._own_step_s = time.perf_counter() - started_s
+        if not asks_ahead:
+            self._claim(link)
+        if self._num_own_steps % self._window == 0:
+            self._exchange(link)
         self._clock.mark(Phase.EXPOSED_SYNC)
         self._clock.end_step()
-        if self._loss is not None:
-            self._losses.append(self._loss)
+        return step + 1
 
-    def _claim(self, link: ServerLink) -> bool:
-        """Wait for the step that was asked for; ask for the next, for meanwhile."""
-        is_granted, self._num_claimed = link.claimed()
-        if self._num_claimed < self._limit:
-            link.claim(self._limit)
-        self._clock.mark(Phase.EXPOSED_SYNC)
-        return is_granted
+    @property
+    def num_granted(self) -> int:
+        """Steps of the trial that were granted; after a series alike on all ranks."""
+        return self._num_granted
+
+    def _claim(self, link: ServerLink) -> None:
+        link.claim(self._num_unreported)
+        self._num_unreported, self._has_asked = 0, True
 
     def _exchange(self, link: ServerLink) -> None:
         own = flat(self._model.parameters())
@@ -95,18 +132,50 @@ class ParameterServerEngine(TrainingEngine):
         answer, self._versions = link.exchange(message, self._versions)
         self._fetched = self._rule.adopt(own, answer)
         fill(self._model.parameters(), self._fetched)
-        self._clock.mark(Phase.EXPOSED_SYNC)
+
+    def halt(self, origin: int, cycle: int) -> None:
+        """Let the series end early, at whole cycles of steps from ``origin``."""
+        assert self._link is not None
+        num_workers = self.context.world_size
+        self._link.halt(origin * num_workers, cycle * num_workers)
+
+    def step_times_s(self, *, is_over: bool = False) -> list[float]:
+        """Return the seconds of the steps since the last call, on rank 0.
+
+        Parameters
+        ----------
+        is_over
+            All workers have ended their last steps of the series.
+        """
+        assert self._link is not None
+        times_s = self._times.of(self._link.log())
+        if is_over:
+            times_s += self._times.of_the_rest()
+        self._num_timed += len(times_s)
+        return times_s
 
     def drain_losses(self) -> list[float]:
-        """Return the last loss of this rank at each step since the last call.
+        """Return rank 0's last loss at each step that was timed since the last call.
 
-        A rank may take no step while the others take as many as a step of the trial
-        has. Before its first one the loss is that of its first; a series in which it
-        took none has no losses.
+        It may take no step while the others take as many as a step of the trial has.
+        Before its first one the loss is that of its first; until then there is none.
         """
-        losses = super().drain_losses()
-        num_missing = self._num_series_steps - len(losses)
-        return losses[:1] * num_missing + losses
+        if self._link is None:
+            return super().drain_losses()
+        num_due = sum(step < self._num_timed for step in self._steps_of_losses)
+        due, self._losses = self._losses[:num_due], self._losses[num_due:]
+        steps = self._steps_of_losses[:num_due]
+        del self._steps_of_losses[:num_due]
+        values: list[float] = torch.stack(due).tolist() if due else []
+        last = dict(zip(steps, values, strict=True))
+        if self._last_loss is None and values:
+            self._last_loss = values[0]
+        losses = []
+        for step in range(self._num_drained, self._num_timed):
+            self._last_loss = last.get(step, self._last_loss)
+            losses.append(self._last_loss)
+        self._num_drained = self._num_timed
+        return [each for each in losses if each is not None]
 
     def evaluate(self, step: int) -> dict[str, Any]:
         """Return metrics of the served parameters, and how stale messages were."""
@@ -148,10 +217,10 @@ class ParameterServerEngine(TrainingEngine):
         if self._link is None:
             return
         self._num_own_steps = num_own_steps
-        self._num_claimed = step * self.context.world_size
         self._start_feed(num_own_steps)
         if self.context.is_first:
-            self._link.load(state["parameters"], state["versions"], self._num_claimed)
+            num_claimed = step * self.context.world_size
+            self._link.load(state["parameters"], state["versions"], num_claimed)
 
 
 def _columns(staleness: Staleness) -> dict[str, Any]:

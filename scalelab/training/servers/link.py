@@ -11,6 +11,7 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 from scalelab.experiment.trial import Trial
 from scalelab.kinds.strategies import STRATEGIES
 from scalelab.training.servers.served import Staleness
+from scalelab.training.servers.step_times import ServedLog
 from scalelab.training.servers.wire import Kind, Tag, Wire
 
 
@@ -50,28 +51,46 @@ class ServerLink:
             self._wire.send_vector(server, part)
             self._wire.expect_numbers(server, 1)()
 
-    def begin(self, end: int) -> None:
-        """Tell the servers that a series begins; one worker does.
-
-        Parameters
-        ----------
-        end
-            Steps of the trial that are done when it ends.
-        """
-        for server in self._servers:
-            self._wire.request(server, Kind.BEGIN, end)
-
-    def claim(self, limit: int) -> None:
-        """Ask for one more step; :meth:`claimed` waits for the answer.
+    def begin(self, limit: int) -> None:
+        """Begin a series; one worker does, before anyone claims a step of it.
 
         Parameters
         ----------
         limit
             Steps that all workers may claim together, counted from the first.
         """
+        for server in self._servers:
+            self._wire.request(server, Kind.BEGIN, limit)
+            self._wire.expect_numbers(server, 1)()
+
+    def halt(self, origin: int, unit: int) -> None:
+        """Let the series end early, as soon as whole units of steps are claimed.
+
+        Any worker may; nobody waits. Who claims a step after the last one is refused.
+
+        Parameters
+        ----------
+        origin, unit
+            The series ends at a whole number of ``unit`` steps of all workers from
+            ``origin``.
+        """
+        self._wire.request(self._servers[0], Kind.HALT, origin, unit)
+
+    def claim(self, num_ended: int) -> None:
+        """Ask for one more step; :meth:`claimed` waits for the answer.
+
+        Parameters
+        ----------
+        num_ended
+            Steps that this worker has ended since it last told of any.
+        """
         server = self._servers[0]
         self._grant = self._wire.expect_numbers(server, 2, Tag.GRANT)
-        self._wire.request(server, Kind.CLAIM, limit)
+        self._is_received = self._wire.post(server, Kind.CLAIM, num_ended)
+
+    def tell_ended(self, num_ended: int) -> None:
+        """Tell of steps that this worker has ended, and claim none."""
+        self._wire.request(self._servers[0], Kind.ENDED, num_ended)
 
     def claimed(self) -> tuple[bool, int]:
         """Wait until the step that was asked for may begin.
@@ -82,7 +101,17 @@ class ServerLink:
             False where all are claimed; steps that all workers have claimed.
         """
         is_granted, num_claimed = self._grant()
+        self._is_received()
         return bool(is_granted), num_claimed
+
+    def log(self) -> ServedLog:
+        """Return the steps that ended since the last call; one worker does."""
+        server = self._servers[0]
+        self._wire.request(server, Kind.LOG)
+        length, began_ns, is_over = self._wire.expect_numbers(server, 3)()
+        numbers = self._wire.expect_numbers(server, 2 * length)() if length else []
+        ended = tuple(zip(numbers[::2], numbers[1::2], strict=True))
+        return ServedLog(began_ns, bool(is_over), ended)
 
     def exchange(
         self, message: torch.Tensor, versions: Sequence[int]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import torch
@@ -54,8 +55,8 @@ class Server:
     trial
         Rule, workers and staleness bound.
     progress
-        Called with the step at which the series of the workers ends. A server that
-        nobody asks for long is then not taken for one that lags behind.
+        Called with the step at which the series of the workers is to end. A server
+        that nobody asks for long is then not taken for one that lags behind.
     """
 
     def __init__(
@@ -66,12 +67,17 @@ class Server:
         self._rule = rule_of(trial.options, trial.world_size)
         self._bound = staleness_bound(trial.options)
         self._progress = progress
-        self._end = 0
-        self._asking: dict[int, int] = {}
+        self._limit = 0
+        self._began_ns = 0
+        self._ended: list[int] = []
+        self._asking: set[int] = set()
         self._answer: dict[Kind, Callable[..., None]] = {
             Kind.LOAD: self._load,
             Kind.BEGIN: self._begin,
             Kind.CLAIM: self._claim,
+            Kind.ENDED: self._note_ends,
+            Kind.HALT: self._halt,
+            Kind.LOG: self._log,
             Kind.EXCHANGE: self._exchange,
             Kind.READ: self._read,
         }
@@ -91,24 +97,54 @@ class Server:
         self._num_claimed = num_claimed
         self._wire.send_numbers(worker, [version])
 
-    def _begin(self, worker: int, end: int, *_: int) -> None:
-        self._end = end
-        self._progress(end)
+    def _begin(self, worker: int, limit: int, *_: int) -> None:
+        self._limit, self._began_ns, self._ended = limit, 0, []
+        self._show_life()
+        self._wire.send_numbers(worker, [limit])
 
-    def _claim(self, worker: int, limit: int, *_: int) -> None:
-        self._progress(self._end)
-        self._asking[worker] = limit
+    def _show_life(self) -> None:
+        self._progress(self._limit // self._num_workers)
+
+    def _note_ends(self, worker: int, num_ended: int, *_: int) -> None:
+        """Note when steps have ended, on the one clock that all steps are timed by."""
+        self._show_life()
+        now_ns = time.monotonic_ns()
+        self._began_ns = self._began_ns or now_ns
+        self._ended += [worker, now_ns] * num_ended
+
+    def _claim(self, worker: int, num_ended: int, *_: int) -> None:
+        self._note_ends(worker, num_ended)
+        self._asking.add(worker)
+        self._deal()
+
+    def _halt(self, worker: int, origin: int, unit: int, *_: int) -> None:
+        end = origin - (origin - self._num_claimed) // unit * unit
+        self._limit = min(self._limit, end)
+        self._deal()
+
+    def _log(self, worker: int, *_: int) -> None:
+        ended, self._ended = self._ended, []
+        numbers = [len(ended) // 2, self._began_ns, self._is_over]
+        self._wire.send_numbers(worker, numbers)
+        if ended:
+            self._wire.send_numbers(worker, ended)
+
+    @property
+    def _is_over(self) -> bool:
+        return self._num_claimed >= self._limit
+
+    def _deal(self) -> None:
         # A step that is given to the slowest may be what others wait for.
         while due := [each for each in sorted(self._asking) if self._is_due(each)]:
             for each in due:
-                self._deal(each, self._asking.pop(each))
+                self._asking.remove(each)
+                self._answer_claim(each)
 
     def _is_due(self, worker: int) -> bool:
-        is_over = self._num_claimed >= self._asking[worker]
-        return is_over or self._pace.may_go_on(worker)
+        return self._is_over or self._pace.may_go_on(worker)
 
-    def _deal(self, worker: int, limit: int) -> None:
-        is_granted = self._num_claimed < limit
+    def _answer_claim(self, worker: int) -> None:
+        is_granted = not self._is_over
         if is_granted:
             self._num_claimed += 1
             self._pace.advance(worker, 1)
@@ -116,7 +152,7 @@ class Server:
         self._wire.send_numbers(worker, numbers, Tag.GRANT)
 
     def _exchange(self, worker: int, version: int, *_: int) -> None:
-        self._progress(self._end)
+        self._show_life()
         message = self._wire.expect_vector(worker, len(self._served.parameters))()
         answer, version = self._served.exchange(message, version)
         self._wire.send_vector(worker, answer)

@@ -38,17 +38,22 @@ class Kind(IntEnum):
     """The kinds of requests, with what they take.
 
     ``LOAD`` takes a version, the claimed steps and a vector's length; ``BEGIN`` the
-    trial's steps at the end of a series; ``CLAIM`` the steps that may be claimed;
-    ``EXCHANGE`` the version last fetched. ``READ`` and ``END`` take nothing. ``BEGIN``
-    and ``END`` are not answered.
+    steps that may be claimed in a series; ``CLAIM`` and ``ENDED`` the steps that the
+    worker has ended since it last told of any; ``HALT`` the origin and the length of
+    the units with which the series may end; ``EXCHANGE`` the version last fetched.
+    ``LOG``, ``READ`` and ``END`` take nothing. ``ENDED``, ``HALT`` and ``END`` are not
+    answered.
     """
 
     LOAD = 0
     BEGIN = 1
     CLAIM = 2
-    EXCHANGE = 3
-    READ = 4
-    END = 5
+    ENDED = 3
+    HALT = 4
+    LOG = 5
+    EXCHANGE = 6
+    READ = 7
+    END = 8
 
 
 class Wire:
@@ -69,8 +74,19 @@ class Wire:
 
     def request(self, server: int, kind: Kind, *arguments: int) -> None:
         """Send a request to the server of this rank."""
+        self.post(server, kind, *arguments)()
+
+    def post(self, server: int, kind: Kind, *arguments: int) -> Callable[[], None]:
+        """Send a request without waiting until it is received; return what waits."""
         padding = [0] * (NUM_ARGUMENTS - len(arguments))
-        self._send(server, Tag.REQUEST, torch.tensor([kind, *arguments, *padding]))
+        request = torch.tensor([kind, *arguments, *padding])
+        work = self._group.send([request], server, Tag.REQUEST)
+
+        def received() -> None:
+            work.wait()
+            request.numel()  # the message is not copied: it has to live until then
+
+        return received
 
     def next_request(self) -> tuple[int, Kind, list[int]]:
         """Wait for a request; return the worker, its kind and what it takes."""

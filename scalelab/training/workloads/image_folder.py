@@ -15,7 +15,11 @@ from scalelab.training.feed import Batch
 from scalelab.training.feeding.declared_store import DeclaredStore
 from scalelab.training.feeding.picture_data import Pictures, StreamedPictures
 from scalelab.training.feeding.pictures import PictureFiles
-from scalelab.training.workloads.base import Workload
+from scalelab.training.workloads.base import (
+    CONFUSION_MATRIX,
+    Workload,
+    confusion_matrix,
+)
 from scalelab.training.workloads.resnet_cifar import DEPTHS, CifarResnet, standardised
 
 _FILES = PictureFiles(data="")
@@ -108,7 +112,10 @@ class ImageFolder(Workload):
         return F.cross_entropy(model(standardised(images)), labels)
 
     def evaluate(self, model: nn.Module, batch: Batch) -> dict[str, Any]:
-        """Return summed ``val_loss``, ``val_acc`` and ``val_balanced_acc``."""
+        """Return summed ``val_loss``, ``val_acc`` and ``val_balanced_acc``, and more.
+
+        The confusion matrix is of the classes in the order of their names.
+        """
         images, labels = batch
         outputs = model(standardised(images))
         is_right = outputs.argmax(dim=1) == labels
@@ -117,4 +124,5 @@ class ImageFolder(Workload):
             "val_loss": F.cross_entropy(outputs, labels, reduction="sum"),
             "val_acc": is_right.sum(),
             "val_balanced_acc": (is_right * weights).sum(),
+            CONFUSION_MATRIX: confusion_matrix(outputs, labels),
         }

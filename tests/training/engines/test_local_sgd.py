@@ -63,6 +63,22 @@ def test_floating_tensors_of_every_type_are_averaged(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_an_averaging_comes_after_a_period_of_the_slowest(tmp_path: Path) -> None:
+    factor = 3
+    trial = on(
+        throughput_trial("own_workloads:SleepyPasses"),
+        2,
+        parallelism="local_sgd",
+        options={"averaging_period": 4, "slow_rank_factor": factor},
+        measurement=Measurement(warmup_steps=4, steps=8, relative_precision=1e-9),
+    )
+    measured = run_trial(tmp_path, trial, code_directory=HERE, pass_s=0.2)
+    # The ranks compute a step in 1 and in 3 units: 2 in the mean, and 3 the slower.
+    by_arithmetic = measured["compute_s"] * 2 * factor / (1 + factor)
+    assert measured["step_time_s"] == pytest.approx(by_arithmetic, rel=0.1)
+
+
+@pytest.mark.slow
 def test_averaging_after_every_step_is_synchronous_training(tmp_path: Path) -> None:
     # Steps of SGD with momentum are linear in the gradients.
     local = evaluations(tmp_path / "local", local_trial(1), hidden_sizes=[16])

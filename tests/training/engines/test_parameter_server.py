@@ -134,6 +134,17 @@ def test_a_stopped_trial_goes_on_from_the_servers(tmp_path: Path) -> None:
     assert stream(tmp_path / "002", "evaluation")[-1]["val_acc"] > 0.9
 
 
+@pytest.mark.slow
+def test_a_pruned_series_ends_at_whole_steps(tmp_path: Path) -> None:
+    endless = Measurement(max_samples=10**7, evaluate_every_samples=10**7)
+    spec = attempt(tmp_path, served_trial(measurement=endless))
+    result = run_attempt(spec, stop_at_step=10, prunes=True)
+    step = stream(tmp_path, "step")[-1]["step"]
+    assert result.outcome is Outcome.PRUNED
+    assert result.measurements["num_samples"] == step * 64
+    assert sum(own_steps(tmp_path)) == 2 * step
+
+
 def test_servers_run_beside_rank_0_without_a_device(tmp_path: Path) -> None:
     trial = replace(
         served_trial(options={"num_servers": 2}),

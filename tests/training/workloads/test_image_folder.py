@@ -1,3 +1,4 @@
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,11 @@ def test_pictures_are_learnt_from_files(place: dict[str, Any], tmp_path: Path) -
     assert "sample_order" not in measured
     (last, *_) = reversed(stream(tmp_path, "evaluation"))
     assert {"val_acc", "val_balanced_acc", "val_loss"} <= last.keys()
+    left = json.loads((tmp_path / "evaluation.json").read_text())
+    assert [each["samples"] for each in left["classes"]] == [2, 6]
+    right = sum(row[index] for index, row in enumerate(left["confusion_matrix"]))
+    assert right == pytest.approx(8 * last["val_acc"])
+    assert left["balanced_accuracy"] == pytest.approx(last["val_balanced_acc"])
 
 
 @pytest.mark.slow
