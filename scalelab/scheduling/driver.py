@@ -304,7 +304,7 @@ class Driver:
             device_type=device_type,
             threads_per_rank=self._pool.threads_per_rank(placement, device_type),
             stall_floor_s=trial.measurement.stall_timeout_s,
-            validity=self._pool.validity(trial.workload, placement),
+            validity=self._pool.validity(trial, placement),
             stop_after_s=self._pool.time_left_s(placement),
             queue_wait_s=self._provision.queue_wait_s(placement),
             exclusive_node=self._provision.is_exclusive(trial.node_group),
