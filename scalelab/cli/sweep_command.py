@@ -294,7 +294,8 @@ class _Interrupts:
 
 
 def _opening(asked: Sweep) -> list[str]:
-    lines = [f"Changed: {change}." for change in asked.changes]
+    lines = [asked.crowding] if asked.crowding else []
+    lines += [f"Changed: {change}." for change in asked.changes]
     if asked.num_remaining is None:
         name, done = asked.experiment.source.name, counted(asked.num_finished, "trial")
         verb = f"Continuing ({done} done)" if asked.num_finished else "Running"
