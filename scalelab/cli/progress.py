@@ -172,6 +172,8 @@ class Tracker:
         ]
         if progress.num_failed:
             parts.append(f"{progress.num_failed:,} failed")
+        if progress.num_out_of_memory:
+            parts.append(f"{progress.num_out_of_memory:,} out of memory")
         parts.append(device_time(progress.used_gpu_s / 3600, self._device_hour_word))
         if self._end_s is not None and not self._is_stopping:
             left_s = max(0, round(self._end_s - time.monotonic()))

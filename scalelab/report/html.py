@@ -104,6 +104,7 @@ def render(
         for name, reason in reasons.items()
         if reason is None
     }
+    failed = trials.failures(observations, results or {})
     environment = Environment(
         loader=PackageLoader("scalelab.report"),
         autoescape=True,
@@ -124,10 +125,11 @@ def render(
         ways=_ways(subject),
         evidence=_evidence(subject),
         outcomes=trials.outcome_table(observations),
-        failures=trials.failures(observations, results or {}),
-        num_not_completed=int(
+        failures=failed,
+        num_not_shown=int(
             observations["outcome"].ne(Outcome.COMPLETED).fillna(False).sum()
-        ),
+        )
+        - sum(1 + len(each.others) for each in failed),
         trials=trials.trial_table(observations),
         provenance=trials.provenance_table(observations, provenance or {}),
         experiment_text=experiment_text,

@@ -198,7 +198,8 @@ class Sweep:
         site, cores = self.site, num_cores()
         if not site.is_this_machine or site.device_type is not DeviceType.CPU:
             return ""
-        if not any(t.world_size > cores and not t.is_emulated for t in self.plan.trials):
+        timed = (trial for trial in self.plan.trials if not trial.is_emulated)
+        if not any(trial.world_size > cores for trial in timed):
             return ""
         nodes = site.num_nodes or 1
         fitting = f"gpus_per_node: {cores // nodes or cores}"

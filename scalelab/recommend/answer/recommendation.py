@@ -18,6 +18,7 @@ from scalelab.kinds.resources import (
     TIME,
     Resource,
 )
+from scalelab.plan.memory_limits import MemoryLimit
 from scalelab.recommend.answer.way_rows import WayRow
 
 
@@ -270,6 +271,8 @@ class Recommendation:
     failures
         How many trials measured something where others failed, and why those did, in a
         sentence; empty where none failed.
+    memory_limits
+        Which local batches did not fit into a device's memory; empty where all did.
     ways
         The ways to train that were measured; empty where there is only one.
     sweep_gpu_hours
@@ -314,6 +317,7 @@ class Recommendation:
     elsewhere: Mapping[str, OutlookRow] = field(default_factory=dict)
     parameters: tuple[ParameterRow, ...] = field(default=())
     failures: str = ""
+    memory_limits: tuple[MemoryLimit, ...] = ()
     ways: tuple[WayRow, ...] = ()
 
     @property
@@ -331,8 +335,9 @@ class Recommendation:
         values: dict[str, Any] = _plain(asdict(self))
         rows = [row.to_json() for row in self.rows]
         groups = {name: row.to_json() for name, row in self.elsewhere.items()}
-        if not self.ways:  # as before there were several
-            del values["ways"]
+        for name in ("memory_limits", "ways"):  # only where there are any
+            if not values[name]:
+                del values[name]
         return values | {"rows": rows, "elsewhere": groups}
 
 

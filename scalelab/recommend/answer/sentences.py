@@ -17,6 +17,7 @@ from scalelab.inputs.numerals import (
     probability,
 )
 from scalelab.inputs.support import Support
+from scalelab.plan.memory_limits import limits_in_words
 from scalelab.recommend.answer.recommendation import (
     BatchPlan,
     Knee,
@@ -34,6 +35,8 @@ _REASONS = {
     "unexpected_placement": "the ranks ran elsewhere than asked",
     "code_changed": "the code changed during the sweep",
     "unsteady_clock": "the node's clock was set during the trial",
+    "rate_disagrees": "the program's own rate differs",
+    "superseded_engine": "measured by an engine since found wrong",
     "out_of_memory": "the device's memory was too small",
     "host_out_of_memory": "the node's memory was too small",
     "failed": "the trial failed",
@@ -108,6 +111,9 @@ def _sentences(result: Recommendation) -> Iterator[Sentence]:
         yield Sentence(Part.CHANCE, f"Chance {_chance(result, row)}{given}.")
     if result.failures:
         yield Sentence(Part.FAILED, result.failures)
+    yield from (
+        Sentence(Part.FAILED, text) for text in limits_in_words(result.memory_limits)
+    )
     if not result.meets_constraints:
         yield Sentence(Part.ALTERNATIVES, _alternatives(result))
     if result.is_emulated:
@@ -305,11 +311,12 @@ def _ignored(result: Recommendation) -> Iterator[str]:
         if reasons:
             total = sum(reasons.values())
             trials = counted(result.num_observations, "trial")
-            why = _why_ignored(reasons, is_emulated=result.is_emulated)
+            why = why_ignored(reasons, is_emulated=result.is_emulated)
             yield f"{total:,} of {trials} ignored{law}: {why}."
 
 
-def _why_ignored(reasons: Mapping[str, int], *, is_emulated: bool) -> str:
+def why_ignored(reasons: Mapping[str, int], *, is_emulated: bool = False) -> str:
+    """Say why observations are ignored, with their numbers where reasons differ."""
     words = {
         reason_in_words(reason, is_emulated=is_emulated): count
         for reason, count in reasons.items()
