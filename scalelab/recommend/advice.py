@@ -235,7 +235,9 @@ def _answer(
             int(chosen.batch.global_batch_size),
             str(outlook.frame["samples_rule"].iloc[choice.index]),
         ),
-        knee=find_knee(
+        knee=None
+        if not knowledge.compares_counts
+        else find_knee(
             outlook.expected_s,
             outlook.questions,
             np.median(outlook.samples, axis=0),

@@ -69,9 +69,10 @@ class OutlookRow:
         may exceed 1. None where the baseline cannot share the batch. In JSON its ends
         are ``scaling_efficiency_lo`` and ``scaling_efficiency_hi``.
     next_world_size
-        Devices of the next doubling, or of the next larger row; None for the last.
+        Devices of the next doubling, or of the next larger row; None for the last, and
+        where one device count alone was measured.
     next_time_change, next_gpu_hours_change
-        Relative change there, e.g. -0.45 for 45% less; None for the last.
+        Relative change there, e.g. -0.45 for 45% less; None where there is none.
     basis
         ``measured``, ``interpolated``, ``extrapolated`` or ``not measured here``.
     probability
@@ -253,7 +254,8 @@ class Recommendation:
     learning_rate
         None where no learning rate was measured.
     knee
-        None with fewer than two rows.
+        None with fewer than two rows, or where one device count alone was measured:
+        then nothing is known of doublings and extremes.
     next_trial
         None where no measurement would change the answer.
     price

@@ -114,7 +114,7 @@ def _sentences(result: Recommendation) -> Iterator[Sentence]:
     yield from (
         Sentence(Part.FAILED, text) for text in limits_in_words(result.memory_limits)
     )
-    if not result.meets_constraints:
+    if not result.meets_constraints and result.knee is not None:
         yield Sentence(Part.ALTERNATIVES, _alternatives(result))
     if result.is_emulated:
         emulated = "Emulated: times are declared, nothing here was measured."
