@@ -142,9 +142,10 @@ def run(
     answer = _answer(asked.directory, is_quiet=quiet)
     if left:
         raise ClusterError(left)
-    # Without a job nothing was asked that could have an answer.
-    is_unanswered = isinstance(answer, Exception) and asked.experiment.job is not None
-    if summary.num_failed or is_unanswered or isinstance(answer, FitError):
+    # Without a job nothing was asked, and a sweep that was stopped may still tell.
+    is_asked = asked.experiment.job is not None or isinstance(answer, FitError)
+    is_unanswered = isinstance(answer, Exception) and is_asked and not summary.stopped
+    if summary.num_failed or is_unanswered:
         raise typer.Exit(NOT_ALL_WELL)
 
 

@@ -14,7 +14,7 @@ from scalelab.plan.memory_limits import MemoryLimit, memory_limits
 from scalelab.recommend.answer.sentences import why_ignored
 
 _MOST_CHARACTERS = 120
-_RANK = re.compile(r"\brank \d+\b")
+_RANK = re.compile(r"\brank \d+\b", re.IGNORECASE)
 _FAILED = {str(each) for each in Outcome if not each.is_measurement}
 
 

@@ -89,14 +89,15 @@ def texts(said: tuple[Sentence, ...], *parts: Part) -> list[str]:
 
 
 def reason_in_words(reason: str, *, is_emulated: bool = False) -> str:
-    """Say why an observation is ignored.
+    """Say why an observation is ignored, for one reason or several.
 
-    >>> reason_in_words("shared_node"), reason_in_words("timed_out")
-    ('other jobs ran on the node', 'timed out')
+    >>> reason_in_words("shared_node"), reason_in_words("timed_out, code_changed")
+    ('other jobs ran on the node', 'timed out, the code changed during the sweep')
     """
-    if reason == "unsteady_clock" and is_emulated:
-        return _BUSY
-    return _REASONS.get(reason, reason.replace("_", " "))
+    known = {**_REASONS, "unsteady_clock": _BUSY} if is_emulated else _REASONS
+    return ", ".join(
+        known.get(each, each.replace("_", " ")) for each in reason.split(", ")
+    )
 
 
 def _sentences(result: Recommendation) -> Iterator[Sentence]:
