@@ -12,7 +12,7 @@
     |   |-- LeaseError             another driver holds the run
     |   `-- SchemaError            records of a newer or unknown schema
     |-- MissingExtraError          an optional dependency is not installed exit code 2
-    `-- FitError                   a law cannot be fitted to these rows   exit code 2
+    `-- FitError                   a law cannot be fitted to these rows   exit code 1
         `-- NotIdentifiableError   the rows cannot tell; names what would
 
 A failed *trial* is data, not an exception: see :class:`scalelab.records.Outcome`.
@@ -81,6 +81,8 @@ class MissingExtraError(ScaleLabError):
 
 class FitError(ScaleLabError):
     """A law cannot be fitted to these observations."""
+
+    exit_code = 1
 
 
 class NotIdentifiableError(FitError):

@@ -33,7 +33,10 @@ def run(tmp_path: Path) -> Run:
         ({"global_batch_size": 64}, "global_batch_size is no argument. Write batch="),
         ({"max_hours": 4}, "max_hours limits no resource. Did you mean 'max_gpu_hour"),
         ({"confidence": "high"}, "recommend: confidence='high' must be a number."),
-        ({"confidence": 90}, "recommend: confidence=90 must be less than 1."),
+        (
+            {"confidence": 90},
+            "recommend: confidence: 90 must be less than 1. Write 0.9.",
+        ),
         ({"confidence": None}, "recommend: confidence=None must be a number."),
         ({"target": 0.75}, "recommend: target: 0.75 is not a target. Write a metric,"),
         ({"price_per_gpu_hour_usd": [2]}, "price_per_gpu_hour_usd: [2] is not a price"),

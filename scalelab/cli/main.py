@@ -1,8 +1,8 @@
 """Entry points, and the one place where errors become messages and exit codes.
 
-Exit codes: 0 done, 1 some trials failed, 2 the user's input is wrong, 3 the cluster
-refused or vanished, 4 nothing meets the constraints, 130 interrupted, 141 the reader of
-the output left.
+Exit codes: 0 done, 1 some trials failed or no answer can be given, 2 the user's input
+is wrong, 3 the cluster refused or vanished, 4 nothing meets the constraints, 130
+interrupted, 141 the reader of the output left.
 """
 
 from __future__ import annotations

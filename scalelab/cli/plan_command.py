@@ -120,6 +120,8 @@ def _notes(asked: Sweep) -> Iterator[str]:
     if same:
         said = ", ".join(f"{name} {value}" for name, (value,) in same.items())
         yield f"Every trial: {said}."
+    if asked.crowding:
+        yield asked.crowding
     if any(trial.is_canary for trial in planned):
         yield (
             "A canary is the cheapest trial once more: first, after every "

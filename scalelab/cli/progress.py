@@ -172,6 +172,8 @@ class Tracker:
         ]
         if progress.num_failed:
             parts.append(f"{progress.num_failed:,} failed")
+        if progress.num_out_of_memory:
+            parts.append(f"{progress.num_out_of_memory:,} out of memory")
         # Always in hours: a figure in another unit would look like a fall.
         hours = progress.used_gpu_s / 3600
         used = number(hours) if hours >= 0.01 else f"{hours:.4f}"

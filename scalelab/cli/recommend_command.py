@@ -6,6 +6,7 @@ import functools
 import inspect
 import json
 import math
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -255,6 +256,18 @@ def _counts(text: str) -> list[int]:
     if not counts or not 1 <= min(counts) <= max(counts) <= MAX_COUNT:
         raise SpecError(
             f"--gpus {text[:60]!r} is not a list of device counts from 1 to "
-            f"{MAX_COUNT:,}. Write, for example, --gpus 8,16,32."
+            f"{MAX_COUNT:,}. Write, for example, --gpus {_doublings(text)}."
         )
     return counts
+
+
+def _doublings(text: str) -> str:
+    """Return the counts that a range such as 1-8 may mean; else an example."""
+    found = re.fullmatch(r"\s*(\d{1,6})\s*(?:-|\.\.|:)\s*(\d{1,6})\s*", text)
+    first, last = map(int, found.groups()) if found else (0, 0)
+    if not 1 <= first < last:
+        return "8,16,32"
+    counts = [first]
+    while 2 * counts[-1] < last:
+        counts.append(2 * counts[-1])
+    return ",".join(map(str, [*counts, last]))

@@ -20,6 +20,7 @@ def run(
     """Show what a run has done, and what is missing."""
     from scalelab.cli.answering import print_steadiness
     from scalelab.inputs.numerals import device_time
+    from scalelab.plan.memory_limits import limits_in_words
     from scalelab.records.control.lease import LOG
     from scalelab.running.detached import waiting_driver_text
     from scalelab.session import load
@@ -31,6 +32,8 @@ def run(
     )
     for outcome, count in status.outcomes.items():
         typer.echo(f"  {count:>6,}  {outcome}")
+    for text in limits_in_words(status.memory_limits):
+        typer.echo(f"  {text}")
     used = device_time(status.used_gpu_s / 3600, status.device_hour_word)
     typer.echo(f"Device time: {used}")
     driver = status.driver or waiting_driver_text(run_directory)

@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from scalelab.cli.progress import ProgressView
+    from scalelab.errors import FitError, SpecError
     from scalelab.records.control.stop_request import StopRequests
     from scalelab.running.events import SweepSummary
     from scalelab.running.execution import RunningSweep
     from scalelab.running.sweep import Sweep
+    from scalelab.session import Recommendation
 
-SOME_FAILED, INTERRUPTED = 1, 130
+NOT_ALL_WELL, INTERRUPTED = 1, 130
 MAX_SHOWN = 5
 
 
@@ -93,7 +95,7 @@ def run(
     Ctrl-C finishes the trials that run, a second one ends them; scalelab stop does the
     same from another shell.
     """
-    from scalelab.errors import ClusterError, SpecError
+    from scalelab.errors import ClusterError, FitError, SpecError
     from scalelab.inputs.quantities import parse_gpu_hours
     from scalelab.running.sweep import Sweep
 
@@ -137,11 +139,14 @@ def run(
         if left:
             typer.echo(left, err=True)
         raise typer.Exit(INTERRUPTED)
-    _answer(asked.directory, is_quiet=quiet)
+    answer = _answer(asked.directory, is_quiet=quiet)
     if left:
         raise ClusterError(left)
-    if summary.num_failed:
-        raise typer.Exit(SOME_FAILED)
+    # Without a job nothing was asked, and a sweep that was stopped may still tell.
+    is_asked = asked.experiment.job is not None or isinstance(answer, FitError)
+    is_unanswered = isinstance(answer, Exception) and is_asked and not summary.stopped
+    if summary.num_failed or is_unanswered:
+        raise typer.Exit(NOT_ALL_WELL)
 
 
 def _spelt(words: Mapping[str, str | bool | None]) -> list[str]:
@@ -209,7 +214,10 @@ def _run(
         )
 
 
-def _answer(directory: Path, *, is_quiet: bool) -> None:
+def _answer(
+    directory: Path, *, is_quiet: bool
+) -> Recommendation | FitError | SpecError:
+    """Write the report, print the answer, and return it or why there is none."""
     from scalelab.cli.answering import print_answer, print_steadiness
     from scalelab.session import load
 
@@ -222,6 +230,7 @@ def _answer(directory: Path, *, is_quiet: bool) -> None:
     print_steadiness(finished.observations)
     if not is_quiet:
         typer.echo(f"Report: {report}")
+    return answer
 
 
 def _left_jobs(directory: Path) -> str:
@@ -294,7 +303,8 @@ class _Interrupts:
 
 
 def _opening(asked: Sweep) -> list[str]:
-    lines = [f"Changed: {change}." for change in asked.changes]
+    lines = [asked.crowding] if asked.crowding else []
+    lines += [f"Changed: {change}." for change in asked.changes]
     if asked.num_remaining is None:
         name, done = asked.experiment.source.name, counted(asked.num_finished, "trial")
         verb = f"Continuing ({done} done)" if asked.num_finished else "Running"
@@ -323,6 +333,8 @@ def _closing(summary: SweepSummary, num_before: int | None) -> list[str]:
         lines.append(
             f"Ended early by their source (pruned): {counted(pruned, 'trial')}."
         )
+    if unfitting := summary.outcomes.get(Outcome.OUT_OF_MEMORY, 0):
+        lines.append(f"Did not fit into memory: {counted(unfitting, 'trial')}.")
     for failure in summary.failures[:MAX_SHOWN]:
         log = f" Log: {failure.log}" if failure.log else ""
         reason = ended(failure.reason) if log else failure.reason

@@ -19,6 +19,8 @@ from scalelab.kinds.strategies import DEFAULT_STRATEGY, strategy_of
 
 PROGRAM = "program"
 """Name of the axis of programs."""
+EMULATED = "emulated"
+"""Name of the workload whose times are declared."""
 FIRST_CANARY = 1_000
 """Repeat index from which on repeats are canaries; see ``plan.canary``."""
 
@@ -171,6 +173,11 @@ class Trial:
     def saves_checkpoints(self) -> bool:
         """Whether an attempt of a workload goes on where an earlier one ended."""
         return self.kind is not TrialKind.THROUGHPUT
+
+    @property
+    def is_emulated(self) -> bool:
+        """Its times are declared, so that shared hardware does not matter."""
+        return self.workload == EMULATED
 
     @property
     def world_size(self) -> int:

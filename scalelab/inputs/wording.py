@@ -20,10 +20,10 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _is_command_line: ContextVar[bool] = ContextVar("is_command_line", default=False)
 
-# Options with both words in one message are left out: --select, --samples, --steps.
+# Options with both words in one message are left out: --samples, --steps.
 _FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
     (
-        re.compile(r"--(column|constant|melt) (\w+)=('[^']*'|[\w/.-]*[\w/])"),
+        re.compile(r"--(column|constant|melt|select) ([\w.]+)=('[^']*'|[\w/.-]*[\w/])"),
         lambda found: f"{found[1]}={{'{found[2]}': {_quoted(found[3])}}}",
     ),
     (
@@ -44,7 +44,7 @@ _FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
     ),
     (
         re.compile(
-            r"--(column|constant|melt|axis|ignore|batch|max-batch|local-batch|gpus|law"
+            r"--(column|constant|melt|select|axis|ignore|batch|max-batch|local-batch|gpus|law"
             r"|between-nodes|learn-from|tokens-per-sample)\b"
         ),
         lambda found: _argument(found[1]),
@@ -65,6 +65,8 @@ _ARGUMENT = re.compile(
     r"(price_per_gpu_hour_usd|confidence|target|gpus|batch|max_batch|local_batch|law"
     r"|between_nodes|epochs|samples|samples_per_epoch|steps|max_\w+)(?==|: | needs)"
 )
+_RIVALS = re.compile(r"^recommend: job: (\w+) and (\w+)(?= both)")
+_EPOCH = "samples_per_epoch"
 _OTHER_NAMES = {"price_per_gpu_hour_usd": "price", "max_cost_usd": "max_cost"}
 
 
@@ -73,13 +75,19 @@ def as_options(text: str) -> str:
 
     >>> as_options("recommend: job.samples=0 must be at least 1.")
     '--samples=0 must be at least 1.'
+    >>> as_options("recommend: job: epochs needs samples_per_epoch. Add it.")
+    '--epochs needs --samples-per-epoch. Add it.'
     """
+    if found := _ARGUMENT.match(text):
+        rest = text[found.end() :].replace(_EPOCH, _option(_EPOCH))
+        return f"{_option(found[1])}{rest}"
+    if found := _RIVALS.match(text):
+        return f"{_option(found[1])} and {_option(found[2])}{text[found.end() :]}"
+    return text
 
-    def option(found: re.Match[str]) -> str:
-        name = _OTHER_NAMES.get(found[1], found[1])
-        return f"--{name.replace('_', '-')}"
 
-    return _ARGUMENT.sub(option, text)
+def _option(argument: str) -> str:
+    return f"--{_OTHER_NAMES.get(argument, argument).replace('_', '-')}"
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from types import MappingProxyType
 import numpy as np
 import pandas as pd
 
-from scalelab.errors import SpecError
+from scalelab.errors import FitError, SpecError
 from scalelab.experiment.job import Job
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
@@ -22,7 +22,11 @@ from scalelab.laws.rivals.laws import law_named
 from scalelab.laws.rows import CONFIGURATION, FitRows, Observed, numbers, prepared
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.support import Gap
-from scalelab.recommend.answer.failures import failures_in_words
+from scalelab.recommend.answer.failures import (
+    failures_in_words,
+    limits_of_memory,
+    why_no_answer,
+)
 from scalelab.recommend.answer.recommendation import (
     NextTrial,
     OutlookRow,
@@ -131,6 +135,8 @@ def recommend(
     subject = choose_subject(every.observations, select or {})
     _check_sequence_length(subject, job)
     rows = every.take(subject.frame.index)
+    if rows.frame.empty:
+        raise FitError(why_no_answer(rows))
     index = every.observations.index
     rest = every.take(index[~index.isin(subject.frame.index)])
     fitted = LawWithTransfer.fit(
@@ -229,7 +235,9 @@ def _answer(
             int(chosen.batch.global_batch_size),
             str(outlook.frame["samples_rule"].iloc[choice.index]),
         ),
-        knee=find_knee(
+        knee=None
+        if not knowledge.compares_counts
+        else find_knee(
             outlook.expected_s,
             outlook.questions,
             np.median(outlook.samples, axis=0),
@@ -271,6 +279,7 @@ def _answer(
         formula=law.reference,
         parameters=_parameters(law, need, limits.interval),
         failures=failures_in_words(subject.frame),
+        memory_limits=limits_of_memory(subject.frame),
     )
 
 

@@ -93,6 +93,9 @@ class Comparison:
         if not limits.any_limit:
             best, is_shown = best.take(np.flatnonzero(is_shown)), is_shown[is_shown]
         choice = _choose(best, limits, word)
+        if not (limits.any_limit or knowledge.compares_counts):
+            rule = f"no other {word} count was measured"
+            choice = replace(choice, rule=rule)
         is_shown[choice.index] = True
         position = int(is_shown[: choice.index].sum())
         alike = asked[asked["world_size"] == best.sizes[choice.index]]
@@ -145,7 +148,9 @@ def _choose(best: Outlook, limits: Constraints, device_word: str) -> Choice:
     if limits.any_limit:
         return choice
     if choice.index < last:
-        choice = replace(choice, rule=f"{choice.rule}; more were not measured")
+        more = "more were not measured"
+        rule = f"{choice.rule}; {more}" if choice.index else f"{more}, though they pay"
+        choice = replace(choice, rule=rule)
     return _undominated(best, choice, is_known)
 
 

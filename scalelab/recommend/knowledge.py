@@ -67,6 +67,14 @@ class Knowledge:
         """The step-time law."""
         return self.fitted.law
 
+    @property
+    def compares_counts(self) -> bool:
+        """Several device counts were measured, here or in the runs learned from.
+
+        Else nothing is known of doublings, of a knee or of extremes.
+        """
+        return bool(self.fitted.note) or self.rows.frame["world_size"].nunique() > 1
+
     @cached_property
     def contradicted(self) -> pd.DataFrame:
         """The configurations whose runs contradict one another."""

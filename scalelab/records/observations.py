@@ -117,7 +117,7 @@ def _configuration(spec: AttemptSpec) -> dict[str, Any]:
         "kind": str(trial.kind),
         "workload": _workload(spec),
         "code_hash": program_hash(spec.program),
-        "emulated": trial.workload == "emulated",
+        "emulated": trial.is_emulated,
         "node_group": trial.node_group,
         "parallelism": trial.parallelism,
         "device_type": spec.device_type,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs
 
 from scalelab.inputs.numerals import (
@@ -49,6 +50,9 @@ _DETAILS = (
     *(Part.FAILED, Part.SETTINGS, Part.CHANCE, Part.ALTERNATIVES),
     *(Part.KNEE, Part.ELSEWHERE, Part.PRICE, Part.WHY),
 )
+
+
+_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,6 +108,7 @@ def render(
         for name, reason in reasons.items()
         if reason is None
     }
+    failed = trials.failures(observations, results or {})
     environment = Environment(
         loader=PackageLoader("scalelab.report"),
         autoescape=True,
@@ -111,6 +116,7 @@ def render(
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["whole_options"] = whole_options
     return environment.get_template("report.html.j2").render(
         title=title,
         subject=subject,
@@ -124,10 +130,11 @@ def render(
         ways=_ways(subject),
         evidence=_evidence(subject),
         outcomes=trials.outcome_table(observations),
-        failures=trials.failures(observations, results or {}),
-        num_not_completed=int(
+        failures=failed,
+        num_not_shown=int(
             observations["outcome"].ne(Outcome.COMPLETED).fillna(False).sum()
-        ),
+        )
+        - sum(1 + len(each.others) for each in failed),
         trials=trials.trial_table(observations),
         provenance=trials.provenance_table(observations, provenance or {}),
         experiment_text=experiment_text,
@@ -171,6 +178,16 @@ def script_json(text: str) -> Markup:
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return Markup(text)
+
+
+def whole_options(text: str) -> Markup:
+    """Return a text whose options of the command line are not torn at their hyphens.
+
+    >>> whole_options("<b> with --max-batch")
+    Markup('&lt;b&gt; with <span class="option">--max-batch</span>')
+    """
+    option = r'<span class="option">\g<0></span>'
+    return Markup(_OPTION.sub(option, str(escape(text))))
 
 
 def _sections(plots: Mapping[str, DrawnPlot]) -> list[tuple[str, list[DrawnPlot]]]:

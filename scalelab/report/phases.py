@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -25,25 +27,61 @@ PHASES = {
     "optimizer_s": ("optimizer", GREEN),
     "other_s": ("other", GREY),
 }
+_Distance = tuple[bool, float, float, float]
 _MEASURED = [name for name in PHASES if name != "other_s"]
 
 
 def phase_table(subject: ReportSubject) -> pd.DataFrame:
     """Return the parts of a step at the plan's batch, median over repeats.
 
+    Where trials of the plan's batch did not run or record phases, the nearest local
+    batch counts that did.
+
     Returns
     -------
     DataFrame
-        ``world_size``, ``num_nodes``, ``step_time_s``, and, in seconds per step,
+        ``world_size``, ``num_nodes``, ``local_batch_size``, ``is_planned_batch``,
+        ``step_time_s``, and, in seconds per step,
         ``data_wait_s``, ``compute_s``, ``exposed_sync_s``, ``optimizer_s`` and
         ``other_s`` (what the phases leave of the step; 0 where they exceed it). A phase
         that was not recorded is missing. Allocations without any phase are left out.
     """
-    rows = subject.planned.dropna(subset=["compute_s"])
+    rows = subject.rows.dropna(subset=["compute_s"])
+    rows = rows[_nearest_batch(subject, rows)].rename(
+        columns={"is_planned": "is_planned_batch"}
+    )
+    keys = [*ALLOCATION, "local_batch_size", "is_planned_batch"]
     columns = ["step_time_s", *_MEASURED]
-    table = rows.groupby(list(ALLOCATION))[columns].median().reset_index()
+    table = rows.groupby(keys)[columns].median().reset_index()
     rest = table["step_time_s"] - table[_MEASURED].sum(axis=1)
     return table.assign(other_s=rest.clip(lower=0.0))
+
+
+def _nearest_batch(subject: ReportSubject, rows: pd.DataFrame) -> pd.Series:
+    """Mark the rows with the batch of the plan at their allocation, or nearest to it.
+
+    Without a plan, and so without a batch to be near to, those that are planned.
+    """
+    if not subject.plan:
+        return rows["is_planned"]
+    chosen = next(row for row in subject.plan if row.is_chosen)
+    wanted = {(row.world_size, row.num_nodes): row.batch for row in subject.plan}
+    best: dict[tuple[float, float], _Distance] = {}
+    distances = []
+    names = [*ALLOCATION, "is_planned", "local_batch_size"]
+    values = rows[[*names, "gradient_accumulation_steps"]].itertuples(index=False)
+    for size, nodes, is_planned, local, steps in values:
+        batch = wanted.get((size, nodes), chosen.batch)
+        distance = (
+            not is_planned,
+            abs(math.log(local / batch.local_batch_size)),
+            abs(math.log(steps / batch.gradient_accumulation_steps)),
+            local,
+        )
+        distances.append((size, nodes, distance))
+        best[size, nodes] = min(distance, best.get((size, nodes), distance))
+    is_nearest = [each == best[size, nodes] for size, nodes, each in distances]
+    return pd.Series(is_nearest, rows.index, dtype=bool)
 
 
 def phase_figure(table: pd.DataFrame, labels: Labels) -> go.Figure:
@@ -84,12 +122,22 @@ def _overlay(shape: str) -> dict[str, object]:
 
 def phase_sentence(table: pd.DataFrame, labels: Labels) -> str:
     """Say how the share of the gradient exchange grows along :func:`phase_table`."""
+    far = table.loc[~table["is_planned_batch"], "world_size"]
+    instead = ""
+    if len(far):
+        sizes = ", ".join(f"{size:.0f}" for size in far)
+        instead = (
+            f" At {sizes} {labels.devices} the recommended batch was not measured; "
+            "shown is the nearest that was."
+        )
     shares = table["exposed_sync_s"] / table["step_time_s"]
     first, last = table.iloc[0], table.iloc[-1]
     if len(table) == 1 or shares.isna().any():
-        return "The parts of one optimiser step, as measured inside the ranks."
+        said = "The parts of one optimiser step, as measured inside the ranks."
+        return f"{said}{instead}"
     return (
         "Gradient exchange that computation does not hide takes "
         f"{percent(shares.iloc[0])} of a step at {first['world_size']:.0f} and "
         f"{percent(shares.iloc[-1])} at {last['world_size']:.0f} {labels.devices}."
+        f"{instead}"
     )

@@ -42,7 +42,8 @@ class ReportSubject:
         the interval and the phases of the step, ``throughput_samples_per_s``, and
         ``is_planned``: the batch arithmetic is that of the plan at this allocation.
     plan
-        The recommendation's rows by world size; empty without a recommendation.
+        The recommendation's rows by world size, as far as device counts can be
+        compared; empty without a recommendation.
     fit_rows
         All observations, prepared for the laws.
     curves
@@ -79,7 +80,7 @@ class ReportSubject:
         return cls(
             labels=label(fit_rows.observations, rows, recommendation),
             rows=rows,
-            plan=() if recommendation is None else recommendation.rows,
+            plan=() if recommendation is None else _compared(recommendation),
             fit_rows=fit_rows,
             curves=curves,
         )
@@ -103,6 +104,13 @@ class ReportSubject:
     def planned(self) -> pd.DataFrame:
         """Observations of the plan's own batch arithmetic."""
         return self.rows[self.rows["is_planned"]]
+
+
+def _compared(recommendation: Recommendation) -> tuple[OutlookRow, ...]:
+    """Return the rows that can be compared: one, where one count was measured."""
+    if recommendation.knee is None:
+        return (recommendation.chosen,)
+    return recommendation.rows
 
 
 def _usable_rows(fit_rows: FitRows) -> pd.DataFrame:

@@ -13,6 +13,7 @@ from scalelab.inputs.numerals import counted, duration, number, percent
 from scalelab.inputs.outcome import Outcome
 from scalelab.laws.convergence.time_to_target import measured_factorisation
 from scalelab.laws.rows import curve_label, invalid_reasons, numbers
+from scalelab.recommend.answer.failures import of_any_rank
 from scalelab.recommend.answer.sentences import reason_in_words
 from scalelab.records.attempt import AttemptResult
 from scalelab.records.plain_files import parse_json
@@ -42,15 +43,17 @@ _MIB = 2**20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FailedAttempt:
-    """An attempt that did not complete, with what it left: a report may be far away.
+class FailedAttempts:
+    """Attempts that did not complete for one reason, and what the first of them left.
 
-    ``files`` is its log, else its directory, as seen from the run's directory; empty
-    for an imported row.
+    A report may be far away from the run. ``files`` is the log of the first, else its
+    directory, as seen from the run's directory; empty for an imported row. ``others``
+    are the further attempts, each with its configuration.
     """
 
     attempt: str
     configuration: str
+    others: tuple[str, ...]
     outcome: str
     is_measurement: bool
     reason: str
@@ -69,8 +72,12 @@ def outcome_table(observations: pd.DataFrame) -> TextTable:
     return TextTable(columns=("outcome", "attempts", "meaning"), rows=rows)
 
 
-def failures(observations: pd.DataFrame, results: Results) -> tuple[FailedAttempt, ...]:
+def failures(
+    observations: pd.DataFrame, results: Results
+) -> tuple[FailedAttempts, ...]:
     """Return the attempts that did not complete, those that measured nothing first.
+
+    Attempts are together that ended alike and for the same reason, whatever the rank.
 
     Parameters
     ----------
@@ -81,29 +88,47 @@ def failures(observations: pd.DataFrame, results: Results) -> tuple[FailedAttemp
 
     Returns
     -------
-    tuple of FailedAttempt
-        At most 100.
+    tuple of FailedAttempts
+        Of at most 100 attempts.
     """
     ended = observations["outcome"]
     bad = observations[ended.ne(Outcome.COMPLETED).fillna(False)]
     rows = bad.to_dict("records")
     rows.sort(key=lambda row: Outcome(row["outcome"]).is_measurement)
-    return tuple(_failure(row, results) for row in rows[:_MAX_FAILURES])
+    alike: dict[tuple[str, str], list[Mapping[Any, Any]]] = {}
+    for row in rows[:_MAX_FAILURES]:
+        key = (str(row["outcome"]), of_any_rank(_reason(row)))
+        alike.setdefault(key, []).append(row)
+    return tuple(_failure(first, rest, results) for first, *rest in alike.values())
 
 
-def _failure(row: Mapping[Any, Any], results: Results) -> FailedAttempt:
-    attempt = 1 if pd.isna(row["attempt"]) else int(row["attempt"])
+def _reason(row: Mapping[Any, Any]) -> str:
+    return "" if pd.isna(row["reason"]) else str(row["reason"])
+
+
+def _number(row: Mapping[Any, Any]) -> int:
+    return 1 if pd.isna(row["attempt"]) else int(row["attempt"])
+
+
+def _failure(
+    row: Mapping[Any, Any], rest: Iterable[Mapping[Any, Any]], results: Results
+) -> FailedAttempts:
+    attempt = _number(row)
     result = results.get((str(row["trial_id"]), attempt))
     files = ""
     if row["kind"] != "imported":
         files = f"trials/{row['trial_id']}/{attempt:03d}/"
         files += (result and result.log) or ""
-    return FailedAttempt(
+    return FailedAttempts(
         attempt=f"{row['trial_id']}-{attempt}",
         configuration=_configuration(row),
+        others=tuple(
+            f"{each['trial_id']}-{_number(each)}: {_configuration(each)}"
+            for each in rest
+        ),
         outcome=_in_words(row["outcome"]),
         is_measurement=Outcome(row["outcome"]).is_measurement,
-        reason="" if pd.isna(row["reason"]) else row["reason"],
+        reason=_reason(row),
         traceback=(result and result.traceback) or "",
         files=files,
     )

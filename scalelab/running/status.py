@@ -11,6 +11,7 @@ from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import is_canary
 from scalelab.inputs.device_words import words_of_run
 from scalelab.inputs.outcome import Outcome
+from scalelab.plan.memory_limits import MemoryLimit, memory_limits
 from scalelab.plan.source import Observation
 from scalelab.plan.tracked import source_of
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY, JobList
@@ -45,6 +46,8 @@ class RunStatus:
         Why trials wait for nodes, one sentence each.
     has_canaries
         Canaries are among the trials that ended.
+    memory_limits
+        Which local batches did not fit into a device's memory.
     """
 
     outcomes: Mapping[str, int]
@@ -57,6 +60,7 @@ class RunStatus:
     jobs: tuple[str, ...] = ()
     waiting: tuple[str, ...] = ()
     has_canaries: bool = False
+    memory_limits: tuple[MemoryLimit, ...] = ()
 
 
 def status_of(reader: RunReader, experiment: Experiment | None) -> RunStatus:
@@ -88,6 +92,7 @@ def status_of(reader: RunReader, experiment: Experiment | None) -> RunStatus:
         jobs=tuple(map(str, job_list.jobs)),
         waiting=tuple(job_list.waiting),
         has_canaries=any(is_canary(row["repeat"]) for row in finished),
+        memory_limits=memory_limits(finished),
     )
 
 

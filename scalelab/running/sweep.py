@@ -16,6 +16,7 @@ from scalelab.experiment.keys import commands_of, naming
 from scalelab.experiment.spec import Experiment
 from scalelab.inputs.device_words import words_of_run
 from scalelab.inputs.document import read_document
+from scalelab.inputs.numerals import counted
 from scalelab.inputs.outcome import Outcome
 from scalelab.plan.expand import Plan
 from scalelab.plan.source import Observation
@@ -27,8 +28,9 @@ from scalelab.records.run_reader import RunReader
 from scalelab.records.store import RunStore
 from scalelab.running.command_start import check_start
 from scalelab.site.choice import lasting_name
+from scalelab.site.local_devices import num_cores
 from scalelab.site.node_script import refuse_log_directory
-from scalelab.site.profile import Site
+from scalelab.site.profile import DeviceType, Site
 from scalelab.training.workloads.introspection import check_trials, check_workload
 
 RUNS = Path("runs")
@@ -190,6 +192,24 @@ class Sweep:
         """What to ask the user before so large a sweep; None: nothing."""
         return self.experiment.confirm_above.question(
             self.num_remaining, self.gpu_hours, self.device_hour_word
+        )
+
+    @property
+    def crowding(self) -> str:
+        """Say that trials have more ranks than this machine has cores; else empty."""
+        site, cores = self.site, num_cores()
+        if not site.is_this_machine or site.device_type is not DeviceType.CPU:
+            return ""
+        timed = (trial for trial in self.plan.trials if not trial.is_emulated)
+        if not any(trial.world_size > cores for trial in timed):
+            return ""
+        nodes = site.num_nodes or 1
+        fitting = f"gpus_per_node: {cores // nodes or cores}"
+        return (
+            f"{counted(nodes * site.devices_per_node, 'CPU slot')} are declared, this "
+            f"machine has {counted(cores, 'core')}: trials of more ranks "
+            "are measured, but their times are left out of the answer. Declare "
+            f"{fitting if nodes <= cores else f'nodes: 1, {fitting}'}."
         )
 
     def open_store(self) -> RunStore:

@@ -167,6 +167,7 @@ class Driver:
             num_waiting=self._pool.placer.num_waiting,
             used_gpu_s=self._budget.used_gpu_s(self._tally),
             num_devices=self._pool.num_devices,
+            num_out_of_memory=self._tally.outcomes[Outcome.OUT_OF_MEMORY],
         )
 
     def _resume(self) -> None:
@@ -283,9 +284,8 @@ class Driver:
 
     def _launch(self, request: Request, placement: Placement) -> None:
         spec = self._spec(request.trial, placement)
-        spec_json = self._store.begin(spec)
-        addresses = self._pool.addresses(placement)
-        attempt_id = self._gangs.launch(spec, spec_json, addresses)
+        nodes = self._pool.addresses(placement)
+        attempt_id = self._gangs.launch(spec, self._store.begin(spec), nodes)
         self._requests[attempt_id] = request
         self._pruning.follow(spec)
         self._on_event(TrialStarted(spec=spec, progress=self.progress))
@@ -304,7 +304,7 @@ class Driver:
             device_type=device_type,
             threads_per_rank=self._pool.threads_per_rank(placement, device_type),
             stall_floor_s=trial.measurement.stall_timeout_s,
-            validity=self._pool.validity(trial.workload, placement),
+            validity=self._pool.validity(trial, placement),
             stop_after_s=self._pool.time_left_s(placement),
             queue_wait_s=self._provision.queue_wait_s(placement),
             exclusive_node=self._provision.is_exclusive(trial.node_group),

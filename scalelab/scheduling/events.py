@@ -20,8 +20,9 @@ class Progress:
     ----------
     num_done
         Trials that need not run again, those of earlier sweeps of the run included.
-    num_failed
-        Those of them that ended without a measurement.
+    num_failed, num_out_of_memory
+        Those of them that ended without a measurement, and that did not fit into the
+        memory of a device.
     num_running, num_waiting
         Trials on their devices, and trials that wait for devices.
     used_gpu_s
@@ -36,6 +37,7 @@ class Progress:
     num_waiting: int
     used_gpu_s: float
     num_devices: int
+    num_out_of_memory: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

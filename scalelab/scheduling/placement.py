@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -30,6 +30,11 @@ class _Slots:
 
     node: Node
     free: list[int]
+
+    @property
+    def num_cores(self) -> int:
+        """Ranks that have a core of their own, at most as many as devices."""
+        return min(self.node.num_cores, len(set(self.node.device_ids)))
 
     def take(self, count: int) -> tuple[int, ...]:
         return tuple(heapq.heappop(self.free) for _ in range(count))
@@ -88,6 +93,11 @@ class _Reservation:
 class Placer:
     """The placer of trials: it gives a trial all the devices it needs at once, or none.
 
+    A node may have more devices than cores. Trials run side by side there only as far
+    as each rank has a core of its own; one with more ranks than cores runs alone. Where
+    several nodes of a host share cores, one trial runs on the host at a time. Trials
+    whose times are declared need no cores.
+
     Parameters
     ----------
     nodes
@@ -106,6 +116,9 @@ class Placer:
         self, nodes: Iterable[Node] = (), expected_devices: Sequence[int] = ()
     ) -> None:
         self._slots: dict[str, _Slots] = {}
+        self._on_host: defaultdict[str, list[_Slots]] = defaultdict(list)
+        self._held: Counter[str] = Counter()
+        self._needs_cores = False
         self._free = FreeDevices({})
         self._whole = FreeDevices({})
         self._known = FreeDevices({})
@@ -128,16 +141,23 @@ class Placer:
     def add_node(self, node: Node) -> None:
         """Add a node whose devices trials may use; it replaces one of the same name."""
         count = len(node.device_ids)
+        if node.name in self._slots:
+            self.remove_node(node.name)
         self._slots[node.name] = _Slots(node, list(range(count)))
-        for devices in (self._free, self._whole, self._known):
+        self._on_host[node.host].append(self._slots[node.name])
+        for devices in (self._whole, self._known):
             devices.set(node.name, count)
+        self._offer(self._free, node.host, self._held)
 
     def remove_node(self, name: str) -> None:
         """Remove a node; the requests that ran on it hold its devices no more."""
-        del self._slots[name]
+        slots = self._slots.pop(name)
         self._limits.pop(name, None)
+        self._held.pop(name, None)
         self._free.remove(name)
         self._whole.remove(name)
+        self._on_host[slots.node.host].remove(slots)
+        self._offer(self._free, slots.node.host, self._held)
 
     def limit(self, name: str, end_s: float, longest_s: float) -> None:
         """Start on a node only what ends before its job does, by estimate.
@@ -216,7 +236,8 @@ class Placer:
         for slots, taken in self._running.pop(number):
             slots.give(taken)
             if self._slots.get(slots.node.name) is slots:
-                self._free.add(slots.node.name, len(taken))
+                self._held[slots.node.name] -= len(taken)
+                self._offer(self._free, slots.node.host, self._held)
         del self._ends[bisect_left(self._ends, (self._end_of.pop(number), number))]
 
     def _choose(
@@ -248,10 +269,13 @@ class Placer:
         now_s: float,
     ) -> Placement:
         self.queue.take(request)
+        self._needs_cores |= not request.trial.is_emulated
         held = []
         for name, count in zip(nodes, request.devices_per_node, strict=True):
-            held.append((self._slots[name], self._slots[name].take(count)))
-            self._free.add(name, -count)
+            slots = self._slots[name]
+            held.append((slots, slots.take(count)))
+            self._held[name] += count
+            self._offer(self._free, slots.node.host, self._held)
         end_s = now_s + request.duration_s
         self._running[request.number] = held
         self._end_of[request.number] = end_s
@@ -268,9 +292,32 @@ class Placer:
             )
         )
 
+    def _offer(self, devices: FreeDevices, host: str, held: Counter[str]) -> None:
+        """Set how many devices of a host's nodes a trial may take beside what is held.
+
+        Parameters
+        ----------
+        devices
+            Where it is set.
+        host
+            Name of the host.
+        held
+            Devices that trials hold by node.
+        """
+        nodes = self._on_host[host]
+        is_busy = self._needs_cores and any(held[each.node.name] for each in nodes)
+        shares_cores = is_busy and _share_devices(nodes)
+        for slots in nodes:
+            name, most = slots.node.name, len(slots.node.device_ids)
+            if shares_cores:
+                most = 0
+            elif is_busy and held[name]:
+                most = slots.num_cores
+            devices.set(name, max(0, most - held[name]))
+
     def _reserve(self, request: Request, now_s: float) -> _Reservation:
         """Find the earliest moment at which the first in line fits, by estimate."""
-        later = self._free.copy()
+        later, held = self._free.copy(), self._held.copy()
         start_s = now_s
         for end_s, number in self._ends:
             if later.fits(request.devices_per_node):
@@ -278,7 +325,8 @@ class Placer:
             start_s = max(now_s, end_s)
             for slots, taken in self._running[number]:
                 if self._slots.get(slots.node.name) is slots:
-                    later.add(slots.node.name, len(taken))
+                    held[slots.node.name] -= len(taken)
+                    self._offer(later, slots.node.host, held)
         nodes = later.choose(request.devices_per_node)
         assert nodes is not None, (
             "a trial that fits the whole cluster fits it when empty"
@@ -286,6 +334,12 @@ class Placer:
         for node, count in zip(nodes, request.devices_per_node, strict=True):
             later.add(node, -count)
         return _Reservation(start_s, nodes, self._free, later)
+
+
+def _share_devices(nodes: Sequence[_Slots]) -> bool:
+    """Tell whether a device belongs to several nodes: then it is a core."""
+    ids = [each for slots in nodes for each in set(slots.node.device_ids)]
+    return len(set(ids)) < len(ids)
 
 
 def _in_words(counts: Iterable[int]) -> str:

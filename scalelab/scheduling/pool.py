@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from scalelab.cluster.nodes import Node
 from scalelab.errors import ClusterError
+from scalelab.experiment.trial import Trial
 from scalelab.inputs.numerals import counted
 from scalelab.records.attempt import Placement
 from scalelab.scheduling.events import NodeLost, NodeUp, OnEvent, Waiting
 from scalelab.scheduling.grouped_placer import GroupedPlacer
-from scalelab.scheduling.validity import SharedHardware
+from scalelab.scheduling.validity import validity_of
 
 
 class Pool:
@@ -41,7 +42,6 @@ class Pool:
         self._timeout_s = timeout_s
         self._nodes: dict[str, Node] = {}
         self._address_of: dict[str, str] = {}
-        self._hardware = SharedHardware()
         self._wait_until_s: float | None = None
 
     @property
@@ -80,7 +80,6 @@ class Pool:
             self._nodes[node.address] = node
             self._address_of[node.name] = node.address
             self.placer.add_node(node)
-            self._hardware.add(node)
             self._on_event(NodeUp(node=node))
 
     def leave(self, address: str) -> None:
@@ -93,16 +92,17 @@ class Pool:
         if node := self._nodes.pop(address, None):
             del self._address_of[node.name]
             self.placer.remove_node(node.name)
-            self._hardware.remove(node)
         return node
 
     def addresses(self, placement: Placement) -> tuple[str, ...]:
         """Return the address of each node of a placement, rank 0's first."""
         return tuple(self._address_of[share.node] for share in placement.shares)
 
-    def validity(self, workload: str, placement: Placement) -> tuple[str, ...]:
+    def validity(self, trial: Trial, placement: Placement) -> tuple[str, ...]:
         """Return the validity reasons that are known before an attempt starts."""
-        return self._hardware.validity(workload, placement)
+        addresses = self.addresses(placement)
+        nodes = [self._nodes[address] for address in addresses]
+        return validity_of(trial, placement, {node.name: node for node in nodes})
 
     def time_left_s(self, placement: Placement) -> float | None:
         """Return the seconds until its nodes' walltime is nearly up; None: unknown."""

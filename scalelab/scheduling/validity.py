@@ -3,52 +3,46 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from scalelab.cluster.nodes import Node
+from scalelab.experiment.trial import Trial
 from scalelab.records.attempt import Placement
 
-DECLARED_TIMES = "emulated"
-"""The workload whose times are declared, so that shared hardware does not matter."""
 
+def validity_of(
+    trial: Trial, placement: Placement, nodes: Mapping[str, Node]
+) -> tuple[str, ...]:
+    """Return the reasons known before an attempt of a trial starts.
 
-class SharedHardware:
-    """Which nodes share a host, and which devices have no core of their own.
+    A node may have fewer cores than devices: SLURM gives one core per task unless asked
+    for more. What else runs on the nodes takes no cores from the trial, see
+    :class:`~.placement.Placer`.
 
-    A batch system may give a job fewer cores than GPUs: SLURM gives one per task unless
-    asked for more.
+    Parameters
+    ----------
+    trial
+        What runs.
+    placement
+        Where it runs.
+    nodes
+        The nodes of the placement, by name.
     """
-
-    def __init__(self) -> None:
-        self._hosts: dict[str, str] = {}
-        self._slots: Counter[tuple[str, str]] = Counter()
-        self._without_cores: set[str] = set()
-
-    def add(self, node: Node) -> None:
-        """Add a node."""
-        self._hosts[node.name] = node.host
-        self._slots.update((node.host, device) for device in node.device_ids)
-        if node.num_cores < len(set(node.device_ids)):
-            self._without_cores.add(node.name)
-
-    def remove(self, node: Node) -> None:
-        """Remove a node."""
-        del self._hosts[node.name]
-        self._without_cores.discard(node.name)
-        self._slots.subtract((node.host, device) for device in node.device_ids)
-
-    def validity(self, workload: str, placement: Placement) -> tuple[str, ...]:
-        """Return the reasons known before an attempt of a workload starts."""
-        reasons = []
-        if workload != DECLARED_TIMES:
-            hosts = [self._hosts[share.node] for share in placement.shares]
-            if any(
-                share.node in self._without_cores or self._slots[host, device] > 1
-                for host, share in zip(hosts, placement.shares, strict=True)
-                for device in share.device_ids
-            ):
-                reasons.append("oversubscribed_cores")
-            if len(set(hosts)) < len(hosts):
-                reasons.append("loopback_nodes")
-        if len({len(share.device_ids) for share in placement.shares}) > 1:
-            reasons.append("uneven_ranks")
-        return tuple(reasons)
+    reasons = []
+    if not trial.is_emulated:
+        hosts = [nodes[share.node].host for share in placement.shares]
+        ranks_on = Counter(
+            (host, device)
+            for host, share in zip(hosts, placement.shares, strict=True)
+            for device in share.device_ids
+        )
+        if max(ranks_on.values(), default=0) > 1 or any(
+            len(share.device_ids) > nodes[share.node].num_cores
+            for share in placement.shares
+        ):
+            reasons.append("oversubscribed_cores")
+        if len(set(hosts)) < len(hosts):
+            reasons.append("loopback_nodes")
+    if len({len(share.device_ids) for share in placement.shares}) > 1:
+        reasons.append("uneven_ranks")
+    return tuple(reasons)

@@ -39,6 +39,14 @@ def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
 
 
+def _share(value: Any) -> Any:
+    """Return a plain value that is no percentage."""
+    plain = _plain(value)
+    if isinstance(plain, int | float) and 1 < plain < 100:
+        raise SpecError(f"{plain:g} must be less than 1. Write {plain / 100:g}.")
+    return plain
+
+
 def _several(value: Any) -> Any:
     """Return one value, several or none as a list of values."""
     plain = _plain(value)
@@ -119,7 +127,7 @@ class RecommendArguments(FitArguments):
 
     price_per_gpu_hour_usd: Annotated[Price | None, BeforeValidator(_plain)] = None
     target: TargetText | None = None
-    confidence: Annotated[Fraction, BeforeValidator(_plain)] = Field(
+    confidence: Annotated[Fraction, BeforeValidator(_share)] = Field(
         default=0.9, description="The probability with which all limits must hold."
     )
     job: Annotated[Job | None, BeforeValidator(_job)] = None

@@ -49,7 +49,12 @@ class Source:
 
 
 def standing(
-    done: int, *, running: int = 1, failed: int = 0, waiting: int = 3
+    done: int,
+    *,
+    running: int = 1,
+    failed: int = 0,
+    waiting: int = 3,
+    out_of_memory: int = 0,
 ) -> Progress:
     return Progress(
         num_done=done,
@@ -58,6 +63,7 @@ def standing(
         num_waiting=waiting,
         used_gpu_s=36.0,
         num_devices=2,
+        num_out_of_memory=out_of_memory,
     )
 
 
@@ -148,6 +154,15 @@ def test_an_unknown_total_is_counted_once_it_is_known(clock: Clock) -> None:
     source.total = None  # counted once
     tracker.take(ended(5))
     assert tracker.counts().startswith("5/10 done")
+
+
+def test_trials_that_did_not_fit_are_counted() -> None:
+    tracker = Tracker("core-h")
+    tracker.watch(Source(total=9, remaining=5))
+    tracker.take(started(4, failed=1, out_of_memory=2))
+    assert tracker.counts() == (
+        "4/9 done, 1 running, 1 failed, 2 out of memory, 0.010 core-h"
+    )
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,11 @@ from scalelab.inputs.wording import (
         ("say --accept-doubts.", "say accept_doubts=True."),
         ("--learn-from RUN.", "learn_from='RUN'."),
         ("srun --nodes=2", "srun --nodes=2"),
-        ("(--select name=VALUE on the", "(--select name=VALUE on the"),
+        ("with --select name=VALUE.", "with select={'name': 'VALUE'}."),
+        (
+            "--select options.program=torch",
+            "select={'options.program': 'torch'}",
+        ),
     ],
 )
 def test_options_become_arguments_but_for_the_command_line(

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from made_up_runs import trial_row
+from made_up_runs import planned, recommendation, trial_row
 
 from scalelab.records.observations import frame
 from scalelab.report.phases import PHASES, phase_figure, phase_sentence, phase_table
@@ -54,3 +54,21 @@ def test_repeats_count_by_their_median() -> None:
     ]
     table = phase_table(ReportSubject.of(frame(rows)))
     assert table["step_time_s"].iloc[0] == pytest.approx(1.1 * rows[0]["step_time_s"])
+
+
+def test_the_nearest_measured_batch_stands_for_one_that_was_not_measured() -> None:
+    rows = [
+        trial_row(count, 512 // count // part, noise=1.0 + part / 100)
+        for count in (1, 2, 4)
+        for part in (1, 2, 16)
+        if (count, part) != (4, 1)
+    ]
+    answer = recommendation(planned((1, 2, 4), chosen=4, measured_up_to=4))
+    measured = ReportSubject.of(frame(rows), answer)
+    table = phase_table(measured).set_index("world_size")
+    assert table["local_batch_size"].to_dict() == {1: 512, 2: 256, 4: 64}
+    assert table["is_planned_batch"].to_dict() == {1: True, 2: True, 4: False}
+    assert phase_sentence(table.reset_index(), measured.labels).endswith(
+        " At 4 GPUs the recommended batch was not measured; shown is the nearest that "
+        "was."
+    )

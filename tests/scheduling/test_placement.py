@@ -14,25 +14,35 @@ from scalelab.scheduling.placement import Placer
 from scalelab.scheduling.trial_queue import Request
 
 
-def node(name: str, devices: int | tuple[str, ...]) -> Node:
+def node(
+    name: str,
+    devices: int | tuple[str, ...],
+    *,
+    host: str = "",
+    num_cores: int | None = None,
+) -> Node:
     ids = tuple(map(str, range(devices))) if isinstance(devices, int) else devices
     return Node(
         name=name,
         address=f"tls://{name}:1",
-        host=name,
+        host=host or name,
         device_ids=ids,
         device_name="a device",
-        num_cores=len(ids),
+        num_cores=num_cores or len(ids),
         memory_bytes=1,
     )
 
 
 def request(
-    number: int, *devices: int, duration_s: float = 1.0, repeat: int = 0
+    number: int,
+    *devices: int,
+    duration_s: float = 1.0,
+    repeat: int = 0,
+    workload: str = "emulated",
 ) -> Request:
     trial = Trial(
         kind=TrialKind.THROUGHPUT,
-        workload="emulated",
+        workload=workload,
         allocation=Allocation(devices_per_node=devices),
         local_batch_size=1,
         repeat=repeat,
@@ -229,6 +239,73 @@ def test_slots_that_share_a_core_are_handed_out_apart_first() -> None:
     place.queue.add(request(1, 2))
     placed = place.place(0.0)
     assert [where.shares[0].device_ids for _, where in placed] == [("0", "1")] * 2
+
+
+def run_all(place: Placer, requests: list[Request]) -> list[set[int]]:
+    """Run requests, the longest running first to end; return who ran together."""
+    for each in requests:
+        place.queue.add(each)
+    together, running = [], []
+    while len(place.queue) or running:
+        running += [started.number for started, _ in place.place(0.0)]
+        together.append(set(running))
+        place.release(running.pop(0))
+    return together
+
+
+FOUR_ON_TWO = ("0", "1", "0", "1")
+
+
+def test_trials_run_side_by_side_only_as_far_as_there_are_cores() -> None:
+    devices = (1, 2, 1, 4, 1, 1, 3)
+    requests = [
+        request(number, count, workload="digits_mlp")
+        for number, count in enumerate(devices)
+    ]
+    place = Placer([node("n0", FOUR_ON_TWO, num_cores=2)])
+    together = run_all(place, requests)
+    assert set.union(*together) == set(range(len(devices)))
+    assert max(map(len, together)) == 2
+    for numbers in together:
+        busy = sum(devices[number] for number in numbers)
+        assert busy <= 2 or len(numbers) == 1
+    assert place.free_devices == {"n0": 4}
+
+
+def test_gpus_with_fewer_cores_are_used_as_far_as_there_are_cores() -> None:
+    place = Placer([node("n0", 4, num_cores=1), node("n1", 4, num_cores=8)])
+    for number in range(6):
+        place.queue.add(request(number, 1, workload="resnet_cifar"))
+    nodes = [where.shares[0].node for _, where in place.place(0.0)]
+    assert Counter(nodes) == {"n0": 1, "n1": 4}
+
+
+def test_nodes_that_share_cores_run_one_trial_at_a_time() -> None:
+    nodes = [node(name, ("0", "1"), host="h") for name in ("n0", "n1")]
+    place = Placer(nodes)
+    requests = [request(n, 1, workload="digits_mlp") for n in range(3)]
+    requests.append(request(3, 1, 1, workload="digits_mlp"))
+    assert all(len(numbers) == 1 for numbers in run_all(place, requests))
+    place.remove_node("n1")
+    assert max(map(len, run_all(place, requests[:3]))) == 2
+
+
+def test_trials_with_declared_times_take_every_slot() -> None:
+    place = Placer([node("n0", FOUR_ON_TWO, num_cores=2)])
+    for number in range(4):
+        place.queue.add(request(number, 1))
+    assert numbers(place.place(0.0)) == [0, 1, 2, 3]
+
+
+def test_a_trial_wider_than_the_cores_waits_for_no_more_than_what_runs() -> None:
+    place = Placer([node("n0", FOUR_ON_TWO, num_cores=2)])
+    place.queue.add(request(0, 1, workload="digits_mlp", duration_s=9.0))
+    assert numbers(place.place(0.0)) == [0]
+    place.queue.add(request(1, 4, workload="digits_mlp"))
+    place.queue.add(request(2, 1, workload="digits_mlp", duration_s=99.0))
+    assert numbers(place.place(1.0)) == []
+    place.release(0)
+    assert numbers(place.place(9.0)) == [1]
 
 
 class Simulation:

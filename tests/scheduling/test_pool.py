@@ -4,6 +4,8 @@ import time
 import pytest
 
 from scalelab.cluster.nodes import Node
+from scalelab.experiment.trial import Trial, TrialKind
+from scalelab.inputs.allocation import Allocation
 from scalelab.records.attempt import NodeShare, Placement
 from scalelab.scheduling.events import Event, NodeLost, NodeUp
 from scalelab.scheduling.pool import Pool
@@ -94,35 +96,42 @@ def test_an_attempt_ends_before_the_first_of_its_nodes_does(pool: Pool) -> None:
     assert pool.time_left_s(placed(a=("0",))) == 0.0
 
 
-def test_what_shares_a_core_or_a_host_is_marked_unless_its_times_are_declared(
+def trial(workload: str) -> Trial:
+    return Trial(
+        kind=TrialKind.THROUGHPUT,
+        workload=workload,
+        allocation=Allocation(devices_per_node=(1,)),
+        local_batch_size=1,
+    )
+
+
+REAL, EMULATED = trial("digits_mlp"), trial("emulated")
+
+
+def test_ranks_that_share_a_core_or_a_host_are_marked_unless_times_are_declared(
     pool: Pool,
 ) -> None:
     pool.join(node("a", "h", "0", "1"))
     pool.join(node("b", "h", "1", "2"))
     pool.join(node("c", "i", "1", "2"))
-    assert pool.validity("digits_mlp", placed(a=("0",))) == ()
-    assert pool.validity("digits_mlp", placed(a=("1",))) == ("oversubscribed_cores",)
-    assert pool.validity("digits_mlp", placed(a=("0",), b=("2",))) == (
+    assert pool.validity(REAL, placed(a=("1",))) == ()
+    assert pool.validity(REAL, placed(a=("1",), b=("1",))) == (
+        "oversubscribed_cores",
         "loopback_nodes",
     )
-    assert pool.validity("digits_mlp", placed(a=("0",), c=("2",))) == ()
-    assert pool.validity("emulated", placed(a=("0", "1"), b=("1",))) == (
-        "uneven_ranks",
-    )
-    pool.leave("tls://b:1")
-    assert pool.validity("digits_mlp", placed(a=("1",))) == ()
+    assert pool.validity(REAL, placed(a=("0",), b=("2",))) == ("loopback_nodes",)
+    assert pool.validity(REAL, placed(a=("0",), c=("2",))) == ()
+    assert pool.validity(EMULATED, placed(a=("0", "1"), b=("1",))) == ("uneven_ranks",)
 
 
-def test_gpus_with_fewer_cores_than_ranks_are_marked(pool: Pool) -> None:
+def test_more_ranks_than_cores_are_marked_and_not_the_node(pool: Pool) -> None:
     pool.join(node("a", "h", "0", "1", num_cores=1))
-    pool.join(node("b", "i", "0", "1", num_cores=2))
-    fit, unfit = placed(b=("0",)), placed(a=("0",), b=("0",))
-    assert pool.validity("resnet_cifar", fit) == ()
-    assert pool.validity("resnet_cifar", unfit) == ("oversubscribed_cores",)
-    assert pool.validity("emulated", unfit) == ()
-    pool.leave("tls://a:1")
-    pool.join(node("a", "h", "0", "1", num_cores=4))
-    assert pool.validity("resnet_cifar", unfit) == ()
+    pool.join(node("b", "i", "0", "1", "0", "1", num_cores=2))
+    for fit in (placed(a=("0",)), placed(a=("0",), b=("0",)), placed(b=("0", "1"))):
+        assert pool.validity(REAL, fit) == ()
+    for unfit in (placed(a=("0", "1")), placed(b=("0", "1", "0"))):
+        assert "oversubscribed_cores" in pool.validity(REAL, unfit)
+        assert pool.validity(EMULATED, unfit) == ()
 
 
 def test_waiting_is_over_once_something_runs(pool: Pool) -> None:

@@ -149,7 +149,7 @@ class Scene:
                 host=host,
                 device_ids=tuple(map(str, range(num_devices))),
                 device_name="a core",
-                num_cores=2,
+                num_cores=num_devices,
                 memory_bytes=1,
                 group=group,
             )

@@ -1,14 +1,86 @@
-"""What an answer rests on where trials failed, in one sentence."""
+"""What an answer rests on where trials failed, and why there may be none."""
 
 from __future__ import annotations
+
+import re
 
 import pandas as pd
 
 from scalelab.inputs.lines import one_line
 from scalelab.inputs.numerals import counted
 from scalelab.inputs.outcome import Outcome
+from scalelab.laws.rows import FitRows, numbers
+from scalelab.plan.memory_limits import MemoryLimit, memory_limits
+from scalelab.recommend.answer.sentences import why_ignored
 
 _MOST_CHARACTERS = 120
+_RANK = re.compile(r"\brank \d+\b", re.IGNORECASE)
+_FAILED = {str(each) for each in Outcome if not each.is_measurement}
+
+
+def of_any_rank(reason: str) -> str:
+    """Return a reason without the number of the rank that gives it.
+
+    >>> of_any_rank("rank 3 raised ValueError: no such file")
+    'a rank raised ValueError: no such file'
+    """
+    return _RANK.sub("a rank", reason)
+
+
+def limits_of_memory(observations: pd.DataFrame) -> tuple[MemoryLimit, ...]:
+    """Return where trials of the observations frame ran out of device memory."""
+    if "outcome" not in observations.columns:
+        return ()
+    known = observations.astype(object).where(observations.notna(), None)
+    rows = known.to_dict("records")
+    return memory_limits({str(name): row[name] for name in row} for row in rows)
+
+
+def why_no_answer(rows: FitRows) -> str:
+    """Say why none of the rows has a usable step time, and what to do."""
+    reasons, num_rows = rows.left_out, len(rows.observations)
+    frame = rows.observations
+    if set(reasons) == {Outcome.OUT_OF_MEMORY} and num_rows == sum(reasons.values()):
+        smallest = numbers(frame, "local_batch_size").min()
+        return (
+            f"Nothing fitted into memory: {_of_all(num_rows)} ran out of it, local "
+            f"batch {smallest:,.0f} too. Try a smaller local_batch_size"
+            f"{f', such as {smallest // 2:,.0f}' if smallest > 1 else ''}, a precision "
+            "of fewer bits, or parallelism: fsdp on more devices."
+        )
+    why = f": {why_ignored(reasons)}" if reasons else ""
+    return (
+        f"None of the {num_rows:,} rows has a usable step time{why}. "
+        f"{' '.join(_remedies(rows))}"
+    )
+
+
+def _of_all(count: int) -> str:
+    return "the one trial" if count == 1 else f"each of {count:,} trials"
+
+
+def _remedies(rows: FitRows) -> list[str]:
+    found = []
+    named = {part for reason in rows.left_out for part in reason.split(", ")}
+    if "oversubscribed_cores" in named:
+        found.append(_remedy_of_crowding(rows.observations))
+    if Outcome.OUT_OF_MEMORY in named:
+        found.append("Try smaller local batches.")
+    if named & _FAILED:
+        found.append(
+            "`scalelab status` names what failed; mend it, then sweep --retry-failed."
+        )
+    return found or ["Run at least one throughput trial."]
+
+
+def _remedy_of_crowding(frame: pd.DataFrame) -> str:
+    if not {"device_type", "device_ids"} <= {*frame.columns} or not (
+        frame["device_type"].eq("cpu").all()
+    ):
+        return "Ask for as many cores as devices: cores_per_node."
+    # On CPU devices are cores, and one that several ranks share is named again.
+    num_cores = max((len({*each}) for each in frame["device_ids"].dropna()), default=1)
+    return f"Declare no more slots than cores: gpus_per_node: {num_cores}."
 
 
 def failures_in_words(observations: pd.DataFrame) -> str:
@@ -39,8 +111,11 @@ def failures_in_words(observations: pd.DataFrame) -> str:
     if not num_failed:
         return ""
     words = failed["outcome"].str.replace("_", " ")
-    reasons = failed["reason"].fillna(words).value_counts()
-    reason = one_line(str(reasons.index[0])).rstrip(".")
+    given = failed["reason"].fillna(words)
+    reasons = given.map(of_any_rank).value_counts()
+    told = given[given.map(of_any_rank) == reasons.index[0]].unique()
+    reason = told[0] if len(told) == 1 else reasons.index[0]
+    reason = one_line(str(reason)).rstrip(".")
     if len(reason) > _MOST_CHARACTERS:
         reason = f"{reason[: _MOST_CHARACTERS - 4]} ..."
     most = "" if len(reasons) == 1 else f", {reasons.iloc[0]:,} of them"

@@ -18,6 +18,7 @@ from scalelab.kinds.resources import (
     TIME,
     Resource,
 )
+from scalelab.plan.memory_limits import MemoryLimit
 from scalelab.recommend.answer.way_rows import WayRow
 
 
@@ -68,9 +69,10 @@ class OutlookRow:
         may exceed 1. None where the baseline cannot share the batch. In JSON its ends
         are ``scaling_efficiency_lo`` and ``scaling_efficiency_hi``.
     next_world_size
-        Devices of the next doubling, or of the next larger row; None for the last.
+        Devices of the next doubling, or of the next larger row; None for the last, and
+        where one device count alone was measured.
     next_time_change, next_gpu_hours_change
-        Relative change there, e.g. -0.45 for 45% less; None for the last.
+        Relative change there, e.g. -0.45 for 45% less; None where there is none.
     basis
         ``measured``, ``interpolated``, ``extrapolated`` or ``not measured here``.
     probability
@@ -252,7 +254,8 @@ class Recommendation:
     learning_rate
         None where no learning rate was measured.
     knee
-        None with fewer than two rows.
+        None with fewer than two rows, or where one device count alone was measured:
+        then nothing is known of doublings and extremes.
     next_trial
         None where no measurement would change the answer.
     price
@@ -270,6 +273,8 @@ class Recommendation:
     failures
         How many trials measured something where others failed, and why those did, in a
         sentence; empty where none failed.
+    memory_limits
+        Which local batches did not fit into a device's memory; empty where all did.
     ways
         The ways to train that were measured; empty where there is only one.
     sweep_gpu_hours
@@ -314,6 +319,7 @@ class Recommendation:
     elsewhere: Mapping[str, OutlookRow] = field(default_factory=dict)
     parameters: tuple[ParameterRow, ...] = field(default=())
     failures: str = ""
+    memory_limits: tuple[MemoryLimit, ...] = ()
     ways: tuple[WayRow, ...] = ()
 
     @property
@@ -331,8 +337,9 @@ class Recommendation:
         values: dict[str, Any] = _plain(asdict(self))
         rows = [row.to_json() for row in self.rows]
         groups = {name: row.to_json() for name, row in self.elsewhere.items()}
-        if not self.ways:  # as before there were several
-            del values["ways"]
+        for name in ("memory_limits", "ways"):  # only where there are any
+            if not values[name]:
+                del values[name]
         return values | {"rows": rows, "elsewhere": groups}
 
 

@@ -17,6 +17,7 @@ from scalelab.inputs.numerals import (
     probability,
 )
 from scalelab.inputs.support import Support
+from scalelab.plan.memory_limits import limits_in_words
 from scalelab.recommend.answer.recommendation import (
     BatchPlan,
     Knee,
@@ -33,9 +34,10 @@ _REASONS = {
     "uneven_ranks": "the nodes held different numbers of ranks",
     "unexpected_placement": "the ranks ran elsewhere than asked",
     "code_changed": "the code changed during the sweep",
-    "superseded_engine": "the engine that measured them made workers wait",
     "unsteady_clock": "the node's clock was set during the trial",
     "host_paused": "the node stood still during the trial",
+    "rate_disagrees": "the program's own rate differs",
+    "superseded_engine": "measured by an engine since found wrong",
     "out_of_memory": "the device's memory was too small",
     "host_out_of_memory": "the node's memory was too small",
     "failed": "the trial failed",
@@ -88,14 +90,15 @@ def texts(said: tuple[Sentence, ...], *parts: Part) -> list[str]:
 
 
 def reason_in_words(reason: str, *, is_emulated: bool = False) -> str:
-    """Say why an observation is ignored.
+    """Say why an observation is ignored, for one reason or several.
 
-    >>> reason_in_words("shared_node"), reason_in_words("timed_out")
-    ('other jobs ran on the node', 'timed out')
+    >>> reason_in_words("shared_node"), reason_in_words("timed_out, code_changed")
+    ('other jobs ran on the node', 'timed out, the code changed during the sweep')
     """
-    if reason == "unsteady_clock" and is_emulated:
-        return _BUSY
-    return _REASONS.get(reason, reason.replace("_", " "))
+    known = {**_REASONS, "unsteady_clock": _BUSY} if is_emulated else _REASONS
+    return ", ".join(
+        known.get(each, each.replace("_", " ")) for each in reason.split(", ")
+    )
 
 
 def _sentences(result: Recommendation) -> Iterator[Sentence]:
@@ -110,7 +113,10 @@ def _sentences(result: Recommendation) -> Iterator[Sentence]:
         yield Sentence(Part.CHANCE, f"Chance {_chance(result, row)}{given}.")
     if result.failures:
         yield Sentence(Part.FAILED, result.failures)
-    if not result.meets_constraints:
+    yield from (
+        Sentence(Part.FAILED, text) for text in limits_in_words(result.memory_limits)
+    )
+    if not result.meets_constraints and result.knee is not None:
         yield Sentence(Part.ALTERNATIVES, _alternatives(result))
     if result.is_emulated:
         emulated = "Emulated: times are declared, nothing here was measured."
@@ -307,11 +313,12 @@ def _ignored(result: Recommendation) -> Iterator[str]:
         if reasons:
             total = sum(reasons.values())
             trials = counted(result.num_observations, "trial")
-            why = _why_ignored(reasons, is_emulated=result.is_emulated)
+            why = why_ignored(reasons, is_emulated=result.is_emulated)
             yield f"{total:,} of {trials} ignored{law}: {why}."
 
 
-def _why_ignored(reasons: Mapping[str, int], *, is_emulated: bool) -> str:
+def why_ignored(reasons: Mapping[str, int], *, is_emulated: bool = False) -> str:
+    """Say why observations are ignored, with their numbers where reasons differ."""
     words = {
         reason_in_words(reason, is_emulated=is_emulated): count
         for reason, count in reasons.items()

@@ -144,4 +144,5 @@ def _total_width(columns: Columns) -> int:
 
 
 def _wrapped(texts: list[str], width: int) -> list[str]:
-    return [line for text in texts for line in textwrap.wrap(text, width) or [""]]
+    wrap = textwrap.TextWrapper(width, break_on_hyphens=False).wrap  # --max-time
+    return [line for text in texts for line in wrap(text) or [""]]

@@ -245,7 +245,7 @@ def outlook_rows(
     rows = []
     for i, config in enumerate(outlook.frame.to_dict("records")):
         size, nodes = int(config["world_size"]), int(config["num_nodes"])
-        following = _next_index(outlook.sizes, i)
+        following = _next_index(outlook.sizes, i) if knowledge.compares_counts else None
         # One step time stands behind all figures of a row.
         rates = outlook.samples[:, i] / spent.time_s[:, i]
         throughput = _interval(rates, limits.interval)

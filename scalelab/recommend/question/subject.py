@@ -96,8 +96,7 @@ def choose_subject(
             listed += f" and {more} more" if more > 0 else ""
             raise SpecError(
                 f"The observations mix {len(counts)} values of {name}: {listed}. One "
-                f"answer is about one of them. Choose it with select={{{name!r}: ...}} "
-                f"(--select {name}=VALUE on the command line)."
+                f"answer is about one of them. Choose it with --select {name}=VALUE."
             )
     device_type = _only(frame, "device_type")
     is_emulated = _only(frame, "emulated") == "True"

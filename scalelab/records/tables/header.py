@@ -20,6 +20,7 @@ _RULE = re.compile(r"[+:=]*-[-+:=]*")
 _SUMS = frozenset("average avg mean median total totals sum std stdev min max".split())
 _MOST_TITLES = 10
 _LEAST_KNOWN = 2
+_WIDTHS_OF_PROSE = 3
 
 
 def without_rules(records: list[Record], separator: str) -> list[Record]:
@@ -55,6 +56,7 @@ def named(
     at = _header_at(records)
     line, header = records[at]
     body = [record for record in records[at + 1 :] if record[1] != header]
+    _refuse_prose(path, header, body)
     repeated = [number for number, cells in records[at + 1 :] if cells == header]
     names = [_SPACE.sub(" ", name) for name in _below_groups(records, at)]
     width = max((n for n, name in enumerate(names, 1) if name), default=len(names))
@@ -145,6 +147,17 @@ def _below_groups(records: Sequence[Record], at: int) -> list[str]:
         f"{group} {name}".strip() if names.count(name) > 1 or not name else name
         for group, name in zip(groups, names, strict=True)
     ]
+
+
+def _refuse_prose(path: Path, header: Sequence[str], body: Sequence[Record]) -> None:
+    """Refuse a text whose lines have one number of cells here and another there."""
+    widths = {len(cells) for _, cells in body}
+    if len(widths) >= _WIDTHS_OF_PROSE and not any(map(is_known, header)):
+        raise SpecError(
+            f"{path} is no table: its lines have {min(widths)} to {max(widths)} cells, "
+            "and none names a known column. Save the table alone, as CSV with one line "
+            "of names and one row per measured configuration."
+        )
 
 
 def _cut(path: Path, line: int, cells: list[str], width: int, hint: str) -> Record:

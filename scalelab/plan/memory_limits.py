@@ -1,0 +1,121 @@
+"""Memory limits as measured: which local batches did not fit, and which did."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from scalelab.inputs.document import Scalar
+from scalelab.inputs.numerals import counted
+from scalelab.inputs.outcome import Outcome
+from scalelab.kinds.strategies import strategy_of
+from scalelab.plan.source import Observation
+
+_MEASURED = {each for each in Outcome if each.is_measurement}
+_COLUMNS = (
+    *("workload", "device_name", "node_group"),
+    *("parallelism", "precision", "sequence_length", "optimizer"),
+)
+_OPTION = "options."
+_MOST_SAID = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryLimit:
+    """The local batch at which trials of one setting ran out of device memory.
+
+    Parameters
+    ----------
+    settings
+        What tells the setting from the others that were measured, by column;
+        ``world_size`` where ranks share the model's state.
+    local_batch_size
+        The smallest that did not fit.
+    largest_fitting
+        The largest below it that did; None: none was measured.
+    num_trials
+        Trials of the setting that ran out of memory.
+    """
+
+    settings: Mapping[str, Scalar]
+    local_batch_size: int
+    largest_fitting: int | None
+    num_trials: int
+
+    def __str__(self) -> str:
+        where = ", ".join(
+            counted(int(value), "device")
+            if name == "world_size"
+            else f"{name.removeprefix(_OPTION)} {value}"
+            for name, value in self.settings.items()
+        )
+        fitting = f"; {self.largest_fitting:,} did" if self.largest_fitting else ""
+        return (
+            f"Local batch {self.local_batch_size:,} did not fit into memory{fitting}"
+            f"{f' ({where})' if where else ''}."
+        )
+
+
+def memory_limits(rows: Iterable[Observation]) -> tuple[MemoryLimit, ...]:
+    """Return where trials ran out of device memory, a limit for each setting.
+
+    Parameters
+    ----------
+    rows
+        Observations; missing values are None.
+    """
+    groups: dict[tuple[tuple[str, Scalar], ...], list[Observation]] = defaultdict(list)
+    for row in rows:
+        if row.get("local_batch_size") and row.get("outcome") in _MEASURED:
+            groups[_setting(row)].append(row)
+    varied = _varied(groups)
+    limits = (
+        _limit({name: value for name, value in key if name in varied}, group)
+        for key, group in groups.items()
+    )
+    return tuple(limit for limit in limits if limit is not None)
+
+
+def limits_in_words(limits: Iterable[MemoryLimit]) -> list[str]:
+    """Return sentences about memory limits, of many the first."""
+    texts = list(map(str, limits))
+    more = len(texts) - _MOST_SAID
+    if more > 0:
+        texts[_MOST_SAID:] = [f"So in {counted(more, 'further setting')}."]
+    return texts
+
+
+def _setting(row: Observation) -> tuple[tuple[str, Scalar], ...]:
+    options = sorted(name for name in row if name.startswith(_OPTION))
+    names = [*_COLUMNS, *options]
+    if strategy_of(row.get("parallelism")).shards_state:
+        names.append("world_size")
+    return tuple((name, row[name]) for name in names if row.get(name) is not None)
+
+
+def _varied(settings: Iterable[tuple[tuple[str, Scalar], ...]]) -> set[str]:
+    """Return the names that have several values, or one in a part of the settings."""
+    every = [dict(each) for each in settings]
+    names = {name for each in every for name in each}
+    return {name for name in names if len({each.get(name) for each in every}) > 1}
+
+
+def _limit(
+    settings: Mapping[str, Scalar], rows: Iterable[Observation]
+) -> MemoryLimit | None:
+    failed: list[int] = []
+    fitted: list[int] = []
+    for row in rows:
+        is_failed = row["outcome"] == Outcome.OUT_OF_MEMORY
+        (failed if is_failed else fitted).append(int(row["local_batch_size"]))
+    if not failed:
+        return None
+    return MemoryLimit(
+        settings=dict(settings),
+        local_batch_size=min(failed),
+        largest_fitting=max(
+            (size for size in fitted if size < min(failed)), default=None
+        ),
+        num_trials=len(failed),
+    )
