@@ -63,6 +63,13 @@ def run(
             "--retry-failed", help="Run trials again that could not be measured."
         ),
     ] = False,
+    skip_check: Annotated[
+        bool,
+        typer.Option(
+            "--skip-check",
+            help="Run every trial, whatever the first one of a program shows.",
+        ),
+    ] = False,
     in_process: Annotated[
         bool,
         typer.Option(
@@ -109,6 +116,7 @@ def run(
         directory=run_directory,
         accept_changes=accept_changes,
         retry_failed=retry_failed,
+        skip_check=skip_check,
     )
     if not yes and (question := asked.question):
         _confirm(question)
@@ -118,6 +126,7 @@ def run(
         "--sweep-budget": sweep_budget,
         "--accept-changes": accept_changes,
         "--retry-failed": retry_failed,
+        "--skip-check": skip_check,
         "--quiet": quiet,
     }
     arguments = ["sweep", str(experiment), "--yes", *_spelt(words)]
@@ -132,16 +141,30 @@ def run(
         typer.echo(f"The sweep ended early: {summary.stopped}.", err=True)
     for line in _closing(summary, asked.num_remaining):
         typer.echo(line, err=True)
+    if summary.unsound:
+        _say_unsound(asked, summary, experiment)
     left = _left_jobs(asked.directory)
     if interrupts.count or interrupts.was_asked:
         if left:
             typer.echo(left, err=True)
         raise typer.Exit(INTERRUPTED)
-    _answer(asked.directory, is_quiet=quiet)
+    has_stopped = summary.unsound and summary.stopped
+    if not has_stopped or summary.num_resumed:
+        _answer(asked.directory, is_quiet=quiet)
     if left:
         raise ClusterError(left)
-    if summary.num_failed:
+    if summary.num_failed or summary.unsound:
         raise typer.Exit(SOME_FAILED)
+
+
+def _say_unsound(asked: Sweep, summary: SweepSummary, experiment: Path) -> None:
+    """Say what is wrong with programs whose first trial failed its check."""
+    from scalelab.cli.shown.first_trials import of_sweep
+    from scalelab.running.trying import read_first_trials
+
+    tried = read_first_trials(asked, summary.unsound)
+    for line in of_sweep(tried.trials, experiment=experiment):
+        typer.echo(line, err=True)
 
 
 def _spelt(words: Mapping[str, str | bool | None]) -> list[str]:
