@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
@@ -12,6 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from scalelab.cli.shown.activity import SILENT_S, Activity
 from scalelab.inputs.lines import one_line
 from scalelab.inputs.numerals import counted, device_time, duration
 from scalelab.running.events import (
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 
 REFRESH_PER_S = 4
 LINE_EVERY_S = 10.0
+LONGEST_SILENCE_S = 60.0
 BAR_WIDTH = 24
 SHORTEST_BAR = 8
 
@@ -121,6 +125,7 @@ class Tracker:
         self._started: tuple[float, int] | None = None
         self._end_s: float | None = None
         self._is_stopping = False
+        self.activity = Activity()
 
     def watch(self, source: Counted) -> None:
         """Set the source of the trials, which knows how many there are."""
@@ -128,6 +133,7 @@ class Tracker:
 
     def take(self, event: Event) -> None:
         """Show an event of the sweep."""
+        self.activity.take(event, time.monotonic())
         if isinstance(event, Stopping):
             self._is_stopping = True
         if isinstance(event, TrialStarted | TrialEnded):
@@ -164,7 +170,9 @@ class Tracker:
         """Return in words how many trials have ended, and what they took."""
         progress = self._progress
         if progress is None:
-            return "starting nodes" if self._source is None else "starting trials"
+            if self._source is None:
+                return self.activity.of_nodes(time.monotonic())
+            return "starting trials"
         of_total = "" if self.total is None else f"/{self.total:,}"
         parts = [
             f"{self.num_done:,}{of_total} done",
@@ -173,6 +181,8 @@ class Tracker:
         if progress.num_failed:
             parts.append(f"{progress.num_failed:,} failed")
         parts.append(device_time(progress.used_gpu_s / 3600, self._device_hour_word))
+        if waits_for := self.activity.of_trial(time.monotonic()):
+            parts.append(waits_for)
         if self._end_s is not None and not self._is_stopping:
             left_s = max(0, round(self._end_s - time.monotonic()))
             parts.append(f"about {duration(left_s)} left")
@@ -255,7 +265,11 @@ def _on_one_line(text: str, style: str = "") -> Text:
 
 
 class LineView:
-    """Progress as plain lines, at most one in a while, for pipes and files."""
+    """Progress as plain lines, for pipes and files.
+
+    At most one in a while; and where nothing happens, what goes on: every few seconds
+    until a trial has ended, ever more rarely, and once a minute from then on.
+    """
 
     def __init__(
         self, console: Console, device_hour_word: str, *, is_quiet: bool
@@ -265,9 +279,15 @@ class LineView:
         self._is_quiet = is_quiet
         self._next_line_s = time.monotonic() + LINE_EVERY_S
         self._last = ""
+        self._printing = threading.Lock()
+        self._has_spoken = threading.Event()
+        self._is_over = False
+        self._speaker = threading.Thread(target=self._speak_up, daemon=True)
 
     def __enter__(self) -> Self:
         """Start."""
+        if not self._is_quiet:
+            self._speaker.start()
         return self
 
     def __exit__(
@@ -277,6 +297,10 @@ class LineView:
         traceback: TracebackType | None,
     ) -> None:
         """Print where the sweep ended."""
+        self._is_over = True
+        self._has_spoken.set()
+        if self._speaker.is_alive():
+            self._speaker.join()
         if error is None and self._tracker.has_begun:
             self._print_counts()
 
@@ -298,6 +322,20 @@ class LineView:
         if not self._is_quiet:
             self._print(text)
 
+    def _speak_up(self) -> None:
+        """Say what goes on wherever nothing was said for a while."""
+        silent_s = SILENT_S
+        with suppress(OSError):  # the reader left, which the driver's thread meets too
+            while not self._is_over:
+                if self._has_spoken.wait(silent_s):
+                    silent_s = SILENT_S
+                else:
+                    self._print_counts()
+                    silent_s = min(2 * silent_s, LONGEST_SILENCE_S)
+                if self._tracker.activity.is_over:
+                    silent_s = LONGEST_SILENCE_S
+                self._has_spoken.clear()
+
     def _print_counts(self) -> None:
         counts = self._tracker.counts()
         if counts != self._last:
@@ -306,7 +344,9 @@ class LineView:
 
     def _print(self, text: str) -> None:
         # Not through rich: it ends the program by itself where a pipe's reader left.
-        print(one_line(text), file=self._file, flush=True)
+        with self._printing:
+            print(one_line(text), file=self._file, flush=True)
+        self._has_spoken.set()
 
 
 def problem(event: Event) -> str | None:

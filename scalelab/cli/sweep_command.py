@@ -139,10 +139,10 @@ def run(
     )
     if summary.stopped and not interrupts.count:
         typer.echo(f"The sweep ended early: {summary.stopped}.", err=True)
-    for line in _closing(summary, asked.num_remaining):
-        typer.echo(line, err=True)
     if summary.unsound:
         _say_unsound(asked, summary, experiment)
+    for line in _closing(summary, asked.num_remaining):
+        typer.echo(line, err=True)
     left = _left_jobs(asked.directory)
     if interrupts.count or interrupts.was_asked:
         if left:
@@ -346,13 +346,15 @@ def _closing(summary: SweepSummary, num_before: int | None) -> list[str]:
         lines.append(
             f"Ended early by their source (pruned): {counted(pruned, 'trial')}."
         )
-    for failure in summary.failures[:MAX_SHOWN]:
+    unsound = {row["trial_id"] for row in summary.unsound}
+    failures = [f for f in summary.failures if f.trial.trial_id not in unsound]
+    for failure in failures[:MAX_SHOWN]:
         log = f" Log: {failure.log}" if failure.log else ""
         reason = ended(failure.reason) if log else failure.reason
         lines.append(f"{failure.outcome}: {failure.trial}. {reason}{log}")
-    if more := len(summary.failures) - MAX_SHOWN:
+    if more := len(failures) - MAX_SHOWN:
         lines += [f"... and {counted(more, 'trial')} more."] if more > 0 else []
-    if summary.num_failed:
+    if summary.num_failed and (failures or not unsound):
         lines.append(_what_failed(summary))
     if summary.unfinished:
         # A canary is not known to the sweep before its turn has come.
