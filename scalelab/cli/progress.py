@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
@@ -14,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from scalelab.cli.shown.activity import SILENT_S, Activity
+from scalelab.cli.shown.activity import Activity, Speaker
 from scalelab.inputs.lines import one_line
 from scalelab.inputs.numerals import counted, device_time, duration
 from scalelab.running.events import (
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
 REFRESH_PER_S = 4
 LINE_EVERY_S = 10.0
-LONGEST_SILENCE_S = 60.0
 BAR_WIDTH = 24
 SHORTEST_BAR = 8
 
@@ -267,8 +265,7 @@ def _on_one_line(text: str, style: str = "") -> Text:
 class LineView:
     """Progress as plain lines, for pipes and files.
 
-    At most one in a while; and where nothing happens, what goes on: every few seconds
-    until a trial has ended, ever more rarely, and once a minute from then on.
+    At most one in a while; and what goes on where nothing is said for longer.
     """
 
     def __init__(
@@ -280,9 +277,7 @@ class LineView:
         self._next_line_s = time.monotonic() + LINE_EVERY_S
         self._last = ""
         self._printing = threading.Lock()
-        self._has_spoken = threading.Event()
-        self._is_over = False
-        self._speaker = threading.Thread(target=self._speak_up, daemon=True)
+        self._speaker = Speaker(self._print_counts, self._tracker.activity)
 
     def __enter__(self) -> Self:
         """Start."""
@@ -297,10 +292,7 @@ class LineView:
         traceback: TracebackType | None,
     ) -> None:
         """Print where the sweep ended."""
-        self._is_over = True
-        self._has_spoken.set()
-        if self._speaker.is_alive():
-            self._speaker.join()
+        self._speaker.end()
         if error is None and self._tracker.has_begun:
             self._print_counts()
 
@@ -322,20 +314,6 @@ class LineView:
         if not self._is_quiet:
             self._print(text)
 
-    def _speak_up(self) -> None:
-        """Say what goes on wherever nothing was said for a while."""
-        silent_s = SILENT_S
-        with suppress(OSError):  # the reader left, which the driver's thread meets too
-            while not self._is_over:
-                if self._has_spoken.wait(silent_s):
-                    silent_s = SILENT_S
-                else:
-                    self._print_counts()
-                    silent_s = min(2 * silent_s, LONGEST_SILENCE_S)
-                if self._tracker.activity.is_over:
-                    silent_s = LONGEST_SILENCE_S
-                self._has_spoken.clear()
-
     def _print_counts(self) -> None:
         counts = self._tracker.counts()
         if counts != self._last:
@@ -346,7 +324,7 @@ class LineView:
         # Not through rich: it ends the program by itself where a pipe's reader left.
         with self._printing:
             print(one_line(text), file=self._file, flush=True)
-        self._has_spoken.set()
+        self._speaker.hear()
 
 
 def problem(event: Event) -> str | None:

@@ -140,7 +140,9 @@ def run(
     if summary.stopped and not interrupts.count:
         typer.echo(f"The sweep ended early: {summary.stopped}.", err=True)
     if summary.unsound:
-        _say_unsound(asked, summary, experiment)
+        from scalelab.cli.shown.first_trials import of_sweep
+
+        typer.echo(of_sweep(asked, summary.unsound, experiment), err=True)
     for line in _closing(summary, asked.num_remaining):
         typer.echo(line, err=True)
     left = _left_jobs(asked.directory)
@@ -155,16 +157,6 @@ def run(
         raise ClusterError(left)
     if summary.num_failed or summary.unsound:
         raise typer.Exit(SOME_FAILED)
-
-
-def _say_unsound(asked: Sweep, summary: SweepSummary, experiment: Path) -> None:
-    """Say what is wrong with programs whose first trial failed its check."""
-    from scalelab.cli.shown.first_trials import of_sweep
-    from scalelab.running.trying import read_first_trials
-
-    tried = read_first_trials(asked, summary.unsound)
-    for line in of_sweep(tried.trials, experiment=experiment):
-        typer.echo(line, err=True)
 
 
 def _spelt(words: Mapping[str, str | bool | None]) -> list[str]:

@@ -44,9 +44,7 @@ def run(
 
     started_s = time.monotonic()
     sweep = prepare(experiment, site=site)
-    with view(
-        Console(stderr=True), sweep.device_hour_word, is_quiet=quiet
-    ) as progress:
+    with view(Console(stderr=True), sweep.device_hour_word, is_quiet=quiet) as progress:
         tried = try_out(
             sweep,
             keep=keep,

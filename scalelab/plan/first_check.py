@@ -207,9 +207,7 @@ def _of_marks(row: Observation) -> Finding | None:
     marks = [mark for mark in row["validity"] or () if mark != "rate_disagrees"]
     if not marks:
         return None
-    return Finding(
-        sign=Sign.MARKED, stops=False, figures={"marks": ", ".join(marks)}
-    )
+    return Finding(sign=Sign.MARKED, stops=False, figures={"marks": ", ".join(marks)})
 
 
 def _factor(one: float, other: float) -> float:

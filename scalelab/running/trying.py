@@ -1,4 +1,4 @@
-"""The trial of a new program: its smallest trial, a few steps long, and what was read."""
+"""The first trials of a program: the smallest, a few steps long, and what was read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from scalelab.running.execution import run_sweep
 from scalelab.running.sweep import RUNS, Sweep
 
 if TYPE_CHECKING:
-    from scalelab.running.execution import RunningSweep
     from scalelab.scheduling.events import OnEvent
 
 MOST_WARMUP_STEPS = 2
@@ -162,9 +161,7 @@ def try_out(
     return tried
 
 
-def read_first_trials(
-    sweep: Sweep, rows: Sequence[Observation] | None = None
-) -> Tried:
+def read_first_trials(sweep: Sweep, rows: Sequence[Observation] | None = None) -> Tried:
     """Return what the first trials of a sweep show.
 
     Parameters

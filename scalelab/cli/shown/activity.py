@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from contextlib import suppress
 
 from scalelab.errors import StoreError
@@ -11,6 +13,9 @@ from scalelab.running.events import Event, NodesStarting, TrialEnded, TrialStart
 
 SILENT_S = 5.0
 """Seconds without a word after which it is said what goes on."""
+
+
+LONGEST_SILENCE_S = 60.0
 
 
 class Activity:
@@ -56,3 +61,53 @@ class Activity:
         if self._step is not None:
             return f"the first at step {self._step}"
         return f"no step yet after {duration(round(passed_s))}"
+
+
+class Speaker:
+    """A thread that says what goes on where nothing was said for a while.
+
+    First after a few seconds, then ever more rarely; after the end of the first trial
+    once a minute.
+
+    Parameters
+    ----------
+    say
+        Says what goes on.
+    activity
+        Knows whether a trial has ended.
+    """
+
+    def __init__(self, say: Callable[[], None], activity: Activity) -> None:
+        self._say = say
+        self._activity = activity
+        self._heard = threading.Event()
+        self._is_over = False
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        """Begin to watch the silence."""
+        self._thread.start()
+
+    def hear(self) -> None:
+        """Take note that something was said."""
+        self._heard.set()
+
+    def end(self) -> None:
+        """Say nothing more."""
+        self._is_over = True
+        self._heard.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        silent_s = SILENT_S
+        with suppress(OSError):  # the reader left: the sweep's own thread finds out
+            while not self._is_over:
+                if self._heard.wait(silent_s):
+                    silent_s = SILENT_S
+                else:
+                    self._say()
+                    silent_s = min(2 * silent_s, LONGEST_SILENCE_S)
+                if self._activity.is_over:
+                    silent_s = LONGEST_SILENCE_S
+                self._heard.clear()

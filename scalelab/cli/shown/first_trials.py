@@ -14,6 +14,8 @@ from scalelab.inputs.outcome import Outcome
 from scalelab.plan.first_check import Finding, Sign, loss_ends
 
 if TYPE_CHECKING:
+    from scalelab.plan.source import Observation
+    from scalelab.running.sweep import Sweep
     from scalelab.running.trying import Checked, Tried
 
 _SHOWN_REASON = 400
@@ -31,10 +33,7 @@ def table(tried: Tried) -> list[str]:
 
 
 def verdict(tried: Tried) -> list[str]:
-    """Return what is wrong or doubtful, each with the lines of the experiment to change.
-
-    Where nothing is, say so.
-    """
+    """Say what is wrong or doubtful, each with the lines of the experiment to change."""
     lines: list[str] = []
     for each in tried.trials:
         for finding in each.findings:
@@ -53,7 +52,9 @@ def _of_finding(each: Checked, finding: Finding, *, has_several: bool) -> list[s
         lines += [f"  {ended(reason)}", f"  Log: {each.log}"]
     if finding.advice:
         lines.append("  Change in the experiment:")
-        lines += [f"    {_as_yaml(key, value)}" for key, value in finding.advice.items()]
+        lines += [
+            f"    {_as_yaml(key, value)}" for key, value in finding.advice.items()
+        ]
     return lines
 
 
@@ -220,14 +221,16 @@ _SENTENCES: Mapping[Sign, _Sentence] = {
 }
 
 
-def of_sweep(unsound: Sequence[Checked], *, experiment: Path) -> list[str]:
-    """Say which first trials of a sweep were unsound, and what to change."""
+def of_sweep(asked: Sweep, unsound: Sequence[Observation], experiment: Path) -> str:
+    """Say which first trials of a sweep failed their check, and what to change."""
+    from scalelab.running.trying import read_first_trials
+
     lines = []
-    for each in unsound:
+    for each in read_first_trials(asked, unsound).trials:
         for finding in each.findings:
             lines += _of_finding(each, finding, has_several=True)
     lines.append(
         f"Mend that, look at it with scalelab try {experiment}, then sweep again. "
         "--skip-check runs every trial, whatever the first one shows."
     )
-    return lines
+    return "\n".join(lines)
