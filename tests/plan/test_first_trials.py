@@ -157,7 +157,10 @@ def test_of_several_programs_one_that_fails_ends_its_own_trials_alone() -> None:
 def test_a_long_trial_holds_the_others_back_until_its_first_step_only() -> None:
     long = gate(
         ONE.replace("repeats: 2,", "kind: convergence,")
-        .replace("python train.py", "python train.py {learning_rate} {seed} {global_batch_size}")
+        .replace(
+            "python train.py",
+            "python train.py {learning_rate} {seed} {global_batch_size}",
+        )
         .replace("metrics: {regex: 'step (?P<step>[0-9]+)'}\n", "")
         + "learning_rate: 0.1\nseed: [0, 1]\n"
         "job: {target: 'val_acc >= 0.9', epochs: 9, samples_per_epoch: 100}\n"

@@ -33,7 +33,7 @@ def table(tried: Tried) -> list[str]:
 
 
 def verdict(tried: Tried) -> list[str]:
-    """Say what is wrong or doubtful, each with the lines of the experiment to change."""
+    """Say what is wrong or doubtful, each with the keys of the experiment to change."""
     lines: list[str] = []
     for each in tried.trials:
         for finding in each.findings:
