@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +14,7 @@ from scalelab.experiment.program import CommandProgram
 from scalelab.experiment.sections import AutoBatch
 from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import PROGRAM, Trial, TrialKind
+from scalelab.inputs.outcome import Outcome
 from scalelab.plan.expand import Plan
 from scalelab.plan.first_check import Finding, findings
 from scalelab.plan.first_trials import first_trials
@@ -179,14 +180,21 @@ def read_first_trials(sweep: Sweep, rows: Sequence[Observation] | None = None) -
         trial_id, number = row["trial_id"], row["attempt"]
         files = AttemptFiles(reader.attempt_directory(trial_id, number))
         name = row.get(f"options.{PROGRAM}")
-        program, losses = programs.get(name), _losses(files.stream)
-        regex = program.metrics.regex if isinstance(program, CommandProgram) else ()
+        program, steps = programs.get(name), read_lines(files.stream)
+        losses = _losses(steps)
+        regex: Sequence[str] = ()
+        if isinstance(program, CommandProgram):
+            regex = program.metrics.regex
+        found = findings(row, losses=losses, regex=regex)
+        if row["outcome"] == Outcome.FAILED and not steps:
+            advice = _what_would_read(files.log(0))
+            found = [replace(f, advice=advice or f.advice) for f in found]
         checked.append(
             Checked(
                 row=row,
                 program=name,
                 losses=losses,
-                findings=tuple(findings(row, losses=losses, regex=regex)),
+                findings=tuple(found),
                 log=files.log(0),
             )
         )
@@ -252,9 +260,22 @@ def _shortened(asked: Experiment, trial: Trial) -> Trial:
     )
 
 
-def _losses(stream: Path) -> tuple[float, ...]:
+def _what_would_read(log: Path) -> Mapping[str, object]:
+    """Return the metrics that find steps in a log of which none was read, if any do."""
+    from scalelab.running.proposal.sample_log import read_log
+
+    try:
+        reading = read_log(log)
+    except SpecError:  # it is empty, or too large
+        return {}
+    if reading.preset is not None:
+        return {"metrics": reading.preset.name}
+    return {"metrics": {"regex": reading.expression}} if reading.expression else {}
+
+
+def _losses(reports: Sequence[Mapping[str, Any]]) -> tuple[float, ...]:
     """Return the loss at each step: the metric of that name, or the first like it."""
-    steps = [row for row in read_lines(stream) if row.get("event") == "step"]
+    steps = [row for row in reports if row.get("event") == "step"]
     names = {name: None for row in steps for name in row if "loss" in name.lower()}
     if not names:
         return ()

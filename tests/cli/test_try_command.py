@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 from real_sweeps import PATIENCE_S, Sweep, attempts, rows
 
 GOOD = """\
@@ -28,6 +29,10 @@ def load(path):
 
 load("/nowhere")
 """
+UNREAD = """\
+for step in range(1, 20):
+    print(f"Iteration {step}/20: loss 0.5")
+"""
 EXPERIMENT = """\
 name: small
 command: python train.py --batch {local_batch_size}
@@ -39,11 +44,12 @@ gpus: [2, 1]
 local_batch_size: [8, 4]
 site: {device_type: cpu, gpus_per_node: 2}
 """
-BOTH = EXPERIMENT.replace(
+THREE = EXPERIMENT.replace("[train.py]", "[train.py, unread.py]").replace(
     "command: python train.py --batch {local_batch_size}\n",
     "program:\n"
     "- {name: crashing, command: 'python train.py {local_batch_size}'}\n"
-    "- {name: silent, command: 'echo {local_batch_size} steps'}\n",
+    "- {name: silent, command: 'echo {local_batch_size} steps'}\n"
+    "- {name: unread, command: 'python unread.py {local_batch_size}'}\n",
 )
 
 
@@ -97,19 +103,22 @@ def test_scripts_that_crash_or_are_silent_are_told_with_their_logs(
     command: list[str], environment: dict[str, str], here: Path
 ) -> None:
     Path("train.py").write_text(CRASHES)
-    ended = tried(command, environment, BOTH)
+    Path("unread.py").write_text(UNREAD)
+    ended = tried(command, environment, THREE)
     assert ended.returncode == 1, ended
-    assert cells(ended.stdout, "outcome") == ["failed", "failed"]
-    crashing, silent = ended.stdout.partition("Wrong: ")[2].split("Wrong: ")
+    assert ended.stdout.count("outcome           failed\n") == 3
+    crashing, silent, unread = ended.stdout.partition("Wrong: ")[2].split("Wrong: ")
     assert crashing.startswith("crashing, 1 device: ")
     assert "FileNotFoundError: no data in /nowhere" in crashing
     assert silent.startswith("silent, 1 device: ")
-    assert "Not tried: crashing, 2 devices." in silent
+    assert "Change in the experiment" not in silent
+    assert unread.startswith("unread, 1 device: ")
+    (change,) = re.findall(r"  Change in the experiment:\n    (.*)", unread)
+    regex = yaml.safe_load(change)["metrics"]["regex"]
+    assert re.search(regex, "Iteration 7/20: loss 0.5")["step"] == "7"  # type: ignore[index]
+    assert "Not tried: crashing, 2 devices." in unread
     logs = [Path(each) for each in re.findall(r"Log: (\S+)", ended.stdout)]
-    assert [log.is_relative_to(here / "runs" / ".small.try") for log in logs] == [
-        True,
-        True,
-    ]
+    assert all(log.is_relative_to(here / "runs" / ".small.try") for log in logs)
     assert "no data in /nowhere" in logs[0].read_text()
     assert logs[1].read_text() == "4 steps\n"
     assert os.listdir("runs") == [".small.try"], "no run that a sweep would go on with"

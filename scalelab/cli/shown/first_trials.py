@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from scalelab.inputs.lines import aligned, ended
+from scalelab.inputs.lines import aligned, ended, one_line
 from scalelab.inputs.numerals import counted, duration, number, percent
 from scalelab.inputs.outcome import Outcome
 from scalelab.plan.first_check import Finding, Sign, loss_ends
@@ -23,13 +23,14 @@ _NOT_READ = "not read"
 
 
 def table(tried: Tried) -> list[str]:
-    """Return what was read of each trial, one trial a column."""
-    titles = ["", *(_title(each) for each in tried.trials)]
-    rows = [
-        [label, *(cell(each) for each in tried.trials)] for label, cell in _ROWS.items()
-    ]
-    columns = [True] * len(titles)
-    return aligned([titles, *rows], left=columns)
+    """Return what was read of each trial, a column each, one program below another."""
+    lines: list[str] = []
+    for program in dict.fromkeys(each.program for each in tried.trials):
+        trials = [each for each in tried.trials if each.program == program]
+        titles = ["", *map(_title, trials)]
+        rows = [[label, *map(cell, trials)] for label, cell in _ROWS.items()]
+        lines += aligned([titles, *rows], left=[True] * len(titles))
+    return lines
 
 
 def verdict(tried: Tried) -> list[str]:
@@ -48,7 +49,9 @@ def _of_finding(each: Checked, finding: Finding, *, has_several: bool) -> list[s
     where = f"{_title(each)}: " if has_several else ""
     lines = [f"{'Wrong' if finding.stops else 'Note'}: {where}{text}"]
     if finding.sign in _HOLDS_REASON:
-        reason = str(each.row["reason"] or "no reason was recorded")[:_SHOWN_REASON]
+        reason = one_line(each.row["reason"] or "no reason was recorded")
+        if len(reason) > _SHOWN_REASON:
+            reason = f"{reason[:_SHOWN_REASON]} ..."
         lines += [f"  {ended(reason)}", f"  Log: {each.log}"]
     if finding.advice:
         lines.append("  Change in the experiment:")
