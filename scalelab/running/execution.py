@@ -111,7 +111,7 @@ def run_sweep(
             from scalelab.scheduling.driver import Driver
             from scalelab.scheduling.events import Unreadable
 
-            guard = _InputErrors(on_event)
+            guard = _InputErrors(on_event, first)
             driver = Driver(
                 first,
                 cluster,
@@ -230,18 +230,24 @@ def _nodes(
 class _InputErrors:
     """The first error that a rank finds in the user's input; it ends the sweep.
 
-    One of several programs ends its own trials alone: the others may be right.
+    One of several programs ends its own trials alone: the others may be right. What
+    first trials show is said by their check.
     """
 
-    def __init__(self, on_event: OnEvent) -> None:
+    def __init__(self, on_event: OnEvent, first: FirstTrials) -> None:
         self._on_event = on_event
+        self._first_trials = first
         self._first: str | None = None
         self.stop: Callable[[], None] = lambda: None
 
     def __call__(self, event: Event) -> None:
         from scalelab.scheduling.events import TrialEnded
 
-        if isinstance(event, TrialEnded) and event.trial.program is None:
+        if (
+            isinstance(event, TrialEnded)
+            and event.trial.program is None
+            and not self._first_trials.includes(event.trial)
+        ):
             last_line = (event.traceback or "").strip().rpartition("\n")[2]
             if last_line.startswith(_INPUT_ERROR) and self._first is None:
                 self._first = last_line.removeprefix(_INPUT_ERROR)

@@ -147,12 +147,7 @@ def try_out(
         If the nodes do not come up.
     """
     source = TrackedSource("try", _Listed(sweep.plan), programs=_programs(sweep))
-    try:
-        run_sweep(sweep, source=source, on_event=on_event, on_start=on_start)
-    except SpecError:
-        # A rank found the input wrong: that is the result, if it has one.
-        if not RunReader.open(sweep.directory).rows():
-            raise
+    run_sweep(sweep, source=source, on_event=on_event, on_start=on_start)
     tried = read_first_trials(sweep)
     if tried.is_well and not keep:
         shutil.rmtree(sweep.directory, ignore_errors=True)
