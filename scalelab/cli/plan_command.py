@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scalelab.cli.twin_table import twin_lines
+from scalelab.cli.shown.twin_table import twin_lines
 from scalelab.inputs.lines import aligned
 from scalelab.inputs.numerals import counted
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
@@ -12,6 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from scalelab.cli.shown.activity import Activity, Speaker
 from scalelab.inputs.lines import one_line
 from scalelab.inputs.numerals import counted, duration, number
 from scalelab.running.events import (
@@ -121,6 +123,7 @@ class Tracker:
         self._started: tuple[float, int] | None = None
         self._end_s: float | None = None
         self._is_stopping = False
+        self.activity = Activity()
 
     def watch(self, source: Counted) -> None:
         """Set the source of the trials, which knows how many there are."""
@@ -128,6 +131,7 @@ class Tracker:
 
     def take(self, event: Event) -> None:
         """Show an event of the sweep."""
+        self.activity.take(event, time.monotonic())
         if isinstance(event, Stopping):
             self._is_stopping = True
         if isinstance(event, TrialStarted | TrialEnded):
@@ -164,7 +168,9 @@ class Tracker:
         """Return in words how many trials have ended, and what they took."""
         progress = self._progress
         if progress is None:
-            return "starting nodes" if self._source is None else "starting trials"
+            if self._source is None:
+                return self.activity.of_nodes(time.monotonic())
+            return "starting trials"
         of_total = "" if self.total is None else f"/{self.total:,}"
         parts = [
             f"{self.num_done:,}{of_total} done",
@@ -178,6 +184,8 @@ class Tracker:
         hours = progress.used_gpu_s / 3600
         used = number(hours) if hours >= 0.01 else f"{hours:.4f}"
         parts.append(f"{used} {self._device_hour_word}")
+        if waits_for := self.activity.of_trial(time.monotonic()):
+            parts.append(waits_for)
         if self._end_s is not None and not self._is_stopping:
             left_s = max(0, round(self._end_s - time.monotonic()))
             parts.append(f"about {duration(left_s)} left")
@@ -261,7 +269,10 @@ def _on_one_line(text: str, style: str = "") -> Text:
 
 
 class LineView:
-    """Progress as plain lines, at most one in a while, for pipes and files."""
+    """Progress as plain lines, for pipes and files.
+
+    At most one in a while; and what goes on where nothing is said for longer.
+    """
 
     def __init__(
         self, console: Console, device_hour_word: str, *, is_quiet: bool
@@ -271,9 +282,13 @@ class LineView:
         self._is_quiet = is_quiet
         self._next_line_s = time.monotonic() + LINE_EVERY_S
         self._last = ""
+        self._printing = threading.Lock()
+        self._speaker = Speaker(self._print_counts, self._tracker.activity)
 
     def __enter__(self) -> Self:
         """Start."""
+        if not self._is_quiet:
+            self._speaker.start()
         return self
 
     def __exit__(
@@ -283,6 +298,7 @@ class LineView:
         traceback: TracebackType | None,
     ) -> None:
         """Print where the sweep ended."""
+        self._speaker.end()
         if error is None and self._tracker.has_begun:
             self._print_counts()
 
@@ -312,7 +328,9 @@ class LineView:
 
     def _print(self, text: str) -> None:
         # Not through rich: it ends the program by itself where a pipe's reader left.
-        print(one_line(text), file=self._file, flush=True)
+        with self._printing:
+            print(one_line(text), file=self._file, flush=True)
+        self._speaker.hear()
 
 
 def problem(event: Event) -> str | None:

@@ -65,6 +65,13 @@ def run(
             "--retry-failed", help="Run trials again that could not be measured."
         ),
     ] = False,
+    skip_check: Annotated[
+        bool,
+        typer.Option(
+            "--skip-check",
+            help="Run every trial, whatever the first one of a program shows.",
+        ),
+    ] = False,
     in_process: Annotated[
         bool,
         typer.Option(
@@ -111,6 +118,7 @@ def run(
         directory=run_directory,
         accept_changes=accept_changes,
         retry_failed=retry_failed,
+        skip_check=skip_check,
     )
     if not yes and (question := asked.question):
         _confirm(question)
@@ -120,6 +128,7 @@ def run(
         "--sweep-budget": sweep_budget,
         "--accept-changes": accept_changes,
         "--retry-failed": retry_failed,
+        "--skip-check": skip_check,
         "--quiet": quiet,
     }
     arguments = ["sweep", str(experiment), "--yes", *_spelt(words)]
@@ -132,6 +141,10 @@ def run(
     )
     if summary.stopped and not interrupts.count:
         typer.echo(f"The sweep ended early: {summary.stopped}.", err=True)
+    if summary.unsound:
+        from scalelab.cli.shown.first_trials import of_sweep
+
+        typer.echo(of_sweep(asked, summary.unsound, experiment), err=True)
     for line in _closing(summary, asked.num_remaining):
         typer.echo(line, err=True)
     left = _left_jobs(asked.directory)
@@ -139,13 +152,15 @@ def run(
         if left:
             typer.echo(left, err=True)
         raise typer.Exit(INTERRUPTED)
-    answer = _answer(asked.directory, is_quiet=quiet)
+    answer = None
+    if summary.num_resumed or not (summary.unsound and summary.stopped):
+        answer = _answer(asked.directory, is_quiet=quiet)
     if left:
         raise ClusterError(left)
     # Without a job nothing was asked, and a sweep that was stopped may still tell.
     is_asked = asked.experiment.job is not None or isinstance(answer, FitError)
     is_unanswered = isinstance(answer, Exception) and is_asked and not summary.stopped
-    if summary.num_failed or is_unanswered:
+    if summary.num_failed or summary.unsound or is_unanswered:
         raise typer.Exit(NOT_ALL_WELL)
 
 
@@ -335,13 +350,15 @@ def _closing(summary: SweepSummary, num_before: int | None) -> list[str]:
         )
     if unfitting := summary.outcomes.get(Outcome.OUT_OF_MEMORY, 0):
         lines.append(f"Did not fit into memory: {counted(unfitting, 'trial')}.")
-    for failure in summary.failures[:MAX_SHOWN]:
+    unsound = {row["trial_id"] for row in summary.unsound}
+    failures = [f for f in summary.failures if f.trial.trial_id not in unsound]
+    for failure in failures[:MAX_SHOWN]:
         log = f" Log: {failure.log}" if failure.log else ""
         reason = ended(failure.reason) if log else failure.reason
         lines.append(f"{failure.outcome}: {failure.trial}. {reason}{log}")
-    if more := len(summary.failures) - MAX_SHOWN:
+    if more := len(failures) - MAX_SHOWN:
         lines += [f"... and {counted(more, 'trial')} more."] if more > 0 else []
-    if summary.num_failed:
+    if summary.num_failed and (failures or not unsound):
         lines.append(_what_failed(summary))
     if summary.unfinished:
         # A canary is not known to the sweep before its turn has come.

@@ -26,11 +26,11 @@ class TrialSource(ABC):
     """Proposes trials and learns from their observations.
 
     The driver asks for the next trial until there is none to run *now*, and again after
-    every ``tell``. The sweep ends when ``ask`` returns None and no trial is in flight.
-    A trial is told exactly once, with the row of the attempt that counts; when a sweep
-    is resumed, the rows that earlier sweeps finished are told first, and trials that
-    are proposed although they have ended do not run again. All calls come from one
-    thread.
+    every ``tell`` and ``tell_progress``. The sweep ends when ``ask`` returns None and
+    no trial is in flight. A trial is told exactly once, with the row of the attempt
+    that counts; when a sweep is resumed, the rows that earlier sweeps finished are told
+    first, and trials that are proposed although they have ended do not run again. All
+    calls come from one thread.
     """
 
     wants_progress = False

@@ -3,6 +3,7 @@
 from scalelab.scheduling.events import (
     Event,
     NodeLost,
+    NodesStarting,
     NodeUp,
     OnEvent,
     Progress,
@@ -20,6 +21,7 @@ __all__ = [
     "FailedTrial",
     "NodeLost",
     "NodeUp",
+    "NodesStarting",
     "OnEvent",
     "Progress",
     "Resumed",

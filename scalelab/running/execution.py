@@ -14,15 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalelab.errors import SpecError
-from scalelab.experiment.program import CommandProgram, Program
+from scalelab.experiment.program import CommandProgram, Program, needs_torch
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.first_words import with_program_beside
+from scalelab.plan.first_trials import FirstTrials
 from scalelab.plan.tracked import TrackedSource, source_of
 from scalelab.records.code import code_paths, snapshot_code
 from scalelab.records.control.stop_request import StopRequests
 from scalelab.records.store import RunStore
 from scalelab.running.sweep import Sweep
-from scalelab.scheduling.summary import SweepSummary, SweepTally
+from scalelab.scheduling.summary import SweepSummary, SweepTally, Unfinished
 
 if TYPE_CHECKING:
     from scalelab.cluster.nodes import Cluster
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 MAX_JOBS_LOST = 8
 """Batch jobs that one trial may lose, to preemption or their time limit."""
+FIRST_TRIAL = "the first trial failed its check"
 _INPUT_ERROR = "scalelab.errors.SpecError: "
 
 
@@ -60,6 +62,7 @@ class RunningSweep:
 def run_sweep(
     sweep: Sweep,
     *,
+    source: TrackedSource | None = None,
     budget_gpu_hours: float | None = None,
     on_event: OnEvent = lambda event: None,
     on_start: Callable[[RunningSweep], None] = lambda running: None,
@@ -70,6 +73,8 @@ def run_sweep(
     ----------
     sweep
         The sweep; see :meth:`~scalelab.running.sweep.Sweep.prepare`.
+    source
+        Proposes the trials; default: what the experiment names.
     budget_gpu_hours
         Start no trial once the run has used this much device time.
     on_event
@@ -97,14 +102,19 @@ def run_sweep(
         if earlier := _all_done(sweep, store):
             return earlier
         programs = _programs(sweep, store)
-        source = source_of(sweep.experiment, sweep.site)
+        source = source or source_of(sweep.experiment, sweep.site)
+        first = FirstTrials(source, programs if sweep.checks_first else ())
+        from scalelab.scheduling.events import NodesStarting
+
+        imports_torch = any(map(needs_torch, programs.values()))
+        on_event(NodesStarting(imports_torch=imports_torch))
         with _nodes(sweep, programs.values()) as cluster:
             from scalelab.scheduling.driver import Driver
             from scalelab.scheduling.events import Unreadable
 
-            guard = _InputErrors(on_event)
+            guard = _InputErrors(on_event, first)
             driver = Driver(
-                source,
+                first,
                 cluster,
                 store,
                 programs,
@@ -133,7 +143,20 @@ def run_sweep(
         for problem in problems:
             on_event(Unreadable(reason=problem))
     guard.raise_first()
-    return summary
+    return _with_unsound(summary, first)
+
+
+def _with_unsound(summary: SweepSummary, first: FirstTrials) -> SweepSummary:
+    """Add the first trials that were unsound, and the trials held back for them."""
+    if not first.failures:
+        return summary
+    held = [Unfinished(trial, FIRST_TRIAL) for trial in first.withheld()]
+    return replace(
+        summary,
+        unfinished=(*summary.unfinished, *held),
+        stopped=summary.stopped or (FIRST_TRIAL if first.has_stopped else None),
+        unsound=tuple(first.failures.values()),
+    )
 
 
 def _all_done(sweep: Sweep, store: RunStore) -> SweepSummary | None:
@@ -226,18 +249,24 @@ def _nodes(
 class _InputErrors:
     """The first error that a rank finds in the user's input; it ends the sweep.
 
-    One of several programs ends its own trials alone: the others may be right.
+    One of several programs ends its own trials alone: the others may be right. What
+    first trials show is said by their check.
     """
 
-    def __init__(self, on_event: OnEvent) -> None:
+    def __init__(self, on_event: OnEvent, first: FirstTrials) -> None:
         self._on_event = on_event
+        self._first_trials = first
         self._first: str | None = None
         self.stop: Callable[[], None] = lambda: None
 
     def __call__(self, event: Event) -> None:
         from scalelab.scheduling.events import TrialEnded
 
-        if isinstance(event, TrialEnded) and event.trial.program is None:
+        if (
+            isinstance(event, TrialEnded)
+            and event.trial.program is None
+            and not self._first_trials.includes(event.trial)
+        ):
             last_line = (event.traceback or "").strip().rpartition("\n")[2]
             if last_line.startswith(_INPUT_ERROR) and self._first is None:
                 self._first = last_line.removeprefix(_INPUT_ERROR)

@@ -13,12 +13,14 @@ from scalelab.errors import MissingExtraError, SpecError
 from scalelab.experiment.fingerprint import fingerprint_changes
 from scalelab.experiment.hidden import is_hidden
 from scalelab.experiment.keys import commands_of, naming
+from scalelab.experiment.program import BUILT_IN_WORKLOADS
 from scalelab.experiment.spec import Experiment
 from scalelab.inputs.device_words import words_of_run
 from scalelab.inputs.document import read_document
 from scalelab.inputs.numerals import counted
 from scalelab.inputs.outcome import Outcome
 from scalelab.plan.expand import Plan
+from scalelab.plan.first_check import is_sound
 from scalelab.plan.source import Observation
 from scalelab.plan.tracked import candidates, source_of
 from scalelab.records.attempt_io import is_taken
@@ -71,6 +73,8 @@ class Sweep:
         What one device for an hour is called, e.g. ``GPU-h``.
     retry_failed
         Trials that ended without a measurement run again.
+    checks_first
+        The first trial of each program runs alone and is checked.
     """
 
     experiment: Experiment
@@ -88,6 +92,7 @@ class Sweep:
     gpu_hours: float | None
     device_hour_word: str
     retry_failed: bool
+    checks_first: bool
 
     @classmethod
     def read(
@@ -97,6 +102,7 @@ class Sweep:
         site: str | None = None,
         directory: str | Path | None = None,
         retry_failed: bool = False,
+        skip_check: bool = False,
     ) -> Sweep:
         """Read and check the experiment, the site and the run; write nothing.
 
@@ -116,6 +122,8 @@ class Sweep:
             device_type=where.device_type.value,
             code_of_programs=code_of_programs(asked),
         )
+        checks_first = not skip_check and is_checked(asked)
+        is_number = is_sound if checks_first else _is_measurement
         changes: tuple[str, ...] = ()
         rows: list[Observation] = []
         finished: list[Observation] = []
@@ -123,6 +131,8 @@ class Sweep:
             reader = RunReader.open(home)
             changes = fingerprint_changes(reader.fingerprint, fingerprint)
             rows = reader.rows()
+            if checks_first and not any(map(is_number, rows)):
+                retry_failed = True  # no trial has shown yet that the program works
             if not changes:
                 finished = reader.finished(rows, retry_failed=retry_failed)
         source = source_of(asked, where, finished, rows=rows)
@@ -141,7 +151,7 @@ class Sweep:
             directory=home,
             fingerprint=fingerprint,
             changes=changes,
-            has_measurements=any(Outcome(r["outcome"]).is_measurement for r in rows),
+            has_measurements=any(map(is_number, rows)),
             num_finished=(
                 len(finished) if left is None else len(planned.trials) - len(left)
             ),
@@ -149,6 +159,7 @@ class Sweep:
             gpu_hours=source.gpu_hours,
             device_hour_word=words_of_run(fingerprint, rows).hour,
             retry_failed=retry_failed,
+            checks_first=checks_first,
         )
 
     @classmethod
@@ -160,6 +171,7 @@ class Sweep:
         directory: str | Path | None = None,
         accept_changes: bool = False,
         retry_failed: bool = False,
+        skip_check: bool = False,
     ) -> Sweep:
         """Read and check everything a sweep needs, and write nothing.
 
@@ -171,7 +183,11 @@ class Sweep:
             If what runs trials is not installed.
         """
         sweep = cls.read(
-            experiment, site=site, directory=directory, retry_failed=retry_failed
+            experiment,
+            site=site,
+            directory=directory,
+            retry_failed=retry_failed,
+            skip_check=skip_check,
         )
         refuse_log_directory(sweep.site, sweep.directory / CLUSTER_DIRECTORY)
         _check_variables(sweep.experiment)
@@ -229,6 +245,15 @@ class Sweep:
             site=self.site_name,
             code_directory=self.experiment.code_root,
         )
+
+
+def is_checked(asked: Experiment) -> bool:
+    """Tell whether first trials are checked: no built-in workload needs that."""
+    return asked.workload is None or asked.workload.name not in BUILT_IN_WORKLOADS
+
+
+def _is_measurement(row: Observation) -> bool:
+    return Outcome(row["outcome"]).is_measurement
 
 
 def _check_variables(experiment: Experiment) -> None:

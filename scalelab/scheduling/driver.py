@@ -186,8 +186,8 @@ class Driver:
             self._on_event(Resumed(num_finished=len(self._finished)))
 
     def _loop(self) -> None:
-        self._ask()
         while True:
+            self._ask()
             self._place()
             if not self._gangs and (self._stopped or not self._pool.placer.num_waiting):
                 return
@@ -335,7 +335,6 @@ class Driver:
             self._report(request.trial, observation, result, runs_again=True)
         else:
             self._finish(request.trial, observation, result)
-            self._ask()
 
     def _runs_again(self, request: Request, outcome: Outcome, *, got_on: bool) -> bool:
         """Enqueue a trial again if it gets a further attempt; tell whether it does."""

@@ -54,6 +54,19 @@ class Unreadable:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class NodesStarting:
+    """The nodes of the sweep are being started.
+
+    Parameters
+    ----------
+    imports_torch
+        A node is up once it has imported torch, for all its ranks.
+    """
+
+    imports_torch: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TrialStarted:
     """An attempt was sent to its nodes."""
 
@@ -142,7 +155,8 @@ class Stopping:
 
 
 Event = (
-    TrialStarted
+    NodesStarting
+    | TrialStarted
     | TrialEnded
     | NodeUp
     | NodeLost

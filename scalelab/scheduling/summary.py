@@ -47,6 +47,8 @@ class SweepSummary:
         Device-seconds this sweep held.
     stopped
         Why the sweep ended before its source did; None if it did not.
+    unsound
+        Rows of the first trials whose programs were run no further.
     """
 
     outcomes: Mapping[Outcome, int]
@@ -55,6 +57,7 @@ class SweepSummary:
     unfinished: tuple[Unfinished, ...]
     used_gpu_s: float
     stopped: str | None
+    unsound: tuple[Observation, ...] = ()
 
     @property
     def num_finished(self) -> int:

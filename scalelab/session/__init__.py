@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scalelab.errors import SpecError
 from scalelab.inputs.problems import validated
 from scalelab.inputs.wording import in_own_words
 from scalelab.running.execution import run_sweep
@@ -55,6 +56,7 @@ def sweep(
     budget_gpu_hours: float | str | None = None,
     accept_changes: bool = False,
     retry_failed: bool = False,
+    skip_check: bool = False,
 ) -> Run:
     """Run, continue or extend a sweep and return its run.
 
@@ -75,12 +77,14 @@ def sweep(
         measured again.
     retry_failed
         Run again what earlier sweeps could not measure, and once more what fails now.
+    skip_check
+        Run every trial, whatever the first one of a program shows.
 
     Raises
     ------
     SpecError
-        If an argument, the experiment or the site is wrong, or code, command or
-        measurement changed.
+        If an argument, the experiment or the site is wrong, code, command or
+        measurement changed, or the first trial failed its check.
     ClusterError
         If the nodes do not come up.
     StoreError
@@ -95,6 +99,7 @@ def sweep(
         "budget_gpu_hours": budget_gpu_hours,
         "accept_changes": accept_changes,
         "retry_failed": retry_failed,
+        "skip_check": skip_check,
     }
     said = validated(SweepArguments, given, source="sweep")
     asked = Sweep.prepare(
@@ -103,8 +108,15 @@ def sweep(
         directory=said.directory,
         accept_changes=said.accept_changes,
         retry_failed=said.retry_failed,
+        skip_check=said.skip_check,
     )
-    run_sweep(asked, budget_gpu_hours=said.budget_gpu_hours)
+    summary = run_sweep(asked, budget_gpu_hours=said.budget_gpu_hours)
+    if summary.unsound and summary.stopped:
+        raise SpecError(
+            f"The first trial failed its check, and {len(summary.unfinished)} were not "
+            f"started. `scalelab try {said.experiment}` shows what was read and what "
+            "to change; skip_check=True runs every trial."
+        )
     return load(asked.directory)
 
 

@@ -154,6 +154,7 @@ class SweepArguments(Section):
     budget_gpu_hours: Annotated[DeviceHours | None, BeforeValidator(_plain)] = None
     accept_changes: Flag = False
     retry_failed: Flag = False
+    skip_check: Flag = False
 
 
 class ImportArguments(Section):

@@ -63,7 +63,7 @@ def test_programs_are_swept_each_in_its_manner(sweep: Sweep, here: Path) -> None
     assert done.returncode == 1, done  # some trials failed
 
     measured = {(row["options.program"], row["world_size"]): row for row in rows()}
-    assert len(measured) == 6
+    assert len(measured) == 5, "the first trial of absent ended its others"
     for (program, size), row in measured.items():
         if program == "absent":
             assert row["outcome"] == "refused", row

@@ -344,9 +344,9 @@ def test_the_moment_between_two_trials_is_not_shown(clock: Clock) -> None:
 def test_nothing_is_said_twice(clock: Clock) -> None:
     console = Console(file=io.StringIO())
     with LineView(console, "core-h", is_quiet=False) as lines:
-        lines(started(1))
+        lines(ended(1))
         clock.now_s += 11
-        lines(started(1))
+        lines(ended(1))
     assert lines_of(console) == ["1 done, 1 running, 0.010 core-h"]
 
 

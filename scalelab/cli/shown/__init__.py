@@ -1,0 +1,1 @@
+"""What several commands print: tables and sentences made from facts."""

@@ -1,0 +1,113 @@
+"""What a sweep is at while no trial has ended: it starts nodes, or waits for a step."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+from scalelab.errors import StoreError
+from scalelab.inputs.numerals import duration
+from scalelab.records.streams import FollowedStream
+from scalelab.running.events import Event, NodesStarting, TrialEnded, TrialStarted
+
+SILENT_S = 5.0
+"""Seconds without a word after which it is said what goes on."""
+
+
+LONGEST_SILENCE_S = 60.0
+
+
+class Activity:
+    """Follows a sweep from the start of its nodes until its first trial has ended."""
+
+    def __init__(self) -> None:
+        self._nodes_since_s: float | None = None
+        self._imports_torch = False
+        self._trial: FollowedStream | None = None
+        self._trial_since_s = 0.0
+        self._step: int | None = None
+        self.is_over = False
+
+    def take(self, event: Event, now_s: float) -> None:
+        """Learn of an event, at a moment of the monotonic clock."""
+        match event:
+            case NodesStarting():
+                self._nodes_since_s = now_s
+                self._imports_torch = event.imports_torch
+            case TrialStarted() if self._trial is None:
+                self._trial = FollowedStream(event.spec.files.stream)
+                self._trial_since_s = now_s
+            case TrialEnded():
+                self.is_over = True
+
+    def of_nodes(self, now_s: float) -> str:
+        """Say that nodes start."""
+        text = "starting nodes"
+        if self._imports_torch:
+            text += ": importing torch"
+        if self._nodes_since_s is not None and now_s - self._nodes_since_s >= 1:
+            text += f", {duration(round(now_s - self._nodes_since_s))}"
+        return text
+
+    def of_trial(self, now_s: float) -> str:
+        """Say how far the first trial is; empty once it has ended, or just began."""
+        passed_s = now_s - self._trial_since_s
+        if self.is_over or self._trial is None or passed_s < 1:
+            return ""
+        with suppress(StoreError):  # the sweep itself says what cannot be read
+            for row in self._trial.rows():
+                self._step = row.get("step", self._step)
+        if self._step is not None:
+            return f"the first at step {self._step}"
+        return f"no step yet after {duration(round(passed_s))}"
+
+
+class Speaker:
+    """A thread that says what goes on where nothing was said for a while.
+
+    First after a few seconds, then ever more rarely; after the end of the first trial
+    once a minute.
+
+    Parameters
+    ----------
+    say
+        Says what goes on.
+    activity
+        Knows whether a trial has ended.
+    """
+
+    def __init__(self, say: Callable[[], None], activity: Activity) -> None:
+        self._say = say
+        self._activity = activity
+        self._heard = threading.Event()
+        self._is_over = False
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        """Begin to watch the silence."""
+        self._thread.start()
+
+    def hear(self) -> None:
+        """Take note that something was said."""
+        self._heard.set()
+
+    def end(self) -> None:
+        """Say nothing more."""
+        self._is_over = True
+        self._heard.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        silent_s = SILENT_S
+        with suppress(OSError):  # the reader left: the sweep's own thread finds out
+            while not self._is_over:
+                if self._heard.wait(silent_s):
+                    silent_s = SILENT_S
+                else:
+                    self._say()
+                    silent_s = min(2 * silent_s, LONGEST_SILENCE_S)
+                if self._activity.is_over:
+                    silent_s = LONGEST_SILENCE_S
+                self._heard.clear()

@@ -1,0 +1,215 @@
+"""The check of a first trial: what its row says of the program, and what to change.
+
+No figure of a program is believed because it could be read. What the row holds is held
+against what else knows: the rate that the program prints, the batch arithmetic, and
+what showed that its ranks met.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from statistics import fmean
+
+from scalelab.inputs.outcome import Outcome
+from scalelab.plan.source import Observation
+
+DOUBTED_BEYOND = 1.1
+"""Factor between two rates of one program from which on they disagree."""
+WRONG_BEYOND = 1.5
+"""The factor from which on no clock explains it: something else was counted."""
+MUCH_WAITING = 0.25
+"""Share of a step that is worth a word when the step waits for input so long."""
+FEWEST_LOSSES = 4
+_ALIKE = 1.25
+
+
+class Sign(StrEnum):
+    """What a first trial shows that is wrong, or doubtful."""
+
+    NOT_MEASURED = "not_measured"
+    LOST = "lost"
+    TOO_SILENT = "too_silent"
+    DOES_NOT_FIT = "does_not_fit"
+    SEVERAL_RANKS_FAIL = "several_ranks_fail"
+    SAMPLES_AS_STEPS = "samples_as_steps"
+    PASSES_AS_STEPS = "passes_as_steps"
+    STEPS_AS_PASSES = "steps_as_passes"
+    RATES_DISAGREE = "rates_disagree"
+    RANKS_NOT_WITNESSED = "ranks_not_witnessed"
+    LOSS_NOT_FALLING = "loss_not_falling"
+    WAITS_FOR_INPUT = "waits_for_input"
+    MARKED = "marked"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """One thing that the check of a first trial found.
+
+    Parameters
+    ----------
+    sign
+        What.
+    stops
+        No further trial of the program is worth its cost before that is mended.
+    figures
+        The numbers and names that show it.
+    advice
+        Keys of the experiment, with the values that would mend it.
+    """
+
+    sign: Sign
+    stops: bool
+    figures: Mapping[str, float | str] = field(default_factory=dict)
+    advice: Mapping[str, object] = field(default_factory=dict)
+
+
+def findings(
+    row: Observation, *, losses: Sequence[float] = (), regex: Sequence[str] = ()
+) -> list[Finding]:
+    """Return what the row of a first trial shows to be wrong or doubtful.
+
+    Parameters
+    ----------
+    row
+        The row of the attempt that counts.
+    losses
+        The loss at each report, in order; empty: none was read.
+    regex
+        The expressions that read the program's lines; empty: others read it.
+    """
+    outcome = Outcome(row["outcome"])
+    if not outcome.is_measurement:
+        return [_of_no_measurement(row, outcome)]
+    if outcome is Outcome.OUT_OF_MEMORY:
+        return [Finding(sign=Sign.DOES_NOT_FIT, stops=False, advice=_halved(row))]
+    found = [
+        _of_rates(row, regex),
+        _of_ranks(row),
+        _of_losses(losses),
+        _of_input(row),
+        _of_marks(row),
+    ]
+    return [finding for finding in found if finding is not None]
+
+
+def is_sound(row: Observation) -> bool:
+    """Tell whether a row is a measurement in which the check finds nothing wrong."""
+    if not Outcome(row["outcome"]).is_measurement:
+        return False
+    return not any(finding.stops for finding in findings(row))
+
+
+def _of_no_measurement(row: Observation, outcome: Outcome) -> Finding:
+    if outcome.is_retried or (outcome is Outcome.REFUSED and not row["device_ids"]):
+        return Finding(sign=Sign.LOST, stops=False)
+    advice: Mapping[str, object] = {}
+    sign = Sign.NOT_MEASURED
+    if outcome is Outcome.STALLED:
+        sign, advice = Sign.TOO_SILENT, {"measure": {"stall_timeout": "10min"}}
+    elif outcome is Outcome.HOST_OUT_OF_MEMORY:
+        sign, advice = Sign.DOES_NOT_FIT, _halved(row)
+    elif row["world_size"] > 1:
+        sign = Sign.SEVERAL_RANKS_FAIL
+        advice = {"gpus": [1], "launcher": "none"}
+    return Finding(sign=sign, stops=True, advice=advice)
+
+
+def _halved(row: Observation) -> Mapping[str, object]:
+    local = row["local_batch_size"]
+    return {"local_batch_size": local // 2} if local > 1 else {}
+
+
+def _of_rates(row: Observation, regex: Sequence[str]) -> Finding | None:
+    """Hold the measured step time against the one that the program's own rate says."""
+    ours, own = row["step_time_s"], row["reported_step_time_s"]
+    if not (ours and own) or _factor(ours, own) <= DOUBTED_BEYOND:
+        return None
+    figures = {
+        "step_time_s": ours,
+        "reported_step_time_s": own,
+        "throughput_samples_per_s": row["global_batch_size"] / ours,
+        "reported_samples_per_s": row["global_batch_size"] / own,
+    }
+    sign, group = _why(row, own / ours)
+    advice = _renamed(regex, group) if group else {}
+    stops = _factor(ours, own) > WRONG_BEYOND
+    return Finding(sign=sign, stops=stops, figures=figures, advice=advice)
+
+
+def _why(row: Observation, factor: float) -> tuple[Sign, str]:
+    """Return what explains a factor between the rates, and the group that mends it."""
+    accumulation = row["gradient_accumulation_steps"]
+    if accumulation > 1 and _factor(factor, accumulation) < _ALIKE:
+        return Sign.PASSES_AS_STEPS, "batch_of_epoch"
+    if accumulation > 1 and _factor(1 / factor, accumulation) < _ALIKE:
+        return Sign.STEPS_AS_PASSES, "step_of_epoch"
+    batches = {row["local_batch_size"], row["global_batch_size"]} - {1}
+    if any(_factor(factor, batch) < _ALIKE for batch in batches):
+        return Sign.SAMPLES_AS_STEPS, "samples_of_epoch"
+    return Sign.RATES_DISAGREE, ""
+
+
+def _renamed(regex: Sequence[str], group: str) -> Mapping[str, object]:
+    """Return the expressions, with the group that counts under another name."""
+    counts = ("step", "step_of_epoch", "batch_of_epoch")
+    lengths = {
+        "samples_of_epoch": "samples_in_epoch",
+        "batch_of_epoch": "batches_of_epoch",
+        "step_of_epoch": "steps_of_epoch",
+    }
+    renamed = []
+    for expression in regex:
+        for name in counts:
+            expression = expression.replace(f"(?P<{name}>", f"(?P<{group}>")
+        for name in ("steps_in_all", "steps_of_epoch", "batches_of_epoch"):
+            expression = expression.replace(f"(?P<{name}>", f"(?P<{lengths[group]}>")
+        renamed.append(expression)
+    if not renamed:
+        return {}
+    return {"metrics": {"regex": renamed[0] if len(renamed) == 1 else renamed}}
+
+
+def _of_ranks(row: Observation) -> Finding | None:
+    if row["world_size"] == 1 or row["ranks_witness"] not in (None, "not_witnessed"):
+        return None
+    figures = {"world_size": row["world_size"]}
+    return Finding(sign=Sign.RANKS_NOT_WITNESSED, stops=False, figures=figures)
+
+
+def loss_ends(losses: Sequence[float]) -> tuple[float, float] | None:
+    """Return the mean of the first and of the last third; None: too few to tell."""
+    if len(losses) < FEWEST_LOSSES:
+        return None
+    third = max(1, len(losses) // 3)
+    return fmean(losses[:third]), fmean(losses[-third:])
+
+
+def _of_losses(losses: Sequence[float]) -> Finding | None:
+    ends = loss_ends(losses)
+    if ends is None or ends[1] < ends[0]:
+        return None
+    figures = {"first": ends[0], "last": ends[1]}
+    return Finding(sign=Sign.LOSS_NOT_FALLING, stops=False, figures=figures)
+
+
+def _of_input(row: Observation) -> Finding | None:
+    wait, step = row["data_wait_s"], row["step_time_s"]
+    if not (wait and step) or wait < MUCH_WAITING * step:
+        return None
+    figures = {"share": wait / step}
+    return Finding(sign=Sign.WAITS_FOR_INPUT, stops=False, figures=figures)
+
+
+def _of_marks(row: Observation) -> Finding | None:
+    marks = [mark for mark in row["validity"] or () if mark != "rate_disagrees"]
+    if not marks:
+        return None
+    return Finding(sign=Sign.MARKED, stops=False, figures={"marks": ", ".join(marks)})
+
+
+def _factor(one: float, other: float) -> float:
+    """Return how many times the larger of two positive numbers is the smaller."""
+    return math.exp(abs(math.log(one / other)))

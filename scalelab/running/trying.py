@@ -1,0 +1,278 @@
+"""The first trials of a program: the smallest, a few steps long, and what was read."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scalelab.errors import SpecError
+from scalelab.experiment.program import CommandProgram
+from scalelab.experiment.sections import AutoBatch
+from scalelab.experiment.spec import Experiment
+from scalelab.experiment.trial import PROGRAM, Trial, TrialKind
+from scalelab.inputs.outcome import Outcome
+from scalelab.plan.expand import Plan
+from scalelab.plan.first_check import Finding, findings
+from scalelab.plan.first_trials import first_trials
+from scalelab.plan.source import Observation, TrialSource
+from scalelab.plan.tracked import TrackedSource
+from scalelab.records.attempt import AttemptFiles
+from scalelab.records.run_reader import RunReader
+from scalelab.records.streams import read_lines
+from scalelab.running.execution import run_sweep
+from scalelab.running.sweep import RUNS, Sweep
+
+if TYPE_CHECKING:
+    from scalelab.scheduling.events import OnEvent
+
+MOST_WARMUP_STEPS = 2
+MOST_STEPS = 10
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checked:
+    """A first trial that has ended, with what it shows.
+
+    Parameters
+    ----------
+    row
+        Its row.
+    program
+        Name of its program; None: the experiment has not several.
+    losses
+        The loss at each report, in order; empty: none was read.
+    findings
+        What is wrong or doubtful.
+    log
+        What rank 0 printed.
+    """
+
+    row: Observation
+    program: str | None
+    losses: tuple[float, ...]
+    findings: tuple[Finding, ...]
+    log: Path
+
+    @property
+    def is_well(self) -> bool:
+        """The program was measured, and nothing is wrong."""
+        return self.row["step_time_s"] is not None and not any(
+            finding.stops for finding in self.findings
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tried:
+    """The first trials of an experiment.
+
+    Parameters
+    ----------
+    trials
+        Those that ended, in that order.
+    not_tried
+        Those that were not started, since an earlier one failed.
+    directory
+        Where records and logs are; None: they were deleted, since all was well.
+    """
+
+    trials: tuple[Checked, ...]
+    not_tried: tuple[Trial, ...]
+    directory: Path | None
+
+    @property
+    def is_well(self) -> bool:
+        """Every trial ran, and nothing is wrong."""
+        return not self.not_tried and all(each.is_well for each in self.trials)
+
+
+def scratch_of(name: str) -> Path:
+    """Return the directory of the trials of an experiment before it is swept.
+
+    It lies where runs do, which all nodes can reach, under a name that no run has.
+    """
+    return (RUNS / f".{name}.try").absolute()
+
+
+def prepare(experiment: str | Path, *, site: str | None = None) -> Sweep:
+    """Read and check an experiment, and return the sweep of its first trials.
+
+    Those are the smallest trial of each program and, where the experiment asks for
+    several devices, the smallest of these. Each takes a few steps.
+
+    Raises
+    ------
+    SpecError
+        If the experiment or the site is wrong.
+    LeaseError
+        If another such trial of the experiment runs.
+    """
+    from scalelab.running.detached import refuse_second_driver
+
+    asked = Experiment.from_file(experiment)
+    home = scratch_of(asked.name)
+    refuse_second_driver(home)
+    shutil.rmtree(home, ignore_errors=True)
+    sweep = Sweep.prepare(experiment, site=site, directory=home)
+    chosen = first_trials(sweep.plan.trials, asked.by_program())
+    trials = tuple(_shortened(asked, trial) for trial in chosen)
+    plan = Plan(trials=trials, left_out=(), assumes_local_batch=False)
+    return replace(sweep, plan=plan, num_remaining=len(trials), checks_first=True)
+
+
+def try_out(
+    sweep: Sweep,
+    *,
+    keep: bool = False,
+    on_event: OnEvent = lambda event: None,
+    on_start: Any = lambda running: None,
+) -> Tried:
+    """Run what :func:`prepare` returned, one trial after the other, and read it.
+
+    Parameters
+    ----------
+    sweep
+        The first trials.
+    keep
+        Keep records and logs also where all is well.
+    on_event, on_start
+        As of :func:`~.execution.run_sweep`.
+
+    Raises
+    ------
+    ClusterError
+        If the nodes do not come up.
+    """
+    source = TrackedSource("try", _Listed(sweep.plan), programs=_programs(sweep))
+    run_sweep(sweep, source=source, on_event=on_event, on_start=on_start)
+    tried = read_first_trials(sweep)
+    if tried.is_well and not keep:
+        shutil.rmtree(sweep.directory, ignore_errors=True)
+        with suppress(OSError):  # other runs lie there
+            sweep.directory.parent.rmdir()
+        tried = replace(tried, directory=None)
+    return tried
+
+
+def read_first_trials(sweep: Sweep, rows: Sequence[Observation] | None = None) -> Tried:
+    """Return what the first trials of a sweep show.
+
+    Parameters
+    ----------
+    sweep
+        Its trials and its run.
+    rows
+        Rows of the first trials; default: all of the run.
+    """
+    reader = RunReader.open(sweep.directory)
+    rows = reader.finished(reader.rows()) if rows is None else rows
+    programs = sweep.experiment.programs()
+    checked = []
+    for row in rows:
+        trial_id, number = row["trial_id"], row["attempt"]
+        files = AttemptFiles(reader.attempt_directory(trial_id, number))
+        name = row.get(f"options.{PROGRAM}")
+        program, steps = programs.get(name), read_lines(files.stream)
+        losses = _losses(steps)
+        regex: Sequence[str] = ()
+        if isinstance(program, CommandProgram):
+            regex = program.metrics.regex
+        found = findings(row, losses=losses, regex=regex)
+        if row["outcome"] == Outcome.FAILED and not steps:
+            advice = _what_would_read(files.log(0))
+            found = [replace(f, advice=advice or f.advice) for f in found]
+        checked.append(
+            Checked(
+                row=row,
+                program=name,
+                losses=losses,
+                findings=tuple(found),
+                log=files.log(0),
+            )
+        )
+    ended = {each.row["trial_id"] for each in checked}
+    return Tried(
+        trials=tuple(checked),
+        not_tried=tuple(t for t in sweep.plan.trials if t.trial_id not in ended),
+        directory=sweep.directory,
+    )
+
+
+class _Listed(TrialSource):
+    """Proposes the trials of a plan, in their order."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._waiting = list(plan.trials)
+        self._num_told = 0
+
+    @property
+    def plan(self) -> Plan:
+        return self._plan
+
+    @property
+    def total(self) -> int:
+        return len(self._plan.trials)
+
+    @property
+    def remaining(self) -> int:
+        return self.total - self._num_told
+
+    def ask(self) -> Trial | None:
+        return self._waiting.pop(0) if self._waiting else None
+
+    def tell(self, observation: Observation) -> None:
+        self._num_told += 1
+
+
+def _programs(sweep: Sweep) -> list[str | None]:
+    return list(sweep.experiment.by_program())
+
+
+def _shortened(asked: Experiment, trial: Trial) -> Trial:
+    """Return a trial as a few steps of throughput, with a batch that is sure to fit."""
+    measurement = replace(
+        trial.measurement,
+        warmup_steps=min(trial.measurement.warmup_steps, MOST_WARMUP_STEPS),
+        steps=min(trial.measurement.steps, MOST_STEPS),
+        target=None,
+        max_samples=None,
+        evaluate_every_samples=None,
+        judged_by=(),
+    )
+    local = trial.local_batch_size
+    if isinstance(asked.local_batch_size, AutoBatch):
+        local = min(local, asked.local_batch_size.multiple_of)
+    return replace(
+        trial,
+        kind=TrialKind.THROUGHPUT,
+        repeat=0,
+        local_batch_size=local,
+        measurement=measurement,
+    )
+
+
+def _what_would_read(log: Path) -> Mapping[str, object]:
+    """Return the metrics that find steps in a log of which none was read, if any do."""
+    from scalelab.running.proposal.sample_log import read_log
+
+    try:
+        reading = read_log(log)
+    except SpecError:  # it is empty, or too large
+        return {}
+    if reading.preset is not None:
+        return {"metrics": reading.preset.name}
+    return {"metrics": {"regex": reading.expression}} if reading.expression else {}
+
+
+def _losses(reports: Sequence[Mapping[str, Any]]) -> tuple[float, ...]:
+    """Return the loss at each step: the metric of that name, or the first like it."""
+    steps = [row for row in reports if row.get("event") == "step"]
+    names = {name: None for row in steps for name in row if "loss" in name.lower()}
+    if not names:
+        return ()
+    name = "loss" if "loss" in names else next(iter(names))
+    return tuple(row[name] for row in steps if isinstance(row.get(name), int | float))

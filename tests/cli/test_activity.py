@@ -1,0 +1,97 @@
+"""What goes on is said while nothing has ended, and where nothing is said for long."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from waiting import wait_until
+
+from scalelab.cli.progress import LineView
+from scalelab.cli.shown import activity as module
+from scalelab.cli.shown.activity import Activity
+from scalelab.experiment.program import WorkloadProgram
+from scalelab.experiment.trial import Trial, TrialKind
+from scalelab.inputs.allocation import Allocation
+from scalelab.records.attempt import AttemptSpec, NodeShare, Placement
+from scalelab.scheduling.events import (
+    NodesStarting,
+    Progress,
+    TrialEnded,
+    TrialStarted,
+)
+
+TRIAL = Trial(
+    kind=TrialKind.THROUGHPUT,
+    workload="digits_mlp",
+    allocation=Allocation(devices_per_node=(2,)),
+    local_batch_size=8,
+)
+PROGRESS = Progress(
+    num_done=0,
+    num_failed=0,
+    num_running=1,
+    num_waiting=3,
+    used_gpu_s=0,
+    num_devices=2,
+)
+
+
+def started(directory: Path) -> TrialStarted:
+    spec = AttemptSpec(
+        run="r",
+        trial=TRIAL,
+        program=WorkloadProgram(name="digits_mlp"),
+        number=1,
+        directory=str(directory),
+        placement=Placement(shares=(NodeShare(node="n", device_ids=("0", "1")),)),
+        device_type="cpu",
+    )
+    return TrialStarted(spec=spec, progress=PROGRESS)
+
+
+def test_nodes_start_then_a_trial_waits_for_its_first_step(tmp_path: Path) -> None:
+    activity = Activity()
+    assert activity.of_nodes(90) == "starting nodes"
+    activity.take(NodesStarting(imports_torch=True), 100)
+    assert activity.of_nodes(112) == "starting nodes: importing torch, 12 s"
+    activity.take(started(tmp_path), 120)
+    assert activity.of_trial(120) == "", "it has just begun"
+    assert activity.of_trial(132) == "no step yet after 12 s"
+    stream = tmp_path / "stream.jsonl"
+    stream.write_text('{"event": "step", "step": 7}\n{"event": "evaluation"}\n{"ev')
+    assert activity.of_trial(133) == "the first at step 7"
+    ended = TrialEnded(
+        trial=TRIAL,
+        observation={"outcome": "completed"},
+        runs_again=False,
+        traceback=None,
+        log=None,
+        progress=PROGRESS,
+    )
+    activity.take(ended, 140)
+    assert activity.of_trial(150) == ""
+
+
+def test_a_line_is_printed_where_nothing_was_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "SILENT_S", 0.05)
+    console = Console(file=io.StringIO())
+    with LineView(console, "core-h", is_quiet=False) as lines:
+        lines(NodesStarting(imports_torch=True))
+        start = "starting nodes: importing torch"
+        wait_until(lambda: start in said(console), "a line about the nodes")
+    assert said(console).count("\n") >= 1
+    quiet = Console(file=io.StringIO())
+    with LineView(quiet, "core-h", is_quiet=True) as lines:
+        lines(NodesStarting(imports_torch=True))
+    assert said(quiet) == ""
+
+
+def said(console: Console) -> str:
+    file = console.file
+    assert isinstance(file, io.StringIO)
+    return file.getvalue()

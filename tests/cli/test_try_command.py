@@ -1,0 +1,172 @@
+"""First trials of real scripts: ``try``, and the first trial of a sweep."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from real_sweeps import PATIENCE_S, Sweep, attempts, rows
+
+GOOD = """\
+import argparse, os, time
+
+options = argparse.ArgumentParser()
+options.add_argument("--batch", type=int)
+batch, ranks = options.parse_args().batch, int(os.environ["WORLD_SIZE"])
+for step in range(1, 200):
+    time.sleep(0.002 * batch)
+    if os.environ["RANK"] == "0":
+        print(f"step {step} samples {step * batch * ranks} loss {1 / step:.4f}",
+              flush=True)
+"""
+CRASHES = """\
+def load(path):
+    raise FileNotFoundError(f"no data in {path}")
+
+load("/nowhere")
+"""
+UNREAD = """\
+for step in range(1, 20):
+    print(f"Iteration {step}/20: loss 0.5")
+"""
+EXPERIMENT = """\
+name: small
+command: python train.py --batch {local_batch_size}
+code: {snapshot: [train.py]}
+metrics: {regex: 'step (?P<step>\\d+) samples (?P<samples>\\d+) loss (?P<loss>\\S+)'}
+measure: {warmup_steps: 1, steps: 20, repeats: 2}
+job: {samples: 10000}
+gpus: [2, 1]
+local_batch_size: [8, 4]
+site: {device_type: cpu, gpus_per_node: 2}
+"""
+THREE = EXPERIMENT.replace("[train.py]", "[train.py, unread.py]").replace(
+    "command: python train.py --batch {local_batch_size}\n",
+    "program:\n"
+    "- {name: crashing, command: 'python train.py {local_batch_size}'}\n"
+    "- {name: silent, command: 'echo {local_batch_size} steps'}\n"
+    "- {name: unread, command: 'python unread.py {local_batch_size}'}\n",
+)
+
+
+def tried(
+    command: list[str], environment: dict[str, str], text: str, *options: str
+) -> subprocess.CompletedProcess[str]:
+    Path("experiment.yaml").write_text(text)
+    ended = subprocess.run(
+        [*command, "try", *options, "experiment.yaml"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert "Traceback" not in ended.stderr, ended
+    return ended
+
+
+def cells(output: str, label: str) -> list[str]:
+    (line,) = [line for line in output.splitlines() if line.startswith(label)]
+    return re.split(r"  +", line.removeprefix(label).strip())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_good_script_is_tried_on_one_device_and_on_two(
+    command: list[str], environment: dict[str, str], here: Path
+) -> None:
+    Path("train.py").write_text(GOOD)
+    ended = tried(command, environment, EXPERIMENT)
+    assert ended.returncode == 0, ended
+    assert cells(ended.stdout, "outcome") == ["completed", "completed"]
+    assert cells(ended.stdout, "batch") == ["4 = 4 x 1", "8 = 4 x 2"]
+    assert cells(ended.stdout, "loss")[0].endswith(", falling")
+    assert cells(ended.stdout, "ranks met")[0] == "one rank"
+    assert cells(ended.stdout, "rate, measured")[0].endswith(" samples/s")
+    seen = [int(cell.split()[0]) for cell in cells(ended.stdout, "steps seen")]
+    assert all(11 <= steps < 199 for steps in seen), "a few steps, not the training"
+    assert ended.stdout.endswith("Next: scalelab sweep experiment.yaml\n")
+    assert max(map(len, ended.stdout.splitlines())) <= 100
+    assert sorted(map(str, here.iterdir())) == [
+        f"{here}/experiment.yaml",
+        f"{here}/train.py",
+    ], "nothing is left where all was well"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_scripts_that_crash_or_are_silent_are_told_with_their_logs(
+    command: list[str], environment: dict[str, str], here: Path
+) -> None:
+    Path("train.py").write_text(CRASHES)
+    Path("unread.py").write_text(UNREAD)
+    ended = tried(command, environment, THREE)
+    assert ended.returncode == 1, ended
+    assert ended.stdout.count("outcome           failed\n") == 3
+    crashing, silent, unread = ended.stdout.partition("Wrong: ")[2].split("Wrong: ")
+    assert crashing.startswith("crashing, 1 device: ")
+    assert "FileNotFoundError: no data in /nowhere" in crashing
+    assert silent.startswith("silent, 1 device: ")
+    assert "Change in the experiment" not in silent
+    assert unread.startswith("unread, 1 device: ")
+    (change,) = re.findall(r"  Change in the experiment:\n    (.*)", unread)
+    regex = yaml.safe_load(change)["metrics"]["regex"]
+    assert re.search(regex, "Iteration 7/20: loss 0.5")["step"] == "7"  # type: ignore[index]
+    assert "Not tried: crashing, 2 devices." in unread
+    logs = [Path(each) for each in re.findall(r"Log: (\S+)", ended.stdout)]
+    assert all(log.is_relative_to(here / "runs" / ".small.try") for log in logs)
+    assert "no data in /nowhere" in logs[0].read_text()
+    assert logs[1].read_text() == "4 steps\n"
+    assert os.listdir("runs") == [".small.try"], "no run that a sweep would go on with"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_sweep_stops_after_its_first_trial_and_goes_on_once_it_is_mended(
+    sweep: Sweep, here: Path
+) -> None:
+    Path("train.py").write_text(CRASHES)
+    stopped = sweep(EXPERIMENT)
+    assert stopped.returncode == 1, stopped
+    assert len(attempts()) == 1, "nothing more was spent"
+    (row,) = rows()
+    assert (row["world_size"], row["local_batch_size"]) == (1, 4)
+    assert "FileNotFoundError: no data in /nowhere" in stopped.stderr
+    assert "Not run: 7 trials. The same command goes on with them." in stopped.stderr
+    assert stopped.stdout == ""
+
+    # The same command again tries again, though nothing that is recorded changed.
+    again = sweep(EXPERIMENT)
+    assert again.returncode == 1, again
+    assert [row["attempt"] for row in rows()] == [1, 2]
+
+    Path("train.py").write_text(GOOD)
+    mended = sweep(EXPERIMENT)
+    assert mended.returncode == 0, mended
+    first, *others = rows()[2:]
+    assert (first["world_size"], first["local_batch_size"]) == (1, 4)
+    assert others[0]["world_size"] == 2
+    assert all(other["started_at"] >= first["ended_at"] for other in others)
+    assert len(others) == 7
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.repetition
+def test_a_sweep_can_skip_the_check(sweep: Sweep, here: Path) -> None:
+    Path("train.py").write_text(CRASHES)
+    ended = sweep(EXPERIMENT, "--skip-check")
+    assert ended.returncode == 1, ended
+    assert len(attempts()) == 8
+
+
+def test_wrong_input_is_refused(
+    command: list[str], environment: dict[str, str], here: Path
+) -> None:
+    ended = tried(command, environment, "name: small\nworkload: nowhere\n")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith("Error: ")
