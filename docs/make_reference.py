@@ -61,6 +61,10 @@ GROUPS = {
         "how many steps the training has; a line with another number than the first is "
         "one of an evaluation"
     ),
+    "world_size": (
+        "how many devices work together, as the program's framework says; another "
+        "number than the trial's is refused"
+    ),
     "NAME": "any other number is a metric of that name, such as loss or val_acc",
 }
 HEAD = """\

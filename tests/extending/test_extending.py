@@ -35,9 +35,18 @@ local_batch_size: 16
 measure: {{steps: 20, repeats: 1, canary_every: 0}}
 {SITE}"""
 SCRIPT = """
-import os, time
+import os, socket, time
 rank, size = int(os.environ["TOY_RANK"]), int(os.environ["TOY_SIZE"])
 host, port = os.environ["TOY_MEET"].rsplit(":", 1)
+if rank == 0:
+    listener = socket.create_server((host, int(port)))
+    held = [listener.accept()[0] for _ in range(size - 1)]
+else:
+    held = socket.socket()
+    while held.connect_ex((host, int(port))):
+        held.close()
+        time.sleep(0.01)
+        held = socket.socket()
 for step in range(1, 200):
     time.sleep(0.005)
     if rank == 0:
