@@ -18,7 +18,6 @@ from scalelab.launch.command.attempt import CommandAttempt
 from scalelab.launch.command.results import refused
 from scalelab.launch.command.run import run_command
 from scalelab.launch.ending import Cancellation
-from scalelab.launch.evidence import with_evidence
 from scalelab.launch.protocol import DEFAULT_ENTRY
 from scalelab.launch.ranks.requests import rank_requests
 from scalelab.launch.ranks.run import run_ranks
@@ -33,7 +32,7 @@ from scalelab.launch.rendezvous import (
 from scalelab.launch.scratch import make_scratch
 from scalelab.launch.stores import RendezvousStores
 from scalelab.launch.timing import Timing
-from scalelab.launch.verdict import has_lost_connection, of_os_error
+from scalelab.launch.verdict import has_lost_connection, of_os_error, with_evidence
 from scalelab.records.attempt import AttemptResult, AttemptSpec
 from scalelab.records.attempt_io import write_result
 

@@ -15,10 +15,9 @@ from typing import Any
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.ending import Limits, Processes
 from scalelab.launch.host_memory import oom_kill_count
-from scalelab.launch.pauses import WakingTime
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import receive
-from scalelab.launch.stall import Member, StallWatch
+from scalelab.launch.stall import Member, StallWatch, WakingTime
 from scalelab.launch.timing import with_validity
 from scalelab.launch.verdict import (
     NO_RESULT,

@@ -8,17 +8,19 @@ from __future__ import annotations
 import re
 import signal
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from scalelab.errors import ScaleLabError
+from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.inputs.outcome import Outcome
-from scalelab.launch.headline import TRACEBACK_START, first_sentence, place_of
+from scalelab.launch.command.headline import TRACEBACK_START, first_sentence, place_of
 from scalelab.records.attempt import AttemptResult
 from scalelab.records.attempt_io import NO_SPACE
 from scalelab.records.log_tail import log_tail
+from scalelab.training.probes.steady import MIN_STEPS
 
 NO_RESULT = AttemptResult(
     outcome=Outcome.FAILED, reason="rank 0 returned no result", rank=0
@@ -187,6 +189,8 @@ def first_cause(failures: Sequence[RankFailure]) -> RankFailure:
     return min(causes or failures, key=lambda failure: failure.at_s)
 
 
+# Programs leave out the last partial batch of an epoch, and report now and then.
+_WHOLE = 0.9
 _PRECEDENCE = (
     Outcome.NODE_FAIL,
     Outcome.HOST_OUT_OF_MEMORY,
@@ -256,6 +260,38 @@ def _naming_the_halted(
             reason = f"{stall.reason}, {each.traceback}"
             return replace(stall, reason=reason, rank=each.rank, log=each.log)
     return stall
+
+
+def with_evidence(trial: Trial, result: AttemptResult) -> AttemptResult:
+    """Return the first node's result; ``completed`` without enough steps is `failed`.
+
+    Enough is what was asked for. A throughput trial may end early, when its mean is
+    precise or its program has ended, but not before a mean can be; a trial that trains
+    to a target ends when that is reached.
+    """
+    if result.outcome is not Outcome.COMPLETED:
+        return result
+    lacking = _lacking(trial, result.measurements)
+    if lacking is None:
+        return result
+    reason = f"the attempt ended without an error, but its result holds {lacking}"
+    return replace(result, outcome=Outcome.FAILED, reason=reason, rank=0)
+
+
+def _lacking(trial: Trial, measured: Mapping[str, Any]) -> str | None:
+    measurement = trial.measurement
+    if trial.kind is TrialKind.THROUGHPUT:
+        held, needed = measured.get("num_steps", 0), min(MIN_STEPS, measurement.steps)
+        if held >= needed:
+            return None
+        return (
+            f"{held} measured steps. At least {needed} are needed, and measure.steps="
+            f"{measurement.steps} were asked for"
+        )
+    held, asked = measured.get("num_samples", 0), measurement.max_samples
+    if asked is None or measured.get("reached_target") or held >= _WHOLE * asked:
+        return None
+    return f"{held} training samples, and {asked} were asked for"
 
 
 def _meaning(error: BaseException, device_type: str) -> Outcome:

@@ -20,7 +20,7 @@ from scalelab.errors import StoreError
 from scalelab.experiment.program import CommandProgram, saving_s
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.attempt import CommandAttempt
-from scalelab.launch.pauses import WakingTime
+from scalelab.launch.stall import WakingTime
 from scalelab.launch.verdict import merge
 from scalelab.records.attempt import AttemptResult, AttemptSpec
 from scalelab.scheduling.task_results import (

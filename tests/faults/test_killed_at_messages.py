@@ -120,6 +120,7 @@ class Attempts:
         frame = self.store.observations()
         rows = frame[frame["trial_id"] == trial.trial_id]
         for row in rows.itertuples():
+            print(seed, row.outcome, row.reason)
             self.check(self.store.attempt_directory(row.trial_id, row.attempt), row)
         return list(rows["outcome"])
 

@@ -6,7 +6,7 @@ from scalelab.experiment.trial import Measurement, Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.target import Target
-from scalelab.launch.evidence import with_evidence
+from scalelab.launch.verdict import with_evidence
 from scalelab.records.attempt import AttemptResult
 
 THROUGHPUT, LONG = TrialKind.THROUGHPUT, TrialKind.END_TO_END

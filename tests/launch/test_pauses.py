@@ -3,7 +3,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from scalelab.launch.pauses import WakingTime
+from scalelab.launch.stall import WakingTime
 
 
 @dataclass

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -72,8 +73,8 @@ def found() -> list[Point]:
 
 
 def is_idle() -> bool:
-    """Tell whether the node's rank server is up and has no process."""
-    return pid_of("server") is not None and pid_of("child-0") is None
+    """Tell whether the node's rank server has no process, or will be started anew."""
+    return pid_of("child-0") is None
 
 
 def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,23 +94,24 @@ def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
 def pid_of(victim: str) -> int | None:
     if victim == "agent":
         return os.getpid()
-    servers = [
-        each
-        for each in psutil.Process().children()
-        if "scalelab.launch.ranks.server" in each.cmdline()
-    ]
-    if not servers:
-        return None
-    generation = servers[-1:]
+    generation = [pid for pid in _children(os.getpid()) if _is_server(pid)][-1:]
     kind, _, index = victim.partition("-")
     for _ in range(("server", "child", "grandchild").index(kind)):
-        generation = [child for each in generation for child in _children(each)]
+        generation = [child for pid in generation for child in _children(pid)]
     at = int(index or 0)
-    return generation[at].pid if at < len(generation) else None
+    return generation[at] if at < len(generation) else None
 
 
-def _children(process: psutil.Process) -> list[psutil.Process]:
-    return sorted(process.children(), key=lambda each: each.pid)
+def _is_server(pid: int) -> bool:
+    with suppress(psutil.Error):
+        return "--control" in psutil.Process(pid).cmdline()
+    return False
+
+
+def _children(pid: int) -> list[int]:
+    with suppress(psutil.Error):
+        return sorted(child.pid for child in psutil.Process(pid).children())
+    return []
 
 
 def run_rank(

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from scalelab.inputs.outcome import Outcome
-from scalelab.launch.headline import (
+from scalelab.launch.command.headline import (
     TRACEBACK_START,
     headline,
     index_of_exception,
