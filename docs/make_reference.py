@@ -30,7 +30,10 @@ DOCS = Path(__file__).parent
 SCHEDULERS = ("local", "allocation", "slurm", "pbs")
 GROUPS = {
     "step": "optimiser steps done; a line without it adds its metrics to the last step",
-    "samples": "training samples of all ranks so far; checked against the batch sizes",
+    "samples": (
+        "training samples of all ranks so far; checked against the batch sizes, or, "
+        "without any step, made steps by them"
+    ),
     "t": "seconds by the command's own clock, instead of the time the line arrived",
     "batch_of_epoch": (
         "forward passes of one rank since the epoch began, instead of step: they are "
@@ -45,6 +48,11 @@ GROUPS = {
         "over epochs"
     ),
     "steps_of_epoch": "how many of them an epoch has, likewise",
+    "samples_of_epoch": (
+        "samples of all ranks since the epoch began, instead of step: they are divided "
+        "by the global batch and added up over epochs"
+    ),
+    "samples_in_epoch": "how many of them an epoch has, likewise",
     "epoch": (
         "beside a count of the epoch: a higher number begins the next epoch, needed "
         "where an epoch has one line; else a metric like any other"
@@ -166,7 +174,9 @@ def reference() -> str:
         *_table(("placeholder", "is replaced by", "example"), _placeholders(given)),
         "\n## Groups of metrics\n",
         "Names of groups in `metrics.regex`, and of the values of a line of JSON in",
-        "the file of `metrics.jsonl` (`$SCALELAB_METRICS` by default).\n",
+        "the file of `metrics.jsonl` (`$SCALELAB_METRICS` by default). Columns of",
+        "`metrics.csv` mean the same; those that count may be called as usual, such as",
+        "`global_step`, or are named under `metrics.columns`.\n",
         *_table(("group", "means", "regex", "line of JSON"), _metrics(given)),
         "\n## Presets of metrics\n",
         "`metrics: NAME`, or `metrics: {preset: NAME, ...}` with expressions of your",

@@ -69,7 +69,7 @@ _ROWS = (
         regex=(
             rf"^\s*(?:Steps: +)?{_BAR} *(?P<step>\d+)/(?P<steps_in_all>\d+) \[",
             rf"^\s*Epoch \d+: +{_BAR}.*[ ,]step=(?P<step>\d+)",
-            rf"[ ,](?:step_)?loss=(?P<loss>{_NUMBER})",
+            rf"\W(?:step_)?loss=(?P<loss>{_NUMBER})",
         ),
         evaluation=(r"\x1b\[A$", "Running validation"),
         packages=("accelerate", "diffusers"),

@@ -9,8 +9,14 @@ import yaml
 
 from scalelab.errors import SpecError
 from scalelab.experiment.presets import PRESETS
-from scalelab.experiment.program import CommandProgram, MetricsSource
+from scalelab.experiment.program import (
+    CommandProgram,
+    MetricsSource,
+    program_from_json,
+    program_to_json,
+)
 from scalelab.experiment.spec import Experiment
+from scalelab.records.observations import program_hash
 
 
 def with_metrics(metrics: object) -> Experiment:
@@ -48,6 +54,34 @@ def test_own_expressions_come_after_those_of_a_preset() -> None:
     assert source.evaluation == (*row.evaluation, "a", "b")
 
 
+def test_a_file_is_one_of_three_kinds() -> None:
+    table = {"csv": "{trial_dir}/m.csv", "columns": {"step": "n"}}
+    assert source_of(table) == MetricsSource(**table)
+    assert source_of(table).path == "{trial_dir}/m.csv"
+    assert source_of({"tensorboard": "a"}).path == "a"
+    assert with_metrics(table).fingerprint()["metrics"] == {
+        "jsonl": None,
+        "regex": None,
+        **table,
+    }
+
+
+def test_a_program_carries_what_the_job_says_of_its_data() -> None:
+    values = {
+        "name": "mine",
+        "command": "python train.py {local_batch_size}",
+        "gpus": 1,
+        "local_batch_size": 8,
+    }
+    job = {"tokens": 1e9, "sequence_length": 512, "samples_per_epoch": 1000}
+    plain = Experiment.from_text(yaml.safe_dump(values)).programs()[None]
+    told = Experiment.from_text(yaml.safe_dump({**values, "job": job})).programs()[None]
+    assert isinstance(told, CommandProgram)
+    assert (told.samples_per_epoch, told.tokens_per_sample) == (1000, 512)
+    assert program_hash(told) == program_hash(plain)
+    assert program_from_json(program_to_json(told)) == told
+
+
 def test_fingerprints_without_a_preset_do_not_speak_of_it() -> None:
     metrics = with_metrics({"regex": "(?P<step>.)"}).fingerprint()["metrics"]
     assert metrics == {"jsonl": None, "regex": ["(?P<step>.)"]}
@@ -62,6 +96,22 @@ def test_fingerprints_without_a_preset_do_not_speak_of_it() -> None:
         (
             {"preset": "keras", "jsonl": "a.jsonl"},
             r"preset=keras reads the output .*cannot stand beside jsonl\. Remove one",
+        ),
+        (
+            {"preset": "keras", "csv": "a.csv"},
+            r"preset=keras reads the output .* stand beside csv\. Remove one",
+        ),
+        (
+            {"jsonl": "a", "csv": "b"},
+            r"must have exactly one of jsonl, regex, csv and tensorboard",
+        ),
+        (
+            {"jsonl": "{trial_dir}/a.csv"},
+            r"jsonl='\{trial_dir\}/a\.csv' names a CSV file\. Write csv in place of",
+        ),
+        (
+            {"jsonl": "a", "columns": {"step": "n"}},
+            r"metrics\.columns names columns of metrics\.csv\. Add that file",
         ),
         ({"preset": "keras", "regex": 3}, r"metrics\.regex=3 must be text"),
         ({"preset": "keras", "regx": "a"}, r"unknown key 'metrics\.regx'"),

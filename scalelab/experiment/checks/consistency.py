@@ -273,6 +273,11 @@ def _check_metrics(metrics: Metrics) -> None:
         raise SpecError(
             "metrics must have exactly one of jsonl, regex, csv and tensorboard."
         )
+    if metrics.jsonl is not None and metrics.jsonl.endswith(".csv"):
+        raise SpecError(
+            f"metrics.jsonl={shown(metrics.jsonl)} names a CSV file. Write csv in "
+            "place of jsonl."
+        )
     if metrics.columns and metrics.csv is None:
         raise SpecError("metrics.columns names columns of metrics.csv. Add that file.")
     names = groups_of("regex", metrics.regex or ())
