@@ -38,7 +38,8 @@ class RunStatus:
         batch that is still looked for, a source of trials that does not say, or a site
         that this machine is not.
     reasons
-        Why trials ended without a measurement, one sentence each.
+        Why trials ended without a measurement, or theirs is not used because the
+        program's own rate contradicts it, one sentence each.
     jobs
         Batch jobs that have not ended, one sentence each.
     waiting
@@ -81,13 +82,27 @@ def status_of(reader: RunReader, experiment: Experiment | None) -> RunStatus:
         running=tuple(key for key in reader.running() if key not in ended),
         num_missing=_num_missing(experiment, finished) if experiment else None,
         reasons=tuple(
-            f"{row['trial_id']}: {row['outcome']}. {row['reason'] or ''}".rstrip()
+            f"{row['trial_id']}: {row['outcome']}. {why}".rstrip()
             for row in finished
-            if not Outcome(row["outcome"]).is_measurement
+            if (why := _why_unused(row)) is not None
         ),
         jobs=tuple(map(str, job_list.jobs)),
         waiting=tuple(job_list.waiting),
         has_canaries=any(is_canary(row["repeat"]) for row in finished),
+    )
+
+
+def _why_unused(row: Observation) -> str | None:
+    """Return why a trial is no measurement, or none that counts; None: it is one."""
+    if not Outcome(row["outcome"]).is_measurement:
+        return row["reason"] or ""
+    ours, own = row.get("step_time_s"), row.get("reported_step_time_s")
+    if not (ours and own and "rate_disagrees" in (row.get("validity") or ())):
+        return None
+    batch = row["global_batch_size"]
+    return (
+        f"Not used: the program prints {batch / own:.3g} samples/s, ScaleLab read "
+        f"{batch / ours:.3g}, so one of both counts something else than steps"
     )
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,24 @@ def test_status_of_a_run_that_is_done(
         "Device time: 0.033 emulated GPU-h",
         "Driver: none; the sweep is not running",
     ]
+
+
+def test_status_gives_both_figures_of_a_trial_whose_rate_disagrees(
+    scalelab: Callable[..., Any], tmp_path: Path
+) -> None:
+    def ending(trial: Trial) -> AttemptResult:
+        result = completed(trial)
+        step_s = result.measurements["step_time_s"]
+        own = {"reported_step_time_s": 16 * step_s, "validity": ["rate_disagrees"]}
+        return replace(result, measurements={**result.measurements, **own})
+
+    store = measured_run(tmp_path / "run", ending=ending)
+    row = store.rows()[0]
+    ours = row["global_batch_size"] / row["step_time_s"]
+    assert (
+        f"{row['trial_id']}: completed. Not used: the program prints "
+        f"{ours / 16:.3g} samples/s, ScaleLab read {ours:.3g}, so one of both counts "
+    ) in scalelab("status", store.directory).out
 
 
 def test_status_names_what_is_missing_and_why(

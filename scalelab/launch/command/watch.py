@@ -271,14 +271,11 @@ class CommandWatch:
         """Return why no step was found: where it was looked for, and what is there."""
         log, path = self._logs[0], self._file.path
         shown = _shown(path, self._spec)
-        if path.exists():
-            found = f"of {self._file.num_lines} lines in {shown} none was"
-            found += f" {self._reader.expectation()}"
-        else:
-            beside = sorted(each.name for each in path.parent.glob("*"))[:_MOST_NAMES]
-            found = (
-                f"there is no {shown}, and beside it: {', '.join(beside) or 'nothing'}"
-            )
+        found = f"of {self._file.num_lines} lines in {shown} none was"
+        found += f" {self._reader.expectation()}"
+        names = sorted(each.name for each in path.parent.glob("*"))[:_MOST_NAMES]
+        if names and not path.exists():
+            found += f"; there is no such file, and beside it: {', '.join(names)}"
         return (
             f"The program reported no step: {found}. Check what the program writes "
             "against 'metrics' in the experiment; last lines of "
