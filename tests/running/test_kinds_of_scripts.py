@@ -217,4 +217,5 @@ def own_step_time_s(kind: Kind, text: str) -> float:
     """Return the seconds of a step as the script tells them, without its first."""
     found = re.findall(kind.speed, text, flags=re.M)
     times_s = [kind.step_time_s(float(each)) for each in found]
-    return sum(times_s[3:]) / len(times_s[3:])
+    later = times_s[len(times_s) // 3 :]
+    return sum(later) / len(later)
