@@ -45,7 +45,7 @@ def test_the_class_is_as_short_as_the_page_says_and_experiments_are_right() -> N
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_class_is_swept(tmp_path: Path) -> None:
     (tmp_path / "lines.py").write_text(CLASS)
     shorter = (
@@ -57,11 +57,11 @@ def test_the_class_is_swept(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=500,
         check=False,
     )
     assert swept.returncode == 0, swept
     rows = scalelab.load(tmp_path / "runs" / "lines").observations
     assert sorted(rows["world_size"]) == [1, 2]
     assert set(rows["outcome"]) == {"completed"}
-    assert set(rows["dataset"]) == {"lines"}
+    assert {name.split()[0] for name in rows["dataset"]} == {"lines"}

@@ -49,6 +49,27 @@ def test_nothing_is_overwritten(scalelab: Callable[..., Any], here: Path) -> Non
     assert sorted(path.name for path in here.iterdir()) == ["mine.yaml"]
 
 
+def test_a_folder_that_is_not_there_is_refused_before_anything_is_imported(
+    here: Path,
+) -> None:
+    Path("fine.py").write_text("x = 1")
+    ended = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys\nfrom scalelab.cli import main\n"
+            "code = main.run(['init', 'absent/mine.yaml', '--from', 'fine.py'])\n"
+            "print(code, *({'yaml', 'pandas', 'torch'} & {*sys.modules}))",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    assert "absent/mine.yaml cannot be written: there is no folder ab" in ended.stderr
+    assert ended.stdout == "2\n"
+
+
 def test_the_schema_is_json(scalelab: Callable[..., Any]) -> None:
     ended = scalelab("schema")
     assert (ended.code, ended.err) == (0, "")

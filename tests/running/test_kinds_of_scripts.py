@@ -43,8 +43,6 @@ class Kind:
         Expression of what it says of its own speed.
     step_time_s
         Seconds of a step from that number.
-    is_mean
-        What it says is of all steps so far.
     options
         With which it is run for a sample of its output; None: it prints nothing.
     """
@@ -55,7 +53,6 @@ class Kind:
     wrote: Sequence[str]
     speed: str
     step_time_s: Callable[[float], float]
-    is_mean: bool = False
     options: Sequence[str] | None = ()
 
 
@@ -99,7 +96,6 @@ SEVEN = [
         ],
         speed=r"([\d.]+)it/s",
         step_time_s=lambda rate: 1 / rate,
-        is_mean=True,
         options=("--output_dir", "out", "--max_steps", "12"),
     ),
     Kind(
@@ -221,4 +217,5 @@ def own_step_time_s(kind: Kind, text: str) -> float:
     """Return the seconds of a step as the script tells them, without its first."""
     found = re.findall(kind.speed, text, flags=re.M)
     times_s = [kind.step_time_s(float(each)) for each in found]
-    return times_s[-1] if kind.is_mean else sum(times_s[3:]) / len(times_s[3:])
+    later = times_s[len(times_s) // 3 :]
+    return sum(later) / len(later)

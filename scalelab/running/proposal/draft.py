@@ -247,7 +247,7 @@ def _metrics(script: Script, log: LogReading | None, log_name: str) -> Iterator[
         first, second = _COUNTED[log.counted]
         yield f"# {log_name} counts {first}"
         yield f"# {second}"
-        yield "# Where it evaluates in between: evaluation: 'words of a line of that'."
+        yield "# If it evaluates in between, add evaluation: 'words of a line of that'."
     elif log:
         yield f"# Nothing reads a step of {log_name}: write an expression that does."
         if log.example:

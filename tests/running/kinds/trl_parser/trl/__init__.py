@@ -61,8 +61,9 @@ class SFTTrainer:
             dist.init_process_group("gloo")
             model = torch.nn.parallel.DistributedDataParallel(model)
         optimizer = torch.optim.SGD(model.parameters(), lr=args.learning_rate)
-        began, total = time.perf_counter(), args.max_steps
+        seconds, total = 0.0, args.max_steps
         for step in range(1, total + 1):
+            began = time.perf_counter()
             optimizer.zero_grad()
             for _ in range(args.gradient_accumulation_steps):
                 time.sleep(0.004 * args.per_device_train_batch_size)
@@ -70,9 +71,11 @@ class SFTTrainer:
                 model(batch).square().mean().backward()
             optimizer.step()
             if rank == 0:
-                rate = step / (time.perf_counter() - began)
+                # The bar smooths its rate.
+                last = time.perf_counter() - began
+                seconds = 0.3 * last + 0.7 * (seconds or last)
                 bar = "#" * (10 * step // total)
                 sys.stderr.write(
                     f"\r{100 * step // total:3d}%|{bar:10}| {step}/{total} "
-                    f"[00:00<00:00, {rate:5.2f}it/s]"
+                    f"[00:00<00:00, {1 / seconds:5.2f}it/s]"
                 )
