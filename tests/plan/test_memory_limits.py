@@ -58,9 +58,7 @@ def test_what_did_not_fit_is_said_beside_what_did(
 
 
 def test_of_many_settings_the_first_are_named() -> None:
-    limits = memory_limits(
-        unfitting(64, **{"options.size": size}) for size in range(5)
-    )
+    limits = memory_limits(unfitting(64, **{"options.size": size}) for size in range(5))
     assert [limit.num_trials for limit in limits] == [1] * 5
     said = limits_in_words(limits)
     assert said[0] == "Local batch 64 did not fit into memory (size 0)."
