@@ -12,7 +12,8 @@
     |   |-- LeaseError             another driver holds the run
     |   `-- SchemaError            records of a newer or unknown schema
     |-- MissingExtraError          an optional dependency is not installed exit code 2
-    `-- FitError                   a law cannot be fitted to these rows   exit code 1
+    `-- FitError                   a law cannot be fitted to these rows   exit code 2
+        |-- UnmeasuredError        no row has a usable step time          exit code 1
         `-- NotIdentifiableError   the rows cannot tell; names what would
 
 A failed *trial* is data, not an exception: see :class:`scalelab.records.Outcome`.
@@ -81,6 +82,10 @@ class MissingExtraError(ScaleLabError):
 
 class FitError(ScaleLabError):
     """A law cannot be fitted to these observations."""
+
+
+class UnmeasuredError(FitError):
+    """No observation has a step time that an answer could rest on."""
 
     exit_code = 1
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 import numpy as np
 import pandas as pd
 
-from scalelab.errors import FitError, SpecError
+from scalelab.errors import SpecError, UnmeasuredError
 from scalelab.experiment.job import Job
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
@@ -124,8 +124,10 @@ def recommend(
 
     Raises
     ------
+    UnmeasuredError
+        No row has a usable step time.
     FitError
-        No row has a usable step time, or the target was not measured.
+        The target was not measured.
     SpecError
         The observations mix workloads or devices, the law is unknown, no curve in the
         history is related to an asked one, or a job in steps has several batches.
@@ -136,7 +138,7 @@ def recommend(
     _check_sequence_length(subject, job)
     rows = every.take(subject.frame.index)
     if rows.frame.empty:
-        raise FitError(why_no_answer(rows))
+        raise UnmeasuredError(why_no_answer(rows))
     index = every.observations.index
     rest = every.take(index[~index.isin(subject.frame.index)])
     fitted = LawWithTransfer.fit(

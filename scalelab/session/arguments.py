@@ -42,7 +42,7 @@ def _plain(value: Any) -> Any:
 def _share(value: Any) -> Any:
     """Return a plain value that is no percentage."""
     plain = _plain(value)
-    if isinstance(plain, int | float) and 1 < plain < 100:
+    if isinstance(plain, int | float) and 2 <= plain < 100:
         raise SpecError(f"{plain:g} must be less than 1. Write {plain / 100:g}.")
     return plain
 

@@ -15,6 +15,7 @@ from scalelab.inputs.target import Target
 from scalelab.laws.rows import step_time_rows
 from scalelab.recommend.advice import recommend
 from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
+from scalelab.recommend.answer.text import answer_text
 from scalelab.recommend.notes import times_contain
 from scalelab.recommend.question.asked_batch import AskedBatch
 from scalelab.recommend.question.objective import Constraints
@@ -846,3 +847,20 @@ def test_an_efficiency_over_100_percent_is_explained() -> None:
     )
     plain = recommend(sweep(), JOB)
     assert not any("Efficiency over" in note for note in plain.notes)
+
+
+@pytest.mark.slow
+def test_one_device_count_says_nothing_of_doublings_and_extremes() -> None:
+    limits = Constraints(limits={"time": hours(4) * 0.5 * HOUR})
+    for found in (recommend(sweep((4,)), JOB), recommend(sweep((4,)).iloc[[0]], JOB)):
+        assert found.knee is None
+        assert found.to_json()["knee"] is None
+        assert found.objective == f"no other {found.device_word} count was measured"
+        assert len(found.rows) > 1
+        assert {row.next_world_size for row in found.rows} == {None}
+        said = answer_text(found, 100)
+        for claim in ("iminish", "doubling", "ideal gain", "next "):
+            assert claim not in said
+    closest = recommend(sweep((4,)), JOB, constraints=limits)
+    assert not closest.meets_constraints
+    assert "Fastest" not in answer_text(closest, 100)

@@ -207,6 +207,9 @@ def test_a_run_of_failures_explains_itself() -> None:
 def test_the_reason_given_for_having_no_answer_is_shown(
     observations: pd.DataFrame,
 ) -> None:
+    why = "<Say> --batch."
+    html = render(None, observations, title="x", without_answer=why)
+    assert '<p>&lt;Say&gt; <span class="option">--batch</span>.</p>' in html
     page = Page(render(None, observations, title="x", without_answer="Say which job."))
     assert "No recommendation. Say which job." in page.text
     assert "speedup" in page.figures

@@ -481,3 +481,10 @@ def test_a_workload_named_like_a_sum_is_none(
     text = f"model,{header}\nsum,{row}\nsort,{row}\n"
     rows = import_table(write(text), tmp_path / "run").rows()
     assert [each["workload"] for each in rows] == ["sum", "sort"]
+
+
+def test_a_text_is_no_table(write: Callable[..., Any], tmp_path: Path) -> None:
+    text = "# Title\n\nA, b and c\n\nOne, two, three, four.\nSo, on, on.\nEnd.\n"
+    message = "is no table: its lines have 1 to 4 cells, and none names a known column"
+    with pytest.raises(SpecError, match=message):
+        import_table(write(text), tmp_path / "run")
