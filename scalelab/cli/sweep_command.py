@@ -155,6 +155,8 @@ def run(
         _answer(asked.directory, is_quiet=quiet)
     if left:
         raise ClusterError(left)
+    if any(row["outcome"] == Outcome.REFUSED for row in summary.unsound):
+        raise typer.Exit(SpecError.exit_code)
     if summary.num_failed or summary.unsound:
         raise typer.Exit(SOME_FAILED)
 
