@@ -11,6 +11,11 @@ import pytest
 import yaml
 from real_sweeps import PATIENCE_S, Sweep, attempts, rows
 
+from scalelab.cli.shown.first_trials import table, verdict
+from scalelab.plan.first_check import findings
+from scalelab.records.columns import COLUMNS
+from scalelab.running.trying import Checked, Tried
+
 GOOD = """\
 import argparse, os, time
 
@@ -162,6 +167,42 @@ def test_a_sweep_can_skip_the_check(sweep: Sweep, here: Path) -> None:
     ended = sweep(EXPERIMENT, "--skip-check")
     assert ended.returncode == 1, ended
     assert len(attempts()) == 8
+
+
+def test_both_rates_and_the_lines_to_change_are_said() -> None:
+    row = dict.fromkeys((column.name for column in COLUMNS), None) | {
+        "outcome": "completed",
+        "world_size": 1,
+        "data_parallel_size": 1,
+        "local_batch_size": 16,
+        "gradient_accumulation_steps": 1,
+        "global_batch_size": 16,
+        "num_steps": 10,
+        "num_samples": 192,
+        "step_time_s": 0.088,
+        "reported_step_time_s": 1.39,
+    }
+    checked = Checked(
+        row=row,
+        program=None,
+        losses=(2.0, 1.8, 1.6, 1.4),
+        findings=tuple(findings(row, regex=[r"\[ *(?P<step>\d+)/6400"])),
+        log=Path("rank-0.log"),
+    )
+    tried = Tried(trials=(checked,), not_tried=(), directory=None)
+    assert not tried.is_well
+    shown = "\n".join(table(tried))
+    assert cells(shown, "rate, measured") == ["182 samples/s"]
+    assert cells(shown, "rate, its own") == ["11.5 samples/s (1.4 s)"]
+    assert cells(shown, "loss") == ["2 -> 1.4, falling"]
+    said, where, change = verdict(tried)
+    assert said == (
+        "Wrong: samples were taken for steps: 88 ms a step and 182 samples/s were "
+        "measured, the program's own rate says 1.4 s and 11.5 samples/s."
+    )
+    assert where == "  Change in the experiment:"
+    regex = yaml.safe_load(change)["metrics"]["regex"]
+    assert regex == r"\[ *(?P<samples_of_epoch>\d+)/6400"
 
 
 def test_wrong_input_is_refused(

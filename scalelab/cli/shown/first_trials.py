@@ -178,7 +178,7 @@ def _both_rates(figures: Mapping[str, float | str]) -> str:
     return (
         f"{duration(float(ours))} a step and {number(float(rates[0]))} samples/s were "
         f"measured, the program's own rate says {duration(float(own))} and "
-        f"{number(float(rates[1]))}"
+        f"{number(float(rates[1]))} samples/s"
     )
 
 
