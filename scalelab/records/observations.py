@@ -26,14 +26,11 @@ from scalelab.records.columns import (
     OPTION_PREFIX,
     SCHEMA_VERSION,
 )
+from scalelab.records.provenance import SUPERSEDED_ENGINE, with_engine_mark
 
 if TYPE_CHECKING:
     import pandas as pd
 
-ENGINE_REVISION = 2
-"""Revision of the trainer's engines, stored among the versions of a result."""
-SUPERSEDED_ENGINE = "superseded_engine"
-_FIRST_WITHOUT_MEETINGS = 2
 _MISSING: Mapping[str, Any] = dict.fromkeys(column.name for column in COLUMNS)
 _IDENTITY = (
     "schema_version",
@@ -75,34 +72,7 @@ def row(spec: AttemptSpec, result: AttemptResult) -> Observation:
             values[name] = value
     measured = result.measurements.get("validity") or ()
     values["validity"] = list(dict.fromkeys((*spec.validity, *measured)))
-    return _with_engine_mark(values)
-
-
-def _with_engine_mark(values: dict[str, Any]) -> Observation:
-    """Mark what an engine measured that let asynchronous workers wait for each other.
-
-    Only the trainer's own servers tell how stale messages were.
-    """
-    is_served = values.get("staleness_mean") is not None
-    reasons = values.get("validity") or []
-    if (
-        not is_served
-        or values.get("kind") == "imported"
-        or _engine_revision(values.get("versions")) >= _FIRST_WITHOUT_MEETINGS
-        or not isinstance(reasons, list)
-        or SUPERSEDED_ENGINE in reasons
-    ):
-        return values
-    return {**values, "validity": [*reasons, SUPERSEDED_ENGINE]}
-
-
-def _engine_revision(versions: Any) -> int:
-    """Return the revision that a result names; results of the first name none."""
-    try:
-        revision = json.loads(versions)["engines"]
-    except (KeyError, TypeError, ValueError):
-        return 1
-    return revision if _is_integer(revision) else 1
+    return with_engine_mark(values)
 
 
 def _configuration(spec: AttemptSpec) -> dict[str, Any]:
@@ -257,7 +227,7 @@ def check_row(values: Any) -> Observation:
             f"These records have schema_version={version}; this ScaleLab reads up to "
             f"{SCHEMA_VERSION}. Install the ScaleLab that wrote them, or a newer one."
         )
-    return _with_engine_mark({**_MISSING, **values})
+    return with_engine_mark({**_MISSING, **values})
 
 
 def check_types(values: Observation) -> Observation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import socket
@@ -30,6 +31,11 @@ _VARIABLES = (
     "MKL_NUM_THREADS",
 )
 _GIT_TIMEOUT_S = 10.0
+
+ENGINE_REVISION = 2
+"""Revision of the trainer's engines, stored among the versions of a result."""
+SUPERSEDED_ENGINE = "superseded_engine"
+_FIRST_WITHOUT_MEETINGS = 2
 
 
 def provenance(code_directory: Path | None = None) -> dict[str, Any]:
@@ -110,3 +116,30 @@ def _processor() -> str:
         lines = []
     models = [line.partition(":")[2].strip() for line in lines if "model name" in line]
     return models[0] if models else platform.machine()
+
+
+def with_engine_mark(values: dict[str, Any]) -> dict[str, Any]:
+    """Mark what an engine measured that let asynchronous workers wait for each other.
+
+    Only the trainer's own servers tell how stale messages were.
+    """
+    is_served = values.get("staleness_mean") is not None
+    reasons = values.get("validity") or []
+    if (
+        not is_served
+        or values.get("kind") == "imported"
+        or _engine_revision(values.get("versions")) >= _FIRST_WITHOUT_MEETINGS
+        or not isinstance(reasons, list)
+        or SUPERSEDED_ENGINE in reasons
+    ):
+        return values
+    return {**values, "validity": [*reasons, SUPERSEDED_ENGINE]}
+
+
+def _engine_revision(versions: Any) -> int:
+    """Return the revision that a result names; results of the first name none."""
+    try:
+        revision = json.loads(versions)["engines"]
+    except (KeyError, TypeError, ValueError):
+        return 1
+    return revision if type(revision) is int else 1

@@ -48,8 +48,8 @@ while len(list(directory.glob("ready-*"))) < int(os.environ["WORLD_SIZE"]):
 (directory / f"ended-{rank}").touch()
 if rank == "0":
     with open(os.environ["SCALELAB_METRICS"], "a", buffering=1) as metrics:
-        for step in range(1, 40):
-            time.sleep(0.002)
+        for step in range(1, 100_000):  # until there are enough
+            time.sleep(0.01)
             metrics.write(json.dumps({"step": step}) + "\\n")
 """
 
