@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from scalelab.records.attempt_io import encode_json, storing, write_all
-from scalelab.records.control.lease import this_process
+from scalelab.records.control.lease import has_ended, this_process
 
 _PREFIX, _OWNER = "scalelab-", "owner.json"
 _MACHINE_ID = Path("/etc/machine-id")
@@ -41,7 +41,8 @@ def make_scratch() -> Path:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         descriptor = os.open(scratch / _OWNER, flags, 0o600)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        write_all(descriptor, encode_json(_this_process()))
+        identity = {**_this_process(), "is_locked": True}
+        write_all(descriptor, encode_json(identity))
     return scratch
 
 
@@ -60,9 +61,9 @@ def _is_left(owner: Path) -> bool:
         if owner.parent.lstat().st_uid != os.getuid():
             return False
         process = json.loads(owner.read_bytes())
-        if _ran_under_this_kernel(process):
+        if process.get("is_locked") and _ran_under_this_kernel(process):
             return not _is_held(owner)
-        return _ran_before_boot(process)
+        return has_ended(process) or _ran_before_boot(process)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return False  # being written, being removed, or not one of these
 
