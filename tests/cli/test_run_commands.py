@@ -225,7 +225,7 @@ def test_a_report_takes_the_question_of_an_answer(
         (("--select", "workload=gpt"), "No observation has workload=gpt"),
         (("--samples", "1000"), "mix 2 values of workload"),
         (("--max-time", "soon"), "soon"),
-        (("--epochs", "3"), "samples_per_epoch"),
+        (("--epochs", "3"), "--samples-per-epoch"),
     ],
 )
 def test_a_report_on_a_wrong_question_is_refused(
