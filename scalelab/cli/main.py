@@ -32,7 +32,7 @@ RECOMMEND, REPORT = "recommend", "report"
 
 COMMANDS = {
     "sweep": "Run, continue or extend a sweep, then recommend.",
-    "try": "Run the smallest trial for a few steps and show what was read of it.",
+    "try": "Run the smallest trial and show what was read of it.",
     "plan": "Show what a sweep would run, and what it would cost.",
     "stop": "Stop a run's sweep, wherever its driver is.",
     "status": "Show what a run has done, and what is missing.",

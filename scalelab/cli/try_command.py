@@ -30,7 +30,7 @@ def run(
         bool, typer.Option("--quiet", "-q", help="Print the result only.")
     ] = False,
 ) -> None:
-    """Run the smallest trial for a few steps and show what was read of it.
+    """Run the smallest trial and show what was read of it.
 
     Where several devices are asked for, the smallest trial of several follows. No later
     sweep counts these trials.
