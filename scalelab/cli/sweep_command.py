@@ -157,7 +157,8 @@ def run(
         answer = _answer(asked.directory, is_quiet=quiet)
     if left:
         raise ClusterError(left)
-    if any(row["outcome"] == Outcome.REFUSED for row in summary.unsound):
+    was_refused = any(row["outcome"] == Outcome.REFUSED for row in summary.unsound)
+    if summary.stopped and was_refused:
         raise typer.Exit(SpecError.exit_code)
     # Without a job nothing was asked, and a sweep that was stopped may still tell.
     is_asked = asked.experiment.job is not None or isinstance(answer, FitError)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scalelab.errors import SpecError
+from scalelab.inputs.lines import ended
 from scalelab.inputs.problems import validated
 from scalelab.inputs.wording import in_own_words
 from scalelab.running.execution import run_sweep
@@ -112,10 +113,13 @@ def sweep(
     )
     summary = run_sweep(asked, budget_gpu_hours=said.budget_gpu_hours)
     if summary.unsound and summary.stopped:
+        reasons = [row["reason"] for row in summary.unsound if row.get("reason")]
+        why = " ".join(ended(each.removeprefix("SpecError: ")) for each in reasons)
         raise SpecError(
-            f"The first trial failed its check, and {len(summary.unfinished)} were not "
-            f"started. `scalelab try {said.experiment}` shows what was read and what "
-            "to change; skip_check=True runs every trial."
+            f"{why}{' ' if why else ''}The first trial failed its check, and "
+            f"{len(summary.unfinished)} were not started. `scalelab try "
+            f"{said.experiment}` shows what was read and what to change; "
+            "skip_check=True runs every trial."
         )
     return load(asked.directory)
 

@@ -6,7 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_specs import JSONL, TICKER, command_spec, rendezvous_of, write_program
+from command_specs import (
+    JSONL,
+    MEET,
+    TICKER,
+    command_spec,
+    rendezvous_of,
+    write_program,
+)
 from waiting import DEADLINE_S
 from watching import is_running
 
@@ -122,17 +129,18 @@ def test_torchrun_inside_a_command_leaves_nothing(agent: Any, tmp_path: Path) ->
     code = tmp_path / "code"
     write_program(
         code,
-        """
-        import os, pathlib, time
-        out = pathlib.Path(os.environ["SCALELAB_TRIAL_DIR"])
-        (out / f"{os.environ['RANK']}.new").write_text(str(os.getpid()))
-        (out / f"{os.environ['RANK']}.new").rename(out / f"{os.environ['RANK']}.pid")
-        if os.environ["RANK"] != "0":
-            time.sleep(600)
-        while not (out / "1.pid").exists():
-            time.sleep(0.01)
-        """
-        + "".join(f"        {line}\n" for line in TICKER.splitlines()),
+        MEET
+        + """
+out = Path(os.environ["SCALELAB_TRIAL_DIR"])
+(out / f"{os.environ['RANK']}.new").write_text(str(os.getpid()))
+(out / f"{os.environ['RANK']}.new").rename(out / f"{os.environ['RANK']}.pid")
+if os.environ["RANK"] != "0":
+    held = meet()
+    time.sleep(600)
+while not (out / "1.pid").exists():
+    time.sleep(0.01)
+"""
+        + TICKER,
     )
     spec = command_spec(
         tmp_path,
