@@ -30,6 +30,8 @@ from scalelab.experiment.program import (
 from scalelab.experiment.trial import Measurement, Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
 from scalelab.plan.source import Observation, TrialSource
+from scalelab.records.attempt import AttemptFiles
+from scalelab.records.attempt_io import read_spec
 from scalelab.records.store import RunStore
 from scalelab.scheduling.driver import Driver
 
@@ -71,13 +73,13 @@ class Node:
     """One of the two nodes, as the test reaches into it."""
 
     def __init__(self, nodes: LocalNodes, name: str) -> None:
-        self._client, self._name = nodes.client, name
+        self._client, self.name = nodes.client, name
 
     def run(self, function: Callable[..., Any], *args: Any) -> Any:
         (address,) = (
             address
             for address, known in self._client.scheduler_info()["workers"].items()
-            if known["name"] == self._name
+            if known["name"] == self.name
         )
         return self._client.run(function, *args, workers=[address])[address]
 
@@ -117,6 +119,10 @@ class Attempts:
         )
         with self.store.lease():
             driver.run()
+        directory = self.store.attempt_directory(trial.trial_id, 1)
+        spec = read_spec(AttemptFiles(directory))
+        assert spec is not None
+        self.first_node = spec.placement.shares[0].node
         frame = self.store.observations()
         rows = frame[frame["trial_id"] == trial.trial_id]
         for row in rows.itertuples():
@@ -176,9 +182,13 @@ def test_a_gang_killed_at_any_message_ends_in_what_is_true(
         outcomes = attempts.run(seed, node, point)
         where = f"{outcomes} after {point} of node {node}"
         # The store, too, is the node's; a process of the program is the trial's own.
-        is_store = (node, point.victim) == (0, "child-0")
-        if is_store or point.victim in ("agent", "server"):
+        # Where it dies before ranks have begun, their attempt may only be cancelled.
+        is_first = attempts.nodes[node].name == attempts.first_node
+        if point.victim in ("agent", "server"):
             assert {*outcomes[:-1]} <= {"node_fail"}, where
+            assert outcomes[-1] == "completed", where
+        elif is_first and point.victim == "child-0":
+            assert {*outcomes[:-1]} <= {"node_fail", "cancelled"}, where
             assert outcomes[-1] == "completed", where
         else:
             assert {*outcomes} <= {"completed", "failed", "node_fail"}, where
