@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 from command_specs import TICKER, command_spec, needs_open_mpi
@@ -137,6 +138,23 @@ def test_ranks_without_numbers_are_seen_by_their_sockets(
     )
     assert result.outcome is Outcome.COMPLETED, result
     assert result.measurements["ranks_witness"] == "sockets"
+
+
+def test_workers_that_hold_the_connections_of_their_process_are_no_ranks(
+    agent: NodeAgent, tmp_path: Path
+) -> None:
+    forks = """
+        import os, socket
+        store = socket.create_server(("127.0.0.1", 0))
+        client = socket.create_connection(store.getsockname())
+        served = store.accept()[0]
+        if os.fork() == 0:
+            while True:
+                client.recv(1)
+    """
+    result = swept(agent, tmp_path, dedent(forks) + ALONE, launcher="none")
+    assert result.outcome is Outcome.COMPLETED, result
+    assert result.measurements["ranks_witness"] == "not_witnessed"
 
 
 @pytest.mark.parametrize(

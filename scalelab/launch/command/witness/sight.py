@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -184,12 +184,16 @@ def _ranks_of_other_nodes(attempt: CommandAttempt, meeting: Meeting) -> Counter[
     return ranks
 
 
-def _groups(all_held: Sequence[Held]) -> list[set[int]]:
-    """Return the indices of those that are connected, directly or through others."""
+def _groups(
+    all_held: Sequence[Held], are_joined: Callable[[Held, Held], bool] = Held.meets
+) -> list[set[int]]:
+    """Return the indices of those that are joined, directly or through others."""
     groups: list[set[int]] = []
     for index, held in enumerate(all_held):
         joined = [
-            group for group in groups if any(held.meets(all_held[at]) for at in group)
+            group
+            for group in groups
+            if any(are_joined(held, all_held[at]) for at in group)
         ]
         groups = [group for group in groups if group not in joined]
         groups.append({index}.union(*joined))
@@ -200,18 +204,26 @@ def _most_alike(pids: Sequence[int], links: Mapping[str, Link]) -> int:
     """Return the most processes of one program that TCP connects with one another.
 
     Where ranks are not told apart, each process may be one. Workers that load data
-    share memory with their rank, and other helpers are of other programs.
+    share memory with their rank, or were forked from it and hold the same connections;
+    other helpers are of other programs.
     """
     held = [replace(held_by([pid], links), memory=frozenset()) for pid in pids]
-    programs: list[str] = []
-    for pid in pids:
-        with suppress(OSError):
-            programs.append(os.readlink(f"/proc/{pid}/exe"))
-            continue
-        programs.append("")
+    families = _groups(held, lambda one, other: bool(one.links & other.links))
+    ranks = [
+        replace(held[0], links=frozenset().union(*(held[at].links for at in family)))
+        for family in families
+    ]
+    programs = [_program(pids[min(family)]) for family in families]
     return max(
-        max(Counter(programs[at] for at in group).values()) for group in _groups(held)
+        max(Counter(programs[at] for at in group).values()) for group in _groups(ranks)
     )
+
+
+def _program(pid: int) -> str:
+    """Return the file that a process executes; empty where it has ended."""
+    with suppress(OSError):
+        return os.readlink(f"/proc/{pid}/exe")
+    return ""
 
 
 def _numbered(pids: Sequence[int]) -> list[list[int]]:
