@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from command_specs import MEET
 from real_sweeps import PATIENCE_S, Sweep, attempts, rows
 
 from scalelab.cli.shown.first_trials import table, verdict
@@ -16,9 +17,12 @@ from scalelab.plan.first_check import findings
 from scalelab.records.columns import COLUMNS
 from scalelab.running.trying import Checked, Tried
 
-GOOD = """\
-import argparse, os, time
+GOOD = (
+    MEET
+    + """
+import argparse
 
+held = meet()
 options = argparse.ArgumentParser()
 options.add_argument("--batch", type=int)
 batch, ranks = options.parse_args().batch, int(os.environ["WORLD_SIZE"])
@@ -28,6 +32,7 @@ for step in range(1, 200):
         print(f"step {step} samples {step * batch * ranks} loss {1 / step:.4f}",
               flush=True)
 """
+)
 CRASHES = """\
 def load(path):
     raise FileNotFoundError(f"no data in {path}")
@@ -90,7 +95,7 @@ def test_a_good_script_is_tried_on_one_device_and_on_two(
     assert cells(ended.stdout, "outcome") == ["completed", "completed"]
     assert cells(ended.stdout, "batch") == ["4 = 4 x 1", "8 = 4 x 2"]
     assert cells(ended.stdout, "loss")[0].endswith(", falling")
-    assert cells(ended.stdout, "ranks met")[0] == "one rank"
+    assert cells(ended.stdout, "ranks met") == ["one rank", "yes (sockets)"]
     assert cells(ended.stdout, "rate, measured")[0].endswith(" samples/s")
     seen = [int(cell.split()[0]) for cell in cells(ended.stdout, "steps seen")]
     assert all(11 <= steps < 199 for steps in seen), "a few steps, not the training"
@@ -114,7 +119,7 @@ def test_scripts_that_crash_or_are_silent_are_told_with_their_logs(
     assert ended.stdout.count("outcome           failed\n") == 3
     crashing, silent, unread = ended.stdout.partition("Wrong: ")[2].split("Wrong: ")
     assert crashing.startswith("crashing, 1 device: ")
-    assert "FileNotFoundError: no data in /nowhere" in crashing
+    assert "FileNotFoundError at train.py:2: no data in /nowhere" in crashing
     assert silent.startswith("silent, 1 device: ")
     assert "Change in the experiment" not in silent
     assert unread.startswith("unread, 1 device: ")
@@ -140,7 +145,7 @@ def test_a_sweep_stops_after_its_first_trial_and_goes_on_once_it_is_mended(
     assert len(attempts()) == 1, "nothing more was spent"
     (row,) = rows()
     assert (row["world_size"], row["local_batch_size"]) == (1, 4)
-    assert "FileNotFoundError: no data in /nowhere" in stopped.stderr
+    assert "FileNotFoundError at train.py:2: no data in /nowhere" in stopped.stderr
     assert "Not run: 7 trials. The same command goes on with them." in stopped.stderr
     assert stopped.stdout == ""
 
