@@ -182,7 +182,8 @@ class CountedLines:
         return -(-samples // self._samples_per_step) * self._samples_per_step
 
     def _check_rise(self, name: str, rise: int) -> None:
-        if rise % self._samples_per_step:
+        # With accumulation a line may stand for a pass.
+        if rise % (self._samples_per_step // self._batches_per_step):
             raise SpecError(
                 f"{name} rose by {rise:,} between two lines, and one optimiser step "
                 f"has global_batch_size={self._samples_per_step:,} samples. They are "

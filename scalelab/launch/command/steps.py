@@ -212,7 +212,7 @@ class StepLog:
         measured = [each for each in (step_time_s, float(np.median(means))) if each > 0]
         warmup_steps = self._trial.measurement.warmup_steps
         by_rate = self._rates.step_time_s(measured, after_steps=warmup_steps)
-        if by_rate is None:
+        if by_rate is None or self._rates.is_settling(warmup_steps):
             return {}
         columns: dict[str, Any] = {"reported_step_time_s": by_rate}
         is_off = self._rates.contradicts(by_rate, measured)

@@ -222,7 +222,7 @@ class CommandWatch:
             if self._starts_ranks:
                 self._starts_ranks = False
                 check_rank_count(self._spec.trial, pids)
-            self._witness.look(pids, is_last=is_last)
+            self._witness.look(pids, self._log.last_step, is_last=is_last)
         except SpecError as error:
             return refused(error)
         return None

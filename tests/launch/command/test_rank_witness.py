@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 from command_specs import TICKER, command_spec, needs_open_mpi
 
 from scalelab.experiment.program import MetricsSource
 from scalelab.inputs.outcome import Outcome
+from scalelab.launch.command.attempt import CommandAttempt
+from scalelab.launch.command.witness.connections import Held, Link
 from scalelab.launch.command.witness.rank_witness import equal_losses
+from scalelab.launch.command.witness.sight import Sight, _of_ranks
 from scalelab.launch.gang_agent import NodeAgent
+from scalelab.launch.rendezvous import Meeting
 from scalelab.records.attempt import AttemptResult
 
 ALONE = """
@@ -134,6 +140,23 @@ def test_ranks_without_numbers_are_seen_by_their_sockets(
     assert result.measurements["ranks_witness"] == "sockets"
 
 
+def test_workers_that_hold_the_connections_of_their_process_are_no_ranks(
+    agent: NodeAgent, tmp_path: Path
+) -> None:
+    forks = """
+        import os, socket
+        store = socket.create_server(("127.0.0.1", 0))
+        client = socket.create_connection(store.getsockname())
+        served = store.accept()[0]
+        if os.fork() == 0:
+            while True:
+                client.recv(1)
+    """
+    result = swept(agent, tmp_path, dedent(forks) + ALONE, launcher="none")
+    assert result.outcome is Outcome.COMPLETED, result
+    assert result.measurements["ranks_witness"] == "not_witnessed"
+
+
 @pytest.mark.parametrize(
     ("says", "outcome", "witness"),
     [
@@ -152,6 +175,80 @@ def test_a_process_with_devices_of_its_own_is_believed_if_it_names_them(
         assert result.reason.startswith(
             "SpecError: the program reports world_size=1, and this trial has 2 devices"
         )
+
+
+def test_daemons_that_a_rank_leaves_behind_are_no_ranks(
+    agent: NodeAgent, tmp_path: Path
+) -> None:
+    daemon = "import os; os.system('setsid sleep 60 >/dev/null 2>&1 &')\n"
+    result = agent.run(
+        command_spec(tmp_path, daemon + TICKER, ranks=2, steps=800), 0, None
+    )
+    assert result.outcome is Outcome.COMPLETED, result
+    assert result.measurements["ranks_witness"] == "sockets"
+
+
+def test_ranks_in_containers_are_not_seen_and_not_refused(
+    agent: NodeAgent, tmp_path: Path
+) -> None:
+    client = tmp_path / "docker"
+    shutil.copy(str(shutil.which("sleep")), client)
+    starts = f"import subprocess; subprocess.Popen([{str(client)!r}, '60'])\n"
+    result = swept(agent, tmp_path, starts + ALONE, steps=800)
+    assert result.outcome is Outcome.COMPLETED, result
+    assert result.measurements["ranks_witness"] == "not_witnessed"
+
+
+# The first node of the sights below, its store, and another node's two addresses.
+OWN, STORE, TOLD, FABRIC = "10.0.0.1", ("10.0.0.1", 4000), "10.0.0.2", "10.9.0.2"
+
+
+def sight(
+    directory: Path,
+    *ranks: set[Link],
+    nodes: int = 1,
+    arrived: int = 0,
+    **changes: object,
+) -> Sight:
+    """Return what is seen of ranks that hold these connections, on the first node."""
+    spec = command_spec(directory, ranks=(len(ranks),) * nodes, **changes)  # type: ignore[arg-type]
+    hosts = (OWN, TOLD)[:nodes]
+    meeting = Meeting(hosts=hosts, port=STORE[1], ports=((),) * nodes)
+    links = {str(at): (STORE, (TOLD, 7000 + at)) for at in range(arrived)}
+    held = [Held(frozenset(each), frozenset(), is_whole=True) for each in ranks]
+    return _of_ranks(held, links, CommandAttempt.of(spec, 0), meeting)
+
+
+def joined(port: int) -> Link:
+    return ((OWN, port), STORE)
+
+
+def test_nccl_may_connect_ranks_of_a_store_later(tmp_path: Path) -> None:
+    alone = [{joined(1)}, {joined(2)}]
+    assert not sight(tmp_path, *alone, device_type="cuda", global_batch_size=8).is_sure
+    assert sight(tmp_path, *alone).is_sure  # gloo connects them when they join
+    assert sight(tmp_path, set(), set(), device_type="cuda").is_sure
+    between: Link = (OWN, 11), (OWN, 12)
+    met = [{joined(1), between}, {joined(2), between[::-1]}]
+    assert sight(tmp_path, *met, device_type="cuda").witness == "store"
+
+
+def test_ranks_that_reach_other_nodes_at_unknown_addresses_are_not_refused(
+    tmp_path: Path,
+) -> None:
+    between: Link = (OWN, 11), (OWN, 12)
+
+    def ranks(*outside: Link) -> list[set[Link]]:
+        return [{joined(1), between}, {joined(2), between[::-1], *outside}]
+
+    told: Link = (OWN, 21), (TOLD, 22)
+    fabric: Link = ("10.9.0.1", 21), (FABRIC, 22)
+    assert sight(tmp_path, *ranks(told), nodes=2, arrived=2).witness == "store"
+    assert not sight(tmp_path, *ranks(fabric), nodes=2, arrived=2).is_sure
+    assert not sight(tmp_path, *ranks(), nodes=2, arrived=2).is_sure
+    # Nobody came from the other node, and nothing leads there.
+    assert sight(tmp_path, *ranks(), nodes=2) == Sight(2, None, is_sure=True)
+    assert sight(tmp_path, set(), set(), nodes=2) == Sight(1, None, is_sure=True)
 
 
 def test_losses_that_agree_to_all_digits_are_those_of_ranks_alone(

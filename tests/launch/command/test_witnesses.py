@@ -100,6 +100,26 @@ def test_steps_that_are_reported_at_intervals_are_steps(tmp_path: Path) -> None:
     log_of(trial, [f"step {8 * n} samples {64 * n}" for n in range(9)], beside)
 
 
+def test_what_cannot_be_samples_is_steps_at_any_interval(tmp_path: Path) -> None:
+    trial = trial_of(tmp_path, global_batch_size=8)
+    lines = [f"step {8 * n + 1}" for n in range(9)]
+    assert log_of(trial, lines).num_seen == 65
+    # 100 steps are an epoch, and 800 samples.
+    lines = [f"[{8 * n}/100]" for n in range(9)]
+    assert log_of(trial, lines, OPEN_CLIP, samples_per_epoch=800).num_seen == 64
+    with pytest.raises(SpecError, match="rises by 8"):
+        log_of(trial, lines, OPEN_CLIP)
+
+
+def test_samples_of_each_pass_make_steps(tmp_path: Path) -> None:
+    trial = trial_of(tmp_path, ranks=2, accumulation=4, global_batch_size=64)
+    of_passes = r"\[(?P<samples_of_epoch>\d+)/"
+    lines = [f"[{16 * n}/640" for n in range(1, 33)]
+    assert log_of(trial, lines, of_passes).num_seen == 8
+    with pytest.raises(SpecError, match="those of one rank"):
+        log_of(trial, [f"[{8 * n}/640" for n in range(1, 33)], of_passes)
+
+
 def test_batch_1_is_no_factor(tmp_path: Path) -> None:
     trial = trial_of(tmp_path, global_batch_size=1)
     lines = [f"[{n}/100]" for n in range(9)]
@@ -265,3 +285,23 @@ def test_rates_of_the_warm_up_are_left_out(tmp_path: Path) -> None:
     lines = [f"step {n} | {3.0 if n < 3 else 32.0} samples/s" for n in range(1, 6)]
     columns = log_of(trial, lines).step_columns()
     assert columns["reported_step_time_s"] == pytest.approx(STEP_S)
+
+
+def test_a_mean_that_holds_the_first_steps_is_no_rate(tmp_path: Path) -> None:
+    trial = trial_of(tmp_path, global_batch_size=16)
+
+    def reported(first: float) -> float | None:
+        """Smooth as tqdm does: the first step takes so many times as long."""
+        mean, lines = 0.0, []
+        for n in range(1, 13):
+            mean = 0.7 * mean + 0.3 * STEP_S * (first if n == 1 else 1)
+            bar = f"{n}/99 [00:01<00:40, {mean / (1 - 0.7**n):.3f}s/it]"
+            lines.append(f"step {n} {bar}")
+        found = log_of(trial, lines).step_columns().get("reported_step_time_s")
+        assert found is None or isinstance(found, float)
+        return found
+
+    assert reported(1) == pytest.approx(STEP_S)
+    assert reported(5) is None or reported(5) == pytest.approx(STEP_S, rel=0.25)
+    for first in (20, 100, 400):  # a step that compiles
+        assert reported(first) is None

@@ -93,7 +93,11 @@ class CountWitness:
         if is_data and local > 1 and not any(rise % local for rise in rises):
             why = f"counts up to {count.total:,}, which is job.samples_per_epoch"
             raise SpecError(_samples_taken(count, why))
-        for name, batch in _batches(self._trial):
+        # Samples are whole batches, and an epoch of them is no epoch of steps.
+        unit = BATCH_OF_EPOCH if count.name == BATCH_OF_EPOCH else STEP_OF_EPOCH
+        has_length = not is_data and unit in self._fitting(count.total)
+        is_of_steps = has_length or self._counts[0] % local
+        for name, batch in () if is_of_steps else _batches(self._trial):
             # The program's rate clears it where it is nearer to the steps.
             if rises == {batch} and (slower is None or slower > math.sqrt(batch)):
                 why = f"rises by {batch:,} from line to line, which is {name}"
@@ -104,23 +108,32 @@ class CountWitness:
                 raise SpecError(_samples_taken(count, why) + beside)
         self._check_length(count)
 
+    def _lengths(self) -> dict[str, float]:
+        """Return the batches and the steps of an epoch; none where it is not known."""
+        if not self._per_epoch:
+            return {}
+        steps = self._per_epoch / self._trial.global_batch_size
+        accumulation = self._trial.gradient_accumulation_steps
+        return {BATCH_OF_EPOCH: steps * accumulation, STEP_OF_EPOCH: steps}
+
+    def _fitting(self, total: int | None) -> list[str]:
+        """Return what counts up to a total in an epoch: batches, or steps, or both."""
+        lengths = self._lengths().items()
+        return [name for name, each in lengths if total and abs(total - each) <= 1]
+
     def _check_length(self, count: Count) -> None:
         """Refuse batches that are called steps, and steps that are called batches."""
         names = {BATCH_OF_EPOCH: BATCHES_OF_EPOCH, STEP_OF_EPOCH: STEPS_OF_EPOCH}
-        accumulation = self._trial.gradient_accumulation_steps
-        if count.name not in names or not (count.total and self._per_epoch):
+        if count.name not in names:
             return
-        steps = self._per_epoch / self._trial.global_batch_size
-        lengths = {BATCH_OF_EPOCH: steps * accumulation, STEP_OF_EPOCH: steps}
-        fitting = [
-            name for name, length in lengths.items() if abs(count.total - length) <= 1
-        ]
+        fitting, lengths = self._fitting(count.total), self._lengths()
+        passes = self._trial.gradient_accumulation_steps
         if fitting and count.name not in fitting:
             right = fitting[0]
             raise SpecError(
                 f"{count.name} counts up to {count.total:,}, and an epoch has "
                 f"{lengths[STEP_OF_EPOCH]:,.0f} optimiser steps of "
-                f"{accumulation} batches (job.samples_per_epoch={self._per_epoch:,}, "
+                f"{passes} batches (job.samples_per_epoch={self._per_epoch:,}, "
                 f"global_batch_size={self._trial.global_batch_size:,}). So it counts "
                 f"{right.partition('_')[0]}s: name the groups {right} and "
                 f"{names[right]}, or correct job.samples_per_epoch."

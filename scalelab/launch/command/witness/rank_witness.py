@@ -22,8 +22,8 @@ _FRAMEWORK = "framework"
 SAID = "world_size"
 """The metric by which a program says how many ranks, or devices, work together."""
 
-# A program may leave its group, then report all at once: only one that reports further
-# steps with no connection between its ranks is refused.
+# A program may connect its ranks in its first step, or leave its group and then report
+# all at once: only one that goes on without a connection between its ranks is refused.
 _LOOKS = 2
 _BETWEEN_LOOKS_S = 0.5
 _LOSS = re.compile(r"loss\W{0,4}(\d+\.\d{3,})", re.IGNORECASE)
@@ -47,9 +47,11 @@ class RankWitness:
         self._num_devices = trial.world_size
         self._sizes = {trial.world_size, trial.data_parallel_size}
         self._witness: str | None = None
-        self._looks_left = _LOOKS if trial.world_size > 1 else 0
+        self._looks_left = _LOOKS
         self._num_alone = 0
+        self._may_hide = False
         self._next_look_s = 0.0
+        self._seen_step: int | None = None
 
     def hear(self, metrics: Mapping[str, float]) -> None:
         """Take in what the program says of its world, if it does.
@@ -71,13 +73,15 @@ class RankWitness:
         if self._num_devices > 1 and self._witness is None:
             self._witness = _FRAMEWORK
 
-    def look(self, pids: Sequence[int], *, is_last: bool) -> None:
+    def look(self, pids: Sequence[int], step: int, *, is_last: bool) -> None:
         """Look at the processes of a command that has reported a step.
 
         Parameters
         ----------
         pids
             The command supervisors, by rank.
+        step
+            The step reported last.
         is_last
             The command has reported all that was asked, and will be ended.
 
@@ -86,18 +90,28 @@ class RankWitness:
         SpecError
             If two looks have shown ranks that have not met.
         """
-        now_s = time.monotonic()
-        if not self._looks_left or (now_s < self._next_look_s and not is_last):
+        if not self._is_due(step, is_last=is_last):
+            return
+        sight = sight_of(self._attempt, self._meeting, pids)
+        if sight is None:
             return
         self._looks_left -= 1
-        self._next_look_s = now_s + _BETWEEN_LOOKS_S
-        sight = sight_of(self._attempt, self._meeting, pids)
-        if sight.witness:
-            self._witness, self._looks_left = sight.witness, 0
-        elif sight.is_sure:
+        self._next_look_s = time.monotonic() + _BETWEEN_LOOKS_S
+        self._seen_step, self._witness = step, sight.witness
+        if sight.witness is None and sight.is_sure:
             self._num_alone += 1
             if self._num_alone == _LOOKS:
                 raise SpecError(_unmet(self._num_devices, sight.num_met))
+        self._may_hide |= not sight.is_sure
+
+    def _is_due(self, step: int, *, is_last: bool) -> bool:
+        """Tell whether to look: ranks may exchange nothing before a step has ended."""
+        if self._num_devices == 1 or self._witness is not None:
+            return False
+        if is_last:
+            return True
+        is_later = step != self._seen_step and time.monotonic() >= self._next_look_s
+        return self._looks_left > 0 and is_later
 
     def columns(self) -> dict[str, str]:
         """Return what has shown that the ranks met, by column; empty for one rank.
@@ -105,11 +119,13 @@ class RankWitness:
         Raises
         ------
         SpecError
-            If nothing has, and all of them have printed the same losses.
+            If nothing has, nothing can be hidden, and all have printed the same losses.
         """
         if self._num_devices == 1:
             return {}
-        if self._witness is None and equal_losses(self._logs()):
+        # Ranks that have met may all print their mean loss.
+        is_open = self._witness is None and not self._may_hide
+        if is_open and equal_losses(self._logs()):
             raise SpecError(_unmet(self._num_devices, 1))
         return {"ranks_witness": self._witness or NOT_WITNESSED}
 

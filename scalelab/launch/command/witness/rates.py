@@ -90,6 +90,24 @@ class RateWitness:
         is_near = _distance(nearest, step_times_s) <= _TOLERANCE
         return None if is_near and is_doubtful and len(candidates) > 1 else nearest
 
+    def is_settling(self, after_steps: int) -> bool:
+        """Tell whether the rate still rises, as a mean that holds the first steps does.
+
+        Bars and meters smooth over some twenty steps, and a first step that compiles or
+        starts what loads the data may take as long as hundreds.
+
+        Parameters
+        ----------
+        after_steps
+            Only rates that were printed after so many steps count.
+        """
+        seconds = [rate.seconds for rate in self._rates(after_steps)]
+        half = len(seconds) // 2
+        if not half:
+            return False
+        earlier, later = median(seconds[:half]), median(seconds[-half:])
+        return math.log(earlier / later) > _TOLERANCE
+
     def contradicts(self, step_time_s: float, step_times_s: Sequence[float]) -> bool:
         """Tell whether a step time by the program's rate is a batch factor off.
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from scalelab.launch.command.attempt import CommandAttempt
 from scalelab.launch.command.witness.connections import (
@@ -31,8 +32,10 @@ from scalelab.launch.rendezvous import Meeting
 _STORE, _SOCKETS = "store", "sockets"
 # Under these names a launcher inside the command numbers the ranks that it starts.
 _NUMBERS = ("OMPI_COMM_WORLD_LOCAL_RANK", "LOCAL_RANK")
-# Its ranks may meet where nothing is seen, such as on InfiniBand.
-_MPI = "libmpi.so"
+# Ranks may meet through these where nothing is seen, such as on InfiniBand.
+_FABRICS = ("libmpi", "libucp.so", "libfabric.so")
+# These run a program where it is no child of theirs: in a container, on another host.
+_ELSEWHERE = {"docker", "nerdctl", "podman", "conmon", "kubectl", "ssh", "srun"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,9 @@ class Sight:
     is_sure: bool
 
 
-def sight_of(attempt: CommandAttempt, meeting: Meeting, pids: Sequence[int]) -> Sight:
+def sight_of(
+    attempt: CommandAttempt, meeting: Meeting, pids: Sequence[int]
+) -> Sight | None:
     """Look at all processes that the command supervisors of the first node have.
 
     Parameters
@@ -65,12 +70,20 @@ def sight_of(attempt: CommandAttempt, meeting: Meeting, pids: Sequence[int]) -> 
         Where its processes were told to meet.
     pids
         The command supervisors, by rank.
+
+    Returns
+    -------
+    Sight or None
+        None where a process of the attempt has ended.
     """
-    programs = [program for pid in pids for program in children(pid)]
-    if len(programs) < len(attempt.ranks):  # one has ended
-        return Sight(0, None, is_sure=False)
-    trees = [[program, *descendants(program)] for program in programs]
-    links = tcp_connections(programs[0])
+    # A supervisor also has the daemons that its program has left behind.
+    programs = [children(pid) for pid in pids]
+    if len(programs) < len(attempt.ranks) or not all(programs):
+        return None
+    trees = [
+        [pid for top in tops for pid in (top, *descendants(top))] for tops in programs
+    ]
+    links = tcp_connections(trees[0][0])
     num_devices = len(attempt.spec.placement.shares[0].device_ids)
     if attempt.launcher.shares_reports:
         numbered = _numbered(trees[0])
@@ -80,10 +93,25 @@ def sight_of(attempt: CommandAttempt, meeting: Meeting, pids: Sequence[int]) -> 
         witness = _SOCKETS if num_met >= attempt.spec.trial.world_size else None
         return Sight(num_met, witness, is_sure=False)
     ranks = [held_by(tree, links) for tree in trees]
-    may_hide = any(has_loaded(program, _MPI) for program in programs)
     sight = _of_ranks(ranks, links, attempt, meeting)
-    is_whole = all(rank.is_whole for rank in ranks)
-    return replace(sight, is_sure=sight.is_sure and is_whole and not may_hide)
+    if sight.witness or not sight.is_sure:
+        return sight
+    may_hide = not all(rank.is_whole for rank in ranks) or any(map(_may_hide, trees))
+    return replace(sight, is_sure=not may_hide)
+
+
+def _may_hide(tree: Sequence[int]) -> bool:
+    """Tell whether what connects the processes of a rank may not be seen here."""
+    try:
+        names = {Path(os.readlink(f"/proc/{pid}/exe")).name for pid in tree}
+        networks = {os.readlink(f"/proc/{pid}/ns/net") for pid in (os.getpid(), *tree)}
+    except OSError:  # one has ended
+        return True
+    return (
+        bool(names & _ELSEWHERE)
+        or len(networks) > 1
+        or any(has_loaded(tree[0], library) for library in _FABRICS)
+    )
 
 
 def _of_ranks(
@@ -109,14 +137,38 @@ def _of_ranks(
     holds_store = serves_store and all(
         any(peer[1] == port for _, peer in rank.links) for rank in ranks
     )
+    at_store = {peer for own, peer in links.values() if own[1] == port} - known
     if len(ranks) in met:
-        peers = {peer for own, peer in links.values() if own[1] == port} - known
-        arrived = Counter(address for address, _ in peers) & awaited
+        arrived = Counter(address for address, _ in at_store) & awaited
         num_met += (arrived if holds_store else awaited).total()
     witness = None
     if num_met == len(ranks) + awaited.total():
         witness = _STORE if holds_store else _SOCKETS
-    return Sight(num_met, witness, is_sure=serves_store or not awaited)
+    is_sure = not (attempt.spec.device_type == "cuda" and _may_meet_later(ranks, port))
+    if awaited:
+        # Ranks may reach other nodes at addresses that ScaleLab was not told of.
+        have_arrived = holds_store and len(at_store) >= awaited.total()
+        is_sure &= serves_store and not have_arrived and not _leave(ranks, port)
+    return Sight(num_met, witness, is_sure=is_sure)
+
+
+def _may_meet_later(ranks: Sequence[Held], port: int) -> bool:
+    """Tell whether all ranks are connected with a store.
+
+    NCCL connects them with one another when they exchange something first. The store
+    is ScaleLab's, or that of a launcher on this node.
+    """
+    places = [
+        {peer for own, peer in rank.links if peer[1] == port or peer[0] == own[0]}
+        for rank in ranks
+    ]
+    return bool(set.intersection(*places))
+
+
+def _leave(ranks: Sequence[Held], port: int) -> bool:
+    """Tell whether ranks have connections to other hosts, that of a store aside."""
+    links = {link for rank in ranks for link in rank.links}
+    return any(own[0] != peer[0] and peer[1] != port for own, peer in links)
 
 
 def _ranks_of_other_nodes(attempt: CommandAttempt, meeting: Meeting) -> Counter[str]:
@@ -132,12 +184,16 @@ def _ranks_of_other_nodes(attempt: CommandAttempt, meeting: Meeting) -> Counter[
     return ranks
 
 
-def _groups(all_held: Sequence[Held]) -> list[set[int]]:
-    """Return the indices of those that are connected, directly or through others."""
+def _groups(
+    all_held: Sequence[Held], are_joined: Callable[[Held, Held], bool] = Held.meets
+) -> list[set[int]]:
+    """Return the indices of those that are joined, directly or through others."""
     groups: list[set[int]] = []
     for index, held in enumerate(all_held):
         joined = [
-            group for group in groups if any(held.meets(all_held[at]) for at in group)
+            group
+            for group in groups
+            if any(are_joined(held, all_held[at]) for at in group)
         ]
         groups = [group for group in groups if group not in joined]
         groups.append({index}.union(*joined))
@@ -148,18 +204,26 @@ def _most_alike(pids: Sequence[int], links: Mapping[str, Link]) -> int:
     """Return the most processes of one program that TCP connects with one another.
 
     Where ranks are not told apart, each process may be one. Workers that load data
-    share memory with their rank, and other helpers are of other programs.
+    share memory with their rank, or were forked from it and hold the same connections;
+    other helpers are of other programs.
     """
     held = [replace(held_by([pid], links), memory=frozenset()) for pid in pids]
-    programs: list[str] = []
-    for pid in pids:
-        with suppress(OSError):
-            programs.append(os.readlink(f"/proc/{pid}/exe"))
-            continue
-        programs.append("")
+    families = _groups(held, lambda one, other: bool(one.links & other.links))
+    ranks = [
+        replace(held[0], links=frozenset().union(*(held[at].links for at in family)))
+        for family in families
+    ]
+    programs = [_program(pids[min(family)]) for family in families]
     return max(
-        max(Counter(programs[at] for at in group).values()) for group in _groups(held)
+        max(Counter(programs[at] for at in group).values()) for group in _groups(ranks)
     )
+
+
+def _program(pid: int) -> str:
+    """Return the file that a process executes; empty where it has ended."""
+    with suppress(OSError):
+        return os.readlink(f"/proc/{pid}/exe")
+    return ""
 
 
 def _numbered(pids: Sequence[int]) -> list[list[int]]:
