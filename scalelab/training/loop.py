@@ -296,13 +296,16 @@ class Loop:
         self._saved_at = time.monotonic()
 
     def _resume(self) -> None:
-        found = checkpoint.latest(self._context.directory)
-        number = -1 if found is None else int(found.parent.name)
+        latest = checkpoint.latest(self._context.directory)
+        number = -1 if latest is None else int(latest.parent.name)
         number = int(self._context.agree([number])[0])
         if number < 0:
             return
         name = f"{number:03d}"
         directory = self._context.directory.parent / name / "checkpoint"
-        saved, rank_state = checkpoint.read(self._context, directory)
+        found = checkpoint.read(self._context, directory)
+        if found is None:
+            return
+        saved, rank_state = found
         self._tally = StepTally(**saved["position"])
         self._engine.restore(self._tally.step, saved["engine"], rank_state)

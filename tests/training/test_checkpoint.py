@@ -48,7 +48,9 @@ def write_and_read(context: Any) -> Any:
     checkpoint.write(context, {"weights": weights}, context.rank)
     drawn = draw()
     context.agree([0])
-    state, own = checkpoint.read(context, context.checkpoint_directory)
+    found = checkpoint.read(context, context.checkpoint_directory)
+    assert found is not None
+    state, own = found
     return state["weights"].tolist(), own, drawn == draw()
 
 
