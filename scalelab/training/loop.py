@@ -197,7 +197,8 @@ class Loop:
     def _run_block(self, num_steps: int) -> None:
         first = self._tally.step
         has_just_resumed = first > 0 and self._last_step_s is None
-        self._context.progress(first)
+        # What comes before the first step of an attempt is its start-up.
+        self._context.progress(0 if has_just_resumed else first)
         self._engine.begin(first, num_steps)
         self._clock.start()
         for step in range(first, first + num_steps):
