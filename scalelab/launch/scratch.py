@@ -40,10 +40,18 @@ def make_scratch() -> Path:
         # Locked for as long as this process lives: nobody closes it.
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         descriptor = os.open(scratch / _OWNER, flags, 0o600)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        identity = {**_this_process(), "is_locked": True}
+        identity = {**_this_process(), "is_locked": _lock(descriptor)}
         write_all(descriptor, encode_json(identity))
     return scratch
+
+
+def _lock(descriptor: int) -> bool:
+    """Lock a file; tell whether its file system has locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError:
+        return False
+    return True
 
 
 def _is_held(owner: Path) -> bool:

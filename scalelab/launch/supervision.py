@@ -346,7 +346,7 @@ class Supervisor:
         """Return the seconds until the next time limit has to be checked."""
         now = time.monotonic()
         if self._processes.ending_since_s is not None:
-            return max(0.0, self._processes.deadline_s - now)
+            return min(_LOOK_EVERY_S, max(0.0, self._processes.deadline_s - now))
         waking_s = self._time.of(now)
         patience = [_LOOK_EVERY_S, self._stall_watch.next_look_s(waking_s) - waking_s]
         if self._limits.timeout_s is not None:

@@ -35,7 +35,8 @@ _GIT_TIMEOUT_S = 10.0
 ENGINE_REVISION = 2
 """Revision of the trainer's engines, stored among the versions of a result."""
 SUPERSEDED_ENGINE = "superseded_engine"
-_FIRST_WITHOUT_MEETINGS = 2
+FIRST_WITHOUT_MEETINGS = 2
+"""The first revision whose asynchronous workers do not wait for each other."""
 
 
 def provenance(code_directory: Path | None = None) -> dict[str, Any]:
@@ -128,7 +129,7 @@ def with_engine_mark(values: dict[str, Any]) -> dict[str, Any]:
     if (
         not is_served
         or values.get("kind") == "imported"
-        or _engine_revision(values.get("versions")) >= _FIRST_WITHOUT_MEETINGS
+        or _engine_revision(values.get("versions")) >= FIRST_WITHOUT_MEETINGS
         or not isinstance(reasons, list)
         or SUPERSEDED_ENGINE in reasons
     ):

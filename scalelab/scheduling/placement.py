@@ -331,8 +331,9 @@ class Placer:
         assert nodes is not None, (
             "a trial that fits the whole cluster fits it when empty"
         )
-        for node, count in zip(nodes, request.devices_per_node, strict=True):
-            later.add(node, -count)
+        for name, count in zip(nodes, request.devices_per_node, strict=True):
+            held[name] += count
+            self._offer(later, self._slots[name].node.host, held)
         return _Reservation(start_s, nodes, self._free, later)
 
 

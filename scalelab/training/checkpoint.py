@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from scalelab.records.provenance import ENGINE_REVISION, FIRST_WITHOUT_MEETINGS
 from scalelab.training.context import RankContext
 from scalelab.training.seeds import random_state, restore_random_state
 
@@ -36,21 +37,25 @@ def write(context: RankContext, state: dict[str, Any], rank_state: Any) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     unfinished = directory / f"{FILE_NAME}.unfinished"
     with unfinished.open("wb") as file:
-        torch.save({"state": state, "ranks": ranks}, file)
+        saved = {"state": state, "ranks": ranks, "engines": ENGINE_REVISION}
+        torch.save(saved, file)
         file.flush()
         os.fsync(file.fileno())
     unfinished.replace(directory / FILE_NAME)
 
 
-def read(context: RankContext, directory: Path) -> tuple[dict[str, Any], Any]:
+def read(context: RankContext, directory: Path) -> tuple[dict[str, Any], Any] | None:
     """Read a checkpoint and restore this rank's random generators.
 
     Returns
     -------
     state, rank_state
-        As given to :func:`write`; of this rank.
+        As given to :func:`write`; of this rank. None: its steps were taken by an
+        engine whose times do not count.
     """
     saved = torch.load(directory / FILE_NAME, map_location="cpu", weights_only=True)
+    if context.servers and saved.get("engines", 1) < FIRST_WITHOUT_MEETINGS:
+        return None
     rank = saved["ranks"][context.rank]
     restore_random_state(rank["random"], context.device)
     return saved["state"], rank["own"]

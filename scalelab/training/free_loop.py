@@ -46,7 +46,8 @@ class FreeLoop(Loop):
         has_just_resumed = first > 0 and self._last_step_s is None
         self._first_measured = max(self._plan.warmup_steps, first + has_just_resumed)
         self._spent = np.zeros(len(Phase))
-        self._context.progress(first)
+        # What comes before the first step of an attempt is its start-up.
+        self._context.progress(0 if has_just_resumed else first)
         self._engine.begin(first, num_steps)
         self._clock.start()
         looked_s = time.monotonic()

@@ -197,7 +197,8 @@ class Loop:
     def _run_block(self, num_steps: int) -> None:
         first = self._tally.step
         has_just_resumed = first > 0 and self._last_step_s is None
-        self._context.progress(first)
+        # What comes before the first step of an attempt is its start-up.
+        self._context.progress(0 if has_just_resumed else first)
         self._engine.begin(first, num_steps)
         self._clock.start()
         for step in range(first, first + num_steps):
@@ -296,13 +297,16 @@ class Loop:
         self._saved_at = time.monotonic()
 
     def _resume(self) -> None:
-        found = checkpoint.latest(self._context.directory)
-        number = -1 if found is None else int(found.parent.name)
+        latest = checkpoint.latest(self._context.directory)
+        number = -1 if latest is None else int(latest.parent.name)
         number = int(self._context.agree([number])[0])
         if number < 0:
             return
         name = f"{number:03d}"
         directory = self._context.directory.parent / name / "checkpoint"
-        saved, rank_state = checkpoint.read(self._context, directory)
+        found = checkpoint.read(self._context, directory)
+        if found is None:
+            return
+        saved, rank_state = found
         self._tally = StepTally(**saved["position"])
         self._engine.restore(self._tally.step, saved["engine"], rank_state)

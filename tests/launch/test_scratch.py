@@ -1,3 +1,5 @@
+import errno
+import fcntl
 import json
 import os
 import subprocess
@@ -117,6 +119,18 @@ def test_what_another_container_of_this_host_uses_stays_until_it_has_ended() -> 
         process.kill()
     make_scratch()
     assert not left.exists()
+
+
+def test_a_disk_without_locks_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(file: object, operation: int) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    left, mine = left_behind(), make_scratch()
+    process = json.loads((mine / "owner.json").read_bytes())
+    assert process["is_locked"] is False
+    assert mine.is_dir()
+    assert left.is_dir()  # locked, it says; and nothing tells here whether it still is
 
 
 def test_what_does_not_say_whose_it_is_stays(disk: Path) -> None:

@@ -198,6 +198,16 @@ def test_a_pause_of_all_processes_is_no_silence(play: Any) -> None:
 
 
 @pytest.mark.slow
+def test_an_end_that_takes_long_is_no_pause(play: Any) -> None:
+    server = play(limits=limits(timeout_s=0.5, grace_s=4.0))
+    process = server.start(0, "import signal", "signal.signal(15, signal.SIG_IGN)")
+    server.board.reporter(0)(1)
+    result = supervise_and_reap(server, process)
+    assert result.outcome is Outcome.TIMED_OUT
+    assert "validity" not in result.measurements
+
+
+@pytest.mark.slow
 def test_rank_that_falls_behind_is_stalled_though_the_other_goes_on(
     agent: Any, make_spec: Any
 ) -> None:

@@ -290,6 +290,17 @@ def test_nodes_that_share_cores_run_one_trial_at_a_time() -> None:
     assert max(map(len, run_all(place, requests[:3]))) == 2
 
 
+def test_who_backfills_leaves_cores_to_the_first_in_line() -> None:
+    place = Placer([node("n0", FOUR_ON_TWO, num_cores=2)])
+    place.queue.add(request(0, 1, workload="digits_mlp", duration_s=9.0))
+    assert numbers(place.place(0.0)) == [0]
+    place.queue.add(request(1, 2, workload="digits_mlp"))
+    place.queue.add(request(2, 1, workload="digits_mlp", duration_s=99.0))
+    assert numbers(place.place(1.0)) == []
+    place.release(0)
+    assert numbers(place.place(9.0)) == [1]
+
+
 def test_trials_with_declared_times_take_every_slot() -> None:
     place = Placer([node("n0", FOUR_ON_TWO, num_cores=2)])
     for number in range(4):

@@ -5,9 +5,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gang import run_in_contexts
+from gang import (
+    attempt,
+    on,
+    run_attempt,
+    run_in_contexts,
+    run_in_gang,
+    stream,
+    throughput_trial,
+)
 
+from scalelab.experiment.trial import LearningRate, Measurement, TrialKind
+from scalelab.inputs.outcome import Outcome
 from scalelab.training import checkpoint
+from scalelab.training.rank import run_rank
 from scalelab.training.seeds import (
     MODEL_STREAM,
     random_state,
@@ -15,6 +26,7 @@ from scalelab.training.seeds import (
     restore_random_state,
     seed_everything,
 )
+from scalelab.training.servers.process import run_server
 
 CPU = torch.device("cpu")
 
@@ -28,8 +40,8 @@ def test_seeding_reaches_every_generator() -> None:
     first = draw()
     seed_everything(3, MODEL_STREAM)
     assert draw() == first
-    for seed, stream in ((3, rank_stream(0)), (3, rank_stream(1)), (4, MODEL_STREAM)):
-        seed_everything(seed, stream)
+    for seed, of in ((3, rank_stream(0)), (3, rank_stream(1)), (4, MODEL_STREAM)):
+        seed_everything(seed, of)
         assert all(new != old for new, old in zip(draw(), first, strict=True))
 
 
@@ -48,7 +60,9 @@ def write_and_read(context: Any) -> Any:
     checkpoint.write(context, {"weights": weights}, context.rank)
     drawn = draw()
     context.agree([0])
-    state, own = checkpoint.read(context, context.checkpoint_directory)
+    found = checkpoint.read(context, context.checkpoint_directory)
+    assert found is not None
+    state, own = found
     return state["weights"].tolist(), own, drawn == draw()
 
 
@@ -113,3 +127,38 @@ def test_interrupted_checkpoint_does_not_count(trial_directory: Path) -> None:
 def test_directory_that_is_no_attempt_starts_afresh(trial_directory: Path) -> None:
     put(trial_directory / "notes")
     assert checkpoint.latest(trial_directory / "notes") is None
+
+
+def run_or_serve(who: Any, rendezvous: Any, spec: Any) -> list[int]:
+    """Return the steps that a rank reports."""
+    seen: list[int] = []
+    run = run_rank if who.rank < who.world_size else run_server
+    run(spec, who, rendezvous, seen.append)
+    return seen
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parallelism", ["ddp", "parameter_server"])
+def test_a_rank_that_resumes_starts_up_until_its_first_step(
+    tmp_path: Path, parallelism: str
+) -> None:
+    rate = LearningRate(base=0.1, at_batch=32, rule="none", warmup_samples=0, value=0.1)
+    trial = on(
+        throughput_trial("digits_mlp"),
+        2,
+        kind=TrialKind.END_TO_END,
+        learning_rate=rate,
+        parallelism=parallelism,
+        options={"rule": "adag"} if parallelism == "parameter_server" else {},
+        measurement=Measurement(max_samples=16_000, evaluate_every_samples=16_000),
+    )
+    stopped = run_attempt(attempt(tmp_path / "001", trial), stop_at_step=10)
+    assert stopped.outcome is Outcome.PREEMPTED
+    second = attempt(tmp_path / "002", trial)
+    num_servers = int(parallelism == "parameter_server")
+    seen = run_in_gang(
+        2, run_or_serve, second, directory=tmp_path / "002", num_servers=num_servers
+    )
+    step = stream(tmp_path / "001", "step")[-1]["step"]
+    for of_rank in seen[:2]:
+        assert next(filter(None, of_rank)) > step

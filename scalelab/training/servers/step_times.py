@@ -74,9 +74,11 @@ class StepTimes:
         if not self._ends_ns:
             return []
         num_ends, last_ns = len(self._ends_ns), self._ends_ns[-1]
+        # One that a staleness bound has kept waiting has gone on until the last step.
+        until_ns = [max(each, self._step_began_ns) for each in self._last_ns]
         gone_on = [
             np.arange(of_worker + cycle, last_ns, cycle)
-            for count, of_worker in zip(self._counts, self._last_ns, strict=True)
+            for count, of_worker in zip(self._counts, until_ns, strict=True)
             if count and (cycle := (of_worker - self._began_ns) / count)
         ]
         merged = np.sort(np.concatenate([self._ends_ns, *gone_on]))

@@ -20,6 +20,7 @@ from scalelab.inputs.target import MetricMode, Target
 from scalelab.launch.gang_agent import NodeAgent
 from scalelab.launch.ranks.requests import SERVER_ENTRY, rank_requests
 from scalelab.launch.ranks.run import rank_limits
+from scalelab.training import checkpoint
 
 RATE = LearningRate(base=0.05, at_batch=64, rule="none", warmup_samples=0, value=0.05)
 VAL_ACC = Target(metric="val_acc", mode=MetricMode.MAX, value=0.95)
@@ -132,6 +133,23 @@ def test_a_stopped_trial_goes_on_from_the_servers(tmp_path: Path) -> None:
     # Rank 0 has no loss before its first own step; a new network has ln 10 = 2.3.
     assert next(row["loss"] for row in rows if "loss" in row) < 1.5
     assert stream(tmp_path / "002", "evaluation")[-1]["val_acc"] > 0.9
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_the_former_engine_is_not_continued(tmp_path: Path) -> None:
+    trial = served_trial(
+        workload="own_workloads:HashedDigits",
+        measurement=Measurement(max_samples=2000, evaluate_every_samples=1000),
+    )
+    first = attempt(tmp_path / "001", trial, code_directory=HERE)
+    assert run_attempt(first, stop_at_step=10).outcome is Outcome.PREEMPTED
+    path = tmp_path / "001" / "checkpoint" / checkpoint.FILE_NAME
+    saved = torch.load(path, weights_only=True)
+    torch.save({name: saved[name] for name in ("state", "ranks")}, path)
+
+    second = attempt(tmp_path / "002", trial, code_directory=HERE)
+    assert run_attempt(second).outcome is Outcome.COMPLETED
+    assert stream(tmp_path / "002", "step")[0]["step"] == 1
 
 
 @pytest.mark.slow

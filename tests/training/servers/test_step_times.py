@@ -54,6 +54,14 @@ def test_the_end_of_a_series_is_no_step_time(cycles: list[int], num_looks: int) 
     )
 
 
+def test_a_worker_held_by_a_staleness_bound_has_not_gone_on_before() -> None:
+    times = StepTimes(3)
+    first = ServedLog(BEGAN, False, ((2, 1010), (2, 1020), (0, 1100)))
+    rest = ServedLog(BEGAN, True, ((0, 1200), (0, 1250), (1, 1300)))
+    found = times.of(first) + times.of(rest) + times.of_the_rest()
+    assert found == pytest.approx([100e-9, 100e-9])
+
+
 class RecordingServer(process.Server):
     """A server that writes down whom it has granted steps, and whose messages came."""
 
