@@ -49,13 +49,14 @@ gpus: [2, 1]
 local_batch_size: [8, 4]
 site: {device_type: cpu, gpus_per_node: 2}
 """
-THREE = EXPERIMENT.replace("[train.py]", "[train.py, unread.py]").replace(
+FOUR = EXPERIMENT.replace("[train.py]", "[train.py, unread.py]").replace(
     "command: python train.py --batch {local_batch_size}\n",
     "program:\n"
     "- {name: crashing, command: 'python train.py {local_batch_size}'}\n"
     "- {name: silent, command: 'echo {local_batch_size} steps'}\n"
-    "- {name: unread, command: 'python unread.py {local_batch_size}'}\n",
-)
+    "- {name: unread, command: 'python unread.py {local_batch_size}'}\n"
+    "- {name: waiting, command: 'sleep {local_batch_size}00'}\n",
+).replace("repeats: 2", "repeats: 2, start_up_timeout: 10s")
 
 
 def tried(
@@ -109,19 +110,22 @@ def test_scripts_that_crash_or_are_silent_are_told_with_their_logs(
 ) -> None:
     Path("train.py").write_text(CRASHES)
     Path("unread.py").write_text(UNREAD)
-    ended = tried(command, environment, THREE)
+    ended = tried(command, environment, FOUR)
     assert ended.returncode == 1, ended
     assert ended.stdout.count("outcome           failed\n") == 3
-    crashing, silent, unread = ended.stdout.partition("Wrong: ")[2].split("Wrong: ")
+    found = ended.stdout.partition("Wrong: ")[2].split("Wrong: ")
+    crashing, silent, unread, waiting = found
     assert crashing.startswith("crashing, 1 device: ")
-    assert "FileNotFoundError: no data in /nowhere" in crashing
+    assert "FileNotFoundError at train.py:2: no data in /nowhere" in crashing
     assert silent.startswith("silent, 1 device: ")
     assert "Change in the experiment" not in silent
     assert unread.startswith("unread, 1 device: ")
     (change,) = re.findall(r"  Change in the experiment:\n    (.*)", unread)
     regex = yaml.safe_load(change)["metrics"]["regex"]
     assert re.search(regex, "Iteration 7/20: loss 0.5")["step"] == "7"  # type: ignore[index]
-    assert "Not tried: crashing, 2 devices." in unread
+    assert waiting.startswith("waiting, 1 device: no step came for too long.")
+    assert "    measure: {start_up_timeout: 30min}\n" in waiting
+    assert "Not tried: crashing, 2 devices." in waiting
     logs = [Path(each) for each in re.findall(r"Log: (\S+)", ended.stdout)]
     assert all(log.is_relative_to(here / "runs" / ".small.try") for log in logs)
     assert "no data in /nowhere" in logs[0].read_text()
@@ -140,7 +144,7 @@ def test_a_sweep_stops_after_its_first_trial_and_goes_on_once_it_is_mended(
     assert len(attempts()) == 1, "nothing more was spent"
     (row,) = rows()
     assert (row["world_size"], row["local_batch_size"]) == (1, 4)
-    assert "FileNotFoundError: no data in /nowhere" in stopped.stderr
+    assert "FileNotFoundError at train.py:2: no data in /nowhere" in stopped.stderr
     assert "Not run: 7 trials. The same command goes on with them." in stopped.stderr
     assert stopped.stdout == ""
 
