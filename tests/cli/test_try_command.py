@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from command_specs import MEET
 from real_sweeps import PATIENCE_S, Sweep, attempts, rows
 
 from scalelab.cli.shown.first_trials import table, verdict
@@ -16,18 +17,22 @@ from scalelab.plan.first_check import findings
 from scalelab.records.columns import COLUMNS
 from scalelab.running.trying import Checked, Tried
 
-GOOD = """\
+GOOD = (
+    MEET
+    + """\
 import argparse, os, time
 
 options = argparse.ArgumentParser()
 options.add_argument("--batch", type=int)
 batch, ranks = options.parse_args().batch, int(os.environ["WORLD_SIZE"])
+held = meet()
 for step in range(1, 200):
     time.sleep(0.002 * batch)
     if os.environ["RANK"] == "0":
         print(f"step {step} samples {step * batch * ranks} loss {1 / step:.4f}",
               flush=True)
 """
+)
 CRASHES = """\
 def load(path):
     raise FileNotFoundError(f"no data in {path}")
