@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scalelab.errors import SpecError
+from scalelab.inputs.numerals import counted
 from scalelab.inputs.problems import validated
 from scalelab.inputs.wording import in_own_words
 from scalelab.running.execution import run_sweep
@@ -112,10 +113,11 @@ def sweep(
     )
     summary = run_sweep(asked, budget_gpu_hours=said.budget_gpu_hours)
     if summary.unsound and summary.stopped:
+        left = counted(len(summary.unfinished), "trial")
         raise SpecError(
-            f"The first trial failed its check, and {len(summary.unfinished)} were not "
-            f"started. `scalelab try {said.experiment}` shows what was read and what "
-            "to change; skip_check=True runs every trial."
+            f"The first trial failed its check; not run: {left}. `scalelab try "
+            f"{said.experiment}` shows what was read and what to change; "
+            "skip_check=True runs every trial."
         )
     return load(asked.directory)
 
@@ -245,3 +247,10 @@ def steadiness_sentences(observations: pd.DataFrame) -> tuple[str, ...]:
 
     found = steadiness(observations)
     return found.sentences if found else ()
+
+
+def reason_in_words(reason: str) -> str:
+    """Say why an observation is left out of fits, for one reason or several."""
+    from scalelab.recommend.answer import sentences
+
+    return sentences.reason_in_words(reason)

@@ -214,6 +214,20 @@ def test_both_rates_and_the_lines_to_change_are_said() -> None:
     assert regex == r"\[ *(?P<samples_of_epoch>\d+)/6400"
 
 
+def test_why_a_sweep_would_leave_a_trial_out_is_said_in_words() -> None:
+    row = dict.fromkeys((column.name for column in COLUMNS), None) | {
+        "outcome": "completed",
+        "world_size": 1,
+        "validity": ["oversubscribed_cores", "code_changed"],
+    }
+    found = tuple(findings(row))
+    checked = Checked(row=row, program=None, losses=(), findings=found, log=Path("log"))
+    assert verdict(Tried(trials=(checked,), not_tried=(), directory=None)) == [
+        "Note: a sweep would leave this trial out of its fits: there were more ranks "
+        "than cores, the code changed during the sweep."
+    ]
+
+
 def test_wrong_input_is_refused(
     command: list[str], environment: dict[str, str], here: Path
 ) -> None:
