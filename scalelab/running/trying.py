@@ -177,7 +177,6 @@ def read_first_trials(sweep: Sweep, rows: Sequence[Observation] | None = None) -
         name = row.get(f"options.{PROGRAM}")
         program, steps = programs.get(name), read_lines(files.stream)
         losses = _losses(steps)
-        is_command = isinstance(program, CommandProgram)
         metrics = program.metrics if isinstance(program, CommandProgram) else None
         found = findings(row, losses=losses, regex=metrics.regex if metrics else ())
         if row["outcome"] in (Outcome.FAILED, Outcome.STALLED) and not steps:

@@ -54,14 +54,18 @@ gpus: [2, 1]
 local_batch_size: [8, 4]
 site: {device_type: cpu, gpus_per_node: 2}
 """
-FOUR = EXPERIMENT.replace("[train.py]", "[train.py, unread.py]").replace(
-    "command: python train.py --batch {local_batch_size}\n",
-    "program:\n"
-    "- {name: crashing, command: 'python train.py {local_batch_size}'}\n"
-    "- {name: silent, command: 'echo {local_batch_size} steps'}\n"
-    "- {name: unread, command: 'python unread.py {local_batch_size}'}\n"
-    "- {name: waiting, command: 'sleep {local_batch_size}00'}\n",
-).replace("repeats: 2", "repeats: 2, start_up_timeout: 10s")
+FOUR = (
+    EXPERIMENT.replace("[train.py]", "[train.py, unread.py]")
+    .replace(
+        "command: python train.py --batch {local_batch_size}\n",
+        "program:\n"
+        "- {name: crashing, command: 'python train.py {local_batch_size}'}\n"
+        "- {name: silent, command: 'echo {local_batch_size} steps'}\n"
+        "- {name: unread, command: 'python unread.py {local_batch_size}'}\n"
+        "- {name: waiting, command: 'sleep {local_batch_size}00'}\n",
+    )
+    .replace("repeats: 2", "repeats: 2, start_up_timeout: 10s")
+)
 
 
 def tried(

@@ -121,7 +121,11 @@ def draft(
     given = [
         *((row.option, row.words) for row in filled),
         *((each, each.with_value(value)) for each, value in around.elsewhere),
-        *((each, each.with_value(each.placeholder)) for each in kept if each.is_required),
+        *(
+            (each, each.with_value(each.placeholder))
+            for each in kept
+            if each.is_required
+        ),
     ]
     # What has no flag is known by its place: such words come last, as defined.
     given.sort(key=lambda each: not each[0].joint and script.options.index(each[0]) + 1)

@@ -17,7 +17,8 @@ MAX_SCRIPT_BYTES = 1 << 20
 _MOST_FILES = 100
 # A name that is divided by what is called after ranks or devices.
 _DIVISION = re.compile(
-    r"\b(\w+)[ )]*//?=? *([\w.]*(?:world|gpu|device|rank)[\w.]*(?:\(\))?)", re.IGNORECASE
+    r"\b(\w+)[ )]*//?=? *([\w.]*(?:world|gpu|device|rank)[\w.]*(?:\(\))?)",
+    re.IGNORECASE,
 )
 _TABLE = re.compile(r"[\w-]+\.csv", re.ASCII)
 # Packages, variables and names by which a training is spread over devices, besides all
