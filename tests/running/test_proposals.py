@@ -185,6 +185,7 @@ def test_globals_of_a_configurator_are_options(tmp_path: Path) -> None:
             "--config.batch_size={local_batch_size} "
             "--config.optim.learning_rate={learning_rate} --config=CONFIG",
         ),
+        ("p.add_argument('--save', type=int, default=5)", ""),
         (
             "p.add_argument('data')\np.add_argument('output_dir')\n"
             "p.add_argument('--lr')",
