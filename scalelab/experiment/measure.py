@@ -100,8 +100,8 @@ class Measure(Section):
     start_up_timeout: Duration | None = Field(
         default=None,
         description=(
-            "The same before the first step; default: 10min, or measure.stall_timeout "
-            "if longer."
+            "Silence before the first step after which an attempt counts as stalled; "
+            "default: 10min, or measure.stall_timeout if longer."
         ),
     )
 

@@ -21,8 +21,8 @@ from scalelab.site.profile import Site
 def check_start(file: str | Path, experiment: Experiment, site: Site) -> None:
     """Refuse code that is not there, before anything starts.
 
-    Of several programs each fails its own trials alone. A program that is no path from
-    the code is looked for where trials run on this machine.
+    Of several programs each fails its own trials alone. What is no path from the code
+    is looked for where trials run on this machine.
 
     Parameters
     ----------
@@ -59,4 +59,4 @@ def _check(experiment: Experiment, site: Site) -> None:
     if not placeholders_in(words[0]) and (is_beside or site.is_this_machine):
         path = experiment.env.get("PATH", search_path())
         check_program(words[0], path, str(root))
-    check_script(words, root, copied)
+    check_script(words, root, copied, is_here=site.is_this_machine)

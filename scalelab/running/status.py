@@ -107,7 +107,7 @@ def _why_unused(row: Observation) -> str | None:
     batch = row["global_batch_size"]
     return (
         f"Not used: the program prints {batch / own:.3g} samples/s, ScaleLab read "
-        f"{batch / ours:.3g}, so one of both counts something else than steps"
+        f"{batch / ours:.3g}, so one of the two does not count optimiser steps"
     )
 
 

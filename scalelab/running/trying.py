@@ -177,12 +177,12 @@ def read_first_trials(sweep: Sweep, rows: Sequence[Observation] | None = None) -
         name = row.get(f"options.{PROGRAM}")
         program, steps = programs.get(name), read_lines(files.stream)
         losses = _losses(steps)
-        regex: Sequence[str] = ()
-        if isinstance(program, CommandProgram):
-            regex = program.metrics.regex
-        found = findings(row, losses=losses, regex=regex)
-        if row["outcome"] == Outcome.FAILED and not steps:
-            advice = _what_would_read(files.log(0))
+        metrics = program.metrics if isinstance(program, CommandProgram) else None
+        found = findings(row, losses=losses, regex=metrics.regex if metrics else ())
+        if row["outcome"] in (Outcome.FAILED, Outcome.STALLED) and not steps:
+            advice = _what_would_read(files.log(0)) if metrics else {}
+            if row["outcome"] == Outcome.STALLED and not advice:
+                advice = {"measure": {"start_up_timeout": "30min"}}
             found = [replace(f, advice=advice or f.advice) for f in found]
         checked.append(
             Checked(

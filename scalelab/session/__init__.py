@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from scalelab.errors import SpecError
 from scalelab.inputs.lines import ended
+from scalelab.inputs.numerals import counted
 from scalelab.inputs.problems import validated
 from scalelab.inputs.wording import in_own_words
 from scalelab.running.execution import run_sweep
@@ -114,10 +115,11 @@ def sweep(
     summary = run_sweep(asked, budget_gpu_hours=said.budget_gpu_hours)
     if summary.unsound and summary.stopped:
         reasons = [row["reason"] for row in summary.unsound if row.get("reason")]
-        why = " ".join(ended(each.removeprefix("SpecError: ")) for each in reasons)
+        said_of = [ended(each.removeprefix("SpecError: ")) for each in reasons]
+        left = counted(len(summary.unfinished), "trial")
+        said_of.append(f"The first trial failed its check; not run: {left}.")
         raise SpecError(
-            f"{why}{' ' if why else ''}The first trial failed its check, and "
-            f"{len(summary.unfinished)} were not started. `scalelab try "
+            f"{' '.join(said_of)} `scalelab try "
             f"{said.experiment}` shows what was read and what to change; "
             "skip_check=True runs every trial."
         )
@@ -249,3 +251,10 @@ def steadiness_sentences(observations: pd.DataFrame) -> tuple[str, ...]:
 
     found = steadiness(observations)
     return found.sentences if found else ()
+
+
+def reason_in_words(reason: str) -> str:
+    """Say why an observation is left out of fits, for one reason or several."""
+    from scalelab.recommend.answer import sentences
+
+    return sentences.reason_in_words(reason)

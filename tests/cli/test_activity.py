@@ -62,7 +62,7 @@ def test_nodes_start_then_a_trial_waits_for_its_first_step(tmp_path: Path) -> No
     assert activity.of_trial(132) == "no step yet after 12 s"
     stream = tmp_path / "stream.jsonl"
     stream.write_text('{"event": "step", "step": 7}\n{"event": "evaluation"}\n{"ev')
-    assert activity.of_trial(133) == "the first at step 7"
+    assert activity.of_trial(133) == "the first trial is at step 7"
     ended = TrialEnded(
         trial=TRIAL,
         observation={"outcome": "completed"},

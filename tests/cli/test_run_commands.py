@@ -49,7 +49,7 @@ def test_status_gives_both_figures_of_a_trial_whose_rate_disagrees(
     ours = row["global_batch_size"] / row["step_time_s"]
     assert (
         f"{row['trial_id']}: completed. Not used: the program prints "
-        f"{ours / 16:.3g} samples/s, ScaleLab read {ours:.3g}, so one of both counts "
+        f"{ours / 16:.3g} samples/s, ScaleLab read {ours:.3g}, so one of the two "
     ) in scalelab("status", store.directory).out
 
 

@@ -19,10 +19,9 @@ from scalelab.running.trying import Checked, Tried
 
 GOOD = (
     MEET
-    + """
-import argparse
+    + """\
+import argparse, os, time
 
-held = meet()
 options = argparse.ArgumentParser()
 options.add_argument("--batch", type=int)
 batch, ranks = options.parse_args().batch, int(os.environ["WORLD_SIZE"])
@@ -55,12 +54,17 @@ gpus: [2, 1]
 local_batch_size: [8, 4]
 site: {device_type: cpu, gpus_per_node: 2}
 """
-THREE = EXPERIMENT.replace("[train.py]", "[train.py, unread.py]").replace(
-    "command: python train.py --batch {local_batch_size}\n",
-    "program:\n"
-    "- {name: crashing, command: 'python train.py {local_batch_size}'}\n"
-    "- {name: silent, command: 'echo {local_batch_size} steps'}\n"
-    "- {name: unread, command: 'python unread.py {local_batch_size}'}\n",
+FOUR = (
+    EXPERIMENT.replace("[train.py]", "[train.py, unread.py]")
+    .replace(
+        "command: python train.py --batch {local_batch_size}\n",
+        "program:\n"
+        "- {name: crashing, command: 'python train.py {local_batch_size}'}\n"
+        "- {name: silent, command: 'echo {local_batch_size} steps'}\n"
+        "- {name: unread, command: 'python unread.py {local_batch_size}'}\n"
+        "- {name: waiting, command: 'sleep {local_batch_size}00'}\n",
+    )
+    .replace("repeats: 2", "repeats: 2, start_up_timeout: 10s")
 )
 
 
@@ -115,10 +119,11 @@ def test_scripts_that_crash_or_are_silent_are_told_with_their_logs(
 ) -> None:
     Path("train.py").write_text(CRASHES)
     Path("unread.py").write_text(UNREAD)
-    ended = tried(command, environment, THREE)
+    ended = tried(command, environment, FOUR)
     assert ended.returncode == 1, ended
     assert ended.stdout.count("outcome           failed\n") == 3
-    crashing, silent, unread = ended.stdout.partition("Wrong: ")[2].split("Wrong: ")
+    found = ended.stdout.partition("Wrong: ")[2].split("Wrong: ")
+    crashing, silent, unread, waiting = found
     assert crashing.startswith("crashing, 1 device: ")
     assert "FileNotFoundError at train.py:2: no data in /nowhere" in crashing
     assert silent.startswith("silent, 1 device: ")
@@ -127,7 +132,9 @@ def test_scripts_that_crash_or_are_silent_are_told_with_their_logs(
     (change,) = re.findall(r"  Change in the experiment:\n    (.*)", unread)
     regex = yaml.safe_load(change)["metrics"]["regex"]
     assert re.search(regex, "Iteration 7/20: loss 0.5")["step"] == "7"  # type: ignore[index]
-    assert "Not tried: crashing, 2 devices." in unread
+    assert waiting.startswith("waiting, 1 device: no step came for too long.")
+    assert "    measure: {start_up_timeout: 30min}\n" in waiting
+    assert "Not tried: crashing, 2 devices." in waiting
     logs = [Path(each) for each in re.findall(r"Log: (\S+)", ended.stdout)]
     assert all(log.is_relative_to(here / "runs" / ".small.try") for log in logs)
     assert "no data in /nowhere" in logs[0].read_text()
@@ -209,6 +216,20 @@ def test_both_rates_and_the_lines_to_change_are_said() -> None:
     assert where == "  Change in the experiment:"
     regex = yaml.safe_load(change)["metrics"]["regex"]
     assert regex == r"\[ *(?P<samples_of_epoch>\d+)/6400"
+
+
+def test_why_a_sweep_would_leave_a_trial_out_is_said_in_words() -> None:
+    row = dict.fromkeys((column.name for column in COLUMNS), None) | {
+        "outcome": "completed",
+        "world_size": 1,
+        "validity": ["oversubscribed_cores", "code_changed"],
+    }
+    found = tuple(findings(row))
+    checked = Checked(row=row, program=None, losses=(), findings=found, log=Path("log"))
+    assert verdict(Tried(trials=(checked,), not_tried=(), directory=None)) == [
+        "Note: a sweep would leave this trial out of its fits: there were more ranks "
+        "than cores, the code changed during the sweep."
+    ]
 
 
 def test_wrong_input_is_refused(

@@ -23,7 +23,7 @@ def test_both_figures_are_given_where_they_differ() -> None:
     assert not said(rows.assign(reported_step_time_s=steps_s * 1.05))
     (note,) = said(rows.assign(reported_step_time_s=steps_s / 2.4))
     assert note.startswith("The program's own rate differs in 6 trials. On 1 GPU")
-    assert note.endswith("wall time is what counts.")
+    assert note.endswith("the answer uses wall time.")
     own = steps_s.where(rows["world_size"] != 4, steps_s * 16)
     marks = [["rate_disagrees"] if size == 4 else [] for size in rows["world_size"]]
     marked = rows.assign(reported_step_time_s=own, validity=marks)
@@ -32,5 +32,5 @@ def test_both_figures_are_given_where_they_differ() -> None:
     ours = 256 / row["step_time_s"]
     assert f"it prints {ours / 16:.3g} samples/s" in note
     assert f"ScaleLab read {ours:.3g} (" in note
-    assert note.endswith("something else than optimiser steps: left out.")
+    assert note.endswith("does not count optimiser steps: left out.")
     assert recommend(marked, JOB).left_out == {"rate_disagrees": 2}

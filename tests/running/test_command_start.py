@@ -47,6 +47,7 @@ def read(tmp_path: Path) -> Callable[[str], Sweep]:
             r"mine\.yaml: command: '\.\./no/bin/python' is no program that can be",
         ),
         ("command: /no/bin/python train.py", "'/no/bin/python' is no program that"),
+        ("command: python /no/train.py", r"'/no/train\.py' is no file in"),
         ("command: pyhton train.py", "'pyhton' is no program that can be executed in"),
         ("command: ./train.py", r"'\./train\.py' is no program that can be executed"),
         (
@@ -88,6 +89,9 @@ def test_what_is_not_there_is_refused_at_once(
         "command: '{interpreter} train.py'\noptions: {interpreter: [a]}",
         # What a cluster's nodes have is not known here.
         f"command: /no/python train.py\n{ELSEWHERE}",
+        f"command: python /no/train.py\n{ELSEWHERE}",
+        # The copy has nothing to do with it.
+        f"command: python {__file__}\ncode: {{snapshot: model.py}}",
     ],
 )
 def test_what_may_start_is_planned(read: Callable[[str], Sweep], text: str) -> None:

@@ -75,7 +75,7 @@ def test_options_of_argparse_become_placeholders(tmp_path: Path) -> None:
     assert experiment.command == (
         "python train.py --batch-size {local_batch_size} "
         "--grad-accum {gradient_accumulation_steps} --lr {learning_rate} --seed {seed} "
-        "--out {trial_dir} --precision {precision} DATA --tokenizer TOKENIZER"
+        "--out {trial_dir} --precision {precision} --tokenizer TOKENIZER DATA"
     )
     assert experiment.local_batch_size == (48,)
     assert experiment.gradient_accumulation_steps == 2
@@ -185,6 +185,12 @@ def test_globals_of_a_configurator_are_options(tmp_path: Path) -> None:
             "--config.batch_size={local_batch_size} "
             "--config.optim.learning_rate={learning_rate} --config=CONFIG",
         ),
+        ("p.add_argument('--save', type=int, default=5)", ""),
+        (
+            "p.add_argument('data')\np.add_argument('output_dir')\n"
+            "p.add_argument('--lr')",
+            "--lr {learning_rate} DATA {trial_dir}",
+        ),
         ("p.add_argument('--bad\\nname: x', default=1)", ""),
         ("p.add_argument('--a', dest='b\\nc: d', required=True)", "--a A"),
         ("p.add_argument(*names, **more)", ""),
@@ -208,6 +214,14 @@ def test_files_beside_the_script_come_along(tmp_path: Path) -> None:
     script = written(tmp_path, "import numpy, model, os\nfrom tools.loss import x")
     _, experiment = proposed(script)
     assert experiment.snapshot_paths == ("layers.py", "model.py", "tools/", "train.py")
+
+
+def test_a_file_of_another_place_does_not_come_along(tmp_path: Path) -> None:
+    elsewhere = written(tmp_path / "tools", "x = 1", "own.py")
+    script = written(tmp_path / "code", f"print('{elsewhere}')")
+    _, experiment = proposed(script)
+    assert experiment.snapshot_paths == ("train.py",)
+    assert experiment.command == "python train.py"
 
 
 def test_a_script_elsewhere_gives_the_root(tmp_path: Path) -> None:
@@ -306,6 +320,11 @@ def test_files_of_metrics_are_guessed(
     assert experiment.metrics is not None
     assert getattr(experiment.metrics, name) == "{trial_dir}" + value
     assert "# Guessed: it seems to write them there" in found.text
+    log = written(tmp_path, "loading\ndone", "own.log")
+    found, experiment = proposed(tmp_path / "train.py", log)
+    assert "there; own.log shows no step.\n" in found.text
+    assert experiment.metrics is not None
+    assert getattr(experiment.metrics, name) == "{trial_dir}" + value
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ class Activity:
             for row in self._trial.rows():
                 self._step = row.get("step", self._step)
         if self._step is not None:
-            return f"the first at step {self._step}"
+            return f"the first trial is at step {self._step}"
         return f"no step yet after {duration(round(passed_s))}"
 
 

@@ -182,6 +182,13 @@ def _both_rates(figures: Mapping[str, float | str]) -> str:
     )
 
 
+def _marked(marks: str) -> str:
+    from scalelab.session import reason_in_words
+
+    why = reason_in_words(marks)
+    return f"a sweep would leave this trial out of its fits: {why}."
+
+
 _Sentence = Callable[[Mapping[str, Any], Mapping[str, float | str]], str]
 _SENTENCES: Mapping[Sign, _Sentence] = {
     Sign.NOT_MEASURED: lambda row, figures: "the trial could not be measured.",
@@ -218,9 +225,7 @@ _SENTENCES: Mapping[Sign, _Sentence] = {
     Sign.WAITS_FOR_INPUT: lambda row, figures: (
         f"{percent(float(figures['share']))} of a step is spent waiting for input."
     ),
-    Sign.MARKED: lambda row, figures: (
-        f"a sweep would leave this trial out of its fits: {figures['marks']}."
-    ),
+    Sign.MARKED: lambda row, figures: _marked(str(figures["marks"])),
 }
 
 

@@ -56,7 +56,9 @@ def check_program(name: str, search_path: str, directory: str) -> None:
         )
 
 
-def check_script(words: list[str], root: Path, copied: Collection[str]) -> None:
+def check_script(
+    words: list[str], root: Path, copied: Collection[str], *, is_here: bool
+) -> None:
     """Refuse a script of Python that is not there.
 
     Parameters
@@ -67,6 +69,8 @@ def check_script(words: list[str], root: Path, copied: Collection[str]) -> None:
         Folder of the user's code.
     copied
         What of it the command runs in a copy of; none: it runs there.
+    is_here
+        Trials run on this machine: what an absolute path names is known.
 
     Raises
     ------
@@ -76,8 +80,8 @@ def check_script(words: list[str], root: Path, copied: Collection[str]) -> None:
     program, script = Path(words[0]).name, words[1] if len(words) > 1 else ""
     if not (program.startswith("python") and script.endswith(".py")) or "{" in script:
         return
-    path = root / script
-    if not path.is_file():
+    path, is_absolute = root / script, os.path.isabs(script)
+    if not path.is_file() and (is_here or not is_absolute):
         near = [path.with_name(each.name) for each in path.parent.glob("*.py")]
         names = [os.path.relpath(each, root) for each in near]
         raise SpecError(
@@ -86,7 +90,9 @@ def check_script(words: list[str], root: Path, copied: Collection[str]) -> None:
             "code.root."
         )
     places = [(root / each).resolve() for each in copied]
-    if places and not any(path.resolve().is_relative_to(each) for each in places):
+    if is_absolute or not places:
+        return
+    if not any(path.resolve().is_relative_to(each) for each in places):
         raise SpecError(
             f"command: {script!r} is not among code.snapshot={list(copied)}, and the "
             "command runs in that copy. Add it."

@@ -29,7 +29,9 @@ def of_any_rank(reason: str) -> str:
 
 def limits_of_memory(observations: pd.DataFrame) -> tuple[MemoryLimit, ...]:
     """Return where trials of the observations frame ran out of device memory."""
-    if "outcome" not in observations.columns:
+    if "outcome" not in observations.columns or not (
+        observations["outcome"].eq(Outcome.OUT_OF_MEMORY).any()
+    ):
         return ()
     known = observations.astype(object).where(observations.notna(), None)
     rows = known.to_dict("records")

@@ -25,8 +25,8 @@ def disagreeing_rates(rows: FitRows, device_word: str) -> Iterator[str]:
     marked = np.array(["rate_disagrees" in str(reason) for reason in rows.reasons])
     used = np.array(rows.reasons == "", dtype=bool)
     for are_asked, then in (
-        (marked, "One of both counts something else than optimiser steps: left out."),
-        (used, "Its clock leaves something out, or adds it; wall time is what counts."),
+        (marked, "One of the two does not count optimiser steps: left out."),
+        (used, "Its clock leaves something out or adds it; the answer uses wall time."),
     ):
         asked = np.flatnonzero(are_asked & (apart > _BEYOND))
         if not len(asked):

@@ -118,12 +118,21 @@ def draft(
     if any(PLAIN in line for line in metrics) and not (log and log.expression):
         to_fill_in.append(_NO_REGEX)
     to_fill_in.append(f"job.{missing}, and remove the # before job")
+    given = [
+        *((row.option, row.words) for row in filled),
+        *((each, each.with_value(value)) for each, value in around.elsewhere),
+        *(
+            (each, each.with_value(each.placeholder))
+            for each in kept
+            if each.is_required
+        ),
+    ]
+    # What has no flag is known by its place: such words come last, as defined.
+    given.sort(key=lambda each: not each[0].joint and script.options.index(each[0]) + 1)
     words = [
         shlex.quote(python),
         *_script_words(script, around),
-        *(row.words for row in filled),
-        *(each.with_value(value) for each, value in around.elsewhere),
-        *(each.with_value(each.placeholder) for each in kept if each.is_required),
+        *(words for _, words in given),
     ]
     lines = [
         "# yaml-language-server: $schema=experiment.schema.json (scalelab schema)",
@@ -239,8 +248,9 @@ def _metrics(script: Script, log: LogReading | None, log_name: str) -> Iterator[
     if row:
         yield f"metrics: {row.name:<22}# {comment}"
         return
-    if script.files and not log:
-        yield "# Guessed: it seems to write them there; --log of its output tells."
+    if script.files and not (log and log.expression):
+        told = f"{log_name} shows no step" if log else "--log of its output tells"
+        yield f"# Guessed: it seems to write them there; {told}."
         yield f"metrics: {{{script.files}}}"
         return
     if log and log.expression:

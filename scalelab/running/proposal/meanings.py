@@ -153,7 +153,8 @@ def understood(script: Script) -> list[Understood]:
     found = []
     for meaning in MEANINGS:
         options = list(_named(meaning, script.options))
-        for option in options if meaning.is_path else options[:1]:
+        paths = [each for each in options if not isinstance(each.default, int | float)]
+        for option in paths if meaning.is_path else options[:1]:
             found.append(_understood(option, meaning, script))
     return found
 

@@ -17,7 +17,8 @@ MAX_SCRIPT_BYTES = 1 << 20
 _MOST_FILES = 100
 # A name that is divided by what is called after ranks or devices.
 _DIVISION = re.compile(
-    r"(\w+)[ )]*//?=? *([\w.]*(?:world|gpu|device|rank)[\w.]*(?:\(\))?)", re.IGNORECASE
+    r"\b(\w+)[ )]*//?=? *([\w.]*(?:world|gpu|device|rank)[\w.]*(?:\(\))?)",
+    re.IGNORECASE,
 )
 _TABLE = re.compile(r"[\w-]+\.csv", re.ASCII)
 # Packages, variables and names by which a training is spread over devices, besides all
@@ -73,7 +74,11 @@ def read_script(path: Path) -> Script:
         name.partition(".")[0] for each in trees.values() for name in _imported(each)
     }
     spreading = {*packages, *named} & _SPREADING
-    files = (path.parent / text for text in _texts(tree) if text.endswith(".py"))
+    files = (
+        path.parent / text
+        for text in _texts(tree)
+        if text.endswith(".py") and not text.startswith("/")
+    )
     return Script(
         path=path,
         import_root=root,
