@@ -128,6 +128,7 @@ def describe_node() -> Node:
         num_cores=len(os.sched_getaffinity(0)),
         memory_bytes=psutil.virtual_memory().total,
         group=plugin.group,
+        device_type=plugin.device_type,
     )
 
 

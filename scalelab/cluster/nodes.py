@@ -33,6 +33,8 @@ class Node:
         Main memory of the machine.
     group
         The site's node group it belongs to; None where its nodes are alike.
+    device_type
+        ``cpu`` or ``cuda``.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Node:
     num_cores: int
     memory_bytes: int
     group: str | None = None
+    device_type: str = "cpu"
 
     @property
     def job(self) -> str:

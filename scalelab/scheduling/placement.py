@@ -338,7 +338,12 @@ class Placer:
 
 
 def _share_devices(nodes: Sequence[_Slots]) -> bool:
-    """Tell whether a device belongs to several nodes: then it is a core."""
+    """Tell whether a core belongs to several nodes; a GPU never does.
+
+    Two jobs on one host may each call their own GPU 0.
+    """
+    if any(slots.node.device_type != "cpu" for slots in nodes):
+        return False
     ids = [each for slots in nodes for each in set(slots.node.device_ids)]
     return len(set(ids)) < len(ids)
 

@@ -1,5 +1,6 @@
 import random
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from time import thread_time
 
@@ -288,6 +289,13 @@ def test_nodes_that_share_cores_run_one_trial_at_a_time() -> None:
     assert all(len(numbers) == 1 for numbers in run_all(place, requests))
     place.remove_node("n1")
     assert max(map(len, run_all(place, requests[:3]))) == 2
+
+
+def test_jobs_of_one_host_that_count_their_gpus_alike_run_side_by_side() -> None:
+    nodes = [node(name, ("0", "1"), host="h") for name in ("n0", "n1")]
+    place = Placer([replace(each, device_type="cuda") for each in nodes])
+    requests = [request(n, 2, workload="digits_mlp") for n in range(2)]
+    assert max(map(len, run_all(place, requests))) == 2
 
 
 def test_who_backfills_leaves_cores_to_the_first_in_line() -> None:
