@@ -152,18 +152,17 @@ def run(
         if left:
             typer.echo(left, err=True)
         raise typer.Exit(INTERRUPTED)
-    answer = None
-    if summary.num_resumed or not (summary.unsound and summary.stopped):
-        answer = _answer(asked.directory, is_quiet=quiet)
+    has_nothing = summary.unsound and summary.stopped and not summary.num_resumed
+    answer = None if has_nothing else _answer(asked.directory, is_quiet=quiet)
     if left:
         raise ClusterError(left)
-    was_refused = any(row["outcome"] == Outcome.REFUSED for row in summary.unsound)
-    if summary.stopped and was_refused:
+    unsound = {row["outcome"] for row in summary.unsound}
+    if summary.stopped and Outcome.REFUSED in unsound:
         raise typer.Exit(SpecError.exit_code)
     # Without a job nothing was asked, and a sweep that was stopped may still tell.
     is_asked = asked.experiment.job is not None or isinstance(answer, FitError)
     is_unanswered = isinstance(answer, Exception) and is_asked and not summary.stopped
-    if summary.num_failed or summary.unsound or is_unanswered:
+    if summary.num_failed or unsound or is_unanswered:
         raise typer.Exit(NOT_ALL_WELL)
 
 
