@@ -5,6 +5,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,8 @@ def test_a_whole_sweep_runs_in_order_and_is_recorded(
 def test_attempts_on_shared_hardware_are_marked(
     sweep: Any, make_source: Any, make_trial: MakeTrial
 ) -> None:
-    source = make_source([make_trial(0, 1, 1), make_trial(1, 2, 1)])
+    declared = [make_trial(0, 1, 1), make_trial(1, 2, 1)]
+    source = make_source([replace(each, workload="digits_mlp") for each in declared])
     sweep.driver(source, task=complete_at_once).run()
     even, uneven = sorted(source.told, key=lambda row: row["world_size"])
     assert {"loopback_nodes"} <= set(even["validity"])

@@ -94,10 +94,22 @@ def sight_of(
         return Sight(num_met, witness, is_sure=False)
     ranks = [held_by(tree, links) for tree in trees]
     sight = _of_ranks(ranks, links, attempt, meeting)
+    if sight.witness is None and any(_has_ended(tree[0]) for tree in trees):
+        return None
     if sight.witness or not sight.is_sure:
         return sight
     may_hide = not all(rank.is_whole for rank in ranks) or any(map(_may_hide, trees))
     return replace(sight, is_sure=not may_hide)
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        os.readlink(f"/proc/{pid}/exe")
+    except FileNotFoundError:
+        return True
+    except OSError:  # it is another user's
+        return False
+    return False
 
 
 def _may_hide(tree: Sequence[int]) -> bool:
