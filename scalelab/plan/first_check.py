@@ -18,6 +18,8 @@ from scalelab.plan.source import Observation
 
 DOUBTED_BEYOND = 1.1
 """Factor between two rates of one program from which on they disagree."""
+RATE_DISAGREES = "rate_disagrees"
+"""Validity reason of a row whose two step times differ by a factor of the batch."""
 WRONG_BEYOND = 1.5
 """The factor from which on no clock explains it: something else was counted."""
 MUCH_WAITING = 0.25
@@ -204,7 +206,7 @@ def _of_input(row: Observation) -> Finding | None:
 
 
 def _of_marks(row: Observation) -> Finding | None:
-    marks = [mark for mark in row["validity"] or () if mark != "rate_disagrees"]
+    marks = [mark for mark in row["validity"] or () if mark != RATE_DISAGREES]
     if not marks:
         return None
     return Finding(sign=Sign.MARKED, stops=False, figures={"marks": ", ".join(marks)})

@@ -106,7 +106,7 @@ SEVEN = [
             "--accum_iter {gradient_accumulation_steps}",
             "launcher: torchrun ",
             "metrics: metric_logger ",
-            "snapshot: [main.py, utils.py]",
+            "snapshot: [main.py, meters.py]",
         ],
         speed=r"time: (\S+)",
         step_time_s=lambda seconds: seconds,

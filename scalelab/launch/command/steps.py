@@ -20,7 +20,8 @@ from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.launch.command.intervals import Interval, Intervals
 from scalelab.launch.command.lines import Report
 from scalelab.launch.command.witness.counts import CountWitness
-from scalelab.launch.command.witness.rates import RATE_DISAGREES, RateWitness
+from scalelab.launch.command.witness.rates import RateWitness
+from scalelab.plan.first_check import RATE_DISAGREES
 from scalelab.training.probes.steady import is_steady, mean_interval
 
 # How often the bootstrap asks whether the mean is known well enough.

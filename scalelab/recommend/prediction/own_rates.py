@@ -8,8 +8,9 @@ import numpy as np
 
 from scalelab.inputs.numerals import counted, duration
 from scalelab.laws.rows import FitRows, numbers
+from scalelab.plan.first_check import DOUBTED_BEYOND, RATE_DISAGREES
 
-_BEYOND = np.log(1.1)
+_BEYOND = np.log(DOUBTED_BEYOND)
 
 
 def disagreeing_rates(rows: FitRows, device_word: str) -> Iterator[str]:
@@ -22,7 +23,7 @@ def disagreeing_rates(rows: FitRows, device_word: str) -> Iterator[str]:
     ours, own = numbers(frame, "step_time_s"), numbers(frame, "reported_step_time_s")
     with np.errstate(divide="ignore", invalid="ignore"):
         apart = np.abs(np.log(ours / own))
-    marked = np.array(["rate_disagrees" in str(reason) for reason in rows.reasons])
+    marked = np.array([RATE_DISAGREES in str(reason) for reason in rows.reasons])
     used = np.array(rows.reasons == "", dtype=bool)
     for are_asked, then in (
         (marked, "One of the two does not count optimiser steps: left out."),

@@ -11,11 +11,9 @@ from scalelab.experiment.program import SAMPLES_OF_EPOCH
 from scalelab.experiment.trial import Trial
 from scalelab.launch.command.lines import SAMPLES, Report
 from scalelab.launch.command.witness.own_rates import OwnRate, RateUnit
+from scalelab.plan.first_check import DOUBTED_BEYOND
 
-RATE_DISAGREES = "rate_disagrees"
-"""Validity reason of a row whose two step times differ by a factor of the batch."""
-
-_TOLERANCE = math.log(1.1)
+_TOLERANCE = math.log(DOUBTED_BEYOND)
 _SAMPLES = (SAMPLES, SAMPLES_OF_EPOCH)
 
 

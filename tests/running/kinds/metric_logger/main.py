@@ -3,9 +3,9 @@
 import argparse
 import time
 
+import meters
 import torch
 import torch.distributed as dist
-import utils
 
 
 def get_args_parser():
@@ -22,14 +22,14 @@ def get_args_parser():
 
 
 def main(args):
-    rank = utils.init_distributed_mode()
+    rank = meters.init_distributed_mode()
     torch.manual_seed(args.seed + rank)
     model = torch.nn.Linear(16, 4)
     if dist.is_initialized():
         model = torch.nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr)
     for epoch in range(args.epochs):
-        logger = utils.MetricLogger(rank == 0)
+        logger = meters.MetricLogger(rank == 0)
         header = f"Epoch: [{epoch}]"
         for i in logger.log_every(range(24), args.print_freq, header):
             time.sleep(0.004 * args.batch_size)
