@@ -63,15 +63,7 @@ class SchemaError(StoreError):
 
 
 class MissingExtraError(ScaleLabError):
-    """An optional dependency is not installed.
-
-    Parameters
-    ----------
-    feature
-        What the user asked for.
-    extra
-        The extra of ``pyproject.toml`` that brings it.
-    """
+    """An optional dependency is not installed."""
 
     def __init__(self, feature: str, extra: str) -> None:
         super().__init__(
@@ -91,15 +83,7 @@ class UnmeasuredError(FitError):
 
 
 class NotIdentifiableError(FitError):
-    """The observations cannot determine a parameter.
-
-    Parameters
-    ----------
-    parameter
-        What the rows leave open: a law's parameter, or several joined by "and".
-    remedy
-        The measurement that would pin it down, in words.
-    """
+    """The observations cannot determine a parameter."""
 
     def __init__(self, parameter: str, remedy: str) -> None:
         verb = "are" if " and " in parameter else "is"

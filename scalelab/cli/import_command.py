@@ -95,13 +95,7 @@ _EXAMPLES = {
 
 
 def pairs(option: str, texts: list[str]) -> dict[str, str]:
-    """Return NAME=VALUE options as a mapping.
-
-    Raises
-    ------
-    SpecError
-        If one has another form, or a name occurs twice.
-    """
+    """Return NAME=VALUE options as a mapping."""
     from scalelab.errors import SpecError
 
     example = _EXAMPLES[option]

@@ -52,15 +52,7 @@ UsageError: type[Any] = typer.BadParameter.__mro__[1]
 
 
 def build_app(asked: str = "") -> typer.Typer:
-    """Return the application with every command.
-
-    Parameters
-    ----------
-    asked
-        The command that is to run. Resources of installed distributions become options
-        of ``recommend`` and ``report`` only where that is it: to look through
-        distributions takes longer than all other commands need to begin.
-    """
+    """Return the application with every command."""
     app = typer.Typer(
         name="scalelab",
         help="How many GPUs should this training job use? Measure, fit, recommend.",
@@ -103,13 +95,7 @@ def _options(
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line and return its exit code.
-
-    Raises
-    ------
-    BrokenPipeError
-        If the reader of standard output or error left.
-    """
+    """Run one command line and return its exit code."""
     try:
         command = typer.main.get_command(build_app(*arguments[:1]))
         is_bare = len(arguments) < 2 and {*arguments} <= GROUPS.keys()

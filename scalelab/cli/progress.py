@@ -81,17 +81,7 @@ class ProgressView(Protocol):
 
 
 def view(console: Console, device_hour_word: str, *, is_quiet: bool) -> ProgressView:
-    """Return the view that suits the console.
-
-    Parameters
-    ----------
-    console
-        Standard error.
-    device_hour_word
-        What one device for an hour is called, e.g. ``GPU-h``.
-    is_quiet
-        Show nothing but failures.
-    """
+    """Return the view that suits the console."""
     if console.is_terminal and not console.is_dumb_terminal and not is_quiet:
         return LiveView(console, device_hour_word)
     return LineView(console, device_hour_word, is_quiet=is_quiet)
@@ -99,11 +89,6 @@ def view(console: Console, device_hour_word: str, *, is_quiet: bool) -> Progress
 
 class Tracker:
     """The state of a sweep as its events tell it; every view shows it.
-
-    Parameters
-    ----------
-    device_hour_word
-        What one device for an hour is called, e.g. ``GPU-h``.
 
     Attributes
     ----------

@@ -32,22 +32,7 @@ def allocation_nodes(
 
 
 class AllocationNodes(HubCluster):
-    """The nodes of the batch job that the driver itself runs in.
-
-    Parameters
-    ----------
-    site
-        A site with scheduler allocation.
-    directory
-        Where the cluster's files are: on a file system the nodes share.
-    preload, search_path, entry
-        As in :class:`~scalelab.launch.gang_agent.NodeAgent`.
-
-    Raises
-    ------
-    ClusterError
-        If the driver runs in no such job.
-    """
+    """The nodes of the batch job that the driver itself runs in."""
 
     def __init__(
         self, site: AllocationSite, *, directory: Path, **agent_options: Any
@@ -106,16 +91,6 @@ class AllocationNodes(HubCluster):
 
 def held_allocation(environment: Mapping[str, str]) -> tuple[BatchSystem, str, int]:
     """Return the batch system, name and nodes of the job that this process runs in.
-
-    Parameters
-    ----------
-    environment
-        The process's.
-
-    Raises
-    ------
-    ClusterError
-        If it runs in no job, or it is not said which nodes that has.
 
     Examples
     --------

@@ -99,13 +99,7 @@ class DaskNodes:
         return ask_nodes(self.client, self.workers)
 
     def __enter__(self) -> Self:
-        """Start scheduler, client and the cluster's own workers.
-
-        Raises
-        ------
-        ClusterError
-            If it does not start.
-        """
+        """Start scheduler, client and the cluster's own workers."""
         try:
             self._start()
         except BaseException:
@@ -148,13 +142,7 @@ class DaskNodes:
     def _start_dask(
         self, host: str, scratch: str, security: Security, workers: dict[str, Any]
     ) -> None:
-        """Start scheduler, client, and the workers that run on this machine.
-
-        Raises
-        ------
-        OSError, RuntimeError, TimeoutError
-            As Dask does where something does not start.
-        """
+        """Start scheduler, client, and the workers that run on this machine."""
         import dask
         from distributed import Client, SpecCluster
         from distributed.utils import LoopRunner

@@ -11,19 +11,7 @@ from scalelab.errors import ClusterError
 
 
 def local_devices(device_type: str) -> tuple[str, ...]:
-    """Return the devices this process may use.
-
-    Parameters
-    ----------
-    device_type
-        ``cpu``: core numbers. ``cuda``: what ``CUDA_VISIBLE_DEVICES`` names, else the
-        indices the driver knows; CUDA itself is not initialised.
-
-    Raises
-    ------
-    ClusterError
-        There is no CUDA device.
-    """
+    """Return the devices this process may use."""
     if device_type == "cpu":
         return tuple(str(core) for core in sorted(os.sched_getaffinity(0)))
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -43,28 +31,7 @@ def local_devices(device_type: str) -> tuple[str, ...]:
 
 
 def granted_devices(device_type: str, num_devices: int) -> tuple[str, ...]:
-    """Return the devices of a batch job on its node.
-
-    Parameters
-    ----------
-    device_type
-        ``cpu``: the cores this process may use, again from the first where they are
-        fewer. ``cuda``: what ``CUDA_VISIBLE_DEVICES`` names; where the batch system
-        does not set it, as plain PBS, all GPUs of a node whose job has asked for all.
-    num_devices
-        Devices the job has asked for on each node.
-
-    Returns
-    -------
-    tuple of str
-        Core numbers; or UUIDs, since two jobs of one host may both call theirs 0.
-
-    Raises
-    ------
-    ClusterError
-        If they are fewer than that, nobody says which they are, or they are several
-        slices of GPUs.
-    """
+    """Return the devices of a batch job on its node."""
     present = local_devices(device_type)
     if device_type == "cpu":
         return tuple(present[index % len(present)] for index in range(num_devices))

@@ -26,19 +26,7 @@ def cluster_of(
     programs: Collection[Program],
     parallelism: Sequence[str],
 ) -> AbstractContextManager[Cluster]:
-    """Return the cluster of a site; nodes start when it is entered.
-
-    Parameters
-    ----------
-    site
-        Where nodes come from.
-    run
-        Directory of the run.
-    max_nodes
-        Nodes of the largest trial: what a site that sets no limit may be asked for.
-    programs, parallelism
-        What the trials run, and with which strategies.
-    """
+    """Return the cluster of a site; nodes start when it is entered."""
     modules = [preload_modules(program, parallelism) for program in programs]
     cluster: AbstractContextManager[Cluster] = imported(site.cluster)(
         site,

@@ -24,17 +24,7 @@ T = TypeVar("T")
 
 
 class HubCluster(DaskNodes):
-    """Dask's scheduler and client, and the files with which nodes join them.
-
-    Parameters
-    ----------
-    site
-        Where nodes come from.
-    directory
-        For the files, on a file system the nodes share.
-    preload, search_path, entry
-        As in :class:`~scalelab.launch.gang_agent.NodeAgent`.
-    """
+    """Dask's scheduler and client, and the files with which nodes join them."""
 
     def __init__(self, site: RemoteSite, directory: Path, **agent_options: Any) -> None:
         super().__init__(has_dashboard=site.dashboard)

@@ -42,17 +42,9 @@ class LocalNodes(DaskNodes):
 
     Parameters
     ----------
-    num_nodes
-        Nodes to divide the machine into.
     devices_per_node
         Devices of each node; None: the machine's devices divided among the nodes. More
         than there are cores: several devices are the same core.
-    device_type
-        ``cpu`` or ``cuda``.
-    has_dashboard
-        Serve Dask's dashboard.
-    preload, search_path, entry
-        As in :class:`~scalelab.launch.gang_agent.NodeAgent`.
     """
 
     def __init__(
@@ -127,12 +119,6 @@ def divide_devices(
     num_nodes: int, devices_per_node: int | None, device_type: str
 ) -> list[tuple[str, ...]]:
     """Return each node's devices; nodes share devices only if there are too few.
-
-    Raises
-    ------
-    ClusterError
-        If more CUDA devices are asked for than there are: unlike cores, they are never
-        shared.
 
     Examples
     --------

@@ -15,13 +15,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def address_of_interface(name: str) -> str:
-    """Return the address of a network interface, IPv4 where it has one.
-
-    Raises
-    ------
-    ClusterError
-        If this host has no such interface, or it has no address.
-    """
+    """Return the address of a network interface, IPv4 where it has one."""
     addresses = _addresses()
     if found := addresses.get(name):
         return found[0]
@@ -33,18 +27,7 @@ def address_of_interface(name: str) -> str:
 
 
 def address_towards(url: str) -> str:
-    """Return the address from which this host reaches another one.
-
-    Parameters
-    ----------
-    url
-        Such as ``tls://10.0.0.1:8786``.
-
-    Raises
-    ------
-    ClusterError
-        If there is no way to it.
-    """
+    """Return the address from which this host reaches another one."""
     target = urlsplit(url)
     host, port = str(target.hostname), target.port or 1
     try:
@@ -60,19 +43,7 @@ def address_towards(url: str) -> str:
 
 
 def own_address(interface: str | None) -> str:
-    """Return the address at which nodes reach this host.
-
-    Parameters
-    ----------
-    interface
-        The network interface to use; None: the only one there is besides loopback,
-        else the one of the default route, else the one that carries the host's name.
-
-    Raises
-    ------
-    ClusterError
-        If that is not clear.
-    """
+    """Return the address at which nodes reach this host."""
     if interface is not None:
         return address_of_interface(interface)
     addresses = [found for found in _addresses().values() if not _is_local(found[0])]

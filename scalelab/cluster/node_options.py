@@ -21,18 +21,10 @@ class NodeOptions:
 
     Parameters
     ----------
-    scheduler
-        Address of the driver's Dask scheduler.
-    tls_files
-        Certificate of the authority, certificate and key: paths that nodes can read.
-    device_type, num_devices
-        What it offers, ``cpu`` or ``cuda``, and how many.
     group
         The site's node group it belongs to; None where its nodes are alike.
     interface
         The network interface to use; None: the one that leads to the driver.
-    preload, search_path, entry
-        As in :class:`~scalelab.launch.gang_agent.NodeAgent`.
     """
 
     scheduler: str
@@ -54,24 +46,12 @@ class NodeOptions:
         return cls(**values)
 
     def write(self, path: Path) -> None:
-        """Write the file.
-
-        Raises
-        ------
-        StoreError
-            If the disk refuses.
-        """
+        """Write the file."""
         write_private(path, json.dumps(asdict(self), indent=1))
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file that only its user may read.
-
-    Raises
-    ------
-    StoreError
-        If the disk refuses.
-    """
+    """Write a file that only its user may read."""
     with storing(path):
         path.unlink(missing_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -80,13 +60,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def write_tls_files(security: Security, directory: Path) -> tuple[str, str, str]:
-    """Write the credentials that workers need and return the files' paths.
-
-    Raises
-    ------
-    StoreError
-        If the disk refuses.
-    """
+    """Write the credentials that workers need and return the files' paths."""
     role = security.get_tls_config_for_role("worker")
     paths = []
     for part in ("ca_file", "cert", "key"):

@@ -36,14 +36,10 @@ class NodePlugin(WorkerPlugin):
 
     Parameters
     ----------
-    device_type
-        ``cpu`` or ``cuda``.
     device_ids
         The node's devices; None: all this process may use.
     group
         The site's node group it belongs to; None where its nodes are alike.
-    preload, search_path, entry
-        As in :class:`~scalelab.launch.gang_agent.NodeAgent`.
     own_session
         Leave the driver's session, so that a Ctrl-C at its terminal does not reach the
         node before the driver can drain. Not under a batch system that tracks sessions.

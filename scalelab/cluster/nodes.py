@@ -20,21 +20,11 @@ class Node:
         Name of the Dask worker; a worker that is restarted keeps it.
     address
         Address of the Dask worker; a restarted worker has another one.
-    host
-        Host name of the machine.
     device_ids
         Slots in the order they are handed out: core numbers on CPU, indices or UUIDs on
         CUDA. An id that occurs twice is a core that several slots share.
-    device_name
-        Model of the devices.
-    num_cores
-        Cores the node's processes may use.
-    memory_bytes
-        Main memory of the machine.
     group
         The site's node group it belongs to; None where its nodes are alike.
-    device_type
-        ``cpu`` or ``cuda``.
     """
 
     name: str

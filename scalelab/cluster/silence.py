@@ -19,15 +19,7 @@ class Silences:
         self._looked_s: float | None = None
 
     def update(self, beats: Mapping[str, object], now_s: float) -> dict[str, float]:
-        """Return the seconds of silence by node.
-
-        Parameters
-        ----------
-        beats
-            By node, what changes with each of its heartbeats.
-        now_s
-            On the monotonic clock.
-        """
+        """Return the seconds of silence by node."""
         looked_s = now_s if self._looked_s is None else self._looked_s
         late_s = now_s - looked_s
         missed_s = late_s if late_s > _AT_EASE * LISTEN_EVERY_S else 0.0

@@ -72,15 +72,6 @@ class NodeWatch:
     A worker may stand still without leaving: stopped, swapped out, waiting for a file
     server, or without power. Silence for too long counts as having left; where its
     nanny still answers, it is started anew, and with it all that ran there has ended.
-
-    Parameters
-    ----------
-    client
-        Client of the cluster to watch, whose scheduler is in this process.
-    deliver
-        Called from the client's thread.
-    lost_after_s
-        Seconds of silence after which a node counts as lost.
     """
 
     def __init__(

@@ -48,17 +48,7 @@ class Health(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """One check: its subject, its result and details in words.
-
-    Parameters
-    ----------
-    subject
-        What was looked at.
-    health
-        ``note``: something optional is missing.
-    text
-        What was found, and what to do where it does not work.
-    """
+    """One check: its subject, its result and details in words."""
 
     subject: str
     health: Health
@@ -66,13 +56,7 @@ class Finding:
 
 
 def examine(runs: Path) -> Iterator[Finding]:
-    """Check what a sweep needs, cheap checks first.
-
-    Parameters
-    ----------
-    runs
-        Where runs would be written.
-    """
+    """Check what a sweep needs, cheap checks first."""
     yield _python()
     yield _devices()
     for package, extra in (("torch", "train"), ("distributed", "train")):

@@ -37,20 +37,7 @@ _LOCAL_FILE_SYSTEMS = ("tmpfs", "ext3", "ext4", "xfs", "btrfs", "overlay", "zfs"
 
 
 def examine_site(site: Site, runs: Path) -> Iterator[Finding]:
-    """Run all checks of a site that need no job.
-
-    Parameters
-    ----------
-    site
-        A site whose nodes are other machines.
-    runs
-        Where runs would be written.
-
-    Raises
-    ------
-    SpecError
-        If the site is this machine.
-    """
+    """Run all checks of a site that need no job."""
     if not isinstance(site, RemoteSite):
         raise SpecError(
             f"site {site.name!r} has scheduler={site.scheduler}, and there is no batch "

@@ -23,17 +23,7 @@ _NOT_PLAIN = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WrittenProfile:
-    """A site profile that was written: its path and its nodes.
-
-    Parameters
-    ----------
-    path
-        The file.
-    noun, queue
-        What the batch system calls a queue, and the one that the profile names.
-    nodes
-        The nodes of that queue, in words.
-    """
+    """A site profile that was written: its path and its nodes."""
 
     path: Path
     noun: str
@@ -49,28 +39,7 @@ def init_site(
     scheduler: str | None = None,
     force: bool = False,
 ) -> WrittenProfile:
-    """Survey this cluster and write a profile of it.
-
-    Parameters
-    ----------
-    name_or_path
-        Name of the profile, or path of a YAML file; default: the cluster's own name.
-    queue
-        Queue or partition; default: the one with most GPUs.
-    device_type
-        What ranks run on; default: ``cuda`` where the nodes have GPUs.
-    scheduler
-        Name of the batch system; default: the one that is here.
-    force
-        Replace what is there.
-
-    Raises
-    ------
-    SpecError
-        If there is no such batch system or queue, or the profile cannot be written.
-    ClusterError
-        If no batch system answers.
-    """
+    """Survey this cluster and write a profile of it."""
     found = survey(None if scheduler is None else BATCH_SYSTEMS[scheduler])
     chosen = found.queue(queue)
     kind = None if device_type is None else DeviceType(device_type)
@@ -86,17 +55,7 @@ def init_site(
 def profile_text(
     inventory: Inventory, queue: Queue, *, device_type: DeviceType | None = None
 ) -> str:
-    """Return a commented profile for the nodes of a queue.
-
-    Parameters
-    ----------
-    inventory
-        What the batch system has.
-    queue
-        Where jobs go.
-    device_type
-        What ranks run on; default: ``cuda`` where the nodes have GPUs.
-    """
+    """Return a commented profile for the nodes of a queue."""
     group = queue.largest_group
     nodes = _nodes if len(queue.kinds) == 1 else _unlike_nodes
     kind = device_type or (DeviceType.CUDA if group.gpus else DeviceType.CPU)
@@ -231,22 +190,7 @@ def _duration(seconds: float) -> str:
 
 
 def write_profile(text: str, name_or_path: str, *, force: bool = False) -> Path:
-    """Write a site profile and return its path.
-
-    Parameters
-    ----------
-    text
-        The profile.
-    name_or_path
-        A name among the user's profiles, or the path of a YAML file.
-    force
-        Replace what is there.
-
-    Raises
-    ------
-    SpecError
-        If the text is no site, something is there, or it cannot be written.
-    """
+    """Write a site profile and return its path."""
     directory = sites_directory()
     path = (
         Path(name_or_path).expanduser()

@@ -48,13 +48,7 @@ _NAME = "scalelab-doctor"
 
 
 def try_nodes(site: Site, runs: Path, say: Callable[[str], None]) -> Iterator[Finding]:
-    """Run one short job on a node of each node group; see :func:`try_node`.
-
-    Raises
-    ------
-    SpecError
-        If the site has no batch system.
-    """
+    """Run one short job on a node of each node group; see :func:`try_node`."""
     if not isinstance(site, BatchSite):
         raise SpecError(
             f"--job submits a job, and site {site.name!r} uses one that is held "
@@ -75,17 +69,7 @@ def _each_tried(
 def try_node(
     site: BatchSite, runs: Path, say: Callable[[str], None] = lambda text: None
 ) -> Iterator[Finding]:
-    """Run one short job on one node and report what it found there.
-
-    Parameters
-    ----------
-    site
-        A site with a batch system.
-    runs
-        Where runs would be written: the folder that must be shared.
-    say
-        Told what is waited for.
-    """
+    """Run one short job on one node and report what it found there."""
     try:
         place = existing_place(runs.absolute())
         folder = Path(tempfile.mkdtemp(prefix=f".{_NAME}-", dir=place))
@@ -145,15 +129,7 @@ class _Listener:
 def _visited(
     site: BatchSite, folder: Path, listener: _Listener, say: Callable[[str], None]
 ) -> Mapping[str, Any]:
-    """Submit the job and return the findings it wrote.
-
-    Raises
-    ------
-    ClusterError
-        If it is refused, does not start or end in time, or writes nothing.
-    SpecError
-        If the site's batch system cannot be asked for it.
-    """
+    """Submit the job and return the findings it wrote."""
     log = folder / "job.log"
     refuse_log_directory(site, folder, option="--runs")
     task = {

@@ -17,17 +17,7 @@ class ScalingMode(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchSizes:
-    """The batch sizes of a trial.
-
-    Parameters
-    ----------
-    local_batch_size
-        Samples per rank per forward pass.
-    gradient_accumulation_steps
-        Forward passes per optimiser step.
-    global_batch_size
-        Samples per optimiser step over all ranks.
-    """
+    """The batch sizes of a trial."""
 
     local_batch_size: int
     gradient_accumulation_steps: int
@@ -50,16 +40,7 @@ def from_local(
 
 
 def from_both(local: int, total: int, *, data_parallel_size: int) -> BatchSizes:
-    """Return the batch in which accumulation makes up the given global batch.
-
-    Raises
-    ------
-    SpecError
-        If the global batch is not a multiple of the samples of one forward pass.
-
-    >>> from_both(128, 4096, data_parallel_size=16).gradient_accumulation_steps
-    2
-    """
+    """Return the batch in which accumulation makes up the given global batch."""
     one_pass = local * data_parallel_size
     if total % one_pass:
         raise SpecError(
@@ -77,16 +58,7 @@ def from_both(local: int, total: int, *, data_parallel_size: int) -> BatchSizes:
 def from_global(
     total: int, *, data_parallel_size: int, accumulation: int = 1
 ) -> BatchSizes:
-    """Return the batch of a strong-scaling trial: the local batch shrinks.
-
-    Raises
-    ------
-    SpecError
-        If the global batch cannot be shared out evenly.
-
-    >>> from_global(4096, data_parallel_size=16).local_batch_size
-    256
-    """
+    """Return the batch of a strong-scaling trial: the local batch shrinks."""
     shares = data_parallel_size * accumulation
     if total % shares:
         divisor = f"data_parallel_size={data_parallel_size}"
@@ -104,26 +76,7 @@ def from_global(
 
 
 def fitted(total: int, largest: int, *, data_parallel_size: int) -> BatchSizes:
-    """Return the batch with the fewest accumulation steps that fits into memory.
-
-    Parameters
-    ----------
-    total
-        The global batch.
-    largest
-        The largest local batch that fits on a device.
-    data_parallel_size
-        Ranks that see different samples.
-
-    Raises
-    ------
-    SpecError
-        If the global batch cannot be shared out evenly.
-
-    >>> fitted(4096, 200, data_parallel_size=16)
-    BatchSizes(local_batch_size=128, gradient_accumulation_steps=2, \
-global_batch_size=4096)
-    """
+    """Return the batch with the fewest accumulation steps that fits into memory."""
     per_rank = from_global(
         total, data_parallel_size=data_parallel_size
     ).local_batch_size
@@ -143,10 +96,6 @@ class BatchRequest:
         Samples per rank per forward pass; None: follows from the global batch.
     global_batch_size
         Samples per optimiser step; None: follows from the local batch.
-    gradient_accumulation_steps
-        Used where only one of the two is given.
-    largest
-        Largest local batch that fits, where the local batch is to be found.
     """
 
     local_batch_size: int | None = None
@@ -155,13 +104,7 @@ class BatchRequest:
     largest: int | None = None
 
     def at(self, data_parallel_size: int) -> BatchSizes:
-        """Return the batch on so many ranks that see different samples.
-
-        Raises
-        ------
-        SpecError
-            If it does not divide.
-        """
+        """Return the batch on so many ranks that see different samples."""
         local, total = self.local_batch_size, self.global_batch_size
         among = {"data_parallel_size": data_parallel_size}
         accumulation = self.gradient_accumulation_steps

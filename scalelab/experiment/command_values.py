@@ -60,17 +60,7 @@ def values_told(experiment: ExperimentKeys) -> Set[str]:
 def placeholder_values(
     trial: Trial, *, devices_on_node: int, directory: str | Path
 ) -> dict[str, object]:
-    """Return the values of the placeholders that all processes of a node share.
-
-    Parameters
-    ----------
-    trial
-        The trial that the command runs as.
-    devices_on_node
-        Devices of the trial on the node.
-    directory
-        Value of ``{trial_dir}``.
-    """
+    """Return the values of the placeholders that all processes of a node share."""
     accumulation = trial.gradient_accumulation_steps
     values: dict[str, object] = {
         "local_batch_size": trial.local_batch_size,

@@ -40,22 +40,6 @@ def fingerprint_changes(
 
     A family of trials, or a program, asked for only before or only now changes no trial
     of the others, so it is no change.
-
-    Parameters
-    ----------
-    before
-        What :meth:`~scalelab.experiment.spec.Experiment.fingerprint` returned, as a run
-        recorded it.
-    after
-        What it returns now.
-
-    Returns
-    -------
-    tuple of str
-        One clause per change, such as ``command: 'a' -> 'b'``; empty: comparable.
-
-    >>> fingerprint_changes({"workload": "a", "env": {}}, {"workload": "b", "env": {}})
-    ("workload: 'a' -> 'b'",)
     """
     changes: list[str] = []
     for key in sorted({*before, *after} - {ACCEPT}):

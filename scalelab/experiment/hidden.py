@@ -55,15 +55,7 @@ def is_recorded_as(value: str, recorded: str) -> bool:
 
 
 def recorded_as(values: Mapping[str, str], before: Mapping[str, str]) -> dict[str, str]:
-    """Return what records say of values, the same as before of those that have stayed.
-
-    Parameters
-    ----------
-    values
-        The values by name.
-    before
-        What an earlier record says, by name.
-    """
+    """Return what records say of values; those that have stayed keep their words."""
     return {
         name: before[name]
         if name in before and is_recorded_as(value, before[name])

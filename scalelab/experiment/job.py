@@ -72,13 +72,7 @@ class Job(Section):
         return self
 
     def num_samples(self, global_batch_size: int) -> int | None:
-        """Return the job's length, or its cap where it has a target; None: unknown.
-
-        Parameters
-        ----------
-        global_batch_size
-            Samples per optimiser step; what a job in steps comes to depends on it.
-        """
+        """Return the job's length, or its cap where it has a target; None: unknown."""
         if self.epochs and self.samples_per_epoch:
             return math.ceil(self.epochs * self.samples_per_epoch)
         if self.tokens and self.sequence_length:

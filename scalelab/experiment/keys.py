@@ -243,13 +243,7 @@ def commands_of(
 
 @contextmanager
 def naming(program: str | None) -> Iterator[None]:
-    """Begin what is refused with the name of the program that is wrong, if it has one.
-
-    Raises
-    ------
-    SpecError
-        What was refused.
-    """
+    """Begin a refusal with the name of the program that is wrong, if it has one."""
     try:
         yield
     except SpecError as error:

@@ -44,19 +44,6 @@ def scaled_rate(
     With ``k = global_batch_size / at_batch``: ``base`` (none), ``k base`` (linear),
     ``sqrt(k) base`` (sqrt); ``base / steps_in_flight`` (staleness).
 
-    Parameters
-    ----------
-    base
-        Learning rate tuned at ``at_batch``.
-    rule
-        The scaling rule.
-    at_batch, global_batch_size
-        Samples per optimiser step.
-    steps_in_flight
-        Optimiser steps of all workers between two messages of one: workers x window
-        where workers wait for no other, else 1. Where servers add whole changes, as
-        ``downpour`` does, the parameters move by that many times the rate meanwhile.
-
     References
     ----------
     See :class:`LearningRateRule`. Linear scaling was found to hold up to about 8k
@@ -79,13 +66,6 @@ def learning_rate_at(rate: LearningRate, samples: float) -> float:
 
     It rises linearly from 0 to ``rate.value`` over ``rate.warmup_samples`` and stays
     there.
-
-    Parameters
-    ----------
-    rate
-        The trial's learning rate.
-    samples
-        Training samples seen, the step's own included, so that no step has rate 0.
 
     References
     ----------

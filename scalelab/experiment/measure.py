@@ -112,13 +112,7 @@ class Measure(Section):
         return self
 
     def check(self, job: Job | None) -> None:
-        """Refuse families of trials that would never end, given the job.
-
-        Raises
-        ------
-        SpecError
-            If a convergence or end-to-end trial lacks its target, cap or evaluation.
-        """
+        """Refuse families of trials that would never end, given the job."""
         if self.max_epochs and not (job and job.samples_per_epoch):
             raise SpecError("measure.max_epochs needs job.samples_per_epoch. Add it.")
         for kind in self.kind:
@@ -144,17 +138,7 @@ class Measure(Section):
     def measurement(
         self, kind: TrialKind, job: Job | None, *, global_batch_size: int
     ) -> Measurement:
-        """Return how long a trial of this family runs.
-
-        Parameters
-        ----------
-        kind
-            The family.
-        job
-            Gives the target, the length of an epoch and the length of the training.
-        global_batch_size
-            Samples per optimiser step of the trial.
-        """
+        """Return how long a trial of this family runs."""
         shared = Measurement(
             warmup_steps=self.warmup_steps,
             steps=self.steps,

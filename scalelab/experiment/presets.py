@@ -21,14 +21,6 @@ class Preset:
 
     Parameters
     ----------
-    name
-        What users write under ``metrics``.
-    reads
-        The lines that it reads, in words, for the reference.
-    regex
-        Expressions as under ``metrics.regex``.
-    evaluation
-        Expressions as under ``metrics.evaluation``.
     packages
         Packages that a script imports whose output is probably this one: with a sample
         of output, too, the preset whose packages are imported is preferred.
@@ -193,16 +185,6 @@ def expanded(values: Mapping[str, Any]) -> dict[str, Any]:
 
     Expressions of the user's own come after those of the preset: where both find a
     group in a line, the user's counts.
-
-    Parameters
-    ----------
-    values
-        What stands under ``metrics``, with ``preset``.
-
-    Raises
-    ------
-    SpecError
-        If there is no such preset, or a file is named as well.
 
     Examples
     --------

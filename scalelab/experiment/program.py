@@ -44,14 +44,6 @@ class MetricsSource:
     regex
         Regular expressions with named groups, matched against each line of standard
         output and error of rank 0.
-    evaluation
-        Regular expressions that occur in the lines that an evaluation writes there.
-    csv
-        Path template of a CSV file that begins with the names of its columns.
-    columns
-        Columns of that file by the name of their value, such as ``step``.
-    tensorboard
-        Path template of a folder in which the command writes event files.
     """
 
     jsonl: str | None = None
@@ -80,15 +72,7 @@ class StopSignalName(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StopRequest:
-    """How processes are asked to save what they have before they are ended.
-
-    Parameters
-    ----------
-    signal
-        Name of the signal that each of them gets, such as ``SIGUSR1``.
-    grace_s
-        Seconds until they are ended.
-    """
+    """How processes are asked to save what they have before they are ended."""
 
     signal: str
     grace_s: float
@@ -100,10 +84,6 @@ class WorkloadProgram:
 
     Parameters
     ----------
-    name
-        A name of :data:`BUILT_IN_WORKLOADS`, or ``module:Class``.
-    parameters
-        Keyword arguments of the workload's constructor.
     code_directory
         Put first on ``sys.path`` of the ranks; None for built-in workloads.
     """
@@ -119,27 +99,17 @@ class CommandProgram:
 
     Parameters
     ----------
-    command
-        Command line with placeholders such as ``{local_batch_size}``.
     launcher
         Name of the row of :data:`~scalelab.kinds.launchers.LAUNCHERS` that starts its
         processes.
-    env
-        Further environment variables, placeholders allowed in the values.
-    metrics
-        Where the command reports its steps.
     code_directory
         Snapshot of the user's code; the working directory of the command.
     name
         What the command is called in records: the experiment's name. It changes nothing
         of what runs.
-    inherited
-        Environment variables of the driver that the command gets too, as they are.
     stop
         How it is asked to save what it has; None: it is not. It changes nothing of what
         runs.
-    launcher_options
-        What stands beside the launcher's name.
     samples_per_epoch, tokens_per_sample
         What the job says of its data, to hold against what the command prints; None:
         nothing. They change nothing of what runs.
@@ -158,13 +128,7 @@ class CommandProgram:
     tokens_per_sample: int | None = None
 
     def launcher_row(self) -> Launcher:
-        """Return the row of the launcher.
-
-        Raises
-        ------
-        SpecError
-            If it is not installed, or has not these options.
-        """
+        """Return the row of the launcher."""
         return LAUNCHERS[self.launcher].with_options(self.launcher_options)
 
 
@@ -194,23 +158,13 @@ class BuiltInWorkload:
 
     Parameters
     ----------
-    path
-        Path, ``module:Class``, of its class, whose constructor takes its parameters.
     metrics
         What an evaluation measures; none: there is nothing to evaluate on.
-    has_batch_norm
-        Its convergence depends on the local batch too, not on the global one alone.
     convergence_needs
         Parameter without which it has no metric to reach; None: it always has.
-    preload
-        Further modules that a node imports once for all of its ranks.
     tokens_axis
         Parameter that says how many tokens a sample has; None: samples are no
         sequences.
-    trains_model
-        It trains a model, which ``torch.compile`` can translate.
-    counts_flops
-        It tells how many floating-point operations a sample takes.
     check
         Path of a function without torch that refuses parameters before anything runs;
         see :func:`~scalelab.training.workloads.transformer_shape.check_transformer`.
@@ -229,17 +183,7 @@ class BuiltInWorkload:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataDemand:
-    """The demand of trials on the data of a built-in workload.
-
-    Parameters
-    ----------
-    global_batch_size
-        Samples that the training data must be at least.
-    data_parallel_size
-        The largest number of ranks that see different samples.
-    has_files
-        Trials read their files on this machine, so the files can be checked too.
-    """
+    """The demand of trials on the data of a built-in workload."""
 
     global_batch_size: int
     data_parallel_size: int

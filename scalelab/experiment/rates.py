@@ -95,19 +95,7 @@ class Rates(Section):
         *,
         steps_in_flight: int = 1,
     ) -> LearningRate:
-        """Return the learning rate of a trial.
-
-        Parameters
-        ----------
-        rule
-            One of ``self.rule``.
-        global_batch_size
-            Samples per optimiser step of the trial.
-        samples_per_epoch
-            For a warm-up in epochs.
-        steps_in_flight
-            Of the trial's strategy, see :func:`~.lr_rules.scaled_rate`.
-        """
+        """Return the learning rate of a trial."""
         length = (
             self.warmup.num_samples(global_batch_size, samples_per_epoch)
             if self.warmup

@@ -97,13 +97,7 @@ class LauncherChoice(_NamedChoice):
         return {"anyOf": [{**short, "enum": list(LAUNCHERS.names)}, full]}
 
     def row(self) -> Launcher:
-        """Return the row of the launcher.
-
-        Raises
-        ------
-        SpecError
-            If it is not installed, or has not these options.
-        """
+        """Return the row of the launcher."""
         return LAUNCHERS[self.name].with_options(self.parameters)
 
     def as_text(self) -> str | dict[str, Any]:
@@ -309,17 +303,7 @@ class ConfirmAbove(Section):
     def question(
         self, num_trials: int | None, gpu_hours: float | None, device_hour_word: str
     ) -> str | None:
-        """Return what to ask the user, or None below both thresholds.
-
-        Parameters
-        ----------
-        num_trials
-            Trials still to run; None: unknown.
-        gpu_hours
-            Estimated device time of them; None: unknown.
-        device_hour_word
-            What one device for an hour is called, e.g. ``GPU-h``.
-        """
+        """Return what to ask the user, or None below both thresholds."""
         if num_trials is not None and num_trials > self.trials:
             return (
                 f"This sweep runs {num_trials:,} trials; confirm_above.trials is "

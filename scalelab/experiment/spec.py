@@ -42,13 +42,7 @@ class Experiment(ExperimentKeys):
 
     @classmethod
     def from_file(cls, path: str | Path) -> Experiment:
-        """Read an experiment from a YAML file.
-
-        Raises
-        ------
-        SpecError
-            If the file cannot be read, is no YAML, or breaks a rule.
-        """
+        """Read an experiment from a YAML file."""
         path = Path(path)
         text = read_document(path)
         return cls.from_text(text, source=str(path), directory=path.parent)
@@ -57,22 +51,7 @@ class Experiment(ExperimentKeys):
     def from_text(
         cls, text: str, *, source: str = "experiment", directory: Path | None = None
     ) -> Experiment:
-        """Read an experiment from YAML text.
-
-        Parameters
-        ----------
-        text
-            The YAML.
-        source
-            What error messages call it.
-        directory
-            Folder that ``code.root`` is relative to; default: the current one.
-
-        Raises
-        ------
-        SpecError
-            If the text is no YAML or breaks a rule.
-        """
+        """Read an experiment from YAML text."""
         values = parse_document(text, source=source)
         experiment = validated(cls, values, source=source)
         experiment._directory = directory or Path()
@@ -120,31 +99,14 @@ class Experiment(ExperimentKeys):
         return bool(self.workload.parameters.get("batch_norm", built_in.has_batch_norm))
 
     def resolve_site(self, override: str | None = None) -> Site:
-        """Return the site: the override, else the experiment's own, else this machine.
-
-        Parameters
-        ----------
-        override
-            Name or path of a profile, as on the command line.
-
-        Raises
-        ------
-        SpecError
-            If there is no such profile, or it is wrong.
-        """
+        """Return the override, else the experiment's own site, else this machine."""
         chosen = override or self.site
         if chosen is None:
             return LocalSite()
         return chosen if isinstance(chosen, Site) else find_site(chosen)
 
     def inherited(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables under ``env_from`` as an environment has them.
-
-        Raises
-        ------
-        SpecError
-            If one is not set.
-        """
+        """Return the variables under ``env_from`` as an environment has them."""
         for name in self.env_from:
             if name not in environment:
                 raise SpecError(
@@ -159,15 +121,7 @@ class Experiment(ExperimentKeys):
         code_directory: Path | None = None,
         inherited: Mapping[str, str] | None = None,
     ) -> dict[str | None, Program]:
-        """Return what trials run, by the name of their program; None: it has none.
-
-        Parameters
-        ----------
-        code_directory
-            Snapshot of the user's code; default: ``code_root`` itself.
-        inherited
-            What :meth:`inherited` returned.
-        """
+        """Return what trials run, by the name of their program; None: it has none."""
         directory = str(code_directory or self.code_root)
         return {
             name: alone._program(directory, inherited or {})
@@ -208,15 +162,6 @@ class Experiment(ExperimentKeys):
         Axes, repeats and the job's length are not in it: changing them extends a run.
         Of several programs each has an entry of its own, so that one more extends it.
         Compare two with :func:`~scalelab.experiment.fingerprint.fingerprint_changes`.
-
-        Parameters
-        ----------
-        code_hash
-            Hash of the user's code.
-        device_type
-            ``cpu`` or ``cuda``.
-        code_of_programs
-            Hashes of the code that is only of one of several programs, by name.
         """
         fingerprint: dict[str, Any] = {
             "workload": self.workload_name,

@@ -44,16 +44,8 @@ class LearningRate:
 
     Parameters
     ----------
-    base
-        Learning rate at ``at_batch``.
     at_batch
         Global batch size (samples) for which ``base`` was tuned; None: no scaling.
-    rule
-        Name of the scaling rule: ``none``, ``linear``, ``sqrt`` or ``staleness``.
-    warmup_samples
-        Samples over which the rate rises linearly from 0 to ``value``.
-    value
-        The rate after warm-up, the rule applied.
     """
 
     base: float
@@ -69,17 +61,9 @@ class Measurement:
 
     Parameters
     ----------
-    warmup_steps
-        Optimiser steps left out of every statistic.
-    steps
-        Measured optimiser steps, at most, for a throughput trial.
     relative_precision
         A throughput trial stops early when the half-width of the 95% block-bootstrap
         interval of its mean step time is below this fraction of it.
-    max_samples
-        Training samples after which a convergence or end-to-end trial gives up.
-    evaluate_every_samples
-        Training samples between two evaluations on held-out data.
     target
         The metric to reach; None for throughput trials.
     timeout_s
@@ -89,8 +73,6 @@ class Measurement:
         None: what is usual for such a program.
     start_up_timeout_s
         The same before the first step; None: 600, or ``stall_timeout_s`` if longer.
-    judged_by
-        Metrics that an evaluation must report, because the experiment judges by them.
     """
 
     warmup_steps: int = 5
@@ -111,28 +93,16 @@ class Trial:
 
     Parameters
     ----------
-    kind
-        What the trial is run to find out.
-    workload
-        Built-in name, ``module:Class``, or ``command``.
-    allocation
-        Devices and nodes.
     local_batch_size
         Samples per rank per forward pass; with a layout, per replica.
-    gradient_accumulation_steps
-        Forward-backward passes per optimiser step, at least 1.
     learning_rate
         The rate and its rule; None for a workload that has none (``emulated``).
     node_group
         The site's node group it runs on; None where its nodes are alike.
     parallelism, precision
         ``ddp``, ...; ``fp32``, ``bf16``, ``fp16``.
-    seed
-        Seeds every random generator and, with the global batch, the sample order.
     repeat
         0-based index among otherwise equal trials; from 1,000 on it is a canary.
-    options
-        Any further axis, by name.
     layout
         How a command splits its model over the ranks; None: it does not.
     program

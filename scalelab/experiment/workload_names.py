@@ -26,12 +26,6 @@ class WorkloadNames:
 
     Parameters
     ----------
-    parameters
-        Keyword arguments of its constructor.
-    required
-        Those of them without a default.
-    is_open
-        It takes any others too.
     metrics
         What an evaluation measures; none: there is nothing to evaluate on; None: not
         known before an evaluation.
@@ -43,13 +37,7 @@ class WorkloadNames:
     metrics: tuple[str, ...] | None = None
 
     def check_parameters(self, workload: str, given: Mapping[str, Any]) -> None:
-        """Refuse unknown or missing parameters; options of the rank are not among them.
-
-        Raises
-        ------
-        SpecError
-            If one is unknown, or one is missing.
-        """
+        """Refuse unknown or missing parameters, options of the rank excepted."""
         unknown = [] if self.is_open else sorted(set(given) - set(self.parameters))
         if unknown:
             raise SpecError(
@@ -65,13 +53,7 @@ class WorkloadNames:
             )
 
     def check_metric(self, workload: str, metric: str, key: str = "target") -> None:
-        """Refuse a target or a condition whose metric no evaluation reports.
-
-        Raises
-        ------
-        SpecError
-            If the workload does not measure the metric.
-        """
+        """Refuse a target or a condition whose metric no evaluation reports."""
         if self.metrics == ():
             raise SpecError(
                 f"{key} metric {metric!r} is not measured by {workload}: it has no "

@@ -22,13 +22,6 @@ _WORDS = {
 def device_words(device_type: str | None, *, is_emulated: bool) -> DeviceWords:
     """Return the words for devices of this type.
 
-    Parameters
-    ----------
-    device_type
-        ``cpu``, ``cuda`` or ``tpu``; None where not recorded.
-    is_emulated
-        Times are declared, not measured.
-
     Examples
     --------
     >>> device_words("cpu", is_emulated=False).hour
@@ -42,15 +35,7 @@ def device_words(device_type: str | None, *, is_emulated: bool) -> DeviceWords:
 def words_of_run(
     fingerprint: Mapping[str, Any], rows: Iterable[Mapping[str, Any]] = ()
 ) -> DeviceWords:
-    """Return the words for the devices of a run.
-
-    Parameters
-    ----------
-    fingerprint
-        See :meth:`scalelab.experiment.spec.Experiment.fingerprint`.
-    rows
-        What it has measured: the workload may declare times though it is not built in.
-    """
+    """Return the words for the devices of a run."""
     device_type = fingerprint.get("device_type")
     is_emulated = fingerprint.get("workload") == "emulated"
     for row in rows:

@@ -121,13 +121,7 @@ _Loader.yaml_constructors = {
 
 
 def read_document(path: Path) -> str:
-    """Return the text of a file the user wrote.
-
-    Raises
-    ------
-    SpecError
-        If it cannot be read, is too large, or is not UTF-8.
-    """
+    """Return the text of a file the user wrote."""
     try:
         content = path.read_bytes() if path.stat().st_size <= MAX_BYTES else None
     except (OSError, ValueError) as error:
@@ -148,23 +142,7 @@ def read_document(path: Path) -> str:
 
 
 def parse_document(text: str, *, source: str) -> dict[str, Any]:
-    """Return the mapping that a YAML text holds.
-
-    Parameters
-    ----------
-    text
-        The YAML text.
-    source
-        What error messages call it, usually the file's name.
-
-    Raises
-    ------
-    SpecError
-        If the text is not YAML, not a mapping, empty or ambiguous.
-
-    >>> parse_document("rate: 1e-3", source="example")
-    {'rate': 0.001}
-    """
+    """Return the mapping that a YAML text holds."""
     if len(text) > MAX_BYTES:
         raise paragraph(f"{source} is longer than {MAX_BYTES} characters.")
     try:
@@ -188,18 +166,6 @@ def with_values(text: str, path: Sequence[str | int], values: Mapping[str, str])
     """Return a YAML text with other values in one of its mappings.
 
     Everything else stays as it was written, comments too.
-
-    Parameters
-    ----------
-    text
-        The YAML text, as :func:`parse_document` accepts it.
-    path
-        Where the mapping is: keys of mappings, and positions in lists from 0.
-    values
-        The new values by their keys in that mapping; other keys keep theirs.
-
-    >>> with_values("env: {A: x, B: y}  # mine", ["env"], {"A": "z"})
-    "env: {A: 'z', B: y}  # mine"
     """
     loader = _Loader(text)
     try:

@@ -103,16 +103,7 @@ class Layout:
         }
 
     def sizes(self, world_size: int) -> Mapping[str, int]:
-        """Return every degree on so many ranks, by placeholder.
-
-        Raises
-        ------
-        SpecError
-            If the ranks cannot be divided so.
-
-        >>> Layout(tensor=2, replicate=2).sizes(16)["data_shard_size"]
-        4
-        """
+        """Return every degree on so many ranks, by placeholder."""
         parallel = self.data_parallel_size(world_size)
         return {
             "data_parallel_size": parallel,
@@ -122,16 +113,7 @@ class Layout:
         }
 
     def data_parallel_size(self, world_size: int) -> int:
-        """Return how many replicas see different samples.
-
-        Raises
-        ------
-        SpecError
-            If the degrees do not divide the ranks.
-
-        >>> Layout(tensor=2, pipeline=2).data_parallel_size(16)
-        4
-        """
+        """Return how many replicas see different samples."""
         parallel, rest = divmod(world_size, self.replica_size)
         if rest:
             raise SpecError(
@@ -156,13 +138,7 @@ class Layout:
         return parallel
 
     def check_nodes(self, allocation: Allocation) -> None:
-        """Refuse nodes on whose devices no whole number of tensor groups fits.
-
-        Raises
-        ------
-        SpecError
-            If a group, which is made of consecutive ranks, would reach across nodes.
-        """
+        """Refuse nodes on whose devices no whole number of tensor groups fits."""
         for devices in allocation.devices_per_node:
             if devices % self.tensor:
                 raise SpecError(
@@ -174,13 +150,7 @@ class Layout:
                 )
 
     def check_local_batch(self, local_batch_size: int) -> None:
-        """Refuse a local batch of fewer samples than micro-batches are needed.
-
-        Raises
-        ------
-        SpecError
-            If the program splits it, and the pipeline has more stages than it samples.
-        """
+        """Refuse a local batch of fewer samples than micro-batches are needed."""
         if local_batch_size < self._num_splits:
             raise SpecError(
                 f"layout: local_batch_size={local_batch_size} has less than a sample "

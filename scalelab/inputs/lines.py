@@ -27,13 +27,6 @@ def one_line(text: str) -> str:
 def aligned(rows: Sequence[Sequence[str]], *, left: Sequence[bool]) -> list[str]:
     """Return rows of cells as lines.
 
-    Parameters
-    ----------
-    rows
-        Cells, the titles first.
-    left
-        Which columns are aligned to the left; numbers stand to the right.
-
     Examples
     --------
     >>> aligned([("n", "kind"), ("12", "throughput")], left=[False, True])

@@ -25,8 +25,6 @@ class Link:
 
     Parameters
     ----------
-    bandwidth_bytes_per_s
-        What one node can send per second.
     latency_s
         Time of the smallest message; None: not stated.
     """
@@ -36,16 +34,7 @@ class Link:
 
     @classmethod
     def parse(cls, text: str) -> Link:
-        """Read a bandwidth, and after it a latency if one is stated.
-
-        Raises
-        ------
-        SpecError
-            If the text is not a bandwidth, or a bandwidth and a latency.
-
-        >>> Link.parse("100Gbit/s 5us")
-        Link(bandwidth_bytes_per_s=12500000000.0, latency_s=5e-06)
-        """
+        """Read a bandwidth, and after it a latency if one is stated."""
         found = _LINK.fullmatch(text)
         bandwidth, latency = found.groups() if found else (text, None)
         return cls(
@@ -59,16 +48,7 @@ class Link:
 
 
 def parse_bandwidth(text: str) -> float:
-    """Return a bandwidth in bytes per second.
-
-    Raises
-    ------
-    SpecError
-        If the text is not a number and a unit of bandwidth, or no network has it.
-
-    >>> parse_bandwidth("10Gbit/s"), parse_bandwidth("1.25 GB/s")
-    (1250000000.0, 1250000000.0)
-    """
+    """Return a bandwidth in bytes per second."""
     found = _QUANTITY.fullmatch(text.strip())
     if found and re.fullmatch("[MGT]b/s", found[2]):
         raise SpecError(
@@ -92,16 +72,7 @@ def parse_bandwidth(text: str) -> float:
 
 
 def parse_latency(text: str) -> float:
-    """Return a latency in seconds.
-
-    Raises
-    ------
-    SpecError
-        If the text is not a number and a unit of time, or no network has it.
-
-    >>> parse_latency("5us"), parse_latency("0.2 ms")
-    (5e-06, 0.0002)
-    """
+    """Return a latency in seconds."""
     found = _QUANTITY.fullmatch(text.strip())
     if found is None or found[2] not in _PER_SECOND or float(found[1]) == 0:
         raise SpecError(

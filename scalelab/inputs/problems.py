@@ -44,24 +44,7 @@ _LIST_OF_WORDS = "If it is one of several values: a list needs brackets, [a, b].
 
 
 def validated(model: type[Model], values: Mapping[str, Any], *, source: str) -> Model:
-    """Validate values and return the model.
-
-    Parameters
-    ----------
-    model
-        The pydantic model to make.
-    values
-        What the user wrote, as :func:`~scalelab.inputs.document.parse_document`
-        returns it.
-    source
-        What error messages call it, usually the file's name.
-
-    Raises
-    ------
-    SpecError
-        If a value breaks a rule. The message names the field, its value, the rule and
-        what to write instead.
-    """
+    """Validate values and return the model."""
     from pydantic import ValidationError
 
     try:

@@ -45,16 +45,6 @@ def parse_duration(text: str) -> float:
     """Return a duration in seconds.
 
     ``HH:MM:SS`` and ``D-HH:MM:SS``, as batch systems write them, are read too.
-
-    Raises
-    ------
-    SpecError
-        If the text is not a positive number and a unit.
-
-    >>> parse_duration("1h30min"), parse_duration("6 days")
-    (5400.0, 518400.0)
-    >>> parse_duration("1-00:00:00")
-    86400.0
     """
     if clock := _CLOCK.fullmatch(text.strip()):
         days, hours, minutes, seconds = (int(part or 0) for part in clock.groups())
@@ -65,46 +55,19 @@ def parse_duration(text: str) -> float:
 
 
 def parse_bytes(text: str) -> int:
-    """Return a size in bytes.
-
-    Raises
-    ------
-    SpecError
-        If the text is not a positive number and a unit.
-
-    >>> parse_bytes("16GB"), parse_bytes("1.5 GiB")
-    (16000000000, 1610612736)
-    """
+    """Return a size in bytes."""
     size = _sum(text, _BYTES)
     return math.ceil(_positive(size, text, "size", "'16GB', '512MB' or '1.5GiB'"))
 
 
 def parse_gpu_hours(text: str) -> float:
-    """Return an amount of device time in device-hours; a bare number is one of hours.
-
-    Raises
-    ------
-    SpecError
-        If the text is not a positive number, with a unit of device time or without.
-
-    >>> [parse_gpu_hours(text) for text in ("500", "30gpu-min", "2 core-h")]
-    [500.0, 0.5, 2.0]
-    """
+    """Return an amount of device time in device-hours; a bare number is hours."""
     hours = _sum(text, _GPU_HOURS, bare=1.0)
     return _positive(hours, text, "GPU time", "'10gpu-h' or '30gpu-min'")
 
 
 def parse_usd(text: str) -> float:
-    """Return an amount of money in US dollars; a bare number is one of dollars.
-
-    Raises
-    ------
-    SpecError
-        If the text is not a positive number, with ``usd`` or ``$`` or without.
-
-    >>> parse_usd("20usd"), parse_usd("$2.50"), parse_usd("1.5")
-    (20.0, 2.5, 1.5)
-    """
+    """Return an amount of money in US dollars; a bare number is one of dollars."""
     spelt = re.sub(r"^\s*\$", "", text)
     return _positive(_sum(spelt, _USD, bare=1.0), text, "price", "'20usd' or '$2.50'")
 

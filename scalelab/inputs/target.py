@@ -38,12 +38,8 @@ class Target:
 
     Parameters
     ----------
-    metric
-        Name of the evaluation metric, e.g. ``val_acc``.
     mode
         ``max``: reached when the metric is at least ``value``; ``min``: at most.
-    value
-        The threshold, in the metric's own unit.
     """
 
     metric: str
@@ -52,16 +48,7 @@ class Target:
 
     @classmethod
     def parse(cls, text: str) -> Target:
-        """Read a target as users write it.
-
-        Raises
-        ------
-        SpecError
-            If the text is not a metric, ``>=`` or ``<=``, and a finite number.
-
-        >>> Target.parse("val_loss <= 2.9").mode
-        <MetricMode.MIN: 'min'>
-        """
+        """Read a target as users write it."""
         found = _TARGET.fullmatch(text)
         value = _finite(found)
         if found is None or value is None:
@@ -85,17 +72,7 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Condition:
-    """A condition that an evaluation of a trained model must hold.
-
-    Parameters
-    ----------
-    metric
-        Name of the evaluation metric, e.g. ``val_acc``.
-    sign
-        ``>=``, ``<=``, ``>`` or ``<``.
-    value
-        The threshold, in the metric's own unit.
-    """
+    """A condition that an evaluation of a trained model must hold."""
 
     metric: str
     sign: str
@@ -103,16 +80,7 @@ class Condition:
 
     @classmethod
     def parse(cls, text: str) -> Condition:
-        """Read a condition as users write it.
-
-        Raises
-        ------
-        SpecError
-            If the text is not a metric, a comparison, and a finite number.
-
-        >>> Condition.parse("val_loss < 0.3").sign
-        '<'
-        """
+        """Read a condition as users write it."""
         found = _CONDITION.fullmatch(text)
         value = _finite(found)
         if found is None or value is None:
@@ -133,19 +101,7 @@ class Condition:
 def hold(
     conditions: Sequence[Condition], metrics: Mapping[str, float | None]
 ) -> bool | None:
-    """Tell whether all conditions hold; None where a metric was not evaluated.
-
-    Parameters
-    ----------
-    conditions
-        One or more.
-    metrics
-        Of the last evaluation. One that is None was evaluated and is no number: no
-        condition on it holds.
-
-    >>> hold([Condition.parse("val_acc > 0.9")], {"val_acc": 0.9})
-    False
-    """
+    """Tell whether all conditions hold; None where a metric was not evaluated."""
     if any(each.metric not in metrics for each in conditions):
         return None
     values = [(each, metrics[each.metric]) for each in conditions]

@@ -170,15 +170,7 @@ class BatchSystem:
 
 
 def _options(directive: str, flags: frozenset[str]) -> Iterator[tuple[str, str]]:
-    """Yield the options of a directive with their values, as getopt reads them.
-
-    Parameters
-    ----------
-    directive
-        Words as a shell splits them.
-    flags
-        Options without a value, or with one that must be attached.
-    """
+    """Yield the options of a directive with their values, as getopt reads them."""
     words = iter(_words(directive))
     for word in words:
         name, _, value = word.partition("=")

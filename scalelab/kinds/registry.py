@@ -66,14 +66,7 @@ class Registry(Generic[R]):
         self._loaded: dict[str, R] = {}
 
     def __getitem__(self, name: str) -> R:
-        """Return the row of this name.
-
-        Raises
-        ------
-        SpecError
-            If there is none, listing those there are; or if what a distribution calls
-            so cannot be loaded, is no row, or is offered twice.
-        """
+        """Return the row of this name."""
         if name in self._built_in:
             return self._built_in[name]
         if name not in self._loaded:

@@ -30,12 +30,6 @@ class Limits:
     ----------
     timeout_s
         Seconds from the launch; None: never.
-    stall_factor, stall_floor_s
-        As in :class:`scalelab.records.attempt.AttemptSpec`.
-    start_up_s
-        Seconds without a sign of life that count as a stall before the first step.
-    grace_s
-        Seconds between SIGTERM and SIGKILL.
     stop
         How the processes are asked to save what they have; None: they are not.
     deadline_s
@@ -77,15 +71,7 @@ class Cancellation:
         *,
         saves: bool = False,
     ) -> None:
-        """Request the end of the attempt; the first request counts.
-
-        Parameters
-        ----------
-        reason, outcome
-            Of the attempt's result.
-        saves
-            The processes may save what they have.
-        """
+        """Request the end of the attempt; the first request counts."""
         with self._lock:
             if self.reason is None and self._is_open:
                 self.reason, self.outcome, self.saves = reason, outcome, saves
@@ -101,13 +87,6 @@ class Cancellation:
 
 class Processes:
     """The processes of an attempt on one node, from their start until they have ended.
-
-    Parameters
-    ----------
-    ranks
-        The ranks whose processes are expected.
-    grace_s
-        Seconds between SIGTERM and SIGKILL.
 
     Attributes
     ----------
@@ -144,13 +123,7 @@ class Processes:
         self.expected &= set(self.started)
 
     def terminate(self, grace_s: float | None = None) -> None:
-        """Send SIGTERM, once, and let SIGKILL follow after ``grace_s`` seconds.
-
-        Parameters
-        ----------
-        grace_s
-            Seconds between both; None: as given to the constructor.
-        """
+        """Send SIGTERM, once, and let SIGKILL follow after ``grace_s`` seconds."""
         if self.ending_since_s is None:
             self.ending_since_s = time.monotonic()
             grace_s = self._grace_s if grace_s is None else grace_s

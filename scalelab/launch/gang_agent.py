@@ -51,19 +51,9 @@ class NodeAgent:
 
     Parameters
     ----------
-    node
-        Name of the node, as in a placement.
-    device_type
-        ``cpu`` or ``cuda``.
-    preload
-        Modules that the rank server imports before it forks ranks.
     entry
         What a rank calls, ``module:function``; None: only commands run here, and no
         process needs torch.
-    address
-        Numeric address at which other nodes reach this one.
-    search_path
-        Directories put first on the ranks' ``sys.path``, and on the rank server's.
     device_name
         Model of the node's devices, recorded for commands; may be set later.
     """
@@ -98,13 +88,7 @@ class NodeAgent:
         self._launches = count(1)
 
     def start(self) -> None:
-        """Start the rank server and wait until it can fork ranks.
-
-        Raises
-        ------
-        LaunchError
-            If it cannot be started.
-        """
+        """Start the rank server and wait until it can fork ranks."""
         self._servers.current()
 
     def close(self) -> None:
@@ -133,30 +117,7 @@ class NodeAgent:
     def run(
         self, spec: AttemptSpec, node_rank: int, rendezvous: str | None
     ) -> AttemptResult:
-        """Run this node's ranks of an attempt and return when all of them have ended.
-
-        Parameters
-        ----------
-        spec
-            The attempt.
-        node_rank
-            Which share of its placement this node runs; share 0 writes the result.
-        rendezvous
-            Where ranks meet, from :meth:`open_rendezvous` of node 0; None: on one node.
-
-        Returns
-        -------
-        AttemptResult
-            The result of this node; :func:`scalelab.launch.verdict.merge` combines
-            those of several nodes. A failure of the attempt is a result, too.
-
-        Raises
-        ------
-        LaunchError
-            If this attempt is running here already.
-        DiskFullError
-            If there is no space for the result, so that the attempt has none.
-        """
+        """Run this node's ranks of an attempt and return when all have ended."""
         timing, spec = Timing(), spec.arrived()
         with self._registered(spec.attempt_id) as cancellation:
             try:
@@ -191,17 +152,7 @@ class NodeAgent:
         *,
         saves: bool = False,
     ) -> None:
-        """End the processes of an attempt, now or as soon as it is launched here.
-
-        Parameters
-        ----------
-        attempt_id
-            The attempt.
-        reason, outcome
-            Of its result.
-        saves
-            Its processes first save what they have, where they can.
-        """
+        """End the processes of an attempt, now or as soon as it is launched here."""
         with self._lock:
             running = self._running.get(attempt_id)
             if running is None:
@@ -222,31 +173,7 @@ class NodeAgent:
         serves_store: bool = True,
         num_ports: int = 0,
     ) -> str:
-        """Open what the processes of an attempt need on this node to find each other.
-
-        Parameters
-        ----------
-        attempt_id
-            The attempt.
-        address
-            Address of this node to use; None: that which other nodes reach.
-        serves_store
-            Serve a torch store until :meth:`close_rendezvous`.
-        num_ports
-            Further ports, which nothing else is given until then.
-
-        Returns
-        -------
-        str
-            ``tcp://address:port,port,...``, the store's port first.
-
-        Raises
-        ------
-        LaunchError
-            If the store cannot be served there, or the attempt has been cancelled.
-        OSError
-            If the address has no free port; nothing is left open then.
-        """
+        """Open what processes of an attempt need on this node to find each other."""
         if reason := self._cancelled.get(attempt_id):
             raise LaunchError(reason)
         address = address or self._address

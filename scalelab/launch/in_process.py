@@ -24,25 +24,6 @@ def run_in_process(spec: AttemptSpec, entry: str = DEFAULT_ENTRY) -> AttemptResu
     """Run an attempt of one rank here, without a fork or a supervisor.
 
     Exceptions are not caught.
-
-    Parameters
-    ----------
-    spec
-        An attempt on one device.
-    entry
-        What the rank calls, ``module:function``.
-
-    Returns
-    -------
-    AttemptResult
-        The result, which was also written to the attempt's files.
-
-    Raises
-    ------
-    SpecError
-        If the attempt has more than one rank.
-    Exception
-        Whatever the trial raises.
     """
     if spec.placement.world_size != 1:
         raise SpecError(

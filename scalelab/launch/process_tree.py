@@ -26,13 +26,6 @@ def die_with_parent(parent_pid: int, number: int = signal.SIGKILL) -> None:
 
     Where the parent has ended before the request, this process sends the signal to
     itself.
-
-    Parameters
-    ----------
-    parent_pid
-        Process id of the parent, as the parent knows it.
-    number
-        The signal. SIGKILL by default: ranks may catch SIGTERM.
     """
     _prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent_pid:
@@ -85,15 +78,7 @@ def reap(pid: int, patience_s: float = 1.0) -> None:
 
 
 def has_loaded(pid: int, prefix: str) -> bool:
-    """Tell whether a process, or one that it has started, has loaded a library.
-
-    Parameters
-    ----------
-    pid
-        The process.
-    prefix
-        How the name of the library's file begins.
-    """
+    """Tell whether a process, or one that it has started, has loaded a library."""
     return any(_maps(each, prefix) for each in (pid, *descendants(pid)))
 
 
@@ -129,13 +114,7 @@ def _maps(pid: int, prefix: str) -> bool:
 
 
 def children(pid: int | None = None) -> list[int]:
-    """Return the process ids of a single-threaded process's children.
-
-    Parameters
-    ----------
-    pid
-        The process; None: this one. One that has ended has none.
-    """
+    """Return the process ids of a single-threaded process's children."""
     pid = os.getpid() if pid is None else pid
     try:
         text = Path(f"/proc/{pid}/task/{pid}/children").read_text()

@@ -20,8 +20,6 @@ class ProgressBoard:
 
     Parameters
     ----------
-    num_ranks
-        Rows.
     descriptor
         A board made in another process; None makes a new one.
     """

@@ -31,22 +31,12 @@ class ProcessRequest:
 
     Parameters
     ----------
-    rank
-        The process's number in messages.
-    task
-        The task it runs.
     cores
         Cores it is pinned to; empty: the cores of the node's agent.
-    threads
-        Threads it may use for one operation.
-    env
-        Environment variables set on top of the server's own.
     log
         File for standard output and error, appended to; None: as the server's.
     directory
         Working directory; None: that of the server.
-    search_path
-        Directories put first on ``sys.path``.
     """
 
     rank: int

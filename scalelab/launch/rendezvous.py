@@ -20,17 +20,7 @@ _served: list[object] = []
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Meeting:
-    """The address and ports where the processes of a command find each other.
-
-    Parameters
-    ----------
-    hosts
-        Numeric address of each node.
-    port
-        Port on the first node where the processes meet.
-    ports
-        For each node, the further ports that were found for its processes.
-    """
+    """The address and ports where the processes of a command find each other."""
 
     hosts: tuple[str, ...]
     port: int
@@ -120,11 +110,6 @@ def serve_store(address: str) -> int:
 
     The socket is bound to the address before the store gets it, so the store listens on
     one interface, and no other program can take the port in between.
-
-    Parameters
-    ----------
-    address
-        Numeric address of this node; a name would be looked up by every rank.
     """
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
@@ -161,13 +146,7 @@ def tcp_rendezvous(address: str, *ports: int) -> str:
 
 
 def interface_of(address: str) -> str:
-    """Return the name of the network interface that has this address, e.g. ``ib0``.
-
-    Raises
-    ------
-    LaunchError
-        If the address is no address of this host.
-    """
+    """Return the name of the network interface that has this address, e.g. ``ib0``."""
     import psutil
 
     wanted = ipaddress.ip_address(address)
@@ -191,13 +170,6 @@ def interface_of(address: str) -> str:
 
 def network_environment(rendezvous: str, address: str) -> Mapping[str, str]:
     """Return the variables that put the ranks' traffic on the node's own interface.
-
-    Parameters
-    ----------
-    rendezvous
-        Where the ranks meet; a file means that all of them are on this node.
-    address
-        This node's address.
 
     Notes
     -----

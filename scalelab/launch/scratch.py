@@ -24,13 +24,7 @@ _MACHINE_ID = Path("/etc/machine-id")
 
 
 def make_scratch() -> Path:
-    """Return a new directory for this process; remove those of processes that ended.
-
-    Raises
-    ------
-    StoreError
-        If the disk refuses.
-    """
+    """Return a new directory for this process; remove those of processes that ended."""
     disk = Path(tempfile.gettempdir())
     for owner in disk.glob(f"{_PREFIX}*/{_OWNER}"):
         if _is_left(owner):

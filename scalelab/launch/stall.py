@@ -30,11 +30,6 @@ class WakingTime:
     A host that is suspended, or a process that is halted by a signal, hears nobody
     and gives nobody the chance to be heard. Only the watcher's own pauses are left out:
     what stands still while the watcher runs is silent.
-
-    Parameters
-    ----------
-    beat_s
-        Longest time between two calls of :meth:`look`, as planned.
     """
 
     def __init__(self, beat_s: float) -> None:
@@ -95,19 +90,9 @@ class StallWatch:
 
     Parameters
     ----------
-    board
-        The progress board of the ranks.
-    rows
-        The board's row of each rank.
-    time
-        The clock by which silence is counted.
     factor, floor_s
         A rank is silent after ``factor`` median step times without a report, but at
         least ``floor_s`` seconds.
-    start_up_s
-        The same limit until every rank has taken its first step.
-    log
-        Returns the log of a rank.
     stack_dump_signal
         Signal at which a rank writes its stacks to its log; None where the signal
         would kill the process.
@@ -148,15 +133,6 @@ class StallWatch:
         Ranks that wait for a busy one are silent, too. So the attempt has stalled only
         when all ranks are silent, those that have ended included, or when a silent rank
         is several steps behind another.
-
-        Parameters
-        ----------
-        live
-            The processes that have not ended, by rank.
-        heard_s
-            When something was last heard of any of them, by the monotonic clock.
-        now
-            The time by the waking clock.
         """
         limit_s = self.limit_s()
         silent = [rank for rank in live if now - self._last_sign_s(rank) > limit_s]

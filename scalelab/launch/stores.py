@@ -18,15 +18,7 @@ _STORE_PATIENCE_S = 30.0
 
 
 class RendezvousStores:
-    """The stores of one node, each served by a process of its own.
-
-    Parameters
-    ----------
-    servers
-        The rank servers that start the processes.
-    node
-        Name of the node.
-    """
+    """The stores of one node, each served by a process of its own."""
 
     def __init__(self, servers: RankServers, node: str) -> None:
         self._servers = servers
@@ -35,13 +27,7 @@ class RendezvousStores:
         self._channels: dict[str, socket.socket] = {}
 
     def serve(self, attempt_id: str, address: str) -> int:
-        """Serve a store for an attempt and return its port.
-
-        Raises
-        ------
-        LaunchError
-            If the store cannot be served on this address.
-        """
+        """Serve a store for an attempt and return its port."""
         process = ProcessRequest(
             rank=0,
             task=StoreTask(address=address),

@@ -45,25 +45,9 @@ class Supervisor:
     ----------
     channel
         The attempt's channel; closed at the end, which kills whatever is left.
-    server
-        Descriptor (pidfd) of the rank server.
-    explain_death
-        Returns a clause that says how the server ended.
-    ranks
-        The processes expected, in the order of the board's rows.
-    board
-        The progress board of the processes.
-    limits
-        Time limits at which they are ended.
-    log
-        Returns the log of a rank.
-    device_type
-        ``cpu`` or ``cuda``.
     stack_dump_signal
         Signal at which a rank writes its stacks to its log; None where the signal
         would kill the process.
-    explain_exit
-        Returns the failure of a process that has ended without a message.
     conclude
         Called with the rank of a process that has exited with status 0 without a
         message; returns the attempt's result, or None to wait for the other processes.
@@ -156,15 +140,6 @@ class Supervisor:
         """End the processes with this result, unless one of them has failed before.
 
         One that has only lost its connection to another has not: this may be why.
-
-        Parameters
-        ----------
-        result
-            The attempt's result.
-        grace_s
-            Seconds between SIGTERM and SIGKILL; None: as in the limits.
-        saves
-            Before that they are asked to save what they have, as in the limits.
         """
         if self._processes.ending_since_s is None:
             has_failed = not all(failure.is_echo for failure in self._failures)
@@ -180,13 +155,6 @@ class Supervisor:
 
         The result names a rank that a signal has stopped: ranks of other nodes may have
         waited for it.
-
-        Parameters
-        ----------
-        reason
-            Why the attempt ends.
-        saves
-            As for :meth:`end`.
         """
         result = AttemptResult(outcome=Outcome.CANCELLED, reason=reason)
         if halted := self._stall_watch.halted(self._processes.live):

@@ -32,17 +32,7 @@ class Timing:
     def complete(
         self, spec: AttemptSpec, node_rank: int, result: AttemptResult
     ) -> AttemptResult:
-        """Return the result with hosts, times and held device-seconds added.
-
-        Parameters
-        ----------
-        spec
-            The attempt.
-        node_rank
-            The node's share of it; share 0 gives the times.
-        result
-            The result so far.
-        """
+        """Return the result with hosts, times and held device-seconds added."""
         ended_at = datetime.now(UTC)
         elapsed_s = time.monotonic() - self._started_s
         known: dict[str, Any] = {"hosts": [socket.gethostname()]}

@@ -52,21 +52,7 @@ _ECHO = re.compile(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankFailure:
-    """The failure of one rank.
-
-    Parameters
-    ----------
-    rank
-        Number of the rank.
-    at_s
-        Time of the failure by the host's monotonic clock.
-    outcome
-        Outcome of the attempt if this is the cause.
-    summary
-        A clause that follows the rank's name and says what happened to it.
-    traceback
-        Its traceback, or the name of the signal that ended it.
-    """
+    """The failure of one rank."""
 
     rank: int
     at_s: float
@@ -89,13 +75,7 @@ class RankFailure:
         return cls(**{**values, "outcome": Outcome(values["outcome"])})
 
     def result(self, log: Path) -> AttemptResult:
-        """Return the failure as the result of the attempt.
-
-        Parameters
-        ----------
-        log
-            The rank's log; its last lines are added to a reason without a traceback.
-        """
+        """Return the failure as the result of the attempt."""
         reason = f"rank {self.rank} {self.summary}"
         has_traceback = self.traceback is not None and "\n" in self.traceback
         tail = "" if has_traceback else last_lines(log)
@@ -143,21 +123,7 @@ def from_exception(
 def from_exit(
     rank: int, at_s: float, status: int, device_type: str, log: Path, oom_kills: int
 ) -> RankFailure:
-    """Describe the end of a rank that sent neither a result nor an error.
-
-    Parameters
-    ----------
-    rank, at_s
-        The rank and the time, as in :class:`RankFailure`.
-    status
-        Exit status; a signal is its negative number.
-    device_type
-        ``cpu`` or ``cuda``.
-    log
-        The rank's log.
-    oom_kills
-        Processes that the kernel has killed during the attempt because memory ran out.
-    """
+    """Describe the end of a rank that sent neither a result nor an error."""
     if status >= 0:
         summary = f"exited with status {status} before it returned a result"
         return RankFailure(
@@ -213,14 +179,6 @@ def merge(
     the node where the failure began reports the cause, which is returned. Measurements
     are those of node 0, hosts those of all nodes, reasons for exclusion from fits are
     united.
-
-    Parameters
-    ----------
-    results
-        One per node.
-    first_decides
-        Return node 0's result as soon as it has measured. The driver then stops the
-        other nodes, and how they end does not matter: this is so for commands.
     """
     decided = first_decides and results[0].outcome.is_measurement
     heard = results[:1] if decided else results

@@ -10,14 +10,7 @@ from scalelab.laws.rows import CONFIGURATION, configurations, numbers
 
 
 def checked_configurations(frame: pd.DataFrame) -> pd.DataFrame:
-    """Complete configurations as :func:`configurations` does, and check each value.
-
-    Raises
-    ------
-    SpecError
-        A column is missing, a value is not a positive number, or there are more nodes
-        than devices.
-    """
+    """Complete configurations as :func:`configurations` does, and check each value."""
     completed = configurations(frame)
     for name in CONFIGURATION:
         values = completed[name].to_numpy()
@@ -32,13 +25,7 @@ def checked_configurations(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def positive(frame: pd.DataFrame, name: str) -> np.ndarray:
-    """Return a column as positive, finite floats, shape (n_rows,).
-
-    Raises
-    ------
-    SpecError
-        The column is missing, or a value is not a positive number.
-    """
+    """Return a column as positive, finite floats, shape (n_rows,)."""
     if name not in frame.columns and len(frame):
         known = sorted(map(str, frame.columns))[:12]
         raise SpecError(

@@ -16,13 +16,7 @@ _ZERO_TOLERANCE = 0.1
 
 
 def check_mass(interval: float) -> None:
-    """Check the probability mass of an interval.
-
-    Raises
-    ------
-    SpecError
-        The mass does not lie between 0 and 1.
-    """
+    """Check the probability mass of an interval."""
     if not 0 < interval < 1:
         raise SpecError(f"interval={interval} must lie between 0 and 1, e.g. 0.8.")
 
@@ -42,14 +36,7 @@ def normals(seed: int, columns: int = 1) -> np.ndarray:
 
 
 def central(draws: np.ndarray, mass: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return the central interval of draws along their first axis.
-
-    Parameters
-    ----------
-    draws : ndarray, shape (n_draws, ...)
-    mass
-        Probability inside, in (0, 1).
-    """
+    """Return the central interval of draws along their first axis."""
     lo, hi = np.quantile(draws, [(1 - mass) / 2, (1 + mass) / 2], axis=0)
     return lo, hi
 
@@ -59,12 +46,6 @@ def shortest_positive(draws: np.ndarray, mass: float) -> tuple[float, float]:
 
     Where many draws are near zero the interval starts at exactly zero: rows that cannot
     tell a term from zero must not claim a positive lower end.
-
-    Parameters
-    ----------
-    draws : ndarray, shape (n_draws,)
-    mass
-        Probability inside, in (0, 1).
     """
     ordered = np.sort(draws)
     inside = int(np.ceil(mass * len(ordered)))

@@ -40,10 +40,6 @@ def with_unmeasured_link(
     ----------
     priors
         The prior of each shape on the curve.
-    points
-        The points of the curve, all on one node.
-    link
-        The stated link; None: any.
     """
     sent, bandwidth = _log_normal(*_SENT), _log_normal(*_BANDWIDTH)
     rate, latency_s = (points.log_rate, 0.0), 0.0

@@ -174,29 +174,7 @@ def numbers(frame: pd.DataFrame, name: str) -> np.ndarray:
 
 
 def configurations(frame: pd.DataFrame) -> pd.DataFrame:
-    """Complete the configuration columns of a frame.
-
-    Parameters
-    ----------
-    frame
-        Has at least ``world_size`` and one of ``local_batch_size`` and
-        ``global_batch_size``. Where ``num_nodes`` is missing, it follows from
-        ``gpus_per_node``, else it is 1; where ``gradient_accumulation_steps`` is
-        missing, it is 1. Where ``data_parallel_size`` is missing, it is the world
-        size, or less if the batch sizes say so.
-
-    Returns
-    -------
-    DataFrame
-        Float columns ``world_size``, ``num_nodes``, ``local_batch_size``,
-        ``gradient_accumulation_steps``, ``data_parallel_size``, ``global_batch_size``,
-        indexed like ``frame``.
-
-    Raises
-    ------
-    SpecError
-        A required column is missing.
-    """
+    """Complete the configuration columns of a frame."""
     batches = ("local_batch_size", "global_batch_size")
     if "world_size" not in frame.columns or not set(batches) & set(frame.columns):
         raise SpecError(
@@ -234,13 +212,7 @@ def configurations(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def step_time_rows(observations: pd.DataFrame) -> FitRows:
-    """Complete the observations and find out which step times may be fitted.
-
-    Parameters
-    ----------
-    observations
-        Rows of the observations frame, in any order and with any index.
-    """
+    """Complete the observations and find out which step times may be fitted."""
     observations = observations.reset_index(drop=True)
     completed = configurations(observations)
     world = completed["world_size"].to_numpy()

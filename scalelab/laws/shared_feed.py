@@ -25,9 +25,6 @@ def with_shared_feed(points: Points, prior: ShapePrior, shape: Shape) -> ShapePr
 
     Parameters
     ----------
-    points
-        The points of the curve. They tell a feed from an exchange if several batches
-        were measured on the same devices.
     prior
         The normal prior of the shape on the curve, without such a feed.
     shape

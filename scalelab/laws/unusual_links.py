@@ -25,9 +25,6 @@ def with_unusual_links(points: Points, prior: ShapePrior, shape: Shape) -> Shape
 
     Parameters
     ----------
-    points
-        The points of the curve, which tell of links between the devices of a node or
-        between nodes if some are on several of them.
     prior
         The normal prior of the shape on the curve.
     shape

@@ -10,13 +10,6 @@ class LargestFit:
     then the gap is halved down to ``granularity``; below it, down to 1. What fits is
     taken to be monotone: where answers contradict, the smallest failure counts.
 
-    Parameters
-    ----------
-    at_most
-        Largest size to try.
-    granularity
-        Sizes above it are multiples of it, down to which the answer is exact.
-
     Examples
     --------
     >>> search = LargestFit(at_most=4096, granularity=8)

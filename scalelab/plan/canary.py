@@ -16,15 +16,6 @@ def with_canaries(trials: Sequence[Trial], every: int) -> list[Trial]:
     fewest devices, then the fewest nodes, then the first in the plan. Its repeat index
     says when it is due, so that a plan that is resumed, or extended, asks for the same
     canaries and for no more than it lacks.
-
-    Parameters
-    ----------
-    trials
-        The plan.
-    every
-        Trials from one canary to the next, of the last perhaps up to twice as many; 0:
-        no canary. A plan of fewer trials, or of none that measures throughput, has
-        none.
     """
     candidates = [trial for trial in trials if trial.kind is TrialKind.THROUGHPUT]
     planned = list(trials)

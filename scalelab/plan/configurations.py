@@ -26,13 +26,7 @@ class Configuration:
 
 
 def batch_at(request: BatchRequest, setup: Setup, place: Allocation) -> BatchSizes:
-    """Return the batch that is asked for on an allocation.
-
-    Raises
-    ------
-    SpecError
-        If it does not divide, or does not suit the strategy or the layout.
-    """
+    """Return the batch that is asked for on an allocation."""
     batch = request.at(setup.data_parallel_size(place))
     if setup.layout is not None:
         setup.layout.check_local_batch(batch.local_batch_size)
@@ -54,11 +48,6 @@ def fewest_devices(
 
     One device stands for all of them, unless the strategy spreads state over them, a
     layout does, or the options need more.
-
-    Raises
-    ------
-    SpecError
-        If it can use none of them.
     """
     request = BatchRequest(local_batch_size=local_batch_size)
     tried = sorted(places, key=lambda place: place.world_size)

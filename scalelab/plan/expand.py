@@ -104,23 +104,7 @@ def expand(
     site: Site,
     local_batch_sizes: Mapping[Setup, int] | None = None,
 ) -> list[Trial]:
-    """Return the trials of an experiment, in the order to propose them.
-
-    Parameters
-    ----------
-    experiment
-        What is asked.
-    site
-        Where; decides how devices are packed on nodes.
-    local_batch_sizes
-        Largest local batch that fits, by setup; for ``local_batch_size: auto``.
-
-    Raises
-    ------
-    SpecError
-        If a listed value fits no combination, the site is too small, or there would be
-        more than 100,000 trials.
-    """
+    """Return the trials of an experiment, in the order to propose them."""
     return list(plan(experiment, site, local_batch_sizes).trials)
 
 

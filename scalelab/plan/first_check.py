@@ -48,19 +48,7 @@ class Sign(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """One thing that the check of a first trial found.
-
-    Parameters
-    ----------
-    sign
-        What.
-    stops
-        No further trial of the program is worth its cost before that is mended.
-    figures
-        The numbers and names that show it.
-    advice
-        Keys of the experiment, with the values that would mend it.
-    """
+    """One thing that the check of a first trial found."""
 
     sign: Sign
     stops: bool
@@ -71,17 +59,7 @@ class Finding:
 def findings(
     row: Observation, *, losses: Sequence[float] = (), regex: Sequence[str] = ()
 ) -> list[Finding]:
-    """Return what the row of a first trial shows to be wrong or doubtful.
-
-    Parameters
-    ----------
-    row
-        The row of the attempt that counts.
-    losses
-        The loss at each report, in order; empty: none was read.
-    regex
-        The expressions that read the program's lines; empty: others read it.
-    """
+    """Return what the row of a first trial shows to be wrong or doubtful."""
     outcome = Outcome(row["outcome"])
     if not outcome.is_measurement:
         return [_of_no_measurement(row, outcome)]

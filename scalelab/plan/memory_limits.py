@@ -30,12 +30,8 @@ class MemoryLimit:
     settings
         What tells the setting from the others that were measured, by column;
         ``world_size`` where ranks share the model's state.
-    local_batch_size
-        The smallest that did not fit.
     largest_fitting
         The largest below it that did; None: none was measured.
-    num_trials
-        Trials of the setting that ran out of memory.
     """
 
     settings: Mapping[str, Scalar]
@@ -58,13 +54,7 @@ class MemoryLimit:
 
 
 def memory_limits(rows: Iterable[Observation]) -> tuple[MemoryLimit, ...]:
-    """Return where trials ran out of device memory, a limit for each setting.
-
-    Parameters
-    ----------
-    rows
-        Observations; missing values are None.
-    """
+    """Return where trials ran out of device memory, a limit for each setting."""
     groups: dict[tuple[tuple[str, Scalar], ...], list[Observation]] = defaultdict(list)
     for row in rows:
         if row.get("local_batch_size") and row.get("outcome") in _MEASURED:

@@ -35,18 +35,6 @@ class PlannedTrials(TrialSource):
     precision, parallelism and options. They are ordinary trials: what they measure
     stays in the run, and what the plan contains is not run again. A canary is proposed
     once as many trials of the plan have ended as it is due after.
-
-    Parameters
-    ----------
-    experiment
-        What is asked.
-    site
-        Where.
-
-    Raises
-    ------
-    SpecError
-        If the experiment cannot be expanded; see :func:`~.expand.expand`.
     """
 
     def __init__(self, experiment: Experiment, site: Site) -> None:
@@ -66,13 +54,7 @@ class PlannedTrials(TrialSource):
             self._line_up()
 
     def ask(self) -> Trial | None:
-        """Return the next trial, or None when nothing can be proposed now.
-
-        Raises
-        ------
-        SpecError
-            If ``auto`` cannot be resolved, once no other trial is under way.
-        """
+        """Return the next trial, or None when nothing can be proposed now."""
         self._advance_searches()
         if self._plan.assumes_local_batch:
             return self._ask_searches()

@@ -21,21 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The settings of a trial other than devices and batch; they decide what fits.
-
-    Parameters
-    ----------
-    precision, parallelism
-        As in a trial.
-    axes
-        The further axes, name and value, sorted by name.
-    node_group, layout
-        As in a trial.
-    tensor_across_nodes
-        The layout may divide a layer across nodes.
-    program
-        As in a trial.
-    """
+    """The settings of a trial other than devices and batch; they decide what fits."""
 
     precision: str
     parallelism: str
@@ -56,13 +42,7 @@ class Setup:
         return strategy_of(self.parallelism)
 
     def data_parallel_size(self, allocation: Allocation) -> int:
-        """Return how many ranks see different samples.
-
-        Raises
-        ------
-        SpecError
-            If the layout or the strategy cannot use so many devices.
-        """
+        """Return how many ranks see different samples."""
         if self.layout is not None:
             parallel = self.layout.data_parallel_size(allocation.world_size)
             if not self.tensor_across_nodes:
@@ -105,13 +85,7 @@ def num_combinations(experiment: Experiment) -> int:
 
 
 def node_groups(experiment: Experiment, site: Site) -> tuple[str | None, ...]:
-    """Return the node groups that trials run on: those asked for, else the first.
-
-    Raises
-    ------
-    SpecError
-        If the site has no such group.
-    """
+    """Return the node groups that trials run on: those asked for, else the first."""
     asked = experiment.node_group
     if asked is None:
         return tuple(site.groups)[:1]
@@ -124,11 +98,6 @@ def setups(experiment: Experiment, site: Site) -> tuple[Setup, ...]:
     """Return every combination of the axes other than devices and batch.
 
     Options that belong to one of several strategies are varied for that one alone.
-
-    Raises
-    ------
-    SpecError
-        If the site has no such node group.
     """
     listed = experiment.layout
     return tuple(
@@ -173,28 +142,14 @@ def _axes(
 
 @dataclass(frozen=True, slots=True)
 class GroupAllocations:
-    """Allocations that trials get, by node group.
-
-    Parameters
-    ----------
-    of_group
-        Allocations by node group, in the order written.
-    left_out
-        Why a group has not all that is asked for, one sentence each.
-    """
+    """Allocations that trials get, by node group."""
 
     of_group: Mapping[str | None, tuple[Allocation, ...]]
     left_out: tuple[str, ...]
 
 
 def group_allocations(experiment: Experiment, site: Site) -> GroupAllocations:
-    """Return the allocations that trials get in each node group.
-
-    Raises
-    ------
-    SpecError
-        If no group has as much as is asked for, or one has nothing of it.
-    """
+    """Return the allocations that trials get in each node group."""
     asked = _asked(experiment)
     of_group: dict[str | None, tuple[Allocation, ...]] = {}
     problems: dict[_Asked, list[SpecError]] = {each: [] for each in asked}

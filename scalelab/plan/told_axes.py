@@ -49,11 +49,6 @@ def check_told(experiment: Experiment, trials: Sequence[Trial]) -> None:
     """Refuse trials that differ in a value of which the command is not told.
 
     They would run alike, and what one of them measures would be recorded for another.
-
-    Raises
-    ------
-    SpecError
-        Naming the axis, its values and what to write.
     """
     for name, alone in commands_of(experiment):
         with naming(name):

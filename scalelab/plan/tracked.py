@@ -35,12 +35,6 @@ class TrackedSource(TrialSource):
 
     Parameters
     ----------
-    name
-        Name of the source in the experiment.
-    source
-        Proposes the trials.
-    durations
-        How long trials held their devices, as far as known.
     programs
         Names of the programs of the experiment; None alone: it has not several.
     """
@@ -66,13 +60,7 @@ class TrackedSource(TrialSource):
         return self._name
 
     def ask(self) -> Trial | None:
-        """Return the source's next trial.
-
-        Raises
-        ------
-        SpecError
-            If the source fails, or the trial is of a program that the experiment lacks.
-        """
+        """Return the source's next trial."""
         with self._named("ask"):
             trial = self._source.ask()
             if trial is not None:
@@ -174,25 +162,7 @@ def source_of(
     *,
     rows: Iterable[Observation] = (),
 ) -> TrackedSource:
-    """Return the trial source that an experiment names, told of what has ended.
-
-    Parameters
-    ----------
-    experiment
-        What is asked.
-    site
-        Where.
-    finished
-        Rows of the trials that need not run again.
-    rows
-        Rows of all attempts, which say how long trials take.
-
-    Raises
-    ------
-    SpecError
-        If the source, the launcher or a strategy is not installed, the parameters of
-        the source are wrong, or it refuses the experiment.
-    """
+    """Return the trial source that an experiment names, told of what has ended."""
     check_kinds(experiment)
     name = experiment.source.name
     source = _built(name, experiment, site)

@@ -29,18 +29,6 @@ def with_accuracy_gaps(observations: pd.DataFrame) -> pd.DataFrame:
     model on one rank, has seen as many samples, with the same global batch, seed, data,
     precision and workload. A trial that stopped at a target has seen as many only by
     chance: give trials a number of epochs and no target to compare them so.
-
-    Parameters
-    ----------
-    observations
-        Rows of the observations frame.
-
-    Returns
-    -------
-    DataFrame
-        The same rows. The gap is in the metric's own unit, and missing for one process
-        itself and where there is no such pair. Where one process ran several times, it
-        is against their mean.
     """
     metric, keys = numbers(observations, "final_metric"), _keys(observations)
     metric[~np.isfinite(numbers(observations, "num_samples"))] = np.nan

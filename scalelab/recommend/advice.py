@@ -82,56 +82,7 @@ def recommend(
     accept_unmeasured: bool = False,
     untold: UntoldByProgram = MappingProxyType({}),
 ) -> Recommendation:
-    """Recommend an allocation for a job.
-
-    Parameters
-    ----------
-    observations
-        Rows of the observations frame; one workload on one kind of device, or narrowed
-        to that by ``select``.
-    job
-        How much there is to train; None: until the target of the constraints.
-    constraints
-        Limits and how sure the answer must be; None: no limits.
-    batches
-        What is asked of the batch; None: nothing.
-    allocations
-        Allocations to consider besides the measured ones; None: doublings and whole
-        nodes up to 4 times the largest measured world size.
-    select
-        Values by column that narrow the observations.
-    law
-        Name of the step-time law, see :data:`scalelab.laws.rivals.laws.LAWS`.
-    within
-        The largest allocation that can be measured; None: there is no limit.
-    devices_on_node
-        Devices that a node holds; None: the most that were measured on one.
-    history
-        Other runs that inform the step-time law; None: there are none.
-    link
-        The stated link between nodes, which counts where no row is on several; None:
-        any.
-    accept_unmeasured
-        Also choose what rests on a term that was not measured here.
-    untold
-        What the commands that were measured are not told of.
-
-    Returns
-    -------
-    Recommendation
-        ``meets_constraints`` is False where nothing holds every limit; the chosen row
-        is then the closest.
-
-    Raises
-    ------
-    UnmeasuredError
-        No row has a usable step time.
-    FitError
-        The target was not measured.
-    SpecError
-        The observations mix workloads or devices, the law is unknown, no curve in the
-        history is related to an asked one, or a job in steps has several batches.
-    """
+    """Recommend an allocation for a job."""
     limits = constraints or Constraints()
     every = prepared(observations)
     subject = choose_subject(every.observations, select or {})
@@ -306,13 +257,7 @@ def _batch_rule(
 
 
 def _fitting(asked: pd.DataFrame, knowledge: Knowledge) -> pd.DataFrame:
-    """Drop configurations that are not measured and are known not to fit in memory.
-
-    Raises
-    ------
-    SpecError
-        Nothing is left.
-    """
+    """Drop configurations that are not measured and are known not to fit in memory."""
     known = asked.merge(
         knowledge.rows.frame[list(CONFIGURATION)].astype(int).drop_duplicates(),
         how="left",

@@ -39,26 +39,7 @@ def answer(
     history: History | None = None,
     untold: UntoldByProgram = MappingProxyType({}),
 ) -> Recommendation:
-    """Answer for each node group that was measured, and return the best answer.
-
-    Parameters
-    ----------
-    question
-        What is asked.
-    observations
-        Rows of the observations frame.
-    sites
-        The site of the sweep by node group, see :meth:`RunSite.by_group`.
-    history
-        Other runs that inform the step-time law of the node groups related to them.
-    untold
-        What the commands that were measured are not told of.
-
-    Raises
-    ------
-    FitError, SpecError
-        As :func:`~scalelab.recommend.advice.recommend`, if no group can be answered.
-    """
+    """Answer for each node group that was measured, and return the best answer."""
     answers: dict[str | None, Recommendation] = {}
     problems: dict[str | None, FitError | SpecError] = {}
     rows = prepared(observations)

@@ -32,10 +32,6 @@ class Comparison:
 
     Parameters
     ----------
-    printed
-        The best configuration of each world size that the table shows.
-    choice
-        The recommended row of ``printed``.
     passed_over
         The measured configuration, one row or none, that would have been better than
         the recommended one but does not hold the limits surely enough.
@@ -59,26 +55,7 @@ class Comparison:
         *,
         accepts_unmeasured: bool,
     ) -> Comparison:
-        """Predict the asked configurations and choose.
-
-        Parameters
-        ----------
-        asked
-            The candidates.
-        knowledge
-            What is known of them.
-        limits
-            What the job must hold.
-        allocations
-            Allocations that the question names; None: it names none.
-        accepts_unmeasured
-            Also choose what rests on a term that was not measured here.
-
-        Raises
-        ------
-        SpecError
-            Nothing may be chosen.
-        """
+        """Predict the asked configurations and choose."""
         every = look_ahead(asked, knowledge, limits, accepts_unmeasured)
         best = every.take(best_of_each_size(every, limits))
         if not best.is_eligible.any():

@@ -31,23 +31,11 @@ class Knowledge:
 
     Parameters
     ----------
-    subject
-        The observations that the answer is about.
-    fitted
-        The step-time law, and what other runs added to it.
-    need
-        How many samples training needs.
     factorisation
         How well the product of both laws met measured times to the target; None: it
         is not used or was not measured.
     whole_runs
         The law of whole runs, where training does not factorise; else None.
-    rows
-        The rows of the subject that the step-time law was fitted to.
-    rule
-        The batches that are allowed.
-    memory
-        What is known of the memory of the devices.
     job
         The job in question; None: only rates are asked.
     """
@@ -88,20 +76,7 @@ class Knowledge:
         return np.asarray(np.exp(self.factorisation.draws()))
 
     def recorded(self, name: str, config: Mapping[Any, Any]) -> float | None:
-        """Return what the rows of a configuration's curve record in a column.
-
-        Parameters
-        ----------
-        name
-            A column of numbers.
-        config
-            Values by column; those in which curves differ say which curve it is on.
-
-        Returns
-        -------
-        float or None
-            None where the rows record nothing, or more than one number.
-        """
+        """Return what the rows of a configuration's curve record in a column."""
         frame = self.subject.frame
         if name not in frame.columns:
             return None

@@ -247,17 +247,7 @@ def compared(programs: Mapping[str, Outlook], device_word: str) -> Iterator[str]
 def not_chosen(
     knowledge: Knowledge, rows: Sequence[OutlookRow], *, is_proposed: bool
 ) -> Iterator[str]:
-    """Say why some of the rows that are shown may not be chosen.
-
-    Parameters
-    ----------
-    knowledge
-        What the answer rests on.
-    rows
-        The rows of the answer.
-    is_proposed
-        A trial is proposed that would measure what is missing.
-    """
+    """Say why some of the rows that are shown may not be chosen."""
     shown = [row for row in rows if not row.is_eligible]
     rule = knowledge.rule
     largest = rule.largest
@@ -289,17 +279,7 @@ def cut_to_an_epoch(rule: BatchRule) -> Iterator[str]:
 def considered(
     knowledge: Knowledge, rows: Sequence[OutlookRow], *, are_stated: bool
 ) -> str:
-    """Say among which devices and batches nothing meets the limits.
-
-    Parameters
-    ----------
-    knowledge
-        What the answer rests on.
-    rows
-        The rows of the answer.
-    are_stated
-        The devices were stated with the question.
-    """
+    """Say among which devices and batches nothing meets the limits."""
     rule, sizes = knowledge.rule, [row.world_size for row in rows]
     devices = f"{min(sizes)} to {counted(max(sizes), knowledge.subject.device_word)}"
     more = [] if are_stated else ["--gpus allows more of them"]

@@ -31,17 +31,6 @@ def ways(observations: pd.DataFrame) -> tuple[WayRow, ...]:
     """Compare the ways to train at every number of devices and global batch.
 
     A way is a strategy with its options, of which those are named that were varied.
-
-    Parameters
-    ----------
-    observations
-        Rows of the observations frame, of one workload on one kind of device.
-
-    Returns
-    -------
-    tuple of WayRow
-        In the order of devices, batch, strategies and options. Empty where fewer than
-        two ways were measured.
     """
     measured = [
         isinstance(outcome, str) and Outcome(outcome).is_measurement

@@ -15,15 +15,7 @@ from scalelab.inputs.outcome import Outcome
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeShare:
-    """The devices of one node that an attempt holds.
-
-    Parameters
-    ----------
-    node
-        Name of the Dask worker that is the node.
-    device_ids
-        Devices in local-rank order: core numbers on CPU, indices or UUIDs on CUDA.
-    """
+    """The devices of one node that an attempt holds."""
 
     node: str
     device_ids: tuple[str, ...]
@@ -51,26 +43,12 @@ class AttemptSpec:
 
     Parameters
     ----------
-    run
-        Name of the run.
-    trial, program
-        What to run.
     number
         1-based launch number of the trial; with the trial it names the attempt.
-    directory
-        The attempt's own directory, absolute.
-    placement
-        Where it runs.
-    device_type
-        ``cpu`` or ``cuda``.
-    threads_per_rank
-        Threads a rank may use for one operation.
     stall_factor, stall_floor_s
         The attempt is ``stalled`` when no rank makes progress for ``stall_factor``
         median steps, but at least ``stall_floor_s`` seconds; None: as many as are usual
         for such a program.
-    validity
-        Reasons known before the start that make the attempt unfit for a fit.
     stop_after_s
         Seconds after which ranks end early, with a checkpoint, because the walltime of
         a node is up soon after; None: not known. Counted by the driver.
@@ -151,18 +129,8 @@ class AttemptResult:
 
     Parameters
     ----------
-    outcome
-        How it ended.
     reason
         One sentence; empty only for ``completed``.
-    rank
-        The first rank that failed, where one did.
-    traceback
-        That rank's traceback, or the signal that ended it.
-    log
-        Path of that rank's log, relative to the attempt's directory.
-    measurements
-        Values by column name of the observations frame.
     """
 
     outcome: Outcome

@@ -54,13 +54,7 @@ def existing_place(path: Path) -> Path:
 
 
 def is_taken(directory: Path) -> bool:
-    """Tell whether the directory of a run exists and is not empty.
-
-    Raises
-    ------
-    StoreError
-        If nothing can ever be there.
-    """
+    """Tell whether the directory of a run exists and is not empty."""
     try:
         place = existing_place(directory)
         if place != directory:
@@ -78,11 +72,6 @@ def is_taken(directory: Path) -> bool:
 
 def encode_json(values: Any) -> bytes:
     """Encode plain values as one line of JSON; NaN and infinities become null.
-
-    Raises
-    ------
-    StoreError
-        If a value is no JSON value (a tensor, an array, a set, ...).
 
     Examples
     --------
@@ -129,8 +118,6 @@ def write_atomically(
 
     Parameters
     ----------
-    path
-        The file to create or replace.
     content
         All its bytes.
     durable
@@ -138,13 +125,6 @@ def write_atomically(
         file is old or new, never empty. The directory is not flushed as well: that
         would be a second journal commit, and all it saves from a power cut is the
         newest name.
-    permissions
-        Who may read and write it, before the umask.
-
-    Raises
-    ------
-    StoreError
-        If the file cannot be written; nothing is left behind.
     """
     sibling = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     with storing(path):
@@ -193,20 +173,7 @@ def append_all(descriptor: int, content: bytes) -> None:
 
 
 def write_spec(files: AttemptFiles, content: bytes) -> None:
-    """Make an attempt's directory and write its specification, without flushing.
-
-    Parameters
-    ----------
-    files
-        The attempt's files.
-    content
-        The specification as JSON.
-
-    Raises
-    ------
-    StoreError
-        If the directory is there already or the disk refuses; nothing new is left.
-    """
+    """Make an attempt's directory and write its specification, without flushing."""
     directory = files.directory
     with storing(directory):
         try:
@@ -231,20 +198,6 @@ def write_result(
 
     The first result of an attempt stands: a node that comes back late, or a task that
     runs twice, changes nothing.
-
-    Parameters
-    ----------
-    files
-        The attempt's files.
-    result
-        How it ended; measurements that are NaN or infinite are recorded as missing.
-    replace
-        Overwrite another result that is already there.
-
-    Raises
-    ------
-    StoreError
-        If the disk refuses; no half-written result is left.
     """
     with storing(files.result):
         is_there = files.result.exists()
@@ -256,15 +209,7 @@ def write_result(
 
 
 def read_result(files: AttemptFiles) -> AttemptResult | None:
-    """Read the result of an attempt; None while there is none.
-
-    Raises
-    ------
-    TornRecordError
-        If the file is there but is no result.
-    StoreError
-        If it cannot be read at all.
-    """
+    """Read the result of an attempt; None while there is none."""
     values = _read(files.result)
     if values is None:
         return None
@@ -275,15 +220,7 @@ def read_result(files: AttemptFiles) -> AttemptResult | None:
 
 
 def read_spec(files: AttemptFiles) -> AttemptSpec | None:
-    """Read the specification of an attempt; None where it was never written.
-
-    Raises
-    ------
-    TornRecordError
-        If the file is there but is no specification.
-    StoreError
-        If it cannot be read at all.
-    """
+    """Read the specification of an attempt; None where it was never written."""
     values = _read(files.spec, is_compared=True)
     if values is None:
         return None

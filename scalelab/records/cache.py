@@ -43,13 +43,7 @@ def write_table(
     source: Mapping[str, Any],
     encodings: Mapping[str, str] | None = None,
 ) -> None:
-    """Write a table to the cache, with the state of its source.
-
-    Raises
-    ------
-    StoreError
-        If the disk refuses.
-    """
+    """Write a table to the cache, with the state of its source."""
     import pyarrow.parquet as pq
 
     metadata = {**(table.schema.metadata or {}), _KEY: json.dumps(source).encode()}
@@ -67,13 +61,7 @@ def write_table(
 
 
 def write_cache(path: Path, content: bytes) -> None:
-    """Write a file into the cache of a run.
-
-    Raises
-    ------
-    StoreError
-        If the disk refuses, or the cache is a link, which leads elsewhere.
-    """
+    """Write a file into the cache of a run."""
     with storing(path):
         path.parent.mkdir(exist_ok=True)
         if path.parent.is_symlink():
@@ -82,13 +70,7 @@ def write_cache(path: Path, content: bytes) -> None:
 
 
 def own_file(path: Path) -> BinaryIO:
-    """Open a file of the cache that this user has written; others may be made up.
-
-    Raises
-    ------
-    OSError
-        If there is none.
-    """
+    """Open a file of the cache that this user has written; others may be made up."""
     file = opened(path)
     if os.fstat(file.fileno()).st_uid != os.geteuid():
         file.close()

@@ -35,34 +35,6 @@ def snapshot_code(
 
     Left out are ``__pycache__``, ``.git`` and runs (directories with a ``run.json``).
     Symbolic links are followed while they stay below ``root``.
-
-    Parameters
-    ----------
-    paths
-        Files and directories, relative to ``root``.
-    root
-        The directory of the experiment file.
-    destination
-        Directory of a run's snapshots; made if it is not there.
-    max_bytes
-        Largest size of a snapshot.
-    instead
-        What to write in place of a file with this content, which others must not see.
-
-    Returns
-    -------
-    directory : Path
-        The snapshot, laid out as below ``root``.
-    hash : str
-        12 hexadecimal digits of names, contents and execute permissions.
-
-    Raises
-    ------
-    SpecError
-        If a path is missing, outside ``root``, a loop of links, neither file nor
-        directory, or too large.
-    StoreError
-        If the copy cannot be written; nothing is left of it.
     """
     root = root.resolve()
     files = _collect(paths, root)
@@ -84,13 +56,7 @@ def snapshot_code(
 
 
 def check_paths(paths: Sequence[str], root: Path) -> None:
-    """Refuse paths that are not there.
-
-    Raises
-    ------
-    SpecError
-        Naming the first, and the one that it resembles.
-    """
+    """Refuse paths that are not there."""
     for path in paths:
         start = root / path
         if not start.exists():
@@ -219,11 +185,6 @@ def code_hash(experiment: Experiment) -> str | None:
     """Return the hash of the code that trials run; None for a built-in workload.
 
     Of a command that runs where it lies, that is the files its words name.
-
-    Raises
-    ------
-    SpecError
-        See :func:`snapshot_code`.
     """
     paths = code_paths(experiment) or _files_named(experiment)
     if not paths:
@@ -237,11 +198,6 @@ def code_of_programs(experiment: Experiment) -> dict[str, str | None]:
     """Return the hash of the files that the words of each of several programs name.
 
     It is empty where the code is a snapshot, which all of them share.
-
-    Raises
-    ------
-    SpecError
-        See :func:`snapshot_code`.
     """
     if experiment.snapshot_paths:
         return {}

@@ -24,8 +24,6 @@ class RunHeader:
 
     Parameters
     ----------
-    name
-        Name of the run's directory when it was created.
     versions
         One mapping per frozen experiment, oldest first: ``experiment`` (file name),
         ``frozen_at`` (UTC), ``meaning`` (the fingerprint), ``site`` where not the
@@ -91,15 +89,7 @@ class RunHeader:
 
 
 def read_header(path: Path) -> RunHeader:
-    """Read ``run.json``.
-
-    Raises
-    ------
-    StoreError
-        If it is not there or no header.
-    SchemaError
-        If a newer ScaleLab wrote it.
-    """
+    """Read ``run.json``."""
     try:
         values = decode_json(read_file(path), is_compared=True)
         schema_version = int(values["schema_version"])

@@ -24,16 +24,7 @@ _VALUES = "env.json"
 def recorded_experiment(
     text: str, fingerprint: Mapping[str, Any], before: Mapping[str, Any]
 ) -> tuple[str, dict[str, Any]]:
-    """Return an experiment's text and fingerprint as records have them.
-
-    Parameters
-    ----------
-    text, fingerprint
-        The experiment as written, and what its numbers depend on.
-    before
-        The fingerprint that the run has recorded; empty: none. A value that it holds
-        openly, as older runs do, stays open.
-    """
+    """Return an experiment's text and fingerprint as records have them."""
     # Trials of programs that stand in it no more are still in the run.
     recorded = {**of_programs(before), **fingerprint}
     for path, key in _places(fingerprint):
@@ -49,17 +40,7 @@ def recorded_experiment(
 def recorded_program(
     program: Program, fingerprint: Mapping[str, Any], name: str | None = None
 ) -> Program:
-    """Return a program as records have it, by the fingerprint in the run's header.
-
-    Parameters
-    ----------
-    program
-        What a trial runs.
-    fingerprint
-        As records have it.
-    name
-        Name of the program where the experiment has several.
-    """
+    """Return a program as records have it, by the fingerprint in the run's header."""
     if isinstance(program, CommandProgram) and (program.env or program.inherited):
         own = _env(fingerprint, program_key(name)) if name else {}
         env = recorded_as(program.env, {**_env(fingerprint, None), **own})
@@ -70,20 +51,7 @@ def recorded_program(
 def write_values(
     directory: Path, fingerprint: Mapping[str, Any], recorded: Mapping[str, Any]
 ) -> None:
-    """Keep the values that records hide, for the user alone.
-
-    Parameters
-    ----------
-    directory
-        Of the run.
-    fingerprint, recorded
-        What the numbers depend on, as it is and as records have it.
-
-    Raises
-    ------
-    StoreError
-        If the disk refuses.
-    """
+    """Keep the values that records hide, for the user alone."""
     values: dict[str, Any] = {}
     for _, key in _places(fingerprint):
         told, env = _env(recorded, key), _env(fingerprint, key)
@@ -100,15 +68,6 @@ def restored(
     """Return recorded variables with the values that this user may read.
 
     A value that cannot be read, or is not the one that was hidden, stays hidden.
-
-    Parameters
-    ----------
-    directory
-        Of the run.
-    fingerprint
-        As records have it.
-    program
-        Whose own variables, of several programs; None: those of all.
     """
     key = program_key(program) if program else None
     recorded = _env(fingerprint, key)

@@ -32,19 +32,7 @@ AttemptKey = tuple[str, int]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LedgerContent:
-    """The content of a ledger.
-
-    Parameters
-    ----------
-    begun
-        When each attempt began (ISO 8601, UTC), in order.
-    ended
-        The row of each attempt that ended, in order of their ends.
-    is_whole
-        The file is there and all its lines, but perhaps the last, are readable.
-    is_torn
-        The last line is half a line: a driver died writing it, or is writing it now.
-    """
+    """The content of a ledger."""
 
     begun: Mapping[AttemptKey, str] = field(default_factory=dict)
     ended: Mapping[AttemptKey, Observation] = field(default_factory=dict)
@@ -93,13 +81,7 @@ class Ledger:
         write_atomically(self.path, b"".join(line + b"\n" for line in lines))
 
     def read(self) -> LedgerContent:
-        """Read the ledger; half a line at its end is left out.
-
-        Raises
-        ------
-        SchemaError
-            If a newer ScaleLab wrote a row.
-        """
+        """Read the ledger; half a line at its end is left out."""
         try:
             content = read_file(self.path)
         except FileNotFoundError:

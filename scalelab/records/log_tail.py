@@ -15,10 +15,6 @@ def log_tail(log: Path, *, num_bytes: int = TAIL_BYTES, since: int = 0) -> str:
 
     Parameters
     ----------
-    log
-        The file.
-    num_bytes
-        How much of it at most.
     since
         Bytes at its beginning that do not count: what it held before.
     """

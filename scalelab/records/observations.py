@@ -44,27 +44,7 @@ _IDENTITY = (
 
 
 def row(spec: AttemptSpec, result: AttemptResult) -> Observation:
-    """Return the row of an attempt that has ended.
-
-    Parameters
-    ----------
-    spec
-        Gives the configuration columns.
-    result
-        Gives everything else; a measurement of a configuration column (e.g. the
-        ``data_parallel_size`` of a sharded model) replaces what the trial implies.
-
-    Returns
-    -------
-    Observation
-        Every column of ``records.columns``, missing ones None, and ``options.<axis>``.
-        Times are ISO 8601 text in UTC; :func:`frame` gives them their dtype.
-
-    Raises
-    ------
-    StoreError
-        If a measurement is no column, or has the wrong type for it.
-    """
+    """Return the row of an attempt that has ended."""
     values = {**_MISSING, **_configuration(spec), **_ending(result)}
     for name, value in result.measurements.items():
         _check(name, value)
@@ -215,11 +195,6 @@ def check_row(values: Any) -> Observation:
     """Accept a stored row of this or an older schema, every column present.
 
     One that an engine since replaced has measured is marked.
-
-    Raises
-    ------
-    SchemaError
-        If a newer ScaleLab wrote it.
     """
     version = values["schema_version"]
     if version > SCHEMA_VERSION:
@@ -231,13 +206,7 @@ def check_row(values: Any) -> Observation:
 
 
 def check_types(values: Observation) -> Observation:
-    """Accept a row whose values have the types of their columns.
-
-    Raises
-    ------
-    ValueError
-        Naming the column: somebody changed the record.
-    """
+    """Accept a row whose values have the types of their columns."""
     for name, value in values.items():
         if value is None and name not in _IDENTITY:
             continue
@@ -275,16 +244,6 @@ def finished_rows(
     """Return the counting rows of trials that a further sweep does not run again.
 
     Those that an engine since replaced has measured are run again.
-
-    Parameters
-    ----------
-    rows
-        Attempts that have ended.
-    superseded
-        Attempts (trial id, number) that no longer count.
-    retry_failed
-        Trials that ended without a measurement run again as well, not only those that
-        were merely lost (``Outcome.is_retried``).
     """
     current = (
         each
@@ -311,26 +270,7 @@ def _counts_more(candidate: Observation, chosen: Observation) -> bool:
 
 
 def frame(rows: Sequence[Observation]) -> pd.DataFrame:
-    """Return rows as a frame, one column per name of ``records.columns``.
-
-    Parameters
-    ----------
-    rows
-        From :func:`row` or read back; columns an older schema lacked may be absent.
-
-    Returns
-    -------
-    DataFrame
-        ``Int64``, ``Float64``, ``boolean``, ``string``, ``datetime64[ns, UTC]`` and,
-        for lists of text, ``object``; missing is ``<NA>``, ``NaT`` or None. The columns
-        ``options.<axis>`` stand after ``parallelism``, sorted by name; one whose values
-        differ in type is text.
-
-    Raises
-    ------
-    SchemaError
-        If a row was written by a newer ScaleLab.
-    """
+    """Return rows as a frame, one column per name of ``records.columns``."""
     import pandas as pd
 
     checked = [check_row(values) for values in rows]

@@ -26,13 +26,7 @@ _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def opened(path: Path, most_bytes: float = MOST_BYTES) -> BinaryIO:
-    """Open a regular file to read it.
-
-    Raises
-    ------
-    OSError
-        If it cannot be opened, is a link or no regular file, or has more bytes.
-    """
+    """Open a regular file to read it."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         descriptor = os.open(path, flags)
@@ -78,23 +72,7 @@ def parse_json(
     *,
     is_compared: bool = False,
 ) -> Any:
-    """Return the values of JSON, their texts harmless.
-
-    Parameters
-    ----------
-    content
-        The JSON.
-    constant
-        Returns what NaN and infinities become, which Python's reader lets through;
-        default: missing values.
-    is_compared
-        The texts are compared with what a user writes, and stay as they are.
-
-    Raises
-    ------
-    ValueError
-        If it is no JSON, or nested too deeply to be read.
-    """
+    """Return the values of JSON, their texts harmless."""
     try:
         values = json.loads(content, parse_constant=constant or (lambda name: None))
         # Control characters are escaped in JSON, or are no ASCII.
@@ -107,13 +85,7 @@ def parse_json(
 
 
 def checked(value: Any, kind: type[T]) -> T:
-    """Return a dataclass made of parsed JSON.
-
-    Raises
-    ------
-    ValueError
-        If a field is missing or of another type.
-    """
+    """Return a dataclass made of parsed JSON."""
     from pydantic import TypeAdapter
 
     # strict Python takes an instance only, strict JSON what would become one

@@ -40,13 +40,7 @@ FIRST_WITHOUT_MEETINGS = 2
 
 
 def provenance(code_directory: Path | None = None) -> dict[str, Any]:
-    """Return versions, host, threads and code state as plain JSON values.
-
-    Parameters
-    ----------
-    code_directory
-        Where the user's code lies; None for a built-in workload.
-    """
+    """Return versions, host, threads and code state as plain JSON values."""
     return {
         "versions": versions(),
         "host": socket.gethostname(),
@@ -83,14 +77,7 @@ def affinity() -> list[int]:
 
 
 def git_state(directory: Path) -> dict[str, Any] | None:
-    """Return the commit of a directory and whether it differs from it.
-
-    Returns
-    -------
-    dict or None
-        ``commit`` and ``is_dirty`` (of the directory only); None outside a repository,
-        before its first commit, or without git.
-    """
+    """Return the commit of a directory and whether it differs from it."""
     commit = _git(directory, "rev-parse", "HEAD")
     changes = _git(directory, "status", "--porcelain", "--", ".")
     if commit is None or changes is None:

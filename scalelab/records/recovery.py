@@ -69,11 +69,6 @@ def recover(ledger: Ledger, trials: Path) -> list[Observation]:
     """End attempts that a dead driver left open; make ledger and disk agree.
 
     What it, or a node that died with it, had only half written is deleted.
-
-    Returns
-    -------
-    list of Observation
-        One row per attempt that has ended and whose directory is there.
     """
     run = trials.parent
     with suppress(OSError, StoreError):  # the folder may be somebody else's
@@ -103,17 +98,7 @@ def recover(ledger: Ledger, trials: Path) -> list[Observation]:
 def discard_halves(
     directory: Path, of: str = "", *, may_be_written: bool = False
 ) -> None:
-    """Delete what killed processes left half-written in a directory.
-
-    Parameters
-    ----------
-    directory
-        Where; nothing is deleted where it is a link, which leads elsewhere.
-    of
-        Delete only what was to become this file or directory; default: everything.
-    may_be_written
-        Others may be writing there: delete only what has not changed for a minute.
-    """
+    """Delete what killed processes left half-written in a directory."""
     for name in [] if directory.is_symlink() else _entries(directory):
         if of and not name.startswith(f".{of}."):
             continue
@@ -141,15 +126,7 @@ def _is_old(path: Path) -> bool:
 
 
 def ended_rows(ledger: Ledger, trials: Path) -> tuple[list[Observation], bool]:
-    """Read the rows of all attempts that have ended, writing nothing.
-
-    Returns
-    -------
-    rows : list of Observation
-        Also of results that the ledger does not know yet.
-    is_settled : bool
-        The rows change only when the ledger does.
-    """
+    """Read the rows of all attempts that have ended, writing nothing."""
     content = ledger.read()
     found = _begun(content, trials) if content.is_whole else attempts_on_disk(trials)
     attempts = list(found)
@@ -175,12 +152,6 @@ def settle(key: AttemptKey, files: AttemptFiles) -> Observation | None:
 
     A result that is there counts. One that is torn is set aside as
     ``result.json.torn``, and a missing one is written: both are ``node_fail``.
-
-    Returns
-    -------
-    Observation or None
-        None where not even what was asked is known: a driver died, or the power went,
-        while the attempt was being written down.
     """
     try:
         spec = read_spec(files)

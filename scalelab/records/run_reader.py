@@ -65,15 +65,7 @@ class RunReader:
 
     @classmethod
     def open(cls, directory: Path) -> Self:
-        """Open the directory of a run.
-
-        Raises
-        ------
-        StoreError
-            If the directory does not hold a run.
-        SchemaError
-            If a newer ScaleLab wrote the run.
-        """
+        """Open the directory of a run."""
         directory = directory.absolute()
         return cls(directory, read_header(directory / "run.json"))
 
@@ -170,13 +162,7 @@ class RunReader:
         return cache.signature((header, self._ledger.path, self._imported_path))
 
     def observations(self) -> pd.DataFrame:
-        """Return the frame of :func:`scalelab.records.observations.frame`.
-
-        Raises
-        ------
-        SchemaError
-            If a newer ScaleLab wrote the records.
-        """
+        """Return the frame of :func:`scalelab.records.observations.frame`."""
         path, state = self.directory / "cache" / "observations.parquet", self.state
         if (cached := cache.read_observations(path, state)) is not None:
             return cached
@@ -188,19 +174,7 @@ class RunReader:
         return observations
 
     def stream(self, trial_id: str, number: int) -> pd.DataFrame:
-        """Return the stream of an attempt: what its rank 0 reported, in that order.
-
-        Returns
-        -------
-        DataFrame
-            One row per report and one column per reported name; ``step`` and
-            ``samples`` whole numbers, other numbers ``float64``, NaN where missing.
-
-        Raises
-        ------
-        StoreError
-            If a line other than the last, half-written one is unreadable.
-        """
+        """Return the stream of an attempt: what its rank 0 reported, in that order."""
         return Streams(self.directory).one((trial_id, number))
 
     def streams(self) -> pd.DataFrame:

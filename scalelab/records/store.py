@@ -69,28 +69,7 @@ class RunStore(RunReader):
         code_directory: Path | None = None,
         imported: Sequence[Observation] = (),
     ) -> Self:
-        """Make the directory of a new run, whole or not at all.
-
-        Parameters
-        ----------
-        directory
-            The run's directory; its last part is the run's name.
-        experiment_text
-            The experiment as the user wrote it.
-        fingerprint
-            What numbers depend on besides the configuration, as plain JSON values.
-        site
-            Name or path of the site's profile; None: the experiment names it.
-        code_directory
-            Where the user's code lies; its git state is recorded.
-        imported
-            Rows of a foreign table: a run that was measured elsewhere.
-
-        Raises
-        ------
-        StoreError
-            If the directory exists and is not empty, or cannot be made.
-        """
+        """Make the directory of a new run, whole or not at all."""
         directory = directory.absolute()
         if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
             raise StoreError(
@@ -129,11 +108,6 @@ class RunStore(RunReader):
 
         Where it ``supersedes`` one whose numbers cannot be compared, all attempts until
         now carry ``code_changed`` in their validity, and their trials run again.
-
-        Raises
-        ------
-        StoreError
-            If the disk refuses; the run then stays as it was.
         """
         self._fence()
         before = self.fingerprint
@@ -151,13 +125,7 @@ class RunStore(RunReader):
 
     @contextmanager
     def lease(self, **timing: float) -> Iterator[Lease]:
-        """Hold the run as its one driver; ``timing`` goes to :class:`Lease`.
-
-        Raises
-        ------
-        LeaseError
-            If another living driver holds it.
-        """
+        """Hold the run as its one driver; ``timing`` goes to :class:`Lease`."""
         with Lease(self.directory / LEASE, **timing) as lease:
             self._lease = lease
             try:
@@ -175,21 +143,7 @@ class RunStore(RunReader):
         return last_number(self._trials / trial_id) + 1
 
     def begin(self, spec: AttemptSpec) -> SpecText:
-        """Record that an attempt is about to start; not flushed to the disk.
-
-        Returns
-        -------
-        SpecText
-            Its specification as the nodes get it, with the values that the record
-            hides.
-
-        Raises
-        ------
-        StoreError
-            If the attempt was begun before or the disk refuses; nothing is left of it.
-        LeaseError
-            If another driver has taken the run over.
-        """
+        """Record that an attempt is about to start; not flushed to the disk."""
         self._fence()
         key = (spec.trial.trial_id, spec.number)
         files = AttemptFiles(self.attempt_directory(*key))
@@ -220,18 +174,6 @@ class RunStore(RunReader):
         driver's verdict over all nodes; but where it declares a loss (a node that
         vanished) and a measurement has been written meanwhile, that counts, unless
         ``replace`` says that ``result`` does.
-
-        Returns
-        -------
-        Observation
-            The row that counts; its outcome may be better than that of ``result``.
-
-        Raises
-        ------
-        StoreError
-            If a measurement is no column or the disk refuses.
-        LeaseError
-            If another driver has taken the run over.
         """
         self._fence()
         spec = self._recorded(spec)
@@ -265,13 +207,6 @@ class RunStore(RunReader):
         rebuilt from the attempt directories. An attempt whose directory was deleted is
         forgotten. Returns one row per trial that need not run again; see
         :meth:`finished`.
-
-        Raises
-        ------
-        StoreError
-            If the records cannot be read or written.
-        SchemaError
-            If a newer ScaleLab wrote them.
         """
         self._fence()
         rows = recover(self._ledger, self._trials)
@@ -280,11 +215,5 @@ class RunStore(RunReader):
         return self.finished(rows, retry_failed=retry_failed)
 
     def compact(self) -> list[str]:
-        """Gather the streams of all attempts in one Parquet file, for fast reading.
-
-        Returns
-        -------
-        list of str
-            Why streams were left out, which cannot be read.
-        """
+        """Gather the streams of all attempts in one Parquet file, for fast reading."""
         return Streams(self.directory).compact()

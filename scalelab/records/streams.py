@@ -32,11 +32,6 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
     What follows the last line end is a line being written, or torn by the end of its
     writer, and is left out. NaN, which foreign writers may have left, is missing.
-
-    Raises
-    ------
-    StoreError
-        If a whole line is no JSON object.
     """
     return _rows(path, _content(path, 0))
 
@@ -82,13 +77,7 @@ class FollowedStream:
         self._num_read = 0
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the whole lines since the last call.
-
-        Raises
-        ------
-        StoreError
-            If one of them is no JSON object.
-        """
+        """Return the whole lines since the last call."""
         content = _content(self._path, self._num_read)
         whole = content[: content.rfind(b"\n") + 1]
         self._num_read += len(whole)
@@ -148,13 +137,7 @@ def _fits(name: str, value: Any) -> bool:
 
 
 class Streams:
-    """The streams of a run's attempts.
-
-    Parameters
-    ----------
-    directory
-        The run's directory.
-    """
+    """The streams of a run's attempts."""
 
     def __init__(self, directory: Path) -> None:
         self._trials = directory / "trials"
@@ -194,13 +177,7 @@ class Streams:
         return compacted
 
     def compact(self) -> list[str]:
-        """Write the compacted copy, unless it is up to date.
-
-        Returns
-        -------
-        list of str
-            Why streams were left out of it, which cannot be read.
-        """
+        """Write the compacted copy, unless it is up to date."""
         if self._is_current():
             return []
         unreadable: dict[str, str] = {}

@@ -53,16 +53,7 @@ _PANELS = {
 
 
 def budget_table(subject: ReportSubject) -> pd.DataFrame:
-    """Return what the whole job takes at every allocation of the plan.
-
-    Returns
-    -------
-    DataFrame
-        ``allocation``, ``world_size``, ``num_nodes``, ``global_batch_size``, ``time_s``
-        and ``gpu_hours`` with the ends of their intervals, ``basis``, ``is_pareto`` (no
-        other row is both faster and cheaper) and ``is_chosen``.
-        Empty without a recommendation; allocations that never finish are left out.
-    """
+    """Return what the whole job takes at every allocation of the plan."""
     rows = [_budget_row(row) for row in subject.plan if math.isfinite(row.time_s.value)]
     return pd.DataFrame(rows, columns=_COLUMNS)
 

@@ -23,18 +23,8 @@ class Plot:
 
     Parameters
     ----------
-    title
-        What it shows.
-    table
-        Computes the numbers.
     figure
         Draws them; called only when there are some.
-    sentence
-        Says in plain words what a reader sees.
-    missing
-        Why there is nothing to draw, where there is nothing.
-    is_curve
-        It shows how something changes with the number of devices, and so needs two.
     """
 
     title: str
@@ -118,8 +108,6 @@ class Figures:
 
     Parameters
     ----------
-    observations
-        See ``records.columns``.
     recommendation
         Adds the law, its bands and the whole job's time; without it the figures show
         what was measured.

@@ -77,28 +77,7 @@ def render(
     accepted: str = "",
     provenance: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return the report as HTML.
-
-    Parameters
-    ----------
-    recommendation
-        The answer; None where there is none.
-    measured
-        One row per attempt, see ``records.columns``.
-    title
-        The run's name.
-    experiment_text
-        The experiment as the user wrote it; None for an imported table.
-    without_answer
-        Why there is no recommendation, e.g. the message of the ``FitError``.
-    results
-        How attempts ended, by trial id and attempt number: tracebacks and logs of those
-        that failed.
-    accepted
-        How many trials hold what the experiment accepts, in a sentence.
-    provenance
-        Further facts about where the run was made, by name.
-    """
+    """Return the report as HTML."""
     subject = ReportSubject.of(measured, recommendation)
     observations = subject.observations
     tables = {name: plot.table(subject) for name, plot in PLOTS.items()}
@@ -148,13 +127,7 @@ def write_report(
     measured: Observed,
     **options: Any,
 ) -> None:
-    """Write the report whole or not at all; ``options`` go to :func:`render`.
-
-    Raises
-    ------
-    StoreError
-        If the file cannot be written.
-    """
+    """Write the report whole or not at all; ``options`` go to :func:`render`."""
     text = render(recommendation, measured, **options)
     write_atomically(path, text.encode())
 

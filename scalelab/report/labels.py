@@ -26,20 +26,8 @@ class Labels:
 
     Parameters
     ----------
-    curve
-        What was measured, on what, with which settings.
-    device_word, device_hour_word
-        What a device is called, e.g. ``GPU`` and ``GPU-h``.
-    mode
-        What is held fixed along the curve, e.g. ``strong scaling, global batch 256``.
-    baseline
-        What speedups and efficiencies refer to, with its number of devices.
-    repeats
-        How many repeats stand behind a measured point, e.g. ``3 repeats``.
     interval
         What the bands are, e.g. ``80% interval``; empty where there are none.
-    is_emulated
-        Times were declared, not measured.
     """
 
     curve: str
@@ -74,26 +62,7 @@ class Labels:
 
 
 def scaling_mode(batches: pd.DataFrame, device_word: str) -> str:
-    """Say what is held fixed along a curve.
-
-    Parameters
-    ----------
-    batches : DataFrame
-        Columns ``world_size``, ``local_batch_size``, ``gradient_accumulation_steps``,
-        ``data_parallel_size``, ``global_batch_size``.
-
-    Returns
-    -------
-    str
-        Names strong or weak scaling, or says that the batch changes freely; empty
-        without rows.
-
-    >>> rows = {"world_size": [1, 2], "local_batch_size": [64, 32]}
-    >>> rows |= {"gradient_accumulation_steps": 1, "data_parallel_size": [1, 2]}
-    >>> rows |= {"global_batch_size": 64}
-    >>> scaling_mode(pd.DataFrame(rows), "GPU")
-    'strong scaling: global batch 64 at every count'
-    """
+    """Say what is held fixed along a curve."""
     if batches.empty:
         return ""
     totals = batches["global_batch_size"].unique()
@@ -119,17 +88,7 @@ def label(
     rows: pd.DataFrame,
     recommendation: Recommendation | None,
 ) -> Labels:
-    """Return the labels for a curve.
-
-    Parameters
-    ----------
-    observations : DataFrame
-        Everything that was observed, see ``records.columns``.
-    rows : DataFrame
-        The curve's rows, see ``ReportSubject.rows``.
-    recommendation
-        None where there is none: the words then come from the rows.
-    """
+    """Return the labels for a curve."""
     words = _device_words(observations)
     planned = rows[rows["is_planned"]]
     if recommendation is None:

@@ -35,16 +35,7 @@ _COLUMNS = [
 
 
 def samples_table(subject: ReportSubject) -> pd.DataFrame:
-    """Return training samples to the target that most trials had.
-
-    Returns
-    -------
-    DataFrame
-        ``target``, ``lr_rule``, ``global_batch_size``, ``seed``, ``samples`` and
-        ``is_lower_bound``: the target was not reached within ``samples``, so that more
-        are needed; ``is_planned_batch``: the recommended row's batch. Trials without a
-        target are left out.
-    """
+    """Return training samples to the target that most trials had."""
     observations = _of_workload(subject)
     reached = observations["reached_target"].fillna(False).astype(bool)
     samples = pd.Series(numbers(observations, "samples_to_target"), observations.index)

@@ -21,20 +21,7 @@ _POINT = (
 
 
 def measured_points(rows: pd.DataFrame) -> pd.DataFrame:
-    """Reduce repeats to one point per allocation and batch arithmetic.
-
-    Parameters
-    ----------
-    rows : DataFrame
-        ``ReportSubject.rows`` or a part of it.
-
-    Returns
-    -------
-    DataFrame
-        The configuration, ``num_repeats`` and ``throughput_samples_per_s`` (median)
-        with its ends ``lo`` and ``hi``: the extremes of the repeats or, of a single
-        one, the 95% interval within it, missing where that is unknown.
-    """
+    """Reduce repeats to one point per allocation and batch arithmetic."""
     columns = [*_POINT, "num_repeats", "throughput_samples_per_s", "lo", "hi"]
     points = [
         (*key, len(group), *_middle_and_ends(group))
@@ -53,19 +40,7 @@ def _middle_and_ends(group: pd.DataFrame) -> tuple[float, float, float]:
 
 
 def throughput_table(subject: ReportSubject) -> pd.DataFrame:
-    """Return throughput by count: the law, what was measured, the ideal.
-
-    Returns
-    -------
-    DataFrame
-        ``series`` (``law``, ``measured``, ``other configuration``: of the batches and
-        placements that are not planned the slowest and the fastest of each count,
-        ``ideal``), ``world_size``, ``num_nodes``, ``global_batch_size``,
-        ``throughput_samples_per_s`` with ``lo`` and ``hi``, ``num_repeats`` (of
-        measured points), ``basis`` (of the law: measured, interpolated, extrapolated),
-        ``is_chosen``, and ``job_time_s`` with its ends: the time of the whole job, of
-        one sample without a plan.
-    """
+    """Return throughput by count: the law, what was measured, the ideal."""
     measured = measured_points(subject.planned).assign(series="measured")
     others = _extremes(measured_points(subject.rows[~subject.rows["is_planned"]]))
     parts = [
@@ -171,16 +146,7 @@ def _baseline_point(table: pd.DataFrame, subject: ReportSubject) -> pd.Series | 
 
 
 def speedup_table(subject: ReportSubject) -> pd.DataFrame:
-    """Return how many times faster the job is than at the baseline.
-
-    Returns
-    -------
-    DataFrame
-        ``series`` (``law``, ``measured``, ``ideal``),
-        ``world_size``, ``num_nodes``, ``speedup`` with ``lo`` and ``hi`` (larger is
-        better), ``baseline_world_size``, ``num_repeats``, ``basis``, ``is_chosen``.
-        The speedup is that of the whole job: a batch that needs more samples slows it.
-    """
+    """Return how many times faster the job is than at the baseline."""
     table = throughput_table(subject)
     start = _baseline_point(table, subject)
     table = table[table["job_time_s"].lt(math.inf)]
@@ -206,15 +172,7 @@ _SPEEDUP_COLUMNS = [
 
 
 def efficiency_table(subject: ReportSubject) -> pd.DataFrame:
-    """Return the speedup as a share of the ideal one.
-
-    Returns
-    -------
-    DataFrame
-        As :func:`speedup_table`, with ``scaling_efficiency`` for ``speedup``: 1.0 is
-        ideal; it may exceed 1 and is never clipped. With a plan it is the plan's: of
-        the baseline's devices at the batch of each count.
-    """
+    """Return the speedup as a share of the ideal one."""
     table = speedup_table(subject)
     is_ideal = table["series"].eq("ideal")
     ideal = table["world_size"] / table["baseline_world_size"]

@@ -62,19 +62,7 @@ def band_colour(colour: str) -> str:
 def base_figure(
     title: str, facts: Iterable[str], labels: Labels, num_panels: int = 1
 ) -> go.Figure:
-    """Return an empty figure with a title and, below it, a caption.
-
-    Parameters
-    ----------
-    title
-        What is shown.
-    facts
-        Mode, baseline, repeats, interval, ...: what a reader of the figure alone needs.
-    labels
-        Adds the emulated badge.
-    num_panels
-        Panels above each other.
-    """
+    """Return an empty figure with a title and, below it, a caption."""
     figure = go.Figure()
     if num_panels > 1:
         figure.set_subplots(rows=num_panels, vertical_spacing=0.12)

@@ -35,8 +35,6 @@ class ReportSubject:
 
     Parameters
     ----------
-    labels
-        Words that go with its numbers.
     rows : DataFrame
         Usable observations of the curve: the columns of ``laws.rows.FitRows.frame``,
         the interval and the phases of the step, ``throughput_samples_per_s``, and
@@ -44,8 +42,6 @@ class ReportSubject:
     plan
         The recommendation's rows by world size, as far as device counts can be
         compared; empty without a recommendation.
-    fit_rows
-        All observations, prepared for the laws.
     curves
         Usable observations by curve; only one of the curves is shown.
     """
@@ -60,16 +56,7 @@ class ReportSubject:
     def of(
         cls, observations: Observed, recommendation: Recommendation | None = None
     ) -> ReportSubject:
-        """Choose the recommended curve, else the one measured at most counts.
-
-        Parameters
-        ----------
-        observations
-            All observations, see ``records.columns``; best those that were prepared for
-            the recommendation.
-        recommendation
-            The answer to report; None where there is none.
-        """
+        """Choose the recommended curve, else the one measured at most counts."""
         fit_rows = prepared(observations)
         usable = _usable_rows(fit_rows)
         curves = split_curves(usable)

@@ -46,17 +46,7 @@ _UNSHOWN = ("job_time_s", "job_time_lo_s", "job_time_hi_s")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TextTable:
-    """A table of text.
-
-    Parameters
-    ----------
-    columns
-        Titles.
-    rows
-        Cells, one tuple per row, as long as ``columns``.
-    num_omitted
-        Rows that exist and are not shown.
-    """
+    """A table of text."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -69,18 +59,7 @@ class TextTable:
         device_hour_word: str = "device-h",
         max_rows: int = _MAX_ROWS,
     ) -> TextTable:
-        """Write a frame as text; columns without any value are dropped.
-
-        Parameters
-        ----------
-        frame : DataFrame
-            Any columns. Those of observations and of figures get the field's words for
-            titles, and values with units; the ends of an interval share a column.
-        device_hour_word
-            What one device for an hour is called, e.g. ``GPU-h``.
-        max_rows
-            Rows shown at most, the first ones.
-        """
+        """Write a frame as text; columns without any value are dropped."""
         known = frame.dropna(axis="columns", how="all")
         shown = known.drop(columns=list(_UNSHOWN), errors="ignore").head(max_rows)
         columns: dict[str, list[str]] = {}

@@ -78,18 +78,6 @@ def failures(
     """Return the attempts that did not complete, those that measured nothing first.
 
     Attempts are together that ended alike and for the same reason, whatever the rank.
-
-    Parameters
-    ----------
-    observations : DataFrame
-        See ``records.columns``.
-    results
-        Their tracebacks, or last lines, and the paths of their logs, as far as known.
-
-    Returns
-    -------
-    tuple of FailedAttempts
-        Of at most 100 attempts.
     """
     ended = observations["outcome"]
     bad = observations[ended.ne(Outcome.COMPLETED).fillna(False)]
@@ -248,15 +236,7 @@ def _texts(values: Iterable[Any]) -> tuple[str, ...]:
 
 
 def product_check_table(subject: ReportSubject) -> pd.DataFrame:
-    """Compare end-to-end trials with the product of the two laws.
-
-    Returns
-    -------
-    DataFrame
-        One row per end-to-end trial that the laws can judge: ``world_size``,
-        ``global_batch_size``, ``measured_s`` (training time to target),
-        ``predicted_s`` and ``relative_error``.
-    """
+    """Compare end-to-end trials with the product of the two laws."""
     columns = ["world_size", "global_batch_size", "measured_s", "predicted_s"]
     factorisation = measured_factorisation(subject.fit_rows)
     if factorisation is None:

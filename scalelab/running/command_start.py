@@ -23,20 +23,6 @@ def check_start(file: str | Path, experiment: Experiment, site: Site) -> None:
 
     Of several programs each fails its own trials alone. What is no path from the code
     is looked for where trials run on this machine.
-
-    Parameters
-    ----------
-    file
-        The experiment's file, which a message begins with.
-    experiment
-        The experiment.
-    site
-        Where it runs.
-
-    Raises
-    ------
-    SpecError
-        Naming what is missing.
     """
     try:
         _check(experiment, site)

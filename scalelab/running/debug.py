@@ -21,25 +21,6 @@ def debug(
     """Run the first one-device trial in this process, without fork or supervisor.
 
     The code runs where it lies, so that breakpoints in it are met. Nothing is recorded.
-
-    Parameters
-    ----------
-    experiment
-        Path of the experiment's YAML.
-    site
-        Name or path of a site profile.
-
-    Returns
-    -------
-    trial : Trial
-    result : AttemptResult
-
-    Raises
-    ------
-    SpecError
-        If the experiment is wrong, runs a command, or plans no trial on one device.
-    Exception
-        Whatever the trial raises.
     """
     from scalelab.cluster.devices import local_devices
     from scalelab.launch.in_process import run_in_process

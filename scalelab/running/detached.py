@@ -41,8 +41,6 @@ class Detached:
 
     Parameters
     ----------
-    text
-        That in words.
     exit_code
         Of the sweep, where it has ended already; else 0.
     """
@@ -52,24 +50,7 @@ class Detached:
 
 
 def detach(asked: Sweep, arguments: Sequence[str]) -> Detached:
-    """Start a sweep apart from this process and wait until it has begun.
-
-    Parameters
-    ----------
-    asked
-        The sweep.
-    arguments
-        Of ``scalelab``, which make it run.
-
-    Raises
-    ------
-    LeaseError
-        If the run has a driver, or a job waits to be it.
-    ClusterError
-        If the batch system refuses the driver's job, or it ends before it has begun.
-    StoreError
-        If the run cannot be written.
-    """
+    """Start a sweep apart from this process and wait until it has begun."""
     run = asked.open_store().directory
     refuse_second_driver(run)
     if driver_job_of(asked.site) is not None:
@@ -78,15 +59,7 @@ def detach(asked: Sweep, arguments: Sequence[str]) -> Detached:
 
 
 def refuse_second_driver(run: Path) -> None:
-    """Refuse to run a sweep that has a driver, or whose driver waits in the queue.
-
-    Raises
-    ------
-    LeaseError
-        Naming the driver or its job.
-    ClusterError
-        If the batch system does not answer.
-    """
+    """Refuse to run a sweep that has a driver, or whose driver waits in the queue."""
     if not (run / "run.json").exists():
         return
     with Lease(run / LEASE):
@@ -231,17 +204,6 @@ class DriverJobLife:
 
     Well before, the next job is submitted, to start when this one has ended; the
     driver then starts nothing more, and shortly before ends what still runs.
-
-    Parameters
-    ----------
-    asked
-        The sweep, at a site with a ``driver_job``.
-    arguments
-        Of ``scalelab``, which make it run in a job like this.
-    say
-        Tells the reader of the log.
-    started_s
-        When the job started, on the monotonic clock.
     """
 
     def __init__(

@@ -45,12 +45,8 @@ class RunningSweep:
     ----------
     driver
         The driver that runs the trials; ``drain`` and ``kill`` stop it.
-    source
-        The source of trials, which knows how many there are if anybody does.
     dashboard_link
         The address of Dask's dashboard; None: the site wants none.
-    stop_requests
-        What ``scalelab stop`` asks of the sweep.
     """
 
     driver: Driver
@@ -67,30 +63,7 @@ def run_sweep(
     on_event: OnEvent = lambda event: None,
     on_start: Callable[[RunningSweep], None] = lambda running: None,
 ) -> SweepSummary:
-    """Run the trials that are left of a sweep.
-
-    Parameters
-    ----------
-    sweep
-        The sweep; see :meth:`~scalelab.running.sweep.Sweep.prepare`.
-    source
-        Proposes the trials; default: what the experiment names.
-    budget_gpu_hours
-        Start no trial once the run has used this much device time.
-    on_event
-        Called in this thread with what happens.
-    on_start
-        Called once, when the nodes are up; never where nothing is left to run.
-
-    Raises
-    ------
-    SpecError
-        If a rank finds the workload or its parameters wrong.
-    ClusterError
-        If the nodes do not come up, or do not come back.
-    StoreError
-        If the run cannot be written, or another driver holds it.
-    """
+    """Run the trials that are left of a sweep."""
     store = sweep.open_store()
     with store.lease() as lease, StopRequests(sweep.directory) as stop_requests:
         store.extend(

@@ -24,16 +24,8 @@ class RunStatus:
 
     Parameters
     ----------
-    outcomes
-        Trials that need not run again, by how the attempt that counts ended.
-    used_gpu_s
-        Device-seconds of all attempts.
-    device_hour_word
-        What one device for an hour is called, e.g. ``GPU-h``.
     driver
         Who runs the sweep at the moment, in words; None: nobody.
-    running
-        Attempts (trial id, number) that began and have not ended.
     num_missing
         Trials to come; None where that is not known: for an imported table, an ``auto``
         batch that is still looked for, a source of trials that does not say, or a site
@@ -41,14 +33,6 @@ class RunStatus:
     reasons
         Why trials ended without a measurement, or theirs is not used because the
         program's own rate contradicts it, one sentence each.
-    jobs
-        Batch jobs that have not ended, one sentence each.
-    waiting
-        Why trials wait for nodes, one sentence each.
-    has_canaries
-        Canaries are among the trials that ended.
-    memory_limits
-        Which local batches did not fit into a device's memory.
     """
 
     outcomes: Mapping[str, int]
@@ -65,15 +49,7 @@ class RunStatus:
 
 
 def status_of(reader: RunReader, experiment: Experiment | None) -> RunStatus:
-    """Return the status of a run.
-
-    Parameters
-    ----------
-    reader
-        Its records.
-    experiment
-        What was asked; None for an imported table.
-    """
+    """Return the status of a run."""
     rows = reader.rows()
     finished = reader.finished(rows)
     ended = {(row["trial_id"], row["attempt"]) for row in rows}

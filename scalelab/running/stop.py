@@ -24,22 +24,7 @@ _LOOK_AGAIN_S = 0.1
 
 
 def stop(run: Path, *, at_once: bool = False) -> str:
-    """Stop the driver of a run and return the result in words.
-
-    Parameters
-    ----------
-    run
-        The run's directory.
-    at_once
-        End what runs, instead of finishing it; come back when the driver has ended.
-
-    Raises
-    ------
-    StoreError
-        If this is no run, or the request cannot be written.
-    ClusterError
-        If the driver, or the batch system in whose queue it waits, does not answer.
-    """
+    """Stop the driver of a run and return the result in words."""
     reader = RunReader.open(run)
     lease = reader.directory / LEASE
     holder = read_holder(lease)

@@ -44,16 +44,12 @@ class Sweep:
 
     Parameters
     ----------
-    experiment, text
-        The experiment, and its text as it was written.
     site, site_name
         The site where it runs, and name or path of its profile; None: the experiment
         names it.
     plan
         The trials; of a source that does not know them beforehand, all that the
         experiment's lists combine to. See :func:`scalelab.plan.expand.plan`.
-    is_planned
-        The source of trials knows them beforehand.
     directory
         The run's directory, absolute; it need not exist.
     fingerprint
@@ -61,20 +57,10 @@ class Sweep:
         and measurement.
     changes
         How that differs from what the run holds; empty: comparable.
-    has_measurements
-        The run holds numbers that such changes would make incomparable.
-    num_finished
-        Trials that need not run again.
     num_remaining
         Trials still to run; of an unresolved ``auto`` batch, about; None: not known.
     gpu_hours
         Device-hours they will take, by the run's own trials; None: not known yet.
-    device_hour_word
-        What one device for an hour is called, e.g. ``GPU-h``.
-    retry_failed
-        Trials that ended without a measurement run again.
-    checks_first
-        The first trial of each program runs alone and is checked.
     """
 
     experiment: Experiment
@@ -104,15 +90,7 @@ class Sweep:
         retry_failed: bool = False,
         skip_check: bool = False,
     ) -> Sweep:
-        """Read and check the experiment, the site and the run; write nothing.
-
-        Raises
-        ------
-        SpecError
-            If the experiment or the site is wrong.
-        StoreError
-            If the run cannot be read.
-        """
+        """Read and check the experiment, the site and the run; write nothing."""
         asked = Experiment.from_file(experiment)
         where = asked.resolve_site(site)
         check_start(experiment, asked, where)
@@ -173,15 +151,7 @@ class Sweep:
         retry_failed: bool = False,
         skip_check: bool = False,
     ) -> Sweep:
-        """Read and check everything a sweep needs, and write nothing.
-
-        Raises
-        ------
-        SpecError
-            See :func:`scalelab.session.sweep`.
-        MissingExtraError
-            If what runs trials is not installed.
-        """
+        """Read and check everything a sweep needs, and write nothing."""
         sweep = cls.read(
             experiment,
             site=site,
@@ -229,13 +199,7 @@ class Sweep:
         )
 
     def open_store(self) -> RunStore:
-        """Return the run's records; its directory is made where there is none.
-
-        Raises
-        ------
-        StoreError
-            If it cannot be written.
-        """
+        """Return the run's records; its directory is made where there is none."""
         if (self.directory / "run.json").exists():
             return RunStore.open(self.directory)
         return RunStore.create(

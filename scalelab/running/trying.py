@@ -39,16 +39,10 @@ class Checked:
 
     Parameters
     ----------
-    row
-        Its row.
     program
         Name of its program; None: the experiment has not several.
     losses
         The loss at each report, in order; empty: none was read.
-    findings
-        What is wrong or doubtful.
-    log
-        What rank 0 printed.
     """
 
     row: Observation
@@ -71,10 +65,6 @@ class Tried:
 
     Parameters
     ----------
-    trials
-        Those that ended, in that order.
-    not_tried
-        Those that were not started, since an earlier one failed.
     directory
         Where records and logs are; None: they were deleted, since all was well.
     """
@@ -102,13 +92,6 @@ def prepare(experiment: str | Path, *, site: str | None = None) -> Sweep:
 
     Those are the smallest trial of each program and, where the experiment asks for
     several devices, the smallest of these. Each takes a few steps.
-
-    Raises
-    ------
-    SpecError
-        If the experiment or the site is wrong.
-    LeaseError
-        If another such trial of the experiment runs.
     """
     from scalelab.running.detached import refuse_second_driver
 
@@ -130,22 +113,7 @@ def try_out(
     on_event: OnEvent = lambda event: None,
     on_start: Any = lambda running: None,
 ) -> Tried:
-    """Run what :func:`prepare` returned, one trial after the other, and read it.
-
-    Parameters
-    ----------
-    sweep
-        The first trials.
-    keep
-        Keep records and logs also where all is well.
-    on_event, on_start
-        As of :func:`~.execution.run_sweep`.
-
-    Raises
-    ------
-    ClusterError
-        If the nodes do not come up.
-    """
+    """Run what :func:`prepare` returned, one trial after the other, and read it."""
     source = TrackedSource("try", _Listed(sweep.plan), programs=_programs(sweep))
     run_sweep(sweep, source=source, on_event=on_event, on_start=on_start)
     tried = read_first_trials(sweep)
@@ -158,15 +126,7 @@ def try_out(
 
 
 def read_first_trials(sweep: Sweep, rows: Sequence[Observation] | None = None) -> Tried:
-    """Return what the first trials of a sweep show.
-
-    Parameters
-    ----------
-    sweep
-        Its trials and its run.
-    rows
-        Rows of the first trials; default: all of the run.
-    """
+    """Return what the first trials of a sweep show."""
     reader = RunReader.open(sweep.directory)
     rows = reader.finished(reader.rows()) if rows is None else rows
     programs = sweep.experiment.programs()

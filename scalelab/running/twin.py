@@ -47,17 +47,9 @@ class TwinRow:
 
     Parameters
     ----------
-    trial
-        The first planned trial of the configuration.
-    rate
-        Learning rate of a worker.
-    num_samples
-        Training samples of all workers until the end.
     metrics
         Held-out metrics at the end; empty where parameters were no numbers before the
         first evaluation.
-    staleness_mean, staleness_max
-        Messages of others that were served since a worker's last one.
     diverges
         Parameters were no longer finite numbers, or ``val_loss`` ended above that of
         the untrained model.
@@ -77,19 +69,6 @@ def twins(program: Program | None, trials: Iterable[Trial]) -> Iterator[TwinRow]
 
     Seeds and repeats of a configuration are not repeated. Warm-up and schedule of the
     learning rate are left out.
-
-    Parameters
-    ----------
-    program
-        What the trials run; None: one of several commands.
-    trials
-        Those that are planned.
-
-    Raises
-    ------
-    SpecError
-        If they run a command, none has parameter servers, or the workload cannot be
-        trained or evaluated.
     """
     if not isinstance(program, WorkloadProgram):
         raise SpecError(

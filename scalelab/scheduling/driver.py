@@ -54,28 +54,14 @@ class Driver:
     ----------
     source
         Proposes trials and is told every one that ends; asked about those that run.
-    cluster
-        Where they run.
-    store
-        Where they are recorded.
-    programs
-        What they run, by ``Trial.program``.
     estimate_duration
         Seconds a trial will hold its devices, roughly: for reservations only.
-    on_event
-        Told what happens, in the thread of :meth:`run`.
     max_retries, retry_failed
         Which trials get further attempts, see :class:`~.retries.Retries`; where failed
         ones do, so do those that earlier sweeps of the run could not measure.
     budget_gpu_s
         No trial starts once the run has used this many device-seconds, those of earlier
         sweeps included.
-    node_timeout_s
-        Seconds to wait for a node when nothing can run without it.
-    lost_after_s
-        Seconds without a heartbeat after which a node counts as lost.
-    task
-        What runs on each node.
     """
 
     def __init__(
@@ -129,20 +115,7 @@ class Driver:
         self._inbox.put(Stop(at_once=True))
 
     def run(self) -> SweepSummary:
-        """Run until the source has no more trials, or the sweep is stopped.
-
-        Returns
-        -------
-        SweepSummary
-            What was done and exactly what is missing.
-
-        Raises
-        ------
-        ClusterError
-            If the nodes that the waiting trials need do not come (back).
-        StoreError
-            If the records cannot be written; what ran was cancelled.
-        """
+        """Run until the source has no more trials, or the sweep is stopped."""
         try:
             with NodeWatch(self._cluster.client, self._inbox.put, self._lost_after_s):
                 self._resume()

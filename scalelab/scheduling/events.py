@@ -18,17 +18,9 @@ class Progress:
 
     Parameters
     ----------
-    num_done
-        Trials that need not run again, those of earlier sweeps of the run included.
     num_failed, num_out_of_memory
         Those of them that ended without a measurement, and that did not fit into the
         memory of a device.
-    num_running, num_waiting
-        Trials on their devices, and trials that wait for devices.
-    used_gpu_s
-        Device-seconds that attempts of the run held which have ended, as recorded.
-    num_devices
-        Devices that are up.
     """
 
     num_done: int
@@ -42,26 +34,14 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Unreadable:
-    """A record cannot be read; the sweep goes on.
-
-    Parameters
-    ----------
-    reason
-        Which, and why.
-    """
+    """A record cannot be read; the sweep goes on."""
 
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodesStarting:
-    """The nodes of the sweep are being started.
-
-    Parameters
-    ----------
-    imports_torch
-        A node is up once it has imported torch, for all its ranks.
-    """
+    """The nodes of the sweep are being started."""
 
     imports_torch: bool
 
@@ -80,14 +60,8 @@ class TrialEnded:
 
     Parameters
     ----------
-    trial
-        What was tried.
     observation
         Its row; the attempt's number, ``outcome`` and ``reason`` are among it.
-    runs_again
-        The trial waits for another attempt, now or when the sweep is resumed.
-    traceback, log
-        What the first rank that failed left, and the path of its log.
     """
 
     trial: Trial
@@ -140,15 +114,7 @@ class Waiting:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stopping:
-    """No further trial starts.
-
-    Parameters
-    ----------
-    reason
-        Why: the user asked, or the budget is spent.
-    num_running
-        Attempts that run on to their end, or are being ended.
-    """
+    """No further trial starts."""
 
     reason: str
     num_running: int

@@ -11,11 +11,6 @@ class FreeDevices:
 
     A question about an allocation costs as many steps as it has nodes, whatever the
     size of the cluster.
-
-    Parameters
-    ----------
-    counts
-        Free devices by node.
     """
 
     def __init__(self, counts: Mapping[str, int]) -> None:

@@ -54,17 +54,7 @@ RENDEZVOUS = -1
 
 @dataclass(frozen=True, slots=True)
 class PartEnded:
-    """A task of an attempt returned a value or raised.
-
-    Parameters
-    ----------
-    attempt_id
-        The attempt.
-    node_rank
-        Which of its nodes, or below 0: what a node opened, see :data:`RENDEZVOUS`.
-    value
-        What the task returned, or the exception.
-    """
+    """A task of an attempt returned a value or raised."""
 
     attempt_id: str
     node_rank: int
@@ -73,21 +63,7 @@ class PartEnded:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How an attempt ended.
-
-    Parameters
-    ----------
-    attempt_id, spec
-        The attempt.
-    result
-        Its result.
-    overrules
-        The result is not what the first node wrote down.
-    held_s
-        Seconds it held its devices.
-    unresponsive
-        Addresses of nodes that did not end their ranks in time.
-    """
+    """How an attempt ended."""
 
     attempt_id: str
     spec: AttemptSpec
@@ -130,15 +106,6 @@ class Gangs:
     :class:`PartEnded` through ``deliver`` and comes back in :meth:`take`. Messages
     about attempts that are not under way any more are ignored: that fences off late
     results.
-
-    Parameters
-    ----------
-    client
-        The Dask client.
-    deliver
-        Called from the client's thread.
-    task
-        What runs on each node.
     """
 
     def __init__(
@@ -168,15 +135,7 @@ class Gangs:
     def launch(
         self, spec: AttemptSpec, spec_json: str, addresses: tuple[str, ...]
     ) -> str:
-        """Begin an attempt and return its id; :meth:`send` sends what was begun.
-
-        Parameters
-        ----------
-        spec, spec_json
-            The attempt, and the same as JSON.
-        addresses
-            Address of each node of its placement.
-        """
+        """Begin an attempt and return its id; :meth:`send` sends what was begun."""
         gang = _Gang(spec.attempt_id, spec, spec_json, addresses, time.monotonic())
         self._running[gang.attempt_id] = gang
         if len(addresses) == 1:

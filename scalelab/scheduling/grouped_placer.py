@@ -21,11 +21,6 @@ class GroupedPlacer:
     """A placer for each node group, so that none waits for what another group lacks.
 
     Where nodes are alike there is one, of the group None.
-
-    Parameters
-    ----------
-    expected_devices
-        Devices of each node the cluster has when it is whole, by group.
     """
 
     def __init__(self, expected_devices: Mapping[str | None, Sequence[int]]) -> None:

@@ -100,8 +100,6 @@ class Placer:
 
     Parameters
     ----------
-    nodes
-        Nodes that are up.
     expected_devices
         Devices of each node that the cluster has when it is whole. A trial may wait for
         them although they are not up yet.
@@ -160,18 +158,7 @@ class Placer:
         self._offer(self._free, slots.node.host, self._held)
 
     def limit(self, name: str, end_s: float, longest_s: float) -> None:
-        """Start on a node only what ends before its job does, by estimate.
-
-        Parameters
-        ----------
-        name
-            A node that is up.
-        end_s
-            When its job ends, on the clock of the estimates.
-        longest_s
-            The longest that can be asked of any job: a longer trial starts on a node
-            with so much time left, and goes on elsewhere from its checkpoint.
-        """
+        """Start on a node only what ends before its job does, by estimate."""
         self._limits[name] = _Limit(end_s, longest_s)
 
     def is_too_late(self, name: str, now_s: float) -> bool:
@@ -201,18 +188,7 @@ class Placer:
         )
 
     def place(self, now_s: float) -> list[tuple[Request, Placement]]:
-        """Start what may start now.
-
-        Parameters
-        ----------
-        now_s
-            The time on the clock of the estimates.
-
-        Returns
-        -------
-        list of (Request, Placement)
-            In the order of their start; each holds its devices until :meth:`release`.
-        """
+        """Start what may start now."""
         placed = []
         first: Request | None = None
         reservation: _Reservation | None = None
@@ -293,17 +269,7 @@ class Placer:
         )
 
     def _offer(self, devices: FreeDevices, host: str, held: Counter[str]) -> None:
-        """Set how many devices of a host's nodes a trial may take beside what is held.
-
-        Parameters
-        ----------
-        devices
-            Where it is set.
-        host
-            Name of the host.
-        held
-            Devices that trials hold by node.
-        """
+        """Set how many devices of a host a trial may take beside what is held."""
         nodes = self._on_host[host]
         is_busy = self._needs_cores and any(held[each.node.name] for each in nodes)
         shares_cores = is_busy and _share_devices(nodes)

@@ -16,17 +16,7 @@ from scalelab.scheduling.validity import validity_of
 
 
 class Pool:
-    """The nodes that are up, with the placer that hands out their devices.
-
-    Parameters
-    ----------
-    expected_devices
-        Devices of each node the cluster has when all are up, by node group.
-    on_event
-        Told of nodes that come and go.
-    timeout_s
-        Seconds to wait for a node when nothing can run without it.
-    """
+    """The nodes that are up, with the placer that hands out their devices."""
 
     def __init__(
         self,
@@ -117,13 +107,7 @@ class Pool:
         return max(1, min(node.num_cores // len(node.device_ids) for node in nodes))
 
     def deadline_s(self, is_idle: Callable[[], bool]) -> float | None:
-        """Return until when to wait for nodes, if nothing can run without them.
-
-        Raises
-        ------
-        ClusterError
-            If that moment has passed.
-        """
+        """Return until when to wait for nodes, if nothing can run without them."""
         if not is_idle():
             self._wait_until_s = None
         elif self._wait_until_s is None:

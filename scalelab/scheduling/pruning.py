@@ -25,11 +25,6 @@ class Pruning:
 
     It reads the streams that rank 0 of each attempt writes, at most about once a
     second, and nothing at all for a source that does not want to know.
-
-    Parameters
-    ----------
-    source
-        Proposes the trials.
     """
 
     def __init__(self, source: TrialSource) -> None:
@@ -53,15 +48,7 @@ class Pruning:
         return self._next_look_s if self._followed else None
 
     def look(self) -> Iterator[tuple[str, str]]:
-        """Yield the attempts that are to end, each with the reason.
-
-        Raises
-        ------
-        SpecError
-            If the source fails.
-        StoreError
-            If what a trial reported cannot be read.
-        """
+        """Yield the attempts that are to end, each with the reason."""
         if not self._followed or time.monotonic() < self._next_look_s:
             return
         for attempt_id, (trial, stream) in list(self._followed.items()):

@@ -17,13 +17,9 @@ class Retries:
 
     Parameters
     ----------
-    store
-        Knows how the earlier attempts ended.
     max_retries
         Further attempts of a trial whose node was lost, preempted or cancelled. Those
         that left a checkpoint do not count: they got somewhere.
-    retry_failed
-        A trial that fails gets one further attempt.
     """
 
     def __init__(
@@ -37,19 +33,7 @@ class Retries:
     def allow(
         self, request: Request, outcome: Outcome, *, got_on: bool, is_stopped: bool
     ) -> bool:
-        """Tell whether a trial may run again after an attempt that ended so.
-
-        Parameters
-        ----------
-        request
-            The trial.
-        outcome
-            How its attempt ended.
-        got_on
-            The attempt left a checkpoint.
-        is_stopped
-            No further trial starts.
-        """
+        """Tell whether a trial may run again after an attempt that ended so."""
         allowed = self._max_retries if outcome.is_retried else 0
         if outcome is Outcome.FAILED and not is_stopped:
             failed = self._store.outcomes(request.trial.trial_id)[outcome]

@@ -35,20 +35,8 @@ class SweepSummary:
 
     Parameters
     ----------
-    outcomes
-        Trials by how the attempt that counts ended, earlier sweeps included.
-    num_resumed
-        Those of them that earlier sweeps of the run had finished.
-    failures
-        Trials of this sweep that ended without a measurement.
-    unfinished
-        Trials known to this sweep that have not ended.
-    used_gpu_s
-        Device-seconds this sweep held.
     stopped
         Why the sweep ended before its source did; None if it did not.
-    unsound
-        Rows of the first trials whose programs were run no further.
     """
 
     outcomes: Mapping[Outcome, int]

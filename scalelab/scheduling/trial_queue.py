@@ -26,17 +26,7 @@ _Key = tuple[int, tuple[int, ...], int]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A trial that waits for devices.
-
-    Parameters
-    ----------
-    number
-        The request's position in the source's order, which is also its name.
-    trial
-        The trial that is to run.
-    duration_s
-        The seconds for which it will hold its devices, by estimate.
-    """
+    """A trial that waits for devices."""
 
     number: int
     trial: Trial

@@ -18,15 +18,6 @@ def validity_of(
     A node may have fewer cores than devices: SLURM gives one core per task unless asked
     for more. What else runs on the nodes takes no cores from the trial, see
     :class:`~.placement.Placer`.
-
-    Parameters
-    ----------
-    trial
-        What runs.
-    placement
-        Where it runs.
-    nodes
-        The nodes of the placement, by name.
     """
     reasons = []
     if not trial.is_emulated:

@@ -93,17 +93,7 @@ class BatchSite(RemoteSite, BatchNodeSettings):
     def request(
         self, allocation: Allocation, job_name: str, walltime_s: float | None
     ) -> list[str]:
-        """Return the options of a job that asks for an allocation.
-
-        Parameters
-        ----------
-        allocation
-            Devices and nodes.
-        job_name
-            Name of the job.
-        walltime_s
-            Time limit in seconds; None: the queue's.
-        """
+        """Return the options of a job that asks for an allocation."""
 
     @property
     def batch_system(self) -> BatchSystem:
@@ -138,15 +128,7 @@ class BatchSite(RemoteSite, BatchNodeSettings):
         return group
 
     def for_driver(self, job: DriverJob, after: str | None) -> Self:
-        """Return the site as the driver's job sees it: one node, no GPU.
-
-        Parameters
-        ----------
-        job
-            What the site says of that job.
-        after
-            Id of a job that must have ended before.
-        """
+        """Return the site as the driver's job sees it: one node, no GPU."""
         system, directives = self.batch_system, job.directives
         if after is not None:
             directives = (*directives, system.after_job.format(job_id=after))
@@ -177,13 +159,7 @@ class BatchSite(RemoteSite, BatchNodeSettings):
             self._refuse_directive(line)
 
     def refuse_without_gpus(self, setting: str) -> None:
-        """Refuse a setting of GPUs where jobs ask for none.
-
-        Raises
-        ------
-        SpecError
-            If it is set.
-        """
+        """Refuse a setting of GPUs where jobs ask for none."""
         if getattr(self, setting) and not self.asks_for_gpus:
             raise SpecError(
                 f"{setting} says something about GPUs, but with device_type=cpu none "

@@ -35,19 +35,7 @@ _BUILT_IN: Mapping[str, type[Site]] = {
 
 
 def site_class(scheduler: object) -> type[Site]:
-    """Return the class of the sites of a scheduler.
-
-    Parameters
-    ----------
-    scheduler
-        ``local``, ``allocation`` or the name of a batch system, built in or from an
-        installed distribution.
-
-    Raises
-    ------
-    SpecError
-        If there is no such scheduler.
-    """
+    """Return the class of the sites of a scheduler."""
     if not isinstance(scheduler, str):
         raise SpecError(f"scheduler={shown(scheduler)} is not a name.")
     if scheduler in _BUILT_IN:
@@ -63,18 +51,6 @@ def site_class(scheduler: object) -> type[Site]:
 
 def site_of(values: Mapping[str, Any], *, source: str = "site") -> Site:
     """Return the site with these settings, of the class of its scheduler.
-
-    Parameters
-    ----------
-    values
-        What the user wrote; without ``scheduler`` it is a local site.
-    source
-        What error messages call it, usually the file's name.
-
-    Raises
-    ------
-    SpecError
-        If a setting is wrong, or belongs to another scheduler.
 
     Examples
     --------
@@ -173,11 +149,6 @@ def find_site(name_or_path: str) -> Site:
     """Return a site by the name of its profile or by the path of a YAML file.
 
     Profiles lie in ``$XDG_CONFIG_HOME/scalelab/sites`` (``~/.config`` by default).
-
-    Raises
-    ------
-    SpecError
-        If there is none, or its profile is wrong.
     """
     if is_path(name_or_path):
         return read_site(Path(name_or_path).expanduser())
@@ -194,24 +165,12 @@ def find_site(name_or_path: str) -> Site:
 
 
 def read_site(path: Path) -> Site:
-    """Read a profile; a site without a name is called like its file.
-
-    Raises
-    ------
-    SpecError
-        If the file cannot be read or a setting is wrong.
-    """
+    """Read a profile; a site without a name is called like its file."""
     return site_in(read_document(path), path)
 
 
 def site_in(text: str, path: Path) -> Site:
-    """Return the site that a profile describes, called like its file by default.
-
-    Raises
-    ------
-    SpecError
-        If the text is no profile.
-    """
+    """Return the site that a profile describes, called like its file by default."""
     values = parse_document(text, source=str(path))
     return site_of({"name": path.stem, **values}, source=str(path))
 

@@ -21,22 +21,6 @@ def directives(
 ) -> list[str]:
     r"""Return the lines of a job script by which it asks for an allocation.
 
-    Parameters
-    ----------
-    site
-        A site with a batch system.
-    allocation
-        Devices and nodes.
-    job_name
-        Name of the job.
-    walltime_s
-        Time limit in seconds; default: the site's, else the queue's.
-
-    Raises
-    ------
-    SpecError
-        If the site has no batch system, or its nodes are smaller than the allocation.
-
     Examples
     --------
     >>> from scalelab.site.choice import site_of
@@ -69,23 +53,7 @@ def job_script(
     walltime_s: float | None = None,
     log: Path | None = None,
 ) -> str:
-    """Return a whole job script: directives, the site's prologue, commands.
-
-    Parameters
-    ----------
-    site, allocation, job_name, walltime_s
-        As in :func:`directives`.
-    commands
-        Shell lines.
-    log
-        File for all that a node's job says, which then is never run again by itself;
-        default: the scheduler's own choice for both.
-
-    Raises
-    ------
-    SpecError
-        As :func:`directives`.
-    """
+    """Return a whole job script: directives, the site's prologue, commands."""
     head = directives(site, allocation, job_name=job_name, walltime_s=walltime_s)
     if log is not None:
         asked = with_batch_system(site)
@@ -99,13 +67,7 @@ def _lines(site: BatchSite, options: Iterable[str]) -> list[str]:
 
 
 def with_batch_system(site: Site) -> BatchSite:
-    """Return the site as a :class:`BatchSite`; refuse one without a batch system.
-
-    Raises
-    ------
-    SpecError
-        If it has no batch system.
-    """
+    """Return the site as a :class:`BatchSite`; refuse one without a batch system."""
     if isinstance(site, BatchSite):
         return site
     names = " or ".join(BATCH_SYSTEMS.names)

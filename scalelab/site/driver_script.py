@@ -27,26 +27,6 @@ def driver_job_script(
 ) -> str:
     r"""Return the script of a job that runs ``scalelab`` and no trial.
 
-    Parameters
-    ----------
-    site
-        A site with a batch system and a ``driver_job``.
-    arguments
-        Of ``scalelab``.
-    job_name
-        Name of the job.
-    directory
-        Where ``scalelab`` runs.
-    log, job_log
-        Files for what ``scalelab`` says, appended, and for what else the job says.
-    after
-        Id of a job that must have ended before.
-
-    Raises
-    ------
-    SpecError
-        If the site has no ``driver_job``, or cannot write a log there.
-
     Examples
     --------
     >>> from scalelab.site.choice import site_of

@@ -31,17 +31,7 @@ def script_file(group: str | None) -> str:
 
 
 def node_command(site: Site, directory: Path, job_name: str) -> str:
-    """Return the shell line that makes the node it runs on one of the sweep's.
-
-    Parameters
-    ----------
-    site
-        Names the interpreter; default: this one.
-    directory
-        Where the cluster's files are, on a file system the nodes share.
-    job_name
-        Name of the job that the node belongs to.
-    """
+    """Return the shell line that makes the node it runs on one of the sweep's."""
     python = site.python or sys.executable
     options = directory / options_file(site.group)
     words = [python, "-m", NODE_MODULE, str(options), job_name]
@@ -59,22 +49,6 @@ def node_job_script(
     site: Site, num_nodes: int, *, job_name: str, directory: Path
 ) -> str:
     r"""Return the script of a job that holds nodes for a sweep.
-
-    Parameters
-    ----------
-    site
-        A site with a batch system.
-    num_nodes
-        Nodes of the job, all of their devices included.
-    job_name
-        Name of the job, and of its log.
-    directory
-        Where the cluster's files are, on a file system the nodes share.
-
-    Raises
-    ------
-    SpecError
-        If the site has no batch system, or it cannot write a log there.
 
     Examples
     --------
@@ -107,22 +81,7 @@ def node_job_script(
 
 
 def refuse_log_directory(site: Site, directory: Path, *, option: str = "--run") -> None:
-    """Refuse a directory in which the site's batch system cannot write a log.
-
-    Parameters
-    ----------
-    site
-        Where jobs run.
-    directory
-        Of the run.
-    option
-        Option of the command line that names another one.
-
-    Raises
-    ------
-    SpecError
-        If its path holds what the batch system does not take.
-    """
+    """Refuse a directory in which the site's batch system cannot write a log."""
     system = site.batch_system
     refused = system.refused_in_logs if system else None
     if refused and (found := refused.search(str(directory))):
@@ -149,21 +108,7 @@ def start_on_all(
     *,
     in_held_job: bool = False,
 ) -> list[str]:
-    """Return the command that runs the node script once on each node of a job.
-
-    Parameters
-    ----------
-    site
-        The site or node group of the nodes.
-    system
-        Batch system of the job.
-    num_nodes
-        Nodes of the job.
-    directory, job_name
-        As in :func:`node_command`.
-    in_held_job
-        The job is held by a shell, which may be a step of it itself.
-    """
+    """Return the command that runs the node script once on each node of a job."""
     words = [str(directory / script_file(site.group)), job_name]
     return system.start_on_all(
         words, num_nodes, cores=site.cores_per_node, in_held_job=in_held_job

@@ -74,13 +74,7 @@ class Site(NodeSettings):
         return self
 
     def refuse_conflicts(self) -> None:
-        """Refuse settings of these nodes that contradict each other.
-
-        Raises
-        ------
-        SpecError
-            Naming the first such settings, and what to do.
-        """
+        """Refuse settings of these nodes that contradict each other."""
         if self.price_per_gpu_hour and self.price_per_node_hour:
             raise SpecError(
                 "price_per_gpu_hour and price_per_node_hour exclude each other. Keep "
@@ -107,13 +101,7 @@ class Site(NodeSettings):
         return {self._group: self}
 
     def in_group(self, name: str | None) -> Self:
-        """Return the site as it is for the nodes of a group; None: all are alike.
-
-        Raises
-        ------
-        SpecError
-            If it has no such group.
-        """
+        """Return the site as it is for the nodes of a group; None: all are alike."""
         groups = self.groups
         if name in groups:
             return groups[name]
@@ -140,13 +128,7 @@ class Site(NodeSettings):
 
     @property
     def devices_per_node(self) -> int:
-        """Devices, and so ranks, that a node holds.
-
-        Raises
-        ------
-        SpecError
-            If they are to be found out and there is none.
-        """
+        """Devices, and so ranks, that a node holds."""
         if self.gpus_per_node:
             return self.gpus_per_node
         if self.device_type is DeviceType.CPU:

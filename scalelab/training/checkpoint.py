@@ -17,18 +17,7 @@ FILE_NAME = "checkpoint.pt"
 
 
 def write(context: RankContext, state: dict[str, Any], rank_state: Any) -> None:
-    """Write a checkpoint of all ranks; rank 0 does, the others send their state.
-
-    Parameters
-    ----------
-    context
-        The rank; the file goes to its checkpoint directory.
-    state
-        What all ranks share, of rank 0: plain values and tensors.
-    rank_state
-        What differs between ranks, besides the states of the random generators, which
-        are added here.
-    """
+    """Write a checkpoint of all ranks; rank 0 does, the others send their state."""
     own = {"random": random_state(context.device), "own": rank_state}
     ranks = context.gather(own)
     if not context.is_first:
@@ -45,14 +34,7 @@ def write(context: RankContext, state: dict[str, Any], rank_state: Any) -> None:
 
 
 def read(context: RankContext, directory: Path) -> tuple[dict[str, Any], Any] | None:
-    """Read a checkpoint and restore this rank's random generators.
-
-    Returns
-    -------
-    state, rank_state
-        As given to :func:`write`; of this rank. None: its steps were taken by an
-        engine whose times do not count.
-    """
+    """Read a checkpoint and restore this rank's random generators."""
     saved = torch.load(directory / FILE_NAME, map_location="cpu", weights_only=True)
     if context.servers and saved.get("engines", 1) < FIRST_WITHOUT_MEETINGS:
         return None
@@ -66,11 +48,6 @@ def latest(attempt_directory: Path) -> Path | None:
 
     Looks at this attempt's own checkpoint, then at those of earlier attempts of the
     same trial, latest first.
-
-    Parameters
-    ----------
-    attempt_directory
-        ``.../trials/<trial_id>/<number>``; the attempts of a trial are siblings.
     """
     own = attempt_directory.name
     if not re.fullmatch(r"\d+", own):

@@ -34,19 +34,7 @@ RENDEZVOUS_TIMEOUT = timedelta(seconds=120)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankIdentity:
-    """The position of a process among the ranks of an attempt.
-
-    Parameters
-    ----------
-    rank, world_size
-        Position among all ranks of the attempt.
-    local_rank, local_world_size
-        Position among the ranks of this node.
-    node_rank, num_nodes
-        Position of this node.
-    device_id
-        The rank's device: a core number on CPU, an index or a UUID on CUDA.
-    """
+    """The position of a process among the ranks of an attempt."""
 
     rank: int
     local_rank: int
@@ -63,24 +51,10 @@ class RankContext:
 
     Parameters
     ----------
-    identity
-        Which rank this is.
-    device
-        Where its tensors live.
-    directory
-        The attempt's directory.
     stream
         Where rank 0 records steps and evaluations; silent on the other ranks.
-    progress
-        Tells the supervisor that this rank is alive, with its step.
     deadline_s
         When the attempt's time is up, on the monotonic clock; None: never.
-    prefetch
-        Micro-batches that are read ahead, by each loader process if there are any.
-    pins_memory
-        Batches are copied to the device from page-locked memory.
-    compiles
-        The model is trained as ``torch.compile`` translates it.
     servers
         Link to the parameter servers; None: there are none.
     """
@@ -126,13 +100,7 @@ class RankContext:
         return self.deadline_s is not None and time.monotonic() >= self.deadline_s
 
     def agree(self, values: Sequence[float]) -> list[float]:
-        """Return rank 0's values on every rank (a broadcast; all ranks must call it).
-
-        Parameters
-        ----------
-        values
-            Numbers to agree on; only those of rank 0 count.
-        """
+        """Return rank 0's values on every rank; all ranks must call it."""
         tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
         dist.all_reduce(tensor if self.is_first else tensor.zero_())
         agreed: list[float] = tensor.tolist()
@@ -150,11 +118,6 @@ class RankContext:
 
         Other users of a node may reach the store where ranks meet, so that nothing a
         rank receives is executed.
-
-        Parameters
-        ----------
-        value
-            Numbers, text, tensors, and containers of them.
         """
         file = io.BytesIO()
         torch.save(value, file)
@@ -184,16 +147,7 @@ def _bytes(tensor: torch.Tensor) -> bytes:
 
 
 def claim_device(device_type: str, local_rank: int) -> torch.device:
-    """Return the rank's device, making it the current one.
-
-    Parameters
-    ----------
-    device_type
-        ``cpu`` or ``cuda``.
-    local_rank
-        Which of the devices that ``CUDA_VISIBLE_DEVICES`` leaves is the rank's: the
-        launcher lists the node's share there, in the order of local ranks.
-    """
+    """Return the rank's device, making it the current one."""
     if device_type == "cpu":
         return torch.device("cpu")
     device = torch.device("cuda", local_rank)
@@ -213,17 +167,6 @@ def process_group(
     leaves at once, and its supervisor ends the rest. A gloo group is left standing:
     tearing it down takes 20 ms of a process that is about to end. A caller whose
     process lives on calls ``torch.distributed.destroy_process_group``.
-
-    Parameters
-    ----------
-    identity
-        Which rank this is.
-    rendezvous
-        ``file://PATH``, or ``tcp://HOST:PORT`` of a store that is already served.
-    device
-        The rank's device.
-    name
-        Keeps the keys of different attempts apart on a shared store.
     """
     store = meeting_store(rendezvous, identity.world_size, name)
     dist.init_process_group(
@@ -245,11 +188,6 @@ def meeting_store(rendezvous: str, world_size: int, name: str) -> Store:
     """Return the store where processes of an attempt meet; see :func:`process_group`.
 
     gloo groups of this process are then made alike: torch crashes where they differ.
-
-    Raises
-    ------
-    LaunchError
-        If the rendezvous is no address.
     """
     # Connections are made when two ranks first talk: a third of the start-up of many
     # ranks is a full mesh that ring and tree collectives never use.

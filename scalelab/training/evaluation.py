@@ -27,18 +27,6 @@ def evaluate(
     """Return metrics over all ranks' held-out samples, on rank 0; {} on the others.
 
     A confusion matrix is among them where the workload gives one, as a tensor.
-
-    Parameters
-    ----------
-    context
-        The rank.
-    step
-        Told to the supervisor with every batch.
-    batches
-        This rank's batches and their numbers of samples; no sample is on two ranks. One
-        of 0 samples is computed, since other ranks need the pass, and not counted.
-    batch_sums
-        Returns each metric summed over the samples of a batch.
     """
     sums: dict[str, Any] = {}
     num_samples = 0
@@ -65,20 +53,6 @@ def evaluate(
 
 def class_figures(matrix: torch.Tensor) -> dict[str, Any]:
     """Return what a confusion matrix says of each class, as plain JSON values.
-
-    Parameters
-    ----------
-    matrix : Tensor, shape (classes, classes)
-        Samples by true class (rows) and predicted class (columns).
-
-    Returns
-    -------
-    dict
-        ``classes``: for each its ``samples``, ``recall`` (share of its samples that
-        were recognised) and ``precision`` (share of the samples taken for it that are
-        of it), None where there is no such sample. ``balanced_accuracy``: the mean
-        recall of the classes that have samples. ``confusion_matrix``: the matrix, of at
-        most 100 classes.
 
     References
     ----------
@@ -112,15 +86,7 @@ def _double(value: Any) -> Any:
 
 
 def share_buffers(model: nn.Module, group: dist.ProcessGroup | None = None) -> None:
-    """Give every rank the first one's buffers, such as batch-norm statistics.
-
-    Parameters
-    ----------
-    model
-        The same on every rank.
-    group
-        The ranks; None: all there are.
-    """
+    """Give every rank the first one's buffers, such as batch-norm statistics."""
     first = 0 if group is None else dist.get_global_rank(group, 0)
     buffers = list(model.buffers())
     for dtype in {buffer.dtype for buffer in buffers}:

@@ -32,24 +32,7 @@ NUM_FINGERPRINT_SAMPLES = 1000
 def order_of(
     dataset: Dataset[Any], share: Share, *, seed: int, is_sharded: bool
 ) -> SampleOrder:
-    """Return the order in which samples are trained on.
-
-    Parameters
-    ----------
-    dataset
-        The training data.
-    share
-        The part of every global batch that a rank computes.
-    seed
-        The trial's seed.
-    is_sharded
-        Every rank draws samples from a part of the data of its own.
-
-    Raises
-    ------
-    SpecError
-        If there are fewer samples, or shards of a stream, than ranks to deal them to.
-    """
+    """Return the order in which samples are trained on."""
     num_parts = share.data_parallel_size if is_sharded else 1
     if isinstance(dataset, SampleStream):
         check_parts(len(dataset.shards), "shards", num_parts)
@@ -79,31 +62,7 @@ def training_batches(
     prefetch: int = 0,
     pins_memory: bool = False,
 ) -> Iterator[Batch]:
-    """Yield a rank's micro-batches without end, accumulation steps innermost.
-
-    Parameters
-    ----------
-    dataset
-        A ``TensorDataset`` is moved to the device whole and indexed there; any other
-        map-style data set is read through a ``DataLoader``, a stream from the front to
-        the back of its shards.
-    order, share
-        Which samples, and which of them are this rank's.
-    first_step
-        Step to start with; 0, or that of a checkpoint.
-    device
-        Where the batches are wanted.
-    augment, num_random
-        Applied to batches of a ``TensorDataset``, with ``num_random`` numbers in [0, 1)
-        per sample.
-    loader_workers
-        Worker processes of the ``DataLoader``.
-    prefetch
-        Micro-batches that are read ahead, by each worker process if there are any, else
-        by a thread; 0: processes read as many ahead as is usual for a ``DataLoader``.
-    pins_memory
-        Batches are copied to the device from page-locked memory.
-    """
+    """Yield a rank's micro-batches without end, accumulation steps innermost."""
     if isinstance(dataset, TensorDataset):
         yield from _indexed_batches(
             tuple(tensor.to(device) for tensor in dataset.tensors),
@@ -180,13 +139,7 @@ def held_out_batches(
     batch_size: int,
     device: torch.device,
 ) -> Iterator[tuple[Batch, int]]:
-    """Yield a rank's part of the held-out data, each sample on exactly one rank.
-
-    Yields
-    ------
-    batch, num_samples
-        The last batch may be smaller; a rank may get no batch at all.
-    """
+    """Yield a rank's part of the held-out data, each sample on exactly one rank."""
     indices = np.array_split(np.arange(num_samples_of(dataset)), world_size)[rank]
     for first in range(0, len(indices), batch_size):
         chosen = indices[first : first + batch_size]
@@ -199,17 +152,7 @@ def held_out_batches(
 
 
 def to_device(batch: Batch, device: torch.device, *, pins_memory: bool = True) -> Batch:
-    """Move every tensor of a batch to the device, without waiting for the copy.
-
-    Parameters
-    ----------
-    batch
-        A tensor, or a structure of tensors.
-    device
-        Where they are wanted.
-    pins_memory
-        Copy from page-locked memory; from other memory a copy waits.
-    """
+    """Move every tensor of a batch to the device, without waiting for the copy."""
     if isinstance(batch, torch.Tensor):
         if batch.device == device:
             return batch

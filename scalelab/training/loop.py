@@ -53,17 +53,11 @@ class StepTally:
 
     Parameters
     ----------
-    step
-        Optimiser steps done, warm-up included.
     measured
         This rank's clock readings after warm-up, one array per block, each of shape
         (num_steps, 4).
-    training_s, evaluation_s
-        Time on rank 0's step clock, warm-up included, and time in evaluations.
     evaluated_step
         Steps done at the last evaluation; 0 before the first.
-    metrics
-        Of the last evaluation.
     target_step, target_s
         Steps and training seconds at the evaluation that first reached the target.
     ending
@@ -100,17 +94,7 @@ class StepTally:
 
 
 class Loop:
-    """The training loop of one rank.
-
-    Parameters
-    ----------
-    context, trial
-        The rank and what it runs.
-    engine, clock
-        What computes steps and what times them.
-    monitor
-        Sampled between blocks.
-    """
+    """The training loop of one rank."""
 
     def __init__(
         self,
@@ -131,14 +115,7 @@ class Loop:
         self._saved_at = time.monotonic()
 
     def run(self) -> StepTally:
-        """Run to the end; the tally is complete on rank 0 only.
-
-        Raises
-        ------
-        SpecError
-            If the target or a condition names a metric that the workload does not
-            measure.
-        """
+        """Run to the end; the tally is complete on rank 0 only."""
         self._resume()
         while num_steps := self._agree_on_block():
             self._run_block(num_steps)

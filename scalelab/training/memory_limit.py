@@ -25,18 +25,6 @@ def memory_limit(limit_bytes: int | None) -> Iterator[None]:
     The limit plays the part of a device's memory: what the process holds on entry
     (Python, torch, the loaded libraries) is not counted, what it allocates afterwards
     (model, gradients, activations) is.
-
-    Parameters
-    ----------
-    limit_bytes
-        Bytes on top of what is held on entry; None: no limit.
-
-    Raises
-    ------
-    torch.OutOfMemoryError
-        In place of an allocation failure under a limit.
-    MemoryError
-        In place of an allocation failure without one: the host itself is out of memory.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if limit_bytes is not None:

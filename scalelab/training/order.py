@@ -17,15 +17,6 @@ Indices = npt.NDArray[np.int64]
 class Share:
     """The part of every global batch that one rank computes.
 
-    Parameters
-    ----------
-    rank, data_parallel_size
-        Which of how many ranks that see different samples.
-    local_batch_size
-        Samples per forward pass.
-    gradient_accumulation_steps
-        Forward passes per optimiser step.
-
     Examples
     --------
     One rank with two accumulation steps computes the same micro-batches as two ranks:
@@ -60,22 +51,7 @@ class Share:
 
 
 def check_parts(found: int, noun: str, num_parts: int) -> None:
-    """Refuse data that a sharded order cannot deal out to all ranks.
-
-    Parameters
-    ----------
-    found
-        How many there are to deal out.
-    noun
-        What they are: ``shards``, or ``training samples``.
-    num_parts
-        Ranks that see different samples.
-
-    Raises
-    ------
-    SpecError
-        If a rank would get none.
-    """
+    """Refuse data that a sharded order cannot deal out to all ranks."""
     if found < num_parts:
         raise SpecError(
             f"A sharded order deals the {noun} out to {num_parts} ranks, and there are "
@@ -89,15 +65,6 @@ class SampleOrder:
 
     Each epoch is a fresh permutation; its last, partial batch is dropped. A batch
     larger than the data is made of several permutations.
-
-    Parameters
-    ----------
-    num_samples
-        Samples in the training data.
-    global_batch_size
-        Samples per optimiser step over all ranks.
-    seed
-        The trial's seed.
     """
 
     def __init__(self, *, num_samples: int, global_batch_size: int, seed: int) -> None:
@@ -141,15 +108,6 @@ class PartedOrder(SampleOrder):
     One part is the data of all ranks: they share out every global batch. Otherwise each
     rank has a part of its own, and all take as many steps in an epoch as the smallest
     part allows; then the order depends on the number of ranks.
-
-    Parameters
-    ----------
-    sizes
-        Samples of each part: one number, or one for each data-parallel rank.
-    share
-        The share of any of the ranks.
-    seed
-        The trial's seed.
     """
 
     def __init__(self, *, sizes: Sequence[int], share: Share, seed: int) -> None:
@@ -212,8 +170,6 @@ class ShardedOrder(PartedOrder):
     num_samples
         Samples in the training data; rank ``r`` of ``n`` has every ``n``-th from the
         ``r``-th on.
-    share, seed
-        As of :class:`PartedOrder`.
     """
 
     def __init__(self, *, num_samples: int, share: Share, seed: int) -> None:
@@ -234,12 +190,8 @@ class StreamOrder(PartedOrder):
 
     Parameters
     ----------
-    parts
-        For each part its shards, and of each shard the samples in their order.
     buffer_size
         Samples among which the next one is drawn at random; 1: it is the next one read.
-    share, seed
-        As of :class:`PartedOrder`.
     """
 
     def __init__(
@@ -267,15 +219,7 @@ class StreamOrder(PartedOrder):
         ]
 
     def num_read(self, given: int, size: int) -> int:
-        """Return how many samples of a pass are read when so many are given out.
-
-        Parameters
-        ----------
-        given
-            Samples given out, the last one included.
-        size
-            Samples of the pass.
-        """
+        """Return how many samples of a pass are read when so many are given out."""
         return min(2 * given, given + self._buffer_size - 1, size) if given else 0
 
     def _read(self, part: int, number: int) -> Indices:

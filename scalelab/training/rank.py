@@ -54,34 +54,7 @@ def run_rank(
     rendezvous: str,
     progress: Callable[[int], None],
 ) -> AttemptResult | None:
-    """Run one rank of an attempt to its end.
-
-    Parameters
-    ----------
-    spec
-        The attempt.
-    identity
-        Which rank this is, and its device.
-    rendezvous
-        ``file://PATH`` or ``tcp://HOST:PORT``; see :func:`~.context.process_group`.
-    progress
-        Called with the number of steps done, after every step and before everything
-        that may take long.
-
-    Returns
-    -------
-    AttemptResult or None
-        The result on rank 0, None on the others.
-
-    Raises
-    ------
-    SpecError
-        If the workload, its parameters or the trial are wrong.
-    torch.OutOfMemoryError
-        If the device's memory, or the memory limit of a CPU rank, does not suffice.
-    MemoryError
-        If the host's does not.
-    """
+    """Run one rank of an attempt to its end."""
     torch.set_num_threads(spec.threads_per_rank)
     progress(0)
     workload, options = _workload(spec)

@@ -18,15 +18,11 @@ class RankOptions:
     memory_limit_bytes
         Bytes a CPU rank may allocate for model, gradients and activations; beyond them
         it is out of memory. Plays the part of a GPU's memory.
-    loader_workers
-        Processes per rank that read training data which are not in memory.
     prefetch
         Micro-batches that are read ahead, by each of these processes or without them by
         a thread; None: 2 with processes, as a ``DataLoader`` does, else 0.
     pin_memory
         Copy batches to a CUDA device from page-locked memory; None: there, yes.
-    compile
-        Train the model as ``torch.compile`` translates it, before the first step.
     """
 
     memory_limit_bytes: int | None = None
@@ -55,13 +51,7 @@ class RankOptions:
             )
 
     def pins_memory(self, device_type: str) -> bool:
-        """Tell whether batches are copied from page-locked memory.
-
-        Raises
-        ------
-        SpecError
-            If they are to be, and the device is none that takes copies.
-        """
+        """Tell whether batches are copied from page-locked memory."""
         is_cuda = device_type == "cuda"
         if self.pin_memory and not is_cuda:
             raise SpecError(

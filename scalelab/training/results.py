@@ -66,10 +66,6 @@ def step_columns(
     ----------
     ranks
         Each rank's clock, shape (num_steps, 4), in seconds; the same steps on all.
-    global_batch_size
-        Samples per step over all ranks.
-    cycle
-        Steps after which the work of a step repeats; the steps are whole cycles.
 
     Examples
     --------

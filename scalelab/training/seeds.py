@@ -18,16 +18,7 @@ def rank_stream(rank: int) -> int:
 
 
 def seed_everything(seed: int, stream: int) -> None:
-    """Seed the generators of Python, NumPy and torch, CUDA included.
-
-    Parameters
-    ----------
-    seed
-        The trial's seed.
-    stream
-        Which of the independent streams of that seed; see :data:`MODEL_STREAM` and
-        :func:`rank_stream`.
-    """
+    """Seed the generators of Python, NumPy and torch, CUDA included."""
     words = np.random.SeedSequence(seed, spawn_key=(stream,)).generate_state(3)
     python_seed, numpy_seed, torch_seed = (int(word) for word in words)
     random.seed(python_seed)
@@ -36,15 +27,7 @@ def seed_everything(seed: int, stream: int) -> None:
 
 
 def parameter_generator(seed: int, position: int) -> torch.Generator:
-    """Return a generator for what is drawn for one parameter, alike on all ranks.
-
-    Parameters
-    ----------
-    seed
-        The trial's seed.
-    position
-        That of the parameter in its model.
-    """
+    """Return a generator for what is drawn for one parameter, alike on all ranks."""
     words = np.random.SeedSequence(seed, spawn_key=(MODEL_STREAM, position))
     return torch.Generator().manual_seed(int(words.generate_state(1)[0]))
 

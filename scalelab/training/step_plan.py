@@ -15,14 +15,6 @@ class TrainingPlan:
 
     Parameters
     ----------
-    warmup_steps
-        Steps before the measured ones.
-    num_steps
-        Steps at most, warm-up included.
-    global_batch_size
-        Samples per step.
-    evaluates
-        The trial has evaluations, one of them after its last step.
     evaluate_every_samples
         Training samples between two evaluations; None: only the last one.
     cycle
@@ -40,13 +32,7 @@ class TrainingPlan:
 
     @classmethod
     def of(cls, trial: Trial) -> TrainingPlan:
-        """Return the plan of a trial.
-
-        Raises
-        ------
-        SpecError
-            If a trial that evaluates has no limit, or nothing to measure.
-        """
+        """Return the plan of a trial."""
         measurement, cycle = trial.measurement, 1
         if trial.kind is TrialKind.THROUGHPUT:
             cycle = strategy_of(trial.parallelism).cycle(trial.options)

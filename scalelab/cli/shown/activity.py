@@ -68,13 +68,6 @@ class Speaker:
 
     First after a few seconds, then ever more rarely; after the end of the first trial
     once a minute.
-
-    Parameters
-    ----------
-    say
-        Says what goes on.
-    activity
-        Knows whether a trial has ended.
     """
 
     def __init__(self, say: Callable[[], None], activity: Activity) -> None:

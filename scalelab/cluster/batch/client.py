@@ -24,40 +24,17 @@ class BatchClient(Protocol):
         ...
 
     async def look(self, jobs: Mapping[str, str]) -> dict[str, JobView]:
-        """Return what is known of jobs, both by name.
-
-        Parameters
-        ----------
-        jobs
-            Job ids by name. One that the batch system does not know is left out.
-
-        Raises
-        ------
-        ClusterError
-            If it does not answer.
-        """
+        """Return what is known of jobs, both by name."""
         ...
 
     @staticmethod
     def survey() -> Inventory:
-        """Return the queues, nodes and accounts that there are.
-
-        Raises
-        ------
-        ClusterError
-            If it does not answer.
-        """
+        """Return the queues, nodes and accounts that there are."""
         ...
 
     @staticmethod
     def nodes_may_submit(queue: str | None) -> bool | None:
-        """Tell whether jobs of a queue may submit others; None: not known.
-
-        Parameters
-        ----------
-        queue
-            Name of the queue; None: the default one.
-        """
+        """Tell whether jobs of a queue may submit others; None: not known."""
         ...
 
 
@@ -73,18 +50,7 @@ def client_class(system: BatchSystem) -> type[BatchClient]:
 
 
 def survey(system: BatchSystem | None = None) -> Inventory:
-    """Ask a batch system for the queues, nodes and accounts that there are.
-
-    Parameters
-    ----------
-    system
-        The batch system; default: the one whose programs are on this machine.
-
-    Raises
-    ------
-    ClusterError
-        If there is none, or it does not answer.
-    """
+    """Ask a batch system for the queues, nodes and accounts that there are."""
     return client_class(system or _system_here()).survey()
 
 

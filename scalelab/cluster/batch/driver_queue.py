@@ -21,28 +21,7 @@ from scalelab.site.profile import Site
 def submit_driver(
     site: Site, run: Path, arguments: Sequence[str], *, after: str | None = None
 ) -> DriverRecord:
-    """Submit a job that runs ``scalelab``, and record it in the run's directory.
-
-    Parameters
-    ----------
-    site
-        With a ``driver_job``.
-    run
-        The run's directory.
-    arguments
-        Of ``scalelab``, which runs in the current directory.
-    after
-        Id of a job that must have ended before.
-
-    Raises
-    ------
-    SpecError
-        If the site has no ``driver_job``.
-    ClusterError
-        If the batch system refuses.
-    StoreError
-        If the disk refuses.
-    """
+    """Submit a job that runs ``scalelab``, and record it in the run's directory."""
     earlier = DriverRecord.read(run)
     number = 1 if earlier is None else earlier.number + 1
     name = f"{run.name}-driver-{number}"
@@ -68,13 +47,7 @@ def submit_driver(
 
 
 def submit_script(scheduler: str, name: str, script: str) -> DriverRecord:
-    """Submit a job that no run records.
-
-    Raises
-    ------
-    ClusterError
-        If the batch system refuses.
-    """
+    """Submit a job that no run records."""
     job_id = asyncio.run(_submit(scheduler, name, script))
     return DriverRecord(scheduler=scheduler, name=name, job_id=job_id, number=1)
 
@@ -85,25 +58,13 @@ def job_log(run: Path, name: str) -> Path:
 
 
 def look_at(record: DriverRecord) -> JobView | None:
-    """Return the state of a driver's job; None: unknown to the batch system.
-
-    Raises
-    ------
-    ClusterError
-        If it does not answer.
-    """
+    """Return the state of a driver's job; None: unknown to the batch system."""
     client = _client(record.scheduler)
     return asyncio.run(client.look({record.name: record.job_id})).get(record.name)
 
 
 def waiting_driver(run: Path) -> tuple[DriverRecord, JobView] | None:
-    """Return the job that waits in the queue to run a run's driver.
-
-    Raises
-    ------
-    ClusterError
-        If the batch system does not answer.
-    """
+    """Return the job that waits in the queue to run a run's driver."""
     record = DriverRecord.read(run)
     if record is None or record.has_left_queue:
         return None
@@ -114,13 +75,7 @@ def waiting_driver(run: Path) -> tuple[DriverRecord, JobView] | None:
 
 
 def cancel(record: DriverRecord) -> None:
-    """Cancel a driver's job.
-
-    Raises
-    ------
-    ClusterError
-        If the batch system does not answer.
-    """
+    """Cancel a driver's job."""
     asyncio.run(_cancel(record))
 
 

@@ -54,17 +54,6 @@ class BatchNodes(HubCluster):
 
     How many nodes there should be is the driver's decision. Requests return at once;
     what comes of them is delivered.
-
-    Parameters
-    ----------
-    site
-        A site with a batch system.
-    max_nodes
-        Nodes there are at most of a kind of which the site sets no limit.
-    run_name, directory
-        The run, and where its jobs' files are: on a file system the nodes share.
-    preload, search_path, entry
-        As in :class:`~scalelab.launch.gang_agent.NodeAgent`.
     """
 
     site: BatchSite
@@ -132,23 +121,11 @@ class BatchNodes(HubCluster):
         self.write_list((), ())
 
     def attend(self, deliver: Callable[[QueueEvent], None]) -> None:
-        """Deliver the results of job requests and queue polls from now on.
-
-        Parameters
-        ----------
-        deliver
-            Called from the event loop's thread.
-        """
+        """Deliver the results of job requests and queue polls from now on."""
         self._deliver = deliver
 
     def request(self, num_nodes: int, group: str | None = None) -> str:
-        """Submit a job of so many nodes of a group; return its name at once.
-
-        Raises
-        ------
-        SpecError
-            If the site's batch system cannot be asked for it.
-        """
+        """Submit a job of so many nodes of a group; return its name at once."""
         name = f"{self._run_name}-{self._last_number + 1}"
         # In this thread an error ends the sweep; in a task nobody would see it.
         site = self.site.groups[group]
@@ -160,15 +137,7 @@ class BatchNodes(HubCluster):
         return name
 
     def give_back(self, name: str, addresses: Iterable[str] = ()) -> None:
-        """End a job: close its workers if they can be reached, else cancel it.
-
-        Parameters
-        ----------
-        name
-            The job.
-        addresses
-            Addresses of its workers.
-        """
+        """End a job: close its workers if they can be reached, else cancel it."""
         self._begin(self._end([name], list(addresses)))
 
     def forget(self, name: str) -> None:

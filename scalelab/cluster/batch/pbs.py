@@ -120,11 +120,6 @@ async def _shown(
 
     As text, which every PBS prints for all jobs: as JSON, OpenPBS since December 2023
     prints the first of several only.
-
-    Raises
-    ------
-    ClusterError
-        If the server does not answer.
     """
     answer = await ask(["qstat", *options, "-f", *job_ids])
     lines = [line for line in answer.errors.splitlines() if _NONE.search(line)]

@@ -78,13 +78,7 @@ class Reservation:
 
 
 def inventory() -> Inventory:
-    """Return what ``pbsnodes``, ``qstat`` and ``pbs_rstat`` list.
-
-    Raises
-    ------
-    ClusterError
-        If PBS does not answer.
-    """
+    """Return what ``pbsnodes``, ``qstat`` and ``pbs_rstat`` list."""
     server = _json(["qstat", "-B", "-f", "-F", "json"])
     (name, settings), *_ = server.get("Server", {}).items() or [("pbs", {})]
     hosts = _hosts(_json(["pbsnodes", "-av", "-F", "json"]).get("nodes", {}))

@@ -29,13 +29,6 @@ async def ask(argv: Sequence[str]) -> Answer:
 
     It is over when the program has ended, even if a process that it started in the
     background keeps its output open. Where the caller gives up first, it is killed.
-
-    Raises
-    ------
-    BusyError
-        If it does not end.
-    ClusterError
-        If it is not there.
     """
     with _in_memory("output") as output, _in_memory("errors") as errors:
         try:
@@ -82,13 +75,7 @@ def answered(argv: Sequence[str]) -> Answer:
 
 
 def said_by(argv: Sequence[str]) -> str:
-    """Return the standard output of a program.
-
-    Raises
-    ------
-    ClusterError
-        If it cannot be run, does not end, or fails.
-    """
+    """Return the standard output of a program."""
     answer = asyncio.run(ask(argv))
     if answer.status:
         prefix = re.compile(rf"({re.escape(argv[0])}: )?((error|fatal): )?")

@@ -38,22 +38,8 @@ class JobView:
 
     Parameters
     ----------
-    state
-        Where it stands.
-    reason
-        In the batch system's words: why it waits, or how it ended.
-    can_never_run
-        The batch system says so, or waits for what nobody will do.
-    estimated_start
-        When it is expected to start, in the batch system's words.
     remaining_s
         Seconds until its time limit; None: unknown or without limit.
-    is_leaving
-        It runs no more, but its nodes may not be free yet.
-    is_suspended
-        Its processes are stopped, and others have its devices.
-    end_cause
-        Of a job that has ended, is leaving or is suspended.
     """
 
     state: JobState
@@ -125,15 +111,7 @@ def scheduler_words(error: Exception) -> str:
 
 
 async def submitted(job: BatchJob) -> str:
-    """Submit a job and return its id.
-
-    Raises
-    ------
-    BusyError
-        If the batch system takes no job now.
-    ClusterError
-        In the batch system's words, if it does not take this job.
-    """
+    """Submit a job and return its id."""
     try:
         await asyncio.wait_for(job.start(), CALL_TIMEOUT_S)
     except TimeoutError as error:
@@ -145,15 +123,7 @@ async def submitted(job: BatchJob) -> str:
 
 
 async def cancelled(job: BatchJob) -> None:
-    """Cancel a job, if it has not ended.
-
-    Raises
-    ------
-    BusyError
-        If the batch system does not answer.
-    ClusterError
-        If its program cannot be run.
-    """
+    """Cancel a job, if it has not ended."""
     try:
         await asyncio.wait_for(job.close(), CALL_TIMEOUT_S)
     except TimeoutError as error:

@@ -16,13 +16,7 @@ from scalelab.kinds.registry import imported
 
 
 def job_class(path: str) -> type:
-    """Return a class of dask-jobqueue's jobs; only the main thread can load it.
-
-    Parameters
-    ----------
-    path
-        Its path, ``module:attribute``.
-    """
+    """Return a class of dask-jobqueue's jobs; only the main thread can load it."""
     # dask-jobqueue replaces what Ctrl-C does when it is imported.
     before = signal.getsignal(signal.SIGINT)
     try:
@@ -42,23 +36,7 @@ def scripted_job(
     busy: re.Pattern[str],
     **attributes: str,
 ) -> BatchJob:
-    """Return a job that submits the script it is given.
-
-    Parameters
-    ----------
-    base
-        The class of dask-jobqueue that submits it.
-    name
-        Name of the job.
-    script
-        What it runs; unused where a job that is known is cancelled.
-    job_id
-        Its id, where it is known.
-    busy
-        Finds in the words of the batch system's programs that it takes no request now.
-    attributes
-        What differs from that class: ``cancel_command``, ``job_id_regexp``.
-    """
+    """Return a job that submits the script it is given."""
     body = {**attributes, "busy": busy}
     job: BatchJob = type("ScriptedJob", (_ScriptedJob, base), body)(
         name, script, job_id

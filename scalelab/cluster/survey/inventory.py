@@ -16,10 +16,6 @@ class NodeGroup:
 
     Parameters
     ----------
-    num_nodes
-        How many, those that are down included.
-    cores, gpus
-        Of each node.
     memory_bytes
         Of each node; None: not said.
     gpu_type
@@ -47,20 +43,8 @@ class Queue:
 
     Parameters
     ----------
-    name
-        Its name.
-    groups
-        Its nodes: those that its jobs may get, as far as it is said.
-    is_default
-        Jobs that name none go there.
-    is_open
-        It takes jobs and starts them.
     max_walltime_s
         Seconds a job may take; None: without limit, or not said.
-    num_away
-        How many of its nodes take no jobs now, as far as it is said.
-    routes_to
-        Other queues that it passes its jobs on to, whose nodes these are.
     """
 
     name: str
@@ -112,16 +96,8 @@ class Inventory:
 
     Parameters
     ----------
-    scheduler
-        Name of the batch system.
-    cluster_name
-        What it calls itself.
-    queues
-        Its partitions or queues.
     accounts
         Those the user may charge, the default one first; none: not said.
-    gpu_settings
-        Settings that a profile of nodes with GPUs needs besides their number and type.
     """
 
     scheduler: str
@@ -134,13 +110,6 @@ class Inventory:
         """Return a queue by name; by default the one to sweep in.
 
         That is the default queue if it has GPUs, else the open one with most of them.
-
-        Raises
-        ------
-        SpecError
-            If there is none of that name.
-        ClusterError
-            If there is none with nodes.
         """
         if name is not None:
             for queue in self.queues:

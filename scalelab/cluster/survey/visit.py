@@ -26,13 +26,7 @@ _EMPTY_JOB = "#!/bin/sh\ntrue\n"
 
 
 def visit(folder: Path) -> dict[str, Any]:
-    """Run the checks that a task file asks for, and return the findings.
-
-    Parameters
-    ----------
-    folder
-        On a file system that the node shares with the driver.
-    """
+    """Run the checks that a task file asks for, and return the findings."""
     task = json.loads((folder / TASK).read_bytes())
     found: dict[str, Any] = {
         "host": socket.gethostname(),

@@ -37,13 +37,7 @@ _OF_RATE = {"learning_rate", "base_learning_rate", "warmup_samples"}
 
 
 def check_experiment(experiment: ExperimentKeys) -> None:
-    """Refuse keys that contradict each other.
-
-    Raises
-    ------
-    SpecError
-        Naming the keys, the rule and what to change.
-    """
+    """Refuse keys that contradict each other."""
     _check_program(experiment)
     if experiment.workload:
         _check_workload(experiment, experiment.workload)
@@ -294,13 +288,7 @@ def _check_metrics(metrics: Metrics) -> None:
 
 
 def groups_of(key: str, patterns: Sequence[str]) -> set[str]:
-    """Return the names of the groups of the regular expressions of a metrics key.
-
-    Raises
-    ------
-    SpecError
-        If one is no regular expression.
-    """
+    """Return the names of the groups of the regular expressions of a metrics key."""
     names: set[str] = set()
     for pattern in patterns:
         try:

@@ -17,12 +17,6 @@ def check_kinds(experiment: ExperimentKeys) -> None:
 
     Only an experiment that is about to run is checked. A stored one can be read, and
     its measurements analysed, after the distribution of a launcher was uninstalled.
-
-    Raises
-    ------
-    SpecError
-        If a name is not known, its row cannot be loaded, or it refuses the values of
-        its options.
     """
     for name, alone in experiment.by_program().items():
         with naming(name):

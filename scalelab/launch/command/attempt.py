@@ -36,16 +36,6 @@ class CommandAttempt:
 
     Parameters
     ----------
-    spec
-        The attempt.
-    node_rank
-        Which share of its placement the node runs.
-    program, launcher
-        The command, and the row of its launcher.
-    device_ids
-        The devices of each process, by node and local rank.
-    values
-        The value of every placeholder that is the same for all processes of the node.
     metrics_path
         The file, or the folder of event files, that the program reports to; None where
         its output is read.
@@ -61,13 +51,7 @@ class CommandAttempt:
 
     @classmethod
     def of(cls, spec: AttemptSpec, node_rank: int) -> CommandAttempt:
-        """Return a node's part of an attempt; its program must be a command.
-
-        Raises
-        ------
-        SpecError
-            If its launcher is not installed here.
-        """
+        """Return a node's part of an attempt; its program must be a command."""
         program = spec.program
         assert isinstance(program, CommandProgram)
         launcher = program.launcher_row()
@@ -116,21 +100,7 @@ class CommandAttempt:
         return len(self.ranks) * self.launcher.ports_per_process + is_meeting
 
     def requests(self, meeting: Meeting, address: str) -> tuple[ProcessRequest, ...]:
-        """Return the processes that the node starts.
-
-        Parameters
-        ----------
-        meeting
-            Where the processes of all nodes find each other.
-        address
-            The node's address.
-
-        Raises
-        ------
-        SpecError
-            If the command is no command line, its program or what its launcher needs is
-            not there, or its launcher is for one node and the attempt has several.
-        """
+        """Return the processes that the node starts."""
         self.launcher.check_nodes(len(self.spec.placement.shares), "this trial")
         shared = self._shared_environment(meeting, address)
         return tuple(

@@ -32,18 +32,6 @@ def supervise_command(argv: tuple[str, ...], parent_pid: int) -> NoReturn:
     not reach the supervisor. Signals that it gets itself it passes on to the program
     alone, if the agent sent them: the program's children, such as those that load data,
     go on, and what a batch system sends to all processes the program has got itself.
-
-    Parameters
-    ----------
-    argv
-        The program and its arguments.
-    parent_pid
-        The rank server's process id.
-
-    Raises
-    ------
-    OSError
-        In the child, if the program cannot be executed.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
     adopt_orphans()

@@ -37,11 +37,6 @@ class EventFiles:
     ----------
     path
         The folder; it need not exist yet. Files that it holds already are left out.
-
-    Raises
-    ------
-    SpecError
-        If TensorBoard's reader is not installed.
     """
 
     is_redrawing = False

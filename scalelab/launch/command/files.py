@@ -24,18 +24,6 @@ class FileWatch:
     """An inotify watch on files; they and their folders need not exist yet.
 
     The kernel reports only what processes of this host write, on any file system.
-
-    Parameters
-    ----------
-    files
-        Paths to watch.
-    folders
-        Folders whose files are watched, and those of the folders in them.
-
-    Raises
-    ------
-    LaunchError
-        If the kernel allows this user no further watch.
     """
 
     def __init__(self, files: Iterable[Path], folders: Iterable[Path] = ()) -> None:
@@ -127,8 +115,6 @@ class FollowedFile:
     ----------
     path
         The file; lines that it holds already are left out.
-    is_table
-        The first of these lines is read all the same: it names the columns.
     """
 
     def __init__(self, path: Path, *, is_table: bool = False) -> None:

@@ -14,13 +14,7 @@ from scalelab.inputs.problems import did_you_mean
 
 
 def words_of(command: str) -> list[str]:
-    """Return the words of a command line, as a shell would divide it.
-
-    Raises
-    ------
-    SpecError
-        If a quotation is not closed, or there is no word.
-    """
+    """Return the words of a command line, as a shell would divide it."""
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -40,13 +34,7 @@ def search_path() -> str:
 
 
 def check_program(name: str, search_path: str, directory: str) -> None:
-    """Refuse a program that cannot be executed, as execvp would look for it.
-
-    Raises
-    ------
-    SpecError
-        If no file of the name can be executed.
-    """
+    """Refuse a program that cannot be executed, as execvp would look for it."""
     path = os.path.join(directory, name) if os.sep in name else name
     if shutil.which(path, path=search_path) is None:
         raise SpecError(
@@ -59,24 +47,7 @@ def check_program(name: str, search_path: str, directory: str) -> None:
 def check_script(
     words: list[str], root: Path, copied: Collection[str], *, is_here: bool
 ) -> None:
-    """Refuse a script of Python that is not there.
-
-    Parameters
-    ----------
-    words
-        Those of the command.
-    root
-        Folder of the user's code.
-    copied
-        What of it the command runs in a copy of; none: it runs there.
-    is_here
-        Trials run on this machine: what an absolute path names is known.
-
-    Raises
-    ------
-    SpecError
-        If the word after a Python ends in ``.py`` and names no file that is there.
-    """
+    """Refuse a script of Python that is not there."""
     program, script = Path(words[0]).name, words[1] if len(words) > 1 else ""
     if not (program.startswith("python") and script.endswith(".py")) or "{" in script:
         return
@@ -104,15 +75,6 @@ def with_program_beside(command: str, root: Path, directory: Path) -> str:
 
     A relative path of a program, such as ``envs/mine/bin/python``, is looked for in the
     copy first, then in the folder that the copy is of.
-
-    Parameters
-    ----------
-    command
-        The command line.
-    root
-        Folder of the user's code.
-    directory
-        Where the command runs: a copy of some of it, or the same.
     """
     program, *others = words_of(command)
     beside = root / program

@@ -27,20 +27,7 @@ _MAX_LINES = 40
 
 
 def headline(text: str, code: str | None) -> str | None:
-    """Return the headline of a traceback.
-
-    Parameters
-    ----------
-    text
-        The traceback; of several that of the last exception counts.
-    code
-        Directory of the user's code; None: not known.
-
-    Returns
-    -------
-    str or None
-        None where the text does not say which exception was raised.
-    """
+    """Return the headline of a traceback."""
     raised = text.rpartition(TRACEBACK_START)[2]
     lines = raised.splitlines()
     at = index_of_exception(lines)

@@ -16,19 +16,7 @@ _LONG = 2.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interval:
-    """The time between two reports.
-
-    Parameters
-    ----------
-    num_steps, seconds
-        Steps between the reports, at least 1, and how long they took.
-    end_step
-        Optimiser steps done at its end, from the beginning of the attempt.
-    is_warm_up
-        It began during the warm-up.
-    holds_evaluation
-        A line of an evaluation was written in it.
-    """
+    """The time between two reports."""
 
     num_steps: int
     seconds: float
@@ -88,13 +76,7 @@ class Intervals:
         return np.array([each.step_time_s for each in self._measured()])
 
     def evaluation_s(self, until_step: int | None = None) -> float:
-        """Return the seconds that evaluations took, in intervals that ended by a step.
-
-        Parameters
-        ----------
-        until_step
-            Optimiser steps done; None: all.
-        """
+        """Return the seconds of evaluations, in intervals that ended by a step."""
         num_steps = self.num_steps
         step_time_s = self.seconds / num_steps if num_steps else 0.0
         return sum(

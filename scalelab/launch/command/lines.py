@@ -35,8 +35,6 @@ class Count:
 
     Parameters
     ----------
-    name
-        What the user calls it, such as ``step`` or ``batch_of_epoch``.
     value, total
         The count, and what the line says it counts up to; None: nothing.
     """
@@ -159,11 +157,6 @@ class CsvLines:
 
     A file that is written anew, as when a column is added, may hold the rows again.
 
-    Parameters
-    ----------
-    columns
-        Columns by the name of their value, where they are not called as usual.
-
     Examples
     --------
     >>> lines = CsvLines({"step": "n"})
@@ -179,13 +172,7 @@ class CsvLines:
         self._is_again = False
 
     def read(self, line: bytes) -> Report | None:
-        """Return what the row reports; None for a header and for an empty row.
-
-        Raises
-        ------
-        SpecError
-            If the header names no column that counts.
-        """
+        """Return what the row reports; None for a header and for an empty row."""
         text = line.decode("utf-8-sig", errors="replace")
         cells = self._cells(text)
         has_number = any(_parsed(cell) is not None for cell in cells)
@@ -236,8 +223,6 @@ class EvaluationLines:
 
     Parameters
     ----------
-    reader
-        Reads reports out of all lines.
     patterns
         Regular expressions; one of them occurs in every line of an evaluation.
 

@@ -39,22 +39,7 @@ _PLACES, _KEY_FILE = "SCALELAB_MPI_PLACES", "SCALELAB_MPI_KEY_FILE"
 def words_of_node(
     process: LaunchedProcess, command: Sequence[str], env: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Return what the process of a node executes: ``mpirun``, or a waiting process.
-
-    Parameters
-    ----------
-    process
-        The process of the node.
-    command
-        The MPI program and its arguments.
-    env
-        The process's environment.
-
-    Raises
-    ------
-    SpecError
-        If two nodes are one host, or there is no ``mpirun`` of Open MPI 4.
-    """
+    """Return what the process of a node executes: ``mpirun``, or a waiting process."""
     if len({*process.hosts}) < process.num_nodes:
         raise SpecError(
             "launcher=mpirun: several nodes of this trial are one host, and Open MPI "

@@ -44,17 +44,7 @@ def line_reader(
     gradient_accumulation_steps: int = 1,
     global_batch_size: int = 1,
 ) -> LineReader:
-    """Return the reader of a metrics source, for the lines of one attempt in order.
-
-    Parameters
-    ----------
-    source
-        Where the command reports its steps.
-    gradient_accumulation_steps
-        Forward passes of one rank per optimiser step, at least 1.
-    global_batch_size
-        Samples of all ranks per optimiser step.
-    """
+    """Return the reader of a metrics source, for the lines of one attempt in order."""
     reader: LineReader = JsonLines()
     if source.regex:
         reader = RegexLines(source.regex)
@@ -75,15 +65,6 @@ class CountedLines:
     lines say it, is a higher one. A line that says another length than the first one,
     of the epoch or of the training, is one of an evaluation, which draws such lines
     too.
-
-    Parameters
-    ----------
-    reader
-        Reads reports out of lines.
-    gradient_accumulation_steps
-        Batches per optimiser step, at least 1.
-    global_batch_size
-        Samples per optimiser step.
 
     Examples
     --------
@@ -112,13 +93,7 @@ class CountedLines:
         self._has_steps = False
 
     def read(self, line: bytes) -> Report | None:
-        """Return what the line reports; None for a line that reports nothing.
-
-        Raises
-        ------
-        SpecError
-            If samples do not rise by whole steps.
-        """
+        """Return what the line reports; None for a line that reports nothing."""
         report = self._reader.read(line)
         if report is None:
             return None

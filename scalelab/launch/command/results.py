@@ -50,17 +50,7 @@ def result_while_running(
 
 
 def result_at_exit(log: StepLog, trial: Trial, nothing_seen: str) -> AttemptResult:
-    """Return the result of an attempt whose program has exited with status 0.
-
-    Parameters
-    ----------
-    log
-        The steps it has reported.
-    trial
-        The trial it belongs to.
-    nothing_seen
-        The reason to give where it reported no step.
-    """
+    """Return the result of an attempt whose program has exited with status 0."""
     if log.last_step is None:
         return AttemptResult(outcome=Outcome.FAILED, reason=nothing_seen, rank=0)
     if trial.kind is not TrialKind.THROUGHPUT:

@@ -29,35 +29,12 @@ def run_command(
 ) -> tuple[AttemptResult, float | None]:
     """Run a node's processes of a command until all of them have ended.
 
-    Parameters
-    ----------
-    attempt
-        This node's part of the attempt. The node of rank 0 reads what the command
-        reports; the others only supervise.
-    meeting
-        Where the processes of all nodes find each other.
-    address
-        This node's address.
-    server
-        The rank server that starts the processes.
-    cancellation
-        Ends them when it is requested.
-    grace_s
-        Seconds between SIGTERM and SIGKILL.
-
     Returns
     -------
     result : AttemptResult
         The result of this node's processes.
     ready_s : float or None
         When the first step began, by the monotonic clock.
-
-    Raises
-    ------
-    SpecError
-        If the command or its metrics are wrong.
-    LaunchError
-        If the node cannot start processes or watch files.
     """
     spec = attempt.spec
     # Any node may be the first to write there.

@@ -44,16 +44,12 @@ class StepLog:
 
     Parameters
     ----------
-    trial
-        Gives the batch arithmetic, the warm-up and the target.
     may_repeat
         Whether a step may be reported twice, as a progress bar does. Elsewhere that is
         refused: two ranks may be writing to one file.
     num_reporters
         Ranks that report to the same place. A step counts when the first of them
         reports it; what the others say of it later is passed over.
-    names_evaluations
-        Whether lines of an evaluation are told from others.
     samples_per_epoch, tokens_per_sample
         What the job says of the data; None: not known.
 
@@ -126,18 +122,6 @@ class StepLog:
 
         Those without a time of their own are spread evenly over the time since the
         last one.
-
-        Parameters
-        ----------
-        reports
-            In order.
-        now_s
-            When they arrived, by the monotonic clock.
-
-        Raises
-        ------
-        SpecError
-            If the steps do not rise, or a count contradicts the batch arithmetic.
         """
         steps = [
             report.step

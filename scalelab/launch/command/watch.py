@@ -88,17 +88,6 @@ class CommandWatch:
         This node's part of the attempt; its ranks are in the order of the board's rows.
     board
         The progress board; every report counts for all ranks, which keep step.
-    start_up_s
-        Seconds that may pass without a report before the first step.
-    meeting
-        Where the processes of all nodes find each other.
-
-    Raises
-    ------
-    SpecError
-        If the metrics cannot be read as asked.
-    LaunchError
-        If the node allows no further file watch.
     """
 
     def __init__(

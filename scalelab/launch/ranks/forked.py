@@ -27,15 +27,7 @@ _OOM_SCORE = "500"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FreshInterpreter:
-    """A command that starts a rank in a new interpreter, where it cannot be a fork.
-
-    Parameters
-    ----------
-    argv
-        Its command line.
-    reason
-        Why it cannot be a fork of the rank server.
-    """
+    """A command that starts a rank in a new interpreter, where it cannot be a fork."""
 
     argv: tuple[str, ...]
     reason: str
@@ -49,21 +41,7 @@ def become(
     parent_pid: int,
     fresh: FreshInterpreter | None,
 ) -> NoReturn:
-    """Run the task of a newly forked process in it; this never returns.
-
-    Parameters
-    ----------
-    process
-        The request for the process.
-    channel
-        The server's end of the attempt's channel.
-    board
-        Descriptor of the attempt's progress board.
-    parent_pid
-        The server's process id.
-    fresh
-        How to start a rank that needs a new interpreter; None: it stays a fork.
-    """
+    """Run the task of a newly forked process in it; this never returns."""
     status = 1
     try:
         os.setpgid(0, 0)
@@ -115,17 +93,7 @@ def _prepare(process: ProcessRequest, channel: socket.socket) -> None:
 def fresh_interpreter(
     request: int, channel: int, board: int, *, index: int, reason: str
 ) -> FreshInterpreter:
-    """Return how to start a rank in an interpreter of its own.
-
-    Parameters
-    ----------
-    request, channel, board
-        Descriptors the rank inherits.
-    index
-        The index of the rank among the processes of the request.
-    reason
-        Why it cannot be a fork.
-    """
+    """Return how to start a rank in an interpreter of its own."""
     for descriptor in (request, channel, board):
         os.set_inheritable(descriptor, True)
     descriptors = [str(each) for each in (request, channel, board, index)]

@@ -19,19 +19,6 @@ def rank_requests(
     """Return one request per rank of a node's share of an attempt.
 
     Node 0 also runs the parameter servers, whose ranks follow those of all nodes.
-
-    Parameters
-    ----------
-    spec
-        The attempt.
-    node_rank
-        Which share of its placement the node runs.
-    entry
-        What a rank calls, ``module:function``.
-    rendezvous
-        Where the ranks meet.
-    address
-        The node's address.
     """
     devices = spec.placement.shares[node_rank].device_ids
     first_rank = spec.placement.first_rank(node_rank)

@@ -39,30 +39,12 @@ def run_ranks(
 ) -> tuple[AttemptResult, float | None]:
     """Run a node's ranks until all of them have ended.
 
-    Parameters
-    ----------
-    spec
-        The attempt.
-    processes
-        The ranks of the node.
-    server
-        The rank server that forks them.
-    cancellation
-        Ends them when it is requested.
-    grace_s
-        Seconds between SIGTERM and SIGKILL.
-
     Returns
     -------
     result : AttemptResult
         The result of this node's ranks.
     ready_s : float or None
         When the first step began, by the monotonic clock.
-
-    Raises
-    ------
-    LaunchError
-        If the node cannot start processes.
     """
     board = ProgressBoard(len(processes))
     try:

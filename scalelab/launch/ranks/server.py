@@ -242,11 +242,6 @@ def watched_files() -> dict[str, int]:
     """Return the source files of imported modules that may change during a sweep.
 
     Left out are those of Python's library and of installed packages.
-
-    Returns
-    -------
-    dict
-        Modification time in nanoseconds by path.
     """
     installed = [
         *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib")),

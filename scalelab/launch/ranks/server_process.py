@@ -43,17 +43,7 @@ _FOREIGN_NAMES = (
 def server_environment(
     inherited: Mapping[str, str], search_path: tuple[str, ...], scratch: Path
 ) -> dict[str, str]:
-    """Return the environment of a rank server.
-
-    Parameters
-    ----------
-    inherited
-        The agent's environment.
-    search_path
-        Directories put first on the server's ``sys.path``.
-    scratch
-        Where ranks may leave what later ranks of the node can use.
-    """
+    """Return the environment of a rank server."""
     of_tasks = (prefix for system in BATCH_SYSTEMS for prefix in system.task_prefixes)
     foreign = (*_FOREIGN_LAUNCH, *of_tasks)
     kept = {
@@ -81,17 +71,6 @@ class ServerProcess:
     """A rank server in a process of its own.
 
     The server dies with the *thread* that makes this object; see :class:`RankServers`.
-
-    Parameters
-    ----------
-    preload
-        Modules that it imports before it forks.
-    search_path
-        Directories put first on its ``sys.path``.
-    log
-        File for its standard output and error.
-    has_ranks
-        Whether it imports torch: for the ranks of workloads, and for stores.
     """
 
     def __init__(
@@ -123,13 +102,7 @@ class ServerProcess:
         self.descriptor = os.pidfd_open(self.pid)
 
     def wait_until_ready(self) -> None:
-        """Wait until the server has imported its modules.
-
-        Raises
-        ------
-        LaunchError
-            If it ends before that, or takes more than ten minutes.
-        """
+        """Wait until the server has imported its modules."""
         self._control.settimeout(_READY_PATIENCE_S)
         try:
             message, descriptors = receive(self._control)
@@ -163,13 +136,7 @@ class ServerProcess:
             return False
 
     def launch(self, request: LaunchRequest, board: ProgressBoard) -> socket.socket:
-        """Ask for the processes of one attempt; return the attempt's channel.
-
-        Raises
-        ------
-        LaunchError
-            If the server has ended.
-        """
+        """Ask for the processes of one attempt; return the attempt's channel."""
         near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         content = request.to_memory()
         descriptors = [far.fileno(), content, board.descriptor]
@@ -218,13 +185,6 @@ class RankServers:
     All servers are started by one thread, which lives as long as this object: the
     kernel kills a server when the thread that started it ends. A server whose preloaded
     files have changed is replaced; it ends when its last rank has ended.
-
-    Parameters
-    ----------
-    preload, search_path, has_ranks
-        As in :class:`ServerProcess`.
-    directory
-        Directory for the servers' log.
     """
 
     def __init__(
@@ -247,13 +207,7 @@ class RankServers:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="scalelab-servers")
 
     def current(self) -> ServerProcess:
-        """Return a server that runs and is up to date; start one where there is none.
-
-        Raises
-        ------
-        LaunchError
-            If no server can be started.
-        """
+        """Return a server that runs and is up to date; start one if there is none."""
         with self._lock:
             if self._servers:
                 server = self._servers[-1]

@@ -18,17 +18,7 @@ _SAME = 1e-9  # difference of logs below which two batches are one
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchCurve:
-    """The convergence law fitted to one target under one learning-rate rule.
-
-    Parameters
-    ----------
-    draws
-        Draws of the parameters.
-    data
-        The runs, reduced to one entry for each pair.
-    measured : ndarray
-        The measured global batches, sorted.
-    """
+    """The convergence law fitted to one target under one learning-rate rule."""
 
     draws: Draws
     data: BatchData

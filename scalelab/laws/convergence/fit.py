@@ -54,15 +54,9 @@ class BatchData:
     ----------
     log_batch, log_normalization : ndarray, shape (n_batches,)
         Of each distinct pair; the normalisation relative to its geometric mean.
-    count, middle : ndarray, shape (n_batches,)
-        Number of runs that reached the target, and the median of their log samples.
     scatter, freedom
         Sum of squared deviations of log samples from those of their pair, over all
         runs; the number of runs less that of pairs.
-    bounds, bound_count : ndarray, shape (n_bounds,)
-        Log samples at which the other runs stopped, and how many stopped there.
-    bound_at : ndarray of int, shape (n_bounds,)
-        The pair that each bound belongs to.
     log_noise_scale
         Log gradient noise scale in samples; NaN where not measured.
     log_batch_unit, log_sample_unit, log_normalization_unit
@@ -144,15 +138,7 @@ class BatchData:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Draws:
-    """Draws of the parameters of one curve, each of shape (n_draws,).
-
-    Parameters
-    ----------
-    log_minimum, log_critical, effect, form, spread, log_fail
-        As in the formula of this module.
-    errors : ndarray, shape (n_draws, n_batches)
-        Error of the formula at each measured pair of batch and normalisation batch.
-    """
+    """Draws of the parameters of one curve, each of shape (n_draws,)."""
 
     log_minimum: np.ndarray
     log_critical: np.ndarray

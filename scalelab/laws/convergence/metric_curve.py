@@ -27,30 +27,7 @@ _PLAIN = ("attempt", "step", "samples", "t", "loss")
 def read_target(
     observations: pd.DataFrame, streams: pd.DataFrame, target: Target
 ) -> pd.DataFrame:
-    """Read from metric curves when each run first reached a target.
-
-    Parameters
-    ----------
-    observations
-        Rows of the observations frame.
-    streams
-        Rows of the attempts' streams: ``trial_id``, ``attempt``, ``samples`` (trained
-        so far) and the metric's column, missing where it was not evaluated.
-    target
-        The asked target; the trials may have stopped at another one.
-
-    Returns
-    -------
-    DataFrame
-        The observations whose curve could be read, with new target columns:
-        ``reached_target``, ``samples_to_target`` (missing where not reached),
-        ``num_samples`` (of the whole run) and the columns of the target.
-
-    Raises
-    ------
-    FitError
-        No convergence or end-to-end trial evaluated the metric.
-    """
+    """Read from metric curves when each run first reached a target."""
     is_kind = [kind in _KINDS for kind in cells(observations, "kind")]
     tried = observations[np.array(is_kind, dtype=bool)]
     curves = _curves(streams, target.metric)
@@ -131,24 +108,7 @@ def _first(curve: np.ndarray, target: Target) -> int | None:
 def answering(
     observations: pd.DataFrame, streams: Callable[[], pd.DataFrame], target: Target
 ) -> pd.DataFrame:
-    """Return observations of a target, measured or read from metric curves.
-
-    Parameters
-    ----------
-    observations
-        Rows of the observations frame.
-    streams
-        Reads the streams; called only if no trial stopped at the target.
-    target
-        The asked target. Where only throughput trials evaluated its metric, or the
-        streams of the other trials are not known, the observations are returned
-        unchanged.
-
-    Raises
-    ------
-    FitError
-        No run evaluated the metric.
-    """
+    """Return observations of a target, measured or read from metric curves."""
     if _is_measured(observations, target):
         return observations
     evaluations = streams()

@@ -62,8 +62,6 @@ class TargetRows:
         Has the columns that tell curves apart, ``global_batch_size``,
         ``normalization``, ``noise_scale`` (samples), ``samples`` (to the target, or
         trained when the trial stopped) and ``censored``.
-    left_out
-        Number of rows that tried but are unfit for the law, by reason.
     """
 
     frame: pd.DataFrame
@@ -91,16 +89,7 @@ def _columns_of(frame: pd.DataFrame) -> list[str]:
 
 
 def is_learnt_so(key: CurveKey, asked: pd.DataFrame) -> np.ndarray:
-    """Tell which configurations converge as the rows of a curve do.
-
-    Parameters
-    ----------
-    key
-        The key of a curve.
-    asked
-        Configurations: ``parallelism``, its options, ``data_parallel_size``, and where
-        they differ in it, the program.
-    """
+    """Tell which configurations converge as the rows of a curve do."""
     asked = told_apart(asked)
     workers, program = dict(key).get(WORKERS), dict(key).get(PROGRAM_COLUMN)
     if workers is None:

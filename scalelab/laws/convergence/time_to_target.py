@@ -78,15 +78,7 @@ class Factorisation:
 
     @classmethod
     def of(cls, trials: pd.DataFrame, log_variance: np.ndarray) -> Factorisation:
-        """Estimate correction and spread from compared trials.
-
-        Parameters
-        ----------
-        trials
-            The compared trials, see the attribute.
-        log_variance : ndarray, shape (n_trials,)
-            Variance of the log product according to the two laws.
-        """
+        """Estimate correction and spread from compared trials."""
         error = trials["log_error"].to_numpy(float)
         usual = _USUAL_WEIGHT * _USUAL_SPREAD**2
         bias, spread = float(np.median(error)), _USUAL_SPREAD
@@ -129,22 +121,6 @@ def measured_factorisation(
     """Compare the product of the two laws with end-to-end trials.
 
     Both laws are fitted without the end-to-end trials if the other rows suffice.
-
-    Parameters
-    ----------
-    observations
-        Rows of the observations frame, of one target and rule or with the columns that
-        tell them apart: throughput, convergence and end-to-end trials (``kind`` and
-        ``time_to_target_s``). End-to-end trials that ``validity`` marks, or that did
-        not complete, are not compared; one that is given twice counts once.
-    step_time_law
-        :class:`StepTimeLaw` or one of :data:`scalelab.laws.rivals.laws.LAWS`.
-
-    Returns
-    -------
-    Factorisation or None
-        None where no trial measured it: no trial can be compared, the other trials are
-        too few, or ranks step from different weights, so that time does not factorise.
     """
     rows = prepared(observations)
     every = rows.observations

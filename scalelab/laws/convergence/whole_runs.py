@@ -44,21 +44,7 @@ _LEVEL_PRIOR, _LEVEL_SPREAD = 0.04, 0.1  # of one's own samples against a refere
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WholeRunLaw:
-    """Whole runs of one job to one target along a series of scales.
-
-    Parameters
-    ----------
-    passes
-        The formulas fitted to the time of one pass, in units of ``pass_unit_s``.
-    pass_unit_s
-        Typical pass, in seconds.
-    largest
-        The most devices measured.
-    convergence
-        Samples to the target.
-    log_level, log_level_deviation
-        Samples of this series against those of the convergence law.
-    """
+    """Whole runs of one job to one target along a series of scales."""
 
     passes: tuple[Fitted, ...]
     pass_unit_s: float
@@ -71,25 +57,7 @@ class WholeRunLaw:
     def fit(
         cls, runs: pd.DataFrame, reference: pd.DataFrame | None = None
     ) -> WholeRunLaw:
-        """Fit a series.
-
-        Parameters
-        ----------
-        runs
-            Whole runs of one job and target: ``world_size``, ``global_batch_size``,
-            ``time_to_target_s`` and ``samples_to_target``. A run given twice counts
-            once.
-        reference
-            Rows of the same job and target measured elsewhere, for the convergence
-            law; None: the runs' own.
-
-        Raises
-        ------
-        FitError
-            No run reached its target in a measured time.
-        SpecError
-            The reference is of several rules or targets.
-        """
+        """Fit a series."""
         known = _measured(runs)
         if known.empty:
             raise FitError(
@@ -123,26 +91,7 @@ class WholeRunLaw:
     def predict(
         self, configurations: pd.DataFrame, interval: float = 0.8
     ) -> pd.DataFrame:
-        """Predict the time of one further run of the series.
-
-        Parameters
-        ----------
-        configurations
-            ``world_size`` and ``global_batch_size``, ``num_nodes`` where it is not 1.
-        interval
-            Probability mass of the interval, in (0, 1).
-
-        Returns
-        -------
-        DataFrame
-            The configurations' columns, ``step_time_s``, ``samples_to_target``,
-            ``time_to_target_s``, ``time_to_target_lo_s`` and ``time_to_target_hi_s``.
-
-        Raises
-        ------
-        SpecError
-            A configuration has no positive number of devices or batch.
-        """
+        """Predict the time of one further run of the series."""
         check_mass(interval)
         batch = positive(configurations, "global_batch_size")
         step = np.median(self._each_step_s(configurations), axis=0)
@@ -189,17 +138,7 @@ class WholeRunLaw:
 def measured_whole_runs(
     observations: pd.DataFrame, target: Target
 ) -> WholeRunLaw | None:
-    """Return the law of whole runs where training does not factorise; else None.
-
-    Parameters
-    ----------
-    observations
-        Rows of the observations frame. Its end-to-end trials to the target are fitted,
-        if all of them trained in a way whose time does not factorise, with one rule and
-        on one curve.
-    target
-        What the job must reach.
-    """
+    """Return the law of whole runs where training does not factorise; else None."""
     wanted = {
         "kind": "end_to_end",
         "target_metric": target.metric,

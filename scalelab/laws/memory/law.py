@@ -45,10 +45,6 @@ class MemoryCurve:
 
     Parameters
     ----------
-    batches, shards : ndarray, shape (n_trials,)
-        Local batch, and number of ranks over which the model's state was sharded.
-    failed : ndarray of bool, shape (n_trials,)
-        The trial ran out of memory.
     peaks
         The fitted peak memory; None with fewer than two different measured peaks.
     """

@@ -41,10 +41,6 @@ class Peaks:
     ----------
     terms : ndarray, shape (3,)
         Bytes replicated, bytes sharded and bytes per sample.
-    covariance : ndarray, shape (3, 3)
-        Of the terms.
-    scatter
-        Standard deviation of measured over fitted peaks, relative.
     least_shards
         With fewer shards no batch is planned. Where all peaks had the same number of
         shards, sharded state cannot be distinguished from replicated state, and fewer
@@ -136,13 +132,6 @@ def _settled(
     trust: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Fit terms by iteratively reweighted least squares of log errors.
-
-    Parameters
-    ----------
-    around : ndarray, shape (n_peaks,)
-        The peaks around which logs are linearised at first.
-    trust : ndarray, shape (n_peaks,)
-        The weights at first, in [0, 1].
 
     Returns
     -------

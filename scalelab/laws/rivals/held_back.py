@@ -58,33 +58,7 @@ def held_back_errors(
     laws: Sequence[str] = tuple(LAWS),
     interval: float = 0.8,
 ) -> pd.DataFrame:
-    """Predict the held-back points of every curve by every law.
-
-    Parameters
-    ----------
-    observations
-        Rows of the observations frame; see :class:`StepTimeLaw` for which are used.
-    hold_back
-        Which points to hold back; repeats of a configuration are held back together.
-    laws
-        Names of step-time laws, see :data:`scalelab.laws.rivals.laws.LAWS`.
-    interval
-        Probability mass of the intervals, in (0, 1).
-
-    Returns
-    -------
-    DataFrame
-        One row per law and held-back configuration: ``law``, ``curve``, ``world_size``,
-        ``num_nodes``, ``local_batch_size``, ``gradient_accumulation_steps``,
-        ``measured_s`` (median over repeats), ``predicted_s``, ``lo_s``, ``hi_s``,
-        ``support``, ``error`` (predicted / measured - 1) and ``inside`` (the interval
-        holds the measured time).
-
-    Raises
-    ------
-    FitError
-        No curve has enough points to hold some of them back.
-    """
+    """Predict the held-back points of every curve by every law."""
     rows = prepared(observations)
     left_out = ", ".join(f"{count} {why}" for why, count in rows.left_out.items())
     aside = f" Rows left out: {left_out}." if left_out else ""
@@ -120,19 +94,7 @@ def _nothing_to_spare(rows: pd.DataFrame, hold_back: HoldBack) -> str:
 
 
 def ranking(errors: pd.DataFrame) -> pd.DataFrame:
-    """Rank laws by the mean size of their errors, smallest first.
-
-    Parameters
-    ----------
-    errors
-        The result of :func:`held_back_errors`.
-
-    Returns
-    -------
-    DataFrame
-        By law: ``mean_error``, ``median_error``, ``worst_error`` (absolute, relative),
-        ``inside`` (share of measured times in the interval).
-    """
+    """Rank laws by the mean size of their errors, smallest first."""
     sizes = errors.assign(size=errors["error"].abs())
     groups = sizes.groupby("law")
     table = pd.DataFrame(

@@ -33,15 +33,7 @@ from scalelab.laws.support import Coverage
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RivalCurve(FittedCurve):
-    """A rival law fitted to one curve; it doubts no row and has no gaps.
-
-    Parameters
-    ----------
-    fitted
-        The fitted formula or regressor, in the units of ``points``.
-    scatter
-        Standard deviation of the log step times around it.
-    """
+    """A rival law fitted to one curve; it doubts no row and has no gaps."""
 
     fitted: Fitted
     scatter: float
@@ -161,13 +153,7 @@ LAWS: Mapping[str, type[StepTimeLaw]] = MappingProxyType(
 
 
 def law_named(name: str) -> type[StepTimeLaw]:
-    """Return a step-time law by name.
-
-    Raises
-    ------
-    SpecError
-        No law has this name; lists those that exist.
-    """
+    """Return a step-time law by name."""
     if name not in LAWS:
         raise SpecError(f"law={name!r} is unknown. Choose one of {', '.join(LAWS)}.")
     return LAWS[name]

@@ -35,10 +35,6 @@ class FittedCurve(ABC):
 
     Parameters
     ----------
-    points
-        The measured points.
-    coverage
-        The range of configurations that rows cover which are not doubted.
     doubted
         The rows that lie far from what the law says of their configuration, with
         ``predicted_s``.

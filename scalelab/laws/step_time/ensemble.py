@@ -107,15 +107,7 @@ class Ensemble:
         return means, spreads + left
 
     def draws(self, at: Configurations, normals: np.ndarray) -> np.ndarray:
-        """Draw log expected times from their joint distribution, shape (n_draws, n).
-
-        Parameters
-        ----------
-        at
-            The configurations to predict.
-        normals : ndarray, shape (n_draws, 14 + n)
-            Standard normal draws.
-        """
+        """Draw log expected times from their joint distribution, shape (n_draws, n)."""
         cross = self.process.cross(at)
         carried = self.process.solve(cross.T)
         left = _root(self.process.own(at) - cross @ carried)
@@ -142,13 +134,7 @@ class Ensemble:
         return Terms(*np.sum(parts, axis=0))
 
     def parameter_draws(self, normals: np.ndarray) -> dict[Shape, np.ndarray]:
-        """Draw the parameters of the shapes, as many of each as its weight says.
-
-        Parameters
-        ----------
-        normals : ndarray, shape (n_draws, 14)
-            Standard normal draws.
-        """
+        """Draw the parameters of the shapes, as many of each as its weight says."""
         components = self.components_across
         shares = _shares([component.share for component in components], len(normals))
         roots = _root(_covariances(components))
@@ -181,10 +167,6 @@ def _linear(
     ----------
     components
         The components, those of a shape beside each other.
-    at
-        The configurations.
-    cross, carried : ndarray, shapes (n, n_points) and (n_points, n)
-        Covariances with the points, and the same times the inverse of theirs.
 
     Returns
     -------

@@ -28,9 +28,6 @@ class Mixture:
 
     Parameters
     ----------
-    weights : ndarray, shape (n_parts, 1) or (n_parts, n)
-        They add up to 1 over the parts.
-    means, variances : ndarray, shape (n_parts, n)
     scale, freedom : ndarray, shape (n,)
         Scale and degrees of freedom of the t by which a further run deviates; a scale
         of 0: the mixture is of expected times.
@@ -80,10 +77,6 @@ class Mixture:
 
         So the draws of each column have exactly its distribution, whatever else was
         drawn beside it, and columns that vary together still do.
-
-        Parameters
-        ----------
-        draws : ndarray, shape (n_draws, n)
         """
         levels = ndtri((np.arange(len(draws)) + 0.5) / len(draws))
         knots = np.linspace(levels[0], levels[-1], _NUM_KNOTS)

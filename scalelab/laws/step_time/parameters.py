@@ -64,17 +64,7 @@ def parameter_table(
     gaps: Sequence[Gap],
     interval: float,
 ) -> pd.DataFrame:
-    """Return name, value, lo, hi, unit, identified and remedy of each parameter.
-
-    Parameters
-    ----------
-    ensemble, points
-        The fitted shapes, and the points of the curve.
-    gaps
-        Parameters that the measured configurations do not determine.
-    interval
-        Probability mass of the intervals.
-    """
+    """Return name, value, lo, hi, unit, identified and remedy of each parameter."""
     draws = _draws(ensemble, points)
     remedies = {_part(name): gap.remedy for gap in gaps for name in gap.parameters}
     rows = []

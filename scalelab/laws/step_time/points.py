@@ -41,8 +41,6 @@ class Scatter:
     spread, freedom
         Scale and degrees of freedom at a configuration without repeats; the less the
         repeats of a curve tell, the fewer degrees.
-    spreads, freedoms : ndarray, shape (n_points,)
-        The same at each point.
     """
 
     spread: float
@@ -86,16 +84,9 @@ class Points:
     ----------
     at
         Configurations; samples in units of ``batch_unit``.
-    log_time : ndarray, shape (n_points,)
-        Median over repeats of log(step time / ``time_unit_s``).
-    num_repeats : ndarray, shape (n_points,)
-    scatter
-        How further runs of the points deviate, and of any other configuration.
     time_unit_s, batch_unit
         Typical time of a pass (s) and samples per device of the curve. Laws are fitted
         in these units, so that a change of the user's units changes no prediction.
-    gradient_bytes
-        Bytes of an exchange if all rows have the same, else NaN.
     """
 
     at: Configurations
@@ -169,15 +160,7 @@ class Points:
         return self.take(np.sort(drawn[:most]))
 
     def deviating(self, frame: pd.DataFrame, deviation: np.ndarray) -> Points:
-        """Return the points with runs of some that deviate by at least so much.
-
-        Parameters
-        ----------
-        frame
-            Configurations of points.
-        deviation : ndarray, shape (n,)
-            Standard deviation of the log time of a further run.
-        """
+        """Return the points with runs of some that deviate by at least so much."""
         spreads, freedoms = self.scatter.spreads.copy(), self.scatter.freedoms.copy()
         found = self._positions(frame)
         is_more = deviation > spreads[found]

@@ -68,12 +68,6 @@ class Relative:
 
     Parameters
     ----------
-    key
-        The columns that are fixed along the curve.
-    points
-        Its measured points.
-    fits
-        The shapes fitted to them.
     informs
         Parameters that its own configurations determine, named as in
         :class:`scalelab.laws.support.Gap`.
@@ -133,14 +127,7 @@ class StepTimePrior:
 
     @classmethod
     def learn(cls, observations: Observed) -> StepTimePrior:
-        """Return the shipped prior with other curves as relatives.
-
-        Parameters
-        ----------
-        observations
-            Rows of the observations frame, of other workloads on the same machine, of
-            the same workload elsewhere, or both.
-        """
+        """Return the shipped prior with other curves as relatives."""
         return cls.shipped().updated(prepared(observations).curves)
 
     def updated(
@@ -148,16 +135,7 @@ class StepTimePrior:
         curves: Mapping[CurveKey, pd.DataFrame],
         about: Collection[CurveKey] | None = None,
     ) -> StepTimePrior:
-        """Return the prior with further curves as relatives, see :meth:`learn`.
-
-        Parameters
-        ----------
-        curves
-            Their rows, see :attr:`~scalelab.laws.rows.FitRows.curves`.
-        about
-            Keys of the curves that will be predicted: a curve that is related to none
-            of them is not fitted. None: every curve is fitted.
-        """
+        """Return the prior with further curves as relatives, see :meth:`learn`."""
         related = {
             key: frame
             for key, frame in curves.items()
@@ -180,11 +158,6 @@ class StepTimePrior:
 
         A curve is informed by related curves that were measured on more nodes or
         devices; curves with the same gaps would only repeat what it knows.
-
-        Parameters
-        ----------
-        curves
-            Their rows, see :attr:`~scalelab.laws.rows.FitRows.curves`.
         """
         reach = {
             key: tuple(frame[["num_nodes", "world_size"]].max())
@@ -227,10 +200,6 @@ class StepTimePrior:
 
         Parameters
         ----------
-        key
-            The columns that are fixed along the curve.
-        batch_unit
-            Unit of local batches in its parameters, in samples.
         log_rate
             Log of the bytes it exchanges in the time of a typical pass; NaN: unknown.
         """

@@ -32,16 +32,8 @@ class DiscrepancyProcess:
 
     Parameters
     ----------
-    points
-        The measured points.
-    log_amplitudes : ndarray, shape (4,)
-        Log standard deviations of :data:`scalelab.laws.step_time.discrepancy.PARTS`.
     factors : ndarray, shape (n_points,)
         Factor on the variance of each single point; large for an outlier.
-    parts : ndarray, shape (4, n_points, n_points)
-        Correlations among the points.
-    inverse : ndarray, shape (n_points, n_points)
-        Of the covariance of the points.
     """
 
     points: Points
@@ -115,12 +107,6 @@ class DiscrepancyProcess:
 
         Parameters
         ----------
-        errors : ndarray, shape (n_points,)
-            Log measured over predicted at the prior mean, linearised.
-        slopes : ndarray, shape (n_points, 14)
-            Slopes of the log time: what other parameters could still explain.
-        prior
-            The prior of parameters and amplitudes.
         may_be_rough
             Whether the curve may be one that no shape describes. Allow it only once
             outliers have been found: a single one does not make a curve rough.

@@ -46,14 +46,6 @@ class LinearisedNode:
     ----------
     shape
         The shape that was fitted.
-    parameters : ndarray, shape (14,)
-    covariance : ndarray, shape (14, 14)
-    slopes : ndarray, shape (n_points, 14)
-        Of the log time at the points.
-    weights : ndarray, shape (n_points,)
-        Inverse covariance of the points times their residuals.
-    share
-        Posterior probability of this part, among those of a fit or of an ensemble.
     """
 
     shape: Shape
@@ -70,13 +62,9 @@ class ShapeFit:
 
     Parameters
     ----------
-    parameters : ndarray, shape (14,)
-        The most probable parameters.
     evidence
         What the points alone say of the parameters, for the prior of related curves.
         Their feeds are their own.
-    nodes
-        The posterior as a mixture of normal parts.
     nodes_across
         The same with more parts, for configurations on several nodes where no such
         configuration was measured.

@@ -17,16 +17,7 @@ _OWN_AMPLITUDES = 2.0  # weight of the prior amplitudes, in relatives
 
 @dataclass(frozen=True, kw_only=True)
 class ShapePrior:
-    """The normal prior of the parameters of one shape on a curve.
-
-    Parameters
-    ----------
-    mean : ndarray, shape (14,)
-        In the order of :data:`scalelab.laws.step_time.shapes.PARAMETERS`.
-    covariance : ndarray, shape (14, 14)
-    amplitude_mean, amplitude_spread : ndarray, shape (4,)
-        Mean and spread of the log standard deviations of ``discrepancy.PARTS``.
-    """
+    """The normal prior of the parameters of one shape on a curve."""
 
     mean: np.ndarray
     covariance: np.ndarray
@@ -62,10 +53,6 @@ class Evidence:
     information : ndarray, shape (14, 14)
         Precision of the parameters given the curve's points alone; singular where the
         step times of the points do not depend on a parameter.
-    information_vector : ndarray, shape (14,)
-        Information times the parameters that fit the points best.
-    amplitudes : ndarray, shape (4,)
-        Fitted log standard deviations of the discrepancy.
     """
 
     information: np.ndarray
@@ -103,10 +90,6 @@ def informed(
 
     Parameters
     ----------
-    prior
-        The prior of any curve.
-    relatives
-        The evidence of fitted curves of the family.
     shared : ndarray, shape (14,)
         Fractions in [0, 1).
 

@@ -89,15 +89,6 @@ def log_time(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the log step time and its slopes along the parameters.
 
-    Parameters
-    ----------
-    parameters : ndarray, shape (14,) or (n_sets, 14)
-        In the order of :data:`PARAMETERS`.
-    at
-        The configurations; samples in units of the curve's typical local batch.
-    shape
-        One of the three shapes.
-
     Returns
     -------
     log_time : ndarray, shape (n_configurations,) or (n_sets, n_configurations)
@@ -110,14 +101,7 @@ def log_time(
 
 
 def in_batch_unit(parameters: np.ndarray, factor: float) -> np.ndarray:
-    """Convert parameters to another unit of local batches, with the same step times.
-
-    Parameters
-    ----------
-    parameters : ndarray, shape (14,)
-    factor
-        New unit over old unit.
-    """
+    """Convert parameters to another unit of local batches, with the same step times."""
     changed = parameters.copy()
     power = 1 + np.exp(parameters[3])
     log_share, log_rest = -np.logaddexp(0, [-parameters[1], parameters[1]])

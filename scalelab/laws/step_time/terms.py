@@ -39,20 +39,6 @@ class Terms(NamedTuple):
 
     Parameters
     ----------
-    fixed
-        Computation that a smaller batch would not save.
-    per_sample
-        Computation in proportion to the samples.
-    waiting
-        Waiting for the slowest device.
-    contention
-        Devices of a node that are in each other's way.
-    intra_node
-        Exchange of gradients between devices, were they all on one node.
-    inter_node
-        What the exchange takes longer because it crosses nodes.
-    feed
-        Waiting for a source of samples that all devices share.
     unexplained
         Difference between the predicted step time and the sum of the other parts: what
         the discrepancy process adds. It may be negative.
@@ -74,17 +60,7 @@ class Terms(NamedTuple):
 
 
 def split(parameters: np.ndarray, at: Configurations, shape: Shape) -> Terms:
-    """Split the step time of a shape into its parts; nothing of it is unexplained.
-
-    Parameters
-    ----------
-    parameters : ndarray, shape (14,) or (n_sets, 14)
-        In the order of :data:`scalelab.laws.step_time.shapes.PARAMETERS`.
-    at
-        The configurations; samples in units of the curve's typical local batch.
-    shape
-        One of the three shapes.
-    """
+    """Split the step time of a shape into its parts; nothing of it is unexplained."""
 
     def seconds(changed: np.ndarray, where: Configurations = at) -> np.ndarray:
         return np.asarray(np.exp(log_time(changed, where, shape)[0]))

@@ -86,19 +86,7 @@ def _remedy_of_crowding(frame: pd.DataFrame) -> str:
 
 
 def failures_in_words(observations: pd.DataFrame) -> str:
-    """Say how many trials measured something where others failed, and why those did.
-
-    Parameters
-    ----------
-    observations
-        Rows of the observations frame; a part of its columns says nothing. A trial
-        failed if none of its attempts measured anything and one ended by its own fault.
-
-    Returns
-    -------
-    str
-        Empty where no trial failed.
-    """
+    """Say how many trials measured something where others failed, and why those did."""
     if not {"outcome", "trial_id", "reason"} <= {*observations.columns}:
         return ""
     outcomes = observations["outcome"]

@@ -48,12 +48,6 @@ def job_lines(
     knows become the job's own: ``{trial_dir}`` is the directory the job is submitted
     from. A built-in workload has no command; the line is then a comment that says what
     to start.
-
-    Raises
-    ------
-    SpecError
-        If the nodes hold different numbers of ranks, which no launch line can say, or
-        the launcher is for one node.
     """
     row, system = answer.chosen, site.batch_system
     if row.world_size % row.num_nodes:

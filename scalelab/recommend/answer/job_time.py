@@ -26,10 +26,6 @@ class JobTime:
     training_s
         Time of its training steps that is not exceeded with the confidence; infinite
         where no upper end is known.
-    confidence
-        That probability.
-    start_up_s
-        Time until the first step, the longest measured.
     evaluation_s
         Time of its evaluations; None: it was not measured, or the steps contain it.
     walltime_s
@@ -49,17 +45,7 @@ class JobTime:
         observations: pd.DataFrame,
         walltime_s: float | None,
     ) -> JobTime:
-        """Return the time of the chosen row.
-
-        Parameters
-        ----------
-        answer
-            The recommendation.
-        observations
-            Rows of the run, which say how long start-up and evaluation take.
-        walltime_s
-            The longest time that a job may take on the site; None: not known.
-        """
+        """Return the time of the chosen row."""
         row = answer.chosen
         start_up_s = numbers(observations, "start_up_s")
         per_sample_s = _evaluation_per_sample_s(observations)

@@ -55,15 +55,7 @@ class Question:
 
 
 class KeptAnswers:
-    """The latest answers about one state of a run.
-
-    Parameters
-    ----------
-    path
-        The file.
-    source
-        What changes whenever the run's records do.
-    """
+    """The latest answers about one state of a run."""
 
     def __init__(self, path: Path, source: Mapping[str, Any]) -> None:
         self._path = path
@@ -82,13 +74,7 @@ class KeptAnswers:
             return None
 
     def keep(self, question: str, answer: Recommendation) -> None:
-        """Keep an answer beside the latest others.
-
-        Raises
-        ------
-        StoreError
-            If the disk refuses.
-        """
+        """Keep an answer beside the latest others."""
         answers = {**self._read(), _key(question): asdict(answer)}
         latest = dict(list(answers.items())[-_MOST:])
         kept = {"source": self._source, "answers": latest}

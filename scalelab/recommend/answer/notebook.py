@@ -52,14 +52,7 @@ class Answer(Recommendation):
         )
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the rows as a frame, the units in the names.
-
-        Returns
-        -------
-        DataFrame
-            One row per allocation, columns as in the answer's JSON; a value with an
-            interval has its ends in columns that end in ``_lo`` and ``_hi``.
-        """
+        """Return the rows as a frame, the units in the names."""
         import pandas as pd
 
         return pd.DataFrame([_flat(row) for row in self.rows])

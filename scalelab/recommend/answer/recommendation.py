@@ -42,24 +42,12 @@ class OutlookRow:
 
     Parameters
     ----------
-    allocation
-        Devices per node, e.g. ``4x4`` (nodes x devices) or ``2x4+2``.
-    world_size, num_nodes
-        Devices and nodes.
-    batch
-        The fastest batch arithmetic that is allowed there.
-    settings
-        Values of the swept axes that differ between curves, e.g. ``precision``.
-    step_time_s, throughput_samples_per_s
-        Predicted, per optimiser step and global.
     throughput_tokens_per_s
         The same in tokens; None where neither the job nor the rows say how many a
         sample has.
     flops_utilization
         Model FLOPs utilisation (MFU): the model's operations per second over the peak
         of all devices, 0 to 1; None where one of them is not known.
-    samples
-        Training samples the job needs at this global batch size.
     amounts
         What the whole job takes, by the resource's name, with the interval of
         :attr:`Recommendation.interval`; None where it cannot be computed. In JSON each
@@ -73,8 +61,6 @@ class OutlookRow:
         where one device count alone was measured.
     next_time_change, next_gpu_hours_change
         Relative change there, e.g. -0.45 for 45% less; None where there is none.
-    basis
-        ``measured``, ``interpolated``, ``extrapolated`` or ``not measured here``.
     probability
         Probability of meeting every constraint, in [0, 1]; None without constraints.
     is_pareto
@@ -157,12 +143,6 @@ class Knee:
     ----------
     lo, hi
         World sizes that bound the knee; None: beyond the last row.
-    marginal_return
-        Speed-up gained per device added, in [0, 1], below which returns diminish.
-    term
-        The term of the law that grows most there, in words.
-    probability_in_range
-        Share of the posterior whose knee lies at or below the last row, in [0, 1].
     """
 
     lo: int | None
@@ -178,14 +158,10 @@ class NextTrial:
 
     Parameters
     ----------
-    allocation, world_size, batch, steps
-        What to run.
     settings
         The settings to run it with; empty where any of those measured will do.
     gpu_hours
         Estimated device-hours; None where nothing measured says how long a step takes.
-    why
-        What it would settle, in words.
     """
 
     allocation: str
@@ -234,23 +210,11 @@ class Recommendation:
     rows
         One per world size, increasing: of its placements and batches the best for what
         is asked.
-    meets_constraints
-        False: ``chosen`` is the closest alternative.
     limits
         What the chosen row must hold, in words, e.g. ``< 4 h``; empty without limits.
     condition
         What the chances take for granted, in words, e.g. ``90 epochs suffice at batch
         8192``; empty: nothing.
-    objective
-        The rule by which the row was chosen, in words.
-    interval
-        Probability mass of every interval, e.g. 0.8.
-    confidence
-        Probability with which the chosen row must hold every limit.
-    held
-        What all rows have in common besides their settings, e.g. ``precision``.
-    baseline
-        What efficiencies refer to, e.g. ``one full node``.
     learning_rate
         None where no learning rate was measured.
     knee
@@ -260,16 +224,8 @@ class Recommendation:
         None where no measurement would change the answer.
     price
         What is charged per hour and who says so, in a sentence; None: not known.
-    notes
-        Assumptions and limits, one sentence each.
-    unsupported
-        What could not be answered and which measurement would, one sentence each.
-    left_out
-        Number of observations that the law of step time leaves out, by reason.
     left_out_of_convergence
         The same of the law of samples to a target; a row may count in both.
-    num_observations
-        Observations given.
     failures
         How many trials measured something where others failed, and why those did, in a
         sentence; empty where none failed.
@@ -279,14 +235,6 @@ class Recommendation:
         The ways to train that were measured; empty where there is only one.
     sweep_gpu_hours
         Device-hours the observations cost; None where not recorded.
-    is_emulated
-        Times were declared, not measured.
-    law, formula
-        Name of the step-time law, and its formula with its source.
-    elsewhere
-        The row recommended in each other node group, by its name.
-    parameters
-        Fitted parameters of all laws, for ``--explain``.
     """
 
     workload: str

@@ -35,15 +35,7 @@ _ENDS = (Part.IGNORED, Part.SWEEP_COST)
 
 
 def answer_text(recommendation: Recommendation, width: int = 80) -> str:
-    """Return the answer in full.
-
-    Parameters
-    ----------
-    recommendation
-        The answer.
-    width
-        Columns of the terminal; the table loses columns, sentences are wrapped.
-    """
+    """Return the answer in full."""
     said = sentences(recommendation)
     remarks = [*texts(said, *_REMARKS), *_joined(said, *_ENDS)]
     columns = _shown(recommendation, width)

@@ -29,27 +29,13 @@ class WayRow:
 
     Parameters
     ----------
-    parallelism, settings
-        The strategy, and those of its options that were varied.
-    world_size, global_batch_size
-        Devices, and samples per step of all of them.
     step_time_s
         Median of the throughput trials; None where no step time is fit.
     time_to_target_s, num_reached, num_evaluated
         Median of the runs that reached their target, how many these are, and how many
         were evaluated.
-    final_metric
-        Of the runs that were evaluated.
     accuracy_gap
         See :func:`scalelab.recommend.accuracy_gap.with_accuracy_gaps`; over the pairs.
-    staleness_mean, staleness_max
-        Messages of others that were served since a worker's last one.
-    averaging_period
-        Steps from one averaging of parameters to the next.
-    bubble_share
-        Share of a step in which the stages of a pipeline wait.
-    num_servers
-        Processes that keep the parameters.
     """
 
     parallelism: str

@@ -11,14 +11,7 @@ _APART = 2.0  # longest over shortest; what shares a machine stays below
 
 
 def contradictions(rows: FitRows) -> pd.DataFrame:
-    """Return the configurations whose runs contradict one another, the worst first.
-
-    Returns
-    -------
-    DataFrame
-        The curve columns and those of the configuration, ``num_runs``, ``least_s`` and
-        ``most_s``, the shortest and the longest step time.
-    """
+    """Return the configurations whose runs contradict one another, the worst first."""
     what = [*curve_columns(rows.frame), *CONFIGURATION]
     times = rows.frame.groupby(what, dropna=False, sort=False)["step_time_s"]
     found = times.agg(num_runs="count", least_s="min", most_s="max").reset_index()

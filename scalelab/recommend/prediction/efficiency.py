@@ -26,10 +26,6 @@ class Efficiency:
 
     Parameters
     ----------
-    baseline
-        Index of the row whose devices are the baseline.
-    name
-        What the baseline is, in words, e.g. ``one full node``.
     draws : ndarray, shape (n_draws, n_rows)
         Device-hours of the baseline over those of the row; NaN where the devices of the
         baseline cannot share the batch of the row, or their time for it is open.
@@ -43,19 +39,7 @@ class Efficiency:
     def of(
         cls, frame: pd.DataFrame, asked: pd.DataFrame, law: StepTimeLaw, word: str
     ) -> Efficiency:
-        """Compare each row with the baseline at its batch.
-
-        Parameters
-        ----------
-        frame
-            Rows of the outlook, by increasing world size.
-        asked
-            The same configurations, in the columns that the law predicts from.
-        law
-            The step-time law.
-        word
-            What a device is called.
-        """
+        """Compare each row with the baseline at its batch."""
         index, name = baseline_index(frame, word)
         parts = [_at_baseline(frame, asked, i, index) for i in range(len(frame))]
         parts = [

@@ -45,11 +45,6 @@ class InputWait:
         Between measured world sizes it is interpolated over their logarithm, beyond
         them it stays as it is. Where the global batch was measured at some world size,
         only rows of that batch count.
-
-        Parameters
-        ----------
-        configuration
-            One row, in the columns that the law predicts from.
         """
         (asked,) = map(dict, split_curves(configuration))
         at = configurations(configuration).iloc[0]

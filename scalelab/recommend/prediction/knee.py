@@ -32,12 +32,6 @@ def marginal_return(time_s: np.ndarray, world_size: np.ndarray) -> np.ndarray:
     A size is compared with the largest of at most half of its devices, or with the
     first: sizes in between, such as part of a further node, are no step to judge by.
 
-    Parameters
-    ----------
-    time_s : ndarray, shape (..., n_sizes)
-    world_size : ndarray, shape (n_sizes,)
-        Increasing.
-
     Returns
     -------
     ndarray, shape (..., n_sizes - 1)
@@ -61,13 +55,6 @@ def last_paying(time_s: np.ndarray, world_size: np.ndarray, least: float) -> np.
 
     A size does not pay if neither it nor any larger one within a doubling of the size
     before it returns enough: part of a further node may cost what a whole one returns.
-
-    Parameters
-    ----------
-    time_s : ndarray, shape (n_draws, n_sizes)
-    world_size : ndarray, shape (n_sizes,)
-    least
-        Smallest marginal return that pays.
     """
     if len(world_size) == 1:
         return np.zeros(len(time_s), dtype=int)
@@ -91,23 +78,7 @@ def find_knee(
     least: float,
     waits: InputWait,
 ) -> Knee | None:
-    """Find the knee, as an interval of world sizes, and the term that causes it.
-
-    Parameters
-    ----------
-    time_s : ndarray, shape (n_draws, n_sizes)
-        Expected time of the job.
-    questions
-        One configuration per world size, sorted by world size.
-    samples : ndarray, shape (n_sizes,)
-        Samples the job needs.
-    law
-        The step-time law, whose terms name the cause.
-    least
-        Smallest marginal return that pays.
-    waits
-        How long ranks waited for input where that was measured.
-    """
+    """Find the knee, as an interval of world sizes, and the term that causes it."""
     sizes = questions["world_size"].to_numpy(float)
     if len(sizes) < 2:
         return None
@@ -171,14 +142,8 @@ def _with_rival(
 
     Parameters
     ----------
-    leading
-        The likeliest cause, in words.
-    sizes
-        The configurations that are compared where the knee is.
     per_step : ndarray, shape (2,)
         Samples by which their seconds count in what is lost.
-    law
-        The step-time law.
     """
     per_step = per_step / configurations(sizes)["global_batch_size"].to_numpy(float)
     # one by one: their layouts, and so their curves, may differ

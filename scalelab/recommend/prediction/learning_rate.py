@@ -16,22 +16,6 @@ def learning_rate(
     """Return the learning rate at a batch: measured, or scaled by its rule.
 
     It is scaled from the measured rate at the nearest batch.
-
-    Parameters
-    ----------
-    frame
-        Rows of the observations frame.
-    global_batch_size
-        The batch to train with.
-    rule
-        The learning-rate rule; empty: the rule of most observations.
-
-    Returns
-    -------
-    LearningRatePlan or None
-        None where no rate was measured under the rule, where another batch would need
-        a rule that is not in :class:`LearningRateRule`, or where rates differ by more
-        than the batch, as those of rule ``staleness`` may.
     """
     rate, batch = numbers(frame, "learning_rate"), numbers(frame, "global_batch_size")
     known = np.isfinite(rate) & (batch > 0)

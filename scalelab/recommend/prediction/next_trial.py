@@ -60,14 +60,7 @@ def loss(spent: Spending, sizes: np.ndarray, limits: Constraints) -> np.ndarray:
 def value_of_knowing(
     losses: np.ndarray, time_s: np.ndarray, eligible: np.ndarray
 ) -> np.ndarray:
-    """Return the expected gain of knowing each row's time, shape (n_rows,).
-
-    Parameters
-    ----------
-    losses, time_s : ndarray, shape (n_draws, n_rows)
-    eligible : ndarray of bool, shape (n_rows,)
-        Rows that may be chosen today; a row may be chosen once it is measured.
-    """
+    """Return the expected gain of knowing each row's time, shape (n_rows,)."""
     base = losses.mean(axis=0)[eligible].min()
     gains = []
     for row, column in enumerate(np.argsort(time_s, axis=0).T):
@@ -89,25 +82,7 @@ def next_trial(
     frame: pd.DataFrame,
     within: Allocation | None,
 ) -> NextTrial | None:
-    """Return the most useful measurement; None if none would change the answer.
-
-    Parameters
-    ----------
-    rows, outlook
-        The rows of the answer, and the draws behind them.
-    is_contradicted : ndarray of bool, shape (n_rows,)
-        The row was measured, and its runs contradict one another.
-    is_doubted : ndarray of bool, shape (n_rows,)
-        A run of the row is contradicted by the other rows.
-    limits
-        What the job must hold.
-    gaps
-        Parameters that the law cannot determine.
-    frame
-        Observations, from which the usual steps and start-up time of a trial follow.
-    within
-        The devices there are; None: no limit.
-    """
+    """Return the most useful measurement; None if none would change the answer."""
     steps = _usual_steps(frame)
     position = next(i for i, row in enumerate(rows) if row.is_chosen)
     chosen = rows[position]

@@ -42,16 +42,8 @@ class Outlook:
         convergence curve used, ``support``, ``step_time_s``, ``step_time_lo_s``,
         ``step_time_hi_s``, ``throughput_samples_per_s``, ``is_allowed_batch``,
         ``is_eligible``.
-    questions
-        The configurations alone, in the columns that the law predicts from.
-    samples : ndarray, shape (n_draws, n_rows)
-        Samples the job needs.
-    expected_s : ndarray, shape (n_draws, n_rows)
-        Time of the job at the median number of samples.
     spent
         Time, device-hours and money of one run, each of shape (n_draws, n_rows).
-    held : ndarray of bool, shape (n_draws, n_rows)
-        Whether every limit holds.
     """
 
     frame: pd.DataFrame
@@ -109,24 +101,7 @@ def look_ahead(
     limits: Constraints,
     accepts_unmeasured: bool,
 ) -> Outlook:
-    """Predict the candidates and return the promising ones of each allocation.
-
-    Parameters
-    ----------
-    candidates
-        The configurations to predict.
-    knowledge
-        The laws.
-    limits
-        What the job must hold.
-    accepts_unmeasured
-        What rests on a term that was not measured here may be chosen, too.
-
-    Raises
-    ------
-    NotIdentifiableError
-        The number of samples is known for no candidate.
-    """
+    """Predict the candidates and return the promising ones of each allocation."""
     law, need = knowledge.law, knowledge.need
     answered = law.predict(candidates, limits.interval)
     completed = configurations(candidates)
@@ -222,23 +197,7 @@ def outlook_rows(
     limits: Constraints,
     knowledge: Knowledge,
 ) -> tuple[OutlookRow, ...]:
-    """Return the rows of the answer: medians and intervals of the outlook.
-
-    Parameters
-    ----------
-    outlook
-        The draws.
-    chosen
-        Index of the recommended row.
-    efficiency
-        The scaling efficiency of each row.
-    has_limits
-        Whether a run can miss something: a limit, or a target within a given length.
-    limits
-        Gives the probability mass of intervals.
-    knowledge
-        Tells the columns in which curves differ, the settings of a row, and the job.
-    """
+    """Return the rows of the answer: medians and intervals of the outlook."""
     spent, time = outlook.spent, outlook.time_s
     middle = np.median(spent.gpu_hours, axis=0)
     on_front = pareto(time, middle)

@@ -14,17 +14,7 @@ from scalelab.inputs.numerals import Interval
 def tokens_per_s(
     throughput_samples_per_s: Interval, job: Job | None, recorded: float | None
 ) -> Interval | None:
-    """Return tokens per second; None where it is unknown how many a sample has.
-
-    Parameters
-    ----------
-    throughput_samples_per_s
-        Samples per second over all devices.
-    job
-        May say how many tokens a sample has.
-    recorded
-        What the observations say of that, where the job does not.
-    """
+    """Return tokens per second; None where it is unknown how many a sample has."""
     tokens = (job and job.sequence_length) or recorded
     return None if tokens is None else _times(throughput_samples_per_s, tokens)
 
@@ -39,17 +29,6 @@ def flops_utilization(
 
     What a device recomputes, or does beside the model's own operations, does not count.
     None where the operations or the peak are unknown.
-
-    Parameters
-    ----------
-    throughput_samples_per_s
-        Samples per second over all devices.
-    world_size
-        Devices.
-    job
-        Says the peak of a device, and may say the operations of a sample.
-    recorded
-        What the observations say of these, where the job does not.
     """
     if job is None or job.device_peak_flops is None:
         return None

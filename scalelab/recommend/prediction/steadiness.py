@@ -57,17 +57,11 @@ class Steadiness:
 
     Parameters
     ----------
-    num_canaries
-        Number of canaries with a step time.
     hours
         Hours from the first to the last start of a repeated trial.
     drift
         Relative change of step times over these hours, with its 80% interval; None if
         there are too few repeats.
-    is_drifting
-        The drift is 2% or more, and its 95% interval excludes 0.
-    num_hosts
-        Number of nodes that can be compared, because the same trial ran on several.
     slow_nodes
         Nodes that are slower than the rest by the same rule, with Bonferroni's
         correction for the number of nodes; the slowest first.
@@ -142,13 +136,7 @@ class Steadiness:
 
 
 def steadiness(observations: Observed) -> Steadiness | None:
-    """Estimate the steadiness of the machine; None if no canary has a step time.
-
-    Parameters
-    ----------
-    observations
-        See ``records.columns``. Rows that are unfit for a law are left out.
-    """
+    """Estimate the steadiness of the machine; None if no canary has a step time."""
     rows = _repeated(observations)
     canaries = np.array([is_canary(repeat) for repeat in numbers(rows, "repeat")], bool)
     if not canaries.any():

@@ -54,10 +54,6 @@ class SampleNeed:
         The metric to reach; None: the job is its stated length.
     law, keys
         The convergence law (None if it cannot be fitted) and its curves for the target.
-    num_missed
-        Number of runs that tried to reach the target if none reached it, else 0.
-    normalization
-        The samples that a batch-norm statistic is computed over.
     """
 
     job: Job | None
@@ -74,11 +70,6 @@ class SampleNeed:
         """Decide between the job's stated length and the convergence law.
 
         ``target`` replaces the target of the job.
-
-        Raises
-        ------
-        NotIdentifiableError
-            The target was not measured, and the job states no length.
         """
         if target is None and job is not None:
             target = job.target
@@ -114,13 +105,6 @@ class SampleNeed:
 
     def draws(self, asked: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, list[str]]:
         """Draw the samples that a run needs, and whether it reaches the target.
-
-        Parameters
-        ----------
-        asked
-            Configurations: ``global_batch_size``, ``local_batch_size``,
-            ``data_parallel_size``, and where rows of the subject differ in them, or
-            ranks step from different weights, ``parallelism`` and its options.
 
         Returns
         -------

@@ -12,17 +12,7 @@ _LARGEST = 10**9
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AskedBatch:
-    """What the question says of the batch; None where it leaves that open.
-
-    Parameters
-    ----------
-    global_batch_size
-        The global batch of the job.
-    largest
-        The largest global batch that may be used, instead of the largest measured.
-    local_batch_size
-        The local batch of the job.
-    """
+    """What the question says of the batch; None where it leaves that open."""
 
     global_batch_size: int | None = None
     largest: int | None = None
@@ -47,13 +37,7 @@ class AskedBatch:
             )
 
     def for_job(self, job: Job | None) -> AskedBatch:
-        """Return the batch that is asked for; the job's own unless it is replaced.
-
-        Raises
-        ------
-        SpecError
-            The job's own batch is larger than what is allowed.
-        """
+        """Return the batch that is asked for; the job's own unless it is replaced."""
         own = None if job is None else job.global_batch_size
         if own is None or self.global_batch_size:
             return self

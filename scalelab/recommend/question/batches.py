@@ -25,19 +25,11 @@ class BatchRule:
 
     Parameters
     ----------
-    smallest, largest
-        The range of allowed global batches.
-    totals
-        Global batches to consider inside the range, sorted.
     local_batch_size
         The only local batch; None: every measured one, and smaller ones where the
         range of global batches asks for them.
     least_local
         The least local batch whose batch-norm statistics were seen; else 1.
-    is_named
-        There is one global batch: it was named, or is the only one that was measured.
-    why_largest
-        The origin of the largest one, in words, e.g. ``the largest that was measured``.
     keeps_local
         Weak scaling: one local batch was measured, in one pass a step, and the global
         batch grows with the devices. Allocations beyond the range are shown with it,
@@ -63,27 +55,7 @@ class BatchRule:
         converged: Sequence[int] = (),
         normalizes_locally: bool = False,
     ) -> BatchRule:
-        """Find the batches that the question allows.
-
-        Parameters
-        ----------
-        measured
-            Completed configurations of the fitted rows, whatever their curve.
-        asked
-            What the question says of the batch.
-        job
-            The job; None: training until a target.
-        converged
-            Global batches whose samples to the target were measured; if given, the
-            law of samples decides between them.
-        normalizes_locally
-            Batch-norm statistics are computed over the local batch.
-
-        Raises
-        ------
-        SpecError
-            The job is stated in steps, and several batches are possible.
-        """
+        """Find the batches that the question allows."""
         totals = _whole(measured["global_batch_size"])
         locals_ = _whole(measured["local_batch_size"])
         named = asked.for_job(job)
@@ -131,15 +103,7 @@ class BatchRule:
     def splits(
         self, data_parallel_size: int, measured: Sequence[int]
     ) -> list[tuple[int, int]]:
-        """Return the (local batch, accumulation) pairs to consider, sorted.
-
-        Parameters
-        ----------
-        data_parallel_size
-            Ranks that see different samples.
-        measured
-            The measured local batches, sorted.
-        """
+        """Return the (local batch, accumulation) pairs to consider, sorted."""
         own = self.local_batch_size
         known = [own] if own else _thinned(measured, _MOST_LOCAL)
         if self.keeps_local:

@@ -31,19 +31,7 @@ def places(
     allocations: Sequence[Allocation] | None,
     devices_on_node: int | None = None,
 ) -> list[Place]:
-    """Return the allocations to consider: the measured ones and further ones.
-
-    Parameters
-    ----------
-    measured
-        Completed configurations of the fitted rows.
-    allocations
-        Further allocations; None: the doublings of the smallest measured world size and
-        every number of whole nodes, up to 4 times the largest, packed.
-    devices_on_node
-        Devices of a node; None: the most that were measured on one node, and at least
-        two if only single devices were measured.
-    """
+    """Return the allocations to consider: the measured ones and further ones."""
     known = _measured_places(measured)
     if allocations is not None:
         return sorted(known | {(a.world_size, a.num_nodes) for a in allocations})
@@ -101,12 +89,6 @@ def candidates(
     allowed batch. No split is returned for an allocation whose data-parallel size is
     unknown, or whose ranks the layout of the curve does not divide, nor one that the
     strategy of the curve refuses or its command is not told of.
-
-    Returns
-    -------
-    DataFrame
-        The curve's columns and ``world_size``, ``num_nodes``, ``local_batch_size``,
-        ``gradient_accumulation_steps``, ``data_parallel_size``.
     """
     frames = []
     for key, frame in measured.items():
@@ -132,15 +114,7 @@ def candidates(
 
 @dataclass(frozen=True, slots=True)
 class _CurveLayout:
-    """The layout of the rows of a curve.
-
-    Parameters
-    ----------
-    layout
-        Its degrees.
-    crosses_nodes
-        Rows were measured in which a layer is divided across nodes.
-    """
+    """The layout of the rows of a curve."""
 
     layout: Layout
     crosses_nodes: bool = False

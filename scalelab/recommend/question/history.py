@@ -24,15 +24,7 @@ from scalelab.laws.step_time.prior import StepTimePrior, are_related
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class History:
-    """Other runs whose step times inform the prior of a run's curves.
-
-    Parameters
-    ----------
-    rows
-        Their observations, prepared for a step-time law.
-    names
-        The names of the runs, for messages.
-    """
+    """Other runs whose step times inform the prior of a run's curves."""
 
     rows: FitRows
     names: tuple[str, ...]
@@ -57,13 +49,7 @@ class History:
     def added_to(
         self, prior: StepTimePrior, asked: Sequence[CurveKey]
     ) -> tuple[StepTimePrior, str]:
-        """Return the prior with the related curves of these runs, and a note on them.
-
-        Raises
-        ------
-        SpecError
-            No curve of these runs is related to an asked curve.
-        """
+        """Return the prior with the related curves of the runs, and a note on them."""
         updated = prior.updated(self.rows.curves, asked)
         count = len(updated.relatives) - len(prior.relatives)
         names = ", ".join(self.names)
@@ -84,8 +70,6 @@ class LawWithTransfer:
 
     Parameters
     ----------
-    law
-        The fitted law.
     note
         A sentence that says which other runs informed the prior; empty if none did.
     """
@@ -103,31 +87,7 @@ class LawWithTransfer:
         history: History | None = None,
         link: Link | None = None,
     ) -> LawWithTransfer:
-        """Fit a law; only the default law takes a prior.
-
-        Parameters
-        ----------
-        law
-            The class of the law.
-        observations
-            Rows of the asked curves.
-        rest
-            The other rows of the same run; None: there are none. Rows of an asked curve
-            among them were left out on purpose and do not inform the prior.
-        history
-            Other runs; None: there are none.
-        link
-            The stated link between nodes, which counts where none was measured; None:
-            any.
-
-        Raises
-        ------
-        FitError
-            No row of an asked curve has a usable step time.
-        SpecError
-            The law takes no prior, or no curve in the history is related to an asked
-            one.
-        """
+        """Fit a law; only the default law takes a prior."""
         rows = prepared(observations)
         if law is not StepTimeLaw:
             if history is not None:

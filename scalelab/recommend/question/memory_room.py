@@ -20,8 +20,6 @@ class MemoryRoom:
 
     Parameters
     ----------
-    law
-        The memory law.
     capacity_bytes
         The least memory that a rank had; None if no row recorded it.
     """

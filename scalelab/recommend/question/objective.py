@@ -42,15 +42,9 @@ class Constraints:
         :func:`scalelab.kinds.resources.read_limits`.
     price
         What devices cost; None: not known.
-    target
-        Replaces the job's own target.
-    confidence
-        Probability with which all limits must hold, in (0, 1).
     min_marginal_return
         Speed-up per device added below which a further doubling does not pay: 1 is a
         doubling that halves the time, 0 one that changes nothing.
-    interval
-        Probability mass of every interval, in (0, 1).
     """
 
     limits: Mapping[str, float] = field(default_factory=dict)
@@ -92,18 +86,7 @@ class Constraints:
     def spending(
         self, time_s: np.ndarray, world_size: np.ndarray, num_nodes: np.ndarray
     ) -> Spending:
-        """Return what allocations take of every resource.
-
-        Parameters
-        ----------
-        time_s : ndarray, shape (..., n_rows)
-        world_size, num_nodes : ndarray, shape (n_rows,)
-
-        Raises
-        ------
-        SpecError
-            A resource is limited whose amount cannot be computed.
-        """
+        """Return what allocations take of every resource."""
         price = self.price
         rates = {USD_PER_HOUR: price.per_hour(world_size, num_nodes)} if price else {}
         usage = Usage(
@@ -231,25 +214,7 @@ def choose(
     constraints: Constraints,
     device_word: str,
 ) -> Choice:
-    """Choose among rows ordered by world size.
-
-    Parameters
-    ----------
-    spent
-        Medians.
-    probability : ndarray, shape (n_rows,)
-        Of holding every limit.
-    eligible : ndarray of bool, shape (n_rows,)
-        Rows that may be chosen; where none may, the closest of all is shown.
-    paying : ndarray of bool, shape (n_rows,)
-        Rows up to the point where returns diminish; used without limits.
-    measured : ndarray of bool, shape (n_rows,)
-        Rows that were measured; see :func:`handicap`.
-    constraints
-        The limits.
-    device_word
-        What a device is called.
-    """
+    """Choose among rows ordered by world size."""
     sure = (probability >= constraints.confidence) & eligible
     if not constraints.any_limit:
         index = int(np.flatnonzero(paying).max())
@@ -304,10 +269,6 @@ def counted_chances(probability: np.ndarray) -> np.ndarray:
 
 def pareto(time_s: np.ndarray, gpu_hours: np.ndarray) -> np.ndarray:
     """Mark the rows that no other row beats in both time and device-hours.
-
-    Parameters
-    ----------
-    time_s, gpu_hours : ndarray, shape (n_rows,)
 
     Returns
     -------

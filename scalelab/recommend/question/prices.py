@@ -19,12 +19,6 @@ class Price:
 
     Parameters
     ----------
-    usd
-        Per device and hour or, ``per_node``, per node and hour.
-    said_by
-        Whose price it is, in words.
-    per_node
-        Nodes are charged, however much of them is used.
     devices_on_node
         Devices of an exclusive node, all of them charged; None: those that are used.
     """
@@ -40,15 +34,7 @@ class Price:
 
     @classmethod
     def of(cls, site: Site | None, per_device_hour: float | None = None) -> Self | None:
-        """Return the price to use; None where none is given.
-
-        Parameters
-        ----------
-        site
-            Where the job is to run; None: not known.
-        per_device_hour
-            Counts before what the site says.
-        """
+        """Return the price to use; None where none is given."""
         whole = site.devices_per_node if site and site.exclusive else None
         if per_device_hour is not None:
             return cls(usd=per_device_hour, devices_on_node=whole)
@@ -64,11 +50,6 @@ class Price:
 
     def per_hour(self, world_size: np.ndarray, num_nodes: np.ndarray) -> np.ndarray:
         """Return what allocations are charged per hour, in usd.
-
-        Parameters
-        ----------
-        world_size, num_nodes : ndarray, shape (n_rows,)
-            Devices used and the nodes they are on.
 
         Returns
         -------

@@ -18,10 +18,6 @@ class RunSite:
 
     Parameters
     ----------
-    site
-        The site that the experiment names, resolved on this machine.
-    devices_on_node
-        Devices per node, as the site declares them or as this machine has them.
     is_emulated
         The network between nodes is declared by the user: one machine may stand for
         several nodes.
@@ -33,14 +29,7 @@ class RunSite:
 
     @classmethod
     def by_group(cls, experiment: Experiment | None) -> dict[str | None, RunSite]:
-        """Return the site of a sweep for each of its node groups.
-
-        Returns
-        -------
-        dict
-            By name of the node group; the name is None where all nodes are alike. Empty
-            where the site is not known on this machine.
-        """
+        """Return the site of a sweep for each of its node groups."""
         if experiment is None:
             return {}
         is_emulated = experiment.workload_name == "emulated"
@@ -57,19 +46,7 @@ class RunSite:
             return {}
 
     def machine(self, measured: np.ndarray) -> Allocation | None:
-        """Return all devices of this machine, if the sweep ran on this machine.
-
-        Parameters
-        ----------
-        measured : ndarray, shape (n_trials,)
-            World sizes of the run. One that is larger than this machine shows that the
-            sweep ran on another machine.
-
-        Returns
-        -------
-        Allocation or None
-            None where the site has a batch system, or is another machine.
-        """
+        """Return all devices of this machine, if the sweep ran on this machine."""
         # Nodes on one machine have no network between them, unless it is declared.
         nodes = (self.site.num_nodes or 1) if self.is_emulated else 1
         is_larger = bool((measured > nodes * self.devices_on_node).any())

@@ -33,19 +33,6 @@ def runnable(
     batches, or the one global batch that all trials had; with the measured numbers of
     passes. Where the parameters themselves are sharded among several ranks, these are
     all that is known of accumulation, too.
-
-    Parameters
-    ----------
-    splits
-        Local batches and passes.
-    data_parallel_size
-        Ranks that see different samples.
-    measured
-        The rows of the curve.
-    key
-        Its columns.
-    untold
-        What commands are not told of.
     """
     missing = untold.get(_program(key), frozenset())
     passes, locals_, totals = (

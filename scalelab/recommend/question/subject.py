@@ -31,17 +31,9 @@ class AskedCurves:
 
     Parameters
     ----------
-    frame
-        The observations, whatever their outcome.
     every_group
         ``frame`` and the observations of the other node groups: how many samples
         training needs does not depend on the node group.
-    workload, device_name, node_group
-        Empty where not recorded.
-    device_word, device_hour_word
-        What one device, and one device for an hour, is called.
-    is_emulated
-        Step times were declared by the user, not measured.
     """
 
     frame: pd.DataFrame
@@ -64,20 +56,7 @@ class AskedCurves:
 def choose_subject(
     observations: pd.DataFrame, select: Mapping[str, Scalar]
 ) -> AskedCurves:
-    """Choose the observations of one workload on one kind of device.
-
-    Parameters
-    ----------
-    observations
-        Rows of the observations frame.
-    select
-        Wanted values by column, e.g. ``{"workload": "resnet_cifar"}``.
-
-    Raises
-    ------
-    SpecError
-        A selected value does not occur, or several workloads or devices remain.
-    """
+    """Choose the observations of one workload on one kind of device."""
     every_group = observations
     for name, value in select.items():
         if name != NODE_GROUP:

@@ -22,12 +22,6 @@ class DriverRecord:
 
     Parameters
     ----------
-    scheduler
-        Name of the batch system.
-    name, job_id
-        Its name and its id there.
-    number
-        It is the run's so manieth.
     has_left_queue
         It waits there no more, and never will again: its driver has begun, it was
         cancelled, or it ended. Where that is not known, the batch system knows.
@@ -48,23 +42,11 @@ class DriverRecord:
             return None
 
     def write(self, run: Path) -> None:
-        """Replace the record in a run's directory.
-
-        Raises
-        ------
-        StoreError
-            If the disk refuses.
-        """
+        """Replace the record in a run's directory."""
         write_atomically(_path(run), encode_json(asdict(self)))
 
     def leave_queue(self, run: Path) -> None:
-        """Record that the job no longer waits in the queue.
-
-        Raises
-        ------
-        StoreError
-            If the disk refuses.
-        """
+        """Record that the job no longer waits in the queue."""
         replace(self, has_left_queue=True).write(run)
 
 

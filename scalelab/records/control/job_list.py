@@ -64,17 +64,7 @@ class JobLine:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobList:
-    """All jobs of a run, and why trials wait.
-
-    Parameters
-    ----------
-    jobs
-        Jobs that have not ended.
-    waiting
-        Why trials wait, one sentence each.
-    last_number
-        Number of the job that was submitted last.
-    """
+    """All jobs of a run, and why trials wait."""
 
     jobs: Sequence[JobLine] = ()
     waiting: Sequence[str] = ()
@@ -93,11 +83,5 @@ class JobList:
         return cls(jobs=jobs, waiting=waiting, last_number=number)
 
     def write(self, directory: Path) -> None:
-        """Replace the list in a directory.
-
-        Raises
-        ------
-        StoreError
-            If the disk refuses.
-        """
+        """Replace the list in a directory."""
         write_atomically(directory / _NAME, encode_json(asdict(self)))

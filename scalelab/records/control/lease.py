@@ -40,17 +40,7 @@ _WIDTH = 512
 
 
 class Lease:
-    """The right to write into a run, as a context manager.
-
-    Parameters
-    ----------
-    path
-        The lease file.
-    heartbeat_s
-        Seconds between two beats.
-    patience_s
-        Seconds another host's lease must stand still before it is taken over.
-    """
+    """The right to write into a run, as a context manager."""
 
     def __init__(
         self,
@@ -71,13 +61,7 @@ class Lease:
         self._thread = threading.Thread(target=self._beat, name="lease", daemon=True)
 
     def __enter__(self) -> Self:
-        """Take the lease.
-
-        Raises
-        ------
-        LeaseError
-            If a living driver holds it.
-        """
+        """Take the lease."""
         while not self._create():
             holder = self._read()
             if holder is not None:
@@ -110,13 +94,7 @@ class Lease:
         self._write()
 
     def require(self) -> None:
-        """Raise an error unless the lease is still held.
-
-        Raises
-        ------
-        LeaseError
-            If it was removed or another driver took it over.
-        """
+        """Raise an error unless the lease is still held."""
         with storing(self.path):
             if self.is_held:
                 return
@@ -206,12 +184,6 @@ class Holder:
     ----------
     pid, host
         The process; None where the lease cannot be read.
-    is_here
-        It is on this host.
-    has_begun
-        Its sweep has its nodes, or waits for them.
-    text
-        All this in words, and when it was last heard of.
     """
 
     pid: int | None

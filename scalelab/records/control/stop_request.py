@@ -20,20 +20,7 @@ _NAME = "driver.stop"
 
 
 def request_stop(run: Path, *, at_once: bool) -> Path:
-    """Ask the driver of a run to stop; return the request, which it removes.
-
-    Parameters
-    ----------
-    run
-        The run's directory.
-    at_once
-        End what runs, instead of finishing it.
-
-    Raises
-    ------
-    StoreError
-        If the disk refuses.
-    """
+    """Ask the driver of a run to stop; return the request, which it removes."""
     path = run / _NAME
     write_atomically(path, encode_json({"at_once": at_once}))
     return path
@@ -41,13 +28,6 @@ def request_stop(run: Path, *, at_once: bool) -> Path:
 
 class StopRequests:
     """Passes requests on to the driver, as a context manager.
-
-    Parameters
-    ----------
-    run
-        The run's directory, whose lease the caller holds.
-    look_every_s
-        Seconds between two looks.
 
     Attributes
     ----------
@@ -81,13 +61,7 @@ class StopRequests:
         self._thread.join()
 
     def control(self, drain: Callable[[], None], kill: Callable[[], None]) -> None:
-        """Pass stop requests to these functions from now on, in another thread.
-
-        Raises
-        ------
-        KeyboardInterrupt
-            If a request came before.
-        """
+        """Pass stop requests to these functions from now on, in another thread."""
         with self._lock:
             if self.came:
                 raise KeyboardInterrupt

@@ -55,19 +55,7 @@ _COUNT = re.compile(r"[-\d.,' ]+( ?(gpus?|tpus?|devices?|chips?))?", re.IGNORECA
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """The matching of a table's columns with those of the observations.
-
-    Parameters
-    ----------
-    columns
-        The table's name of each column of the observations that it fills.
-    readings
-        What each of these says, and in which unit.
-    options
-        The table's name of each further axis.
-    unused
-        The table's other columns, which tell no curves apart.
-    """
+    """The matching of a table's columns with those of the observations."""
 
     columns: Mapping[str, str]
     readings: Mapping[str, Reading]
@@ -120,11 +108,6 @@ def match_columns(table: ForeignTable, asked: ImportOptions) -> Matching:
 
     A column of another name that is neither asked for as an axis nor a well-known
     setting is left unused.
-
-    Raises
-    ------
-    SpecError
-        If a name is unknown or used twice, or a required column is missing.
     """
     _check_names(table, asked)
     claims = _Claims(table, asked)

@@ -23,20 +23,7 @@ _TPU = re.compile(r"(.*\W)?(tpu|trillium|ironwood)([\Wv].*)?|v[2-7][ep]?(-\d+)?"
 
 
 def complete(values: dict[str, Any], readings: Mapping[str, Reading]) -> dict[str, Any]:
-    """Derive what follows from what is given, and check that it fits together.
-
-    Parameters
-    ----------
-    values
-        A row of the observations, with the cells of a foreign row.
-    readings
-        What the foreign columns say, by ours.
-
-    Raises
-    ------
-    SpecError
-        With the columns, their values, the rule and the remedy.
-    """
+    """Derive what follows from what is given, and check that it fits together."""
     values = _complete_devices(values)
     batch = readings.get("global_batch_size")
     if batch is not None and batch.is_in_tokens:

@@ -17,17 +17,7 @@ _BATCH = ("local_batch_size", "gradient_accumulation_steps")
 
 @dataclass(frozen=True, slots=True)
 class ImportedRow:
-    """A row of a foreign table and the observation that it became.
-
-    Parameters
-    ----------
-    line
-        Where it stands in the table.
-    cells
-        Its cells, as text, by the table's columns.
-    values
-        The observation.
-    """
+    """A row of a foreign table and the observation that it became."""
 
     line: int
     cells: Mapping[str, str]
@@ -42,15 +32,7 @@ class ImportedRow:
 
 @dataclass(frozen=True, slots=True)
 class Curves:
-    """The rows of a table by curve.
-
-    Parameters
-    ----------
-    names
-        The columns in which the curves differ.
-    rows
-        The rows with a step time, by the values of these columns.
-    """
+    """The rows of a table by curve."""
 
     names: Sequence[str]
     rows: Mapping[tuple[Any, ...], Sequence[ImportedRow]]

@@ -35,8 +35,6 @@ class Doubt:
     ----------
     text
         What is doubted, with name and value; the rule; what to do.
-    is_refused
-        It is not imported unless doubts are accepted.
     """
 
     text: str

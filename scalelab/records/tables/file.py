@@ -32,18 +32,8 @@ class ForeignTable:
 
     Parameters
     ----------
-    path
-        The file.
-    sha256
-        Of the file's content.
-    names
-        The columns.
-    rows
-        The rows below the header.
     separator
         Between the columns of a text; empty for Parquet.
-    passed_over
-        Which lines below the header are no rows, in sentences.
     """
 
     path: Path
@@ -60,11 +50,6 @@ def read_table(path: Path) -> ForeignTable:
     The columns of a CSV file are separated by commas, semicolons, tabs or bars. Title
     lines above the header, unnamed columns without content, and columns that stand
     there twice with the same cells are passed over.
-
-    Raises
-    ------
-    SpecError
-        If it is no such file, empty, ragged, or names two unlike columns alike.
     """
     try:
         if (size := path.stat().st_size) > MAX_BYTES:

@@ -46,12 +46,6 @@ def named(
     """Return the names of the columns, the rows below them, and what is not among them.
 
     The rows are of equal width. Lines that repeat the header or sum others up are none.
-
-    Raises
-    ------
-    SpecError
-        If a record is wider or narrower than the header, or a name is missing or
-        stands there twice over unlike cells.
     """
     at = _header_at(records)
     line, header = records[at]

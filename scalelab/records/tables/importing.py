@@ -64,17 +64,7 @@ _CONFIGURATION = (
 
 @dataclass(frozen=True, slots=True)
 class ImportedTable:
-    """A run made of a foreign table, and what is said of it.
-
-    Parameters
-    ----------
-    store
-        The new run.
-    told
-        How the table was read: its curves, columns, and rows left out.
-    doubts
-        What is doubtful about it.
-    """
+    """A run made of a foreign table, and what is said of it."""
 
     store: RunStore
     told: tuple[str, ...]
@@ -93,23 +83,6 @@ def import_table(
     filled in, and what contradicts them is refused. Rows of equal configuration are
     repeats of one another. A row without a time is left out, unless a cell says that
     the device ran out of memory or that the trial failed.
-
-    Parameters
-    ----------
-    table
-        CSV (UTF-8, with a header) or Parquet.
-    run_directory
-        Where the run is made; must not exist.
-    asked
-        What the user says of the table.
-
-    Raises
-    ------
-    SpecError
-        If the table or what is said of it is wrong, or doubtful: file, line, column,
-        value, rule, remedy.
-    StoreError
-        If the run exists or cannot be written. Either way nothing is left behind.
     """
     asked = asked or ImportOptions()
     foreign = melted(read_table(table), asked)

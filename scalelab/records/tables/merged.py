@@ -25,11 +25,6 @@ def unmerged(
     A merged cell is empty below a filled one. Where the same value stands in the next
     filled cell again although no other merged cell ends there, the cells are not
     merged: an empty one of a setting then says that it is not used.
-
-    Raises
-    ------
-    SpecError
-        If an empty cell has no value above it, or is not merged and no setting.
     """
     curve_columns = [
         theirs for ours, theirs in matching.columns.items() if ours in CURVE_COLUMNS

@@ -171,18 +171,8 @@ class Reading:
 
     Parameters
     ----------
-    column
-        Our column.
-    factor
-        Their unit in ours.
-    unit
-        The name of their unit, where it is not ours.
     is_step_rate
         Steps per second, for ``step_time_s``.
-    is_per_device
-        A throughput of one device.
-    is_in_tokens
-        A throughput or a batch in tokens.
     """
 
     column: str

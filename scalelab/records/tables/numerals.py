@@ -41,21 +41,7 @@ MISSING = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class NumberColumn:
-    """A column of numbers as text.
-
-    Parameters
-    ----------
-    name
-        Its name in the table.
-    cells
-        Its different cells, each with its first line.
-    is_read
-        It is read, so that its numbers must be written in one way.
-    is_whole
-        Its numbers are whole.
-    is_speed
-        It holds times or throughputs.
-    """
+    """A column of numbers as text."""
 
     name: str
     cells: Mapping[str, int]
@@ -94,10 +80,6 @@ class Numerals:
 
     Parameters
     ----------
-    has_decimal_comma
-        ``1.024,5`` is a thousand and twenty-four and a half, not ``1,024.5``.
-    told
-        The first cell like ``1,024`` or ``1.024`` whose reading is to be told.
     because
         What tells how it is read; empty where nothing does.
     """
@@ -114,12 +96,6 @@ class Numerals:
         that the comma is the decimal sign. Where only cells like ``1.024`` could, other
         cells tell that the point stands between thousands; never in Parquet, and not
         between commas.
-
-        Raises
-        ------
-        SpecError
-            If some cells have a decimal comma and others a decimal point, or only cells
-            like ``1.024`` stand between semicolons.
         """
         read = [column for column in columns if column.is_read]
         comma = _first(_DECIMAL_COMMA, read)

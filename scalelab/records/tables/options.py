@@ -18,21 +18,11 @@ class ImportOptions:
         The table's column for a column of the observations, e.g.
         ``{"step_time_s": "t_iter"}``; the name may have another unit, or be another
         well-known one (``step_time_ms``, ``tokens_per_s``).
-    constant
-        Text of the value that a column has in every row, e.g. ``{"num_nodes": "1"}``.
-    axis
-        Columns of the table that are settings: each value is a curve of its own.
-    ignore
-        Columns of the table that are not read.
     melt
         Our column that the names of further columns hold, and the one that their cells
         hold, e.g. ``{"world_size": "throughput_samples_per_s"}``.
-    per_device
-        The throughput is that of one device.
     tokens_per_sample
         The throughput counts tokens, so many to a sample; None: it counts samples.
-    accept_doubts
-        What is doubted is imported nevertheless.
     """
 
     column: Mapping[str, str] = field(default_factory=dict)

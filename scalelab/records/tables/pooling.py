@@ -29,15 +29,7 @@ Levels = Mapping[str, Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class Pooled:
-    """A column whose values make a difference, and two rows that show it.
-
-    Parameters
-    ----------
-    name
-        The column.
-    fast, slow
-        Rows of one configuration with different values of it.
-    """
+    """A column whose values make a difference, and two rows that show it."""
 
     name: str
     fast: ImportedRow

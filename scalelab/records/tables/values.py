@@ -74,13 +74,7 @@ _DURATION = re.compile(r"([\d.eE+-]+) ?(s|sec|ms|us|\u00b5s|min)")
 
 
 def parse(name: str, text: str) -> Any:
-    """Return the value of a cell of a known column; None where it is empty.
-
-    Raises
-    ------
-    ValueError
-        With the rule the text breaks, as the end of a sentence.
-    """
+    """Return the value of a cell of a known column; None where it is empty."""
     kind = COLUMNS_BY_NAME[name].kind
     if not text or (kind != "text" and is_missing(text)) or text.lower() in _NOTHING:
         return None
@@ -94,13 +88,7 @@ def parse(name: str, text: str) -> Any:
 
 
 def parse_cell(reading: Reading, text: str, numerals: Numerals) -> Any:
-    """Return the value of a cell in our unit; None where it is empty.
-
-    Raises
-    ------
-    ValueError
-        With the rule the text breaks, as the end of a sentence.
-    """
+    """Return the value of a cell in our unit; None where it is empty."""
     name = reading.column
     kind = COLUMNS_BY_NAME[name].kind
     if kind not in ("integer", "number"):

@@ -40,11 +40,6 @@ def melted(table: ForeignTable, asked: ImportOptions) -> ForeignTable:
     Empty cells have no row. Where the names hold numbers, the columns are those with
     one number in their name, else those that hold numbers; none of them is known by its
     name, asked for otherwise, or something measured.
-
-    Raises
-    ------
-    SpecError
-        If what the names or the cells hold is unknown, or no column qualifies.
     """
     if not asked.melt:
         return table

@@ -84,26 +84,7 @@ def draft(
     directory: Path,
     python: str = "python",
 ) -> Draft:
-    """Return the experiment that is proposed for a script.
-
-    Parameters
-    ----------
-    script
-        What the script says of itself.
-    log
-        What is read of a sample of its output; None: there is no sample.
-    log_name
-        What comments call the sample.
-    directory
-        Folder of the experiment's file.
-    python
-        The interpreter.
-
-    Raises
-    ------
-    SpecError
-        If the path of the script has no place in an experiment.
-    """
+    """Return the experiment that is proposed for a script."""
     rows = understood(script)
     filled = [row for row in rows if row.placeholder]
     taken = [row.option for row in filled]

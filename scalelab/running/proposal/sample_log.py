@@ -64,20 +64,6 @@ def read_log(
 
     Presets come first: those whose packages are imported, those of no package, and
     where the script imports nothing that a preset is for, the others.
-
-    Parameters
-    ----------
-    path
-        The log.
-    packages
-        What the script imports.
-    batch
-        Its batch size by default.
-
-    Raises
-    ------
-    SpecError
-        If the log cannot be read, is empty, larger than 16 MiB, or no text.
     """
     content = read_small_file(
         path,

@@ -54,13 +54,7 @@ class Script:
 
 
 def read_script(path: Path) -> Script:
-    """Read a script, and the modules beside it, without running it.
-
-    Raises
-    ------
-    SpecError
-        If the file cannot be read or is no Python.
-    """
+    """Read a script, and the modules beside it, without running it."""
     tree = _parsed(path)
     path = path.resolve()
     package = _package(path)
@@ -101,13 +95,7 @@ def read_script(path: Path) -> Script:
 
 
 def read_small_file(path: Path, *, most_bytes: int, remedy: str) -> bytes:
-    """Return what a file holds.
-
-    Raises
-    ------
-    SpecError
-        If it cannot be read, is larger than ``most_bytes``, or is empty.
-    """
+    """Return what a file holds."""
     try:
         with path.open("rb") as file:
             content = file.read(most_bytes + 1)
@@ -188,16 +176,7 @@ def _modules(
 
 
 def _imported(tree: ast.Module, package: tuple[str, ...] = ()) -> Iterator[str]:
-    """Yield the dotted names that a module imports.
-
-    Parameters
-    ----------
-    tree
-        The module.
-    package
-        Names of the packages that hold it, which relative imports are from; empty:
-        relative imports are left out.
-    """
+    """Yield the dotted names that a module imports."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

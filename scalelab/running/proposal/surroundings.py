@@ -22,11 +22,6 @@ def interpreter(environment: Mapping[str, str]) -> str:
     """Return the Python that a script is started with: the active environment's.
 
     It is ``python`` where that is ScaleLab's own, or no environment is active.
-
-    Parameters
-    ----------
-    environment
-        The environment variables.
     """
     active = environment.get("VIRTUAL_ENV") or environment.get("CONDA_PREFIX")
     program = Path(active or sys.prefix, "bin", "python")
@@ -46,22 +41,7 @@ class Surroundings:
 def surroundings(
     script: Script, directory: Path, options: Iterable[ScriptOption]
 ) -> Surroundings:
-    """Return what a script needs.
-
-    Parameters
-    ----------
-    script
-        The script.
-    directory
-        Folder of the experiment's file.
-    options
-        Options that keep their defaults, among which may be paths of data.
-
-    Raises
-    ------
-    SpecError
-        If the path of the script has no place in an experiment.
-    """
+    """Return what a script needs."""
     if not str(script.path).isprintable():
         raise SpecError(
             f"{shown(str(script.path))} holds characters that cannot be shown. Rename "

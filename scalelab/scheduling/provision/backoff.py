@@ -50,17 +50,7 @@ class SubmissionBackoff:
     def refused(
         self, words: str, *, is_busy: bool = False, has_jobs: bool = False
     ) -> None:
-        """Count a job that the batch system refused, or that can never start.
-
-        Parameters
-        ----------
-        words
-            In the batch system's words.
-        is_busy
-            It takes no job now, and may take this one later.
-        has_jobs
-            It has taken others, whose end may make room: then busy is never final.
-        """
+        """Count a job that the batch system refused, or that can never start."""
         said = f"The batch system refused a job: {words.rstrip('.')}."
         if not is_busy:
             self._count(said, 1, 1)

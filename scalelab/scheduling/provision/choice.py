@@ -22,18 +22,7 @@ def provision_of(
     on_event: OnEvent,
     deliver: Callable[[QueueEvent | NodeLeft | PartEnded], None],
 ) -> Provision | NullProvisioner:
-    """Return the provisioner of a cluster; a null one where all nodes are there.
-
-    Parameters
-    ----------
-    cluster
-        Where nodes come from.
-    pool, leave, on_event
-        See :class:`Provision`.
-    deliver
-        Called with what a batch system says, from any thread, and with losses that were
-        held back.
-    """
+    """Return the provisioner of a cluster; a null one where all nodes are there."""
     if not isinstance(cluster, BatchNodes):
         return NullProvisioner()
     cluster.attend(deliver)

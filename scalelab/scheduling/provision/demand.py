@@ -28,12 +28,6 @@ class GroupDemand:
     site
         The site, as it is for this group; see
         :attr:`scalelab.site.batch_site.BatchSite.groups`.
-    max_nodes
-        Nodes there may be at once.
-    backoff
-        Jobs of the group that failed in a row.
-    num_exchanged
-        Jobs in a row that were given back as too old for what waited.
     """
 
     site: BatchSite
@@ -56,15 +50,7 @@ class GroupDemand:
         self.num_exchanged = 0
 
     def num_wanted(self, pool: Pool, *, is_stopped: bool) -> int:
-        """Return the nodes that the trials of the group can use.
-
-        Parameters
-        ----------
-        pool
-            The nodes that are up, and the trials that wait for them.
-        is_stopped
-            No further trial starts.
-        """
+        """Return the nodes that the trials of the group can use."""
         group = self.site.group
         waiting = {} if is_stopped else pool.placer.groups[group].queue.allocations()
         num_devices = sum(each.world_size * count for each, count in waiting.items())
@@ -81,17 +67,7 @@ class GroupDemand:
         idle: Sequence[ProvisionedJob],
         wanted: int,
     ) -> list[ProvisionedJob]:
-        """Return those of the idle jobs that are not needed, those that wait first.
-
-        Parameters
-        ----------
-        jobs
-            All of the group.
-        idle
-            Those whose nodes no trial holds.
-        wanted
-            Nodes that trials can use.
-        """
+        """Return those of the idle jobs that are not needed, those that wait first."""
         if self.site.provision == "one_job":
             return [job for job in idle if job.num_nodes < wanted or not wanted]
         num_spare = max(0, len(jobs) - wanted)

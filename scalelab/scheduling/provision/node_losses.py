@@ -33,11 +33,6 @@ class JobEnding:
 class DelayedNodeLosses:
     """Delays node-loss events until the batch system has reported why the job ended.
 
-    Parameters
-    ----------
-    deliver
-        Called with the events that were held back long enough.
-
     Attributes
     ----------
     endings

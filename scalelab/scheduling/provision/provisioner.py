@@ -49,19 +49,6 @@ class Provision:
     """The provisioner: it submits jobs, replaces lost ones and ends unneeded ones.
 
     All methods belong to the driver's thread.
-
-    Parameters
-    ----------
-    batch
-        The cluster that submits the jobs.
-    pool
-        The nodes that are up, and the trials that wait for them.
-    leave
-        Called with the address of a node whose job has ended.
-    on_event
-        Told why trials wait.
-    deliver
-        Called with the losses that were held back.
     """
 
     def __init__(
@@ -140,18 +127,7 @@ class Provision:
         self._next_tick_s = 0.0
 
     def tick(self, *, is_stopped: bool) -> None:
-        """Bring the jobs in line with what the trials need.
-
-        Parameters
-        ----------
-        is_stopped
-            No further trial starts.
-
-        Raises
-        ------
-        ClusterError
-            If the trials that wait will not get what they need.
-        """
+        """Bring the jobs in line with what the trials need."""
         now_s = time.monotonic()
         if now_s < self._next_tick_s:
             return

@@ -12,13 +12,6 @@ FIRST_LOOK_S = 0.5
 class QueueLooks:
     """The times at which the batch system is asked about all jobs.
 
-    Parameters
-    ----------
-    look
-        Asks the batch system, which answers later.
-    longest_s
-        Seconds between two looks, at most.
-
     Attributes
     ----------
     started_s

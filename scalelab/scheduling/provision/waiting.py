@@ -15,11 +15,6 @@ class QueueNews:
     """Tells why jobs wait, each reason of a job once.
 
     That the queue changes its mind about the expected start is no news.
-
-    Parameters
-    ----------
-    on_event
-        Told of it.
     """
 
     def __init__(self, on_event: OnEvent) -> None:
@@ -37,17 +32,7 @@ class QueueNews:
 
 
 class WaitingReport:
-    """The report of what the sweep waits for, made whenever that changes.
-
-    Parameters
-    ----------
-    batch
-        The cluster that writes down how the jobs stand.
-    pool
-        The nodes that are up, and the trials that wait.
-    on_event
-        Told why jobs wait.
-    """
+    """The report of what the sweep waits for, made whenever that changes."""
 
     def __init__(self, batch: Batch, pool: Pool, on_event: OnEvent) -> None:
         self._batch = batch
@@ -58,18 +43,7 @@ class WaitingReport:
     def update(
         self, jobs: list[JobLine], troubles: Iterable[str], *, is_stopped: bool
     ) -> None:
-        """Report the jobs and what the trials wait for, if either has changed.
-
-        Parameters
-        ----------
-        jobs
-            The batch jobs that have not ended.
-        troubles
-            What the batch system refuses or does not answer; empty strings are left
-            out.
-        is_stopped
-            No further trial starts.
-        """
+        """Report the jobs and what the trials wait for, if either has changed."""
         waiting = [words for words in troubles if words]
         if not is_stopped:
             waiting += why_waiting(self._pool, jobs)
@@ -81,15 +55,7 @@ class WaitingReport:
 
 
 def why_waiting(pool: Pool, jobs: Sequence[JobLine]) -> list[str]:
-    """Return one sentence per allocation that lacks nodes, and one for the others.
-
-    Parameters
-    ----------
-    pool
-        The nodes that are up, and the trials that wait.
-    jobs
-        The batch jobs that have not ended.
-    """
+    """Return one sentence per allocation that lacks nodes, and one for the others."""
     sentences = []
     has_others = False
     for group, placer in pool.placer.groups.items():

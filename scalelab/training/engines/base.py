@@ -20,15 +20,7 @@ class Engine(Protocol):
     """Computes steps and evaluations of one rank; the loop decides when to stop."""
 
     def begin(self, step: int, num_steps: int) -> None:
-        """Prepare a series of steps; all ranks call it, and no clock runs.
-
-        Parameters
-        ----------
-        step
-            Steps done, the same on all ranks.
-        num_steps
-            Length of the series, the same on all ranks.
-        """
+        """Prepare a series of steps; all ranks call it, and no clock runs."""
         ...
 
     def step(self, step: int) -> None:
@@ -48,11 +40,6 @@ class Engine(Protocol):
 
         Metrics are numbers. Under ``confusion_matrix`` may be a tensor, see
         :func:`~scalelab.training.workloads.base.confusion_matrix`.
-
-        Parameters
-        ----------
-        step
-            Optimiser steps done.
         """
         ...
 
@@ -94,24 +81,11 @@ class FreeEngine(Engine, Protocol):
     """Takes steps as they are granted; no rank waits for another inside a series."""
 
     def take(self) -> int | None:
-        """Take one optimiser step, marking its phases on the clock.
-
-        Returns
-        -------
-        int or None
-            The step of the trial, from 1, that it is a part of; None: the series is
-            over.
-        """
+        """Take one optimiser step, marking its phases on the clock."""
         ...
 
     def halt(self, origin: int, cycle: int) -> None:
-        """Let the series end early; one rank may call it, and nobody waits.
-
-        Parameters
-        ----------
-        origin, cycle
-            The series ends whole cycles of so many steps after ``origin``.
-        """
+        """Let the series end early; one rank may call it, and nobody waits."""
         ...
 
     @property
@@ -120,11 +94,5 @@ class FreeEngine(Engine, Protocol):
         ...
 
     def step_times_s(self, *, is_over: bool = False) -> list[float]:
-        """Return the seconds of the steps since the last call, on rank 0.
-
-        Parameters
-        ----------
-        is_over
-            All ranks have ended their last steps of the series.
-        """
+        """Return the seconds of the steps since the last call, on rank 0."""
         ...

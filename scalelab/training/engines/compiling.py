@@ -35,18 +35,6 @@ def compiling(model: nn.Module, context: RankContext) -> Iterator[None]:
     """Run a first pass in which the model is compiled, and undo what it changes.
 
     The supervisor hears that the rank is alive, though the compiler takes minutes.
-
-    Parameters
-    ----------
-    model
-        The module with the buffers.
-    context
-        The rank.
-
-    Raises
-    ------
-    LaunchError
-        If the model cannot be compiled on this node. The trial fails; others go on.
     """
     from torch._dynamo.exc import TorchDynamoException
 
@@ -66,13 +54,6 @@ def unchanged(model: nn.Module, device: torch.device) -> Iterator[None]:
     """Run a first pass and undo what it changes.
 
     That is the state of random generators and of buffers such as batch-norm statistics.
-
-    Parameters
-    ----------
-    model
-        The module with the buffers.
-    device
-        The rank's device.
     """
     random = random_state(device)
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]

@@ -52,18 +52,8 @@ class DdpModel:
 
     Parameters
     ----------
-    model
-        On the rank's device already.
-    device
-        The rank's device.
-    observers
-        Told about the rank's gradients from inside the exchange.
     bucket_cap_mb
         Size of the pieces in which gradients are exchanged, in MiB; None: torch's own.
-    exchange
-        How gradients are averaged.
-    exchanges_alone
-        One rank calls that as well, since it changes what is learned.
     static_graph
         Every pass uses the same parameters in the same order, which saves torch the
         search for them. The first pass must exchange.

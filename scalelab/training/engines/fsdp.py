@@ -36,15 +36,9 @@ class FsdpModel:
 
     Parameters
     ----------
-    model
-        On the rank's device already. Its parameters become shards.
-    blocks
-        Its parts that are gathered, computed and given up one at a time.
     mesh
         The ranks: those of a shard group, or replicas x shard group. None: there is
         only one rank.
-    observers
-        Told when the rank has computed its gradients.
     """
 
     def __init__(

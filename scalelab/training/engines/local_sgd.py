@@ -19,13 +19,7 @@ from scalelab.training.probes.meter import Phase
 
 
 class LocalModel:
-    """The plain module, whose gradients stay on the rank.
-
-    Parameters
-    ----------
-    model
-        On the rank's device already.
-    """
+    """The plain module, whose gradients stay on the rank."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -105,15 +99,7 @@ class LocalSgdEngine(TrainingEngine):
 def average(
     tensors: Iterable[torch.Tensor], group: dist.ProcessGroup | None = None
 ) -> None:
-    """Give every rank the mean of all ranks; whole numbers stay each rank's own.
-
-    Parameters
-    ----------
-    tensors
-        Of the same shapes on all ranks.
-    group
-        The ranks; None: all there are.
-    """
+    """Give every rank the mean of all ranks; whole numbers stay each rank's own."""
     floating = [tensor for tensor in tensors if tensor.is_floating_point()]
     for dtype in dict.fromkeys(tensor.dtype for tensor in floating):
         alike = [tensor.detach() for tensor in floating if tensor.dtype == dtype]

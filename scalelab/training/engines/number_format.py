@@ -13,20 +13,7 @@ AUTOCAST_DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class NumberFormat:
-    """The number format of forward passes; parameters and their updates stay fp32.
-
-    Parameters
-    ----------
-    precision
-        ``fp32``, ``bf16`` or ``fp16``.
-    device_type
-        ``cpu`` or ``cuda``.
-
-    Raises
-    ------
-    SpecError
-        If there is no such format.
-    """
+    """The number format of forward passes; parameters and their updates stay fp32."""
 
     def __init__(self, precision: str, device_type: str) -> None:
         if precision not in AUTOCAST_DTYPES:

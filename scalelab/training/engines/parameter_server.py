@@ -77,12 +77,6 @@ class ParameterServerEngine(TrainingEngine):
         A worker whose steps are short asks for the next one before it takes one, so
         that it need not wait for the answer. Others ask after it: what they held beside
         the one that they take would be waited for at the end of the series.
-
-        Returns
-        -------
-        int or None
-            The step of the trial, from 1, that it is a part of; None: the series is
-            over.
         """
         link = self._link
         assert link is not None
@@ -140,13 +134,7 @@ class ParameterServerEngine(TrainingEngine):
         self._link.halt(origin * num_workers, cycle * num_workers)
 
     def step_times_s(self, *, is_over: bool = False) -> list[float]:
-        """Return the seconds of the steps since the last call, on rank 0.
-
-        Parameters
-        ----------
-        is_over
-            All workers have ended their last steps of the series.
-        """
+        """Return the seconds of the steps since the last call, on rank 0."""
         assert self._link is not None
         times_s = self._times.of(self._link.log())
         if is_over:

@@ -37,12 +37,8 @@ class PowerSgd:
 
     Parameters
     ----------
-    parameters
-        Those of the model, in the same order on all ranks.
     rank
         Columns of P and Q, at least 1; not the rank of a process.
-    seed
-        The trial's seed, from which the first Q of each parameter is drawn.
 
     References
     ----------
@@ -145,13 +141,6 @@ class PowerSgd:
 def is_compressed(shape: Sequence[int], rank: int) -> bool:
     """Tell whether a product of so many columns has fewer numbers than a gradient.
 
-    Parameters
-    ----------
-    shape
-        Of the gradient.
-    rank
-        Columns of each of the two matrices.
-
     Examples
     --------
     Two times 2 x (256 + 64) numbers stand for 256 x 64:
@@ -171,8 +160,6 @@ class _Kept:
 
     Parameters
     ----------
-    error : Tensor, shape (n, m)
-        What was not sent of this rank's gradients.
     right : Tensor, shape (m, rank)
         Q, the right matrix of the last product; the same on all ranks.
     """

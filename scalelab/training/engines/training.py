@@ -37,19 +37,6 @@ class TrainingEngine:
     It says how the model is spread over ranks (:meth:`spread`) and, where not every
     rank sees samples of its own, which share of a batch is this rank's
     (:meth:`share`).
-
-    Parameters
-    ----------
-    workload
-        Model, data, loss and optimiser.
-    trial
-        Batch sizes, learning rate, precision, parallelism and seed.
-    context
-        The rank.
-    clock
-        Gets the phases of every step.
-    loader_workers
-        Processes that read the training data where they are not in memory.
     """
 
     def __init__(
@@ -81,15 +68,7 @@ class TrainingEngine:
         return self.workload.build_model().to(self.context.device)
 
     def spread(self, model: nn.Module, observers: Observers) -> SpreadModel:
-        """Return the model spread over the ranks of the process group.
-
-        Parameters
-        ----------
-        model
-            On the rank's device already.
-        observers
-            Told about the rank's gradients.
-        """
+        """Return the model spread over the ranks of the process group."""
         raise NotImplementedError(f"{type(self).__name__} has no spread().")
 
     def share(self) -> Share:

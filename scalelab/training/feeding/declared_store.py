@@ -63,17 +63,8 @@ class DeclaredStore:
 
     Parameters
     ----------
-    open_s
-        Seconds until the first byte of a file that is opened.
     bytes_per_s
         Bytes per second of a connection; None: as fast as they are read.
-    clock
-        What is waited by.
-
-    Raises
-    ------
-    SpecError
-        If a value is negative or no number.
     """
 
     open_s: float = 0.0

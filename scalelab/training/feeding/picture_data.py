@@ -26,12 +26,6 @@ class Pictures(Dataset[Sample]):
 
     Parameters
     ----------
-    pictures
-        Where they are.
-    classes
-        Names of the classes, whose positions are their numbers.
-    image_size
-        Pixels along each side.
     store
         What reading takes; None: as long as it does.
     """
@@ -65,13 +59,7 @@ class Pictures(Dataset[Sample]):
         return self.decoded(index, self._reader.at(self.pictures[index]))
 
     def decoded(self, index: int, stored: bytes) -> Sample:
-        """Return a picture and its class, of the bytes of its file.
-
-        Raises
-        ------
-        SpecError
-            If the bytes are no picture.
-        """
+        """Return a picture and its class, of the bytes of its file."""
         size = (self._image_size, self._image_size)
         try:
             with Image.open(io.BytesIO(stored)) as image:
@@ -88,15 +76,7 @@ class Pictures(Dataset[Sample]):
 
 
 class StreamedPictures(Pictures, SampleStream):
-    """Pictures in tar archives, which training reads from front to back.
-
-    Parameters
-    ----------
-    pictures, classes, image_size, store
-        As of :class:`Pictures`.
-    shuffle_buffer
-        Pictures among which the next one is drawn.
-    """
+    """Pictures in tar archives, which training reads from front to back."""
 
     def __init__(
         self,

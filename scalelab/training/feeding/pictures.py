@@ -33,10 +33,6 @@ class Picture:
 
     Parameters
     ----------
-    name
-        ``CLASS/FILE``.
-    path
-        The file that holds it: the picture's own, or an archive.
     offset, size
         Its bytes in that file.
     """
@@ -58,31 +54,18 @@ class PictureFiles:
 
     Parameters
     ----------
-    data
-        A folder with a folder of pictures for each class.
     shards
         A folder with tar archives of such pictures, in which a picture's class is the
         folder it was packed in.
-    feed
-        Which of the two is read: ``folder`` or ``tar``.
     order
         ``replicated``: every rank draws from all pictures; ``sharded``: from a part of
         its own.
-    shuffle_buffer
-        Pictures of an archive among which the next one is drawn.
     held_out_fraction
         Part of each class that is held out, in (0, 1): those whose names have the
         smallest hashes, so that folder and archives hold out the same.
-    image_size
-        Pixels along each side.
     store
         See :class:`~scalelab.training.feeding.declared_store.DeclaredStore`; None: the
         files are read as fast as they come.
-
-    Raises
-    ------
-    SpecError
-        If a value is of the wrong kind.
     """
 
     data: str | None = None
@@ -126,13 +109,7 @@ class PictureFiles:
         return self.data if self.feed == "folder" else self.shards
 
     def found(self) -> tuple[Picture, ...]:
-        """Return all pictures, sorted by name.
-
-        Raises
-        ------
-        SpecError
-            If there are none, an archive is damaged, or a name comes twice.
-        """
+        """Return all pictures, sorted by name."""
         place = Path(str(self._place))
         if not place.is_dir():
             raise SpecError(
@@ -142,13 +119,7 @@ class PictureFiles:
         return _found(place.resolve(), self.feed == "tar")
 
     def split(self) -> tuple[tuple[Picture, ...], tuple[Picture, ...]]:
-        """Return the pictures to train on, and those that are held out.
-
-        Raises
-        ------
-        SpecError
-            If there are less than two classes, or a class has a single picture.
-        """
+        """Return the pictures to train on, and those that are held out."""
         by_class: dict[str, list[Picture]] = {}
         for picture in self.found():
             by_class.setdefault(picture.class_name, []).append(picture)
@@ -180,13 +151,7 @@ class PictureFiles:
         return sorted(pictures, key=_hash)[:number]
 
     def check(self, global_batch_size: int, data_parallel_size: int) -> None:
-        """Refuse pictures that are too few for a global batch, or for so many ranks.
-
-        Raises
-        ------
-        SpecError
-            If they are, or as :meth:`split` does.
-        """
+        """Refuse pictures that are too few for a global batch, or for so many ranks."""
         training, _ = self.split()
         if len(training) < global_batch_size:
             raise SpecError(
@@ -206,20 +171,7 @@ class PictureFiles:
 
 
 def check_pictures(parameters: Mapping[str, Any], demand: DataDemand) -> None:
-    """Refuse parameters of ``image_folder`` that no trial could run with.
-
-    Parameters
-    ----------
-    parameters
-        Of the workload, defaults left out.
-    demand
-        What the pictures to train on must be enough for.
-
-    Raises
-    ------
-    SpecError
-        If a value is wrong, or pictures are missing.
-    """
+    """Refuse parameters of ``image_folder`` that no trial could run with."""
     names = {each.name for each in fields(PictureFiles)}
     known = {name: value for name, value in parameters.items() if name in names}
     files = PictureFiles(**known)

@@ -11,15 +11,7 @@ Item = TypeVar("Item")
 
 
 def read_ahead(items: Iterator[Item], depth: int) -> Iterator[Item]:
-    """Yield items without end, some of which a thread has taken before they are wanted.
-
-    Parameters
-    ----------
-    items
-        Has no end; what it raises is raised where the item would be yielded.
-    depth
-        Most items that have been taken, or are being taken, and are not yet yielded.
-    """
+    """Yield items without end; a thread takes some before they are wanted."""
     free = threading.Semaphore(depth)
     ready: SimpleQueue[tuple[Item | None, BaseException | None]] = SimpleQueue()
     has_ended = threading.Event()

@@ -20,13 +20,7 @@ class PictureReader:
         self._position = 0
 
     def at(self, picture: Picture) -> bytes:
-        """Open the file that holds a picture and read it.
-
-        Raises
-        ------
-        SpecError
-            If the file is missing or has become shorter.
-        """
+        """Open the file that holds a picture and read it."""
         with _opened(picture.path) as file:
             file.seek(picture.offset)
             content = file.read(picture.size)
@@ -44,11 +38,6 @@ class PictureReader:
 
         What lies before it is read, too, as from a store that streams. An archive is
         opened again for a picture that has been passed.
-
-        Raises
-        ------
-        SpecError
-            If the archive is missing or has become shorter.
         """
         if picture.path != self._path or picture.offset < self._position:
             self._open(picture)

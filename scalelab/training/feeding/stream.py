@@ -60,15 +60,6 @@ class StreamBatches(IterableDataset[Any]):
 
     Each process reads the whole stream of its rank. Of ``n`` processes each decodes
     every ``n``-th micro-batch.
-
-    Parameters
-    ----------
-    samples
-        The stream.
-    order, share
-        Which samples, and which of them are this rank's.
-    first_step
-        Step to start with.
     """
 
     def __init__(

@@ -46,20 +46,7 @@ class Member:
 
 
 def members(file: Seekable, path: str) -> Iterator[Member]:
-    """Yield the regular files of an archive in their order; contents are not read.
-
-    Parameters
-    ----------
-    file
-        The archive, seekable.
-    path
-        Its name, for messages.
-
-    Raises
-    ------
-    SpecError
-        If the archive is damaged or cut off, or holds a link or a sparse file.
-    """
+    """Yield the regular files of an archive in their order; contents are not read."""
     end = file.seek(0, os.SEEK_END)
     position = 0
     told: dict[str, str] = {}

@@ -14,19 +14,6 @@ def data_waits(
 ) -> list[float]:
     """Return the seconds that a rank waits for each of its micro-batches.
 
-    Parameters
-    ----------
-    read_s
-        Seconds to read and decode each micro-batch, from the first on.
-    compute_s
-        Seconds between getting a micro-batch and asking for the next one.
-    prefetch
-        Micro-batches that are read ahead, by each loader process if there are any; 0:
-        reading begins when the rank asks.
-    loader_workers
-        Loader processes, which take turns; 0: the rank reads, by a thread if it reads
-        ahead.
-
     Examples
     --------
     Without reading ahead the rank waits for every batch, with it for the first alone:

@@ -23,22 +23,6 @@ def passed_between_stages(
 
     All ranks of the group take part, each in its turn. Between stages, both require a
     gradient.
-
-    Parameters
-    ----------
-    stage
-        This rank's.
-    inputs
-        A micro-batch as it enters the first stage; not read by others.
-    group
-        The ranks of the pipeline, in the order of its stages.
-    device
-        The rank's device.
-
-    Raises
-    ------
-    SpecError
-        If a stage passes on anything else than one tensor of the samples.
     """
     own, received = dist.get_rank(group), inputs
     for index in range(dist.get_world_size(group)):

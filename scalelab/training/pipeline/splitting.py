@@ -15,21 +15,6 @@ def split(
 ) -> list[nn.Module]:
     """Return consecutive layers as stages, the costliest stage as cheap as can be.
 
-    Parameters
-    ----------
-    layers
-        In the order in which they compute, each from the output of the one before.
-    num_stages
-        Stages wanted.
-    costs
-        Cost of each layer in any unit; None: its number of parameters. A layer without
-        cost stays with the one before it.
-
-    Raises
-    ------
-    SpecError
-        If fewer layers than stages have a cost.
-
     Examples
     --------
     >>> layers = [nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.Linear(4, 2)]

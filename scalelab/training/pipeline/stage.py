@@ -17,17 +17,7 @@ from scalelab.training.probes.meter import Phase
 
 
 class TimedStage(PipelineStage):
-    """A stage that marks when it computes, and when it waits for another.
-
-    Parameters
-    ----------
-    *arguments, **named
-        As torch's ``PipelineStage`` takes them.
-    mark
-        Called at the end of each interval with the phase it belonged to.
-    autocast
-        Precision of forward passes.
-    """
+    """A stage that marks when it computes, and when it waits for another."""
 
     def __init__(
         self,
@@ -111,13 +101,7 @@ class _Computed(nn.Module):
 
 
 def input_of_model(compute: OfModel, batch: Batch) -> torch.Tensor:
-    """Return the tensor with which a workload calls its model for a batch.
-
-    Raises
-    ------
-    SpecError
-        If it calls the model with anything else than one tensor, or not at all.
-    """
+    """Return the tensor with which a workload calls its model for a batch."""
     try:
         compute(_Recorder(), batch)
     except _Called as called:
@@ -127,13 +111,7 @@ def input_of_model(compute: OfModel, batch: Batch) -> torch.Tensor:
 
 
 def of_output(compute: OfModel, output: torch.Tensor, batch: Batch) -> Any:
-    """Return what a workload computes of the model's output for a batch.
-
-    Raises
-    ------
-    SpecError
-        If it calls the model more than once.
-    """
+    """Return what a workload computes of the model's output for a batch."""
     model = _Computed(output)
     result = compute(model, batch)
     if model.num_calls != 1:

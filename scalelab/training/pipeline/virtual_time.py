@@ -25,11 +25,6 @@ class _Pass(NamedTuple):
 class VirtualPipeline:
     """The declared times of the stages of a pipeline; messages take no time.
 
-    Parameters
-    ----------
-    forward_s, backward_s
-        Seconds that a stage needs for one micro-batch, by stage.
-
     Examples
     --------
     >>> even = VirtualPipeline(forward_s=(1, 1), backward_s=(2, 2))
@@ -53,20 +48,7 @@ class VirtualPipeline:
         return len(self.forward_s)
 
     def step_time_s(self, num_micro_batches: int, schedule: str) -> float:
-        """Return the seconds from the first forward pass to the last backward pass.
-
-        Parameters
-        ----------
-        num_micro_batches
-            Micro-batches of a step.
-        schedule
-            ``gpipe`` (Huang et al. 2019) or ``1f1b`` (Narayanan et al. 2019).
-
-        Raises
-        ------
-        SpecError
-            If the schedule does not exist, or cannot run so few micro-batches.
-        """
+        """Return the seconds from the first forward pass to the last backward pass."""
         orders = [
             list(self._order(stage, num_micro_batches, schedule))
             for stage in range(self.num_stages)

@@ -11,11 +11,6 @@ import torch
 class DeviceMonitor:
     """Watches one device; on CPU, and where NVML is missing or silent, it has nothing.
 
-    Parameters
-    ----------
-    device
-        The rank's device.
-
     Notes
     -----
     The energy counter is the device's own and exists since Volta; a MIG slice has none.

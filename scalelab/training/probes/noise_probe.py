@@ -25,8 +25,6 @@ class NoiseProbe:
     ----------
     share
         Batch sizes; with a single gradient per step there is nothing to compare.
-    enabled
-        Off in throughput trials, whose steps it would lengthen.
     """
 
     def __init__(self, share: Share, *, enabled: bool) -> None:

@@ -9,15 +9,7 @@ DECAY = 0.95
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GradientMoments:
-    """Unbiased estimates from gradients at two batch sizes.
-
-    Parameters
-    ----------
-    square_norm
-        Estimate of ``|G|^2``, the squared norm of the true gradient. May be negative.
-    trace_covariance
-        Estimate of ``tr(Sigma)``, the summed variance of one sample's gradient.
-    """
+    """Unbiased estimates from gradients at two batch sizes."""
 
     square_norm: float
     trace_covariance: float
@@ -33,14 +25,6 @@ def gradient_moments(
     """Estimate the true gradient and its noise from two batch sizes.
 
     ``E|G_B|^2 = |G|^2 + tr(Sigma) / B``, solved for both unknowns.
-
-    Parameters
-    ----------
-    small_batch, big_batch
-        Samples in the small and in the big batch; the small one is the smaller.
-    small_square_norm, big_square_norm
-        Squared norms of the mean gradients over them; the small one may be a mean over
-        several small batches.
 
     References
     ----------
@@ -77,8 +61,6 @@ class NoiseScaleAverage:
     small_batch, big_batch
         Samples behind the two gradients; equal where there is only one, and then there
         is no noise scale.
-    decay
-        Weight of the past, in [0, 1).
     """
 
     def __init__(

@@ -27,8 +27,6 @@ def mean_interval(
     ----------
     step_times_s : ndarray, shape (n_steps,)
         Seconds per step, in order, warm-up excluded; at least 4 steps.
-    seed
-        Seeds the resampling.
 
     Returns
     -------
@@ -74,8 +72,6 @@ def cycle_means(
     ----------
     step_times_s : ndarray, shape (n_steps,)
         Seconds per step, in order; whole cycles.
-    cycle
-        Steps of a cycle.
     """
     return np.asarray(step_times_s.reshape(-1, cycle).mean(axis=1))
 
@@ -91,8 +87,6 @@ def is_steady(
         Seconds per step, in order, warm-up excluded.
     relative_precision
         Largest half-width of the 95% interval, as a fraction of the mean.
-    cycle
-        Steps after which the work of a step repeats; the steps are whole cycles.
     """
     if len(step_times_s) < MIN_STEPS:
         return False

@@ -20,8 +20,6 @@ class ServerLink:
 
     Parameters
     ----------
-    wire
-        Between workers and servers.
     num_workers, num_servers
         Servers have the ranks after those of the workers. The first of them also deals
         out the steps.
@@ -40,10 +38,6 @@ class ServerLink:
         ----------
         parameters
             Shape (num_parameters,).
-        versions
-            Of each server's part.
-        num_claimed
-            Steps of all workers that were taken.
         """
         parts = self._parts(parameters)
         for server, part, version in zip(self._servers, parts, versions, strict=True):
@@ -52,13 +46,7 @@ class ServerLink:
             self._wire.expect_numbers(server, 1)()
 
     def begin(self, limit: int) -> None:
-        """Begin a series; one worker does, before anyone claims a step of it.
-
-        Parameters
-        ----------
-        limit
-            Steps that all workers may claim together, counted from the first.
-        """
+        """Begin a series; one worker does, before anyone claims a step of it."""
         for server in self._servers:
             self._wire.request(server, Kind.BEGIN, limit)
             self._wire.expect_numbers(server, 1)()
@@ -67,23 +55,11 @@ class ServerLink:
         """Let the series end early, as soon as whole units of steps are claimed.
 
         Any worker may; nobody waits. Who claims a step after the last one is refused.
-
-        Parameters
-        ----------
-        origin, unit
-            The series ends at a whole number of ``unit`` steps of all workers from
-            ``origin``.
         """
         self._wire.request(self._servers[0], Kind.HALT, origin, unit)
 
     def claim(self, num_ended: int) -> None:
-        """Ask for one more step; :meth:`claimed` waits for the answer.
-
-        Parameters
-        ----------
-        num_ended
-            Steps that this worker has ended since it last told of any.
-        """
+        """Ask for one more step; :meth:`claimed` waits for the answer."""
         server = self._servers[0]
         self._grant = self._wire.expect_numbers(server, 2, Tag.GRANT)
         self._is_received = self._wire.post(server, Kind.CLAIM, num_ended)
@@ -93,13 +69,7 @@ class ServerLink:
         self._wire.request(self._servers[0], Kind.ENDED, num_ended)
 
     def claimed(self) -> tuple[bool, int]:
-        """Wait until the step that was asked for may begin.
-
-        Returns
-        -------
-        is_granted, num_claimed
-            False where all are claimed; steps that all workers have claimed.
-        """
+        """Wait until the step that was asked for may begin."""
         is_granted, num_claimed = self._grant()
         self._is_received()
         return bool(is_granted), num_claimed
@@ -122,8 +92,6 @@ class ServerLink:
         ----------
         message
             As the rule has it, shape (num_parameters,).
-        versions
-            Those that this worker's last exchange returned.
         """
         parts = self._parts(message)
         answers = self._expect_answers(parts)
@@ -133,13 +101,7 @@ class ServerLink:
         return answers()
 
     def read(self, like: torch.Tensor) -> tuple[torch.Tensor, list[int], Staleness]:
-        """Return the served parameters, their versions, and the staleness so far.
-
-        Parameters
-        ----------
-        like
-            Any vector of as many parameters.
-        """
+        """Return the served parameters, their versions, and the staleness so far."""
         answers = self._expect_answers(self._parts(like))
         for server in self._servers:
             self._wire.request(server, Kind.READ)
@@ -176,17 +138,7 @@ class ServerLink:
 def linked_to_servers(
     trial: Trial, store: Store, rank: int
 ) -> Iterator[ServerLink | None]:
-    """Link a rank to the servers of its trial for the block; None: it has none.
-
-    Parameters
-    ----------
-    trial
-        Its strategy says how many servers it has.
-    store
-        Where its ranks meet.
-    rank
-        Rank 0 tells the servers when the block has ended well.
-    """
+    """Link a rank to the servers of its trial for the block; None: it has none."""
     num_servers = STRATEGIES[trial.parallelism].num_servers(
         trial.world_size, trial.options
     )

@@ -23,19 +23,7 @@ def run_server(
     rendezvous: str,
     progress: Callable[[int], None],
 ) -> None:
-    """Serve a part of the parameters until rank 0 says that the trial has ended.
-
-    Parameters
-    ----------
-    spec
-        The attempt.
-    identity
-        Which server this is: ranks from the world size on are servers.
-    rendezvous
-        Where all meet, as in :func:`scalelab.training.rank.run_rank`.
-    progress
-        Called with 0, and as :class:`Server` has it.
-    """
+    """Serve a part of the parameters until rank 0 says that the trial has ended."""
     torch.set_num_threads(spec.threads_per_rank)
     progress(0)
     trial = spec.trial
@@ -50,10 +38,6 @@ class Server:
 
     Parameters
     ----------
-    wire
-        Between workers and servers.
-    trial
-        Rule, workers and staleness bound.
     progress
         Called with the step at which the series of the workers is to end. A server
         that nobody asks for long is then not taken for one that lags behind.

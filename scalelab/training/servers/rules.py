@@ -44,8 +44,6 @@ class Rule(Protocol):
         ----------
         served, message
             The server's parameters and what a worker sent, shape (num_parameters,).
-        staleness
-            Messages of other workers that were served since this worker's last one.
         """
         ...
 
@@ -84,11 +82,6 @@ class Downpour:
 class Adag(Downpour):
     """Add every worker's change per step: accumulated gradient normalisation.
 
-    Parameters
-    ----------
-    window
-        Optimiser steps from one exchange to the next.
-
     References
     ----------
     Hermans 2017, "On Scalable Deep Learning and Parallelizing Gradient Descent",
@@ -121,11 +114,6 @@ class DynSgd(Downpour):
 class Elastic:
     """Pull worker and servers towards each other; the worker keeps its parameters.
 
-    Parameters
-    ----------
-    moving_rate
-        Part of the difference by which both move, alpha in the paper, in (0, 1).
-
     References
     ----------
     Zhang, Choromanska, LeCun 2015, "Deep Learning with Elastic Averaging SGD",
@@ -156,15 +144,7 @@ ELASTIC_PULL = 0.9
 
 
 def rule_of(options: Mapping[str, Scalar], num_workers: int) -> Rule:
-    """Return the rule that the options of a trial name.
-
-    Parameters
-    ----------
-    options
-        ``rule`` and ``communication_window``.
-    num_workers
-        Ranks that train.
-    """
+    """Return the rule that the options of a trial name."""
     rules: dict[str, Rule] = {
         "downpour": Downpour(),
         "adag": Adag(communication_window(options)),

@@ -12,13 +12,7 @@ from scalelab.training.servers.rules import Rule
 
 @dataclass(slots=True)
 class Staleness:
-    """The staleness of the messages served so far.
-
-    Parameters
-    ----------
-    num_messages, total, maximum
-        How many there were, and the sum and the largest of their staleness.
-    """
+    """The staleness of the messages served so far."""
 
     num_messages: int = 0
     total: int = 0
@@ -43,10 +37,6 @@ class ServedParameters:
     ----------
     parameters
         Their first values, shape (num_parameters,).
-    rule
-        What a message does to them.
-    version
-        Messages served before.
 
     Attributes
     ----------
@@ -73,13 +63,6 @@ class ServedParameters:
         ----------
         message
             As the rule has it, shape (num_parameters,).
-        fetched_version
-            Version that the worker's last exchange returned; 0 at first.
-
-        Returns
-        -------
-        answer, version
-            What the worker adopts, and the version it then has.
         """
         staleness = self.version - fetched_version
         self.staleness.add(staleness)
@@ -93,8 +76,6 @@ class Pace:
 
     Parameters
     ----------
-    num_workers
-        Workers, all at step 0.
     bound
         Steps by which a worker may be ahead of the slowest one; None: any.
 

@@ -9,17 +9,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class ServedLog:
-    """The optimiser steps that a server has seen end.
-
-    Parameters
-    ----------
-    began_ns
-        When the first step of the series was claimed, on the server's clock.
-    is_over
-        All steps of the series are claimed: workers that end theirs get no other.
-    ended
-        Worker and moment of each step, in the order of time.
-    """
+    """The optimiser steps that a server has seen end."""
 
     began_ns: int
     is_over: bool
@@ -32,11 +22,6 @@ class StepTimes:
     At its end nothing more is granted, and workers that are done wait for the others.
     That wait is no step time: the last steps end when they would have ended had
     everybody gone on, each worker at its own pace so far.
-
-    Parameters
-    ----------
-    num_workers
-        Optimiser steps in a step of the trial.
 
     Examples
     --------

@@ -37,15 +37,7 @@ EVALUATION_BATCH = 512
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VirtualWorkers:
-    """The declared times of a machine.
-
-    Parameters
-    ----------
-    step_times_s
-        Seconds of an optimiser step, by worker.
-    message_s
-        Seconds that a message takes one way.
-    """
+    """The declared times of a machine."""
 
     step_times_s: tuple[float, ...]
     message_s: float = 0.0
@@ -60,30 +52,7 @@ class VirtualWorkers:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VirtualJob:
-    """What is trained, and how it is looked at.
-
-    Parameters
-    ----------
-    workload
-        Model, data, loss and optimiser.
-    local_batch_size
-        Samples per step of a worker.
-    learning_rate
-        Of each worker's optimiser.
-    max_samples
-        Samples of all workers after which the training ends.
-    evaluate_every_samples
-        Samples between two evaluations, which take no time.
-    seed
-        Of model and sample order.
-    precision
-        ``fp32``, ``bf16`` or ``fp16``, as of a trial on CPU.
-
-    Raises
-    ------
-    SpecError
-        If the workload has no held-out data.
-    """
+    """What is trained, and how it is looked at."""
 
     workload: Workload
     local_batch_size: int
@@ -117,8 +86,6 @@ class Course:
 
     Parameters
     ----------
-    evaluations
-        In the order of time.
     staleness
         Of all messages; empty where workers are synchronous.
     """
@@ -142,19 +109,7 @@ def asynchronous(
     window: int,
     staleness_bound: int | None = None,
 ) -> Course:
-    """Train with one parameter server, whose own work takes no time.
-
-    Parameters
-    ----------
-    job, workers
-        What is trained, and the declared times.
-    rule
-        Of the exchange.
-    window
-        Optimiser steps from one exchange of a worker to its next.
-    staleness_bound
-        Steps by which a worker may be ahead of the slowest one; None: any.
-    """
+    """Train with one parameter server, whose own work takes no time."""
     course, team = _Recorder(job), _team(job, len(workers))
     served = ServedParameters(flat(team[0].parameters), rule)
     pace = Pace(len(workers), staleness_bound)
@@ -186,15 +141,7 @@ def untrained(job: VirtualJob) -> dict[str, float]:
 
 
 def local_sgd(job: VirtualJob, workers: VirtualWorkers, *, period: int = 1) -> Course:
-    """Train with workers that average parameters; a period of 1 with SGD is ``ddp``.
-
-    Parameters
-    ----------
-    job, workers
-        What is trained, and the declared times.
-    period
-        Optimiser steps from one averaging to the next.
-    """
+    """Train with workers that average parameters; a period of 1 with SGD is ``ddp``."""
     course, team = _Recorder(job), _team(job, len(workers))
     num_rounds = 0
     while not course.is_over:

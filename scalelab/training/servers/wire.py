@@ -57,15 +57,7 @@ class Kind(IntEnum):
 
 
 class Wire:
-    """A gloo group of all workers, and then all servers, beside that of the workers.
-
-    Parameters
-    ----------
-    store
-        Where they meet.
-    rank, size
-        Position of this process, and processes in all.
-    """
+    """A gloo group of all workers, and then all servers, beside that of the workers."""
 
     def __init__(self, store: Store, rank: int, size: int) -> None:
         store = PrefixStore("servers", store)

@@ -21,13 +21,6 @@ CONFUSION_MATRIX = "confusion_matrix"
 def confusion_matrix(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Return how many samples of each class were taken for which class.
 
-    Parameters
-    ----------
-    outputs : Tensor, shape (samples, classes)
-        Class scores; the largest is the prediction.
-    labels : Tensor, shape (samples,)
-        Classes, from 0. Samples with another label, such as -100, do not count.
-
     Returns
     -------
     Tensor, shape (classes, classes)

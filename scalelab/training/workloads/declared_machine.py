@@ -17,18 +17,6 @@ class DeclaredMachine:
 
     Parameters
     ----------
-    sample_time_s
-        Forward and backward seconds per sample on one device.
-    fixed_time_s
-        Seconds per forward-backward pass whatever its size.
-    gradient_bytes
-        Bytes of one gradient exchange per rank.
-    intra_latency_s, intra_bandwidth_bytes_per_s
-        Of one message between devices of a node.
-    inter_latency_s, inter_bandwidth_bytes_per_s
-        Of one message between nodes.
-    overlap
-        Share of the exchange that the last backward pass may hide, in [0, 1].
     imbalance
         The slowest rank computes ``1 + imbalance`` times as long as the fastest; the
         others lie evenly between.
@@ -89,13 +77,6 @@ def exchange_time(machine: DeclaredMachine, devices_per_node: Sequence[int]) -> 
     """Return the seconds of one gradient exchange, hidden or not.
 
     A ring within the largest node, then one between the nodes.
-
-    Parameters
-    ----------
-    machine
-        Its latencies, bandwidths and gradient.
-    devices_per_node
-        Devices used on each node.
     """
     within = ring_time(
         max(devices_per_node),
@@ -119,17 +100,7 @@ def compute_time(
     gradient_accumulation_steps: int = 1,
     slowness: float = 1.0,
 ) -> float:
-    """Return a rank's forward and backward seconds per step.
-
-    Parameters
-    ----------
-    machine
-        Its per-sample and fixed times.
-    local_batch_size, gradient_accumulation_steps
-        Samples per pass and passes per step.
-    slowness
-        1 for the fastest rank, ``1 + imbalance`` for the slowest.
-    """
+    """Return a rank's forward and backward seconds per step."""
     passes = machine.fixed_time_s + local_batch_size * machine.sample_time_s
     return gradient_accumulation_steps * passes * slowness
 
@@ -145,15 +116,6 @@ def declared_step_time(
 
     The slowest rank's computation, and of the exchange what is left when ``overlap`` of
     it, but no more than the last forward-backward pass, is hidden.
-
-    Parameters
-    ----------
-    machine
-        The declared machine.
-    local_batch_size, gradient_accumulation_steps
-        Samples per pass and passes per step.
-    devices_per_node
-        Devices used on each node.
 
     Examples
     --------

@@ -19,8 +19,6 @@ class Decoder(nn.Module):
 
     Parameters
     ----------
-    shape
-        Its sizes.
     activation_checkpointing
         Keep only what enters each block, and compute its inside again for the backward
         pass: less memory for about a third more computation.

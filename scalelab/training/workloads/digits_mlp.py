@@ -23,12 +23,8 @@ class DigitsMlp(Workload):
 
     Parameters
     ----------
-    hidden_sizes
-        Units of each hidden layer.
     batch_norm
         Normalise the hidden layers; convergence then depends on the local batch.
-    dropout
-        Share of hidden units switched off in training, in [0, 1).
     """
 
     default_learning_rate = 0.1

@@ -123,15 +123,8 @@ class EmulationEngine:
 
     Parameters
     ----------
-    workload
-        The declared machine.
     trial, context, clock, loader_workers
         As for training; there is nothing to load.
-
-    Raises
-    ------
-    torch.OutOfMemoryError
-        If the declared device is too small for the local batch.
     """
 
     def __init__(

@@ -28,13 +28,6 @@ _FILES = PictureFiles(data="")
 class ImageFolder(Workload):
     """Trains a residual network on pictures that are read from files or archives.
 
-    Parameters
-    ----------
-    data, shards, feed, order, shuffle_buffer, held_out_fraction, image_size, store
-        See :class:`~scalelab.training.feeding.pictures.PictureFiles`.
-    depth
-        Weighted layers of the network of ``resnet_cifar``: 20, 32, 44 or 56.
-
     Notes
     -----
     A picture is scaled so that its shorter side fits, and the middle is cut out.

@@ -43,20 +43,7 @@ _MODULE = "scalelab.training.workloads.introspection"
 
 
 def check_workload(asked: Experiment, site: Site) -> None:
-    """Refuse a parameter or a target that the workload does not know.
-
-    Parameters
-    ----------
-    asked
-        Of a command nothing is known, and nothing refused.
-    site
-        Whose interpreter runs the workload: another than this one may know more.
-
-    Raises
-    ------
-    SpecError
-        With the message that a trial would end with.
-    """
+    """Refuse a parameter or a target that the workload does not know."""
     if asked.workload is None:
         return
     name = asked.workload.name
@@ -80,23 +67,7 @@ def check_workload(asked: Experiment, site: Site) -> None:
 
 
 def check_trials(asked: Experiment, site: Site, trials: Iterable[Trial]) -> None:
-    """Refuse values of parameters that no trial of a built-in workload can run with.
-
-    Parameters
-    ----------
-    asked
-        The experiment.
-    site
-        Files are looked at only where trials run on this machine.
-    trials
-        Those that may run: each combination of axes is checked, with the largest batch
-        that the data must hold and the most ranks that it is dealt out to.
-
-    Raises
-    ------
-    SpecError
-        With the message that a trial would end with.
-    """
+    """Refuse values of parameters that no trial of a built-in workload can run with."""
     built_in = BUILT_IN_WORKLOADS.get(asked.workload_name)
     if asked.workload is None or built_in is None or built_in.check is None:
         return

@@ -21,13 +21,6 @@ def preload_modules(program: Program, parallelism: Iterable[str]) -> tuple[str, 
     """Return the modules the fork server imports before it forks ranks.
 
     A user's own module is not among them: it belongs to one version of the user's code.
-
-    Parameters
-    ----------
-    program
-        What the trials run.
-    parallelism
-        Names of the strategies that they run with.
     """
     if not isinstance(program, WorkloadProgram):
         return ()
@@ -43,20 +36,7 @@ def preload_modules(program: Program, parallelism: Iterable[str]) -> tuple[str, 
 
 
 def find_workload(name: str, code_directory: str | None = None) -> type[Workload]:
-    """Return a workload's class.
-
-    Parameters
-    ----------
-    name
-        A built-in name or ``module:Class``.
-    code_directory
-        Where the user's modules are; put first on ``sys.path``.
-
-    Raises
-    ------
-    SpecError
-        If there is no such workload, or the class is none.
-    """
+    """Return a workload's class."""
     from scalelab.training.workloads.base import Workload
 
     built_in = BUILT_IN_WORKLOADS.get(name)
@@ -93,13 +73,7 @@ def find_workload(name: str, code_directory: str | None = None) -> type[Workload
 def build_workload(
     name: str, parameters: Mapping[str, Any], code_directory: str | None = None
 ) -> Workload:
-    """Return a workload with its parameters set.
-
-    Raises
-    ------
-    SpecError
-        If there is no such workload, a parameter is unknown, or one is missing.
-    """
+    """Return a workload with its parameters set."""
     workload = find_workload(name, code_directory)
     names_of(workload).check_parameters(name, parameters)
     return workload(**parameters)

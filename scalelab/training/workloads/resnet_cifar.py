@@ -31,16 +31,12 @@ class ResnetCifar(Workload):
 
     Parameters
     ----------
-    depth
-        Weighted layers: 20, 32, 44 or 56.
     data_dir
         Directory of CIFAR-10 in its official binary or python layout; None: where
         ``scalelab data cifar10`` puts it.
     sync_batch_norm
         Normalise over the local batches of all ranks, so that convergence does not
         depend on how many there are; CUDA only.
-    schedule
-        ``constant``, or ``cosine`` from the full rate to 0 over the planned steps.
     momentum, weight_decay
         Of SGD; the defaults are those of He et al.
 
@@ -135,13 +131,6 @@ class ResnetCifar(Workload):
 class CifarResnet(nn.Module):
     """The network of He et al. 2016, section 4.2, with option-A shortcuts.
 
-    Parameters
-    ----------
-    depth
-        ``6 n + 2`` weighted layers.
-    num_classes
-        Classes to score.
-
     Examples
     --------
     >>> sum(p.numel() for p in CifarResnet(44).parameters())
@@ -230,15 +219,7 @@ def _statistics(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def cropped_and_flipped(images: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
-    """Return each image padded by 4 black pixels, cropped back at random, and mirrored.
-
-    Parameters
-    ----------
-    images : Tensor, shape (samples, 3, height, width)
-        Any type.
-    uniform : Tensor, shape (samples, 3)
-        In [0, 1): row offset, column offset, mirrored from one half on.
-    """
+    """Return images padded by 4 black pixels, cropped at random, and mirrored."""
     num_samples, num_channels, height, width = images.shape
     padded = F.pad(images, (PADDING,) * 4)
     offsets = (uniform[:, :2] * (2 * PADDING + 1)).long()

@@ -10,27 +10,13 @@ SCHEDULES = ("constant", "cosine")
 
 
 def check_schedule(schedule: str) -> None:
-    """Refuse a schedule that does not exist.
-
-    Raises
-    ------
-    SpecError
-        With the names of those that do.
-    """
+    """Refuse a schedule that does not exist."""
     if schedule not in SCHEDULES:
         raise SpecError(f"schedule={schedule!r} must be one of {SCHEDULES}.")
 
 
 def schedule_factor(schedule: str, fraction: float) -> float:
-    """Return the factor on the learning rate: 1, or half a cosine from 1 to 0.
-
-    Parameters
-    ----------
-    schedule
-        One of :data:`SCHEDULES`.
-    fraction
-        Part of the planned steps that are done, in [0, 1).
-    """
+    """Return the factor on the learning rate: 1, or half a cosine from 1 to 0."""
     if schedule == "constant":
         return 1.0
     return (1 + math.cos(math.pi * fraction)) / 2

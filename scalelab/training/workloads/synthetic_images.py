@@ -26,14 +26,10 @@ class SyntheticImages(Workload):
 
     Parameters
     ----------
-    depth
-        Weighted layers: 18, 34, 50 or 101.
     image_size
         Pixels along each side; ImageNet's usual 224.
     num_classes
         Classes of the random labels; ImageNet's 1000.
-    num_images
-        Images in memory, uint8, which are used again and again.
 
     References
     ----------
@@ -103,13 +99,6 @@ class SyntheticImages(Workload):
 
 class ImageResnet(nn.Module):
     """The network of He et al. 2016, table 1, with projections where shapes change.
-
-    Parameters
-    ----------
-    depth
-        18, 34, 50 or 101.
-    num_classes
-        Classes to score.
 
     Examples
     --------

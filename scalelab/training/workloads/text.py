@@ -29,13 +29,6 @@ class Text:
         A file, a folder of which all files count that are not hidden, or a list of
         such, relative to the working directory; None: the source files of Python's
         standard library, which are on every machine.
-    held_out_fraction
-        Part of the bytes, at the end, that is held out, in (0, 1).
-
-    Raises
-    ------
-    SpecError
-        If a value is of the wrong kind.
     """
 
     data: str | Sequence[str] | None = None
@@ -63,32 +56,13 @@ class Text:
         return "python-sources" if self.data is None else "text"
 
     def files(self) -> tuple[Path, ...]:
-        """Return the files in the order in which their bytes are read.
-
-        Raises
-        ------
-        SpecError
-            If there is no such file or folder, or a folder holds no file.
-        """
+        """Return the files in the order in which their bytes are read."""
         if self._names is None:
             return _python_sources()
         return tuple(file for name in self._names for file in _files_at(Path(name)))
 
     def check(self, sequence_length: int, global_batch_size: int = 1) -> None:
-        """Refuse a text that is too short; only the sizes of its files are looked at.
-
-        Parameters
-        ----------
-        sequence_length
-            Tokens of a sample.
-        global_batch_size
-            Samples that the training part must hold at least.
-
-        Raises
-        ------
-        SpecError
-            If files are missing, or a part holds too few sequences.
-        """
+        """Refuse a text that is too short; only its files' sizes are looked at."""
         num_bytes = sum(file.stat().st_size for file in self.files())
         num_trained = self._num_trained(num_bytes)
         parts = (

@@ -28,14 +28,6 @@ class TransformerLm(Workload):
 
     Parameters
     ----------
-    layers, width, heads, sequence_length
-        See :class:`~scalelab.training.workloads.transformer_shape.TransformerShape`.
-    data, held_out_fraction
-        See :class:`~scalelab.training.workloads.text.Text`.
-    activation_checkpointing
-        Compute the inside of each block again for the backward pass, to save memory.
-    schedule
-        ``constant``, or ``cosine`` from the full rate to 0 over the planned steps.
     weight_decay
         Of AdamW, for matrices only; not for biases and the gains of norms.
 
@@ -83,13 +75,7 @@ class TransformerLm(Workload):
         )
 
     def training_data(self) -> TensorDataset:
-        """Return sequences of uint8, shape (samples, sequence_length + 1).
-
-        Raises
-        ------
-        SpecError
-            If files are missing, or the text is too short.
-        """
+        """Return sequences of uint8, shape (samples, sequence_length + 1)."""
         self.text.check(self.shape.sequence_length)
         return self._sequences(self.text.training_part())
 

@@ -23,19 +23,8 @@ class TransformerShape:
 
     Parameters
     ----------
-    layers
-        Blocks of attention and perceptron.
-    width
-        Numbers per token between the blocks.
     heads
         Attention heads of a block; they divide the width.
-    sequence_length
-        Tokens of a sample.
-
-    Raises
-    ------
-    SpecError
-        If one is no whole number from 1, or the heads do not divide the width.
 
     Examples
     --------
@@ -90,20 +79,7 @@ class TransformerShape:
 
 
 def check_transformer(parameters: Mapping[str, Any], demand: DataDemand) -> None:
-    """Refuse parameters of ``transformer_lm`` that no trial could run with.
-
-    Parameters
-    ----------
-    parameters
-        Of the workload, defaults left out.
-    demand
-        What the text must hold.
-
-    Raises
-    ------
-    SpecError
-        If the shape is wrong, or the text missing or too short.
-    """
+    """Refuse parameters of ``transformer_lm`` that no trial could run with."""
     shape = TransformerShape(**_known(TransformerShape, parameters))
     text = Text(**_known(Text, parameters))
     if demand.has_files:

@@ -28,10 +28,6 @@ class Held:
 
     Parameters
     ----------
-    links
-        Its TCP connections.
-    memory
-        Device and inode of each segment of shared memory.
     is_whole
         All of it could be read, which it cannot of a process that ends, or is another
         user's.

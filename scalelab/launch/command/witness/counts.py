@@ -27,8 +27,6 @@ class CountWitness:
 
     Parameters
     ----------
-    trial
-        Gives the batch arithmetic.
     samples_per_epoch
         Samples of the training data; None: not known.
 
@@ -46,21 +44,7 @@ class CountWitness:
         self.holds_samples = False
 
     def take(self, report: Report, slower: Callable[[], float | None]) -> None:
-        """Take in a further step.
-
-        Parameters
-        ----------
-        report
-            The report; it has a step.
-        slower
-            Returns how many times longer a step is by the program's own rate than by
-            the steps so far; None: it prints none that tells.
-
-        Raises
-        ------
-        SpecError
-            If its count is not what the metrics of the experiment call it.
-        """
+        """Take in a further step."""
         self._check_samples(report)
         assert report.step is not None
         count = report.count or Count(name=STEP, value=report.step)

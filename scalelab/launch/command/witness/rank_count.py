@@ -22,19 +22,6 @@ def check_rank_count(trial: Trial, pids: Iterable[int]) -> None:
 
     Nothing is refused where no rank is told a number. With a layout there may also be
     one rank for each replica, which then drives several devices.
-
-    Parameters
-    ----------
-    trial
-        The trial that the command runs as.
-    pids
-        The command supervisors. What the programs below them are given themselves is
-        the user's, and is not judged.
-
-    Raises
-    ------
-    SpecError
-        If there are more ranks, or fewer, than devices.
     """
     expected = {trial.world_size}
     if trial.layout is not None:

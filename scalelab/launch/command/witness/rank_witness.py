@@ -31,15 +31,7 @@ _EQUAL_LINES = 3
 
 
 class RankWitness:
-    """Finds out once, while a command trains, whether its ranks have met.
-
-    Parameters
-    ----------
-    attempt
-        The first node's part of the attempt.
-    meeting
-        Where its processes were told to meet.
-    """
+    """Finds out once, while a command trains, whether its ranks have met."""
 
     def __init__(self, attempt: CommandAttempt, meeting: Meeting) -> None:
         trial = attempt.spec.trial
@@ -54,13 +46,7 @@ class RankWitness:
         self._seen_step: int | None = None
 
     def hear(self, metrics: Mapping[str, float]) -> None:
-        """Take in what the program says of its world, if it does.
-
-        Raises
-        ------
-        SpecError
-            If it names another number than the trial has.
-        """
+        """Take in what the program says of its world, if it does."""
         if SAID not in metrics:
             return
         if metrics[SAID] not in self._sizes:
@@ -74,22 +60,7 @@ class RankWitness:
             self._witness = _FRAMEWORK
 
     def look(self, pids: Sequence[int], step: int, *, is_last: bool) -> None:
-        """Look at the processes of a command that has reported a step.
-
-        Parameters
-        ----------
-        pids
-            The command supervisors, by rank.
-        step
-            The step reported last.
-        is_last
-            The command has reported all that was asked, and will be ended.
-
-        Raises
-        ------
-        SpecError
-            If two looks have shown ranks that have not met.
-        """
+        """Look at the processes of a command that has reported a step."""
         if not self._is_due(step, is_last=is_last):
             return
         sight = sight_of(self._attempt, self._meeting, pids)
@@ -114,13 +85,7 @@ class RankWitness:
         return self._looks_left > 0 and is_later
 
     def columns(self) -> dict[str, str]:
-        """Return what has shown that the ranks met, by column; empty for one rank.
-
-        Raises
-        ------
-        SpecError
-            If nothing has, nothing can be hidden, and all have printed the same losses.
-        """
+        """Return what has shown that the ranks met, by column; empty for one rank."""
         if self._num_devices == 1:
             return {}
         # Ranks that have met may all print their mean loss.

@@ -31,8 +31,6 @@ class RateWitness:
 
     Parameters
     ----------
-    trial
-        Gives the batch arithmetic.
     tokens_per_sample
         Tokens of a sample; None: not known, and rates of tokens tell nothing.
     """
@@ -59,13 +57,6 @@ class RateWitness:
 
         None where it prints none, or where a rate might be of one rank or of all, or of
         a pass or of a step, and that is a factor that is looked for.
-
-        Parameters
-        ----------
-        step_times_s
-            What was measured, in seconds per optimiser step, such as mean and median.
-        after_steps
-            Only rates that were printed after so many steps count.
         """
         rates = self._rates(after_steps)
         if not rates or not step_times_s:
@@ -93,11 +84,6 @@ class RateWitness:
 
         Bars and meters smooth over some twenty steps, and a first step that compiles or
         starts what loads the data may take as long as hundreds.
-
-        Parameters
-        ----------
-        after_steps
-            Only rates that were printed after so many steps count.
         """
         seconds = [rate.seconds for rate in self._rates(after_steps)]
         half = len(seconds) // 2
@@ -111,13 +97,6 @@ class RateWitness:
 
         Then one of both counts something else than optimiser steps. Other differences
         may have their reason, such as a clock that leaves out what a step waits for.
-
-        Parameters
-        ----------
-        step_time_s
-            What :meth:`step_time_s` returned.
-        step_times_s
-            What was measured.
         """
         if _distance(step_time_s, step_times_s) <= _TOLERANCE:
             return False

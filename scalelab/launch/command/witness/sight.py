@@ -44,12 +44,8 @@ class Sight:
 
     Parameters
     ----------
-    num_met
-        The most ranks that are connected with one another.
     witness
         What shows that all of them are, ``store`` or ``sockets``; None where not all.
-    is_sure
-        Ranks that do not seem to have met have not.
     """
 
     num_met: int
@@ -60,22 +56,7 @@ class Sight:
 def sight_of(
     attempt: CommandAttempt, meeting: Meeting, pids: Sequence[int]
 ) -> Sight | None:
-    """Look at all processes that the command supervisors of the first node have.
-
-    Parameters
-    ----------
-    attempt
-        The first node's part of the attempt.
-    meeting
-        Where its processes were told to meet.
-    pids
-        The command supervisors, by rank.
-
-    Returns
-    -------
-    Sight or None
-        None where a process of the attempt has ended.
-    """
+    """Look at all processes that the command supervisors of the first node have."""
     # A supervisor also has the daemons that its program has left behind.
     programs = [children(pid) for pid in pids]
     if len(programs) < len(attempt.ranks) or not all(programs):
