@@ -9,7 +9,8 @@ from gang import HERE, attempt, on, run_attempt, run_trial, stream, throughput_t
 
 from scalelab.errors import SpecError
 from scalelab.experiment.trial import Measurement, Trial, TrialKind
-from scalelab.kinds.strategies import STRATEGIES, TrialSizes
+from scalelab.kinds.strategies import STRATEGIES
+from scalelab.kinds.strategy import TrialSizes
 from scalelab.training.engines.slow_rank import SlowRank
 from scalelab.training.probes.meter import Phase
 
