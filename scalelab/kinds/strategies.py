@@ -27,7 +27,7 @@ class SlowRankStrategy(Strategy):
         slow_rank_factor: float = Field(
             1,
             ge=1,
-            description="How much longer the last rank takes, 1 or more.",
+            description="How many times as long the last rank takes, 1 or more.",
         )
 
     def check(self, sizes: TrialSizes) -> None:
