@@ -94,9 +94,6 @@ class Strategy:
     ----------
     name
         Value of the axis ``parallelism``.
-    engine
-        Path, ``module:attribute``, of what trains a workload this way; see
-        ``training.engines.base``.
     data_parallel_size
         Ranks that see different samples, of the world size and the trial's options. It
         raises a SpecError where the ranks cannot be divided up.
@@ -140,7 +137,6 @@ class Strategy:
     """
 
     name: str
-    engine: str
     data_parallel_size: DataParallelSize = every_rank
     options: tuple[str, ...] = ()
     check_options: Callable[[ListedValues], None] = any_values
@@ -164,7 +160,6 @@ def _check_ddp_sizes(sizes: TrialSizes) -> None:
 
 DDP = Strategy(
     name="ddp",
-    engine="scalelab.training.engines.ddp:DdpEngine",
     options=(
         "sync_batch_norm",
         "gradient_compression",
@@ -180,7 +175,6 @@ DDP = Strategy(
 )
 FSDP = Strategy(
     name="fsdp",
-    engine="scalelab.training.engines.fsdp:FsdpEngine",
     options=("shard_group",),
     check_options=check_fsdp,
     check=lambda sizes: check_shard_group(sizes.allocation.world_size, sizes.options),
@@ -188,7 +182,6 @@ FSDP = Strategy(
 )
 LOCAL_SGD = Strategy(
     name="local_sgd",
-    engine="scalelab.training.engines.local_sgd:LocalSgdEngine",
     options=("averaging_period", "synchronous_steps", "slow_rank_factor"),
     check_options=check_local_sgd,
     check=lambda sizes: check_slow_rank(sizes.allocation.world_size, sizes.options),
@@ -198,7 +191,6 @@ LOCAL_SGD = Strategy(
 )
 PARAMETER_SERVER = Strategy(
     name="parameter_server",
-    engine="scalelab.training.engines.parameter_server:ParameterServerEngine",
     options=(
         "rule",
         "communication_window",
@@ -220,7 +212,6 @@ PARAMETER_SERVER = Strategy(
 )
 PIPELINE = Strategy(
     name="pipeline",
-    engine="scalelab.training.engines.pipeline:PipelineEngine",
     data_parallel_size=num_pipelines,
     options=("schedule", "split_size", "stages"),
     check_options=check_pipeline,
@@ -238,7 +229,7 @@ STRATEGIES = Registry(
     key="parallelism",
     built_in=(DDP, FSDP, LOCAL_SGD, PARAMETER_SERVER, PIPELINE),
 )
-_FOREIGN = Strategy(name="", engine="", shards_state=True)
+_FOREIGN = Strategy(name="", shards_state=True)
 
 
 def strategy_of(name: object) -> Strategy:

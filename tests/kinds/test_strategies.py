@@ -10,7 +10,6 @@ from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
-from scalelab.kinds.registry import imported
 from scalelab.kinds.strategies import (
     DEFAULT_STRATEGY,
     STRATEGIES,
@@ -105,12 +104,6 @@ class TestStale(StrategyContract):
 def test_every_built_in_strategy_is_held_to_the_contract() -> None:
     held = {contract.row.name for contract in StrategyContract.__subclasses__()}
     assert set(STRATEGIES.names) <= held
-
-
-@pytest.mark.parametrize("name", STRATEGIES.names)
-def test_the_engine_of_a_built_in_strategy_takes_steps(name: str) -> None:
-    engine = imported(STRATEGIES[name].engine)
-    assert {"begin", "step", "evaluate", "state", "restore"} <= set(dir(engine))
 
 
 @pytest.mark.parametrize(

@@ -22,14 +22,12 @@ def more_than_one_sample(sizes: TrialSizes) -> None:
 
 PAIRS = Strategy(
     name="pairs",
-    engine="toy_strategies:PairsEngine",
     data_parallel_size=half_of_them,
     options=("depth",),
     check=more_than_one_sample,
 )
 STALE = Strategy(
     name="stale",
-    engine="toy_strategies:StaleEngine",
     is_synchronous=False,
     factorises=False,
 )

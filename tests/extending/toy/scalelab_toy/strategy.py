@@ -17,6 +17,4 @@ def pairs(world_size: int, options: Mapping[str, Scalar]) -> int:
     return world_size // 2
 
 
-PAIRED = Strategy(
-    name="paired", engine="scalelab_toy.engine:PairedEngine", data_parallel_size=pairs
-)
+PAIRED = Strategy(name="paired", data_parallel_size=pairs)
