@@ -49,7 +49,6 @@ class Ddp(SlowRankStrategy):
     """Every rank has the whole model; gradients are averaged at every step."""
 
     name = "ddp"
-    engine = "scalelab.training.engines.ddp:DdpEngine"
 
     class Options(SlowRankStrategy.Options):
         """How gradients are exchanged."""
@@ -124,7 +123,6 @@ class Fsdp(Strategy):
     """Parameters, gradients and optimiser state are spread over the ranks."""
 
     name = "fsdp"
-    engine = "scalelab.training.engines.fsdp:FsdpEngine"
     shards_state = True
 
     class Options(Strategy.Options):
@@ -150,7 +148,6 @@ class LocalSgd(SlowRankStrategy):
     """Ranks step by themselves and average their parameters now and then."""
 
     name = "local_sgd"
-    engine = "scalelab.training.engines.local_sgd:LocalSgdEngine"
     needed_options = ("averaging_period",)
     is_synchronous = False
     factorises = False
@@ -175,7 +172,6 @@ class ParameterServer(SlowRankStrategy):
     """Workers step by themselves and exchange parameters with servers."""
 
     name = "parameter_server"
-    engine = "scalelab.training.engines.parameter_server:ParameterServerEngine"
     is_synchronous = False
     factorises = False
 
@@ -212,7 +208,6 @@ class Pipeline(Strategy):
     """The layers of the model are divided over the ranks."""
 
     name = "pipeline"
-    engine = "scalelab.training.engines.pipeline:PipelineEngine"
     needed_options = ("split_size",)
     shards_state = True
     splits_model = True

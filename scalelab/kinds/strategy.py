@@ -69,7 +69,6 @@ class Strategy:
     """
 
     name: str
-    engine: str = ""
     needed_options: tuple[str, ...] = ()
     is_synchronous: bool = True
     factorises: bool = True

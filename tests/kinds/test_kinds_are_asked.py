@@ -16,6 +16,7 @@ from scalelab.kinds.registry import Registry
 from scalelab.kinds.resources import RESOURCES, Resource
 from scalelab.kinds.sources import SOURCES, Source
 from scalelab.kinds.strategies import STRATEGIES
+from scalelab.training.engines.paths import engine_path
 
 PACKAGE = Path(scalelab.__file__).parent
 REGISTRIES: tuple[tuple[Registry[Any], int], ...] = (
@@ -54,6 +55,7 @@ ALSO = {
     },
 }
 """Modules in which a name means something else."""
+ENGINES_BY_NAME = "scalelab.training.engines.paths"
 
 
 @cache
@@ -77,6 +79,8 @@ def own_modules(registry: Registry[Any], row: Any) -> set[str]:
     """Return the modules that a row is written in and those that it names by path."""
     values = [getattr(row, name) for name in dir(row) if not name.startswith("_")]
     paths = [value for value in values if isinstance(value, str)]
+    if registry is STRATEGIES:
+        paths.append(engine_path(row.name))
     named = {path.partition(":")[0] for path in paths if re.match(r"[\w.]+:\w", path)}
     return {table_of(registry, row), *named}
 
@@ -149,7 +153,7 @@ def names(node: ast.AST) -> Iterator[ast.Name]:
 def test_only_its_own_files_compare_a_name(
     registry: Registry[Any], row: Any, most: int
 ) -> None:
-    own = own_modules(registry, row) | ALSO.get(row.name, set())
+    own = own_modules(registry, row) | ALSO.get(row.name, set()) | {ENGINES_BY_NAME}
     elsewhere = [
         f"{name}:{line}"
         for name, found in comparisons().items()

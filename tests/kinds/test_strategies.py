@@ -9,7 +9,6 @@ from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
-from scalelab.kinds.registry import imported
 from scalelab.kinds.strategies import DEFAULT_STRATEGY, STRATEGIES, strategy_of
 from scalelab.kinds.strategy import Strategy
 from scalelab.plan.expand import Plan, plan
@@ -40,12 +39,6 @@ def test_a_pipeline_is_all_ranks_or_as_many_as_it_has_stages() -> None:
     sizes = [row.data_parallel_size(8, {"stages": n}) for n in (1, 2, 8)]
     assert sizes == [8, 4, 1]
     assert row.data_parallel_size(8, {}) == 1
-
-
-@pytest.mark.parametrize("name", STRATEGIES.names)
-def test_the_engine_of_a_built_in_strategy_takes_steps(name: str) -> None:
-    engine = imported(STRATEGIES[name].engine)
-    assert {"begin", "step", "evaluate", "state", "restore"} <= set(dir(engine))
 
 
 @pytest.mark.parametrize(

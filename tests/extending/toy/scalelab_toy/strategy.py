@@ -8,7 +8,6 @@ class Paired(Strategy):
     """Ranks in pairs."""
 
     name = "paired"
-    engine = "scalelab_toy.engine:PairedEngine"
 
     def data_parallel_size(self, world_size: int, options: TrialOptions) -> int:
         """Return the number of pairs."""
