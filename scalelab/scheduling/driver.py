@@ -31,7 +31,7 @@ from scalelab.scheduling.events import (
 from scalelab.scheduling.gangs import Gangs, PartEnded, RunAttempt, Verdict
 from scalelab.scheduling.inbox import Inbox, Message, Stop
 from scalelab.scheduling.pool import Pool
-from scalelab.scheduling.provision.choice import provision_of
+from scalelab.scheduling.provision.provisioner import provision_of
 from scalelab.scheduling.pruning import Pruning
 from scalelab.scheduling.retries import Retries
 from scalelab.scheduling.summary import SweepSummary, SweepTally, Unfinished
