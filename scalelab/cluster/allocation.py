@@ -15,7 +15,7 @@ from scalelab.kinds.batch_systems import BATCH_SYSTEMS, BatchSystem, system_of_j
 from scalelab.records.attempt_io import storing
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY
 from scalelab.records.log_tail import last_log_lines
-from scalelab.site.node_script import start_on_all
+from scalelab.site.job_script import start_on_all
 
 if TYPE_CHECKING:
     from scalelab.site.profile import AllocationSite

@@ -13,7 +13,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from scalelab.cluster.network import LOOPBACK
-from scalelab.cluster.steady_batches import keep_batches_steady
 from scalelab.launch.addresses import bracketed
 from scalelab.launch.scratch import make_scratch
 
@@ -146,6 +145,8 @@ class DaskNodes:
         import dask
         from distributed import Client, SpecCluster
         from distributed.utils import LoopRunner
+
+        from scalelab.cluster.worker import keep_batches_steady
 
         keep_batches_steady()
         self._stack.enter_context(_silent_logs())

@@ -7,13 +7,17 @@ from collections.abc import Awaitable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from scalelab.cluster.credentials import run_security
 from scalelab.cluster.dask_nodes import DaskNodes
 from scalelab.cluster.network import own_address
-from scalelab.cluster.node_options import NodeOptions, write_private, write_tls_files
+from scalelab.cluster.node_options import (
+    NodeOptions,
+    run_security,
+    write_private,
+    write_tls_files,
+)
 from scalelab.errors import ClusterError
 from scalelab.records.attempt_io import storing
-from scalelab.site.node_script import node_script, options_file, script_file
+from scalelab.site.job_script import node_script, options_file, script_file
 
 if TYPE_CHECKING:
     from distributed.security import Security

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scalelab.cluster.credentials import run_security
 from scalelab.cluster.dask_nodes import SILENT, DaskNodes
 from scalelab.cluster.devices import local_devices
 from scalelab.cluster.network import LOOPBACK
+from scalelab.cluster.node_options import run_security
 from scalelab.errors import ClusterError
 from scalelab.launch.protocol import DEFAULT_ENTRY
 

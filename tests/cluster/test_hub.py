@@ -13,7 +13,7 @@ from scalelab.cluster.node_options import NodeOptions, write_private
 from scalelab.errors import ClusterError, StoreError
 from scalelab.kinds.batch_systems import BATCH_SYSTEMS
 from scalelab.site.choice import site_of
-from scalelab.site.node_script import node_command, options_file, script_file
+from scalelab.site.job_script import node_command, options_file, script_file
 
 OPTIONS, NODE_SCRIPT = options_file(None), script_file(None)
 SITE = site_of(

@@ -14,7 +14,7 @@ from scalelab.records.attempt_io import storing
 from scalelab.records.control.driver_record import DriverRecord
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY
 from scalelab.records.control.lease import LOG
-from scalelab.site.driver_script import driver_job_script
+from scalelab.site.job_script import driver_job_script
 from scalelab.site.profile import Site
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalelab.cluster.batch.client import batch_client, survey
-from scalelab.cluster.batch.programs import CALL_TIMEOUT_S
 from scalelab.cluster.batch.queue import (
+    CALL_TIMEOUT_S,
     BatchJob,
     JobRefused,
     JobState,
@@ -22,11 +22,11 @@ from scalelab.cluster.batch.queue import (
     submitted,
 )
 from scalelab.cluster.hub import HubCluster
-from scalelab.cluster.survey.capacity import never_fitting
+from scalelab.cluster.survey.inventory import never_fitting
 from scalelab.errors import BusyError, ClusterError
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY, JobLine, JobList
 from scalelab.records.log_tail import last_log_lines
-from scalelab.site.node_script import node_job_script
+from scalelab.site.job_script import node_job_script
 
 if TYPE_CHECKING:
     from scalelab.site.batch_site import BatchSite

@@ -14,9 +14,8 @@ from scalelab.cluster.batch.pbs_inventory import (
     inventory,
     moment,
 )
-from scalelab.cluster.batch.programs import answered, ask
+from scalelab.cluster.batch.programs import answered, ask, job_class, scripted_job
 from scalelab.cluster.batch.queue import BatchJob, EndCause, JobState, JobView, seconds
-from scalelab.cluster.batch.scripted_job import job_class, scripted_job
 from scalelab.cluster.survey.inventory import Inventory
 from scalelab.errors import ClusterError
 

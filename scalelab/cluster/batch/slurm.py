@@ -7,9 +7,15 @@ import re
 import shlex
 from collections.abc import Mapping
 
-from scalelab.cluster.batch.programs import Answer, answered, ask, said_by
+from scalelab.cluster.batch.programs import (
+    Answer,
+    answered,
+    ask,
+    job_class,
+    said_by,
+    scripted_job,
+)
 from scalelab.cluster.batch.queue import BatchJob, EndCause, JobState, JobView, seconds
-from scalelab.cluster.batch.scripted_job import job_class, scripted_job
 from scalelab.cluster.survey.inventory import Inventory, NodeGroup, Queue
 from scalelab.errors import ClusterError
 
