@@ -58,8 +58,7 @@ class LocalNodes(DaskNodes):
         search_path: tuple[str, ...] = (),
         entry: str | None = DEFAULT_ENTRY,
     ) -> None:
-        super().__init__(has_dashboard=has_dashboard)
-        self.device_type = device_type
+        super().__init__(device_type, has_dashboard=has_dashboard)
         self._shares = divide_devices(num_nodes, devices_per_node, device_type)
         self._agent_options: dict[str, Any] = {
             "preload": preload,

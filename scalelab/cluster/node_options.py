@@ -80,14 +80,13 @@ class NodeOptions:
     group: str | None = None
     interface: str | None = None
     preload: tuple[str, ...] = ()
-    search_path: tuple[str, ...] = ()
     entry: str | None = DEFAULT_ENTRY
 
     @classmethod
     def read(cls, path: Path) -> NodeOptions:
         """Read a file that :meth:`write` has written."""
         values = json.loads(path.read_bytes())
-        for name in ("tls_files", "preload", "search_path"):
+        for name in ("tls_files", "preload"):
             values[name] = tuple(values[name])
         return cls(**values)
 

@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from scalelab.cluster.dask_nodes import DaskNodes
 from scalelab.cluster.node_plugin import run_attempt
-from scalelab.cluster.nodes import Cluster
 from scalelab.cluster.watch import NodeJoined, NodeLeft, NodeSilent, NodeWatch
 from scalelab.errors import StoreError
 from scalelab.experiment.program import Program, saving_s
@@ -67,7 +67,7 @@ class Driver:
     def __init__(
         self,
         source: TrialSource,
-        cluster: Cluster,
+        cluster: DaskNodes,
         store: RunStore,
         programs: Mapping[str | None, Program],
         *,

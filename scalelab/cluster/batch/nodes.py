@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from scalelab.cluster.batch.queue import (
 from scalelab.cluster.hub import HubCluster
 from scalelab.cluster.survey.inventory import never_fitting
 from scalelab.errors import BusyError, ClusterError
-from scalelab.records.control.job_list import CLUSTER_DIRECTORY, JobLine, JobList
+from scalelab.records.control.job_list import JobLine, JobList
 from scalelab.records.log_tail import last_log_lines
 from scalelab.site.job_script import node_job_script
 
@@ -34,19 +34,6 @@ if TYPE_CHECKING:
 LEAVE_S = 15.0
 """Seconds a job may take to end by itself before it is cancelled."""
 _LOOK_AGAIN_S = 0.5
-
-
-def batch_nodes(
-    site: BatchSite, *, run: Path, max_nodes: int, **agent_options: Any
-) -> BatchNodes:
-    """Return the nodes that the site's batch system grants to a run."""
-    return BatchNodes(
-        site,
-        max_nodes,
-        run_name=run.name,
-        directory=run / CLUSTER_DIRECTORY,
-        **agent_options,
-    )
 
 
 class BatchNodes(HubCluster):
@@ -61,15 +48,12 @@ class BatchNodes(HubCluster):
     def __init__(
         self,
         site: BatchSite,
-        max_nodes: int,
         *,
-        run_name: str,
-        directory: Path,
+        run: Path,
+        max_nodes: int,
         **agent_options: Any,
     ) -> None:
-        super().__init__(site, directory, **agent_options)
-        self._max_nodes = max_nodes
-        self._run_name = run_name
+        super().__init__(site, run=run, max_nodes=max_nodes, **agent_options)
         # Every job that was taken and is not known to have ended, also while it is
         # being given back.
         self._jobs: dict[str, BatchJob] = {}
@@ -78,14 +62,6 @@ class BatchNodes(HubCluster):
         self._last_number = 0
         self._deliver: Callable[[QueueEvent], None] = lambda event: None
         self._tasks: set[asyncio.Future[None]] = set()
-
-    @property
-    def expected_devices(self) -> Mapping[str | None, tuple[int, ...]]:
-        """Devices of each node there may be, by node group."""
-        return {
-            name: (group.devices_per_node,) * (group.nodes or self._max_nodes)
-            for name, group in self.site.groups.items()
-        }
 
     def _start(self) -> None:
         self._refuse_what_would_wait_for_ever()

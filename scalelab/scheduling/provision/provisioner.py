@@ -35,7 +35,8 @@ from scalelab.scheduling.provision.queue_looks import (
 )
 
 if TYPE_CHECKING:
-    from scalelab.cluster.nodes import Cluster, Node
+    from scalelab.cluster.dask_nodes import DaskNodes
+    from scalelab.cluster.nodes import Node
     from scalelab.records.attempt import AttemptResult, Placement
     from scalelab.scheduling.pool import Pool
 
@@ -386,7 +387,7 @@ class NullProvisioner:
 
 
 def provision_of(
-    cluster: Cluster,
+    cluster: DaskNodes,
     pool: Pool,
     leave: Callable[[str], None],
     on_event: OnEvent,
