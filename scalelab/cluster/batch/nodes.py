@@ -69,8 +69,12 @@ class BatchNodes(HubCluster):
         super()._start()
         left = JobList.read(self._directory)
         self._last_number = left.last_number
-        # Jobs that a dead driver has left.
-        self._cancel_left(left.jobs)
+        # Jobs that a dead driver has left, and could not cancel.
+        known = [line for line in left.jobs if line.job_id is not None]
+        for line in known:
+            self._keep(line, self._client.job(line.name, job_id=line.job_id))
+        with suppress(TimeoutError):
+            self.wait_for(self._end([line.name for line in known], []), CALL_TIMEOUT_S)
         self._stack.callback(self._end_jobs)
 
     def _refuse_what_would_wait_for_ever(self) -> None:
@@ -236,11 +240,3 @@ class BatchNodes(HubCluster):
         await self._end(list(self._jobs), self.workers)
         # Those that were being given back already.
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _cancel_left(self, jobs: Iterable[JobLine]) -> None:
-        """Cancel the jobs that an earlier driver of the run could not."""
-        known = [line for line in jobs if line.job_id is not None]
-        for line in known:
-            self._keep(line, self._client.job(line.name, job_id=line.job_id))
-        with suppress(TimeoutError):
-            self.wait_for(self._end([line.name for line in known], []), CALL_TIMEOUT_S)

@@ -42,21 +42,18 @@ async def ask(argv: Sequence[str]) -> Answer:
                 f"{argv[0]} cannot be run here: {error.strerror}. Sweep from a machine "
                 "where it can."
             ) from error
-        status = await _status(process, argv[0])
+        try:
+            status = await asyncio.wait_for(process.wait(), CALL_TIMEOUT_S)
+        except TimeoutError:
+            raise BusyError(
+                f"{argv[0]} did not answer within {CALL_TIMEOUT_S:g} s."
+            ) from None
+        finally:
+            if process.returncode is None:
+                with suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
         return Answer(status, _text(output), _text(errors).strip())
-
-
-async def _status(process: asyncio.subprocess.Process, name: str) -> int:
-    """Return the exit status of a program, which has ended in any case."""
-    try:
-        return await asyncio.wait_for(process.wait(), CALL_TIMEOUT_S)
-    except TimeoutError:
-        raise BusyError(f"{name} did not answer within {CALL_TIMEOUT_S:g} s.") from None
-    finally:
-        if process.returncode is None:
-            with suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
 
 
 def _in_memory(name: str) -> BinaryIO:
