@@ -22,7 +22,7 @@ PROGRAM = "program"
 EMULATED = "emulated"
 """Name of the workload whose times are declared."""
 FIRST_CANARY = 1_000
-"""Repeat index from which on repeats are canaries; see ``plan.canary``."""
+"""Repeat index from which on repeats are canaries; see ``plan.expand``."""
 
 
 def is_canary(repeat: float) -> bool:

@@ -39,7 +39,7 @@ ALSO = {
         "scalelab.cli.plan_command",
     },
     "pipeline": {  # a degree of the layout of a command
-        "scalelab.experiment.checks.consistency",
+        "scalelab.experiment.command_values",
         "scalelab.experiment.sections",
         "scalelab.inputs.layout",
         "scalelab.records.tables.completing",

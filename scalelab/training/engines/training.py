@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from scalelab.errors import SpecError
-from scalelab.experiment.lr_rules import learning_rate_at
+from scalelab.experiment.rates import learning_rate_at
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.training import evaluation, feed
 from scalelab.training.context import RankContext

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from scalelab.errors import SpecError
-from scalelab.experiment.lr_rules import (
+from scalelab.experiment.rates import (
     LearningRateRule,
     learning_rate_at,
     scaled_rate,
