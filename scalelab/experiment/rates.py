@@ -167,18 +167,3 @@ def scaled_rate(
     if rule is LearningRateRule.LINEAR:
         return base * ratio
     return base * math.sqrt(ratio) if rule is LearningRateRule.SQRT else base
-
-
-def learning_rate_at(rate: LearningRate, samples: float) -> float:
-    """Return the learning rate of the step that ends at this many samples.
-
-    It rises linearly from 0 to ``rate.value`` over ``rate.warmup_samples`` and stays
-    there.
-
-    References
-    ----------
-    P. Goyal et al. (2017), section 2.2, gradual warm-up; there from the base rate.
-    """
-    if samples >= rate.warmup_samples:
-        return rate.value
-    return rate.value * samples / rate.warmup_samples

@@ -54,6 +54,19 @@ class LearningRate:
     warmup_samples: int
     value: float
 
+    def at(self, samples: float) -> float:
+        """Return the rate of the step that ends at this many samples.
+
+        It rises linearly from 0 to ``value`` over ``warmup_samples`` and stays there.
+
+        References
+        ----------
+        P. Goyal et al. (2017), section 2.2, gradual warm-up; there from the base rate.
+        """
+        if samples >= self.warmup_samples:
+            return self.value
+        return self.value * samples / self.warmup_samples
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measurement:
