@@ -25,7 +25,7 @@ from scalelab.testing.batch_systems import NODES, BatchSystemContract, site_with
 @pytest.fixture
 def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BatchSystem]:
     """Install a distribution that adds a batch system."""
-    install(tmp_path, "toys", BATCH_SYSTEMS.group, toy="scalelab_toy.batch_system:TOY")
+    install(tmp_path, "toys", BATCH_SYSTEMS.group, toy="scalelab_toy.batch_system:Toy")
     monkeypatch.syspath_prepend(str(tmp_path))
     vars(BATCH_SYSTEMS).pop("_outside", None)
     yield BATCH_SYSTEMS["toy"]
