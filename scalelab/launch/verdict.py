@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from scalelab.errors import ScaleLabError
+from scalelab.errors import ScaleLabError, SpecError
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.headline import TRACEBACK_START, first_sentence, place_of
@@ -59,6 +59,7 @@ class RankFailure:
     outcome: Outcome
     summary: str
     traceback: str | None
+    input_error: str | None = None
 
     @property
     def is_echo(self) -> bool:
@@ -85,6 +86,7 @@ class RankFailure:
             rank=self.rank,
             traceback=self.traceback,
             log=log.name,
+            input_error=self.input_error,
         )
 
 
@@ -117,6 +119,7 @@ def from_exception(
         outcome=_meaning(error, device_type),
         summary=f"raised {_headline(error, text, code)}",
         traceback=text[-_TRACEBACK_LENGTH:],
+        input_error=str(error) if isinstance(error, SpecError) else None,
     )
 
 

@@ -27,7 +27,7 @@ from scalelab.running.execution import run_sweep
 from scalelab.running.sweep import RUNS, Sweep
 
 if TYPE_CHECKING:
-    from scalelab.scheduling.events import OnEvent
+    from scalelab.records.control.events import OnEvent
 
 MOST_WARMUP_STEPS = 2
 MOST_STEPS = 10

@@ -18,16 +18,15 @@ from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.outcome import Outcome
 from scalelab.plan.source import Observation, TrialSource
 from scalelab.records.attempt import AttemptResult, AttemptSpec, Placement
-from scalelab.scheduling.budget import Budget
-from scalelab.scheduling.events import (
+from scalelab.records.control.events import (
     OnEvent,
     Progress,
     Resumed,
     Stopping,
     TrialEnded,
     TrialStarted,
-    Waiting,
 )
+from scalelab.scheduling.budget import Budget
 from scalelab.scheduling.gangs import Gangs, PartEnded, RunAttempt, Verdict
 from scalelab.scheduling.inbox import Inbox, Message, Stop
 from scalelab.scheduling.pool import Pool
@@ -191,20 +190,13 @@ class Driver:
             case NodeLeft(address):
                 self._leave(address)
             case NodeSilent(address, silent_s):
-                self._on_event(Waiting(reason=self._of_silence(address, silent_s)))
+                self._pool.report_silence(address, silent_s, self._lost_after_s)
             case Stop(at_once):
                 self._stop("the sweep was stopped")
                 if at_once:
                     self._gangs.cancel_all("The sweep was stopped.")
             case _:
                 self._provision.take(message)
-
-    def _of_silence(self, address: str, silent_s: float) -> str:
-        names = {node.address: node.name for node in self._pool.nodes}
-        return (
-            f"Node {names.get(address, address)} has not answered for "
-            f"{silent_s:.0f} s. It counts as lost after {self._lost_after_s:g} s."
-        )
 
     def _leave(self, address: str) -> None:
         self._pool.leave(address)
@@ -261,7 +253,15 @@ class Driver:
         attempt_id = self._gangs.launch(spec, self._store.begin(spec), nodes)
         self._requests[attempt_id] = request
         self._pruning.follow(spec)
-        self._on_event(TrialStarted(spec=spec, progress=self.progress))
+        self._on_event(
+            TrialStarted(
+                trial_id=spec.trial.trial_id,
+                attempt=spec.number,
+                title=str(spec.trial),
+                directory=spec.directory,
+                progress=self.progress,
+            )
+        )
 
     def _spec(self, trial: Trial, placement: Placement) -> AttemptSpec:
         trial_id = trial.trial_id
@@ -346,15 +346,20 @@ class Driver:
         *,
         runs_again: bool,
     ) -> None:
-        event = TrialEnded(
-            trial=trial,
-            observation=observation,
-            runs_again=runs_again,
-            traceback=result.traceback,
-            log=self._log(observation, result),
-            progress=self.progress,
+        self._on_event(
+            TrialEnded(
+                trial_id=trial.trial_id,
+                attempt=observation["attempt"],
+                title=str(trial),
+                program=trial.program,
+                outcome=Outcome(observation["outcome"]),
+                reason=observation["reason"] or "",
+                input_error=result.input_error,
+                log=self._log(observation, result),
+                runs_again=runs_again,
+                progress=self.progress,
+            )
         )
-        self._on_event(event)
 
     def _abandon(self) -> None:
         """End running attempts after an error and record how they ended if possible."""

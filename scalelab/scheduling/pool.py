@@ -10,7 +10,13 @@ from scalelab.errors import ClusterError
 from scalelab.experiment.trial import Trial
 from scalelab.inputs.numerals import counted
 from scalelab.records.attempt import Placement
-from scalelab.scheduling.events import NodeLost, NodeUp, OnEvent, Waiting
+from scalelab.records.control.events import (
+    NodeLost,
+    NodeSilent,
+    NodeUp,
+    OnEvent,
+    Waiting,
+)
 from scalelab.scheduling.grouped_placer import GroupedPlacer
 from scalelab.scheduling.validity import validity_of
 
@@ -70,12 +76,28 @@ class Pool:
             self._nodes[node.address] = node
             self._address_of[node.name] = node.address
             self.placer.add_node(node)
-            self._on_event(NodeUp(node=node))
+            up = NodeUp(
+                node=node.name, host=node.host, num_devices=len(node.device_ids)
+            )
+            self._on_event(up)
 
     def leave(self, address: str) -> None:
         """Remove a node that was lost, if it was known, and report it."""
         if node := self.give_back(address):
-            self._on_event(NodeLost(node=node))
+            self._on_event(NodeLost(node=node.name))
+
+    def report_silence(
+        self, address: str, silent_s: float, lost_after_s: float
+    ) -> None:
+        """Report a node that has not answered for a while."""
+        node = self._nodes.get(address)
+        self._on_event(
+            NodeSilent(
+                node=node.name if node else address,
+                silent_s=silent_s,
+                lost_after_s=lost_after_s,
+            )
+        )
 
     def give_back(self, address: str) -> Node | None:
         """Remove a node; return it if it was known."""

@@ -21,13 +21,13 @@ from scalelab.training.probes.steady import MIN_STEPS
 
 
 def refused(error: SpecError) -> AttemptResult:
-    """Return the result of an attempt that was refused because of the user's input.
-
-    A sweep stops at such a result: it knows it by the last line of the traceback.
-    """
+    """Return the result of an attempt that was refused because of the user's input."""
     text = "".join(traceback.format_exception_only(error)).strip()
     return AttemptResult(
-        outcome=Outcome.REFUSED, reason=f"SpecError: {error}", traceback=text
+        outcome=Outcome.REFUSED,
+        reason=f"SpecError: {error}",
+        traceback=text,
+        input_error=str(error),
     )
 
 

@@ -8,7 +8,7 @@ from scalelab.cluster.batch.nodes import BatchNodes
 from scalelab.cluster.batch.queue import QueueEvent
 from scalelab.cluster.nodes import Cluster
 from scalelab.cluster.watch import NodeLeft
-from scalelab.scheduling.events import OnEvent
+from scalelab.records.control.events import OnEvent
 from scalelab.scheduling.gangs import PartEnded
 from scalelab.scheduling.pool import Pool
 from scalelab.scheduling.provision.null_provisioner import NullProvisioner

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from scalelab.inputs.numerals import counted
+from scalelab.records.control.events import OnEvent, Waiting
 from scalelab.records.control.job_list import JobLine
-from scalelab.scheduling.events import OnEvent, Waiting
 from scalelab.scheduling.pool import Pool
 from scalelab.scheduling.provision.jobs import Batch
 
