@@ -239,10 +239,15 @@ def with_evidence(trial: Trial, result: AttemptResult) -> AttemptResult:
     return replace(result, outcome=Outcome.FAILED, reason=reason, rank=0)
 
 
+def fewest_steps(trial: Trial) -> int:
+    """Return how many measured steps a throughput trial needs at least."""
+    return min(MIN_STEPS, trial.measurement.steps)
+
+
 def _lacking(trial: Trial, measured: Mapping[str, Any]) -> str | None:
     measurement = trial.measurement
     if trial.kind is TrialKind.THROUGHPUT:
-        held, needed = measured.get("num_steps", 0), min(MIN_STEPS, measurement.steps)
+        held, needed = measured.get("num_steps", 0), fewest_steps(trial)
         if held >= needed:
             return None
         return (

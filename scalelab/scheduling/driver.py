@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -15,6 +16,7 @@ from scalelab.errors import StoreError
 from scalelab.experiment.program import Program, saving_s
 from scalelab.experiment.trial import Trial
 from scalelab.inputs.allocation import Allocation
+from scalelab.inputs.device_words import words_of_run
 from scalelab.inputs.outcome import Outcome
 from scalelab.plan.source import Observation, TrialSource
 from scalelab.records.attempt import AttemptResult, AttemptSpec, Placement
@@ -26,7 +28,6 @@ from scalelab.records.control.events import (
     TrialEnded,
     TrialStarted,
 )
-from scalelab.scheduling.budget import Budget
 from scalelab.scheduling.gangs import Gangs, PartEnded, RunAttempt, Verdict
 from scalelab.scheduling.inbox import Inbox, Message, Stop
 from scalelab.scheduling.pool import Pool
@@ -86,7 +87,7 @@ class Driver:
         self._estimate_duration = estimate_duration
         self._on_event = on_event
         self._retry_failed = retry_failed
-        self._budget = Budget(budget_gpu_s)
+        self._limit_gpu_s = math.inf if budget_gpu_s is None else budget_gpu_s
         self._inbox = Inbox()
         self._gangs = Gangs(cluster.client, self._inbox.put, task)
         self._pool = Pool(cluster.expected_devices, on_event, node_timeout_s)
@@ -137,10 +138,15 @@ class Driver:
             num_failed=self._tally.num_failed,
             num_running=len(self._gangs),
             num_waiting=self._pool.placer.num_waiting,
-            used_gpu_s=self._budget.used_gpu_s(self._tally),
+            used_gpu_s=self._used_gpu_s,
             num_devices=self._pool.num_devices,
             num_out_of_memory=self._tally.outcomes[Outcome.OUT_OF_MEMORY],
         )
+
+    @property
+    def _used_gpu_s(self) -> float:
+        """Device-seconds of the run, those of earlier sweeps included."""
+        return self._store.earlier_gpu_s + self._tally.used_gpu_s
 
     def _resume(self) -> None:
         """Tell the source what earlier sweeps of the run finished."""
@@ -153,7 +159,6 @@ class Driver:
             self._finished.add(observation["trial_id"])
             self._tally.count_earlier(observation)
             self._source.tell(observation)
-        self._budget.count_earlier(self._store)
         if self._finished:
             self._on_event(Resumed(num_finished=len(self._finished)))
 
@@ -237,8 +242,13 @@ class Driver:
         self._finish(trial, observation, result)
 
     def _place(self) -> None:
-        if self._stopped is None and (reason := self._budget.spent(self._tally)):
-            self._stop(reason)
+        limit_gpu_s, used_gpu_s = self._limit_gpu_s, self._used_gpu_s
+        if self._stopped is None and used_gpu_s >= limit_gpu_s:
+            hour = words_of_run(self._store.fingerprint, self._store.rows()).hour
+            self._stop(
+                f"the budget of {limit_gpu_s / 3600:g} {hour} is spent "
+                f"({used_gpu_s / 3600:.3g} used)"
+            )
         if self._stopped is not None:
             return
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from scalelab.cluster.nodes import Node
@@ -18,7 +19,6 @@ from scalelab.records.control.events import (
     Waiting,
 )
 from scalelab.scheduling.grouped_placer import GroupedPlacer
-from scalelab.scheduling.validity import validity_of
 
 
 class Pool:
@@ -114,7 +114,7 @@ class Pool:
         """Return the validity reasons that are known before an attempt starts."""
         addresses = self.addresses(placement)
         nodes = [self._nodes[address] for address in addresses]
-        return validity_of(trial, placement, {node.name: node for node in nodes})
+        return _validity_of(trial, placement, {node.name: node for node in nodes})
 
     def time_left_s(self, placement: Placement) -> float | None:
         """Return the seconds until its nodes' walltime is nearly up; None: unknown."""
@@ -156,3 +156,32 @@ class Pool:
             f"{len(self._nodes)} of {counted(sum(self.max_nodes.values()), 'node')} up"
             f"{f' ({up})' if up else ''}."
         )
+
+
+def _validity_of(
+    trial: Trial, placement: Placement, nodes: Mapping[str, Node]
+) -> tuple[str, ...]:
+    """Return the reasons known before an attempt of a trial starts.
+
+    A node may have fewer cores than devices: SLURM gives one core per task unless asked
+    for more. What else runs on the nodes takes no cores from the trial, see
+    :class:`~.placement.Placer`.
+    """
+    reasons = []
+    if not trial.is_emulated:
+        hosts = [nodes[share.node].host for share in placement.shares]
+        ranks_on = Counter(
+            (host, device)
+            for host, share in zip(hosts, placement.shares, strict=True)
+            for device in share.device_ids
+        )
+        if max(ranks_on.values(), default=0) > 1 or any(
+            len(share.device_ids) > nodes[share.node].num_cores
+            for share in placement.shares
+        ):
+            reasons.append("oversubscribed_cores")
+        if len(set(hosts)) < len(hosts):
+            reasons.append("loopback_nodes")
+    if len({len(share.device_ids) for share in placement.shares}) > 1:
+        reasons.append("uneven_ranks")
+    return tuple(reasons)

@@ -355,7 +355,9 @@ def test_the_budget_stops_further_trials_and_counts_earlier_sweeps(
     budget_gpu_s = 1.0
     summary = sweep.driver(make_source(trials), budget_gpu_s=budget_gpu_s).run()
     assert 0 < summary.num_finished < 20
-    assert str(summary.stopped).startswith("the budget of 0.000277778 GPU-h is spent")
+    assert str(summary.stopped).startswith(
+        "the budget of 0.000277778 emulated GPU-h is spent"
+    )
     assert summary.used_gpu_s >= budget_gpu_s
     # The records count what ranks held, a little less than the driver's clock does.
     recorded_gpu_s = sweep.store.observations()["allocated_gpu_s"].sum()

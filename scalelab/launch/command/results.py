@@ -15,9 +15,9 @@ from scalelab.experiment.fingerprint import ACCEPT
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.steps import StepLog
+from scalelab.launch.verdict import fewest_steps
 from scalelab.records.attempt import AttemptResult
 from scalelab.records.attempt_io import encode_json
-from scalelab.training.probes.steady import MIN_STEPS
 
 
 def refused(error: SpecError) -> AttemptResult:
@@ -55,8 +55,7 @@ def result_at_exit(log: StepLog, trial: Trial, nothing_seen: str) -> AttemptResu
         return AttemptResult(outcome=Outcome.FAILED, reason=nothing_seen, rank=0)
     if trial.kind is not TrialKind.THROUGHPUT:
         return _at_end_of_training(log, trial)
-    measurement = trial.measurement
-    needed = min(MIN_STEPS, measurement.steps)
+    measurement, needed = trial.measurement, fewest_steps(trial)
     if log.num_measured < needed:
         found = log.intervals.num_evaluations
         beside = f", nor do {found} intervals that hold an evaluation" if found else ""
