@@ -35,7 +35,7 @@ from scalelab.records.control.stop_request import StopRequests
 from scalelab.records.store import RunStore
 from scalelab.running.sweep import Sweep
 from scalelab.scheduling.summary import SweepSummary as SweepSummary
-from scalelab.scheduling.summary import SweepTally, Unfinished
+from scalelab.scheduling.summary import Unfinished
 
 if TYPE_CHECKING:
     from scalelab.cluster.nodes import Cluster
@@ -123,7 +123,12 @@ def run_sweep(
                 summary = driver.run()
             for problem in _compact(store):
                 events(Unreadable(reason=problem))
-            summary = _with_unsound(summary, first)
+            if first.failures:
+                held = (Unfinished(trial, FIRST_TRIAL) for trial in first.withheld())
+                summary.unfinished += held
+                summary.unsound = tuple(first.failures.values())
+                if first.has_stopped:
+                    summary.stopped = summary.stopped or FIRST_TRIAL
             if events.input_error is not None:
                 raise SpecError(events.input_error)
             events(SweepEnded(stopped=summary.stopped))
@@ -138,30 +143,17 @@ def _compact(store: RunStore) -> list[str]:
         return [f"Steps were not compacted, which costs readers time: {error}"]
 
 
-def _with_unsound(summary: SweepSummary, first: FirstTrials) -> SweepSummary:
-    """Add the first trials that were unsound, and the trials held back for them."""
-    if not first.failures:
-        return summary
-    held = [Unfinished(trial, FIRST_TRIAL) for trial in first.withheld()]
-    return replace(
-        summary,
-        unfinished=(*summary.unfinished, *held),
-        stopped=summary.stopped or (FIRST_TRIAL if first.has_stopped else None),
-        unsound=tuple(first.failures.values()),
-    )
-
-
 def _all_done(sweep: Sweep, store: RunStore) -> SweepSummary | None:
     """Return the summary of earlier sweeps, if they left nothing to run."""
     if sweep.num_remaining and not sweep.plan.assumes_local_batch:
         return None
-    source, tally = source_of(sweep.experiment, sweep.site), SweepTally()
+    source, earlier = source_of(sweep.experiment, sweep.site), SweepSummary()
     for row in store.recover(retry_failed=sweep.retry_failed):
         if row["outcome"] == Outcome.REFUSED:
             return None  # what did not fit the nodes of that sweep may fit these
         source.tell(row)
-        tally.count_earlier(row)
-    return tally.summary(None) if source.is_exhausted() else None
+        earlier.count_earlier(row)
+    return earlier if source.is_exhausted() else None
 
 
 def _patience(site: Site) -> dict[str, Any]:

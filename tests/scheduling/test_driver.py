@@ -63,7 +63,7 @@ def test_a_whole_sweep_runs_in_order_and_is_recorded(
     summary = sweep.driver(source).run()
     assert summary.outcomes == {Outcome.COMPLETED: 8}
     assert summary.is_complete
-    assert summary.failures == ()
+    assert not summary.failures
     assert 0 < summary.used_gpu_s
     assert Counter(row["trial_id"] for row in source.told) == Counter(
         each.trial_id for each in trials

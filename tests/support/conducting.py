@@ -9,7 +9,6 @@ from scalelab.records.control.events import Progress, TrialEnded
 from scalelab.scheduling.summary import (
     FailedTrial,
     SweepSummary,
-    SweepTally,
     Unfinished,
 )
 
@@ -70,7 +69,7 @@ class Conductor:
         for error in self.input_errors:
             self.on_event(_failed(trial, error))
         type(self).meanwhile()
-        tally = SweepTally()
+        tally = SweepSummary(stopped=self.stopped)
         for index in range(self.num_failed):
             tally.outcomes[Outcome.FAILED] += 1
             log = "rank-0.log" if index == 0 else None
@@ -79,7 +78,7 @@ class Conductor:
             )
         if self.stopped:
             tally.unfinished.append(Unfinished(trial, self.stopped))
-        return tally.summary(self.stopped)
+        return tally
 
 
 def _failed(trial: Trial, input_error: str | None) -> TrialEnded:

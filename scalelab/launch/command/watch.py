@@ -22,7 +22,6 @@ from scalelab.launch.command.results import (
 )
 from scalelab.launch.command.steps import StepLog
 from scalelab.launch.command.verdict import from_command_exit
-from scalelab.launch.command.witness.rank_count import check_rank_count
 from scalelab.launch.command.witness.rank_witness import RankWitness
 from scalelab.launch.process_tree import has_loaded
 from scalelab.launch.progress import ProgressBoard
@@ -129,7 +128,6 @@ class CommandWatch(CommandProcesses):
         )
         self._stream = StreamWriter(spec.files.stream)
         self._foreign_library = attempt.launcher.foreign_library
-        self._starts_ranks = attempt.launcher.shares_reports
         self._witness = RankWitness(attempt, meeting)
         self._supervisor: Supervisor | None = None
         self._talks_until_s = time.monotonic() + start_up_s * _TALK_FACTOR
@@ -209,12 +207,9 @@ class CommandWatch(CommandProcesses):
         """
         if self._supervisor is None or self._log.last_step is None:
             return None
-        pids = self._supervisor.pids
+        pids, step = self._supervisor.pids, self._log.last_step
         try:
-            if self._starts_ranks:
-                self._starts_ranks = False
-                check_rank_count(self._spec.trial, pids)
-            self._witness.look(pids, self._log.last_step, is_last=is_last)
+            self._witness.look(pids, step, is_last=is_last)
         except SpecError as error:
             return refused(error)
         return None
@@ -282,7 +277,7 @@ class CommandWatch(CommandProcesses):
         log, path = self._logs[0], self._file.path
         shown = _shown(path, self._spec)
         found = f"of {self._file.num_lines} lines in {shown} none was"
-        found += f" {self._reader.expectation()}"
+        found += f" {self._reader.expectation}"
         names = sorted(each.name for each in path.parent.glob("*"))[:_MOST_NAMES]
         if names and not path.exists():
             found += f"; there is no such file, and beside it: {', '.join(names)}"
