@@ -17,7 +17,7 @@ ANALYSIS = ("laws", "recommend", "report")
 ALONE = ("errors", "_version")
 HEAVY_ON_RUNNING_SIDE = {"torch", "dask", "distributed", "dask_jobqueue"}
 MOST_FILES = 16
-MOST_LINES = 400
+MOST_LINES = 450
 
 
 def up_to(rooms: tuple[str, ...], last: str) -> set[str]:
@@ -103,7 +103,7 @@ def test_ground_and_analysis_need_nothing_that_runs_trials(room: str) -> None:
             assert not roots & HEAVY_ON_RUNNING_SIDE, f"{name} imports {roots}"
 
 
-def test_no_module_outgrows_400_lines_and_no_drawers() -> None:
+def test_no_module_outgrows_450_lines_and_no_drawers() -> None:
     drawers = {"util", "utils", "helpers", "common", "misc"}
     for name, module in MODULES.items():
         assert len(module.read_text().splitlines()) <= MOST_LINES, name

@@ -19,7 +19,14 @@ from scalelab.cluster.batch.programs import answered
 from scalelab.cluster.network import listening, own_address
 from scalelab.cluster.survey.capacity import asked_queue, why_no_node_fits
 from scalelab.cluster.survey.inventory import Inventory, Queue
-from scalelab.doctor.machine import Finding, Health, run_directory_finding
+from scalelab.doctor.machine import (
+    Finding,
+    Health,
+    broken,
+    note,
+    ok,
+    run_directory_finding,
+)
 from scalelab.errors import ClusterError, SpecError
 from scalelab.inputs.numerals import counted
 from scalelab.records.attempt_io import existing_place
@@ -90,21 +97,6 @@ def of_groups(names: Sequence[str | None], finding: Finding) -> Finding:
     named = ", ".join(filter(None, names))
     subject = f"{named}: {finding.subject}" if named else finding.subject
     return replace(finding, subject=subject)
-
-
-def ok(subject: str, text: str) -> Finding:
-    """Return a finding that something works."""
-    return Finding(subject=subject, health=Health.OK, text=text)
-
-
-def note(subject: str, text: str) -> Finding:
-    """Return a finding that something may matter."""
-    return Finding(subject=subject, health=Health.NOTE, text=text)
-
-
-def broken(subject: str, text: str) -> Finding:
-    """Return a finding that something does not work."""
-    return Finding(subject=subject, health=Health.BROKEN, text=text)
 
 
 def _programs(

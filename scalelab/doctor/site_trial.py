@@ -21,8 +21,8 @@ from scalelab.cluster.batch.driver_queue import cancel, look_at, submit_script
 from scalelab.cluster.batch.queue import JobState, JobView
 from scalelab.cluster.network import listening, own_address, port_text
 from scalelab.cluster.survey.visit import ANSWER, TASK
-from scalelab.doctor.machine import Finding
-from scalelab.doctor.site import broken, clock_finding, note, of_groups, ok
+from scalelab.doctor.machine import Finding, broken, note, ok
+from scalelab.doctor.site import clock_finding, of_groups
 from scalelab.errors import ClusterError, ScaleLabError, SpecError
 from scalelab.inputs.allocation import Allocation
 from scalelab.records.attempt_io import encode_json, existing_place, write_atomically
