@@ -163,7 +163,6 @@ def _tried(subject: str, attempt: Callable[[], str]) -> Finding:
 
 
 def _two_ranks() -> str:
-    """Check that two ranks meet: run two emulated ones for two steps."""
     from scalelab.launch.gang_agent import NodeAgent
 
     trial = Trial(

@@ -275,7 +275,6 @@ def _account(site: BatchSite, inventory: Inventory) -> Iterator[Finding]:
 
 
 def _node_counts(site: BatchSite) -> list[int]:
-    """Return the sizes of jobs that a sweep may submit."""
     if site.provision == "pool":
         return [1]
     largest = site.nodes or 2
@@ -283,7 +282,6 @@ def _node_counts(site: BatchSite) -> list[int]:
 
 
 def _submissions(site: BatchSite, runs: Path) -> Iterator[Finding]:
-    """Ask the batch system whether it would accept the jobs of a sweep."""
     test = site.batch_system.test_submission
     if not test:
         yield note(
@@ -328,7 +326,6 @@ def _tested(subject: str, test: Sequence[str], script: str) -> Finding:
 
 
 def _submission_from_nodes(site: BatchSite) -> Iterator[Finding]:
-    """Check whether a driver's job could submit other jobs."""
     subject = "submit from nodes"
     may = client_class(site.batch_system).nodes_may_submit(site.queue_name)
     if may is None:

@@ -129,7 +129,6 @@ class _Listener:
 def _visited(
     site: BatchSite, folder: Path, listener: _Listener, say: Callable[[str], None]
 ) -> Mapping[str, Any]:
-    """Submit the job and return the findings it wrote."""
     log = folder / "job.log"
     refuse_log_directory(site, folder, option="--runs")
     task = {
@@ -173,7 +172,6 @@ def _await_departure(record: DriverRecord) -> None:
 def _answer(
     record: DriverRecord, folder: Path, log: Path, say: Callable[[str], None]
 ) -> Mapping[str, Any]:
-    """Wait for the findings of the job."""
     started_s = time.monotonic()
     ended_s: float | None = None
     queued_s, said = 0.0, ""
@@ -209,7 +207,6 @@ def _require_start(record: DriverRecord, view: JobView, queued_s: float) -> None
 def _require_answer(
     record: DriverRecord, view: JobView | None, log: Path, since_s: float
 ) -> None:
-    """Raise an error if a job ended some time ago and wrote no findings."""
     words = " ".join(last_log_lines(log).split())
     if since_s < (SOON_S if words else LATE_S):
         return

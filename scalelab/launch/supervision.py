@@ -388,7 +388,6 @@ class Supervisor:
     # Time limits, and the end of the processes.
 
     def _look(self) -> None:
-        """End what is due by now."""
         paused_s = self._time.paused_s
         waking_s, now_s = self._time.look(), time.monotonic()
         if self._time.paused_s > paused_s and self._stall_watch.has_begun:
@@ -428,7 +427,6 @@ class Supervisor:
             signal.pidfd_send_signal(self._server, signal.SIGKILL)
 
     def _patience_s(self) -> float:
-        """Return the seconds until the next time limit has to be checked."""
         now_s = time.monotonic()
         if self._processes.ending_since_s is not None:
             left_s = self._processes.deadline_s - now_s

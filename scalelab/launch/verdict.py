@@ -127,17 +127,11 @@ def from_exit(
     rank: int, at_s: float, status: int, device_type: str, log: Path, oom_kills: int
 ) -> RankFailure:
     """Describe the end of a rank that sent neither a result nor an error."""
-    if status >= 0:
-        summary = f"exited with status {status} before it returned a result"
-        return RankFailure(
-            rank=rank,
-            at_s=at_s,
-            outcome=Outcome.FAILED,
-            summary=summary,
-            traceback=None,
-        )
-    name = _signal_name(-status)
-    outcome, summary = Outcome.FAILED, f"was killed by {name}"
+    outcome, name = Outcome.FAILED, None
+    summary = f"exited with status {status} before it returned a result"
+    if status < 0:
+        name = _signal_name(-status)
+        summary = f"was killed by {name}"
     if -status == signal.SIGKILL and oom_kills > 0:
         outcome = Outcome.HOST_OUT_OF_MEMORY
         summary = "was killed by the kernel: the node ran out of memory"

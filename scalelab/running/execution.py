@@ -189,7 +189,6 @@ def _programs(sweep: Sweep, store: RunStore) -> dict[str | None, Program]:
 
 
 def _beside(program: Program, root: Path) -> Program:
-    """Return a program whose interpreter is found where it lies, outside the copy."""
     if not isinstance(program, CommandProgram):
         return program
     directory = Path(program.code_directory)

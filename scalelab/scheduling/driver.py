@@ -185,7 +185,6 @@ class Driver:
 
     @property
     def _used_gpu_s(self) -> float:
-        """Device-seconds of the run, those of earlier sweeps included."""
         return self._store.earlier_gpu_s + self._summary.used_gpu_s
 
     def _resume(self) -> None:
@@ -256,7 +255,6 @@ class Driver:
             self._on_event(Stopping(reason=reason, num_running=len(self._gangs)))
 
     def _ask(self) -> None:
-        """Enqueue every trial that the source proposes now."""
         placer = self._pool.placer
         while self._summary.stopped is None and placer.num_waiting < MAX_WAITING:
             trial = self._source.ask()
@@ -382,14 +380,12 @@ class Driver:
     def _finish(
         self, trial: Trial, observation: Observation, result: AttemptResult
     ) -> None:
-        """Count a trial that has ended for good and tell the source."""
         self._finished.add(observation["trial_id"])
         self._summary.count(trial, observation, self._log(observation, result))
         self._source.tell(observation)
         self._report(trial, observation, result, runs_again=False)
 
     def _log(self, observation: Observation, result: AttemptResult) -> str | None:
-        """Return the path of the log of the first rank that failed."""
         if result.log is None:
             return None
         trial_id, number = observation["trial_id"], observation["attempt"]

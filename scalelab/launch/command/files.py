@@ -181,7 +181,6 @@ class FollowedFile:
         self._descriptor = _opened(self.path)
 
     def _is_whole(self, descriptor: int) -> bool:
-        """Tell whether the open file was neither replaced nor truncated."""
         known = os.fstat(descriptor)
         try:
             found = self.path.stat()

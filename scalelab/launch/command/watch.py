@@ -247,7 +247,6 @@ class CommandWatch(CommandProcesses):
         return result_while_running(self._log, self._spec.trial, now_s)
 
     def _unread(self) -> AttemptResult | None:
-        """Refuse a file of reports in which many lines have shown no step."""
         is_output = self._file.path == self._logs[0]
         if is_output or self._log.last_step is not None:
             return None
@@ -262,7 +261,6 @@ class CommandWatch(CommandProcesses):
         return result
 
     def _show_life(self) -> None:
-        """Report a sign of life because there was output."""
         if self._log.last_step is not None:
             self._show(self._log.last_step)
         elif time.monotonic() < self._talks_until_s:
@@ -289,6 +287,5 @@ class CommandWatch(CommandProcesses):
 
 
 def _shown(path: Path, spec: AttemptSpec) -> str:
-    """Return a path relative to the attempt's directory where it lies in it."""
     directory = Path(spec.directory)
     return str(path.relative_to(directory) if path.is_relative_to(directory) else path)
