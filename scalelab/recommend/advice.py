@@ -18,7 +18,7 @@ from scalelab.laws.convergence.time_to_target import (
     measured_factorisation,
 )
 from scalelab.laws.convergence.whole_runs import measured_whole_runs
-from scalelab.laws.rivals.laws import law_named
+from scalelab.laws.published import law_named
 from scalelab.laws.rows import CONFIGURATION, FitRows, Observed, numbers, prepared
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.support import Gap

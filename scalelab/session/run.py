@@ -39,11 +39,11 @@ class Run(RunRecords):
         Parameters
         ----------
         law
-            A name of :data:`scalelab.laws.rivals.laws.LAWS`.
+            A name of :data:`scalelab.laws.published.LAWS`.
         learn_from
             Other runs to learn from, as in :meth:`recommend`.
         """
-        from scalelab.laws.rivals.laws import law_named
+        from scalelab.laws.published import law_named
         from scalelab.recommend.question.history import LawWithTransfer
         from scalelab.session.arguments import FitArguments
 
