@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
@@ -14,9 +15,7 @@ from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.links import Link
 from scalelab.inputs.support import Support
-from scalelab.laws.convergence.time_to_target import (
-    measured_factorisation,
-)
+from scalelab.laws.convergence.time_to_target import measured_factorisation
 from scalelab.laws.convergence.whole_runs import measured_whole_runs
 from scalelab.laws.published import law_named
 from scalelab.laws.rows import CONFIGURATION, FitRows, Observed, numbers, prepared
@@ -35,6 +34,7 @@ from scalelab.recommend.answer.recommendation import (
 )
 from scalelab.recommend.answer.sentences import about_efficiency
 from scalelab.recommend.comparison import Comparison
+from scalelab.recommend.evidence import evidence
 from scalelab.recommend.knowledge import Knowledge
 from scalelab.recommend.notes import (
     assumptions,
@@ -63,7 +63,6 @@ from scalelab.recommend.question.memory_room import MemoryRoom
 from scalelab.recommend.question.objective import Constraints
 from scalelab.recommend.question.runnable import UntoldByProgram
 from scalelab.recommend.question.subject import AskedCurves, choose_subject
-from scalelab.recommend.ways import ways
 
 
 def recommend(
@@ -97,13 +96,12 @@ def recommend(
     )
     need = SampleNeed.of(subject.every_group, job, limits.target)
     whole = every.take(subject.every_group.index)
+    factorisation = measured_factorisation(whole, law_named(law))
     knowledge = Knowledge(
         subject=subject,
         fitted=fitted,
         need=need,
-        factorisation=measured_factorisation(whole, law_named(law))
-        if need.uses_law
-        else None,
+        factorisation=factorisation if need.uses_law else None,
         whole_runs=measured_whole_runs(whole.observations, need.target)
         if need.target is not None and need.uses_law
         else None,
@@ -119,7 +117,8 @@ def recommend(
     )
     gaps = knowledge.law.gaps_at(_in_reach(asked, within))
     wanted = sorted({place.world_size for place in allocations or ()})
-    return _answer(knowledge, comparison, gaps, limits, within, wanted)
+    answer = _answer(knowledge, comparison, gaps, limits, within, wanted)
+    return replace(answer, evidence=evidence(whole, subject.frame, factorisation))
 
 
 def _check_sequence_length(subject: AskedCurves, job: Job | None) -> None:
@@ -219,7 +218,6 @@ def _answer(
             ),
             *not_considered(knowledge, wanted, {row.world_size for row in table}),
         ),
-        ways=ways(subject.frame),
         unsupported=tuple(
             dict.fromkeys(not_identifiable(gap, subject.is_emulated) for gap in gaps)
         ),
