@@ -47,10 +47,8 @@ from scalelab.recommend.notes import (
     not_identifiable,
     passed_over,
 )
-from scalelab.recommend.prediction.contradictions import is_among
 from scalelab.recommend.prediction.efficiency import Efficiency
-from scalelab.recommend.prediction.input_wait import InputWait
-from scalelab.recommend.prediction.knee import find_knee
+from scalelab.recommend.prediction.knee import InputWait, find_knee
 from scalelab.recommend.prediction.learning_rate import learning_rate
 from scalelab.recommend.prediction.next_trial import next_trial
 from scalelab.recommend.prediction.outlook import outlook_rows
@@ -157,16 +155,7 @@ def _answer(
         *limits.in_words(subject.device_hour_word),
         *([str(need.target)] if need.uses_law else []),
     )
-    proposed = next_trial(
-        table,
-        outlook,
-        is_among(outlook.frame, knowledge.contradicted),
-        is_among(outlook.frame, knowledge.rows.frame.loc[law.doubted.index]),
-        limits,
-        gaps,
-        subject.frame,
-        within,
-    )
+    proposed = next_trial(table, outlook, knowledge, limits, gaps, within)
     return Recommendation(
         workload=subject.workload,
         device_name=subject.device_name,

@@ -27,12 +27,12 @@ from scalelab.inputs.target import Target
 from scalelab.laws.convergence.law import ConvergenceLaw
 from scalelab.laws.convergence.rows import ended_well, is_equal
 from scalelab.laws.formulas import MEDIAN_OF, Fitted, each_of
-from scalelab.laws.input_checks import positive
 from scalelab.laws.interval import SEED, central, check_mass, normals
 from scalelab.laws.rows import (
     cells,
     configurations,
     numbers,
+    positive,
     split_curves,
     strategies,
 )
