@@ -19,6 +19,7 @@ from scalelab.kinds.resources import (
     Resource,
 )
 from scalelab.plan.memory_limits import MemoryLimit
+from scalelab.recommend.answer.evidence import Evidence
 from scalelab.recommend.answer.way_rows import WayRow
 
 
@@ -231,8 +232,8 @@ class Recommendation:
         sentence; empty where none failed.
     memory_limits
         Which local batches did not fit into a device's memory; empty where all did.
-    ways
-        The ways to train that were measured; empty where there is only one.
+    evidence
+        What was measured besides the answer.
     sweep_gpu_hours
         Device-hours the observations cost; None where not recorded.
     """
@@ -268,7 +269,12 @@ class Recommendation:
     parameters: tuple[ParameterRow, ...] = field(default=())
     failures: str = ""
     memory_limits: tuple[MemoryLimit, ...] = ()
-    ways: tuple[WayRow, ...] = ()
+    evidence: Evidence = field(default_factory=Evidence)
+
+    @property
+    def ways(self) -> tuple[WayRow, ...]:
+        """The ways to train that were measured; empty where there is only one."""
+        return self.evidence.ways
 
     @property
     def chosen(self) -> OutlookRow:
@@ -283,6 +289,7 @@ class Recommendation:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; a number that is not finite becomes None."""
         values: dict[str, Any] = _plain(asdict(self))
+        values["ways"] = values.pop("evidence")["ways"]
         rows = [row.to_json() for row in self.rows]
         groups = {name: row.to_json() for name, row in self.elsewhere.items()}
         for name in ("memory_limits", "ways"):  # only where there are any
