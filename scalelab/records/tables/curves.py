@@ -29,6 +29,18 @@ class ImportedRow:
         found: float | None = self.values.get("step_time_s")
         return found
 
+    @property
+    def time_s(self) -> float:
+        """Seconds per step of a row of a curve: each has them."""
+        return float(self.values["step_time_s"])
+
+    @property
+    def work(self) -> int:
+        """Samples per step and device."""
+        return int(
+            self.values["gradient_accumulation_steps"] * self.values["local_batch_size"]
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Curves:

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from scalelab.inputs.numerals import duration
+from scalelab.inputs.problems import shown
 from scalelab.records.tables.curves import Curves, ImportedRow
 from scalelab.records.tables.names import is_measured, reading_of
-from scalelab.records.tables.words import shown
 
 _LEAST = math.log(1.03)  # what no setting is asked about
 _WITHOUT_REPEATS = math.log(1.1)
@@ -39,7 +39,7 @@ class Pooled:
     def sentence(self) -> str:
         """Say what the column does."""
         told = " and ".join(
-            f"{duration(row.step_time_s or 0.0)} with {shown(row.cells[self.name])} "
+            f"{duration(row.time_s)} with {shown(row.cells[self.name])} "
             f"(line {row.line})"
             for row in (self.fast, self.slow)
         )
@@ -61,27 +61,24 @@ def pooled_settings(curves: Curves, unused: Iterable[str]) -> list[Pooled]:
         varying = [
             rows for rows in groups if len({row.cells[name] for row in rows}) > 1
         ]
-        if not varying or _labels_rows(name, varying):
+        cells = [row.cells[name] for rows in varying for row in rows]
+        labels_rows = len(set(cells)) > _MEASURED_SHARE * len(cells)
+        if not varying or (labels_rows and len(varying) > 1):
             continue
         levels = [_levels(name, rows) for rows in varying]
-        if _differ(levels) and not (is_measured(name) and _may_be_result(levels)):
-            widest = max(
-                zip(levels, varying, strict=True), key=lambda each: _gap(each[0])
-            )
-            found.append(_example(name, *widest))
+        gaps = list(map(_gap, levels))
+        typical = sorted(gaps)[math.ceil(0.8 * len(gaps)) - 1]
+        may_be_result = is_measured(name) and (labels_rows or typical <= _EVIDENT)
+        if not may_be_result and _differ(levels, typical):
+            widest = gaps.index(max(gaps))
+            found.append(_example(name, levels[widest], varying[widest]))
     return found
-
-
-def _labels_rows(name: str, groups: Sequence[Sequence[ImportedRow]]) -> bool:
-    """Whether nearly each row of several groups has its own value: none recurs."""
-    cells = [row.cells[name] for rows in groups for row in rows]
-    return len(groups) > 1 and len(set(cells)) > _MEASURED_SHARE * len(cells)
 
 
 def _levels(name: str, rows: Sequence[ImportedRow]) -> Levels:
     levels: dict[str, list[float]] = {}
     for row in rows:
-        levels.setdefault(row.cells[name], []).append(math.log(row.step_time_s or 1.0))
+        levels.setdefault(row.cells[name], []).append(math.log(row.time_s))
     return levels
 
 
@@ -90,82 +87,44 @@ def _gap(levels: Levels) -> float:
     return max(medians) - min(medians)
 
 
-def _typical_gap(groups: Sequence[Levels]) -> float:
-    gaps = sorted(map(_gap, groups))
-    return gaps[math.ceil(0.8 * len(gaps)) - 1]
-
-
-def _may_be_result(groups: Sequence[Levels]) -> bool:
-    """Whether values scatter from row to row, or the times differ little with them."""
-    values = [value for levels in groups for value in levels for _ in levels[value]]
-    is_of_each_row = len(set(values)) > _MEASURED_SHARE * len(values)
-    return is_of_each_row or _typical_gap(groups) <= _EVIDENT
-
-
-def _differ(groups: Sequence[Levels]) -> bool:
+def _differ(groups: Sequence[Levels], typical: float) -> bool:
     """Whether the times differ with the value by more than repeats scatter."""
-    typical = _typical_gap(groups)
-    if (scatter := _scatter_of_repeats(groups)) is not None:
-        return typical > max(_LEAST, scatter)
+    levels = [times for each in groups for times in each.values()]
+    free = sum(len(times) - 1 for times in levels)
+    if free >= 2:
+        return typical > max(_LEAST, _scatter(levels, free))
     if typical > _EVIDENT:
         return True
-    if (scatter := _scatter_of_effects(groups)) is not None:
-        return _largest_effect(groups) > max(_LEAST, scatter)
-    return typical > _WITHOUT_REPEATS
-
-
-def _scatter_of_repeats(groups: Sequence[Levels]) -> float | None:
-    """Return what levels may differ by at most, from repeats at one value."""
-    repeated = [
-        times for levels in groups for times in levels.values() if len(times) > 1
-    ]
-    free = sum(len(times) - 1 for times in repeated)
-    if free < 2:
-        return None
-    squares = sum(statistics.pvariance(times) * len(times) for times in repeated)
-    levels = [times for each in groups for times in each.values()]
-    mean_size = statistics.mean(map(len, levels))
-    return _SPREADS * math.sqrt(2 * squares / free / mean_size)
-
-
-def _effects(groups: Sequence[Levels]) -> dict[str, list[float]]:
-    """Return by value how far its times are from the middle of its groups."""
+    # without repeats, how steady the difference is
     effects: dict[str, list[float]] = {}
-    for levels in groups:
-        middle = statistics.mean(map(statistics.median, levels.values()))
-        for value, times in levels.items():
+    for group in groups:
+        middle = statistics.mean(map(statistics.median, group.values()))
+        for value, times in group.items():
             effects.setdefault(value, []).append(statistics.median(times) - middle)
-    return effects
-
-
-def _largest_effect(groups: Sequence[Levels]) -> float:
-    means = [statistics.mean(each) for each in _effects(groups).values()]
-    return max(means) - min(means)
-
-
-def _scatter_of_effects(groups: Sequence[Levels]) -> float | None:
-    """Return what levels may differ by at most, from how steady the difference is."""
-    effects = list(_effects(groups).values())
-    num_cells = sum(map(len, effects))
-    free = num_cells - len(groups) - len(effects) + 1
+    free = len(levels) - len(groups) - len(effects) + 1
     if free < 3:
-        return None
-    squares = sum(statistics.pvariance(each) * len(each) for each in effects)
-    mean_size = num_cells / len(effects)
+        return typical > _WITHOUT_REPEATS
+    means = list(map(statistics.mean, effects.values()))
+    scatter = _scatter(list(effects.values()), free)
+    return max(means) - min(means) > max(_LEAST, scatter)
+
+
+def _scatter(samples: Sequence[Sequence[float]], free: int) -> float:
+    """Return by how much means of samples may differ at most by chance."""
+    squares = sum(statistics.pvariance(each) * len(each) for each in samples)
+    mean_size = statistics.mean(map(len, samples))
     return _SPREADS * math.sqrt(2 * squares / free / mean_size)
 
 
 def _example(name: str, levels: Levels, rows: Sequence[ImportedRow]) -> Pooled:
-    medians = {value: statistics.median(times) for value, times in levels.items()}
-    fast, slow = (
-        _middle([row for row in rows if row.cells[name] == value])
-        for value in (
-            min(medians, key=medians.__getitem__),
-            max(medians, key=medians.__getitem__),
+    """Return the rows in the middle of the fastest and the slowest value."""
+    values = sorted(levels, key=lambda value: statistics.median(levels[value]))
+    of_value = [
+        sorted(
+            (row for row in rows if row.cells[name] == value),
+            key=lambda row: row.time_s,
         )
-    )
+        for value in (values[0], values[-1])
+    ]
+    fast, slow = (same[len(same) // 2] for same in of_value)
     return Pooled(name, fast, slow)
-
-
-def _middle(rows: Sequence[ImportedRow]) -> ImportedRow:
-    return sorted(rows, key=lambda row: row.step_time_s or 0.0)[len(rows) // 2]

@@ -12,7 +12,7 @@ from typing import Any
 from scalelab.inputs.outcome import Outcome
 from scalelab.records.columns import COLUMNS_BY_NAME
 from scalelab.records.tables.names import Reading
-from scalelab.records.tables.numerals import Numerals, is_missing
+from scalelab.records.tables.numerals import is_missing, plain_number
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _GROUPED = re.compile(r"[1-9]\d{0,2}(\.\d{3})+", re.ASCII)
@@ -20,28 +20,13 @@ _LARGEST_WHOLE = 2**53
 _MAX_DEVICES = 1_000_000
 _MAX_STEP_TIME_S = 86_400.0
 _COUNTS = frozenset(
-    {
-        "num_nodes",
-        "world_size",
-        "data_parallel_size",
-        "threads_per_rank",
-        "local_batch_size",
-        "gradient_accumulation_steps",
-        "global_batch_size",
-        "normalization_batch_size",
-        "sequence_length",
-    }
+    "num_nodes world_size data_parallel_size threads_per_rank local_batch_size "
+    "gradient_accumulation_steps global_batch_size normalization_batch_size "
+    "sequence_length".split()
 )
 _POSITIVE = frozenset(
-    {
-        "gpus_per_node",
-        "step_time_s",
-        "step_time_lo_s",
-        "step_time_hi_s",
-        "throughput_samples_per_s",
-        "base_learning_rate",
-        "learning_rate",
-    }
+    "gpus_per_node step_time_s step_time_lo_s step_time_hi_s throughput_samples_per_s "
+    "base_learning_rate learning_rate".split()
 )
 _SIGNED = frozenset({"target_value", "final_metric"})
 _CHOICES: Mapping[str, tuple[str, ...]] = {
@@ -50,13 +35,12 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "metric_mode": ("min", "max"),
     "energy_source": ("measured", "modelled"),
 }
-
-
 _SYNONYMS: Mapping[str, Mapping[str, str]] = {
     "outcome": {
-        **dict.fromkeys(("ok", "success", "succeeded", "done"), str(Outcome.COMPLETED)),
-        **dict.fromkeys(("finished", "passed"), str(Outcome.COMPLETED)),
-        **dict.fromkeys(("fail", "error", "crash", "crashed"), str(Outcome.FAILED)),
+        **dict.fromkeys(
+            "ok success succeeded done finished passed".split(), str(Outcome.COMPLETED)
+        ),
+        **dict.fromkeys("fail error crash crashed".split(), str(Outcome.FAILED)),
         **dict.fromkeys(("timeout", "timed out"), str(Outcome.TIMED_OUT)),
     },
     "device_type": {"gpu": "cuda"},
@@ -76,7 +60,11 @@ _DURATION = re.compile(r"([\d.eE+-]+) ?(s|sec|ms|us|\u00b5s|min)")
 def parse(name: str, text: str) -> Any:
     """Return the value of a cell of a known column; None where it is empty."""
     kind = COLUMNS_BY_NAME[name].kind
-    if not text or (kind != "text" and is_missing(text)) or text.lower() in _NOTHING:
+    if (
+        not text
+        or (kind != "text" and is_missing(text))
+        or text.lower() in ("n/a", "#n/a")
+    ):
         return None
     text = text.lower() if name == "precision" else text
     text = _SYNONYMS.get(name, {}).get(text.lower(), text)
@@ -87,7 +75,7 @@ def parse(name: str, text: str) -> Any:
     return value
 
 
-def parse_cell(reading: Reading, text: str, numerals: Numerals) -> Any:
+def parse_cell(reading: Reading, text: str, decimal: str) -> Any:
     """Return the value of a cell in our unit; None where it is empty."""
     name = reading.column
     kind = COLUMNS_BY_NAME[name].kind
@@ -95,7 +83,7 @@ def parse_cell(reading: Reading, text: str, numerals: Numerals) -> Any:
         return parse(name, text)
     if is_missing(text):
         return None
-    text, factor = _without_unit(name, numerals.plain(text))
+    text, factor = _without_unit(name, plain_number(text, decimal))
     factor = reading.factor if factor is None else factor
     if factor == 1 and not reading.is_step_rate:
         return parse(name, text)
@@ -193,14 +181,10 @@ def _whole(text: str) -> int:
     except ValueError:
         value = math.nan
     if not value.is_integer() or abs(value) > _LARGEST_WHOLE:
-        raise ValueError(f"must be a whole number such as 8{_if_grouped(text)}")
+        grouped = f" ({text.replace('.', '')}, if its point stands between thousands)"
+        hint = grouped if _GROUPED.fullmatch(text) else ""
+        raise ValueError(f"must be a whole number such as 8{hint}")
     return int(value)
-
-
-def _if_grouped(text: str) -> str:
-    if not _GROUPED.fullmatch(text):
-        return ""
-    return f" ({text.replace('.', '')}, if its point stands between thousands)"
 
 
 def _flag(text: str) -> bool:
@@ -225,26 +209,19 @@ def _list(text: str) -> list[str]:
         values = json.loads(text)
     except ValueError:
         values = None
-    if not isinstance(values, list) or not all(
-        isinstance(each, str) for each in values
-    ):
+    if not isinstance(values, list) or {*map(type, values)} - {str}:
         raise ValueError('must be a JSON list of text, e.g. ["0", "1"]')
     return values
-
-
-def _as_it_is(text: str) -> str:
-    return text
 
 
 _PARSERS: Mapping[str, Callable[[str], Any]] = {
     "integer": _whole,
     "number": _number,
     "flag": _flag,
-    "text": _as_it_is,
+    "text": str,
     "time": _time,
     "list": _list,
 }
-_NOTHING = frozenset({"n/a", "#n/a"})
 
 
 def parse_option(texts: Sequence[str]) -> list[Any]:
