@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -150,20 +151,22 @@ def _check_range(name: str, kind: str, value: Any) -> None:
         raise ValueError(f"must be one of {', '.join(choices)}")
     if kind not in ("integer", "number"):
         return
-    if name in _COUNTS and value < 1:
-        raise ValueError("must be at least 1")
-    if name in _POSITIVE and value <= 0:
-        raise ValueError("must be more than 0")
-    if name not in _SIGNED and value < 0:
-        raise ValueError("must not be negative")
-    if name in ("world_size", "num_nodes") and value > _MAX_DEVICES:
-        raise ValueError(f"must be at most {_MAX_DEVICES}")
-    if name == "step_time_s" and value > _MAX_STEP_TIME_S:
-        raise ValueError(
-            f"must be at most {_MAX_STEP_TIME_S:.0f}: it is in seconds per step"
-        )
-    if name == "gpu_utilization" and value > 1:
-        raise ValueError("must be a share between 0 and 1")
+    for is_wrong, rule in (
+        (name in _COUNTS and value < 1, "at least 1"),
+        (name in _POSITIVE and value <= 0, "more than 0"),
+        (name not in _SIGNED and value < 0, "at least 0"),
+        (
+            name in ("world_size", "num_nodes") and value > _MAX_DEVICES,
+            f"at most {_MAX_DEVICES}",
+        ),
+        (
+            name == "step_time_s" and value > _MAX_STEP_TIME_S,
+            f"at most {_MAX_STEP_TIME_S:.0f}: it is in seconds per step",
+        ),
+        (name == "gpu_utilization" and value > 1, "a share between 0 and 1"),
+    ):
+        if is_wrong:
+            raise ValueError(f"must be {rule}")
 
 
 def _number(text: str) -> float:
@@ -188,30 +191,24 @@ def _whole(text: str) -> int:
 
 
 def _flag(text: str) -> bool:
-    flags = {"true": True, "1": True, "false": False, "0": False}
-    if text.lower() not in flags:
+    if text.lower() not in ("true", "1", "false", "0"):
         raise ValueError("must be true or false")
-    return flags[text.lower()]
+    return text.lower() in ("true", "1")
 
 
 def _time(text: str) -> str:
-    try:
-        is_aware = datetime.fromisoformat(text).utcoffset() is not None
-    except ValueError:
-        is_aware = False
-    if not is_aware:
-        raise ValueError("must be a time with its offset, e.g. 2026-01-31T12:00:00Z")
-    return text
+    with suppress(ValueError):
+        if datetime.fromisoformat(text).utcoffset() is not None:
+            return text
+    raise ValueError("must be a time with its offset, e.g. 2026-01-31T12:00:00Z")
 
 
 def _list(text: str) -> list[str]:
-    try:
+    with suppress(ValueError):
         values = json.loads(text)
-    except ValueError:
-        values = None
-    if not isinstance(values, list) or {*map(type, values)} - {str}:
-        raise ValueError('must be a JSON list of text, e.g. ["0", "1"]')
-    return values
+        if isinstance(values, list) and all(isinstance(each, str) for each in values):
+            return values
+    raise ValueError('must be a JSON list of text, e.g. ["0", "1"]')
 
 
 _PARSERS: Mapping[str, Callable[[str], Any]] = {

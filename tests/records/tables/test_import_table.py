@@ -331,7 +331,7 @@ def test_a_mapping_wins_over_an_alias(
         ({"device_type": "A100"}, "'A100' must be one of cpu, cuda, tpu"),
         ({"outcome": "won"}, "'won' must be one of completed, target_not_reached"),
         ({"gpu_utilization": 80}, "must be a share between 0 and 1"),
-        ({"energy_j": -1}, "must not be negative"),
+        ({"energy_j": -1}, "must be at least 0"),
         ({"exclusive_node": "yes"}, "must be true or false"),
         ({"started_at": "2026-01-01"}, "must be a time with its offset"),
         ({"started_at": "noon"}, "must be a time with its offset"),
