@@ -11,12 +11,11 @@ from itertools import pairwise
 from scalelab.inputs.numerals import counted, duration
 from scalelab.inputs.problems import shown
 from scalelab.records.tables.columns import Matching
-from scalelab.records.tables.curves import Curves, ImportedRow
+from scalelab.records.tables.curves import Curves, ImportedRow, pooled_settings
 from scalelab.records.tables.file import ForeignTable
 from scalelab.records.tables.names import EPOCH_SIZES, plain
-from scalelab.records.tables.numerals import plain_number
 from scalelab.records.tables.options import lines_listed
-from scalelab.records.tables.pooling import pooled_settings
+from scalelab.records.tables.values import plain_number
 
 _MOST_ON_NODE = 16
 _WIDE_NODES = re.compile(r"nvl\d*|gb[23]00|grace", re.IGNORECASE)

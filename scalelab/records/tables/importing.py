@@ -22,22 +22,22 @@ from scalelab.records.columns import (
     SCHEMA_VERSION,
 )
 from scalelab.records.store import RunStore
-from scalelab.records.tables.columns import Matching, match_columns, quoted
+from scalelab.records.tables.columns import Matching, match_columns, melted, quoted
 from scalelab.records.tables.completing import complete
 from scalelab.records.tables.curves import Curves, ImportedRow
 from scalelab.records.tables.doubts import doubtful
 from scalelab.records.tables.file import ForeignTable, TableRow, read_table
 from scalelab.records.tables.names import Reading
-from scalelab.records.tables.numerals import NumberColumn, decimal_sign
 from scalelab.records.tables.options import ImportOptions, lines_listed
 from scalelab.records.tables.values import (
+    NumberColumn,
+    decimal_sign,
     failure,
     parse,
     parse_cell,
     parse_option,
     remarks_out_of_memory,
 )
-from scalelab.records.tables.wide import melted
 
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 _SPEEDS = ("step_time_s", "throughput_samples_per_s")
