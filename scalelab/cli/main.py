@@ -23,7 +23,7 @@ import typer
 from scalelab._version import __version__
 from scalelab.errors import ScaleLabError
 from scalelab.inputs.lines import one_line
-from scalelab.inputs.wording import as_options, of_the_command_line
+from scalelab.inputs.wording import for_the_command_line
 from scalelab.kinds.resources import RESOURCES
 
 INTERRUPTED, READER_LEFT = 130, 141
@@ -100,14 +100,14 @@ def run(arguments: Sequence[str]) -> int:
         command = typer.main.get_command(build_app(*arguments[:1]))
         is_bare = len(arguments) < 2 and {*arguments} <= GROUPS.keys()
         words = [*arguments, "--help"] if is_bare else list(arguments)
-        with of_the_command_line(), command.make_context("scalelab", words) as context:
+        with for_the_command_line(), command.make_context("scalelab", words) as context:
             command.invoke(context)
     except typer.Exit as ended:
         return ended.exit_code
     except (KeyboardInterrupt, typer.Abort):
         return _say("Interrupted.", INTERRUPTED)
     except ScaleLabError as error:
-        return _say(f"Error: {as_options(str(error))}", error.exit_code)
+        return _say(f"Error: {error}", error.exit_code)
     except UsageError as error:
         return _say(f"Error: {_usage(error)}", error.exit_code)
     return 0

@@ -14,9 +14,10 @@ from scalelab.inputs.links import Link
 from scalelab.inputs.target import Target
 from scalelab.laws.rows import step_time_rows
 from scalelab.recommend.advice import recommend
+from scalelab.recommend.answer.facts import Contents
 from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
 from scalelab.recommend.answer.text import answer_text
-from scalelab.recommend.notes import times_contain
+from scalelab.recommend.notes import contents_of_times
 from scalelab.recommend.question.asked_batch import AskedBatch
 from scalelab.recommend.question.objective import Constraints
 from scalelab.recommend.question.prices import Price
@@ -212,7 +213,7 @@ def test_weak_scaling_keeps_the_local_batch_and_does_not_leave_its_range() -> No
     note = next(note for note in found.notes if note.startswith("Not chosen"))
     assert note == (
         "Not chosen: 16 GPUs or more. Their global batch is beyond 256, the largest "
-        "that was measured; --max-batch allows more."
+        "that was measured; max_batch allows more."
     )
     wider = recommend(
         frame,
@@ -272,10 +273,10 @@ def test_two_world_sizes_answer_beyond_what_was_measured_with_care() -> None:
     assert found.chosen.world_size <= 2
     (text,) = (text for text in found.unsupported if "inter_node_latency" in text)
     assert text.endswith(
-        "Or learn from another run on these devices: --learn-from RUN."
+        "Or learn from another run on these devices: learn_from='RUN'."
     )
     declared = recommend(sweep((1, 2), emulated=True), JOB)
-    assert not any("--learn-from" in text for text in declared.unsupported)
+    assert not any("learn_from" in text for text in declared.unsupported)
     assert found.next_trial is not None
     assert found.next_trial.gpu_hours > 0
     assert found.next_trial.world_size > 2
@@ -286,11 +287,11 @@ def test_what_was_not_measured_is_chosen_once_it_is_accepted() -> None:
     limits = Constraints(limits={"time": hours(2) * 0.7 * HOUR}, confidence=0.5)
     careful = recommend(sweep((1, 2)), JOB, constraints=limits)
     assert not careful.meets_constraints
-    assert any("--accept-unmeasured" in note for note in careful.notes)
+    assert any("accept_unmeasured" in note for note in careful.notes)
     bold = recommend(sweep((1, 2)), JOB, constraints=limits, accept_unmeasured=True)
     assert bold.meets_constraints
     assert bold.chosen.basis == "not measured here"
-    assert not any("--accept-unmeasured" in note for note in bold.notes)
+    assert not any("accept_unmeasured" in note for note in bold.notes)
 
 
 @pytest.mark.slow
@@ -641,33 +642,19 @@ def test_a_capped_target_without_convergence_trials_is_assumed_to_need_its_cap()
 
 
 @pytest.mark.parametrize(
-    ("columns", "sentence"),
+    ("columns", "contents"),
     [
-        (
-            {"compute_s": 0.1},
-            "of training steps alone; start-up, evaluation and checkpoints come",
-        ),
-        (
-            {"compute_s": None, "evaluation_s": 0.5},
-            "of training steps and checkpoints between them; start-up and evaluation",
-        ),
-        (
-            {"compute_s": None, "evaluation_s": 0.0},
-            "Times contain all between two reported steps, evaluation too if there was "
-            "any: metrics.evaluation matched no line. Start-up comes on top.",
-        ),
-        (
-            {"compute_s": None, "evaluation_s": None},
-            "all between two reported steps, evaluation too unless metrics.evaluation",
-        ),
-        ({"compute_s": None, "kind": "imported"}, "made of the given step times"),
+        ({"compute_s": 0.1}, Contents.STEPS),
+        ({"compute_s": None, "evaluation_s": 0.5}, Contents.STEPS_AND_CHECKPOINTS),
+        ({"compute_s": None, "evaluation_s": 0.0}, Contents.ALL_NO_EVALUATION_SEEN),
+        ({"compute_s": None, "evaluation_s": None}, Contents.ALL),
+        ({"compute_s": None, "kind": "imported"}, Contents.GIVEN),
     ],
 )
 def test_an_answer_says_what_its_times_contain(
-    columns: dict[str, object], sentence: str
+    columns: dict[str, object], contents: Contents
 ) -> None:
-    rows = step_time_rows(sweep().assign(**columns))
-    assert sentence in times_contain(rows)
+    assert contents_of_times(step_time_rows(sweep().assign(**columns))) is contents
 
 
 @pytest.mark.slow
@@ -700,7 +687,7 @@ def test_no_job_and_no_target_is_an_error() -> None:
 @pytest.mark.slow
 def test_a_job_in_steps_needs_one_batch() -> None:
     frame, steps = sweep((1, 2, 4), global_batch=None), Job(steps=1000)
-    with pytest.raises(SpecError, match="Name one with --batch"):
+    with pytest.raises(SpecError, match="Name one with batch,"):
         recommend(frame, steps)
     named = recommend(frame, steps, batches=AskedBatch(global_batch_size=64))
     assert {r.samples.value for r in named.rows} == {64_000.0}

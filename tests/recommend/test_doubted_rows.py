@@ -176,4 +176,4 @@ def test_contradictions_of_many_configurations_are_counted() -> None:
     rows = pd.concat([strong(0.1), strong(0.1).assign(step_time_s=3.0)])
     notes = contradicting(recommend(rows, Job(samples=1e7)).notes)
     assert len([note for note in notes if note.startswith("Contradicting:")]) == 3
-    assert "Contradicting likewise: 2 further configurations." in notes
+    assert "2 more configurations have contradicting runs." in notes

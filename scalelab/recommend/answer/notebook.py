@@ -6,8 +6,9 @@ from dataclasses import fields
 from html import escape
 from typing import TYPE_CHECKING, Any, Self
 
+from scalelab.recommend.answer.facts import Part
 from scalelab.recommend.answer.recommendation import OutlookRow, Recommendation
-from scalelab.recommend.answer.sentences import Part, sentences, texts
+from scalelab.recommend.answer.sentences import sentences, texts
 from scalelab.recommend.answer.tables import allocations
 from scalelab.recommend.answer.text import answer_text
 
