@@ -21,8 +21,9 @@ from typing import Annotated, Any, NoReturn, TextIO
 import typer
 
 from scalelab._version import __version__
+from scalelab.cli.answering import print_error
 from scalelab.errors import ScaleLabError
-from scalelab.inputs.lines import one_line
+from scalelab.inputs.lines import ended, one_line
 from scalelab.inputs.wording import for_the_command_line
 from scalelab.kinds.resources import RESOURCES
 
@@ -96,6 +97,7 @@ def _options(
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code."""
+    as_json = "--json" in arguments
     try:
         command = typer.main.get_command(build_app(*arguments[:1]))
         is_bare = len(arguments) < 2 and {*arguments} <= GROUPS.keys()
@@ -107,9 +109,14 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return _say("Interrupted.", INTERRUPTED)
     except ScaleLabError as error:
+        if as_json:
+            print_error(error.kind, error.message, error.hint)
         return _say(f"Error: {error}", error.exit_code)
     except UsageError as error:
-        return _say(f"Error: {_usage(error)}", error.exit_code)
+        message, hint = _usage(error)
+        if as_json:
+            print_error("usage", message, hint)
+        return _say(f"Error: {message} {hint}", error.exit_code)
     return 0
 
 
@@ -197,7 +204,7 @@ def _say(message: str, exit_code: int) -> int:
     return exit_code
 
 
-def _usage(error: Any) -> str:
+def _usage(error: Any) -> tuple[str, str]:
+    """Return what is wrong with a command line, and what to do."""
     command = error.ctx.command_path if error.ctx else "scalelab"
-    message = one_line(error.format_message()).rstrip(".")
-    return f"{message}{'' if message.endswith('?') else '.'} Try: {command} --help"
+    return ended(one_line(error.format_message())), f"Try: {command} --help"

@@ -32,6 +32,11 @@ class Answer(Recommendation):
         """Return the same answer, to be looked at."""
         return cls(**{each.name: getattr(found, each.name) for each in fields(found)})
 
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """Everything that the answer says, apart from its table."""
+        return tuple(each.text for each in sentences(self))
+
     def __repr__(self) -> str:
         return answer_text(self)
 
