@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from scalelab.cli.answering import print_answer, print_json
+from scalelab.cli.arguments import RunDirectory
 
 if TYPE_CHECKING:
     from scalelab.kinds.resources import Resource
@@ -165,9 +166,7 @@ def asked(
 
 
 def run(
-    run_directory: Annotated[
-        Path, typer.Argument(metavar="RUN", help="Directory of the run.")
-    ],
+    run_directory: RunDirectory,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     explain: Annotated[
         bool, typer.Option("--explain", help="Add formulas and fitted parameters.")
