@@ -71,15 +71,17 @@ def assumptions(knowledge: Knowledge, chosen: OutlookRow) -> Iterator[Fact]:
 def _not_measured(knowledge: Knowledge, batch: int) -> Iterator[Fact]:
     """Note that the length of the training is not known to suffice."""
     need = knowledge.need
-    amount = str(need.job and need.job.model_copy(update={"target": None}))
-    assumed = {"target": str(need.target), "amount": amount}
     if need.num_missed:
-        yield Fact(Kind.TARGET_NOT_REACHED, assumed | {"num_runs": need.num_missed})
+        kind, about = Kind.TARGET_NOT_REACHED, {"num_runs": need.num_missed}
     elif need.target is not None and not need.uses_law:
-        yield Fact(Kind.TARGET_NOT_MEASURED, assumed)
+        kind, about = Kind.TARGET_NOT_MEASURED, {}
     elif need.job and not need.uses_law and batch not in need.measured_batches():
-        values = {"global_batch_size": batch, "amount": amount}
-        yield Fact(Kind.ACCURACY_NOT_MEASURED, values)
+        kind, about = Kind.ACCURACY_NOT_MEASURED, {"global_batch_size": batch}
+    else:
+        return
+    target = {} if need.target is None else {"target": str(need.target)}
+    amount = need.job and need.job.model_copy(update={"target": None})
+    yield Fact(kind, {**target, **about, "amount": str(amount)})
 
 
 def _known_by_convergence(knowledge: Knowledge, chosen: OutlookRow) -> set[str]:
