@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from scalelab.experiment.trial import PROGRAM, TrialKind
 from scalelab.inputs.placeholders import LAYOUT_PLACEHOLDERS
@@ -47,7 +48,7 @@ def assumptions(knowledge: Knowledge, chosen: OutlookRow) -> Iterator[Fact]:
         yield Fact(Kind.WHOLE_RUNS)
     if pruned := knowledge.subject.num_pruned:
         yield Fact(Kind.PRUNED, {"num_attempts": pruned})
-    yield from contradicting(knowledge)
+    yield from contradicting(knowledge.contradicted)
     yield from doubts(knowledge)
     yield from of_unknown_scatter(knowledge.rows)
     yield from not_witnessed(knowledge.rows)
@@ -110,9 +111,8 @@ def contents_of_times(rows: FitRows) -> Contents:
     return Contents.ALL_NO_EVALUATION_SEEN
 
 
-def contradicting(knowledge: Knowledge) -> Iterator[Fact]:
+def contradicting(found: pd.DataFrame) -> Iterator[Fact]:
     """Name the configurations whose runs contradict one another."""
-    found = knowledge.contradicted
     for row in found.iloc[:_MOST_NAMED].to_dict("records"):
         spread = {name: row[name] for name in ("num_runs", "least_s", "most_s")}
         yield Fact(Kind.CONTRADICTING, _configuration(row) | spread)
