@@ -157,6 +157,10 @@ def test_a_resource_limits_an_answer(run_outside: Run, tmp_path: Path) -> None:
         assert ended.returncode in (0, 4), ended.stderr
         answers.append(json.loads(ended.stdout))
     assert [answer["meets_constraints"] for answer in answers] == [True, False]
+    assert '"water_l": {' in ended.stdout
+    assert "--max-water 20l" in run_outside("scalelab", "recommend", "--help").stdout
+    said = run_outside(*ask[:-1], "--max-water", "100000l").stdout
+    assert "Chance of meeting < 100,000 l:" in " ".join(said.split())
 
 
 def test_a_source_proposes_and_prunes(run_outside: Run, tmp_path: Path) -> None:
