@@ -28,7 +28,7 @@ from scalelab.kinds.resources import RESOURCES
 
 INTERRUPTED, READER_LEFT = 130, 141
 AGAIN_AFTER_S = 0.01
-RECOMMEND, REPORT = "recommend", "report"
+RECOMMEND, REPORT, DATA = "recommend", "report", "data"
 
 COMMANDS = {
     "sweep": "Run, continue or extend a sweep, then recommend.",
@@ -39,7 +39,8 @@ COMMANDS = {
     RECOMMEND: "Answer: which allocation, batch size and learning-rate rule.",
     REPORT: "Write the run's report: one self-contained HTML file.",
     "import": "Import a table of measurements as a run.",
-    "data": "Obtain a data set that a built-in workload needs.",
+    DATA: "Obtain a data set that a built-in workload needs.",
+    "trainer": "Run a command of a trainer, such as the twin of parameter servers.",
     "init": "Write a commented experiment to start from.",
     "schema": "Print the JSON schema of experiments, for editors.",
     "doctor": "Check whether sweeps can run on this machine, part by part.",
@@ -65,8 +66,9 @@ def build_app(asked: str = "") -> typer.Typer:
     from scalelab.cli.recommend_command import with_question
 
     for name, summary in COMMANDS.items():
-        module = import_module(f"scalelab.cli.{name}_command")
-        command = module.run
+        home = "trainer" if name == DATA else name
+        module = import_module(f"scalelab.cli.{home}_command")
+        command = module.data if name == DATA else module.run
         if name in (RECOMMEND, REPORT):
             resources = RESOURCES if asked == name else RESOURCES.built_in
             command = with_question(command, resources)

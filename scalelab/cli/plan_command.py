@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scalelab.cli.shown.twin_table import twin_lines
 from scalelab.inputs.lines import aligned
 from scalelab.inputs.numerals import counted
 
@@ -44,12 +43,6 @@ def run(
             "--run", metavar="DIR", help="Directory of the run [default: runs/NAME]."
         ),
     ] = None,
-    twin: Annotated[
-        bool,
-        typer.Option(
-            "--twin", help="Try parameter servers in virtual time, in this process."
-        ),
-    ] = False,
 ) -> None:
     """Show what a sweep would run, and what it would cost; run nothing."""
     from scalelab.running.sweep import Sweep
@@ -58,8 +51,6 @@ def run(
     parts = (_trials, _notes, _left_out, _cost, _job_scripts)
     blocks = ("\n".join(part(asked)) for part in parts)
     typer.echo("\n\n".join(filter(None, blocks)))
-    if twin:
-        typer.echo("\n" + "\n".join(twin_lines(asked)))
 
 
 def _trials(asked: Sweep) -> Iterator[str]:

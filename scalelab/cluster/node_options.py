@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scalelab.launch.protocol import DEFAULT_ENTRY
 from scalelab.records.attempt_io import storing
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ class NodeOptions:
     interface: str | None = None
     preload: tuple[str, ...] = ()
     search_path: tuple[str, ...] = ()
-    entry: str | None = DEFAULT_ENTRY
+    entry: str | None = None
 
     @classmethod
     def read(cls, path: Path) -> NodeOptions:

@@ -18,7 +18,6 @@ from scalelab.launch.command.attempt import CommandAttempt
 from scalelab.launch.command.results import refused
 from scalelab.launch.command.run import run_command
 from scalelab.launch.ending import Cancellation
-from scalelab.launch.protocol import DEFAULT_ENTRY
 from scalelab.launch.ranks.requests import rank_requests
 from scalelab.launch.ranks.run import run_ranks
 from scalelab.launch.ranks.server_process import RankServers
@@ -52,8 +51,7 @@ class NodeAgent:
     Parameters
     ----------
     entry
-        What a rank calls, ``module:function``; None: only commands run here, and no
-        process needs torch.
+        What a rank calls, ``module:function``; None: only commands run here.
     device_name
         Model of the node's devices, recorded for commands; may be set later.
     """
@@ -64,7 +62,7 @@ class NodeAgent:
         device_type: str,
         preload: tuple[str, ...],
         *,
-        entry: str | None = DEFAULT_ENTRY,
+        entry: str | None = None,
         address: str = "127.0.0.1",
         search_path: tuple[str, ...] = (),
         device_name: str | None = None,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalelab.errors import SpecError
-from scalelab.experiment.program import CommandProgram, Program, needs_torch
+from scalelab.experiment.program import CommandProgram, Program, framework_of
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.first_words import with_program_beside
 from scalelab.plan.first_trials import FirstTrials
@@ -79,7 +79,7 @@ def run_sweep(
         first = FirstTrials(source, programs if sweep.checks_first else ())
         from scalelab.scheduling.events import NodesStarting
 
-        imports_torch = any(map(needs_torch, programs.values()))
+        imports_torch = "torch" in map(framework_of, programs.values())
         on_event(NodesStarting(imports_torch=imports_torch))
         with _nodes(sweep, programs.values()) as cluster:
             from scalelab.scheduling.driver import Driver

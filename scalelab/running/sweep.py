@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from scalelab.errors import MissingExtraError, SpecError
-from scalelab.experiment.fingerprint import fingerprint_changes
+from scalelab.experiment.checks.workloads import check_trials, check_workload
+from scalelab.experiment.fingerprint import fingerprint_changes, words_of_run
 from scalelab.experiment.hidden import is_hidden
 from scalelab.experiment.keys import commands_of, naming
-from scalelab.experiment.program import BUILT_IN_WORKLOADS
+from scalelab.experiment.program import Program, WorkloadProgram, framework_of
 from scalelab.experiment.spec import Experiment
-from scalelab.inputs.device_words import words_of_run
 from scalelab.inputs.document import read_document
 from scalelab.inputs.numerals import counted
 from scalelab.inputs.outcome import Outcome
+from scalelab.kinds.trainers import trainer_of
 from scalelab.plan.expand import Plan
 from scalelab.plan.first_check import is_sound
 from scalelab.plan.source import Observation
@@ -33,7 +34,6 @@ from scalelab.site.choice import lasting_name
 from scalelab.site.local_devices import num_cores
 from scalelab.site.node_script import refuse_log_directory
 from scalelab.site.profile import DeviceType, Site
-from scalelab.training.workloads.introspection import check_trials, check_workload
 
 RUNS = Path("runs")
 
@@ -170,7 +170,7 @@ class Sweep:
                 "what was measured before is then marked code_changed, left out of the "
                 "fits, and measured again."
             )
-        _require_what_runs_trials()
+        _require_what_runs_trials(sweep.experiment)
         return sweep
 
     @property
@@ -213,7 +213,7 @@ class Sweep:
 
 def is_checked(asked: Experiment) -> bool:
     """Tell whether first trials are checked: no built-in workload needs that."""
-    return asked.workload is None or asked.workload.name not in BUILT_IN_WORKLOADS
+    return asked.facts is None
 
 
 def _is_measurement(row: Observation) -> bool:
@@ -237,7 +237,23 @@ def _refuse_hidden(env: Mapping[str, str]) -> None:
             )
 
 
-def _require_what_runs_trials() -> None:
-    for package in ("torch", "distributed", "cryptography"):
+def _require_what_runs_trials(experiment: Experiment) -> None:
+    for package in ("distributed", "cryptography"):
         if find_spec(package) is None:
-            raise MissingExtraError("A sweep", "train")
+            raise MissingExtraError("A sweep", "run")
+    for program in experiment.programs().values():
+        framework = framework_of(program)
+        if framework and find_spec(framework) is None:
+            _refuse_without(framework, program)
+
+
+def _refuse_without(framework: str, program: Program) -> None:
+    if not isinstance(program, WorkloadProgram):
+        raise MissingExtraError(f"launcher={program.launcher}", "train")
+    trainer, _ = trainer_of(program.name)
+    if trainer.extra:
+        raise MissingExtraError(f"workload={program.name}", trainer.extra)
+    raise SpecError(
+        f"workload={program.name} needs {framework}, which is not installed. Install "
+        f"what trainer {trainer.name} needs."
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scalelab.inputs.device_words import words_of_run
+from scalelab.experiment.fingerprint import words_of_run
 
 if TYPE_CHECKING:
     from scalelab.records.store import RunStore

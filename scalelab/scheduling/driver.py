@@ -17,7 +17,12 @@ from scalelab.experiment.trial import Trial
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.outcome import Outcome
 from scalelab.plan.source import Observation, TrialSource
-from scalelab.records.attempt import AttemptResult, AttemptSpec, Placement
+from scalelab.records.attempt import (
+    AttemptResult,
+    AttemptSpec,
+    KnownWorkload,
+    Placement,
+)
 from scalelab.scheduling.budget import Budget
 from scalelab.scheduling.events import (
     OnEvent,
@@ -281,6 +286,7 @@ class Driver:
             stop_after_s=self._pool.time_left_s(placement),
             queue_wait_s=self._provision.queue_wait_s(placement),
             exclusive_node=self._provision.is_exclusive(trial.node_group),
+            known=KnownWorkload.named(trial.workload),
         )
 
     def _end(self, verdict: Verdict) -> None:

@@ -17,13 +17,11 @@ from scalelab.experiment.keys import ExperimentKeys, commands_of, naming
 from scalelab.experiment.measure import Metrics
 from scalelab.experiment.program import (
     BATCH_OF_EPOCH,
-    BUILT_IN_WORKLOADS,
     SAMPLES_OF_EPOCH,
     STEP_OF_EPOCH,
 )
 from scalelab.experiment.sections import AutoBatch, LayoutAxes, WorkloadChoice
 from scalelab.experiment.trial import PROGRAM, TrialKind
-from scalelab.experiment.workload_names import COMPILE
 from scalelab.inputs.layout import MicroBatches
 from scalelab.inputs.placeholders import (
     LAYOUT_PLACEHOLDERS,
@@ -31,6 +29,12 @@ from scalelab.inputs.placeholders import (
     placeholders_in,
 )
 from scalelab.inputs.problems import one_of, shown
+from scalelab.kinds.trainers import (
+    DEFAULT_TRAINER,
+    TRAINERS,
+    facts_of,
+    find_trainer,
+)
 
 _OF_RATE = {"learning_rate", "base_learning_rate", "warmup_samples"}
 """Placeholders that have a value only where the experiment has a learning rate."""
@@ -61,9 +65,11 @@ def _check_program(experiment: ExperimentKeys) -> None:
     given = [name for name in kinds if getattr(experiment, name) is not None]
     if len(given) != 1:
         problem = "both given" if given else "both missing"
+        is_installed = DEFAULT_TRAINER in TRAINERS
+        names = TRAINERS[DEFAULT_TRAINER].workloads if is_installed else ()
         raise SpecError(
             f"{' and '.join(given or kinds[:2])} are {problem}. An experiment runs "
-            f"exactly one: a workload ({', '.join(BUILT_IN_WORKLOADS)}, module:Class), "
+            f"exactly one: a workload ({', '.join((*names, 'module:Class'))}), "
             "a command, or several programs."
         )
     if experiment.program is not None:
@@ -96,35 +102,19 @@ def _check_workload(experiment: ExperimentKeys, workload: WorkloadChoice) -> Non
             raise SpecError(
                 f"{key} belongs to a command, not to a workload. Remove it."
             )
-    built_in = BUILT_IN_WORKLOADS.get(name)
-    if built_in is None:
-        if not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", name):
-            raise SpecError(
-                f"workload={shown(name)} is neither built in nor module:Class. "
-                f"{one_of(BUILT_IN_WORKLOADS, name)}"
-            )
+    if found := find_trainer(name):
+        trainer, own_name = found
+        trainer.check_name(own_name)
+        trainer.check_keys(own_name, workload.parameters, experiment.options)
+    facts = facts_of(name)
+    if facts is None or set(experiment.measure.kind) == {TrialKind.THROUGHPUT}:
         return
-    if not built_in.trains_model and COMPILE in {
-        *workload.parameters,
-        *experiment.options,
-    }:
-        raise SpecError(
-            f"workload={name} has no model, so {COMPILE} has nothing to compile. "
-            "Leave it out."
-        )
-    if not built_in.trains_model and "slow_rank_factor" in experiment.options:
-        raise SpecError(
-            f"workload={name} computes nothing, so options.slow_rank_factor makes no "
-            "rank slow. Leave it out."
-        )
-    if set(experiment.measure.kind) == {TrialKind.THROUGHPUT}:
-        return
-    if not built_in.metrics:
+    if not facts.metrics:
         raise SpecError(
             f"workload={name} has no held-out data, so no trial of it reaches a "
             "metric. Remove everything but throughput from measure.kind."
         )
-    needed = built_in.convergence_needs
+    needed = facts.convergence_needs
     if needed and needed not in workload.parameters:
         raise SpecError(
             f"workload={name} reaches no metric unless it has {needed}. Add it to the "
@@ -137,8 +127,8 @@ def _check_flops(experiment: ExperimentKeys) -> None:
     job, workload = experiment.job, experiment.workload
     if not (job and job.device_peak_flops) or job.flops_per_sample:
         return
-    built_in = BUILT_IN_WORKLOADS.get(workload.name) if workload else None
-    if workload is None or (built_in and not built_in.counts_flops):
+    facts = facts_of(workload.name) if workload else None
+    if workload is None or (facts and not facts.counts_flops):
         raise SpecError(
             "job.flops_per_sample and job.device_peak_flops together say how much of a "
             f"device is used, and {workload.name if workload else 'a command'} does "

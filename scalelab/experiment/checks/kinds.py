@@ -6,10 +6,10 @@ from scalelab.errors import SpecError
 from scalelab.experiment.checks.consistency import groups_of
 from scalelab.experiment.command_values import values_told
 from scalelab.experiment.keys import ExperimentKeys, naming
-from scalelab.experiment.program import BUILT_IN_WORKLOADS
 from scalelab.experiment.sections import AutoBatch, WorkloadChoice
 from scalelab.experiment.trial import TrialKind
 from scalelab.kinds.strategies import STRATEGIES, Strategy
+from scalelab.kinds.trainers import facts_of, trainer_of
 
 
 def check_kinds(experiment: ExperimentKeys) -> None:
@@ -23,8 +23,10 @@ def check_kinds(experiment: ExperimentKeys) -> None:
             _check_launcher(alone)
             _check_reported(alone)
     if experiment.workload:
+        trainer, _ = trainer_of(experiment.workload.name)
         for name in experiment.parallelism:
             strategy, listed = STRATEGIES[name], experiment.options
+            trainer.check_strategy(name)
             own = {axis: listed[axis] for axis in strategy.options if axis in listed}
             strategy.check_options(own)
             _check_model(strategy, experiment.workload)
@@ -34,8 +36,8 @@ def check_kinds(experiment: ExperimentKeys) -> None:
 
 def _check_model(strategy: Strategy, workload: WorkloadChoice) -> None:
     """Refuse a strategy that has nothing to work on where no model is trained."""
-    built_in = BUILT_IN_WORKLOADS.get(workload.name)
-    if built_in is None or built_in.trains_model:
+    facts = facts_of(workload.name)
+    if facts is None or facts.trains_model:
         return
     lacks = {
         "parameters to serve": strategy.num_servers(2, {}) > 0,

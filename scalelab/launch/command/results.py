@@ -15,9 +15,9 @@ from scalelab.experiment.fingerprint import ACCEPT
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.steps import StepLog
+from scalelab.launch.steady import MIN_STEPS
 from scalelab.records.attempt import AttemptResult
 from scalelab.records.attempt_io import encode_json
-from scalelab.training.probes.steady import MIN_STEPS
 
 
 def refused(error: SpecError) -> AttemptResult:

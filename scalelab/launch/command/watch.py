@@ -28,10 +28,10 @@ from scalelab.launch.ending import Limits, start_up_limit_s
 from scalelab.launch.process_tree import has_loaded
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.rendezvous import Meeting
+from scalelab.launch.stream import StreamWriter
 from scalelab.launch.supervision import Supervisor
 from scalelab.launch.verdict import last_lines
 from scalelab.records.attempt import AttemptResult, AttemptSpec
-from scalelab.training.stream import StreamWriter
 
 # Lines that arrive within this time are read together: waking up for each line would
 # take processor time from the ranks.

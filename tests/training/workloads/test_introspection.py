@@ -7,14 +7,13 @@ import pytest
 from waiting import wait_until
 
 from scalelab.errors import SpecError
-from scalelab.experiment.program import BUILT_IN_WORKLOADS
+from scalelab.experiment.checks.workloads import check_workload
 from scalelab.experiment.spec import Experiment
-from scalelab.experiment.workload_names import RANK_PARAMETERS
 from scalelab.site.choice import site_of
-from scalelab.training.rank_options import RankOptions
 from scalelab.training.workloads import introspection
-from scalelab.training.workloads.introspection import check_workload, names_of_built_in
+from scalelab.training.workloads.introspection import names_of_built_in
 from scalelab.training.workloads.registry import find_workload, names_of
+from scalelab.training.workloads.table import BUILT_IN_WORKLOADS
 
 SUPPORT = Path(own_workloads.__file__).parent
 HEAD = """
@@ -54,10 +53,6 @@ def test_what_is_known_of_a_built_in_workload_is_what_its_class_says(name: str) 
     assert said.metrics is not None
     assert replace(said, metrics=None) == replace(is_, metrics=None)
     assert is_.metrics in (None, said.metrics)
-
-
-def test_what_every_workload_takes_is_what_a_rank_reads() -> None:
-    assert RANK_PARAMETERS == RankOptions.__slots__
 
 
 @pytest.mark.slow
