@@ -36,7 +36,7 @@ from torch.utils.data import TensorDataset
 
 from scalelab.experiment.trial import Measurement, Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
-from scalelab.kinds.strategy_options import SERVER_RULES
+from scalelab.kinds.strategies import SERVER_RULES
 from scalelab.launch.protocol import RankIdentity
 from scalelab.launch.stream import StreamWriter
 from scalelab.training.context import RankContext, process_group

@@ -13,7 +13,7 @@ from scalelab.kinds.trainers import trainer_of
 from scalelab.site.profile import Site
 
 if TYPE_CHECKING:
-    from scalelab.cluster.nodes import Cluster
+    from scalelab.cluster.dask_nodes import DaskNodes
 
 
 def cluster_of(
@@ -23,7 +23,7 @@ def cluster_of(
     max_nodes: int,
     programs: Collection[Program],
     parallelism: Sequence[str],
-) -> AbstractContextManager[Cluster]:
+) -> AbstractContextManager[DaskNodes]:
     """Return the cluster of a site; nodes start when it is entered."""
     entry: str | None = None
     preload: list[str] = []
@@ -34,7 +34,7 @@ def cluster_of(
             preload += trainer.preload(name, parallelism)
         elif program.launcher_row().serves_store:
             preload.append("torch.distributed")
-    cluster: AbstractContextManager[Cluster] = imported(site.cluster)(
+    cluster: AbstractContextManager[DaskNodes] = imported(site.cluster)(
         site,
         run=run,
         max_nodes=max_nodes,

@@ -28,7 +28,7 @@ from scalelab.records.attempt import (
     Placement,
 )
 from scalelab.records.attempt_io import existing_place
-from scalelab.site.local_devices import num_cores, num_visible_gpus
+from scalelab.site.profile import num_cores, num_visible_gpus
 
 MIN_FREE_BYTES = 2**30
 _FRAMEWORKS = (

@@ -73,11 +73,8 @@ class NodeAgent:
         self._entry = entry
         self._address = address
         self._directory = make_scratch()
-        if entry is not None:
-            preload = (*preload, entry.partition(":")[0])
-        self._servers = RankServers(
-            preload, search_path, self._directory, has_ranks=entry is not None
-        )
+        module = entry and entry.partition(":")[0]
+        self._servers = RankServers(preload, search_path, self._directory, module)
         self._lock = threading.Lock()
         self._running: dict[str, Cancellation] = {}
         self._cancelled: dict[str, str] = {}

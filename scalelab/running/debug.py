@@ -10,7 +10,7 @@ from scalelab.errors import SpecError
 from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import Trial
 from scalelab.kinds.trainers import trainer_of
-from scalelab.plan.expand import MAX_TRIALS
+from scalelab.plan.configurations import MAX_TRIALS
 from scalelab.plan.tracked import source_of
 from scalelab.records.attempt import (
     AttemptResult,

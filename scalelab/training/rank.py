@@ -12,8 +12,7 @@ import torch
 from scalelab.errors import SpecError
 from scalelab.experiment.program import WorkloadProgram
 from scalelab.kinds.registry import imported
-from scalelab.kinds.strategies import STRATEGIES
-from scalelab.kinds.strategy_options import slow_rank_factor
+from scalelab.kinds.strategies import STRATEGIES, slow_rank_factor
 from scalelab.launch.protocol import RankIdentity
 from scalelab.launch.stream import StreamWriter
 from scalelab.records.attempt import AttemptResult, AttemptSpec

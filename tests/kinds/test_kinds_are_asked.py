@@ -1,7 +1,6 @@
 """No room compares the name of a kind: it asks the row."""
 
 import ast
-import dataclasses
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -40,7 +39,7 @@ ALSO = {
         "scalelab.cli.plan_command",
     },
     "pipeline": {  # a degree of the layout of a command
-        "scalelab.experiment.checks.consistency",
+        "scalelab.experiment.command_values",
         "scalelab.experiment.sections",
         "scalelab.inputs.layout",
         "scalelab.records.tables.completing",
@@ -77,11 +76,8 @@ def comparisons() -> dict[str, tuple[tuple[int, str], ...]]:
 
 def own_modules(registry: Registry[Any], row: Any) -> set[str]:
     """Return the modules that a row is written in and those that it names by path."""
-    paths = [
-        getattr(row, field.name)
-        for field in dataclasses.fields(row)
-        if isinstance(getattr(row, field.name), str)
-    ]
+    fields = [getattr(row, name) for name in dir(row) if not name.startswith("_")]
+    paths = [field for field in fields if isinstance(field, str)]
     if registry is STRATEGIES:
         paths.append(engine_path(row.name))
     named = {path.partition(":")[0] for path in paths if re.match(r"[\w.]+:\w", path)}
@@ -96,10 +92,19 @@ def table_of(registry: Registry[Any], row: Any) -> str:
         for name, tree in modules().items()
         if f"{name}.".startswith(f"{table}.")
         for node in ast.walk(tree)
-        if isinstance(node, ast.keyword) and node.arg == "name"
-        if isinstance(node.value, ast.Constant) and node.value.value == row.name
+        if is_named(node, row.name)
     }
     return found
+
+
+def is_named(node: ast.AST, name: str) -> bool:
+    """Tell whether a node gives a row its name, in its class or where it is made."""
+    match node:
+        case ast.keyword(arg="name", value=ast.Constant(value=value)):
+            return value == name
+        case ast.Assign(targets=[ast.Name(id="name")], value=ast.Constant(value=value)):
+            return value == name
+    return False
 
 
 def texts(node: ast.AST) -> Iterator[str]:

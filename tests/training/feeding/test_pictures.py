@@ -4,7 +4,7 @@ import pytest
 from picture_folders import CLASSES, PACK, make_pictures, pack
 
 from scalelab.errors import SpecError
-from scalelab.experiment.checks.workloads import check_trials
+from scalelab.experiment.checks import check_trials
 from scalelab.experiment.spec import Experiment
 from scalelab.plan.expand import expand
 from scalelab.site.choice import site_of

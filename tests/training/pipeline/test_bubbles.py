@@ -6,7 +6,7 @@ import pytest
 from virtual_pipeline import VirtualPipeline
 
 from scalelab.errors import SpecError
-from scalelab.kinds.strategy_options import SCHEDULES
+from scalelab.kinds.strategies import SCHEDULES
 
 
 def even(

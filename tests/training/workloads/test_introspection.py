@@ -7,7 +7,7 @@ import pytest
 from waiting import wait_until
 
 from scalelab.errors import SpecError
-from scalelab.experiment.checks.workloads import check_workload
+from scalelab.experiment.checks import check_workload
 from scalelab.experiment.spec import Experiment
 from scalelab.site.choice import site_of
 from scalelab.training.workloads import introspection
@@ -43,7 +43,7 @@ job: {target: 'val_f1 >= 0.9', epochs: 9, samples_per_epoch: 1000}
 
 def check(text: str, **site: object) -> None:
     asked = Experiment.from_text(HEAD + text, directory=SUPPORT)
-    check_workload(asked, site_of({"device_type": "cpu", **site}))
+    check_workload(asked, site_of({"device_type": "cpu", **site}), asked.code_root)
 
 
 @pytest.mark.parametrize("name", BUILT_IN_WORKLOADS)
@@ -123,7 +123,7 @@ def test_whatever_a_module_says_and_starts_its_class_is_asked(tmp_path: Path) ->
     text = HEAD + "workload: {name: 'loud:Job', depth: 3}"
     asked = Experiment.from_text(text, directory=tmp_path)
     with pytest.raises(SpecError, match=r"^depth=3 .* It takes: width; every"):
-        check_workload(asked, site_of({"device_type": "cpu"}))
+        check_workload(asked, site_of({"device_type": "cpu"}), asked.code_root)
     started = Path("/proc", (tmp_path / "started").read_text(), "stat")
     wait_until(
         lambda: not started.exists() or " Z " in started.read_text(),
@@ -148,5 +148,5 @@ def test_a_module_that_cannot_say_is_left_to_the_trials(
     monkeypatch.setattr(introspection, "PATIENCE_S", patience_s)
     text = HEAD + "workload: {name: 'own:Job', depth: 3}"
     asked = Experiment.from_text(text, directory=tmp_path)
-    check_workload(asked, site_of({"device_type": "cpu"}))
+    check_workload(asked, site_of({"device_type": "cpu"}), asked.code_root)
     assert [path.name for path in tmp_path.iterdir()] == ["own.py"]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from scalelab.errors import SpecError
-from scalelab.experiment.checks.workloads import check_trials
+from scalelab.experiment.checks import check_trials
 from scalelab.experiment.spec import Experiment
 from scalelab.plan.expand import expand
 from scalelab.site.choice import site_of
