@@ -7,29 +7,26 @@ from typing import Annotated
 
 import typer
 
+from scalelab.cli.arguments import RunToMake, SiteName
+
 
 def run(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Trainer: torch.")],
     command: Annotated[
         str | None,
-        typer.Argument(metavar="[COMMAND]", help="What to do; none: list them."),
+        typer.Argument(metavar="COMMAND", help="What to do; none: list them."),
     ] = None,
     experiment: Annotated[
         Path | None,
-        typer.Argument(metavar="[EXPERIMENT]", help="The experiment's YAML file."),
+        typer.Argument(metavar="EXPERIMENT", help="The experiment's YAML file."),
     ] = None,
-    site: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Name or path of a site profile."),
-    ] = None,
-    run_directory: Annotated[
-        Path | None,
-        typer.Option(
-            "--run", metavar="DIR", help="Directory of the run [default: runs/NAME]."
-        ),
-    ] = None,
+    site: SiteName = None,
+    run_directory: RunToMake = None,
 ) -> None:
-    """Run a command of a trainer for the planned trials of an experiment."""
+    """Run a command of a trainer for an experiment.
+
+    Torch has ``twin``, which tries parameter servers in virtual time.
+    """
     from scalelab.errors import SpecError
     from scalelab.inputs.lines import aligned
     from scalelab.inputs.problems import one_of, shown

@@ -13,7 +13,7 @@ from scalelab.experiment.job import Job
 from scalelab.laws.rows import prepared
 from scalelab.recommend.advice import recommend
 from scalelab.recommend.answer.recommendation import Recommendation
-from scalelab.recommend.prediction.input_wait import InputWait
+from scalelab.recommend.prediction.knee import InputWait
 from scalelab.training.feeding.declared_store import DeclaredStore
 
 BATCH, SIZES = 64, (1, 2, 4, 8)
