@@ -29,7 +29,7 @@ from scalelab.kinds.resources import RESOURCES
 
 INTERRUPTED, READER_LEFT = 130, 141
 AGAIN_AFTER_S = 0.01
-RECOMMEND, REPORT, SCHEMA = "recommend", "report", "schema"
+RECOMMEND, REPORT, DATA, SCHEMA = "recommend", "report", "data", "schema"
 
 COMMANDS = {
     "sweep": "Run, continue or extend a sweep, then recommend.",
@@ -40,7 +40,8 @@ COMMANDS = {
     RECOMMEND: "Answer: which allocation, batch size and learning-rate rule.",
     REPORT: "Write the run's report: one self-contained HTML file.",
     "import": "Import a table of measurements as a run.",
-    "data": "Obtain a data set that a built-in workload needs.",
+    DATA: "Obtain a data set that a built-in workload needs.",
+    "trainer": "Run a command of a trainer for an experiment.",
     "init": "Write a commented experiment to start from.",
     SCHEMA: "Print the JSON schema of experiments, for editors.",
     "doctor": "Check whether sweeps can run on this machine, part by part.",
@@ -80,6 +81,8 @@ def _module(name: str) -> ModuleType:
 def _command(name: str, asked: str | None) -> Callable[..., None]:
     if name == SCHEMA:
         return cast(Callable[..., None], _module("init").schema)
+    if name == DATA:
+        return cast(Callable[..., None], _module("trainer").data)
     command: Callable[..., None] = _module(name).run
     if name not in (RECOMMEND, REPORT):
         return command
