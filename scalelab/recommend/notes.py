@@ -20,6 +20,7 @@ from scalelab.laws.rows import (
     numbers,
 )
 from scalelab.laws.support import Gap
+from scalelab.plan.first_check import NOT_WITNESSED
 from scalelab.recommend.answer.facts import Contents, Fact, Kind
 from scalelab.recommend.answer.recommendation import OutlookRow
 from scalelab.recommend.knowledge import Knowledge
@@ -32,7 +33,6 @@ from scalelab.recommend.question.candidates import (
     undivided,
     why_unshared,
 )
-from scalelab.records.columns import NOT_WITNESSED
 
 _MOST_NAMED = 3  # of each kind of doubt
 _ABOVE_IDEAL = 1.05  # what lies below is noise

@@ -185,7 +185,7 @@ class Run(RunRecords):
     def _answered(self, question: Question) -> Recommendation:
         from threadpoolctl import threadpool_limits
 
-        from scalelab.plan.told_axes import untold_batches
+        from scalelab.experiment.command_values import untold_batches
         from scalelab.recommend.by_group import answer
 
         frame = self.observations_for(question.limits.target)

@@ -13,7 +13,7 @@ from waiting import wait_until
 from watching import is_running
 
 from scalelab.errors import SpecError
-from scalelab.experiment.checks.kinds import check_kinds
+from scalelab.experiment.checks import check_kinds
 from scalelab.experiment.program import needs_torch
 from scalelab.experiment.spec import Experiment
 from scalelab.inputs.outcome import Outcome
