@@ -9,11 +9,10 @@ from typing import Any, Self
 from pydantic import PrivateAttr, model_validator
 
 from scalelab.errors import SpecError
-from scalelab.experiment.batch_sizes import ScalingMode
-from scalelab.experiment.checks.consistency import check_experiment
+from scalelab.experiment.checks import check_program
 from scalelab.experiment.fingerprint import ACCEPT, program_key
 from scalelab.experiment.keys import ExperimentKeys
-from scalelab.experiment.measure import Metrics
+from scalelab.experiment.measure import DEFAULT_METRICS
 from scalelab.experiment.program import (
     BUILT_IN_WORKLOADS,
     CommandProgram,
@@ -37,15 +36,14 @@ class Experiment(ExperimentKeys):
 
     @model_validator(mode="after")
     def _makes_sense(self) -> Self:
-        check_experiment(self)
+        check_program(self)
         return self
 
     @classmethod
     def from_file(cls, path: str | Path) -> Experiment:
         """Read an experiment from a YAML file."""
-        path = Path(path)
-        text = read_document(path)
-        return cls.from_text(text, source=str(path), directory=path.parent)
+        text = read_document(Path(path))
+        return cls.from_text(text, source=str(path), directory=Path(path).parent)
 
     @classmethod
     def from_text(
@@ -83,12 +81,6 @@ class Experiment(ExperimentKeys):
         return self.workload.name if self.workload else "command"
 
     @property
-    def scaling_mode(self) -> ScalingMode:
-        """The named mode, or the one that the batch sizes imply."""
-        implied = ScalingMode.STRONG if self.global_batch_size else ScalingMode.WEAK
-        return self.scaling or implied
-
-    @property
     def has_batch_norm(self) -> bool:
         """Batch norm is used, so convergence may depend on the local batch as well."""
         if self.measure.batch_norm is not None:
@@ -100,9 +92,7 @@ class Experiment(ExperimentKeys):
 
     def resolve_site(self, override: str | None = None) -> Site:
         """Return the override, else the experiment's own site, else this machine."""
-        chosen = override or self.site
-        if chosen is None:
-            return LocalSite()
+        chosen = override or self.site or LocalSite()
         return chosen if isinstance(chosen, Site) else find_site(chosen)
 
     def inherited(self, environment: Mapping[str, str]) -> dict[str, str]:
@@ -140,7 +130,7 @@ class Experiment(ExperimentKeys):
             command=self.command or "",
             launcher=self.launcher.name,
             env=self.env,
-            metrics=(self.metrics or Metrics()).source(),
+            metrics=(self.metrics or DEFAULT_METRICS).source(),
             code_directory=directory,
             name=self.name,
             inherited=inherited,
@@ -192,7 +182,7 @@ class Experiment(ExperimentKeys):
 
     def _fingerprint_of_metrics(self) -> dict[str, Any]:
         """Return the metrics; keys that are not used as runs before them have it."""
-        values = (self.metrics or Metrics()).model_dump(mode="json")
+        values = (self.metrics or DEFAULT_METRICS).model_dump(mode="json")
         old = ("jsonl", "regex")
         return {name: of for name, of in values.items() if of or name in old}
 

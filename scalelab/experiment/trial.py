@@ -22,7 +22,7 @@ PROGRAM = "program"
 EMULATED = "emulated"
 """Name of the workload whose times are declared."""
 FIRST_CANARY = 1_000
-"""Repeat index from which on repeats are canaries; see ``plan.canary``."""
+"""Repeat index from which on repeats are canaries; see ``plan.expand``."""
 
 
 def is_canary(repeat: float) -> bool:
@@ -53,6 +53,19 @@ class LearningRate:
     rule: str
     warmup_samples: int
     value: float
+
+    def at(self, samples: float) -> float:
+        """Return the rate of the step that ends at this many samples.
+
+        It rises linearly from 0 to ``value`` over ``warmup_samples`` and stays there.
+
+        References
+        ----------
+        P. Goyal et al. (2017), section 2.2, gradual warm-up; there from the base rate.
+        """
+        if samples >= self.warmup_samples:
+            return self.value
+        return self.value * samples / self.warmup_samples
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

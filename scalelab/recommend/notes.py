@@ -20,6 +20,7 @@ from scalelab.laws.rows import (
     numbers,
 )
 from scalelab.laws.support import Gap
+from scalelab.plan.first_check import NOT_WITNESSED
 from scalelab.recommend.answer.recommendation import OutlookRow
 from scalelab.recommend.knowledge import Knowledge
 from scalelab.recommend.prediction.contradictions import is_among
@@ -31,7 +32,6 @@ from scalelab.recommend.question.candidates import (
     undivided,
     why_unshared,
 )
-from scalelab.records.columns import NOT_WITNESSED
 
 _MOST_NAMED = 3  # of each kind of doubt
 

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from scalelab.errors import SpecError
 from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import Trial
-from scalelab.plan.expand import MAX_TRIALS
+from scalelab.plan.configurations import MAX_TRIALS
 from scalelab.plan.tracked import source_of
 from scalelab.records.attempt import AttemptResult, AttemptSpec, NodeShare, Placement
 from scalelab.site.profile import Site

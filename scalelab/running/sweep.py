@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from scalelab.errors import MissingExtraError, SpecError
+from scalelab.experiment.command_values import commands_of, naming
 from scalelab.experiment.fingerprint import fingerprint_changes
 from scalelab.experiment.hidden import is_hidden
-from scalelab.experiment.keys import commands_of, naming
 from scalelab.experiment.program import BUILT_IN_WORKLOADS
 from scalelab.experiment.spec import Experiment
 from scalelab.inputs.device_words import words_of_run
@@ -30,9 +30,8 @@ from scalelab.records.run_reader import RunReader
 from scalelab.records.store import RunStore
 from scalelab.running.command_start import check_start
 from scalelab.site.choice import lasting_name
-from scalelab.site.local_devices import num_cores
-from scalelab.site.node_script import refuse_log_directory
-from scalelab.site.profile import DeviceType, Site
+from scalelab.site.job_script import refuse_log_directory
+from scalelab.site.profile import DeviceType, Site, num_cores
 from scalelab.training.workloads.introspection import check_trials, check_workload
 
 RUNS = Path("runs")
@@ -92,7 +91,7 @@ class Sweep:
     ) -> Sweep:
         """Read and check the experiment, the site and the run; write nothing."""
         asked = Experiment.from_file(experiment)
-        where = asked.resolve_site(site)
+        where, site_name = asked.resolve_site(site), site and lasting_name(site)
         check_start(experiment, asked, where)
         home = Path(directory or RUNS / asked.name).absolute()
         fingerprint = asked.fingerprint(
@@ -123,7 +122,7 @@ class Sweep:
             experiment=asked,
             text=read_document(Path(experiment)),
             site=where,
-            site_name=site and lasting_name(site),
+            site_name=site_name,
             plan=planned,
             is_planned=left is not None,
             directory=home,

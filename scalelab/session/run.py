@@ -193,7 +193,7 @@ class Run(RunRecords):
     def _answered(self, question: Question) -> Recommendation:
         from threadpoolctl import threadpool_limits
 
-        from scalelab.plan.told_axes import untold_batches
+        from scalelab.experiment.command_values import untold_batches
         from scalelab.recommend.by_group import answer
 
         frame = self.observations_for(question.limits.target)
@@ -245,7 +245,7 @@ class Run(RunRecords):
         """
         from scalelab.recommend.answer.job_lines import job_lines, recommended_trial
         from scalelab.recommend.answer.job_time import JobTime
-        from scalelab.site.directives import job_script, with_batch_system
+        from scalelab.site.job_script import job_script, with_batch_system
 
         if self.experiment is None:
             raise SpecError(

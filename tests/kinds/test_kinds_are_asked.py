@@ -1,7 +1,6 @@
 """No room compares the name of a kind: it asks the row."""
 
 import ast
-import dataclasses
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -17,6 +16,7 @@ from scalelab.kinds.registry import Registry
 from scalelab.kinds.resources import RESOURCES
 from scalelab.kinds.sources import SOURCES
 from scalelab.kinds.strategies import STRATEGIES
+from scalelab.training.engines.paths import engine_path
 
 PACKAGE = Path(scalelab.__file__).parent
 REGISTRIES: tuple[tuple[Registry[Any], int], ...] = (
@@ -39,7 +39,7 @@ ALSO = {
         "scalelab.cli.plan_command",
     },
     "pipeline": {  # a degree of the layout of a command
-        "scalelab.experiment.checks.consistency",
+        "scalelab.experiment.command_values",
         "scalelab.experiment.sections",
         "scalelab.inputs.layout",
         "scalelab.records.tables.completing",
@@ -54,6 +54,7 @@ ALSO = {
     },
 }
 """Modules in which a name means something else."""
+ENGINES_BY_NAME = "scalelab.training.engines.paths"
 
 
 @cache
@@ -75,11 +76,10 @@ def comparisons() -> dict[str, tuple[tuple[int, str], ...]]:
 
 def own_modules(registry: Registry[Any], row: Any) -> set[str]:
     """Return the modules that a row is written in and those that it names by path."""
-    paths = [
-        getattr(row, field.name)
-        for field in dataclasses.fields(row)
-        if isinstance(getattr(row, field.name), str)
-    ]
+    fields = [getattr(row, name) for name in dir(row) if not name.startswith("_")]
+    paths = [field for field in fields if isinstance(field, str)]
+    if registry is STRATEGIES:
+        paths.append(engine_path(row.name))
     named = {path.partition(":")[0] for path in paths if re.match(r"[\w.]+:\w", path)}
     return {table_of(registry, row), *named}
 
@@ -92,10 +92,19 @@ def table_of(registry: Registry[Any], row: Any) -> str:
         for name, tree in modules().items()
         if f"{name}.".startswith(f"{table}.")
         for node in ast.walk(tree)
-        if isinstance(node, ast.keyword) and node.arg == "name"
-        if isinstance(node.value, ast.Constant) and node.value.value == row.name
+        if is_named(node, row.name)
     }
     return found
+
+
+def is_named(node: ast.AST, name: str) -> bool:
+    """Tell whether a node gives a row its name, in its class or where it is made."""
+    match node:
+        case ast.keyword(arg="name", value=ast.Constant(value=value)):
+            return value == name
+        case ast.Assign(targets=[ast.Name(id="name")], value=ast.Constant(value=value)):
+            return value == name
+    return False
 
 
 def texts(node: ast.AST) -> Iterator[str]:
@@ -150,7 +159,7 @@ def names(node: ast.AST) -> Iterator[ast.Name]:
 def test_only_its_own_files_compare_a_name(
     registry: Registry[Any], row: Any, most: int
 ) -> None:
-    own = own_modules(registry, row) | ALSO.get(row.name, set())
+    own = own_modules(registry, row) | ALSO.get(row.name, set()) | {ENGINES_BY_NAME}
     elsewhere = [
         f"{name}:{line}"
         for name, found in comparisons().items()

@@ -14,7 +14,7 @@ from scalelab.experiment.command_values import (
     readable_variables,
 )
 from scalelab.experiment.hidden import is_hidden
-from scalelab.experiment.lr_rules import LearningRateRule
+from scalelab.experiment.rates import LearningRateRule
 from scalelab.experiment.trial import PROGRAM, LearningRate, Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar

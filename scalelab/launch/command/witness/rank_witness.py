@@ -16,7 +16,7 @@ from scalelab.inputs.numerals import counted
 from scalelab.launch.command.attempt import CommandAttempt
 from scalelab.launch.command.witness.sight import sight_of
 from scalelab.launch.rendezvous import Meeting
-from scalelab.records.columns import NOT_WITNESSED
+from scalelab.plan.first_check import NOT_WITNESSED
 
 _FRAMEWORK = "framework"
 SAID = "world_size"

@@ -7,10 +7,9 @@ import re
 import pytest
 
 from scalelab.errors import SpecError
-from scalelab.experiment.command_values import Untold
+from scalelab.experiment.command_values import Untold, untold_batches
 from scalelab.experiment.spec import Experiment
 from scalelab.plan.expand import Plan, plan
-from scalelab.plan.told_axes import untold_batches
 
 HEAD = "name: a\ngpus: 2\nsite: {device_type: cpu, gpus_per_node: 2}\n"
 TARGET = "job: {target: val_acc >= 0.5, samples: 1000, samples_per_epoch: 100}\n"
@@ -59,8 +58,8 @@ def test_a_command_that_is_told_of_its_axes_is_planned(
 
 def test_the_whole_message_for_two_local_batches() -> None:
     message = (
-        "local_batch_size varies between trials (8, 16), but the command is not told "
-        "of it: it would run alike for all of them. Write {local_batch_size} or "
+        "local_batch_size varies between trials (8, 16), but the command does not "
+        "receive it: it would run alike for all of them. Write {local_batch_size} or "
         "{batch_size_per_node} or {global_batch_size} in the command or in env where "
         "the value belongs; if the program itself reads the variable "
         "SCALELAB_LOCAL_BATCH_SIZE, add uses: [SCALELAB_LOCAL_BATCH_SIZE]."

@@ -2,9 +2,8 @@ import numpy as np
 import pytest
 
 from scalelab.errors import SpecError
-from scalelab.experiment.lr_rules import (
+from scalelab.experiment.rates import (
     LearningRateRule,
-    learning_rate_at,
     scaled_rate,
 )
 from scalelab.experiment.spec import Experiment
@@ -67,9 +66,9 @@ def test_warm_up_is_a_ramp_that_ends_at_the_rate() -> None:
         base=0.1, at_batch=32, rule="linear", warmup_samples=1000, value=0.4
     )
 
-    assert learning_rate_at(rate, 0) == 0
-    assert learning_rate_at(rate, 250) == pytest.approx(0.1)
-    assert learning_rate_at(rate, 1000) == learning_rate_at(rate, 10**9) == 0.4
+    assert rate.at(0) == 0
+    assert rate.at(250) == pytest.approx(0.1)
+    assert rate.at(1000) == rate.at(10**9) == 0.4
 
 
 def test_without_warm_up_the_rate_is_there_at_once() -> None:
@@ -77,7 +76,7 @@ def test_without_warm_up_the_rate_is_there_at_once() -> None:
         base=0.1, at_batch=None, rule="none", warmup_samples=0, value=0.1
     )
 
-    assert learning_rate_at(rate, 0) == 0.1
+    assert rate.at(0) == 0.1
 
 
 def experiment(learning_rate: str) -> Experiment:
