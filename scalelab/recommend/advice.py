@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
@@ -14,11 +15,9 @@ from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.links import Link
 from scalelab.inputs.support import Support
-from scalelab.laws.convergence.time_to_target import (
-    measured_factorisation,
-)
+from scalelab.laws.convergence.time_to_target import measured_factorisation
 from scalelab.laws.convergence.whole_runs import measured_whole_runs
-from scalelab.laws.rivals.laws import law_named
+from scalelab.laws.published import law_named
 from scalelab.laws.rows import CONFIGURATION, FitRows, Observed, numbers, prepared
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.support import Gap
@@ -34,6 +33,7 @@ from scalelab.recommend.answer.recommendation import (
     Recommendation,
 )
 from scalelab.recommend.comparison import Comparison
+from scalelab.recommend.evidence import evidence
 from scalelab.recommend.knowledge import Knowledge
 from scalelab.recommend.notes import (
     about_efficiency,
@@ -47,10 +47,8 @@ from scalelab.recommend.notes import (
     not_identifiable,
     passed_over,
 )
-from scalelab.recommend.prediction.contradictions import is_among
 from scalelab.recommend.prediction.efficiency import Efficiency
-from scalelab.recommend.prediction.input_wait import InputWait
-from scalelab.recommend.prediction.knee import find_knee
+from scalelab.recommend.prediction.knee import InputWait, find_knee
 from scalelab.recommend.prediction.learning_rate import learning_rate
 from scalelab.recommend.prediction.next_trial import next_trial
 from scalelab.recommend.prediction.outlook import outlook_rows
@@ -63,7 +61,6 @@ from scalelab.recommend.question.memory_room import MemoryRoom
 from scalelab.recommend.question.objective import Constraints
 from scalelab.recommend.question.runnable import UntoldByProgram
 from scalelab.recommend.question.subject import AskedCurves, choose_subject
-from scalelab.recommend.ways import ways
 
 
 def recommend(
@@ -97,13 +94,12 @@ def recommend(
     )
     need = SampleNeed.of(subject.every_group, job, limits.target)
     whole = every.take(subject.every_group.index)
+    factorisation = measured_factorisation(whole, law_named(law))
     knowledge = Knowledge(
         subject=subject,
         fitted=fitted,
         need=need,
-        factorisation=measured_factorisation(whole, law_named(law))
-        if need.uses_law
-        else None,
+        factorisation=factorisation if need.uses_law else None,
         whole_runs=measured_whole_runs(whole.observations, need.target)
         if need.target is not None and need.uses_law
         else None,
@@ -119,7 +115,8 @@ def recommend(
     )
     gaps = knowledge.law.gaps_at(_in_reach(asked, within))
     wanted = sorted({place.world_size for place in allocations or ()})
-    return _answer(knowledge, comparison, gaps, limits, within, wanted)
+    answer = _answer(knowledge, comparison, gaps, limits, within, wanted)
+    return replace(answer, evidence=evidence(whole, subject.frame, factorisation))
 
 
 def _check_sequence_length(subject: AskedCurves, job: Job | None) -> None:
@@ -158,16 +155,7 @@ def _answer(
         *limits.in_words(subject.device_hour_word),
         *([str(need.target)] if need.uses_law else []),
     )
-    proposed = next_trial(
-        table,
-        outlook,
-        is_among(outlook.frame, knowledge.contradicted),
-        is_among(outlook.frame, knowledge.rows.frame.loc[law.doubted.index]),
-        limits,
-        gaps,
-        subject.frame,
-        within,
-    )
+    proposed = next_trial(table, outlook, knowledge, limits, gaps, within)
     return Recommendation(
         workload=subject.workload,
         device_name=subject.device_name,
@@ -221,7 +209,6 @@ def _answer(
             *not_considered(knowledge, wanted, {row.world_size for row in table}),
             *not_identifiable(gaps, subject.is_emulated),
         ),
-        ways=ways(subject.frame),
         left_out=law.left_out,
         left_out_of_convergence=need.law.left_out if need.law else {},
         num_observations=len(subject.frame),

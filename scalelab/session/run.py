@@ -39,11 +39,11 @@ class Run(RunRecords):
         Parameters
         ----------
         law
-            A name of :data:`scalelab.laws.rivals.laws.LAWS`.
+            A name of :data:`scalelab.laws.published.LAWS`.
         learn_from
             Other runs to learn from, as in :meth:`recommend`.
         """
-        from scalelab.laws.rivals.laws import law_named
+        from scalelab.laws.published import law_named
         from scalelab.recommend.question.history import LawWithTransfer
         from scalelab.session.arguments import FitArguments
 
@@ -293,6 +293,7 @@ class Run(RunRecords):
         StoreError
             If it cannot be written.
         """
+        from scalelab.recommend.evidence import evidence_without_answer
         from scalelab.recommend.question.subject import choose_subject
         from scalelab.report.html import write_report
 
@@ -301,6 +302,7 @@ class Run(RunRecords):
         if select := question.get("select"):
             rows = rows.take(choose_subject(rows.observations, select).frame.index)
         answer, problem = self._answer_or_problem(question)
+        evidence = evidence_without_answer(rows) if answer is None else None
         write_report(
             target,
             answer,
@@ -308,6 +310,7 @@ class Run(RunRecords):
             title=self.name,
             experiment_text=self.experiment_text,
             without_answer=problem,
+            evidence=evidence,
             results=self.unhappy_results(),
             accepted=self.accepted,
         )

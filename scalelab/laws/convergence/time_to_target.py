@@ -34,10 +34,10 @@ from scalelab.laws.convergence.rows import (
     split_targets,
     told_apart,
 )
-from scalelab.laws.input_checks import checked_configurations
 from scalelab.laws.interval import SEED, normals
 from scalelab.laws.rows import (
     Observed,
+    checked_configurations,
     configurations,
     curve_columns,
     numbers,

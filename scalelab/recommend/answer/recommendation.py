@@ -19,6 +19,7 @@ from scalelab.kinds.resources import (
     Resource,
 )
 from scalelab.plan.memory_limits import MemoryLimit
+from scalelab.recommend.answer.evidence import Evidence
 from scalelab.recommend.answer.facts import Fact, Part
 from scalelab.recommend.answer.note_words import in_words
 from scalelab.recommend.answer.way_rows import WayRow
@@ -233,8 +234,8 @@ class Recommendation:
         The same of the law of samples to a target; a row may count in both.
     memory_limits
         Which local batches did not fit into a device's memory; empty where all did.
-    ways
-        The ways to train that were measured; empty where there is only one.
+    evidence
+        What was measured besides the answer.
     sweep_gpu_hours
         Device-hours the observations cost; None where not recorded.
     """
@@ -268,7 +269,12 @@ class Recommendation:
     elsewhere: Mapping[str, OutlookRow] = field(default_factory=dict)
     parameters: tuple[ParameterRow, ...] = field(default=())
     memory_limits: tuple[MemoryLimit, ...] = ()
-    ways: tuple[WayRow, ...] = ()
+    evidence: Evidence = field(default_factory=Evidence)
+
+    @property
+    def ways(self) -> tuple[WayRow, ...]:
+        """The ways to train that were measured; empty where there is only one."""
+        return self.evidence.ways
 
     @property
     def chosen(self) -> OutlookRow:
@@ -305,6 +311,7 @@ class Recommendation:
         values["notes"] = [*self.notes]
         values["unsupported"] = [*self.unsupported]
         values["failures"] = " ".join(self.said(Part.FAILED))
+        values["ways"] = values.pop("evidence")["ways"]
         rows = [row.to_json() for row in self.rows]
         groups = {name: row.to_json() for name, row in self.elsewhere.items()}
         for name in ("memory_limits", "ways"):  # only where there are any

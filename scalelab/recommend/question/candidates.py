@@ -18,7 +18,7 @@ from scalelab.kinds.strategy import Strategy, TrialSizes
 from scalelab.laws.rows import CONFIGURATION, CurveKey
 from scalelab.recommend.answer.facts import Fact, Kind
 from scalelab.recommend.question.batches import BatchRule
-from scalelab.recommend.question.runnable import UntoldByProgram, runnable
+from scalelab.recommend.question.runnable import Runnable, UntoldByProgram
 from scalelab.records.columns import OPTION_PREFIX
 
 _FURTHEST = 4  # times the largest measured world size
@@ -98,14 +98,21 @@ def candidates(
         batches = sorted({int(batch) for batch in np.ceil(frame["local_batch_size"])})
         rows: dict[tuple[int, ...], None] = {}
         layout, strategy = _layout_of(key, frame), _strategy_of(key, frame)
+        can_run = Runnable.of(frame, key, untold)
+        replicas = _replicas_by_place(frame)
+        usual = replicas.get(None)
         for place in where:
             rows |= dict.fromkeys(row for row in seen if row[: len(place)] == place)
-            parallel = data_parallel_size(frame, place)
+            # elsewhere as many devices see the same samples as wherever it was measured
+            replica = replicas.get(place, usual)
+            parallel = None
+            if replica is not None and not place[0] % replica:
+                parallel = int(place[0] / replica)
             if parallel is not None and (layout is None or layout.suits(place)):
                 splits = rule.splits(parallel, batches)
                 if strategy is not None:
                     splits = [s for s in splits if strategy.suits(place, s, parallel)]
-                splits = runnable(splits, parallel, frame, key, untold)
+                splits = can_run.among(splits, parallel)
                 rows |= dict.fromkeys((*place, *split, parallel) for split in splits)
         table = pd.DataFrame(list(rows), columns=list(CONFIGURATION), dtype=int)
         # Whole numbers stay such where other curves have none.
@@ -197,16 +204,19 @@ def _allowed(frame: pd.DataFrame, rule: BatchRule) -> list[tuple[int, ...]]:
     return [tuple(row) for row in distinct.to_numpy().tolist()]
 
 
-def data_parallel_size(measured: pd.DataFrame, place: Place) -> int | None:
-    """Return how many ranks see different samples on an allocation; None: unknown.
+def _replicas_by_place(measured: pd.DataFrame) -> dict[Place | None, float | None]:
+    """Return the size of replicas by allocation, and by None of them all.
 
-    What was measured there counts. Elsewhere as many devices see the same samples as
-    wherever it was measured, if that number was the same everywhere.
+    The size is None where it was not the same in all rows.
     """
-    pairs = measured[["world_size", "num_nodes"]].to_numpy(float)
-    at = (pairs == place).all(axis=1)
-    replica = replica_size(measured[at] if at.any() else measured)
-    return None if replica is None or place[0] % replica else int(place[0] / replica)
+    names = ["world_size", "num_nodes", "data_parallel_size"]
+    distinct = measured[names].drop_duplicates()
+    places = distinct[names[:2]].to_numpy(float)
+    found: dict[Place | None, float | None] = {None: replica_size(distinct)}
+    for size, nodes in places:
+        at = (places == (size, nodes)).all(axis=1)
+        found[int(size), int(nodes)] = replica_size(distinct[at])
+    return found
 
 
 def replica_size(measured: pd.DataFrame) -> float | None:

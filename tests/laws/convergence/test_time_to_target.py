@@ -11,7 +11,7 @@ from scalelab.laws.convergence.time_to_target import (
     measured_factorisation,
 )
 from scalelab.laws.interval import central
-from scalelab.laws.rivals.laws import law_named
+from scalelab.laws.published import law_named
 
 LAW = law_named("amdahl")
 

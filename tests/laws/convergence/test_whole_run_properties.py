@@ -10,7 +10,7 @@ from scalelab.laws.convergence.time_to_target import (
     Factorisation,
     measured_factorisation,
 )
-from scalelab.laws.rivals.laws import law_named
+from scalelab.laws.published import law_named
 
 LAW = law_named("amdahl")
 PLACES = [(n, b * n) for n in (1, 2, 4, 8, 16) for b in (16, 64)]

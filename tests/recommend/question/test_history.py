@@ -5,7 +5,7 @@ import pytest
 from made_up_sweeps import sweep
 
 from scalelab.errors import FitError, SpecError
-from scalelab.laws.rivals.laws import law_named
+from scalelab.laws.published import law_named
 from scalelab.laws.rows import step_time_rows
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.recommend.answer.facts import Fact, Kind
