@@ -13,7 +13,7 @@ from scalelab.errors import SpecError
 from scalelab.inputs.lines import ended
 from scalelab.inputs.numerals import counted
 from scalelab.inputs.problems import validated
-from scalelab.inputs.wording import Call, in_own_words
+from scalelab.inputs.wording import Call
 from scalelab.running.execution import run_sweep
 from scalelab.running.sweep import Sweep
 from scalelab.session.run import Run as Run
@@ -126,7 +126,6 @@ def sweep(
     return load(asked.directory)
 
 
-@in_own_words
 def import_table(
     table: str | Path,
     directory: str | Path,
