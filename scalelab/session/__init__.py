@@ -115,7 +115,7 @@ def sweep(
     summary = run_sweep(asked, budget_gpu_hours=said.budget_gpu_hours)
     if summary.unsound and summary.stopped:
         reasons = [row["reason"] for row in summary.unsound if row.get("reason")]
-        said_of = [ended(each.removeprefix("SpecError: ")) for each in reasons]
+        said_of = list(map(ended, reasons))
         left = counted(len(summary.unfinished), "trial")
         said_of.append(f"The first trial failed its check; not run: {left}.")
         raise SpecError(
