@@ -104,14 +104,7 @@ def sweep(
         "skip_check": skip_check,
     }
     said = validated(SweepArguments, given, source=Call("sweep"))
-    asked = Sweep.prepare(
-        said.experiment,
-        site=said.site,
-        directory=said.directory,
-        accept_changes=said.accept_changes,
-        retry_failed=said.retry_failed,
-        skip_check=said.skip_check,
-    )
+    asked = Sweep.prepare(**said.model_dump(exclude={"budget_gpu_hours"}))
     summary = run_sweep(asked, budget_gpu_hours=said.budget_gpu_hours)
     if summary.unsound and summary.stopped:
         reasons = [row["reason"] for row in summary.unsound if row.get("reason")]
@@ -200,18 +193,9 @@ def import_table(
         "accept_doubts": accept_doubts,
     }
     said = validated(ImportArguments, given, source=Call("import_table"))
-    asked = ImportOptions(
-        column=said.column,
-        constant={name: str(value) for name, value in said.constant.items()},
-        axis=said.axis,
-        ignore=said.ignore,
-        melt=said.melt,
-        per_device=said.per_device,
-        tokens_per_sample=said.tokens_per_sample,
-        decimal=said.decimal,
-        header_row=said.header_row,
-        accept_doubts=said.accept_doubts,
-    )
+    options = said.model_dump(exclude={"table", "directory"})
+    options["constant"] = {name: str(value) for name, value in said.constant.items()}
+    asked = ImportOptions(**options)
     return Run(read(Path(said.table), Path(said.directory), asked).store)
 
 
