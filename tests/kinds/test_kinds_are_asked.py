@@ -37,6 +37,7 @@ ALSO = {
         "scalelab.recommend.question.subject",  # no node group
         "scalelab.recommend.answer.sentences",  # a learning-rate rule
         "scalelab.cli.plan_command",
+        "scalelab.training.engines.ddp",  # a format of gradients
     },
     "pipeline": {  # a degree of the layout of a command
         "scalelab.experiment.command_values",
@@ -47,6 +48,7 @@ ALSO = {
     "time": {
         "scalelab.doctor.site_trial",  # the clock of a node
         "scalelab.cluster.survey.visit",
+        "scalelab.records.control.events",  # when an event was
         "scalelab.records.observations",  # a type of column
         "scalelab.records.tables.values",
         "scalelab.recommend.answer.tables",  # the heading of a column
