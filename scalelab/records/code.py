@@ -140,7 +140,6 @@ def _outside(path: Path, real: Path, root: Path) -> SpecError:
 
 
 def _copy(files: dict[str, Path], making: Path, instead: Mapping[bytes, bytes]) -> str:
-    """Copy the collected files and return the hash of what they hold."""
     digest = hashlib.sha256()
     for name, file in files.items():
         try:

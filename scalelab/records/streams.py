@@ -37,7 +37,6 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _content(path: Path, start: int) -> bytes:
-    """Read a file from a byte on; nothing where it is not there."""
     try:
         with opened(path) as file:
             file.seek(start)

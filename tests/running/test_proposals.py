@@ -114,10 +114,6 @@ def test_globals_of_a_configurator_are_options(tmp_path: Path) -> None:
     ("text", "words"),
     [
         (
-            "from absl import flags\nflags.DEFINE_integer('batch_size', 8, 'own')",
-            "--batch_size={local_batch_size}",
-        ),
-        (
             "import click\n@click.option('-n', '--batch-size', default=8)\n"
             "@click.argument('data')\ndef main(batch_size, data): ...",
             "--batch-size {local_batch_size} DATA",
@@ -159,12 +155,6 @@ def test_globals_of_a_configurator_are_options(tmp_path: Path) -> None:
             "p.add_argument('--mini-batch-size', default=8)\n"
             "p.add_argument('--test-mini-batch-size', default=9)",
             "--mini-batch-size {local_batch_size}",
-        ),
-        (
-            "@dataclass\nclass Optim:\n  lr: float = 1e-3\n"
-            "@dataclass\nclass Args:\n  batch_size: int = 32\n  optim: Optim\n"
-            "args = tyro.cli(Args)",
-            "--batch-size {local_batch_size} --optim.lr {learning_rate}",
         ),
         (
             "from trl import SFTConfig, TrlParser\n"

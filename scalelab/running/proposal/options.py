@@ -13,8 +13,6 @@ from scalelab.inputs.document import parse_document, read_document
 
 _FLAG = re.compile(r"-{0,2}[A-Za-z0-9][\w.-]{0,80}", re.ASCII)
 _MOST_NESTED = 4
-# What absl defines, by what its flags take.
-_ABSL = ("DEFINE_integer", "DEFINE_float", "DEFINE_string", "DEFINE_enum")
 # Classes that hold transformers' TrainingArguments: its own, TRL's, subclasses.
 _TRAINER = re.compile(r"\w*TrainingArguments|[A-Z]+Config|RewardConfig")
 # Options of transformers.TrainingArguments that trials set or a user must know of.
@@ -80,20 +78,14 @@ def _called(
     classes: Mapping[str, ast.ClassDef],
     values: Mapping[str, ast.expr],
 ) -> Iterator[ScriptOption]:
-    """Yield the options that a call defines."""
     name, owner = _name(call.func), _name(getattr(call.func, "value", None))
     if name == "add_argument" or (name in ("option", "argument") and owner == "click"):
         yield from _of_argparse(call)
-    elif name in _ABSL and owner == "flags":
-        flag, default = ([*map(literal, call.args[:2]), None, None])[:2]
-        yield ScriptOption(flag=f"--{flag}", name=str(flag), default=default, joint="=")
     elif name in ("HfArgumentParser", "TrlParser"):
         for argument in call.args[:1]:
             given = values.get(_name(argument), argument)
             for each in getattr(given, "elts", [given]):
                 yield from _fields(_name(each), classes)
-    elif name == "cli" and owner == "tyro" and call.args:
-        yield from _fields(_name(call.args[0]), classes, as_tyro=True)
     elif _is_hydra(call):
         yield from _of_hydra(path, _hydra(call))
     elif name == "exec" and "configurator" in ast.dump(call):  # as nanoGPT's
@@ -129,12 +121,7 @@ def _of_argparse(call: ast.Call) -> Iterator[ScriptOption]:
 
 
 def _fields(
-    name: str,
-    classes: Mapping[str, ast.ClassDef],
-    *,
-    as_tyro: bool = False,
-    inside: tuple[str, ...] = (),
-    depth: int = 0,
+    name: str, classes: Mapping[str, ast.ClassDef], depth: int = 0
 ) -> Iterator[ScriptOption]:
     """Yield the fields of a data class as options, its own first, then its bases'."""
     found = classes.get(name) if depth < _MOST_NESTED else None
@@ -148,25 +135,17 @@ def _fields(
     for node in found.body:
         if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
             continue
-        path, inner = (*inside, node.target.id), _name(node.annotation)
-        if inner in classes:
-            yield from _fields(
-                inner, classes, as_tyro=as_tyro, inside=path, depth=depth + 1
-            )
-            continue
         said = _said(node.value) if isinstance(node.value, ast.Call) else None
-        flag = ".".join(path)
         yield ScriptOption(
-            flag=f"--{flag.replace('_', '-') if as_tyro else flag}",
-            name=path[-1],
+            flag=f"--{node.target.id}",
+            name=node.target.id,
             default=literal(node.value) if said is None else said.get("default"),
             is_required=node.value is None
             or (said is not None and not {"default", "default_factory"} & {*said}),
         )
     for base in map(_name, found.bases):
         # A class may have the name of its base, such as TrainingArguments.
-        deep = _MOST_NESTED if base == name else depth + 1
-        yield from _fields(base, classes, as_tyro=as_tyro, inside=inside, depth=deep)
+        yield from _fields(base, classes, _MOST_NESTED if base == name else depth + 1)
 
 
 def _is_hydra(call: ast.Call) -> bool:
