@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,10 @@ from scalelab.errors import SpecError
 from scalelab.inputs.document import parse_document, read_document
 
 _FLAG = re.compile(r"-{0,2}[A-Za-z0-9][\w.-]{0,80}", re.ASCII)
+_CONFIG_DICT = re.compile(r"\bconfig\.([\w.]*\w)(?:[ \t]*=[ \t]*([^=\s#][^\n#]*))?")
 _MOST_NESTED = 4
+# What absl defines, by what its flags take.
+_ABSL = ("DEFINE_integer", "DEFINE_float", "DEFINE_string", "DEFINE_enum")
 # Classes that hold transformers' TrainingArguments: its own, TRL's, subclasses.
 _TRAINER = re.compile(r"\w*TrainingArguments|[A-Z]+Config|RewardConfig")
 # Options of transformers.TrainingArguments that trials set or a user must know of.
@@ -81,11 +85,18 @@ def _called(
     name, owner = _name(call.func), _name(getattr(call.func, "value", None))
     if name == "add_argument" or (name in ("option", "argument") and owner == "click"):
         yield from _of_argparse(call)
+    elif name in _ABSL and owner == "flags":
+        flag, default = ([*map(literal, call.args[:2]), None, None])[:2]
+        yield ScriptOption(flag=f"--{flag}", name=str(flag), default=default, joint="=")
+    elif name == "DEFINE_config_file":
+        yield from _of_config_file(path, call)
     elif name in ("HfArgumentParser", "TrlParser"):
         for argument in call.args[:1]:
             given = values.get(_name(argument), argument)
             for each in getattr(given, "elts", [given]):
                 yield from _fields(_name(each), classes)
+    elif name == "cli" and owner == "tyro" and call.args:
+        yield from _fields(_name(call.args[0]), classes, as_tyro=True)
     elif _is_hydra(call):
         yield from _of_hydra(path, _hydra(call))
     elif name == "exec" and "configurator" in ast.dump(call):  # as nanoGPT's
@@ -120,8 +131,33 @@ def _of_argparse(call: ast.Call) -> Iterator[ScriptOption]:
     )
 
 
+def _of_config_file(path: Path, call: ast.Call) -> Iterator[ScriptOption]:
+    """Yield the values of a ConfigDict of ml_collections, as its flags name them."""
+    names = ("name", "default")
+    said = dict(zip(names, map(literal, call.args), strict=False)) | _said(call)
+    name, default = said.get("name"), said.get("default")
+    file = path
+    if isinstance(default, str):
+        file = path.parent / default.partition(":")[0]
+    else:
+        yield ScriptOption(flag=f"--{name}", name="", is_required=True, joint="=")
+    text = file.read_text(errors="replace") if file.is_file() else ""
+    for keys, value in re.findall(_CONFIG_DICT, text):
+        known = None
+        with suppress(ValueError, SyntaxError):
+            known = ast.literal_eval(value)
+        yield ScriptOption(
+            flag=f"--{name}.{keys}", name=keys.split(".")[-1], default=known, joint="="
+        )
+
+
 def _fields(
-    name: str, classes: Mapping[str, ast.ClassDef], depth: int = 0
+    name: str,
+    classes: Mapping[str, ast.ClassDef],
+    *,
+    as_tyro: bool = False,
+    inside: tuple[str, ...] = (),
+    depth: int = 0,
 ) -> Iterator[ScriptOption]:
     """Yield the fields of a data class as options, its own first, then its bases'."""
     found = classes.get(name) if depth < _MOST_NESTED else None
@@ -135,17 +171,25 @@ def _fields(
     for node in found.body:
         if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
             continue
+        path, inner = (*inside, node.target.id), _name(node.annotation)
+        if inner in classes:
+            yield from _fields(
+                inner, classes, as_tyro=as_tyro, inside=path, depth=depth + 1
+            )
+            continue
         said = _said(node.value) if isinstance(node.value, ast.Call) else None
+        flag = ".".join(path)
         yield ScriptOption(
-            flag=f"--{node.target.id}",
-            name=node.target.id,
+            flag=f"--{flag.replace('_', '-') if as_tyro else flag}",
+            name=path[-1],
             default=literal(node.value) if said is None else said.get("default"),
             is_required=node.value is None
             or (said is not None and not {"default", "default_factory"} & {*said}),
         )
     for base in map(_name, found.bases):
         # A class may have the name of its base, such as TrainingArguments.
-        yield from _fields(base, classes, _MOST_NESTED if base == name else depth + 1)
+        deep = _MOST_NESTED if base == name else depth + 1
+        yield from _fields(base, classes, as_tyro=as_tyro, inside=inside, depth=deep)
 
 
 def _is_hydra(call: ast.Call) -> bool:
