@@ -19,7 +19,7 @@ from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.headline import TRACEBACK_START, first_sentence, place_of
 from scalelab.records.attempt import AttemptResult
 from scalelab.records.attempt_io import NO_SPACE
-from scalelab.records.log_tail import log_tail
+from scalelab.records.plain_files import log_tail
 from scalelab.training.probes.steady import MIN_STEPS
 
 NO_RESULT = AttemptResult(
