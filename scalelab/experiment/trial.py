@@ -170,10 +170,12 @@ class Trial:
     @property
     def data_parallel_size(self) -> int:
         """Ranks that see different samples; layout or strategy say how many."""
-        if self.layout is not None:
-            return self.layout.data_parallel_size(self.world_size)
-        strategy = strategy_of(self.parallelism)
-        return strategy.data_parallel_size(self.world_size, self.options)
+        size, strategy = self.world_size, strategy_of(self.parallelism)
+        return (
+            self.layout.data_parallel_size(size)
+            if self.layout
+            else strategy.data_parallel_size(size, self.options)
+        )
 
     @property
     def further_axes(self) -> dict[str, Scalar]:

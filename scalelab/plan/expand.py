@@ -9,7 +9,7 @@ replace one product; ``product: true`` asks for the product.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING
@@ -32,32 +32,10 @@ if TYPE_CHECKING:
     from scalelab.site.profile import Site
 
 
-@dataclass(frozen=True, slots=True)
-class _Family:
-    """Trials of one kind: every combination of what it varies, repeats outermost."""
-
-    kind: TrialKind
-    configurations: Sequence[Configuration]
-    rules: Sequence[LearningRateRule]
-    seeds: Sequence[int]
-    repeats: int
-
-    @property
-    def num_trials(self) -> int:
-        axes = (self.configurations, self.rules, self.seeds)
-        return self.repeats * math.prod(len(axis) for axis in axes)
-
-    def trials(self, experiment: Experiment) -> Iterator[Trial]:
-        axes = (range(self.repeats), self.seeds, self.configurations, self.rules)
-        for repeat, seed, configuration, rule in product(*axes):
-            yield trial_of(
-                experiment,
-                configuration,
-                self.kind,
-                rule=rule,
-                seed=seed,
-                repeat=repeat,
-            )
+_Axes = tuple[
+    Sequence[int], Sequence[int], Sequence[Configuration], Sequence[LearningRateRule]
+]
+"""Repeats, outermost so that they interleave, seeds, configurations and rules."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,11 +93,17 @@ def plan(
     will be tried.
     """
     found = configurations(experiment, site, local_batch_sizes)
-    families = _families(experiment, found.feasible)
-    refuse_above_limit(sum(family.num_trials for family in families))
+    families = [
+        (kind, _varied(experiment, kind, found.feasible))
+        for kind in experiment.measure.kind
+    ]
+    refuse_above_limit(sum(math.prod(map(len, axes)) for _, axes in families))
     distinct: dict[str, Trial] = {}
-    for family in families:
-        for trial in family.trials(experiment):
+    for kind, axes in families:
+        for repeat, seed, configuration, rule in product(*axes):
+            trial = trial_of(
+                experiment, configuration, kind, rule=rule, seed=seed, repeat=repeat
+            )
             distinct.setdefault(trial.trial_id, trial)
     trials = with_canaries([*distinct.values()], experiment.measure.canary_every)
     check_received(experiment, trials)
@@ -135,30 +119,20 @@ def plan(
     )
 
 
-def _families(
-    experiment: Experiment, feasible: Sequence[Configuration]
-) -> list[_Family]:
-    """Return the factorised plan, or, with ``product: true``, the full grid."""
+def _varied(
+    experiment: Experiment, kind: TrialKind, feasible: Sequence[Configuration]
+) -> _Axes:
+    """Return what trials of a kind vary, with ``product: true`` the full grid."""
     rates, seeds = experiment.learning_rate, experiment.seed
     rules = rates.rule if rates else (LearningRateRule.NONE,)
-    families = []
-    for kind in experiment.measure.kind:
-        is_throughput = kind is TrialKind.THROUGHPUT
-        is_convergence = kind is TrialKind.CONVERGENCE
-        varies = experiment.product or is_convergence
-        chosen = feasible
-        if is_convergence and not experiment.product:
-            chosen = _where_convergence_runs(experiment, feasible)
-        families.append(
-            _Family(
-                kind,
-                chosen,
-                rules if varies else rules[:1],
-                seeds if varies else seeds[:1],
-                experiment.measure.repeats if is_throughput else 1,
-            )
-        )
-    return families
+    is_convergence = kind is TrialKind.CONVERGENCE
+    if is_convergence and not experiment.product:
+        feasible = _where_convergence_runs(experiment, feasible)
+    elif not experiment.product:
+        seeds, rules = seeds[:1], rules[:1]
+    is_repeated = kind is TrialKind.THROUGHPUT
+    repeats = range(experiment.measure.repeats if is_repeated else 1)
+    return repeats, seeds, feasible, rules
 
 
 def _where_convergence_runs(
