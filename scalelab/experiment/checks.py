@@ -12,7 +12,8 @@ from scalelab.experiment.sections import AutoBatch, WorkloadChoice
 from scalelab.experiment.trial import TrialKind
 from scalelab.experiment.workload_names import COMPILE
 from scalelab.inputs.problems import one_of, shown
-from scalelab.kinds.strategies import STRATEGIES, Strategy
+from scalelab.kinds.strategies import STRATEGIES
+from scalelab.kinds.strategy import Strategy
 
 
 def check_program(experiment: ExperimentKeys) -> None:
@@ -83,9 +84,7 @@ def check_kinds(experiment: ExperimentKeys) -> None:
 def _check_strategy(
     strategy: Strategy, experiment: ExperimentKeys, workload: WorkloadChoice
 ) -> None:
-    listed = experiment.options
-    own = {axis: listed[axis] for axis in strategy.options if axis in listed}
-    strategy.check_options(own)
+    strategy.check_options(experiment.options)
     built_in = BUILT_IN_WORKLOADS.get(workload.name)
     if built_in and not built_in.trains_model:
         lacks = {

@@ -15,7 +15,8 @@ from scalelab.experiment.sections import AutoBatch
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.layout import Layout
-from scalelab.kinds.strategies import Strategy, TrialSizes, strategy_of
+from scalelab.kinds.strategies import strategy_of
+from scalelab.kinds.strategy import Strategy, TrialSizes
 
 if TYPE_CHECKING:
     from scalelab.experiment.spec import Experiment

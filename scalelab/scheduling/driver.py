@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from scalelab.cluster.dask_nodes import DaskNodes
 from scalelab.cluster.node_plugin import run_attempt
-from scalelab.cluster.nodes import Cluster
 from scalelab.cluster.watch import NodeJoined, NodeLeft, NodeSilent, NodeWatch
 from scalelab.errors import StoreError
 from scalelab.experiment.program import Program, saving_s
@@ -31,7 +31,7 @@ from scalelab.scheduling.events import (
 from scalelab.scheduling.gangs import Gangs, PartEnded, RunAttempt, Verdict
 from scalelab.scheduling.inbox import Inbox, Message, Stop
 from scalelab.scheduling.pool import Pool
-from scalelab.scheduling.provision.choice import provision_of
+from scalelab.scheduling.provision.provisioner import provision_of
 from scalelab.scheduling.pruning import Pruning
 from scalelab.scheduling.retries import Retries
 from scalelab.scheduling.summary import SweepSummary, SweepTally, Unfinished
@@ -67,7 +67,7 @@ class Driver:
     def __init__(
         self,
         source: TrialSource,
-        cluster: Cluster,
+        cluster: DaskNodes,
         store: RunStore,
         programs: Mapping[str | None, Program],
         *,

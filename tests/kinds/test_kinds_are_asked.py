@@ -1,7 +1,6 @@
 """No room compares the name of a kind: it asks the row."""
 
 import ast
-import dataclasses
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -11,12 +10,13 @@ from typing import Any
 import pytest
 
 import scalelab
-from scalelab.kinds.batch_systems import BATCH_SYSTEMS
-from scalelab.kinds.launchers import LAUNCHERS
+from scalelab.kinds.batch_systems import BATCH_SYSTEMS, BatchSystem
+from scalelab.kinds.launchers import LAUNCHERS, Launcher
 from scalelab.kinds.registry import Registry
-from scalelab.kinds.resources import RESOURCES
-from scalelab.kinds.sources import SOURCES
+from scalelab.kinds.resources import RESOURCES, Resource
+from scalelab.kinds.sources import SOURCES, Source
 from scalelab.kinds.strategies import STRATEGIES
+from scalelab.training.engines.paths import engine_path
 
 PACKAGE = Path(scalelab.__file__).parent
 REGISTRIES: tuple[tuple[Registry[Any], int], ...] = (
@@ -37,6 +37,7 @@ ALSO = {
         "scalelab.recommend.question.subject",  # no node group
         "scalelab.recommend.answer.sentences",  # a learning-rate rule
         "scalelab.cli.plan_command",
+        "scalelab.training.engines.ddp",  # gradients as they are
     },
     "pipeline": {  # a degree of the layout of a command
         "scalelab.experiment.command_values",
@@ -54,6 +55,7 @@ ALSO = {
     },
 }
 """Modules in which a name means something else."""
+ENGINES_BY_NAME = "scalelab.training.engines.paths"
 
 
 @cache
@@ -75,27 +77,37 @@ def comparisons() -> dict[str, tuple[tuple[int, str], ...]]:
 
 def own_modules(registry: Registry[Any], row: Any) -> set[str]:
     """Return the modules that a row is written in and those that it names by path."""
-    paths = [
-        getattr(row, field.name)
-        for field in dataclasses.fields(row)
-        if isinstance(getattr(row, field.name), str)
-    ]
+    values = [getattr(row, name) for name in dir(row) if not name.startswith("_")]
+    paths = [value for value in values if isinstance(value, str)]
+    if registry is STRATEGIES:
+        paths.append(engine_path(row.name))
     named = {path.partition(":")[0] for path in paths if re.match(r"[\w.]+:\w", path)}
     return {table_of(registry, row), *named}
 
 
 def table_of(registry: Registry[Any], row: Any) -> str:
     """Return the module in which a built-in row is written."""
+    if type(row) not in (Launcher, BatchSystem, Resource, Source):
+        return type(row).__module__
     table = registry.group.replace("scalelab.", "scalelab.kinds.")
     (found,) = {
         name
         for name, tree in modules().items()
         if f"{name}.".startswith(f"{table}.")
         for node in ast.walk(tree)
-        if isinstance(node, ast.keyword) and node.arg == "name"
-        if isinstance(node.value, ast.Constant) and node.value.value == row.name
+        if is_named(node, row.name)
     }
     return found
+
+
+def is_named(node: ast.AST, name: str) -> bool:
+    """Tell whether a node gives a row its name, in its class or where it is made."""
+    match node:
+        case ast.keyword(arg="name", value=ast.Constant(value=value)):
+            return value == name
+        case ast.Assign(targets=[ast.Name(id="name")], value=ast.Constant(value=value)):
+            return value == name
+    return False
 
 
 def texts(node: ast.AST) -> Iterator[str]:
@@ -150,7 +162,7 @@ def names(node: ast.AST) -> Iterator[ast.Name]:
 def test_only_its_own_files_compare_a_name(
     registry: Registry[Any], row: Any, most: int
 ) -> None:
-    own = own_modules(registry, row) | ALSO.get(row.name, set())
+    own = own_modules(registry, row) | ALSO.get(row.name, set()) | {ENGINES_BY_NAME}
     elsewhere = [
         f"{name}:{line}"
         for name, found in comparisons().items()
