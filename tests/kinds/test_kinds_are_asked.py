@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import scalelab
-from scalelab.kinds.batch_systems import BATCH_SYSTEMS, BatchSystem
-from scalelab.kinds.launchers import LAUNCHERS, Launcher
+from scalelab.kinds.batch_systems import BATCH_SYSTEMS
+from scalelab.kinds.launchers import LAUNCHERS
 from scalelab.kinds.registry import Registry
-from scalelab.kinds.resources import RESOURCES, Resource
-from scalelab.kinds.sources import SOURCES, Source
+from scalelab.kinds.resources import RESOURCES
+from scalelab.kinds.sources import SOURCES
 from scalelab.kinds.strategies import STRATEGIES
 from scalelab.training.engines.paths import engine_path
 
@@ -37,7 +37,6 @@ ALSO = {
         "scalelab.recommend.question.subject",  # no node group
         "scalelab.recommend.answer.sentences",  # a learning-rate rule
         "scalelab.cli.plan_command",
-        "scalelab.training.engines.ddp",  # gradients as they are
     },
     "pipeline": {  # a degree of the layout of a command
         "scalelab.experiment.command_values",
@@ -77,8 +76,8 @@ def comparisons() -> dict[str, tuple[tuple[int, str], ...]]:
 
 def own_modules(registry: Registry[Any], row: Any) -> set[str]:
     """Return the modules that a row is written in and those that it names by path."""
-    values = [getattr(row, name) for name in dir(row) if not name.startswith("_")]
-    paths = [value for value in values if isinstance(value, str)]
+    fields = [getattr(row, name) for name in dir(row) if not name.startswith("_")]
+    paths = [field for field in fields if isinstance(field, str)]
     if registry is STRATEGIES:
         paths.append(engine_path(row.name))
     named = {path.partition(":")[0] for path in paths if re.match(r"[\w.]+:\w", path)}
@@ -87,8 +86,6 @@ def own_modules(registry: Registry[Any], row: Any) -> set[str]:
 
 def table_of(registry: Registry[Any], row: Any) -> str:
     """Return the module in which a built-in row is written."""
-    if type(row) not in (Launcher, BatchSystem, Resource, Source):
-        return type(row).__module__
     table = registry.group.replace("scalelab.", "scalelab.kinds.")
     (found,) = {
         name
