@@ -17,7 +17,7 @@ ANALYSIS = ("laws", "recommend", "report")
 ALONE = ("errors", "_version")
 HEAVY_ON_RUNNING_SIDE = {"torch", "dask", "distributed", "dask_jobqueue"}
 MOST_FILES = 16
-MOST_LINES = 400
+MOST_LINES = 450
 
 
 def up_to(rooms: tuple[str, ...], last: str) -> set[str]:
@@ -110,7 +110,7 @@ def test_pytest_is_imported_by_contracts_alone() -> None:
             assert "pytest" not in imported_names(module), name
 
 
-def test_no_module_outgrows_400_lines_and_no_drawers() -> None:
+def test_no_module_outgrows_450_lines_and_no_drawers() -> None:
     drawers = {"util", "utils", "helpers", "common", "misc"}
     for name, module in MODULES.items():
         assert len(module.read_text().splitlines()) <= MOST_LINES, name

@@ -40,6 +40,13 @@ def run(
     typer.echo(f"Driver: {driver or 'none; the sweep is not running'}")
     if status.driver and (run_directory / LOG).exists():
         typer.echo(f"  log: {run_directory / LOG}")
+    if status.num_nodes:
+        nodes, devices = counted(status.num_nodes, "node"), status.num_devices
+        typer.echo(f"  up: {nodes} with {counted(devices, 'device')}")
+    if status.stopping:
+        typer.echo(f"  starts no more trials: {status.stopping}")
+    if status.stopped:
+        typer.echo(f"The last sweep ended early: {status.stopped}")
     for trial_id, number in status.running[:MAX_SHOWN]:
         typer.echo(f"  begun, not ended: {trial_id}, attempt {number}")
     for job in status.jobs[:MAX_SHOWN]:

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from scalelab.cli.progress import ProgressView
     from scalelab.errors import FitError, SpecError
     from scalelab.records.control.stop_request import StopRequests
-    from scalelab.running.events import SweepSummary
-    from scalelab.running.execution import RunningSweep
+    from scalelab.running.execution import RunningSweep, SweepSummary
     from scalelab.running.sweep import Sweep
     from scalelab.session import Recommendation
 

@@ -55,9 +55,25 @@ class Finding:
     text: str
 
 
+def ok(subject: str, text: str) -> Finding:
+    """Return a finding that something works."""
+    return Finding(subject=subject, health=Health.OK, text=text)
+
+
+def note(subject: str, text: str) -> Finding:
+    """Return a finding that something may matter."""
+    return Finding(subject=subject, health=Health.NOTE, text=text)
+
+
+def broken(subject: str, text: str) -> Finding:
+    """Return a finding that something does not work."""
+    return Finding(subject=subject, health=Health.BROKEN, text=text)
+
+
 def examine(runs: Path) -> Iterator[Finding]:
     """Check what a sweep needs, cheap checks first."""
-    yield _python()
+    version = ".".join(map(str, sys.version_info[:3]))
+    yield ok("Python", f"{version}, {sys.executable}")
     yield _devices()
     for package, extra in (("torch", "train"), ("distributed", "train")):
         yield _package(package, extra)
@@ -65,14 +81,10 @@ def examine(runs: Path) -> Iterator[Finding]:
     yield from _mpi_as_root()
     yield run_directory_finding(runs)
     yield _tried("multi-rank trial", _two_ranks)
-    yield _batch_system()
-
-
-def _python() -> Finding:
-    version = ".".join(map(str, sys.version_info[:3]))
-    return Finding(
-        subject="Python", health=Health.OK, text=f"{version}, {sys.executable}"
-    )
+    programs = [system.programs[0] for system in BATCH_SYSTEMS]
+    found = [name for name in programs if shutil.which(name)]
+    text = f"{', '.join(found)} found" if found else f"no {' or '.join(programs)} found"
+    yield note("batch system", text)
 
 
 def _devices() -> Finding:
@@ -80,19 +92,15 @@ def _devices() -> Finding:
     text = f"{gpus} GPUs, {cores} cores this process may use"
     if gpus == 0:
         text += "; trials run on cores, one thread per rank"
-    return Finding(subject="devices", health=Health.OK, text=text)
+    return ok("devices", text)
 
 
 def _package(name: str, extra: str) -> Finding:
     try:
         import_module(name)
     except ImportError as error:
-        return Finding(
-            subject=name,
-            health=Health.BROKEN,
-            text=f"{error}. Sweeps need it: pip install 'scalelab[{extra}]'",
-        )
-    return Finding(subject=name, health=Health.OK, text=metadata.version(name))
+        return broken(name, f"{error}. Sweeps need it: pip install 'scalelab[{extra}]'")
+    return ok(name, metadata.version(name))
 
 
 def _frameworks() -> Finding:
@@ -101,8 +109,7 @@ def _frameworks() -> Finding:
     here = [f"{name} {version}" for name, version in found.items() if version]
     said = [", ".join(here) or "none besides torch in this environment"]
     said += [why for name, why in _UNBUILT.items() if not found[name]]
-    text = "; ".join(said)
-    return Finding(subject="frameworks", health=Health.OK, text=text)
+    return ok("frameworks", "; ".join(said))
 
 
 def _mpi_as_root() -> Iterator[Finding]:
@@ -113,13 +120,10 @@ def _mpi_as_root() -> Iterator[Finding]:
     is_set = all(os.environ.get(name) == "1" for name in _OPEN_MPI_AS_ROOT)
     if "Open MPI" in said and not is_set:
         wanted = ", ".join(f"{name}: 1" for name in _OPEN_MPI_AS_ROOT)
-        yield Finding(
-            subject="mpirun",
-            health=Health.NOTE,
-            text=(
-                "Open MPI starts nothing as root unless both are set; in experiments "
-                f"with launcher: mpirun write env: {{{wanted}}}"
-            ),
+        yield note(
+            "mpirun",
+            "Open MPI starts nothing as root unless both are set; in experiments "
+            f"with launcher: mpirun write env: {{{wanted}}}",
         )
 
 
@@ -140,30 +144,25 @@ def run_directory_finding(runs: Path) -> Finding:
             file.write(b"scalelab")
             os.fsync(file.fileno())
     except OSError as error:
-        return Finding(
-            subject="run directory",
-            health=Health.BROKEN,
-            text=f"{place} cannot be written: {error.strerror}. Sweep from elsewhere.",
+        return broken(
+            "run directory",
+            f"{place} cannot be written: {error.strerror}. Sweep from elsewhere.",
         )
-    return Finding(
-        subject="run directory",
-        health=Health.OK if free >= MIN_FREE_BYTES else Health.NOTE,
-        text=f"{place} can be written, {free / 2**30:.1f} GiB free",
-    )
+    find = ok if free >= MIN_FREE_BYTES else note
+    text = f"{place} can be written, {free / 2**30:.1f} GiB free"
+    return find("run directory", text)
 
 
 def _tried(subject: str, attempt: Callable[[], str]) -> Finding:
     try:
-        return Finding(subject=subject, health=Health.OK, text=attempt())
+        return ok(subject, attempt())
     except ImportError as error:
-        text = f"not tried: {error}"
+        return broken(subject, f"not tried: {error}")
     except (ScaleLabError, OSError) as error:
-        text = str(error)
-    return Finding(subject=subject, health=Health.BROKEN, text=text)
+        return broken(subject, str(error))
 
 
 def _two_ranks() -> str:
-    """Check that two ranks meet: run two emulated ones for two steps."""
     from scalelab.launch.gang_agent import NodeAgent
 
     trial = Trial(
@@ -192,10 +191,3 @@ def _two_ranks() -> str:
         raise LaunchError(f"{result.outcome}: {result.reason}")
     start_up_s = result.measurements["start_up_s"]
     return f"2 ranks met, stepped and ended; start-up {start_up_s:.2f} s"
-
-
-def _batch_system() -> Finding:
-    programs = [system.programs[0] for system in BATCH_SYSTEMS]
-    found = [name for name in programs if shutil.which(name)]
-    text = f"{', '.join(found)} found" if found else f"no {' or '.join(programs)} found"
-    return Finding(subject="batch system", health=Health.NOTE, text=text)

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from scalelab.errors import ScaleLabError
+from scalelab.errors import ScaleLabError, SpecError
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.headline import TRACEBACK_START, first_sentence, place_of
@@ -59,6 +59,7 @@ class RankFailure:
     outcome: Outcome
     summary: str
     traceback: str | None
+    input_error: str | None = None
 
     @property
     def is_echo(self) -> bool:
@@ -85,6 +86,7 @@ class RankFailure:
             rank=self.rank,
             traceback=self.traceback,
             log=log.name,
+            input_error=self.input_error,
         )
 
 
@@ -117,6 +119,7 @@ def from_exception(
         outcome=_meaning(error, device_type),
         summary=f"raised {_headline(error, text, code)}",
         traceback=text[-_TRACEBACK_LENGTH:],
+        input_error=str(error) if isinstance(error, SpecError) else None,
     )
 
 
@@ -124,17 +127,11 @@ def from_exit(
     rank: int, at_s: float, status: int, device_type: str, log: Path, oom_kills: int
 ) -> RankFailure:
     """Describe the end of a rank that sent neither a result nor an error."""
-    if status >= 0:
-        summary = f"exited with status {status} before it returned a result"
-        return RankFailure(
-            rank=rank,
-            at_s=at_s,
-            outcome=Outcome.FAILED,
-            summary=summary,
-            traceback=None,
-        )
-    name = _signal_name(-status)
-    outcome, summary = Outcome.FAILED, f"was killed by {name}"
+    outcome, name = Outcome.FAILED, None
+    summary = f"exited with status {status} before it returned a result"
+    if status < 0:
+        name = _signal_name(-status)
+        summary = f"was killed by {name}"
     if -status == signal.SIGKILL and oom_kills > 0:
         outcome = Outcome.HOST_OUT_OF_MEMORY
         summary = "was killed by the kernel: the node ran out of memory"
@@ -236,10 +233,15 @@ def with_evidence(trial: Trial, result: AttemptResult) -> AttemptResult:
     return replace(result, outcome=Outcome.FAILED, reason=reason, rank=0)
 
 
+def fewest_steps(trial: Trial) -> int:
+    """Return how many measured steps a throughput trial needs at least."""
+    return min(MIN_STEPS, trial.measurement.steps)
+
+
 def _lacking(trial: Trial, measured: Mapping[str, Any]) -> str | None:
     measurement = trial.measurement
     if trial.kind is TrialKind.THROUGHPUT:
-        held, needed = measured.get("num_steps", 0), min(MIN_STEPS, measurement.steps)
+        held, needed = measured.get("num_steps", 0), fewest_steps(trial)
         if held >= needed:
             return None
         return (

@@ -131,6 +131,8 @@ class AttemptResult:
     ----------
     reason
         One sentence; empty only for ``completed``.
+    input_error
+        What the user must correct, where that is why it ended.
     """
 
     outcome: Outcome
@@ -138,6 +140,7 @@ class AttemptResult:
     rank: int | None = None
     traceback: str | None = None
     log: str | None = None
+    input_error: str | None = None
     measurements: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:

@@ -19,16 +19,22 @@ from scalelab.inputs.device_words import words_of_run
 from scalelab.inputs.document import read_document
 from scalelab.inputs.numerals import counted
 from scalelab.inputs.outcome import Outcome
+from scalelab.inputs.placeholders import placeholders_in
+from scalelab.launch.command.first_words import (
+    check_program,
+    check_script,
+    search_path,
+    words_of,
+)
 from scalelab.plan.expand import Plan
 from scalelab.plan.first_check import is_sound
 from scalelab.plan.source import Observation
 from scalelab.plan.tracked import candidates, source_of
 from scalelab.records.attempt_io import is_taken
-from scalelab.records.code import code_hash, code_of_programs
+from scalelab.records.code import check_paths, code_hash, code_of_programs
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY
 from scalelab.records.run_reader import RunReader
 from scalelab.records.store import RunStore
-from scalelab.running.command_start import check_start
 from scalelab.site.choice import lasting_name
 from scalelab.site.job_script import refuse_log_directory
 from scalelab.site.profile import DeviceType, Site, num_cores
@@ -159,7 +165,10 @@ class Sweep:
             skip_check=skip_check,
         )
         refuse_log_directory(sweep.site, sweep.directory / CLUSTER_DIRECTORY)
-        _check_variables(sweep.experiment)
+        for program, alone in commands_of(sweep.experiment):
+            with naming(program):
+                _refuse_hidden(alone.env)
+        sweep.experiment.inherited(os.environ)
         if sweep.changes and sweep.has_measurements and not accept_changes:
             raise SpecError(
                 "The code, the command or the measurement changed since trials in "
@@ -169,7 +178,9 @@ class Sweep:
                 "what was measured before is then marked code_changed, left out of the "
                 "fits, and measured again."
             )
-        _require_what_runs_trials()
+        for package in ("torch", "distributed", "cryptography"):
+            if find_spec(package) is None:
+                raise MissingExtraError("A sweep", "train")
         return sweep
 
     @property
@@ -210,6 +221,32 @@ class Sweep:
         )
 
 
+def check_start(file: str | Path, experiment: Experiment, site: Site) -> None:
+    """Refuse code that is not there, before anything starts.
+
+    Of several programs each fails its own trials alone. What is no path from the code
+    is looked for where trials run on this machine.
+    """
+    root, copied = experiment.code_root, experiment.snapshot_paths
+    try:
+        if not root.is_dir():
+            raise SpecError(
+                f"code.root: there is no folder {root}. Give the folder of the code, "
+                "relative to the experiment file."
+            )
+        check_paths(copied, root)
+        if experiment.command is None:
+            return
+        words = words_of(experiment.command)
+        is_beside = os.sep in words[0] and not os.path.isabs(words[0])
+        if not placeholders_in(words[0]) and (is_beside or site.is_this_machine):
+            path = experiment.env.get("PATH", search_path())
+            check_program(words[0], path, str(root))
+        check_script(words, root, copied, is_here=site.is_this_machine)
+    except SpecError as error:
+        raise SpecError(f"{file}: {error}") from error
+
+
 def is_checked(asked: Experiment) -> bool:
     """Tell whether first trials are checked: no built-in workload needs that."""
     return asked.workload is None or asked.workload.name not in BUILT_IN_WORKLOADS
@@ -219,14 +256,6 @@ def _is_measurement(row: Observation) -> bool:
     return Outcome(row["outcome"]).is_measurement
 
 
-def _check_variables(experiment: Experiment) -> None:
-    """Refuse variables whose values are not known here."""
-    for program, alone in commands_of(experiment):
-        with naming(program):
-            _refuse_hidden(alone.env)
-    experiment.inherited(os.environ)
-
-
 def _refuse_hidden(env: Mapping[str, str]) -> None:
     for name, value in env.items():
         if is_hidden(value):
@@ -234,9 +263,3 @@ def _refuse_hidden(env: Mapping[str, str]) -> None:
                 f"env.{name} is a hash, as the records of a run hold it in place of "
                 "the value. Write the value, or move the name to env_from."
             )
-
-
-def _require_what_runs_trials() -> None:
-    for package in ("torch", "distributed", "cryptography"):
-        if find_spec(package) is None:
-            raise MissingExtraError("A sweep", "train")

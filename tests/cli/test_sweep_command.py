@@ -96,7 +96,7 @@ def test_failures_are_listed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(conductor, "num_failed", 7)
-    monkeypatch.setattr(conductor, "tracebacks", ("ValueError: no",))
+    monkeypatch.setattr(conductor, "input_errors", (None,))
     ended = scalelab("sweep", "experiment.yaml")
     assert ended.code == 1
     lines = ended.err.splitlines()

@@ -37,6 +37,7 @@ ALSO = {
         "scalelab.recommend.question.subject",  # no node group
         "scalelab.recommend.answer.sentences",  # a learning-rate rule
         "scalelab.cli.plan_command",
+        "scalelab.training.engines.ddp",  # a format of gradients
     },
     "pipeline": {  # a degree of the layout of a command
         "scalelab.experiment.command_values",

@@ -20,9 +20,9 @@ from scalelab.errors import DiskFullError, LaunchError
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch import gang_agent
 from scalelab.launch.gang_agent import NodeAgent
+from scalelab.launch.limits import Limits
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import send
-from scalelab.launch.ranks.run import rank_limits
 from scalelab.launch.verdict import merge
 from scalelab.records.attempt import AttemptSpec
 from scalelab.records.attempt_io import read_result
@@ -548,5 +548,5 @@ def test_the_first_step_has_a_limit_of_its_own(
     limits: tuple[float, float],
 ) -> None:
     spec = make_spec("meet", start_up_timeout_s=start_up_timeout_s)
-    found = rank_limits(replace(spec, stall_floor_s=stall_floor_s), 2.0)
+    found = Limits.of(replace(spec, stall_floor_s=stall_floor_s))
     assert (found.start_up_s, found.stall_floor_s) == limits

@@ -16,11 +16,11 @@ from scalelab.experiment.spec import Experiment
 from scalelab.inputs.outcome import Outcome
 from scalelab.plan.expand import expand
 from scalelab.records.attempt import AttemptResult
+from scalelab.records.control.events import Event, TrialEnded
 from scalelab.records.store import RunStore
 from scalelab.running import sweep as module
 from scalelab.running.execution import RunningSweep, run_sweep
 from scalelab.running.sweep import Sweep
-from scalelab.scheduling.events import Event, TrialEnded
 
 
 @pytest.fixture
@@ -303,9 +303,8 @@ def test_a_command_keeps_the_name_it_has_in_the_records(
 def test_a_rank_that_finds_the_input_wrong_ends_the_sweep(
     here: Path, conductor: type[Conductor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wrong = "scalelab.errors.SpecError: width=0 is wrong."
-    tracebacks = ("ValueError: x\n", f"Traceback ...\n{wrong}\n", f"{wrong} Again.\n")
-    monkeypatch.setattr(conductor, "tracebacks", tracebacks)
+    errors = (None, "width=0 is wrong.", "width=0 is wrong. Again.")
+    monkeypatch.setattr(conductor, "input_errors", errors)
     events: list[Event] = []
     with pytest.raises(SpecError, match=r"^width=0 is wrong\.$"):
         run_sweep(Sweep.prepare(write()), on_event=events.append)

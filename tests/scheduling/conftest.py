@@ -13,9 +13,9 @@ from scalelab.experiment.program import WorkloadProgram
 from scalelab.experiment.trial import EMULATED, Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
 from scalelab.plan.source import TrialSource
+from scalelab.records.control.events import Event
 from scalelab.records.store import RunStore
 from scalelab.scheduling.driver import Driver
-from scalelab.scheduling.events import Event
 
 
 class Source(TrialSource):

@@ -183,7 +183,6 @@ class RankServer:
             self._forget(child.attempt)
 
     def _on_channel(self, attempt: _Attempt) -> None:
-        """Kill the processes of an attempt whose agent has closed the channel."""
         # Agents send nothing on it: it is readable only because it was closed.
         self._selector.unregister(attempt.channel)
         for pid in attempt.pids:

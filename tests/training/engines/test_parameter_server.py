@@ -18,8 +18,8 @@ from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.target import MetricMode, Target
 from scalelab.launch.gang_agent import NodeAgent
+from scalelab.launch.limits import Limits
 from scalelab.launch.ranks.requests import SERVER_ENTRY, rank_requests
-from scalelab.launch.ranks.run import rank_limits
 from scalelab.training import checkpoint
 
 RATE = LearningRate(base=0.05, at_batch=64, rule="none", warmup_samples=0, value=0.05)
@@ -216,4 +216,4 @@ def test_a_process_that_dies_ends_the_trial(
     assert result.outcome is Outcome.FAILED
     assert result.reason.startswith(f"rank {rank} was killed by SIGKILL")
     # Long before anything counts as a stall.
-    assert time.monotonic() - killed_s < rank_limits(spec, 0.0).stall_floor_s / 2
+    assert time.monotonic() - killed_s < Limits.of(spec).stall_floor_s / 2
