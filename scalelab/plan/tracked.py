@@ -132,6 +132,8 @@ class TrackedSource(TrialSource):
         self._durations = durations or Durations()
         self._programs = programs
         self._told: set[str] = set()
+        self._refused: set[str] = set()
+        self._next: Trial | None = None
 
     @property
     def name(self) -> str:
@@ -140,6 +142,9 @@ class TrackedSource(TrialSource):
 
     def ask(self) -> Trial | None:
         """Return the source's next trial."""
+        if (trial := self._next) is not None:
+            self._next = None
+            return trial
         with self._named("ask"):
             trial = self._source.ask()
             if trial is not None and trial.program not in self._programs:
@@ -147,15 +152,27 @@ class TrackedSource(TrialSource):
             return trial
 
     def tell(self, observation: Observation) -> None:
-        """Learn how long a trial took and tell the source its outcome."""
-        self._durations.learn(observation)
-        self.tell_again(observation)
+        """Learn how long a trial took and tell the source its outcome, once."""
+        if observation["trial_id"] not in self._told:
+            self._durations.learn(observation)
+            self.tell_again(observation)
 
     def tell_again(self, observation: Observation) -> None:
         """Tell the source the outcome of a trial whose duration is known already."""
         self._told.add(observation["trial_id"])
         with self._named("tell"):
             self._source.tell(observation)
+
+    def resume(self, observation: Observation) -> None:
+        """Tell the source what an earlier sweep finished.
+
+        A trial that did not fit the nodes of that sweep does not count as left, but
+        may fit these: it is proposed again.
+        """
+        if observation["outcome"] == Outcome.REFUSED and not observation["device_ids"]:
+            self._refused.add(observation["trial_id"])
+        else:
+            self.tell_again(observation)
 
     def tell_progress(
         self, trial: Trial, step: int, metrics: Mapping[str, float]
@@ -188,7 +205,8 @@ class TrackedSource(TrialSource):
         """
         if (known := self.plan) is None:
             return None
-        return [trial for trial in known.trials if trial.trial_id not in self._told]
+        ended = self._told | self._refused
+        return [trial for trial in known.trials if trial.trial_id not in ended]
 
     @property
     def gpu_hours(self) -> float | None:
@@ -197,8 +215,9 @@ class TrackedSource(TrialSource):
         return None if left is None else self._durations.gpu_hours(left)
 
     def is_exhausted(self) -> bool:
-        """Tell whether nothing is left to run; the source has been asked then."""
-        return self.ask() is None
+        """Tell whether the source proposes nothing now."""
+        self._next = self.ask()
+        return self._next is None
 
     def estimate(self, trial: Trial, allocation: Allocation) -> float:
         """Return seconds a trial will hold its devices, for reservations only."""

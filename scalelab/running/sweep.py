@@ -29,7 +29,7 @@ from scalelab.launch.command.first_words import (
 from scalelab.plan.expand import Plan
 from scalelab.plan.first_check import is_sound
 from scalelab.plan.source import Observation
-from scalelab.plan.tracked import candidates, source_of
+from scalelab.plan.tracked import TrackedSource, candidates, source_of
 from scalelab.records.attempt_io import is_taken
 from scalelab.records.code import check_paths, code_hash, code_of_programs
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY
@@ -52,6 +52,8 @@ class Sweep:
     site, site_name
         The site where it runs, and name or path of its profile; None: the experiment
         names it.
+    source
+        What proposes the trials; it knows what earlier sweeps of the run finished.
     plan
         The trials; of a source that does not know them beforehand, all that the
         experiment's lists combine to. See :func:`scalelab.plan.expand.plan`.
@@ -72,6 +74,7 @@ class Sweep:
     text: str
     site: Site
     site_name: str | None
+    source: TrackedSource
     plan: Plan
     is_planned: bool
     directory: Path
@@ -118,7 +121,9 @@ class Sweep:
                 retry_failed = True  # no trial has shown yet that the program works
             if not changes:
                 finished = reader.finished(rows, retry_failed=retry_failed)
-        source = source_of(asked, where, finished, rows=rows)
+        source = source_of(asked, where, rows=rows)
+        for row in finished:
+            source.resume(row)
         planned, left = candidates(asked, where, source), source.left
         if left is None or left or asked.accept:
             check_workload(asked, where)
@@ -129,6 +134,7 @@ class Sweep:
             text=read_document(Path(experiment)),
             site=where,
             site_name=site_name,
+            source=source,
             plan=planned,
             is_planned=left is not None,
             directory=home,

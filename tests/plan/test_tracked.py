@@ -114,7 +114,23 @@ def test_a_source_without_a_plan_answers_not_known() -> None:
     assert source.total is source.remaining is None
     assert source.tell_progress(expand(asked(), SITE)[0], 1, {}) is Decision.KEEP
     assert len(candidates(asked(), SITE, source).trials) == 8
-    assert [source.is_exhausted() for _ in range(3)] == [False, False, True]
+    assert [source.is_exhausted() for _ in range(3)] == [False, False, False]
+    assert [source.ask() is None for _ in range(3)] == [False, False, True]
+    assert source.is_exhausted()
+
+
+def test_what_an_earlier_sweep_finished_is_told_once_and_what_did_not_fit_runs() -> (
+    None
+):
+    first, refused, *others = expand(asked(), SITE)
+    source = source_of(asked(), SITE)
+    source.resume(row(first))
+    source.resume(row(refused, outcome="refused") | {"device_ids": None})
+    assert source.left == others
+    source.tell(row(first, outcome="failed"))  # the driver reads the records, too
+    assert source.left == others
+    assert source.remaining == 7
+    assert source.ask() == refused
 
 
 @pytest.mark.parametrize(
