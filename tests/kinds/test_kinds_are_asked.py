@@ -48,6 +48,7 @@ ALSO = {
     "time": {
         "scalelab.doctor.site_trial",  # the clock of a node
         "scalelab.cluster.survey.visit",
+        "scalelab.records.control.events",  # when an event was
         "scalelab.records.observations",  # a type of column
         "scalelab.records.tables.values",
         "scalelab.recommend.answer.tables",  # the heading of a column

@@ -12,7 +12,7 @@ from scalelab.experiment.job import Job
 from scalelab.laws.rows import prepared
 from scalelab.recommend.advice import recommend
 from scalelab.recommend.answer.recommendation import Recommendation
-from scalelab.recommend.prediction.input_wait import InputWait
+from scalelab.recommend.prediction.knee import InputWait
 from scalelab.training.feeding.declared_store import DeclaredStore
 from scalelab.training.feeding.virtual_time import data_waits
 

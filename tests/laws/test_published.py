@@ -7,10 +7,10 @@ import pytest
 
 from scalelab.errors import SpecError
 from scalelab.inputs.support import Support
-from scalelab.laws.rivals.laws import LAWS, law_named
+from scalelab.laws.published import LAWS, law_named
 from scalelab.laws.step_time.law import StepTimeLaw
 
-RIVALS = [name for name in LAWS if name != "scalelab"]
+OTHERS = [name for name in LAWS if name != "scalelab"]
 
 
 def table(time: Callable[..., Any]) -> pd.DataFrame:
@@ -25,8 +25,10 @@ def table(time: Callable[..., Any]) -> pd.DataFrame:
 ASKED = pd.DataFrame({"world_size": [4, 64], "local_batch_size": 32})
 
 
-@pytest.mark.parametrize("name", RIVALS)
-def test_rivals_answer_with_the_same_interface(name: str, rows: pd.DataFrame) -> None:
+@pytest.mark.parametrize("name", OTHERS)
+def test_published_laws_answer_with_the_same_interface(
+    name: str, rows: pd.DataFrame
+) -> None:
     law = law_named(name).fit(rows)
     answer = law.predict(ASKED.assign(num_nodes=[1, 16]))
     assert list(answer["support"]) == [Support.MEASURED, Support.EXTRAPOLATED]
@@ -38,9 +40,9 @@ def test_rivals_answer_with_the_same_interface(name: str, rows: pd.DataFrame) ->
     assert law.terms(ASKED) is None
 
 
-def test_the_default_comes_first_and_five_rivals_follow() -> None:
+def test_the_default_comes_first_and_five_published_ones_follow() -> None:
     assert next(iter(LAWS.values())) is StepTimeLaw
-    assert RIVALS == ["amdahl", "usl", "power", "pollux", "xgboost"]
+    assert OTHERS == ["amdahl", "usl", "power", "pollux", "xgboost"]
 
 
 def test_an_unknown_law_lists_the_known_ones() -> None:

@@ -1,9 +1,8 @@
-"""Rival laws: published step-time laws with the interface of :class:`StepTimeLaw`.
+"""Other step-time laws, published ones, with the interface of :class:`StepTimeLaw`.
 
-A rival law predicts every configuration it is asked about, as its authors' own tool
+Such a law predicts every configuration it is asked about, as its authors' own tool
 does. Its interval is the scatter of the measured points around the fit, and does not
-cover the error of the formula. The formulas stand in
-:mod:`scalelab.laws.rivals.forms`.
+cover the error of the formula (:mod:`scalelab.laws.formulas`).
 """
 
 from __future__ import annotations
@@ -17,33 +16,35 @@ import numpy as np
 import pandas as pd
 
 from scalelab.errors import SpecError
+from scalelab.inputs.wording import Option
+from scalelab.laws import formulas
+from scalelab.laws.formulas import TINY, Fitted, Learner
 from scalelab.laws.interval import NUM_DRAWS, SEED
-from scalelab.laws.rivals import forms
-from scalelab.laws.rivals.boosted_trees import BoostedTrees
-from scalelab.laws.rivals.forms import TINY, Fitted, RivalForm
 from scalelab.laws.rows import CurveKey
 from scalelab.laws.step_time.curve import FittedCurve
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.step_time.mixture import Mixture
 from scalelab.laws.step_time.physics import Configurations
-from scalelab.laws.step_time.points import Points
+from scalelab.laws.step_time.points import Points, spread_out
 from scalelab.laws.step_time.prior import StepTimePrior
 from scalelab.laws.support import Coverage
 
+_MOST_ROWS = 250  # that trees are fitted to; a longer table is sampled
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RivalCurve(FittedCurve):
-    """A rival law fitted to one curve; it doubts no row and has no gaps."""
+class PublishedCurve(FittedCurve):
+    """Another law fitted to one curve; it doubts no row and has no gaps."""
 
     fitted: Fitted
     scatter: float
 
     @classmethod
-    def fit(cls, form: RivalForm, frame: pd.DataFrame) -> RivalCurve:
+    def fit(cls, learn: Learner, frame: pd.DataFrame) -> PublishedCurve:
         """Fit a formula or a regressor to the rows of one curve."""
         points = Points.of(frame)
         passes = np.exp(points.log_time) / points.at.accumulation
-        fitted = form.learn(passes, points.at)
+        fitted = learn(passes, points.at)
         residuals = np.log(passes) - np.log(np.maximum(fitted.time(points.at), TINY))
         used = sum(value > TINY for value in fitted.coefficients.values())
         freedom = max(len(residuals) - used, 1)
@@ -85,61 +86,88 @@ class RivalCurve(FittedCurve):
         return pd.DataFrame(rows, columns=columns)
 
 
-class RivalLaw(StepTimeLaw):
+class PublishedLaw(StepTimeLaw):
     """A law that fits the same formula, or regressor, to each curve."""
 
-    form: ClassVar[type[RivalForm]]
+    learn: ClassVar[staticmethod[[np.ndarray, Configurations], Fitted]]
 
     @classmethod
     def _fit_curves(
         cls, frames: Mapping[CurveKey, pd.DataFrame], prior: StepTimePrior
     ) -> Mapping[CurveKey, FittedCurve]:
-        return {key: RivalCurve.fit(cls.form(), frame) for key, frame in frames.items()}
+        return {key: PublishedCurve.fit(cls.learn, frames[key]) for key in frames}
 
     @staticmethod
     def _middle(run: Mixture) -> np.ndarray:
         return run.quantile(0.5)
 
 
-class AmdahlLaw(RivalLaw):
+class AmdahlLaw(PublishedLaw):
     """Amdahl's law, times a straight line in the local batch."""
 
     name = "amdahl"
-    form = forms.Amdahl
+    learn = staticmethod(formulas.amdahl)
     reference = "t = (a + b1 b) (1 + sigma (n-1)) (Amdahl 1967)"
 
 
-class UslLaw(RivalLaw):
+class UslLaw(PublishedLaw):
     """Gunther's universal scalability law, times a straight line in the local batch."""
 
     name = "usl"
-    form = forms.Usl
+    learn = staticmethod(formulas.usl)
     reference = "t = (a + b1 b) (1 + sigma (n-1) + kappa n (n-1)) (Gunther 2007)"
 
 
-class PowerLaw(RivalLaw):
+class PowerLaw(PublishedLaw):
     """A power of the number of devices, times a straight line in the local batch."""
 
     name = "power"
-    form = forms.Power
+    learn = staticmethod(formulas.power)
     reference = "t = (a + b1 b) n^c"
 
 
-class PolluxLaw(RivalLaw):
+class PolluxLaw(PublishedLaw):
     """The throughput model of Pollux; its goodput also has a statistical part."""
 
     name = "pollux"
-    form = forms.Pollux
+    learn = staticmethod(formulas.pollux)
     reference = (
         "t = (C^g + S^g)^(1/g), S = alpha + beta (n-2) per tier (Qiao et al. 2021)"
     )
 
 
-class XgboostLaw(RivalLaw):
-    """Gradient-boosted trees, without any formula."""
+def _boosted_trees(time: np.ndarray, at: Configurations) -> Fitted:
+    """Fit 150 small trees to at most 250 passes."""
+    # imported here: few answers need it, and it loads slowly
+    from xgboost import XGBRegressor
+
+    trees = XGBRegressor(
+        n_estimators=150,
+        max_depth=4,
+        learning_rate=0.1,
+        subsample=0.9,
+        min_child_weight=1,
+        reg_lambda=1e-3,
+        n_jobs=1,
+        random_state=0,
+    )
+
+    def features(at: Configurations) -> np.ndarray:
+        n, m, b = at.world_size, at.num_nodes, at.samples
+        return np.asarray(np.log(np.column_stack([n, m, n / m, b, n * b])))
+
+    chosen = spread_out(len(time), _MOST_ROWS)
+    trees.fit(features(at)[chosen], np.log(time)[chosen])
+    return Fitted(
+        lambda asked: np.exp(trees.predict(features(asked)).astype(float)), {}
+    )
+
+
+class XgboostLaw(PublishedLaw):
+    """Gradient-boosted trees, which know no physics: constant beyond what they saw."""
 
     name = "xgboost"
-    form = BoostedTrees
+    learn = staticmethod(_boosted_trees)
     reference = "gradient-boosted trees on log devices, nodes and batches"
 
 
@@ -155,5 +183,7 @@ LAWS: Mapping[str, type[StepTimeLaw]] = MappingProxyType(
 def law_named(name: str) -> type[StepTimeLaw]:
     """Return a step-time law by name."""
     if name not in LAWS:
-        raise SpecError(f"law={name!r} is unknown. Choose one of {', '.join(LAWS)}.")
+        raise SpecError(
+            f"{Option('law', name)} is unknown. Choose one of {', '.join(LAWS)}."
+        )
     return LAWS[name]

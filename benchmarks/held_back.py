@@ -1,27 +1,25 @@
-"""Hold measured points back, and let each law predict them from the other points.
+"""Hold measured points of a run back, and let each law predict them from the others.
 
-The errors say how far each law can be trusted on these measurements.
+    python benchmarks/held_back.py RUN [--hold-back largest_scale] [--laws scalelab,usl]
 
->>> import pandas as pd
->>> rows = pd.DataFrame(
-...     {"world_size": [1, 2, 4, 8] * 2, "local_batch_size": [8] * 4 + [32] * 4,
-...      "step_time_s": [.01, .011, .011, .012, .04, .041, .042, .042]}
-... )
->>> errors = held_back_errors(rows, HoldBack.LARGEST_SCALE, laws=["amdahl", "pollux"])
->>> ranking(errors).index.tolist()
-['pollux', 'amdahl']
+The errors say how far each law that ``--law`` offers can be trusted on these
+measurements. Notebook 05 in ``analysis`` shows the same.
 """
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
+from html import escape
 
 import numpy as np
 import pandas as pd
 
+import scalelab
 from scalelab.errors import FitError
-from scalelab.laws.rivals.laws import LAWS, law_named
+from scalelab.laws.published import LAWS, law_named
 from scalelab.laws.rows import (
     CONFIGURATION,
     Observed,
@@ -144,3 +142,101 @@ def _contest(
         error=answer["step_time_s"] / measured - 1,
         inside=measured.between(answer["step_time_lo_s"], answer["step_time_hi_s"]),
     )
+
+
+_PLACE = {
+    "curve": False,
+    "world_size": True,
+    "num_nodes": False,
+    "local_batch_size": True,
+    "gradient_accumulation_steps": False,
+}
+"""What says which point, and whether it is shown where all have the same."""
+
+_TIMES = ("measured_s", "predicted_s", "error")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Contest:
+    """Laws judged by the same held-back points.
+
+    Parameters
+    ----------
+    errors
+        The result of :func:`held_back_errors`; None where no
+        point could be held back.
+    why_none
+        Why not; empty where there are points.
+    """
+
+    errors: pd.DataFrame | None
+    why_none: str = ""
+
+    @classmethod
+    def hold(
+        cls,
+        observations: pd.DataFrame,
+        hold_back: HoldBack,
+        *,
+        laws: Sequence[str] = tuple(LAWS),
+        interval: float = 0.8,
+    ) -> Contest:
+        """Hold points back, as :func:`held_back_errors`."""
+        try:
+            errors = held_back_errors(
+                observations, hold_back, laws=laws, interval=interval
+            )
+        except FitError as error:
+            return cls(errors=None, why_none=str(error))
+        return cls(errors=errors)
+
+    @property
+    def ranking(self) -> pd.DataFrame:
+        """The laws in order, see :func:`ranking`."""
+        if self.errors is None:
+            return pd.DataFrame()
+        return ranking(self.errors)
+
+    def worst(self, count: int = 12) -> pd.DataFrame:
+        """Return the points that were predicted worst, errors relative."""
+        if self.errors is None:
+            return pd.DataFrame()
+        order = (
+            self.errors["error"].abs().sort_values(ascending=False, kind="stable").index
+        )
+        place = [
+            name
+            for name, is_shown_always in _PLACE.items()
+            if is_shown_always or self.errors[name].nunique() > 1
+        ]
+        table = self.errors.loc[order[:count], ["law", *place, *_TIMES]]
+        return table.reset_index(drop=True)
+
+    def _repr_html_(self) -> str:
+        """Show the ranking, or why there is no contest."""
+        if self.errors is None:
+            return f"<p>No contest. {escape(self.why_none)}</p>"
+        table = self.ranking.rename(columns=lambda name: name.replace("_", " "))
+        styled = table.rename_axis(None).style.format("{:.1%}")
+        styled = styled.format("{:.0%}", subset=["inside"])
+        return styled.to_html()
+
+
+def main() -> None:
+    """Print the ranking and the points that were predicted worst."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run")
+    parser.add_argument("--hold-back", type=HoldBack, default=HoldBack.LARGEST_SCALE)
+    parser.add_argument("--laws", default=",".join(LAWS))
+    asked = parser.parse_args()
+    observations = scalelab.load(asked.run).observations
+    contest = Contest.hold(observations, asked.hold_back, laws=asked.laws.split(","))
+    if contest.errors is None:
+        print(f"No contest. {contest.why_none}")
+    else:
+        print(contest.ranking.round(4).to_string())
+        print(f"\n{contest.worst().round(4).to_string(index=False)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,3 +1,5 @@
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -6,7 +8,10 @@ import pytest
 
 from scalelab.errors import FitError
 from scalelab.inputs.support import Support
-from scalelab.laws.rivals.held_back import HoldBack, held_back_errors, ranking
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+
+from held_back import Contest, HoldBack, held_back_errors, ranking
 
 FEW = ("amdahl", "power", "pollux")
 
@@ -122,3 +127,25 @@ def test_nothing_to_spare_is_said(hold_back: HoldBack, message: str) -> None:
         held_back_errors(pd.concat([frame.assign(validity=None), odd]), hold_back)
     with pytest.raises(FitError, match="No row has a usable step time to be held back"):
         held_back_errors(frame.assign(step_time_s=None), hold_back)
+
+
+def test_a_contest_ranks_laws_in_percent_and_shows_the_worst_points_first(
+    rng: np.random.Generator,
+) -> None:
+    contest = Contest.hold(sweep(rng), HoldBack.LARGEST_SCALE, laws=FEW)
+    best = contest.ranking.iloc[0]
+    assert f">{best['mean_error']:.1%}</td>" in contest._repr_html_()
+    worst = contest.worst(4)
+    assert contest.errors is not None
+    every = contest.errors["error"].abs()
+    assert worst["error"].abs().tolist() == sorted(every, reverse=True)[:4]
+    names = ["law", "world_size", "local_batch_size"]
+    assert list(worst.columns) == [*names, "measured_s", "predicted_s", "error"]
+
+
+def test_no_contest_says_why(rng: np.random.Generator) -> None:
+    contest = Contest.hold(sweep(rng, sizes=(1,)), HoldBack.LARGEST_SCALE, laws=FEW)
+    assert contest.why_none.startswith("No curve can spare its largest world_size")
+    assert contest._repr_html_() == f"<p>No contest. {contest.why_none}</p>"
+    assert contest.ranking.empty
+    assert contest.worst().empty
