@@ -72,37 +72,13 @@ def check_kinds(experiment: ExperimentKeys) -> None:
     Only an experiment that is about to run is checked. A stored one can be read, and
     its measurements analysed, after the distribution of a launcher was uninstalled.
     """
-    if experiment.workload:
-        for strategy in experiment.parallelism:
-            _check_strategy(STRATEGIES[strategy], experiment, experiment.workload)
     for program, alone in experiment.by_program().items():
         with naming(program):
             _check_reported(alone)
             _check_launcher(alone)
-
-
-def _check_strategy(
-    strategy: Strategy, experiment: ExperimentKeys, workload: WorkloadChoice
-) -> None:
-    strategy.check_options(experiment.options)
-    built_in = BUILT_IN_WORKLOADS.get(workload.name)
-    if built_in and not built_in.trains_model:
-        lacks = {
-            "parameters to serve": strategy.num_servers(2, {}) > 0,
-            "layers to divide": strategy.splits_model,
-        }
-        for what, is_lacking in lacks.items():
-            if is_lacking:
-                raise SpecError(
-                    f"workload={workload.name} trains no model, so parallelism="
-                    f"{strategy.name} has no {what}. Leave it out."
-                )
-    if strategy.splits_model and isinstance(experiment.local_batch_size, AutoBatch):
-        raise SpecError(
-            f"local_batch_size=auto does not go with parallelism={strategy.name}, "
-            "which splits each local batch into equal micro-batches. List local "
-            "batches."
-        )
+    if experiment.workload:
+        for strategy in experiment.parallelism:
+            _check_strategy(STRATEGIES[strategy], experiment, experiment.workload)
 
 
 def _check_reported(experiment: ExperimentKeys) -> None:
@@ -130,4 +106,28 @@ def _check_launcher(experiment: ExperimentKeys) -> None:
             f"launcher={launcher.name} starts and numbers the ranks by itself, so it "
             f"cannot fill in {{{min(used)}}}. Let the program ask its framework for "
             "its rank."
+        )
+
+
+def _check_strategy(
+    strategy: Strategy, experiment: ExperimentKeys, workload: WorkloadChoice
+) -> None:
+    strategy.check_options(experiment.options)
+    built_in = BUILT_IN_WORKLOADS.get(workload.name)
+    if built_in and not built_in.trains_model:
+        lacks = {
+            "parameters to serve": strategy.num_servers(2, {}) > 0,
+            "layers to divide": strategy.splits_model,
+        }
+        for what, is_lacking in lacks.items():
+            if is_lacking:
+                raise SpecError(
+                    f"workload={workload.name} trains no model, so parallelism="
+                    f"{strategy.name} has no {what}. Leave it out."
+                )
+    if strategy.splits_model and isinstance(experiment.local_batch_size, AutoBatch):
+        raise SpecError(
+            f"local_batch_size=auto does not go with parallelism={strategy.name}, "
+            "which splits each local batch into equal micro-batches. List local "
+            "batches."
         )

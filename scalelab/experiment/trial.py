@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -22,7 +22,7 @@ PROGRAM = "program"
 EMULATED = "emulated"
 """Name of the workload whose times are declared."""
 FIRST_CANARY = 1_000
-"""Repeat index from which on repeats are canaries; see ``plan.expand``."""
+"""Repeat index from which on repeats are canaries; see :func:`with_canaries`."""
 
 
 def is_canary(repeat: float) -> bool:
@@ -261,3 +261,30 @@ class Trial:
             f"{self.trial_id} ({self.kind}, {devices} on {self.allocation}, "
             f"global batch {self.global_batch_size})"
         )
+
+
+def with_canaries(trials: Sequence[Trial], every: int) -> list[Trial]:
+    """Insert the canary at the start, after every ``every`` trials, and at the end.
+
+    The canary, which shows that the machine changes, is the first throughput trial of
+    the cheapest configuration: the one with the fewest samples per step, since device
+    time grows with them; among equals the fewest devices, then the fewest nodes, then
+    the first in the plan. Its repeat index says when it is due, so that a plan that is
+    resumed, or extended, asks for the same canaries and for no more than it lacks.
+    """
+    candidates = [trial for trial in trials if trial.kind is TrialKind.THROUGHPUT]
+    planned = list(trials)
+    if not every or len(trials) < every or not candidates:
+        return planned
+    cheapest = min(
+        candidates,
+        key=lambda trial: (
+            trial.global_batch_size,
+            trial.world_size,
+            trial.allocation.num_nodes,
+        ),
+    )
+    moments = [*range(0, len(trials) - every + 1, every), len(trials)]
+    for moment in reversed(moments):
+        planned.insert(moment, replace(cheapest, repeat=FIRST_CANARY + moment))
+    return planned
