@@ -212,14 +212,11 @@ class Trial:
             name: getattr(self, name) for name in self.__slots__
         }
         del configuration["measurement"]
-        if self.node_group is None:  # as before there were groups
-            del configuration["node_group"]
-        if self.layout is None:  # as before there were layouts
-            del configuration["layout"]
-        else:
+        for name in ("node_group", "layout", "program"):
+            if configuration[name] is None:  # as in runs without such a key
+                del configuration[name]
+        if self.layout is not None:
             configuration["layout"] = asdict(self.layout)
-        if self.program is None:  # as before there were several
-            del configuration["program"]
         configuration["options"] = dict(self.options)
         configuration["allocation"] = {"devices_per_node": allocation.devices_per_node}
         configuration["learning_rate"] = rate and {

@@ -16,7 +16,7 @@ from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.problems import one_of, shown
 from scalelab.kinds.registry import imported
 from scalelab.kinds.sources import SOURCES
-from scalelab.plan.expand import Plan, plan
+from scalelab.plan.expand import Plan
 from scalelab.plan.source import Decision, Observation, TrialSource
 
 if TYPE_CHECKING:
@@ -289,8 +289,3 @@ def source_of(
     for row in finished:
         tracked.tell_again(row)
     return tracked
-
-
-def candidates(experiment: Experiment, site: Site, source: TrackedSource) -> Plan:
-    """Return the trials of a source, or all that the experiment's lists combine to."""
-    return source.plan or plan(experiment, site)

@@ -26,10 +26,10 @@ from scalelab.launch.command.first_words import (
     search_path,
     words_of,
 )
-from scalelab.plan.expand import Plan
+from scalelab.plan.expand import Plan, plan
 from scalelab.plan.first_check import is_sound
 from scalelab.plan.source import Observation
-from scalelab.plan.tracked import TrackedSource, candidates, source_of
+from scalelab.plan.tracked import TrackedSource, source_of
 from scalelab.records.attempt_io import is_taken
 from scalelab.records.code import check_paths, code_hash, code_of_programs
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY
@@ -124,7 +124,7 @@ class Sweep:
         source = source_of(asked, where, rows=rows)
         for row in finished:
             source.resume(row)
-        planned, left = candidates(asked, where, source), source.left
+        planned, left = source.plan or plan(asked, where), source.left
         if left is None or left or asked.accept:
             check_workload(asked, where)
         if left is None or left:
