@@ -121,7 +121,7 @@ class Stop(Section):
         if self.grace > MAX_GRACE_S:
             raise SpecError(
                 f"grace={self.grace:g}s must be at most {MAX_GRACE_S:g}s: what ends a "
-                "sweep waits no longer. Save what cannot be saved so fast more often."
+                "sweep waits no longer. If saving takes longer, save more often."
             )
         return self
 

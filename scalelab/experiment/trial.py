@@ -119,7 +119,7 @@ class Trial:
     layout
         How a command splits its model over the ranks; None: it does not.
     program
-        Name of the program it runs; None: the experiment has not several.
+        Name of the program it runs; None: the experiment has only one.
     measurement
         How long the trial runs. Not hashed: a change of it is one of the fingerprint,
         which the run's frozen experiment detects.

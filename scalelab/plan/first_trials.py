@@ -64,7 +64,7 @@ class FirstTrials(TrialSource):
         Proposes the trials. Where it does not know them beforehand, or looks for a
         local batch, its own first trial is the first one.
     programs
-        Names of the programs; None alone: the experiment has not several.
+        Names of the programs; None alone: the experiment has only one.
 
     Attributes
     ----------

@@ -108,14 +108,14 @@ def _distance(one: _Work, other: _Work) -> tuple[int, float]:
 
 
 class TrackedSource(TrialSource):
-    """A trial source that answers what is left to run and how long that takes.
+    """A trial source that knows which trials are left and how long they take.
 
     Made by :func:`source_of`. What goes wrong in the source is said with its name.
 
     Parameters
     ----------
     programs
-        Names of the programs of the experiment; None alone: it has not several.
+        Names of the programs of the experiment; None alone: it has only one.
     """
 
     def __init__(
@@ -193,12 +193,12 @@ class TrackedSource(TrialSource):
 
     @property
     def remaining(self) -> int | None:
-        """Trials not told of yet; None: not known."""
+        """Trials that have not ended; None: not known."""
         return self._source.remaining
 
     @property
     def left(self) -> list[Trial] | None:
-        """The trials not told of yet; None where they are not known beforehand.
+        """The trials that have not ended; None where they are not known beforehand.
 
         Where ``local_batch_size: auto`` is still looked for, those of the largest size
         that will be tried.
@@ -227,7 +227,7 @@ class TrackedSource(TrialSource):
     def _no_program(self, trial: Trial) -> SpecError:
         names = [name for name in self._programs if name is not None]
         if not names:
-            rule = "The experiment has not several programs, so it must be None."
+            rule = "The experiment has only one program, so it must be None."
         elif trial.program is None:
             rule = f"It must name one of the experiment's. Valid: {', '.join(names)}."
         else:

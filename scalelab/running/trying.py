@@ -40,7 +40,7 @@ class Checked:
     Parameters
     ----------
     program
-        Name of its program; None: the experiment has not several.
+        Name of its program; None: the experiment has only one.
     losses
         The loss at each report, in order; empty: none was read.
     """

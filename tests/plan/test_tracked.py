@@ -183,7 +183,7 @@ def test_what_goes_wrong_in_a_source_is_said_with_its_name() -> None:
         ),
         (None, TWO, "program=None. It must name one of the experiment's. Valid: torch"),
         (7, TWO, "The experiment has none of that name. Valid: torch, jax. Correct"),
-        ("jax", "", "program='jax'. The experiment has not several programs, so it"),
+        ("jax", "", "program='jax'. The experiment has only one program, so it"),
     ],
 )
 def test_a_trial_of_a_program_that_the_experiment_lacks_is_refused(
