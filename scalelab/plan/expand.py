@@ -21,6 +21,7 @@ from scalelab.experiment.sections import AutoBatch
 from scalelab.experiment.trial import Trial, TrialKind, with_canaries
 from scalelab.inputs.allocation import Allocation
 from scalelab.plan.configurations import (
+    AutoBatchSearch,
     Configuration,
     Setup,
     configurations,
@@ -36,14 +37,6 @@ _Axes = tuple[
     Sequence[int], Sequence[int], Sequence[Configuration], Sequence[LearningRateRule]
 ]
 """Repeats, outermost so that they interleave, seeds, configurations and rules."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AutoBatchSearch:
-    """Where the largest local batch is looked for, and up to which size."""
-
-    at_most: int
-    allocations: Mapping[Setup, Allocation]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,11 +104,7 @@ def plan(
     return Plan(
         trials=tuple(trials),
         left_out=found.left_out,
-        search=(
-            AutoBatchSearch(at_most=found.largest, allocations=found.searched_on)
-            if is_open and local_batch_sizes is None
-            else None
-        ),
+        search=found.search if is_open and local_batch_sizes is None else None,
     )
 
 
