@@ -82,7 +82,12 @@ class _Repeats:
         moments_h = since_first.dt.total_seconds().to_numpy(float) / 3600
         self.hours = float(moments_h.max())
         moments = self._within(moments_h / (self.hours or 1.0))
-        ran_on = [_only(hosts) for hosts in rows["hosts"]]
+        ran_on = [  # None: on several
+            str(hosts[0])
+            if isinstance(hosts, list | np.ndarray) and len(hosts) == 1
+            else None
+            for hosts in rows["hosts"]
+        ]
         names = sorted({name for name in ran_on if name is not None})
         nodes = np.array([[host == name for name in names] for host in ran_on], float)
         nodes = self._within(nodes.reshape(len(rows), len(names)))
@@ -144,13 +149,6 @@ class _Repeats:
         ends = (value, value - reach, value + reach)
         value, lo, hi = (math.expm1(end) for end in ends)
         return Interval(value=value, lo=lo, hi=hi)
-
-
-def _only(hosts: object) -> str | None:
-    """Return the host of a trial on one node; None if it ran on several."""
-    if isinstance(hosts, list | np.ndarray) and len(hosts) == 1:
-        return str(hosts[0])
-    return None
 
 
 def _is_significant(change: Interval | None) -> bool:

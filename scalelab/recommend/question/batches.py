@@ -21,28 +21,21 @@ _MOST_LOCAL, _MOST_GLOBAL = 16, 12
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchRule:
-    """The rule for batches, the same for measured and for other allocations.
-
-    Parameters
-    ----------
-    local_batch_size
-        The only local batch; None: every measured one, and smaller ones where the
-        range of global batches asks for them.
-    least_local
-        The least local batch whose batch-norm statistics were seen; else 1.
-    keeps_local
-        Weak scaling: one local batch was measured, in one pass a step, and the global
-        batch grows with the devices. Allocations beyond the range are shown with it,
-        and not chosen.
-    """
+    """The rule for batches, the same for measured and for other allocations."""
 
     smallest: int
     largest: int
     totals: tuple[int, ...]
+    # The only local batch; None: every measured one, and smaller ones where the range
+    # of global batches asks for them
     local_batch_size: int | None = None
+    # The least local batch whose batch-norm statistics were seen; else 1
     least_local: int = 1
     is_named: bool = False
     why_largest: str = ""
+    # Weak scaling: one local batch was measured, in one pass a step, and the global
+    # batch grows with the devices. Allocations beyond the range are shown with it, and
+    # not chosen.
     keeps_local: bool = False
 
     @classmethod

@@ -37,7 +37,8 @@ def places(
     if allocations is not None:
         return sorted(known | {(a.world_size, a.num_nodes) for a in allocations})
     sizes = {size for size, _ in known}
-    per_node = _devices_on_node(known, devices_on_node)
+    measured_on_node = max(-(-size // nodes) for size, nodes in known)
+    per_node = max(measured_on_node, devices_on_node or (2 if sizes == {1} else 1))
     most = _FURTHEST * max(sizes)
     nodes = range(1, min(most // per_node, _MOST_MULTIPLES) + 1)
     further = {*_doublings(sizes), *(per_node * count for count in nodes)} - sizes
@@ -61,12 +62,6 @@ def is_printed(
 def _measured_places(measured: pd.DataFrame) -> set[Place]:
     pairs = measured[["world_size", "num_nodes"]].drop_duplicates()
     return {(int(size), int(nodes)) for size, nodes in pairs.to_numpy()}
-
-
-def _devices_on_node(known: set[Place], declared: int | None) -> int:
-    per_node = max(-(-size // nodes) for size, nodes in known)
-    is_single = {size for size, _ in known} == {1}
-    return max(per_node, declared or (2 if is_single else 1))
 
 
 def _doublings(sizes: set[int]) -> set[int]:

@@ -66,15 +66,10 @@ class History:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LawWithTransfer:
-    """A step-time law fitted under a prior that related curves have informed.
-
-    Parameters
-    ----------
-    note
-        A sentence that says which other runs informed the prior; empty if none did.
-    """
+    """A step-time law fitted under a prior that related curves have informed."""
 
     law: StepTimeLaw
+    # A sentence that says which other runs informed the prior; empty if none did
     note: str
 
     @classmethod

@@ -134,14 +134,10 @@ class Constraints:
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """How much allocations take of each resource.
+    """How much allocations take of each resource."""
 
-    Parameters
-    ----------
-    amounts : mapping of ndarray, shape (..., n_rows)
-        By the resource's name; None where the amount cannot be computed.
-    """
-
+    # shape (..., n_rows): by the resource's name; None where the amount cannot be
+    # computed.
     amounts: Mapping[str, np.ndarray | None]
 
     @classmethod

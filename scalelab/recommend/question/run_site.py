@@ -14,17 +14,12 @@ from scalelab.site.profile import Site
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunSite:
-    """The nodes of the site, or of the node group, that a sweep ran on.
-
-    Parameters
-    ----------
-    is_emulated
-        The network between nodes is declared by the user: one machine may stand for
-        several nodes.
-    """
+    """The nodes of the site, or of the node group, that a sweep ran on."""
 
     site: Site
     devices_on_node: int
+    # The network between nodes is declared by the user: one machine may stand for
+    # several nodes
     is_emulated: bool
 
     @classmethod
