@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from scalelab.cli.arguments import ExperimentFile, RunToMake, SiteName
 from scalelab.cli.shown.twin_table import twin_lines
 from scalelab.inputs.lines import aligned
 from scalelab.inputs.numerals import counted
@@ -31,19 +31,9 @@ MAX_LEFT_OUT_SHOWN = 5
 
 
 def run(
-    experiment: Annotated[
-        Path, typer.Argument(metavar="EXPERIMENT", help="The experiment's YAML file.")
-    ],
-    site: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Name or path of a site profile."),
-    ] = None,
-    run_directory: Annotated[
-        Path | None,
-        typer.Option(
-            "--run", metavar="DIR", help="Directory of the run [default: runs/NAME]."
-        ),
-    ] = None,
+    experiment: ExperimentFile,
+    site: SiteName = None,
+    run_directory: RunToMake = None,
     twin: Annotated[
         bool,
         typer.Option(

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
 import typer
 
+from scalelab.cli.arguments import RunDirectory
 from scalelab.inputs.numerals import counted
 
 MAX_SHOWN = 5
 
 
 def run(
-    run_directory: Annotated[
-        Path, typer.Argument(metavar="RUN", help="Directory of the run.")
-    ],
+    run_directory: RunDirectory,
 ) -> None:
     """Show what a run has done, and what is missing."""
     from scalelab.cli.answering import print_steadiness

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from scalelab.errors import SpecError
+from scalelab.inputs.wording import Option
 from scalelab.laws import formulas
 from scalelab.laws.formulas import TINY, Fitted, Learner
 from scalelab.laws.interval import NUM_DRAWS, SEED
@@ -182,5 +183,7 @@ LAWS: Mapping[str, type[StepTimeLaw]] = MappingProxyType(
 def law_named(name: str) -> type[StepTimeLaw]:
     """Return a step-time law by name."""
     if name not in LAWS:
-        raise SpecError(f"law={name!r} is unknown. Choose one of {', '.join(LAWS)}.")
+        raise SpecError(
+            f"{Option('law', name)} is unknown. Choose one of {', '.join(LAWS)}."
+        )
     return LAWS[name]

@@ -22,7 +22,7 @@ from scalelab.laws.rows import CONFIGURATION, FitRows, Observed, numbers, prepar
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.support import Gap
 from scalelab.recommend.answer.failures import (
-    failures_in_words,
+    failures,
     limits_of_memory,
     why_no_answer,
 )
@@ -32,11 +32,11 @@ from scalelab.recommend.answer.recommendation import (
     ParameterRow,
     Recommendation,
 )
-from scalelab.recommend.answer.sentences import about_efficiency
 from scalelab.recommend.comparison import Comparison
 from scalelab.recommend.evidence import evidence
 from scalelab.recommend.knowledge import Knowledge
 from scalelab.recommend.notes import (
+    about_efficiency,
     assumptions,
     compared,
     condition,
@@ -188,27 +188,26 @@ def _answer(
         ),
         next_trial=proposed,
         price=limits.price.in_words(subject.device_hour_word) if limits.price else None,
-        notes=(
-            *compared(comparison.programs, subject.device_word),
-            *passed_over(comparison.passed_over, limit_words, subject.device_word),
+        facts=(
+            *failures(subject.frame),
+            *compared(comparison.programs),
+            *passed_over(comparison.passed_over, limit_words),
             *assumptions(knowledge, chosen),
-            *knowledge.memory.notes(
-                outlook.questions.iloc[[choice.index]], subject.device_word
-            ),
+            *knowledge.memory.notes(outlook.questions.iloc[[choice.index]]),
             *cut_to_an_epoch(knowledge.rule),
             *about_efficiency(table, efficiency.name),
             *not_chosen(
-                knowledge, table, is_proposed=_measures_unmeasured(proposed, table)
+                knowledge.rule,
+                table,
+                is_proposed=_measures_unmeasured(proposed, table),
             ),
             *(
                 []
                 if choice.meets
-                else [considered(knowledge, table, are_stated=bool(wanted))]
+                else [considered(knowledge.rule, table, are_stated=bool(wanted))]
             ),
             *not_considered(knowledge, wanted, {row.world_size for row in table}),
-        ),
-        unsupported=tuple(
-            dict.fromkeys(not_identifiable(gap, subject.is_emulated) for gap in gaps)
+            *not_identifiable(gaps, subject.is_emulated),
         ),
         left_out=law.left_out,
         left_out_of_convergence=need.law.left_out if need.law else {},
@@ -218,7 +217,6 @@ def _answer(
         law=law.name,
         formula=law.reference,
         parameters=_parameters(law, need, limits.interval),
-        failures=failures_in_words(subject.frame),
         memory_limits=limits_of_memory(subject.frame),
     )
 

@@ -24,9 +24,9 @@ from scalelab.inputs.numerals import (
 from scalelab.inputs.outcome import Outcome
 from scalelab.laws.rows import Observed
 from scalelab.recommend.answer.evidence import Evidence
+from scalelab.recommend.answer.facts import Part
 from scalelab.recommend.answer.recommendation import Recommendation
 from scalelab.recommend.answer.sentences import (
-    Part,
     sentences,
     texts,
     what_diminishing_means,

@@ -13,7 +13,7 @@ from scalelab.errors import SpecError
 from scalelab.inputs.lines import ended
 from scalelab.inputs.numerals import counted
 from scalelab.inputs.problems import validated
-from scalelab.inputs.wording import in_own_words
+from scalelab.inputs.wording import Call, in_own_words
 from scalelab.session.run import Run as Run
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def load(directory: str | Path) -> Run:
     """
     from scalelab.session.arguments import RunArguments
 
-    asked = validated(RunArguments, {"directory": directory}, source="load")
+    asked = validated(RunArguments, {"directory": directory}, source=Call("load"))
     return Run.open(asked.directory)
 
 
@@ -103,7 +103,7 @@ def sweep(
         "retry_failed": retry_failed,
         "skip_check": skip_check,
     }
-    said = validated(SweepArguments, given, source="sweep")
+    said = validated(SweepArguments, given, source=Call("sweep"))
     asked = Sweep.prepare(
         said.experiment,
         site=said.site,
@@ -200,7 +200,7 @@ def import_table(
         "header_row": header_row,
         "accept_doubts": accept_doubts,
     }
-    said = validated(ImportArguments, given, source="import_table")
+    said = validated(ImportArguments, given, source=Call("import_table"))
     asked = ImportOptions(
         column=said.column,
         constant={name: str(value) for name, value in said.constant.items()},

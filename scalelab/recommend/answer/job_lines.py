@@ -24,6 +24,7 @@ from scalelab.inputs.placeholders import (
     fill_placeholders,
     placeholders_in,
 )
+from scalelab.inputs.wording import Option
 from scalelab.kinds.batch_systems import BatchSystem
 from scalelab.kinds.launchers import RecommendedJob
 from scalelab.kinds.strategies import strategy_of
@@ -53,8 +54,8 @@ def job_lines(
     if row.world_size % row.num_nodes:
         raise SpecError(
             f"{row.world_size} ranks on {row.num_nodes} nodes are uneven ("
-            f"{row.allocation}); a job script starts as many on each. Pass --gpus with "
-            f"multiples of {row.num_nodes}."
+            f"{row.allocation}); a job script starts as many on each.",
+            f"Ask for multiples of {row.num_nodes}: {Option('gpus')}.",
         )
     missed = f"# Nothing meets {' and '.join(answer.limits)}; this is the closest."
     head = [

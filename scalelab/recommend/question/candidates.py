@@ -16,6 +16,7 @@ from scalelab.inputs.layout import Layout
 from scalelab.kinds.strategies import strategy_of
 from scalelab.kinds.strategy import Strategy, TrialSizes
 from scalelab.laws.rows import CONFIGURATION, CurveKey
+from scalelab.recommend.answer.facts import Fact, Kind
 from scalelab.recommend.question.batches import BatchRule
 from scalelab.recommend.question.runnable import Runnable, UntoldByProgram
 from scalelab.records.columns import OPTION_PREFIX
@@ -234,26 +235,19 @@ def _replica_sizes(curves: Iterable[pd.DataFrame]) -> list[float]:
 
 def why_unshared(
     curves: Collection[pd.DataFrame], wanted: Iterable[int]
-) -> Iterator[str]:
-    """Say where it is unknown which ranks see different samples, and why."""
+) -> Iterator[Fact]:
+    """Note where it is unknown which ranks see different samples, and why."""
     if uneven := undivided(curves, wanted):
-        replicas = " or ".join(f"{size:g}" for size in _replica_sizes(curves))
-        yield (
-            f"Not considered: {', '.join(map(str, uneven))} devices. As measured, "
-            f"{replicas} devices each compute the same samples, and that does not "
-            "divide them."
-        )
+        sizes = {"world_sizes": uneven, "replica_sizes": _replica_sizes(curves)}
+        yield Fact(Kind.REPLICAS_NOT_DIVIDED, sizes)
+    unknown = []
     for measured in curves:
-        if replica_size(measured) is not None:
-            continue
-        sizes = measured[["data_parallel_size", "world_size"]].drop_duplicates()
-        pairs = sizes.astype(int).sort_values(["world_size", "data_parallel_size"])
-        shares = ", ".join(f"{some} of {world}" for some, world in pairs.to_numpy())
-        yield (
-            "Not considered: allocations that were not measured. How many of their "
-            f"ranks would see different samples cannot be told, since it was {shares}. "
-            "Measure an allocation to have it considered."
-        )
+        if replica_size(measured) is None:
+            pairs = measured[["data_parallel_size", "world_size"]].drop_duplicates()
+            pairs = pairs.astype(int).sort_values(["world_size", "data_parallel_size"])
+            if (shares := pairs.to_numpy().tolist()) not in unknown:
+                unknown.append(shares)
+    yield from (Fact(Kind.REPLICAS_NOT_KNOWN, {"shares": each}) for each in unknown)
 
 
 def allocation_label(world_size: int, num_nodes: int) -> str:
