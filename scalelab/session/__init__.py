@@ -257,7 +257,7 @@ def answer_text(answer: Recommendation, width: int, *, explain: bool = False) ->
 
 def steadiness_sentences(observations: pd.DataFrame) -> tuple[str, ...]:
     """Say whether the machine slowed down during the sweep; empty if it was steady."""
-    from scalelab.recommend.prediction.steadiness import steadiness
+    from scalelab.recommend.prediction.consistency import steadiness
 
     found = steadiness(observations)
     return found.sentences if found else ()

@@ -20,7 +20,7 @@ from scalelab.kinds.resources import (
     Resource,
     Usage,
 )
-from scalelab.recommend.question.prices import Price
+from scalelab.recommend.question.run_site import Price
 
 _ALIKE = 0.02  # of what is nearest to the limits: within it the cheaper one is shown
 _TIE = 0.01  # of what is kept small: below it the faster allocation wins
