@@ -14,8 +14,6 @@ from scalelab.errors import ClusterError
 from scalelab.launch.protocol import DEFAULT_ENTRY
 
 if TYPE_CHECKING:
-    from distributed.security import Security
-
     from scalelab.site.profile import LocalSite
 
 START_UP_TIMEOUT_S = 120.0
@@ -72,24 +70,13 @@ class LocalNodes(DaskNodes):
         return {None: tuple(len(share) for share in self._shares)}
 
     def _start(self) -> None:
-        scratch, security = self._make_scratch(), run_security()
-        workers = self._workers(security, scratch)
-        try:
-            self._start_dask(LOOPBACK, scratch, security, workers)
-            self.client.wait_for_workers(len(workers), timeout=START_UP_TIMEOUT_S)
-        except (OSError, RuntimeError, TimeoutError) as error:
-            raise ClusterError(
-                f"The local cluster of {len(workers)} nodes did not start: {error!r}. "
-                "`scalelab doctor` says what this machine can run."
-            ) from error
-
-    def _workers(self, security: Security, scratch: str) -> dict[str, Any]:
         from distributed import Nanny
 
         from scalelab.cluster.node_plugin import NodePlugin
-        from scalelab.cluster.worker import NodeWorker
+        from scalelab.cluster.worker import NodeWorker, num_threads
 
-        workers = {}
+        scratch, security = self._make_scratch(), run_security()
+        workers: dict[str, Any] = {}
         for index, share in enumerate(self._shares):
             plugin = NodePlugin(
                 device_type=self.device_type,
@@ -100,9 +87,7 @@ class LocalNodes(DaskNodes):
             options = {
                 "worker_class": NodeWorker,
                 "plugins": (plugin,),
-                # An attempt holds at least one device and one thread that waits for it;
-                # the rest is for rendezvous and cancellation.
-                "nthreads": 2 * len(share) + 4,
+                "nthreads": num_threads(len(share)),
                 "host": LOOPBACK,
                 "protocol": "tls://",
                 "security": security,
@@ -111,7 +96,14 @@ class LocalNodes(DaskNodes):
                 "silence_logs": SILENT,
             }
             workers[f"node-{index}"] = {"cls": Nanny, "options": options}
-        return workers
+        try:
+            self._start_dask(LOOPBACK, scratch, security, workers)
+            self.client.wait_for_workers(len(workers), timeout=START_UP_TIMEOUT_S)
+        except (OSError, RuntimeError, TimeoutError) as error:
+            raise ClusterError(
+                f"The local cluster of {len(workers)} nodes did not start: {error!r}. "
+                "`scalelab doctor` says what this machine can run."
+            ) from error
 
 
 def divide_devices(

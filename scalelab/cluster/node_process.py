@@ -22,7 +22,7 @@ from scalelab.cluster.devices import granted_devices
 from scalelab.cluster.network import address_of_interface, address_towards
 from scalelab.cluster.node_options import NodeOptions, worker_security
 from scalelab.cluster.node_plugin import NodePlugin
-from scalelab.cluster.worker import NodeWorker
+from scalelab.cluster.worker import NodeWorker, num_threads
 from scalelab.errors import ScaleLabError
 from scalelab.launch.addresses import bracketed
 from scalelab.launch.gang_agent import CLOSE_WITHIN_S
@@ -65,8 +65,7 @@ async def serve(options: NodeOptions, job_name: str, scratch: Path) -> None:
         security=worker_security(options.tls_files),
         worker_class=NodeWorker,
         plugins=(plugin,),
-        # As on a local node: an attempt holds a device and a thread that waits for it.
-        nthreads=2 * len(device_ids) + 4,
+        nthreads=num_threads(len(device_ids)),
         memory_limit=0,
         local_directory=str(scratch),
         death_timeout=REACH_WITHIN_S,
