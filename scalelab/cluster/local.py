@@ -72,8 +72,7 @@ class LocalNodes(DaskNodes):
     def _start(self) -> None:
         from distributed import Nanny
 
-        from scalelab.cluster.node_plugin import NodePlugin
-        from scalelab.cluster.worker import NodeWorker, num_threads
+        from scalelab.cluster.node_plugin import NodePlugin, nanny_options
 
         scratch, security = self._make_scratch(), run_security()
         workers: dict[str, Any] = {}
@@ -84,17 +83,8 @@ class LocalNodes(DaskNodes):
                 own_session=True,
                 **self._agent_options,
             )
-            options = {
-                "worker_class": NodeWorker,
-                "plugins": (plugin,),
-                "nthreads": num_threads(len(share)),
-                "host": LOOPBACK,
-                "protocol": "tls://",
-                "security": security,
-                "memory_limit": 0,
-                "local_directory": scratch,
-                "silence_logs": SILENT,
-            }
+            options = nanny_options(plugin, LOOPBACK, security, scratch)
+            options["silence_logs"] = SILENT
             workers[f"node-{index}"] = {"cls": Nanny, "options": options}
         try:
             self._start_dask(LOOPBACK, scratch, security, workers)

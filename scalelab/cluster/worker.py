@@ -34,15 +34,6 @@ def keep_batches_steady() -> None:
     batched.BatchedSend.next_deadline = property(until, wait)
 
 
-def num_threads(num_devices: int) -> int:
-    """Return the threads of a node's worker.
-
-    An attempt holds at least one device and one thread that waits for it; the rest is
-    for rendezvous and cancellation.
-    """
-    return 2 * num_devices + 4
-
-
 class NodeWorker(Worker):
     """A Dask worker without an HTTP server.
 

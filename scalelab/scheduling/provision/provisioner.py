@@ -345,9 +345,9 @@ class Provision:
         elif now_s - self._idle_since_s > self._site.max_idle:
             num_up = sum(len(job.nodes) for job in self._jobs.values())
             raise ClusterError(
-                f"{num_up} nodes have waited idle for {self._site.max_idle:g} s for others "
-                "that a trial needs besides them. Write provision: one_job in the "
-                "site, so that all are granted together, or a longer max_idle."
+                f"{num_up} nodes have waited idle for {self._site.max_idle:g} s for "
+                "others that a trial needs besides them. Write provision: one_job in "
+                "the site, so that all are granted together, or a longer max_idle."
             )
 
 
