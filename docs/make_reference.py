@@ -8,8 +8,9 @@ What is new in the schema needs an example in ``reference_examples.yaml``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import yaml
 from pydantic import BaseModel
@@ -24,6 +25,7 @@ from scalelab.inputs.placeholders import (
     TRIAL_PLACEHOLDERS,
 )
 from scalelab.inputs.problems import model_in
+from scalelab.records.control.events import EVENTS, KINDS, VERSION, Progress
 from scalelab.site.choice import site_class
 
 DOCS = Path(__file__).parent
@@ -186,6 +188,13 @@ def reference() -> str:
         "`metrics: NAME`, or `metrics: {preset: NAME, ...}` with expressions of your",
         "own, which are added. [Recipes](recipes.md) say how to run each framework.\n",
         *_table(("preset", "reads", "regex", "evaluation"), _presets()),
+        "\n## Events of a run\n",
+        f"A driver appends to `{EVENTS}` in the run directory, one JSON object a line:",
+        f"`version` ({VERSION}), `time` (UTC), `kind`, and the values of that kind.",
+        "Readers leave out kinds and values that they do not know.\n",
+        *_table(("kind", "values", "when"), _events()),
+        "",
+        f"`progress` holds {_names_of(Progress)}.",
     ]
     return "\n".join(parts) + "\n"
 
@@ -224,6 +233,17 @@ def _presets() -> list[tuple[str, ...]]:
         )
         for row in PRESETS.values()
     ]
+
+
+def _events() -> list[tuple[str, ...]]:
+    return [
+        (f"`{kind}`", _names_of(event), str(event.__doc__).partition("\n")[0])
+        for kind, event in KINDS.items()
+    ]
+
+
+def _names_of(event: type[Any]) -> str:
+    return ", ".join(_code(each.name) for each in fields(event))
 
 
 def _table(titles: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterator[str]:

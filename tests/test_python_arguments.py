@@ -13,7 +13,7 @@ from measured_runs import EMULATED, measured_run
 import scalelab
 from scalelab.errors import SpecError
 from scalelab.experiment.job import Job
-from scalelab.scheduling.summary import SweepSummary, SweepTally
+from scalelab.scheduling.summary import SweepSummary
 from scalelab.session import Run, import_table, load
 
 
@@ -144,7 +144,7 @@ def test_a_budget_may_have_a_unit(
 
     def take(asked: object, *, budget_gpu_hours: float | None) -> SweepSummary:
         budgets.append(budget_gpu_hours)
-        return SweepTally().summary(None)
+        return SweepSummary()
 
     monkeypatch.setattr("scalelab.session.run_sweep", take)
     measured_run(tmp_path / "run")

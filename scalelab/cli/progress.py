@@ -16,9 +16,10 @@ from rich.text import Text
 from scalelab.cli.shown.activity import Activity, Speaker
 from scalelab.inputs.lines import one_line
 from scalelab.inputs.numerals import counted, duration, number
-from scalelab.running.events import (
+from scalelab.records.control.events import (
     Event,
     NodeLost,
+    NodeSilent,
     NodeUp,
     Progress,
     Stopping,
@@ -215,7 +216,7 @@ class LiveView:
         if self._is_waiting and _is_news_of_nodes(event):
             self._problem, self._is_waiting = None, False
         if text := problem(event):
-            self._is_waiting = isinstance(event, Waiting)
+            self._is_waiting = isinstance(event, Waiting | NodeSilent)
             self._problem = _on_one_line(one_line(text), style="yellow")
 
     def watch(self, source: Counted) -> None:
@@ -323,10 +324,16 @@ def problem(event: Event) -> str | None:
     match event:
         case TrialEnded() if not event.outcome.is_measurement:
             again = "; it runs again" if event.runs_again else ""
-            reason = event.observation.get("reason") or ""
-            return f"Trial {event.trial}: {event.outcome}{again}. {reason}".rstrip()
+            return (
+                f"Trial {event.title}: {event.outcome}{again}. {event.reason}".rstrip()
+            )
+        case NodeSilent():
+            return (
+                f"Waiting: Node {event.node} has not answered for {event.silent_s:.0f} "
+                f"s. It counts as lost after {event.lost_after_s:g} s."
+            )
         case NodeLost():
-            return f"Node {event.node.name} was lost; its trials run again."
+            return f"Node {event.node} was lost; its trials run again."
         case Waiting():
             return f"Waiting: {event.reason}"
         case Unreadable():

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
+from scalelab.cli.arguments import RunDirectory
+
 
 def run(
-    run_directory: Annotated[
-        Path, typer.Argument(metavar="RUN", help="Directory of the run.")
-    ],
+    run_directory: RunDirectory,
     output: Annotated[
         Path | None,
         typer.Option(

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
 import typer
 
+from scalelab.cli.arguments import RunDirectory
 from scalelab.inputs.numerals import counted
 
 MAX_SHOWN = 5
 
 
 def run(
-    run_directory: Annotated[
-        Path, typer.Argument(metavar="RUN", help="Directory of the run.")
-    ],
+    run_directory: RunDirectory,
 ) -> None:
     """Show what a run has done, and what is missing."""
     from scalelab.cli.answering import print_steadiness
@@ -40,6 +36,13 @@ def run(
     typer.echo(f"Driver: {driver or 'none; the sweep is not running'}")
     if status.driver and (run_directory / LOG).exists():
         typer.echo(f"  log: {run_directory / LOG}")
+    if status.num_nodes:
+        nodes, devices = counted(status.num_nodes, "node"), status.num_devices
+        typer.echo(f"  up: {nodes} with {counted(devices, 'device')}")
+    if status.stopping:
+        typer.echo(f"  starts no more trials: {status.stopping}")
+    if status.stopped:
+        typer.echo(f"The last sweep ended early: {status.stopped}")
     for trial_id, number in status.running[:MAX_SHOWN]:
         typer.echo(f"  begun, not ended: {trial_id}, attempt {number}")
     for job in status.jobs[:MAX_SHOWN]:

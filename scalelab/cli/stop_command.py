@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from scalelab.cli.arguments import RunDirectory
+
 
 def run(
-    run_directory: Annotated[
-        Path, typer.Argument(metavar="RUN", help="Directory of the run.")
-    ],
+    run_directory: RunDirectory,
     now: Annotated[
         bool, typer.Option("--now", help="End the trials that run, and wait for it.")
     ] = False,

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from importlib import import_module, metadata
 from pathlib import Path
 
@@ -19,7 +20,13 @@ from scalelab.experiment.trial import Measurement, Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.outcome import Outcome
 from scalelab.kinds.batch_systems import BATCH_SYSTEMS
-from scalelab.records.attempt import AttemptSpec, NodeShare, Placement
+from scalelab.kinds.trainers import DEFAULT_TRAINER, TRAINERS, Trainer
+from scalelab.records.attempt import (
+    AttemptSpec,
+    KnownWorkload,
+    NodeShare,
+    Placement,
+)
 from scalelab.records.attempt_io import existing_place
 from scalelab.site.profile import num_cores, num_visible_gpus
 
@@ -55,24 +62,41 @@ class Finding:
     text: str
 
 
+def ok(subject: str, text: str) -> Finding:
+    """Return a finding that something works."""
+    return Finding(subject=subject, health=Health.OK, text=text)
+
+
+def note(subject: str, text: str) -> Finding:
+    """Return a finding that something may matter."""
+    return Finding(subject=subject, health=Health.NOTE, text=text)
+
+
+def broken(subject: str, text: str) -> Finding:
+    """Return a finding that something does not work."""
+    return Finding(subject=subject, health=Health.BROKEN, text=text)
+
+
 def examine(runs: Path) -> Iterator[Finding]:
     """Check what a sweep needs, cheap checks first."""
-    yield _python()
+    version = ".".join(map(str, sys.version_info[:3]))
+    yield ok("Python", f"{version}, {sys.executable}")
     yield _devices()
-    for package, extra in (("torch", "train"), ("distributed", "train")):
-        yield _package(package, extra)
+    trainers = list(TRAINERS)
+    for trainer in trainers:
+        if trainer.framework:
+            yield _package(trainer.framework, trainer.extra)
+    yield _package("distributed", "run")
     yield _frameworks()
     yield from _mpi_as_root()
     yield run_directory_finding(runs)
-    yield _tried("multi-rank trial", _two_ranks)
-    yield _batch_system()
-
-
-def _python() -> Finding:
-    version = ".".join(map(str, sys.version_info[:3]))
-    return Finding(
-        subject="Python", health=Health.OK, text=f"{version}, {sys.executable}"
-    )
+    for trainer in trainers:
+        if trainer.self_test is not None:
+            yield _tried("multi-rank trial", partial(_two_ranks, trainer))
+    programs = [system.programs[0] for system in BATCH_SYSTEMS]
+    found = [name for name in programs if shutil.which(name)]
+    text = f"{', '.join(found)} found" if found else f"no {' or '.join(programs)} found"
+    yield note("batch system", text)
 
 
 def _devices() -> Finding:
@@ -80,19 +104,15 @@ def _devices() -> Finding:
     text = f"{gpus} GPUs, {cores} cores this process may use"
     if gpus == 0:
         text += "; trials run on cores, one thread per rank"
-    return Finding(subject="devices", health=Health.OK, text=text)
+    return ok("devices", text)
 
 
 def _package(name: str, extra: str) -> Finding:
     try:
         import_module(name)
     except ImportError as error:
-        return Finding(
-            subject=name,
-            health=Health.BROKEN,
-            text=f"{error}. Sweeps need it: pip install 'scalelab[{extra}]'",
-        )
-    return Finding(subject=name, health=Health.OK, text=metadata.version(name))
+        return broken(name, f"{error}. Sweeps need it: pip install 'scalelab[{extra}]'")
+    return ok(name, metadata.version(name))
 
 
 def _frameworks() -> Finding:
@@ -101,8 +121,7 @@ def _frameworks() -> Finding:
     here = [f"{name} {version}" for name, version in found.items() if version]
     said = [", ".join(here) or "none besides torch in this environment"]
     said += [why for name, why in _UNBUILT.items() if not found[name]]
-    text = "; ".join(said)
-    return Finding(subject="frameworks", health=Health.OK, text=text)
+    return ok("frameworks", "; ".join(said))
 
 
 def _mpi_as_root() -> Iterator[Finding]:
@@ -113,13 +132,10 @@ def _mpi_as_root() -> Iterator[Finding]:
     is_set = all(os.environ.get(name) == "1" for name in _OPEN_MPI_AS_ROOT)
     if "Open MPI" in said and not is_set:
         wanted = ", ".join(f"{name}: 1" for name in _OPEN_MPI_AS_ROOT)
-        yield Finding(
-            subject="mpirun",
-            health=Health.NOTE,
-            text=(
-                "Open MPI starts nothing as root unless both are set; in experiments "
-                f"with launcher: mpirun write env: {{{wanted}}}"
-            ),
+        yield note(
+            "mpirun",
+            "Open MPI starts nothing as root unless both are set; in experiments "
+            f"with launcher: mpirun write env: {{{wanted}}}",
         )
 
 
@@ -140,35 +156,34 @@ def run_directory_finding(runs: Path) -> Finding:
             file.write(b"scalelab")
             os.fsync(file.fileno())
     except OSError as error:
-        return Finding(
-            subject="run directory",
-            health=Health.BROKEN,
-            text=f"{place} cannot be written: {error.strerror}. Sweep from elsewhere.",
+        return broken(
+            "run directory",
+            f"{place} cannot be written: {error.strerror}. Sweep from elsewhere.",
         )
-    return Finding(
-        subject="run directory",
-        health=Health.OK if free >= MIN_FREE_BYTES else Health.NOTE,
-        text=f"{place} can be written, {free / 2**30:.1f} GiB free",
-    )
+    find = ok if free >= MIN_FREE_BYTES else note
+    text = f"{place} can be written, {free / 2**30:.1f} GiB free"
+    return find("run directory", text)
 
 
 def _tried(subject: str, attempt: Callable[[], str]) -> Finding:
     try:
-        return Finding(subject=subject, health=Health.OK, text=attempt())
+        return ok(subject, attempt())
     except ImportError as error:
-        text = f"not tried: {error}"
+        return broken(subject, f"not tried: {error}")
     except (ScaleLabError, OSError) as error:
-        text = str(error)
-    return Finding(subject=subject, health=Health.BROKEN, text=text)
+        return broken(subject, str(error))
 
 
-def _two_ranks() -> str:
-    """Check that two ranks meet: run two emulated ones for two steps."""
+def _two_ranks(trainer: Trainer) -> str:
     from scalelab.launch.gang_agent import NodeAgent
 
+    if trainer.framework:
+        import_module(trainer.framework)
+    is_default = trainer.name == DEFAULT_TRAINER
+    workload = f"{'' if is_default else f'{trainer.name}/'}{trainer.self_test}"
     trial = Trial(
         kind=TrialKind.THROUGHPUT,
-        workload="emulated",
+        workload=workload,
         allocation=Allocation(devices_per_node=(2,)),
         local_batch_size=1,
         measurement=Measurement(warmup_steps=0, steps=2),
@@ -176,26 +191,20 @@ def _two_ranks() -> str:
     share = NodeShare(node="doctor", device_ids=("0", "0"))
     with (
         tempfile.TemporaryDirectory() as directory,
-        NodeAgent("doctor", "cpu", ()) as agent,
+        NodeAgent("doctor", "cpu", (), entry=trainer.entry) as agent,
     ):
         spec = AttemptSpec(
             run="doctor",
             trial=trial,
-            program=WorkloadProgram(name="emulated"),
+            program=WorkloadProgram(name=workload),
             number=1,
             directory=directory,
             placement=Placement(shares=(share,)),
             device_type="cpu",
+            known=KnownWorkload.named(workload),
         )
         result = agent.run(spec, 0, None)
     if result.outcome is not Outcome.COMPLETED:
         raise LaunchError(f"{result.outcome}: {result.reason}")
     start_up_s = result.measurements["start_up_s"]
     return f"2 ranks met, stepped and ended; start-up {start_up_s:.2f} s"
-
-
-def _batch_system() -> Finding:
-    programs = [system.programs[0] for system in BATCH_SYSTEMS]
-    found = [name for name in programs if shutil.which(name)]
-    text = f"{', '.join(found)} found" if found else f"no {' or '.join(programs)} found"
-    return Finding(subject="batch system", health=Health.NOTE, text=text)

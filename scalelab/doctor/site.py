@@ -23,7 +23,14 @@ from scalelab.cluster.survey.inventory import (
     asked_queue,
     why_no_node_fits,
 )
-from scalelab.doctor.machine import Finding, Health, run_directory_finding
+from scalelab.doctor.machine import (
+    Finding,
+    Health,
+    broken,
+    note,
+    ok,
+    run_directory_finding,
+)
 from scalelab.errors import ClusterError, SpecError
 from scalelab.inputs.numerals import counted
 from scalelab.records.attempt_io import existing_place
@@ -97,21 +104,6 @@ def of_groups(names: Sequence[str | None], finding: Finding) -> Finding:
     named = ", ".join(filter(None, names))
     subject = f"{named}: {finding.subject}" if named else finding.subject
     return replace(finding, subject=subject)
-
-
-def ok(subject: str, text: str) -> Finding:
-    """Return a finding that something works."""
-    return Finding(subject=subject, health=Health.OK, text=text)
-
-
-def note(subject: str, text: str) -> Finding:
-    """Return a finding that something may matter."""
-    return Finding(subject=subject, health=Health.NOTE, text=text)
-
-
-def broken(subject: str, text: str) -> Finding:
-    """Return a finding that something does not work."""
-    return Finding(subject=subject, health=Health.BROKEN, text=text)
 
 
 def _programs(
@@ -290,7 +282,6 @@ def _account(site: BatchSite, inventory: Inventory) -> Iterator[Finding]:
 
 
 def _node_counts(site: BatchSite) -> list[int]:
-    """Return the sizes of jobs that a sweep may submit."""
     if site.provision == "pool":
         return [1]
     largest = site.nodes or 2
@@ -298,7 +289,6 @@ def _node_counts(site: BatchSite) -> list[int]:
 
 
 def _submissions(site: BatchSite, runs: Path) -> Iterator[Finding]:
-    """Ask the batch system whether it would accept the jobs of a sweep."""
     test = site.batch_system.test_submission
     if not test:
         yield note(
@@ -343,7 +333,6 @@ def _tested(subject: str, test: Sequence[str], script: str) -> Finding:
 
 
 def _submission_from_nodes(site: BatchSite) -> Iterator[Finding]:
-    """Check whether a driver's job could submit other jobs."""
     subject = "submit from nodes"
     may = client_class(site.batch_system).nodes_may_submit(site.queue_name)
     if may is None:

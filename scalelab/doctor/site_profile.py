@@ -154,7 +154,6 @@ def _gpu_settings(inventory: Inventory) -> Iterator[str]:
 
 
 def _group_name(group: NodeGroup) -> str:
-    """Return the GPU model as the name of a node group."""
     return re.sub(r"[^A-Za-z0-9]+", "-", str(group.gpu_type)).strip("-")[:32]
 
 

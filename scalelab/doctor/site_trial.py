@@ -21,8 +21,8 @@ from scalelab.cluster.batch.driver_queue import cancel, look_at, submit_script
 from scalelab.cluster.batch.queue import JobState, JobView
 from scalelab.cluster.network import listening, own_address, port_text
 from scalelab.cluster.survey.visit import ANSWER, TASK
-from scalelab.doctor.machine import Finding
-from scalelab.doctor.site import broken, clock_finding, note, of_groups, ok
+from scalelab.doctor.machine import Finding, broken, note, ok
+from scalelab.doctor.site import clock_finding, of_groups
 from scalelab.errors import ClusterError, ScaleLabError, SpecError
 from scalelab.inputs.allocation import Allocation
 from scalelab.records.attempt_io import encode_json, existing_place, write_atomically
@@ -128,7 +128,6 @@ class _Listener:
 def _visited(
     site: BatchSite, folder: Path, listener: _Listener, say: Callable[[str], None]
 ) -> Mapping[str, Any]:
-    """Submit the job and return the findings it wrote."""
     log = folder / "job.log"
     refuse_log_directory(site, folder, option="--runs")
     task = {
@@ -172,7 +171,6 @@ def _await_departure(record: DriverRecord) -> None:
 def _answer(
     record: DriverRecord, folder: Path, log: Path, say: Callable[[str], None]
 ) -> Mapping[str, Any]:
-    """Wait for the findings of the job."""
     started_s = time.monotonic()
     ended_s: float | None = None
     queued_s, said = 0.0, ""
@@ -208,7 +206,6 @@ def _require_start(record: DriverRecord, view: JobView, queued_s: float) -> None
 def _require_answer(
     record: DriverRecord, view: JobView | None, log: Path, since_s: float
 ) -> None:
-    """Raise an error if a job ended some time ago and wrote no findings."""
     words = " ".join(last_log_lines(log).split())
     if since_s < (SOON_S if words else LATE_S):
         return

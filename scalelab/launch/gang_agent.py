@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
@@ -16,12 +17,12 @@ from scalelab.experiment.program import CommandProgram
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.attempt import CommandAttempt
 from scalelab.launch.command.results import refused
-from scalelab.launch.command.run import run_command
-from scalelab.launch.ending import Cancellation
-from scalelab.launch.protocol import DEFAULT_ENTRY
+from scalelab.launch.command.watch import watch_of
+from scalelab.launch.limits import Limits
+from scalelab.launch.progress import ProgressBoard
+from scalelab.launch.protocol import LaunchRequest, ProcessRequest
 from scalelab.launch.ranks.requests import rank_requests
-from scalelab.launch.ranks.run import run_ranks
-from scalelab.launch.ranks.server_process import RankServers
+from scalelab.launch.ranks.server_process import RankServers, ServerProcess
 from scalelab.launch.rendezvous import (
     LOOPBACK,
     HeldPorts,
@@ -31,17 +32,50 @@ from scalelab.launch.rendezvous import (
 )
 from scalelab.launch.scratch import make_scratch
 from scalelab.launch.stores import RendezvousStores
+from scalelab.launch.supervision import Supervisor, Watch
 from scalelab.launch.timing import Timing
 from scalelab.launch.verdict import has_lost_connection, of_os_error, with_evidence
 from scalelab.records.attempt import AttemptResult, AttemptSpec
 from scalelab.records.attempt_io import write_result
 
-_GRACE_S = 2.0
 _MAX_AWAITED = 1000  # attempts that were cancelled before they are launched here
 CLOSE_WITHIN_S = 25.0
 """Seconds that attempts may take to save what they have when their node is closed.
 
 Batch systems kill what is left of a job after half a minute."""
+
+
+class Cancellation:
+    """A request from another thread to end an attempt, even before it has started."""
+
+    def __init__(self) -> None:
+        self.descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.reason: str | None = None
+        self.outcome = Outcome.CANCELLED
+        self.saves = False
+        self.is_over = threading.Event()
+        self._lock = threading.Lock()
+        self._is_open = True
+
+    def request(
+        self,
+        reason: str,
+        outcome: Outcome = Outcome.CANCELLED,
+        *,
+        saves: bool = False,
+    ) -> None:
+        """Request the end of the attempt; the first request counts."""
+        with self._lock:
+            if self.reason is None and self._is_open:
+                self.reason, self.outcome, self.saves = reason, outcome, saves
+                os.eventfd_write(self.descriptor, 1)
+
+    def close(self) -> None:
+        """Close the descriptor; later requests are ignored."""
+        with self._lock:
+            self._is_open = False
+            os.close(self.descriptor)
+        self.is_over.set()
 
 
 class NodeAgent:
@@ -52,8 +86,7 @@ class NodeAgent:
     Parameters
     ----------
     entry
-        What a rank calls, ``module:function``; None: only commands run here, and no
-        process needs torch.
+        What a rank calls, ``module:function``; None: only commands run here.
     device_name
         Model of the node's devices, recorded for commands; may be set later.
     """
@@ -64,7 +97,7 @@ class NodeAgent:
         device_type: str,
         preload: tuple[str, ...],
         *,
-        entry: str | None = DEFAULT_ENTRY,
+        entry: str | None = None,
         address: str = "127.0.0.1",
         search_path: tuple[str, ...] = (),
         device_name: str | None = None,
@@ -75,11 +108,8 @@ class NodeAgent:
         self._entry = entry
         self._address = address
         self._directory = make_scratch()
-        if entry is not None:
-            preload = (*preload, entry.partition(":")[0])
-        self._servers = RankServers(
-            preload, search_path, self._directory, has_ranks=entry is not None
-        )
+        module = entry and entry.partition(":")[0]
+        self._servers = RankServers(preload, search_path, self._directory, module)
         self._lock = threading.Lock()
         self._running: dict[str, Cancellation] = {}
         self._cancelled: dict[str, str] = {}
@@ -232,9 +262,10 @@ class NodeAgent:
         server = self._servers.current()
         if cancellation.reason is not None:
             return AttemptResult(outcome=Outcome.CANCELLED, reason=cancellation.reason)
+        part = _Part(spec, server, cancellation, timing)
         if isinstance(spec.program, CommandProgram):
             command = CommandAttempt.of(spec, node_rank)
-            return self._run_command(command, rendezvous, cancellation, timing)
+            return self._run_command(command, part, rendezvous)
         assert self._entry is not None, "a node of commands runs no workload"
         processes = rank_requests(
             spec,
@@ -244,34 +275,24 @@ class NodeAgent:
             address=self._address,
         )
         try:
-            result, timing.ready_s = run_ranks(
-                spec,
-                processes,
-                server=server,
-                cancellation=cancellation,
-                grace_s=_GRACE_S,
-            )
+            return part.run(processes, Limits.of(spec, node_rank), Watch)
         finally:
             store.unlink(missing_ok=True)
-        return result
 
     def _run_command(
-        self,
-        command: CommandAttempt,
-        rendezvous: str | None,
-        cancellation: Cancellation,
-        timing: Timing,
+        self, command: CommandAttempt, part: _Part, rendezvous: str | None
     ) -> AttemptResult:
+        limits = Limits.of(command.spec, command.node_rank)
         with self._meeting_of_command(command, rendezvous) as meeting:
             if not command.launcher.holds_ports:
                 self._ports.release(command.spec.attempt_id)
-            result, timing.ready_s = run_command(
-                command,
-                meeting,
-                address=self._address if rendezvous else LOOPBACK,
-                server=self._servers.current(),
-                cancellation=cancellation,
-                grace_s=_GRACE_S,
+            # Any node may be the first to write there.
+            command.output_directory.mkdir(exist_ok=True)
+            address = self._address if rendezvous else LOOPBACK
+            result = part.run(
+                command.requests(meeting, address),
+                limits,
+                lambda board: watch_of(command, board, limits.start_up_s, meeting),
             )
         if self.device_name is None or not result.outcome.is_measurement:
             return result
@@ -295,3 +316,50 @@ class NodeAgent:
         finally:
             if rendezvous is None:
                 self.close_rendezvous(attempt_id)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A node's part of an attempt, whatever its program is."""
+
+    spec: AttemptSpec
+    server: ServerProcess
+    cancellation: Cancellation
+    timing: Timing
+
+    def run(
+        self,
+        processes: tuple[ProcessRequest, ...],
+        limits: Limits,
+        watch_with: Callable[[ProgressBoard], Watch],
+    ) -> AttemptResult:
+        """Run processes until all of them have ended, and return their result."""
+        with ExitStack() as stack:
+            board = ProgressBoard(len(processes))
+            stack.callback(board.close)
+            watch = watch_with(board)
+            stack.callback(watch.close)
+            supervisor = Supervisor(
+                channel=self.server.launch(LaunchRequest(processes=processes), board),
+                server=self.server.descriptor,
+                explain_death=self.server.explain_death,
+                ranks=[process.rank for process in processes],
+                board=board,
+                limits=limits,
+                log=self.spec.files.log,
+                device_type=self.spec.device_type,
+                watch=watch,
+            )
+            supervisor.listen(
+                self.cancellation.descriptor, lambda: self._cancel(supervisor, watch)
+            )
+            result = watch.explained(supervisor.supervise())
+            self.timing.ready_s = watch.ready_s
+            return result
+
+    def _cancel(self, supervisor: Supervisor, watch: Watch) -> None:
+        cancellation, reason = self.cancellation, self.cancellation.reason or ""
+        if cancellation.outcome is Outcome.PRUNED and (pruned := watch.pruned(reason)):
+            supervisor.end(pruned, saves=True)
+        else:
+            supervisor.cancel(reason, saves=cancellation.saves)

@@ -89,7 +89,6 @@ class HeldPorts:
 
 
 def _bound(address: str, count: int, taken: Collection[int]) -> list[socket.socket]:
-    """Return so many bound sockets on ports that are not taken."""
     with ExitStack() as others, ExitStack() as at_failure:
         bound: list[socket.socket] = []
         while len(bound) < count:

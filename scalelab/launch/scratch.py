@@ -40,7 +40,6 @@ def make_scratch() -> Path:
 
 
 def _lock(descriptor: int) -> bool:
-    """Lock a file; tell whether its file system has locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
     except OSError:

@@ -75,7 +75,6 @@ class RendezvousStores:
 
 
 def _await_port(channel: socket.socket) -> int:
-    """Return the port of a store, once it is served."""
     channel.settimeout(_STORE_PATIENCE_S)
     while True:
         message, descriptors = receive(channel)

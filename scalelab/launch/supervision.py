@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from scalelab.experiment.program import StopRequest
 from scalelab.inputs.outcome import Outcome
-from scalelab.launch.ending import Limits, Processes
 from scalelab.launch.host_memory import oom_kill_count
+from scalelab.launch.limits import Deadlines, Limits
+from scalelab.launch.process_tree import signal_group
 from scalelab.launch.progress import ProgressBoard
-from scalelab.launch.protocol import receive
-from scalelab.launch.stall import Member, StallWatch, WakingTime
+from scalelab.launch.protocol import STACK_DUMP_SIGNAL, receive
+from scalelab.launch.stall import Member, StallWatch, WakingTime, has_ended
 from scalelab.launch.timing import with_validity
 from scalelab.launch.verdict import (
     NO_RESULT,
@@ -32,10 +35,150 @@ from scalelab.records.attempt import AttemptResult
 _SETTLE_S = 1.0
 # A rank server forks in milliseconds, and under heavy load within seconds.
 _FORK_PATIENCE_S = 60.0
+# A process stuck in the kernel (a dead network file system) outlives SIGKILL.
+_KILL_PATIENCE_S = 30.0
 _LOOK_EVERY_S = 1.0
 
-ExplainExit = Callable[[int, float, int, str, Path, int], RankFailure]
-Conclude = Callable[[int], AttemptResult | None]
+
+class Watch:
+    """What is particular to the processes of an attempt; here to ranks of a workload.
+
+    Attributes
+    ----------
+    stack_dump_signal
+        Signal at which a rank writes its stacks to its log; None where the signal
+        would kill the process.
+    may_exit
+        A process may exit with status 0 without a message. If not, that is a failure.
+    """
+
+    stack_dump_signal: int | None = STACK_DUMP_SIGNAL
+    may_exit = False
+
+    def __init__(self, board: ProgressBoard) -> None:
+        self._board = board
+
+    @property
+    def ready_s(self) -> float | None:
+        """When the first step began, by the monotonic clock; None where unknown."""
+        return self._board.ready_s(0)
+
+    def attach(self, supervisor: Supervisor) -> None:
+        """Learn who supervises the processes, which have been asked for."""
+
+    def explain_exit(
+        self, rank: int, status: int, device_type: str, log: Path, oom_kills: int
+    ) -> RankFailure:
+        """Describe the end of a process that has failed without a message."""
+        return from_exit(rank, time.monotonic(), status, device_type, log, oom_kills)
+
+    def conclude(self, rank: int) -> AttemptResult | None:
+        """Return the attempt's result now that a process has exited with status 0.
+
+        None while there are other processes to wait for.
+        """
+        return None
+
+    def pruned(self, reason: str) -> AttemptResult | None:
+        """Return what was measured until now; None where the processes tell that."""
+        return None
+
+    def explained(self, result: AttemptResult) -> AttemptResult:
+        """Return the attempt's result with what else is known of it."""
+        return result
+
+    def close(self) -> None:
+        """Let go of all files."""
+
+
+class Processes:
+    """The processes of an attempt on one node, from their start until they have ended.
+
+    Attributes
+    ----------
+    expected
+        The ranks whose processes have not ended, whether they have started or not.
+    started
+        The processes that have started, by rank.
+    ending_since_s
+        When the first signal was sent, on the monotonic clock; None: none was.
+    """
+
+    def __init__(self, ranks: Iterable[int], grace_s: float) -> None:
+        self.expected = set(ranks)
+        self.started: dict[int, Member] = {}
+        self.ending_since_s: float | None = None
+        self._grace_s = grace_s
+        self._due: list[tuple[float, signal.Signals]] = []
+        self._given_up_s = 0.0
+
+    @property
+    def live(self) -> Mapping[int, Member]:
+        """The processes that have started and not ended, by rank."""
+        ranks = self.expected & set(self.started)
+        return {rank: self.started[rank] for rank in ranks}
+
+    def add(self, rank: int, process: Member) -> None:
+        """Add a process that has started; kill it where the others are being ended."""
+        self.started[rank] = process
+        if self.ending_since_s is not None:
+            signal_group(process.pid, signal.SIGKILL)
+
+    def expect_no_more(self) -> None:
+        """Expect no process that has not started yet."""
+        self.expected &= set(self.started)
+
+    def terminate(self, grace_s: float | None = None) -> None:
+        """Send SIGTERM, once, and let SIGKILL follow after ``grace_s`` seconds."""
+        if self.ending_since_s is None:
+            self.ending_since_s = time.monotonic()
+            grace_s = self._grace_s if grace_s is None else grace_s
+            self._signal(signal.SIGTERM)
+            self._end_in(grace_s, signal.SIGKILL)
+
+    def ask_to_stop(self, stop: StopRequest) -> None:
+        """Ask each process to save what it has; SIGTERM and SIGKILL follow."""
+        if self.ending_since_s is None:
+            self.ending_since_s = time.monotonic()
+            for process in self.live.values():
+                with suppress(ProcessLookupError):
+                    number = signal.Signals[stop.signal]
+                    signal.pidfd_send_signal(process.descriptor, number)
+            self._end_in(stop.grace_s, signal.SIGTERM)
+            self._end_in(stop.grace_s + self._grace_s, signal.SIGKILL)
+
+    def _end_in(self, seconds: float, number: signal.Signals) -> None:
+        assert self.ending_since_s is not None
+        self._due.append((self.ending_since_s + seconds, number))
+        self._given_up_s = self.ending_since_s + seconds + _KILL_PATIENCE_S
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self._signal(signal.SIGKILL)
+
+    def signal_in_time(self, now_s: float) -> bool:
+        """Send the signals that are due; tell whether the wait after them is over."""
+        while self._due and self._due[0][0] <= now_s:
+            self._signal(self._due.pop(0)[1])
+        return not self._due and self._given_up_s <= now_s
+
+    @property
+    def deadline_s(self) -> float:
+        """When to call :meth:`signal_in_time` again, once they are being ended."""
+        return self._due[0][0] if self._due else self._given_up_s
+
+    def survivors(self) -> list[Member]:
+        """Return the processes that run, whatever the rank server says of them."""
+        return [process for process in self.live.values() if not has_ended(process)]
+
+    def close(self) -> None:
+        """Close the descriptors of the processes."""
+        for process in self.started.values():
+            os.close(process.descriptor)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for process in self.live.values():
+            signal_group(process.pid, number)
 
 
 class Supervisor:
@@ -45,13 +188,8 @@ class Supervisor:
     ----------
     channel
         The attempt's channel; closed at the end, which kills whatever is left.
-    stack_dump_signal
-        Signal at which a rank writes its stacks to its log; None where the signal
-        would kill the process.
-    conclude
-        Called with the rank of a process that has exited with status 0 without a
-        message; returns the attempt's result, or None to wait for the other processes.
-        Without it such an exit is a failure.
+    server
+        Descriptor of the rank server's process; ``explain_death`` says how it ended.
     """
 
     def __init__(
@@ -65,12 +203,8 @@ class Supervisor:
         limits: Limits,
         log: Callable[[int], Path],
         device_type: str,
-        stack_dump_signal: int | None,
-        explain_exit: ExplainExit = from_exit,
-        conclude: Conclude | None = None,
+        watch: Watch,
     ) -> None:
-        self._explain_exit = explain_exit
-        self._conclude = conclude
         self._channel = channel
         self._server = server
         self._explain_death = explain_death
@@ -78,6 +212,7 @@ class Supervisor:
         self._limits = limits
         self._log = log
         self._device_type = device_type
+        self._watch = watch
         self._time = WakingTime(_LOOK_EVERY_S)
         self._stall_watch = StallWatch(
             board=board,
@@ -87,8 +222,9 @@ class Supervisor:
             floor_s=limits.stall_floor_s,
             start_up_s=limits.start_up_s,
             log=log,
-            stack_dump_signal=stack_dump_signal,
+            stack_dump_signal=watch.stack_dump_signal,
         )
+        self._deadlines = Deadlines(limits, self._stall_watch)
         self._started_s = self._heard_s = time.monotonic()
         self._oom_kills = oom_kill_count()
         self._processes = Processes(ranks, limits.grace_s)
@@ -100,10 +236,11 @@ class Supervisor:
         self._validity: set[str] = set()
         self._selector = selectors.DefaultSelector()
         channel.setblocking(False)
-        self.watch(channel.fileno(), self._on_channel)
-        self.watch(server, self._on_server_death)
+        self.listen(channel.fileno(), self._on_channel)
+        self.listen(server, self._on_server_death)
+        watch.attach(self)
 
-    def watch(self, descriptor: int, handler: Callable[[], None]) -> None:
+    def listen(self, descriptor: int, handler: Callable[[], None]) -> None:
         """Call ``handler``, which may call :meth:`end`, whenever there is input."""
         self._selector.register(descriptor, selectors.EVENT_READ, handler)
 
@@ -202,19 +339,13 @@ class Supervisor:
         has_failed = any(failure.rank == rank for failure in self._failures)
         if has_failed or self._processes.ending_since_s is not None:
             return
-        if status == 0 and (rank in self._returned or self._conclude is not None):
-            if self._conclude is not None and (result := self._conclude(rank)):
+        if status == 0 and (rank in self._returned or self._watch.may_exit):
+            if result := self._watch.conclude(rank):
                 self.end(result)
             return
+        rose, log = oom_kill_count() - self._oom_kills, self._log(rank)
         self._failed(
-            self._explain_exit(
-                rank,
-                time.monotonic(),
-                status,
-                self._device_type,
-                self._log(rank),
-                oom_kill_count() - self._oom_kills,
-            )
+            self._watch.explain_exit(rank, status, self._device_type, log, rose)
         )
 
     def _failed(self, failure: RankFailure) -> None:
@@ -245,7 +376,7 @@ class Supervisor:
         self.end(AttemptResult(outcome=Outcome.NODE_FAIL, reason=reason), grace_s=0)
         self._processes.kill()
         for rank, member in self._processes.live.items():
-            self.watch(member.descriptor, self._noticer(rank, member))
+            self.listen(member.descriptor, self._noticer(rank, member))
 
     def _noticer(self, rank: int, member: Member) -> Callable[[], None]:
         def notice() -> None:
@@ -258,39 +389,24 @@ class Supervisor:
 
     def _look(self) -> None:
         paused_s = self._time.paused_s
-        waking_s = self._time.look()
+        waking_s, now_s = self._time.look(), time.monotonic()
         if self._time.paused_s > paused_s and self._stall_watch.has_begun:
             self._validity.add("host_paused")
-        self._judge(waking_s)
-
-    def _judge(self, waking_s: float) -> None:
-        """End what is due; ``waking_s`` is the time without the own pauses."""
-        now = time.monotonic()
-        if self._processes.ending_since_s is not None:
-            if self._processes.signal_in_time(now):
+        processes = self._processes
+        if processes.ending_since_s is not None:
+            if processes.signal_in_time(now_s):
                 self._give_up()
-        elif self._settle_at is not None and now >= self._settle_at:
-            self._processes.terminate()
-        elif self._limits.timeout_s is not None and (
-            waking_s >= self._started_s + self._limits.timeout_s
-        ):
-            reason = f"did not end within timeout_s={self._limits.timeout_s:g} s"
-            self.end(AttemptResult(outcome=Outcome.TIMED_OUT, reason=reason))
-        elif self._limits.deadline_s is not None and now >= self._limits.deadline_s:
-            reason = "Asked to end: the walltime of its nodes is nearly up."
-            result = AttemptResult(outcome=Outcome.PREEMPTED, reason=reason)
-            self.end(result, saves=True)
+        elif self._settle_at is not None and now_s >= self._settle_at:
+            processes.terminate()
         elif (
-            not self._processes.expected <= set(self._processes.started)
+            not processes.expected <= set(processes.started)
             and waking_s >= self._started_s + _FORK_PATIENCE_S
         ):
             reason = "the rank server does not answer"
             self.end(AttemptResult(outcome=Outcome.NODE_FAIL, reason=reason))
             self._kill_server()
-        elif stall := self._stall_watch.find(
-            self._processes.live, self._heard_s, waking_s
-        ):
-            self.end(stall, grace_s=0)
+        elif due := self._deadlines.due(processes.live, self._heard_s, waking_s):
+            self.end(due.result, grace_s=due.grace_s, saves=due.saves)
 
     def _give_up(self) -> None:
         """Stop waiting for processes that have been killed in vain."""
@@ -311,19 +427,14 @@ class Supervisor:
             signal.pidfd_send_signal(self._server, signal.SIGKILL)
 
     def _patience_s(self) -> float:
-        """Return the seconds until the next time limit has to be checked."""
-        now = time.monotonic()
+        now_s = time.monotonic()
         if self._processes.ending_since_s is not None:
-            return min(_LOOK_EVERY_S, max(0.0, self._processes.deadline_s - now))
-        waking_s = self._time.of(now)
-        patience = [_LOOK_EVERY_S, self._stall_watch.next_look_s(waking_s) - waking_s]
-        if self._limits.timeout_s is not None:
-            patience.append(self._time.left_s(self._started_s, self._limits.timeout_s))
-        if self._settle_at is not None:
-            patience.append(self._settle_at - now)
-        if self._limits.deadline_s is not None:
-            patience.append(self._limits.deadline_s - now)
-        return max(0.0, min(patience))
+            left_s = self._processes.deadline_s - now_s
+        else:
+            left_s = self._deadlines.left_s()
+            if self._settle_at is not None:
+                left_s = min(left_s, self._settle_at - now_s)
+        return max(0.0, min(_LOOK_EVERY_S, left_s))
 
     def _result(self) -> AttemptResult:
         if self._cause is not None:

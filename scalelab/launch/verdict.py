@@ -8,23 +8,25 @@ from __future__ import annotations
 import re
 import signal
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from scalelab.errors import ScaleLabError
+from scalelab.errors import ScaleLabError, SpecError
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.headline import TRACEBACK_START, first_sentence, place_of
+from scalelab.launch.steady import MIN_STEPS
 from scalelab.records.attempt import AttemptResult
 from scalelab.records.attempt_io import NO_SPACE
 from scalelab.records.log_tail import log_tail
-from scalelab.training.probes.steady import MIN_STEPS
 
 NO_RESULT = AttemptResult(
     outcome=Outcome.FAILED, reason="rank 0 returned no result", rank=0
 )
+
+OutcomeOf = Callable[[BaseException], Outcome | None]
 
 _TRACEBACK_LENGTH = 20_000
 _TAIL_BYTES = 4096
@@ -59,6 +61,7 @@ class RankFailure:
     outcome: Outcome
     summary: str
     traceback: str | None
+    input_error: str | None = None
 
     @property
     def is_echo(self) -> bool:
@@ -85,6 +88,7 @@ class RankFailure:
             rank=self.rank,
             traceback=self.traceback,
             log=log.name,
+            input_error=self.input_error,
         )
 
 
@@ -108,15 +112,20 @@ def from_exception(
     error: BaseException,
     device_type: str,
     code: str | None = None,
+    outcome_of: OutcomeOf = lambda error: None,
 ) -> RankFailure:
-    """Describe an exception that ended a rank; ``code`` is the user's directory."""
+    """Describe an exception that ended a rank; ``code`` is the user's directory.
+
+    ``outcome_of`` knows further errors: see ``kinds.trainers.Trainer.outcome_of``.
+    """
     text = "".join(traceback.format_exception(error))
     return RankFailure(
         rank=rank,
         at_s=at_s,
-        outcome=_meaning(error, device_type),
+        outcome=_meaning(error, device_type, outcome_of),
         summary=f"raised {_headline(error, text, code)}",
         traceback=text[-_TRACEBACK_LENGTH:],
+        input_error=str(error) if isinstance(error, SpecError) else None,
     )
 
 
@@ -124,17 +133,11 @@ def from_exit(
     rank: int, at_s: float, status: int, device_type: str, log: Path, oom_kills: int
 ) -> RankFailure:
     """Describe the end of a rank that sent neither a result nor an error."""
-    if status >= 0:
-        summary = f"exited with status {status} before it returned a result"
-        return RankFailure(
-            rank=rank,
-            at_s=at_s,
-            outcome=Outcome.FAILED,
-            summary=summary,
-            traceback=None,
-        )
-    name = _signal_name(-status)
-    outcome, summary = Outcome.FAILED, f"was killed by {name}"
+    outcome, name = Outcome.FAILED, None
+    summary = f"exited with status {status} before it returned a result"
+    if status < 0:
+        name = _signal_name(-status)
+        summary = f"was killed by {name}"
     if -status == signal.SIGKILL and oom_kills > 0:
         outcome = Outcome.HOST_OUT_OF_MEMORY
         summary = "was killed by the kernel: the node ran out of memory"
@@ -236,10 +239,15 @@ def with_evidence(trial: Trial, result: AttemptResult) -> AttemptResult:
     return replace(result, outcome=Outcome.FAILED, reason=reason, rank=0)
 
 
+def fewest_steps(trial: Trial) -> int:
+    """Return how many measured steps a throughput trial needs at least."""
+    return min(MIN_STEPS, trial.measurement.steps)
+
+
 def _lacking(trial: Trial, measured: Mapping[str, Any]) -> str | None:
     measurement = trial.measurement
     if trial.kind is TrialKind.THROUGHPUT:
-        held, needed = measured.get("num_steps", 0), min(MIN_STEPS, measurement.steps)
+        held, needed = measured.get("num_steps", 0), fewest_steps(trial)
         if held >= needed:
             return None
         return (
@@ -252,10 +260,12 @@ def _lacking(trial: Trial, measured: Mapping[str, Any]) -> str | None:
     return f"{held} training samples, and {asked} were asked for"
 
 
-def _meaning(error: BaseException, device_type: str) -> Outcome:
+def _meaning(error: BaseException, device_type: str, outcome_of: OutcomeOf) -> Outcome:
     for each in _chain(error):
         text = str(each)
-        if type(each).__name__ == "OutOfMemoryError" or _DEVICE_MEMORY.search(text):
+        if (outcome := outcome_of(each)) is not None:
+            return outcome
+        if _DEVICE_MEMORY.search(text):
             return Outcome.OUT_OF_MEMORY
         if isinstance(each, MemoryError) or (
             isinstance(each, RuntimeError | OSError) and _HOST_MEMORY.search(text)

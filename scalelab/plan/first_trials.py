@@ -128,9 +128,9 @@ class FirstTrials(TrialSource):
             return False
         return self.failures.keys() == self._programs or not self._knows_trials
 
-    def includes(self, trial: Trial) -> bool:
+    def includes(self, trial_id: str) -> bool:
         """Tell whether a trial is one of the first, which are checked."""
-        return trial.trial_id in self._first
+        return trial_id in self._first
 
     def withheld(self) -> list[Trial]:
         """Return the trials that were not proposed because a first one was unsound."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
@@ -14,16 +15,14 @@ from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.links import Link
 from scalelab.inputs.support import Support
-from scalelab.laws.convergence.time_to_target import (
-    measured_factorisation,
-)
+from scalelab.laws.convergence.time_to_target import measured_factorisation
 from scalelab.laws.convergence.whole_runs import measured_whole_runs
-from scalelab.laws.rivals.laws import law_named
+from scalelab.laws.published import law_named
 from scalelab.laws.rows import CONFIGURATION, FitRows, Observed, numbers, prepared
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.support import Gap
 from scalelab.recommend.answer.failures import (
-    failures_in_words,
+    failures,
     limits_of_memory,
     why_no_answer,
 )
@@ -33,10 +32,11 @@ from scalelab.recommend.answer.recommendation import (
     ParameterRow,
     Recommendation,
 )
-from scalelab.recommend.answer.sentences import about_efficiency
 from scalelab.recommend.comparison import Comparison
+from scalelab.recommend.evidence import evidence
 from scalelab.recommend.knowledge import Knowledge
 from scalelab.recommend.notes import (
+    about_efficiency,
     assumptions,
     compared,
     condition,
@@ -47,10 +47,8 @@ from scalelab.recommend.notes import (
     not_identifiable,
     passed_over,
 )
-from scalelab.recommend.prediction.contradictions import is_among
 from scalelab.recommend.prediction.efficiency import Efficiency
-from scalelab.recommend.prediction.input_wait import InputWait
-from scalelab.recommend.prediction.knee import find_knee
+from scalelab.recommend.prediction.knee import InputWait, find_knee
 from scalelab.recommend.prediction.learning_rate import learning_rate
 from scalelab.recommend.prediction.next_trial import next_trial
 from scalelab.recommend.prediction.outlook import outlook_rows
@@ -63,7 +61,6 @@ from scalelab.recommend.question.memory_room import MemoryRoom
 from scalelab.recommend.question.objective import Constraints
 from scalelab.recommend.question.runnable import UntoldByProgram
 from scalelab.recommend.question.subject import AskedCurves, choose_subject
-from scalelab.recommend.ways import ways
 
 
 def recommend(
@@ -97,13 +94,12 @@ def recommend(
     )
     need = SampleNeed.of(subject.every_group, job, limits.target)
     whole = every.take(subject.every_group.index)
+    factorisation = measured_factorisation(whole, law_named(law))
     knowledge = Knowledge(
         subject=subject,
         fitted=fitted,
         need=need,
-        factorisation=measured_factorisation(whole, law_named(law))
-        if need.uses_law
-        else None,
+        factorisation=factorisation if need.uses_law else None,
         whole_runs=measured_whole_runs(whole.observations, need.target)
         if need.target is not None and need.uses_law
         else None,
@@ -119,7 +115,8 @@ def recommend(
     )
     gaps = knowledge.law.gaps_at(_in_reach(asked, within))
     wanted = sorted({place.world_size for place in allocations or ()})
-    return _answer(knowledge, comparison, gaps, limits, within, wanted)
+    answer = _answer(knowledge, comparison, gaps, limits, within, wanted)
+    return replace(answer, evidence=evidence(whole, subject.frame, factorisation))
 
 
 def _check_sequence_length(subject: AskedCurves, job: Job | None) -> None:
@@ -158,16 +155,7 @@ def _answer(
         *limits.in_words(subject.device_hour_word),
         *([str(need.target)] if need.uses_law else []),
     )
-    proposed = next_trial(
-        table,
-        outlook,
-        is_among(outlook.frame, knowledge.contradicted),
-        is_among(outlook.frame, knowledge.rows.frame.loc[law.doubted.index]),
-        limits,
-        gaps,
-        subject.frame,
-        within,
-    )
+    proposed = next_trial(table, outlook, knowledge, limits, gaps, within)
     return Recommendation(
         workload=subject.workload,
         device_name=subject.device_name,
@@ -200,28 +188,26 @@ def _answer(
         ),
         next_trial=proposed,
         price=limits.price.in_words(subject.device_hour_word) if limits.price else None,
-        notes=(
-            *compared(comparison.programs, subject.device_word),
-            *passed_over(comparison.passed_over, limit_words, subject.device_word),
+        facts=(
+            *failures(subject.frame),
+            *compared(comparison.programs),
+            *passed_over(comparison.passed_over, limit_words),
             *assumptions(knowledge, chosen),
-            *knowledge.memory.notes(
-                outlook.questions.iloc[[choice.index]], subject.device_word
-            ),
+            *knowledge.memory.notes(outlook.questions.iloc[[choice.index]]),
             *cut_to_an_epoch(knowledge.rule),
             *about_efficiency(table, efficiency.name),
             *not_chosen(
-                knowledge, table, is_proposed=_measures_unmeasured(proposed, table)
+                knowledge.rule,
+                table,
+                is_proposed=_measures_unmeasured(proposed, table),
             ),
             *(
                 []
                 if choice.meets
-                else [considered(knowledge, table, are_stated=bool(wanted))]
+                else [considered(knowledge.rule, table, are_stated=bool(wanted))]
             ),
             *not_considered(knowledge, wanted, {row.world_size for row in table}),
-        ),
-        ways=ways(subject.frame),
-        unsupported=tuple(
-            dict.fromkeys(not_identifiable(gap, subject.is_emulated) for gap in gaps)
+            *not_identifiable(gaps, subject.is_emulated),
         ),
         left_out=law.left_out,
         left_out_of_convergence=need.law.left_out if need.law else {},
@@ -231,7 +217,6 @@ def _answer(
         law=law.name,
         formula=law.reference,
         parameters=_parameters(law, need, limits.interval),
-        failures=failures_in_words(subject.frame),
         memory_limits=limits_of_memory(subject.frame),
     )
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from scalelab.errors import SchemaError, StoreError
 from scalelab.experiment.program import (
-    BUILT_IN_WORKLOADS,
     CommandProgram,
     Program,
     WorkloadProgram,
@@ -67,7 +66,7 @@ def _configuration(spec: AttemptSpec) -> dict[str, Any]:
         "kind": str(trial.kind),
         "workload": _workload(spec),
         "code_hash": program_hash(spec.program),
-        "emulated": trial.is_emulated,
+        "emulated": spec.known.declares_times,
         "node_group": trial.node_group,
         "parallelism": trial.parallelism,
         "device_type": spec.device_type,
@@ -108,10 +107,10 @@ def _workload(spec: AttemptSpec) -> str:
 
 def _tokens_per_sample(spec: AttemptSpec) -> int | None:
     """Return the tokens of a sample where they are given; a rank tells the default."""
-    program, built_in = spec.program, BUILT_IN_WORKLOADS.get(spec.trial.workload)
-    if not (isinstance(program, WorkloadProgram) and built_in and built_in.tokens_axis):
+    program, axis = spec.program, spec.known.tokens_axis
+    if not isinstance(program, WorkloadProgram) or axis is None:
         return None
-    given = {**program.parameters, **spec.trial.options}.get(built_in.tokens_axis)
+    given = {**program.parameters, **spec.trial.options}.get(axis)
     return given if _is_integer(given) else None
 
 

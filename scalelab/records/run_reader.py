@@ -6,6 +6,7 @@
     NAME/experiments/0001.yaml, ...     the experiment as written, and its extensions
     NAME/env.json                       values of its variables, for the user alone
     NAME/ledger.jsonl                   which attempts began and ended; an index
+    NAME/events.jsonl                   what goes on in its sweeps; see control.events
     NAME/driver.lease                   which driver runs the sweep at the moment
     NAME/code/<hash>/                   snapshots of the user's code
     NAME/trials/<trial_id>/001/         one attempt; see AttemptFiles

@@ -51,12 +51,18 @@ class RunStore(RunReader):
 
     Writing is for one thread of one driver, which holds :meth:`lease` and has called
     :meth:`recover`. Made by :meth:`create` and :meth:`open`.
+
+    Attributes
+    ----------
+    earlier_gpu_s
+        Device-seconds that earlier sweeps of the run used, once it was recovered.
     """
 
     def __init__(self, directory: Path, header: RunHeader) -> None:
         super().__init__(directory, header)
         self._lease: Lease | None = None
         self._outcomes: dict[str, dict[int, Outcome]] = {}
+        self.earlier_gpu_s = 0.0
 
     @classmethod
     def create(
@@ -212,6 +218,7 @@ class RunStore(RunReader):
         rows = recover(self._ledger, self._trials)
         for observation in rows:
             self._count(observation)
+        self.earlier_gpu_s = sum(each.get("allocated_gpu_s") or 0.0 for each in rows)
         return self.finished(rows, retry_failed=retry_failed)
 
     def compact(self) -> list[str]:

@@ -117,7 +117,6 @@ def _detach_process(run: Path, arguments: Sequence[str]) -> Detached:
 
 
 def _start(command: list[str], log: Path) -> int:
-    """Start a program in a session of its own; return its process id."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     return os.posix_spawn(
         command[0],
@@ -189,7 +188,6 @@ def _detach_job(asked: Sweep, run: Path, arguments: Sequence[str]) -> Detached:
 
 
 def _is_done(asked: Sweep) -> bool:
-    """Tell whether the source proposes no further trial."""
     store = asked.open_store()
     finished = store.finished(store.rows())
     return source_of(asked.experiment, asked.site, finished).is_exhausted()

@@ -7,34 +7,44 @@ from __future__ import annotations
 
 import math
 import os
+import socket
 from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
-from scalelab.errors import SpecError
-from scalelab.experiment.program import CommandProgram, Program, needs_torch
+from scalelab.errors import SpecError, StoreError
+from scalelab.experiment.program import CommandProgram, Program, framework_of
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.first_words import with_program_beside
 from scalelab.plan.first_trials import FirstTrials
 from scalelab.plan.tracked import TrackedSource, source_of
 from scalelab.records.code import code_paths, snapshot_code
+from scalelab.records.control.events import (
+    Event,
+    EventLog,
+    OnEvent,
+    SweepEnded,
+    SweepStarted,
+    TrialEnded,
+    Unreadable,
+)
 from scalelab.records.control.stop_request import StopRequests
 from scalelab.records.store import RunStore
 from scalelab.running.sweep import Sweep
-from scalelab.scheduling.summary import SweepSummary, SweepTally, Unfinished
+from scalelab.scheduling.summary import SweepSummary as SweepSummary
+from scalelab.scheduling.summary import Unfinished
 
 if TYPE_CHECKING:
     from scalelab.cluster.dask_nodes import DaskNodes
     from scalelab.scheduling.driver import Driver
-    from scalelab.scheduling.events import Event, OnEvent
     from scalelab.site.profile import Site
 
 MAX_JOBS_LOST = 8
 """Batch jobs that one trial may lose, to preemption or their time limit."""
 FIRST_TRIAL = "the first trial failed its check"
-_INPUT_ERROR = "scalelab.errors.SpecError: "
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,72 +87,73 @@ def run_sweep(
         programs = _programs(sweep, store)
         source = source or source_of(sweep.experiment, sweep.site)
         first = FirstTrials(source, programs if sweep.checks_first else ())
-        from scalelab.scheduling.events import NodesStarting
-
-        imports_torch = any(map(needs_torch, programs.values()))
-        on_event(NodesStarting(imports_torch=imports_torch))
-        with _nodes(sweep, programs.values()) as cluster:
-            from scalelab.scheduling.driver import Driver
-            from scalelab.scheduling.events import Unreadable
-
-            guard = _InputErrors(on_event, first)
-            driver = Driver(
-                first,
-                cluster,
-                store,
-                programs,
-                estimate_duration=source.estimate,
-                on_event=guard,
-                retry_failed=sweep.retry_failed,
-                budget_gpu_s=budget_gpu_hours and budget_gpu_hours * 3600,
-                **_patience(sweep.site),
-            )
-            guard.stop = driver.drain
-            stop_requests.control(driver.drain, driver.kill)
-            on_start(
-                RunningSweep(
-                    driver=driver,
-                    source=source,
-                    dashboard_link=cluster.dashboard_link,
-                    stop_requests=stop_requests,
+        with _Events(sweep.directory, on_event, first) as events:
+            events(
+                SweepStarted(
+                    host=socket.gethostname(),
+                    pid=os.getpid(),
+                    imports_torch="torch" in map(framework_of, programs.values()),
                 )
             )
-            lease.say_begun()
-            summary = driver.run()
-        try:
-            problems = store.compact()
-        except (ImportError, MemoryError) as error:  # the next reader tries again
-            problems = [f"Steps were not compacted, which costs readers time: {error}"]
-        for problem in problems:
-            on_event(Unreadable(reason=problem))
-    guard.raise_first()
-    return _with_unsound(summary, first)
+            with _nodes(sweep, programs.values()) as cluster:
+                from scalelab.scheduling.driver import Driver
+
+                driver = Driver(
+                    first,
+                    cluster,
+                    store,
+                    programs,
+                    estimate_duration=source.estimate,
+                    on_event=events,
+                    retry_failed=sweep.retry_failed,
+                    budget_gpu_s=budget_gpu_hours and budget_gpu_hours * 3600,
+                    **_patience(sweep.site),
+                )
+                events.stop = driver.drain
+                stop_requests.control(driver.drain, driver.kill)
+                on_start(
+                    RunningSweep(
+                        driver=driver,
+                        source=source,
+                        dashboard_link=cluster.dashboard_link,
+                        stop_requests=stop_requests,
+                    )
+                )
+                lease.say_begun()
+                summary = driver.run()
+            for problem in _compact(store):
+                events(Unreadable(reason=problem))
+            if first.failures:
+                held = (Unfinished(trial, FIRST_TRIAL) for trial in first.withheld())
+                summary.unfinished += held
+                summary.unsound = tuple(first.failures.values())
+                if first.has_stopped:
+                    summary.stopped = summary.stopped or FIRST_TRIAL
+            if events.input_error is not None:
+                raise SpecError(events.input_error)
+            events(SweepEnded(stopped=summary.stopped))
+    return summary
 
 
-def _with_unsound(summary: SweepSummary, first: FirstTrials) -> SweepSummary:
-    """Add the first trials that were unsound, and the trials held back for them."""
-    if not first.failures:
-        return summary
-    held = [Unfinished(trial, FIRST_TRIAL) for trial in first.withheld()]
-    return replace(
-        summary,
-        unfinished=(*summary.unfinished, *held),
-        stopped=summary.stopped or (FIRST_TRIAL if first.has_stopped else None),
-        unsound=tuple(first.failures.values()),
-    )
+def _compact(store: RunStore) -> list[str]:
+    """Gather the streams of the run for fast reading; return what prevents it."""
+    try:
+        return store.compact()
+    except (ImportError, MemoryError) as error:  # the next reader tries again
+        return [f"Steps were not compacted, which costs readers time: {error}"]
 
 
 def _all_done(sweep: Sweep, store: RunStore) -> SweepSummary | None:
     """Return the summary of earlier sweeps, if they left nothing to run."""
     if sweep.num_remaining and not sweep.plan.assumes_local_batch:
         return None
-    source, tally = source_of(sweep.experiment, sweep.site), SweepTally()
+    source, earlier = source_of(sweep.experiment, sweep.site), SweepSummary()
     for row in store.recover(retry_failed=sweep.retry_failed):
         if row["outcome"] == Outcome.REFUSED:
             return None  # what did not fit the nodes of that sweep may fit these
         source.tell(row)
-        tally.count_earlier(row)
-    return tally.summary(None) if source.is_exhausted() else None
+        earlier.count_earlier(row)
+    return earlier if source.is_exhausted() else None
 
 
 def _patience(site: Site) -> dict[str, Any]:
@@ -178,7 +189,6 @@ def _programs(sweep: Sweep, store: RunStore) -> dict[str | None, Program]:
 
 
 def _beside(program: Program, root: Path) -> Program:
-    """Return a program whose interpreter is found where it lies, outside the copy."""
     if not isinstance(program, CommandProgram):
         return program
     directory = Path(program.code_directory)
@@ -219,33 +229,43 @@ def _nodes(
     )
 
 
-class _InputErrors:
-    """The first error that a rank finds in the user's input; it ends the sweep.
+class _Events:
+    """Records each event, shows it, and stops at an error in the user's input.
 
     One of several programs ends its own trials alone: the others may be right. What
     first trials show is said by their check.
     """
 
-    def __init__(self, on_event: OnEvent, first: FirstTrials) -> None:
-        self._on_event = on_event
-        self._first_trials = first
-        self._first: str | None = None
+    def __init__(self, run: Path, show: OnEvent, first: FirstTrials) -> None:
+        self._log = EventLog(run)
+        self._show = show
+        self._first = first
+        self.input_error: str | None = None
         self.stop: Callable[[], None] = lambda: None
 
-    def __call__(self, event: Event) -> None:
-        from scalelab.scheduling.events import TrialEnded
+    def __enter__(self) -> Self:
+        return self
 
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with closing(self._log):
+            # What cannot be written, or belongs to another driver, takes no last word.
+            if error is not None and not isinstance(error, StoreError):
+                self._log.append(SweepEnded(stopped=str(error) or repr(error)))
+
+    def __call__(self, event: Event) -> None:
+        self._log.append(event)
         if (
             isinstance(event, TrialEnded)
-            and event.trial.program is None
-            and not self._first_trials.includes(event.trial)
+            and event.input_error is not None
+            and event.program is None
+            and not self._first.includes(event.trial_id)
+            and self.input_error is None
         ):
-            last_line = (event.traceback or "").strip().rpartition("\n")[2]
-            if last_line.startswith(_INPUT_ERROR) and self._first is None:
-                self._first = last_line.removeprefix(_INPUT_ERROR)
-                self.stop()
-        self._on_event(event)
-
-    def raise_first(self) -> None:
-        if self._first is not None:
-            raise SpecError(self._first)
+            self.input_error = event.input_error
+            self.stop()
+        self._show(event)

@@ -5,15 +5,25 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from scalelab.errors import SpecError
+from scalelab.experiment.fingerprint import words_of_run
 from scalelab.experiment.spec import Experiment
 from scalelab.experiment.trial import is_canary
-from scalelab.inputs.device_words import words_of_run
 from scalelab.inputs.outcome import Outcome
 from scalelab.plan.memory_limits import MemoryLimit, memory_limits
 from scalelab.plan.source import Observation
 from scalelab.plan.tracked import source_of
+from scalelab.records.control.events import (
+    NodeLost,
+    NodeUp,
+    Stopping,
+    SweepEnded,
+    SweepStarted,
+    Waiting,
+    events_of_last_sweep,
+)
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY, JobList
 from scalelab.records.run_reader import RunReader
 
@@ -30,6 +40,13 @@ class RunStatus:
         Trials to come; None where that is not known: for an imported table, an ``auto``
         batch that is still looked for, a source of trials that does not say, or a site
         that this machine is not.
+    num_nodes, num_devices
+        Nodes that are up, and their devices, while a driver runs the sweep.
+    stopping
+        Why the driver starts no more trials; None: it does.
+    stopped
+        Why the last sweep ended early; None: it did not, it runs, or an older version
+        ran it.
     reasons
         Why trials ended without a measurement, or theirs is not used because the
         program's own rate contradicts it, one sentence each.
@@ -44,6 +61,10 @@ class RunStatus:
     reasons: tuple[str, ...]
     jobs: tuple[str, ...] = ()
     waiting: tuple[str, ...] = ()
+    num_nodes: int = 0
+    num_devices: int = 0
+    stopping: str | None = None
+    stopped: str | None = None
     has_canaries: bool = False
     memory_limits: tuple[MemoryLimit, ...] = ()
 
@@ -54,11 +75,13 @@ def status_of(reader: RunReader, experiment: Experiment | None) -> RunStatus:
     finished = reader.finished(rows)
     ended = {(row["trial_id"], row["attempt"]) for row in rows}
     job_list = JobList.read(reader.directory / CLUSTER_DIRECTORY)
+    driver = reader.driver
+    nodes, waiting, stopping, stopped = _of_last_sweep(reader.directory)
     return RunStatus(
         outcomes=Counter(str(row["outcome"]) for row in finished),
         used_gpu_s=sum(row.get("allocated_gpu_s") or 0.0 for row in rows),
         device_hour_word=words_of_run(reader.fingerprint, rows).hour,
-        driver=reader.driver,
+        driver=driver,
         running=tuple(key for key in reader.running() if key not in ended),
         num_missing=_num_missing(experiment, finished) if experiment else None,
         reasons=tuple(
@@ -67,10 +90,43 @@ def status_of(reader: RunReader, experiment: Experiment | None) -> RunStatus:
             if (why := _why_unused(row)) is not None
         ),
         jobs=tuple(map(str, job_list.jobs)),
-        waiting=tuple(job_list.waiting),
+        waiting=(*job_list.waiting, *(waiting if driver else ())),
+        num_nodes=len(nodes) if driver else 0,
+        num_devices=sum(nodes.values()) if driver else 0,
+        stopping=stopping if driver else None,
+        stopped=None if driver else stopped,
         has_canaries=any(is_canary(row["repeat"]) for row in finished),
         memory_limits=memory_limits(finished),
     )
+
+
+_KILLED = "its driver was killed, or its host went down"
+
+
+def _of_last_sweep(
+    run: Path,
+) -> tuple[dict[str, int], list[str], str | None, str | None]:
+    """Return devices of nodes that are up, what trials wait for, and why it stops."""
+    nodes: dict[str, int] = {}
+    waiting: list[str] = []
+    stopping = stopped = None
+    kinds = (SweepStarted, NodeUp, NodeLost, Waiting, Stopping, SweepEnded)
+    for event in events_of_last_sweep(run, kinds):
+        match event:
+            case SweepStarted():
+                stopped = _KILLED  # without a last word
+            case NodeUp():
+                nodes[event.node] = event.num_devices
+                waiting.clear()
+            case NodeLost():
+                nodes.pop(event.node, None)
+            case Waiting():
+                waiting = [event.reason]
+            case Stopping():
+                stopping = event.reason
+            case SweepEnded():
+                stopped = event.stopped
+    return nodes, waiting, stopping, stopped
 
 
 def _why_unused(row: Observation) -> str | None:

@@ -104,7 +104,6 @@ def _has_ended(lease: Path) -> bool:
 
 
 def _becomes(condition: Callable[[], bool], within_s: float) -> bool:
-    """Wait for a condition; tell whether it came true in time."""
     deadline_s = time.monotonic() + within_s
     while not condition():
         if time.monotonic() > deadline_s:

@@ -10,29 +10,35 @@ from pathlib import Path
 from typing import Any
 
 from scalelab.errors import MissingExtraError, SpecError
-from scalelab.experiment.fingerprint import fingerprint_changes
+from scalelab.experiment.checks import check_trials, check_workload
+from scalelab.experiment.command_values import commands_of, naming
+from scalelab.experiment.fingerprint import fingerprint_changes, words_of_run
 from scalelab.experiment.hidden import is_hidden
-from scalelab.experiment.keys import commands_of, naming
-from scalelab.experiment.program import BUILT_IN_WORKLOADS
+from scalelab.experiment.program import Program, WorkloadProgram, framework_of
 from scalelab.experiment.spec import Experiment
-from scalelab.inputs.device_words import words_of_run
 from scalelab.inputs.document import read_document
 from scalelab.inputs.numerals import counted
 from scalelab.inputs.outcome import Outcome
+from scalelab.inputs.placeholders import placeholders_in
+from scalelab.kinds.trainers import trainer_of
+from scalelab.launch.command.first_words import (
+    check_program,
+    check_script,
+    search_path,
+    words_of,
+)
 from scalelab.plan.expand import Plan
 from scalelab.plan.first_check import is_sound
 from scalelab.plan.source import Observation
 from scalelab.plan.tracked import candidates, source_of
 from scalelab.records.attempt_io import is_taken
-from scalelab.records.code import code_hash, code_of_programs
+from scalelab.records.code import check_paths, code_hash, code_of_programs
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY
 from scalelab.records.run_reader import RunReader
 from scalelab.records.store import RunStore
-from scalelab.running.command_start import check_start
 from scalelab.site.choice import lasting_name
 from scalelab.site.job_script import refuse_log_directory
 from scalelab.site.profile import DeviceType, Site, num_cores
-from scalelab.training.workloads.introspection import check_trials, check_workload
 
 RUNS = Path("runs")
 
@@ -91,7 +97,7 @@ class Sweep:
     ) -> Sweep:
         """Read and check the experiment, the site and the run; write nothing."""
         asked = Experiment.from_file(experiment)
-        where = asked.resolve_site(site)
+        where, site_name = asked.resolve_site(site), site and lasting_name(site)
         check_start(experiment, asked, where)
         home = Path(directory or RUNS / asked.name).absolute()
         fingerprint = asked.fingerprint(
@@ -115,14 +121,14 @@ class Sweep:
         source = source_of(asked, where, finished, rows=rows)
         planned, left = candidates(asked, where, source), source.left
         if left is None or left or asked.accept:
-            check_workload(asked, where)
+            check_workload(asked, where, asked.code_root)
         if left is None or left:
             check_trials(asked, where, planned.trials)
         return cls(
             experiment=asked,
             text=read_document(Path(experiment)),
             site=where,
-            site_name=site and lasting_name(site),
+            site_name=site_name,
             plan=planned,
             is_planned=left is not None,
             directory=home,
@@ -159,7 +165,10 @@ class Sweep:
             skip_check=skip_check,
         )
         refuse_log_directory(sweep.site, sweep.directory / CLUSTER_DIRECTORY)
-        _check_variables(sweep.experiment)
+        for program, alone in commands_of(sweep.experiment):
+            with naming(program):
+                _refuse_hidden(alone.env)
+        sweep.experiment.inherited(os.environ)
         if sweep.changes and sweep.has_measurements and not accept_changes:
             raise SpecError(
                 "The code, the command or the measurement changed since trials in "
@@ -169,7 +178,7 @@ class Sweep:
                 "what was measured before is then marked code_changed, left out of the "
                 "fits, and measured again."
             )
-        _require_what_runs_trials()
+        _require_what_runs_trials(sweep.experiment)
         return sweep
 
     @property
@@ -210,21 +219,39 @@ class Sweep:
         )
 
 
+def check_start(file: str | Path, experiment: Experiment, site: Site) -> None:
+    """Refuse code that is not there, before anything starts.
+
+    Of several programs each fails its own trials alone. What is no path from the code
+    is looked for where trials run on this machine.
+    """
+    root, copied = experiment.code_root, experiment.snapshot_paths
+    try:
+        if not root.is_dir():
+            raise SpecError(
+                f"code.root: there is no folder {root}. Give the folder of the code, "
+                "relative to the experiment file."
+            )
+        check_paths(copied, root)
+        if experiment.command is None:
+            return
+        words = words_of(experiment.command)
+        is_beside = os.sep in words[0] and not os.path.isabs(words[0])
+        if not placeholders_in(words[0]) and (is_beside or site.is_this_machine):
+            path = experiment.env.get("PATH", search_path())
+            check_program(words[0], path, str(root))
+        check_script(words, root, copied, is_here=site.is_this_machine)
+    except SpecError as error:
+        raise SpecError(f"{file}: {error}") from error
+
+
 def is_checked(asked: Experiment) -> bool:
     """Tell whether first trials are checked: no built-in workload needs that."""
-    return asked.workload is None or asked.workload.name not in BUILT_IN_WORKLOADS
+    return asked.facts is None
 
 
 def _is_measurement(row: Observation) -> bool:
     return Outcome(row["outcome"]).is_measurement
-
-
-def _check_variables(experiment: Experiment) -> None:
-    """Refuse variables whose values are not known here."""
-    for program, alone in commands_of(experiment):
-        with naming(program):
-            _refuse_hidden(alone.env)
-    experiment.inherited(os.environ)
 
 
 def _refuse_hidden(env: Mapping[str, str]) -> None:
@@ -236,7 +263,23 @@ def _refuse_hidden(env: Mapping[str, str]) -> None:
             )
 
 
-def _require_what_runs_trials() -> None:
-    for package in ("torch", "distributed", "cryptography"):
+def _require_what_runs_trials(experiment: Experiment) -> None:
+    for package in ("distributed", "cryptography"):
         if find_spec(package) is None:
-            raise MissingExtraError("A sweep", "train")
+            raise MissingExtraError("A sweep", "run")
+    for program in experiment.programs().values():
+        framework = framework_of(program)
+        if framework and find_spec(framework) is None:
+            _refuse_without(framework, program)
+
+
+def _refuse_without(framework: str, program: Program) -> None:
+    if not isinstance(program, WorkloadProgram):
+        raise MissingExtraError(f"launcher={program.launcher}", "train")
+    trainer, _ = trainer_of(program.name)
+    if trainer.extra:
+        raise MissingExtraError(f"workload={program.name}", trainer.extra)
+    raise SpecError(
+        f"workload={program.name} needs {framework}, which is not installed. Install "
+        f"what trainer {trainer.name} needs."
+    )

@@ -27,7 +27,7 @@ from scalelab.running.execution import run_sweep
 from scalelab.running.sweep import RUNS, Sweep
 
 if TYPE_CHECKING:
-    from scalelab.scheduling.events import OnEvent
+    from scalelab.records.control.events import OnEvent
 
 MOST_WARMUP_STEPS = 2
 MOST_STEPS = 10
@@ -102,7 +102,7 @@ def prepare(experiment: str | Path, *, site: str | None = None) -> Sweep:
     sweep = Sweep.prepare(experiment, site=site, directory=home)
     chosen = first_trials(sweep.plan.trials, asked.by_program())
     trials = tuple(_shortened(asked, trial) for trial in chosen)
-    plan = Plan(trials=trials, left_out=(), assumes_local_batch=False)
+    plan = Plan(trials=trials)
     return replace(sweep, plan=plan, num_remaining=len(trials), checks_first=True)
 
 
@@ -229,7 +229,6 @@ def _what_would_read(log: Path) -> Mapping[str, object]:
 
 
 def _losses(reports: Sequence[Mapping[str, Any]]) -> tuple[float, ...]:
-    """Return the loss at each step: the metric of that name, or the first like it."""
     steps = [row for row in reports if row.get("event") == "step"]
     names = {name: None for row in steps for name in row if "loss" in name.lower()}
     if not names:

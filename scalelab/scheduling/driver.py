@@ -2,39 +2,51 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
+from scalelab.cluster.batch.queue import QueueEvent
 from scalelab.cluster.dask_nodes import DaskNodes
 from scalelab.cluster.node_plugin import run_attempt
-from scalelab.cluster.watch import NodeJoined, NodeLeft, NodeSilent, NodeWatch
+from scalelab.cluster.watch import (
+    NodeEvent,
+    NodeJoined,
+    NodeLeft,
+    NodeSilent,
+    NodeWatch,
+)
 from scalelab.errors import StoreError
+from scalelab.experiment.fingerprint import words_of_run
 from scalelab.experiment.program import Program, saving_s
 from scalelab.experiment.trial import Trial
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.outcome import Outcome
 from scalelab.plan.source import Observation, TrialSource
-from scalelab.records.attempt import AttemptResult, AttemptSpec, Placement
-from scalelab.scheduling.budget import Budget
-from scalelab.scheduling.events import (
+from scalelab.records.attempt import (
+    AttemptResult,
+    AttemptSpec,
+    KnownWorkload,
+    Placement,
+)
+from scalelab.records.control.events import (
     OnEvent,
     Progress,
     Resumed,
     Stopping,
     TrialEnded,
     TrialStarted,
-    Waiting,
 )
 from scalelab.scheduling.gangs import Gangs, PartEnded, RunAttempt, Verdict
-from scalelab.scheduling.inbox import Inbox, Message, Stop
 from scalelab.scheduling.pool import Pool
 from scalelab.scheduling.provision.provisioner import provision_of
 from scalelab.scheduling.pruning import Pruning
-from scalelab.scheduling.retries import Retries
-from scalelab.scheduling.summary import SweepSummary, SweepTally, Unfinished
+from scalelab.scheduling.summary import SweepSummary, Unfinished
 from scalelab.scheduling.trial_queue import Request
 from scalelab.site.profile import LOST_AFTER_S
 
@@ -43,6 +55,39 @@ if TYPE_CHECKING:
 
 MAX_WAITING = 20_000
 """Most trials taken from the source ahead, so that memory stays bounded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A request to end the sweep: after the running trials, or at once."""
+
+    at_once: bool
+
+
+Message = PartEnded | NodeEvent | QueueEvent | Stop
+
+
+class Inbox:
+    """Messages from any thread, taken out by the driver's."""
+
+    def __init__(self) -> None:
+        self._messages: SimpleQueue[Message] = SimpleQueue()
+
+    def put(self, message: Message) -> None:
+        """Add a message."""
+        self._messages.put(message)
+
+    def take(self, deadlines: Iterable[float | None]) -> Iterator[Message]:
+        """Wait for one message, or the first deadline, and yield all there are.
+
+        Deadlines are on the monotonic clock; None: there is none.
+        """
+        known = [deadline_s for deadline_s in deadlines if deadline_s is not None]
+        timeout_s = max(0.0, min(known) - time.monotonic()) if known else None
+        with suppress(Empty):
+            yield self._messages.get(timeout=timeout_s)
+            while True:
+                yield self._messages.get_nowait()
 
 
 class Driver:
@@ -56,9 +101,11 @@ class Driver:
         Proposes trials and is told every one that ends; asked about those that run.
     estimate_duration
         Seconds a trial will hold its devices, roughly: for reservations only.
-    max_retries, retry_failed
-        Which trials get further attempts, see :class:`~.retries.Retries`; where failed
-        ones do, so do those that earlier sweeps of the run could not measure.
+    max_retries
+        Further attempts of a trial whose node was lost, preempted or cancelled. Those
+        that left a checkpoint do not count.
+    retry_failed
+        Failed trials get one more attempt, those of earlier sweeps of the run included.
     budget_gpu_s
         No trial starts once the run has used this many device-seconds, those of earlier
         sweeps included.
@@ -87,7 +134,7 @@ class Driver:
         self._estimate_duration = estimate_duration
         self._on_event = on_event
         self._retry_failed = retry_failed
-        self._budget = Budget(budget_gpu_s)
+        self._limit_gpu_s = math.inf if budget_gpu_s is None else budget_gpu_s
         self._inbox = Inbox()
         self._gangs = Gangs(cluster.client, self._inbox.put, task)
         self._pool = Pool(cluster.expected_devices, on_event, node_timeout_s)
@@ -95,16 +142,14 @@ class Driver:
             cluster, self._pool, self._leave, on_event, self._inbox.put
         )
         self._pruning = Pruning(source)
-        self._retries = Retries(
-            store, max_retries=max_retries, retry_failed=retry_failed
-        )
+        self._max_retries = max_retries
+        self._num_retries: Counter[tuple[int, bool]] = Counter()
         self._requests: dict[str, Request] = {}
         self._lost_after_s = lost_after_s
         self._finished: set[str] = set()
         self._refused_earlier: dict[str, Observation] = {}
-        self._tally = SweepTally()
+        self._summary = SweepSummary()
         self._num_asked = 0
-        self._stopped: str | None = None
 
     def drain(self) -> None:
         """Let running trials finish, start no more; from any thread or handler."""
@@ -126,22 +171,26 @@ class Driver:
             self._abandon()
             raise
         for request in self._pool.placer.waiting():
-            reason = f"not started: {self._stopped}"
-            self._tally.unfinished.append(Unfinished(request.trial, reason))
-        return self._tally.summary(self._stopped)
+            reason = f"not started: {self._summary.stopped}"
+            self._summary.unfinished.append(Unfinished(request.trial, reason))
+        return self._summary
 
     @property
     def progress(self) -> Progress:
         """Counts of the sweep at this moment."""
         return Progress(
-            num_done=self._tally.num_done,
-            num_failed=self._tally.num_failed,
+            num_done=self._summary.num_finished,
+            num_failed=self._summary.num_failed,
             num_running=len(self._gangs),
             num_waiting=self._pool.placer.num_waiting,
-            used_gpu_s=self._budget.used_gpu_s(self._tally),
+            used_gpu_s=self._used_gpu_s,
             num_devices=self._pool.num_devices,
-            num_out_of_memory=self._tally.outcomes[Outcome.OUT_OF_MEMORY],
+            num_out_of_memory=self._summary.outcomes[Outcome.OUT_OF_MEMORY],
         )
+
+    @property
+    def _used_gpu_s(self) -> float:
+        return self._store.earlier_gpu_s + self._summary.used_gpu_s
 
     def _resume(self) -> None:
         """Tell the source what earlier sweeps of the run finished."""
@@ -152,9 +201,8 @@ class Driver:
                 self._refused_earlier[observation["trial_id"]] = observation
                 continue
             self._finished.add(observation["trial_id"])
-            self._tally.count_earlier(observation)
+            self._summary.count_earlier(observation)
             self._source.tell(observation)
-        self._budget.count_earlier(self._store)
         if self._finished:
             self._on_event(Resumed(num_finished=len(self._finished)))
 
@@ -162,7 +210,9 @@ class Driver:
         while True:
             self._ask()
             self._place()
-            if not self._gangs and (self._stopped or not self._pool.placer.num_waiting):
+            if not self._gangs and (
+                self._summary.stopped or not self._pool.placer.num_waiting
+            ):
                 return
             deadlines = (
                 self._gangs.next_deadline_s,
@@ -176,7 +226,7 @@ class Driver:
                 self._gangs.prune(attempt_id, reason)
             for verdict in self._gangs.give_up():
                 self._end(verdict)
-            self._provision.tick(is_stopped=self._stopped is not None)
+            self._provision.tick(is_stopped=self._summary.stopped is not None)
 
     def _handle(self, message: Message) -> None:
         match message:
@@ -191,7 +241,7 @@ class Driver:
             case NodeLeft(address):
                 self._leave(address)
             case NodeSilent(address, silent_s):
-                self._on_event(Waiting(reason=self._of_silence(address, silent_s)))
+                self._pool.report_silence(address, silent_s, self._lost_after_s)
             case Stop(at_once):
                 self._stop("the sweep was stopped")
                 if at_once:
@@ -199,27 +249,19 @@ class Driver:
             case _:
                 self._provision.take(message)
 
-    def _of_silence(self, address: str, silent_s: float) -> str:
-        names = {node.address: node.name for node in self._pool.nodes}
-        return (
-            f"Node {names.get(address, address)} has not answered for "
-            f"{silent_s:.0f} s. It counts as lost after {self._lost_after_s:g} s."
-        )
-
     def _leave(self, address: str) -> None:
         self._pool.leave(address)
         for verdict in self._gangs.node_left(address):
             self._end(verdict)
 
     def _stop(self, reason: str) -> None:
-        if self._stopped is None:
-            self._stopped = reason
+        if self._summary.stopped is None:
+            self._summary.stopped = reason
             self._on_event(Stopping(reason=reason, num_running=len(self._gangs)))
 
     def _ask(self) -> None:
-        """Enqueue every trial that the source proposes now."""
         placer = self._pool.placer
-        while self._stopped is None and placer.num_waiting < MAX_WAITING:
+        while self._summary.stopped is None and placer.num_waiting < MAX_WAITING:
             trial = self._source.ask()
             if trial is None:
                 return
@@ -245,9 +287,14 @@ class Driver:
         self._finish(trial, observation, result)
 
     def _place(self) -> None:
-        if self._stopped is None and (reason := self._budget.spent(self._tally)):
-            self._stop(reason)
-        if self._stopped is not None:
+        limit_gpu_s, used_gpu_s = self._limit_gpu_s, self._used_gpu_s
+        if self._summary.stopped is None and used_gpu_s >= limit_gpu_s:
+            hour = words_of_run(self._store.fingerprint, self._store.rows()).hour
+            self._stop(
+                f"the budget of {limit_gpu_s / 3600:g} {hour} is spent "
+                f"({used_gpu_s / 3600:.3g} used)"
+            )
+        if self._summary.stopped is not None:
             return
         try:
             for request, placement in self._pool.placer.place(time.monotonic()):
@@ -261,7 +308,15 @@ class Driver:
         attempt_id = self._gangs.launch(spec, self._store.begin(spec), nodes)
         self._requests[attempt_id] = request
         self._pruning.follow(spec)
-        self._on_event(TrialStarted(spec=spec, progress=self.progress))
+        self._on_event(
+            TrialStarted(
+                trial_id=spec.trial.trial_id,
+                attempt=spec.number,
+                title=str(spec.trial),
+                directory=spec.directory,
+                progress=self.progress,
+            )
+        )
 
     def _spec(self, trial: Trial, placement: Placement) -> AttemptSpec:
         trial_id = trial.trial_id
@@ -281,6 +336,7 @@ class Driver:
             stop_after_s=self._pool.time_left_s(placement),
             queue_wait_s=self._provision.queue_wait_s(placement),
             exclusive_node=self._provision.is_exclusive(trial.node_group),
+            known=KnownWorkload.named(trial.workload),
         )
 
     def _end(self, verdict: Verdict) -> None:
@@ -296,7 +352,7 @@ class Driver:
             verdict.spec, result, replace=verdict.overrules
         )
         # What is recorded is what the budget of a later sweep will count.
-        self._tally.used_gpu_s += observation["allocated_gpu_s"] or held_gpu_s
+        self._summary.used_gpu_s += observation["allocated_gpu_s"] or held_gpu_s
         self._pool.placer.release(request.number)
         outcome = Outcome(observation["outcome"])
         got_on = outcome.is_retried and verdict.spec.files.checkpoint.is_dir()
@@ -311,28 +367,31 @@ class Driver:
 
     def _runs_again(self, request: Request, outcome: Outcome, *, got_on: bool) -> bool:
         """Enqueue a trial again if it gets a further attempt; tell whether it does."""
-        if outcome.is_retried and self._stopped is not None:
-            reason = f"{outcome}: {self._stopped}"
-            self._tally.unfinished.append(Unfinished(request.trial, reason))
+        if outcome.is_retried and self._summary.stopped is not None:
+            reason = f"{outcome}: {self._summary.stopped}"
+            self._summary.unfinished.append(Unfinished(request.trial, reason))
             return True
-        runs_again = self._retries.allow(
-            request, outcome, got_on=got_on, is_stopped=self._stopped is not None
-        )
-        if runs_again:
-            self._pool.placer.enqueue(request)
-        return runs_again
+        allowed = self._max_retries if outcome.is_retried else 0
+        if outcome is Outcome.FAILED and self._summary.stopped is None:
+            failed = self._store.outcomes(request.trial.trial_id)[outcome]
+            allowed = int(self._retry_failed and failed == 1)
+        key = request.number, outcome.is_retried
+        # An attempt that left a checkpoint got somewhere.
+        self._num_retries[key] += not got_on
+        if self._num_retries[key] > allowed:
+            return False
+        self._pool.placer.enqueue(request)
+        return True
 
     def _finish(
         self, trial: Trial, observation: Observation, result: AttemptResult
     ) -> None:
-        """Count a trial that has ended for good and tell the source."""
         self._finished.add(observation["trial_id"])
-        self._tally.count(trial, observation, self._log(observation, result))
+        self._summary.count(trial, observation, self._log(observation, result))
         self._source.tell(observation)
         self._report(trial, observation, result, runs_again=False)
 
     def _log(self, observation: Observation, result: AttemptResult) -> str | None:
-        """Return the path of the log of the first rank that failed."""
         if result.log is None:
             return None
         trial_id, number = observation["trial_id"], observation["attempt"]
@@ -346,15 +405,20 @@ class Driver:
         *,
         runs_again: bool,
     ) -> None:
-        event = TrialEnded(
-            trial=trial,
-            observation=observation,
-            runs_again=runs_again,
-            traceback=result.traceback,
-            log=self._log(observation, result),
-            progress=self.progress,
+        self._on_event(
+            TrialEnded(
+                trial_id=trial.trial_id,
+                attempt=observation["attempt"],
+                title=str(trial),
+                program=trial.program,
+                outcome=Outcome(observation["outcome"]),
+                reason=observation["reason"] or "",
+                input_error=result.input_error,
+                log=self._log(observation, result),
+                runs_again=runs_again,
+                progress=self.progress,
+            )
         )
-        self._on_event(event)
 
     def _abandon(self) -> None:
         """End running attempts after an error and record how they ended if possible."""

@@ -323,7 +323,6 @@ class Gangs:
         self._num_unsent = 0
 
     def _collect_all(self, sent: list[tuple[str, int, Future[str]]]) -> None:
-        """Wait for each task; in the client's thread."""
         for attempt_id, node_rank, future in sent:
             task = asyncio.ensure_future(self._collect(attempt_id, node_rank, future))
             self._collecting.add(task)
@@ -339,7 +338,6 @@ class Gangs:
         self._deliver(PartEnded(attempt_id, node_rank, value))
 
     def _notify(self, address: str, function: Callable[..., None], *args: Any) -> None:
-        """Call a function on a node and do not wait for it."""
         future = self._client.submit(
             function, *args, workers=[address], pure=False, priority=1
         )
@@ -348,7 +346,6 @@ class Gangs:
 
 
 def _node_of(part: int) -> int:
-    """Return the node rank of a part that runs there, or opens the rendezvous."""
     return part if part >= 0 else RENDEZVOUS - part
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from scalelab.cluster.nodes import Node
@@ -10,9 +11,14 @@ from scalelab.errors import ClusterError
 from scalelab.experiment.trial import Trial
 from scalelab.inputs.numerals import counted
 from scalelab.records.attempt import Placement
-from scalelab.scheduling.events import NodeLost, NodeUp, OnEvent, Waiting
+from scalelab.records.control.events import (
+    NodeLost,
+    NodeSilent,
+    NodeUp,
+    OnEvent,
+    Waiting,
+)
 from scalelab.scheduling.grouped_placer import GroupedPlacer
-from scalelab.scheduling.validity import validity_of
 
 
 class Pool:
@@ -70,12 +76,28 @@ class Pool:
             self._nodes[node.address] = node
             self._address_of[node.name] = node.address
             self.placer.add_node(node)
-            self._on_event(NodeUp(node=node))
+            up = NodeUp(
+                node=node.name, host=node.host, num_devices=len(node.device_ids)
+            )
+            self._on_event(up)
 
     def leave(self, address: str) -> None:
         """Remove a node that was lost, if it was known, and report it."""
         if node := self.give_back(address):
-            self._on_event(NodeLost(node=node))
+            self._on_event(NodeLost(node=node.name))
+
+    def report_silence(
+        self, address: str, silent_s: float, lost_after_s: float
+    ) -> None:
+        """Report a node that has not answered for a while."""
+        node = self._nodes.get(address)
+        self._on_event(
+            NodeSilent(
+                node=node.name if node else address,
+                silent_s=silent_s,
+                lost_after_s=lost_after_s,
+            )
+        )
 
     def give_back(self, address: str) -> Node | None:
         """Remove a node; return it if it was known."""
@@ -92,7 +114,7 @@ class Pool:
         """Return the validity reasons that are known before an attempt starts."""
         addresses = self.addresses(placement)
         nodes = [self._nodes[address] for address in addresses]
-        return validity_of(trial, placement, {node.name: node for node in nodes})
+        return _validity_of(trial, placement, {node.name: node for node in nodes})
 
     def time_left_s(self, placement: Placement) -> float | None:
         """Return the seconds until its nodes' walltime is nearly up; None: unknown."""
@@ -134,3 +156,32 @@ class Pool:
             f"{len(self._nodes)} of {counted(sum(self.max_nodes.values()), 'node')} up"
             f"{f' ({up})' if up else ''}."
         )
+
+
+def _validity_of(
+    trial: Trial, placement: Placement, nodes: Mapping[str, Node]
+) -> tuple[str, ...]:
+    """Return the reasons known before an attempt of a trial starts.
+
+    A node may have fewer cores than devices: SLURM gives one core per task unless asked
+    for more. What else runs on the nodes takes no cores from the trial, see
+    :class:`~.placement.Placer`.
+    """
+    reasons = []
+    if not trial.is_emulated:
+        hosts = [nodes[share.node].host for share in placement.shares]
+        ranks_on = Counter(
+            (host, device)
+            for host, share in zip(hosts, placement.shares, strict=True)
+            for device in share.device_ids
+        )
+        if max(ranks_on.values(), default=0) > 1 or any(
+            len(share.device_ids) > nodes[share.node].num_cores
+            for share in placement.shares
+        ):
+            reasons.append("oversubscribed_cores")
+        if len(set(hosts)) < len(hosts):
+            reasons.append("loopback_nodes")
+    if len({len(share.device_ids) for share in placement.shares}) > 1:
+        reasons.append("uneven_ranks")
+    return tuple(reasons)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from scalelab.experiment.trial import Trial
@@ -29,59 +28,44 @@ class Unfinished:
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class SweepSummary:
-    """The counts of a sweep: trials that ended, failed or are missing.
+    """The counts of a sweep, and of the trials that earlier sweeps of its run finished.
 
     Parameters
     ----------
     stopped
         Why the sweep ended before its source did; None if it did not.
+    unsound
+        First trials that failed their check.
     """
-
-    outcomes: Mapping[Outcome, int]
-    num_resumed: int
-    failures: tuple[FailedTrial, ...]
-    unfinished: tuple[Unfinished, ...]
-    used_gpu_s: float
-    stopped: str | None
-    unsound: tuple[Observation, ...] = ()
-
-    @property
-    def num_finished(self) -> int:
-        """Trials that ended, however they did."""
-        return sum(self.outcomes.values())
-
-    @property
-    def num_failed(self) -> int:
-        """Those of them that ended without a measurement, earlier sweeps included."""
-        return _num_failed(self.outcomes)
-
-    @property
-    def is_complete(self) -> bool:
-        """Every trial the source wanted has ended."""
-        return not self.unfinished and self.stopped is None
-
-
-@dataclass(slots=True)
-class SweepTally:
-    """Counts what ends while the sweep runs."""
 
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     num_resumed: int = 0
     failures: list[FailedTrial] = field(default_factory=list)
     unfinished: list[Unfinished] = field(default_factory=list)
     used_gpu_s: float = 0.0
+    stopped: str | None = None
+    unsound: tuple[Observation, ...] = ()
 
     @property
-    def num_done(self) -> int:
-        """Trials that need not run again."""
+    def num_finished(self) -> int:
+        """Trials that ended, however they did, and need not run again."""
         return self.outcomes.total()
 
     @property
     def num_failed(self) -> int:
-        """Those of them that ended without a measurement."""
-        return _num_failed(self.outcomes)
+        """Trials that ended without a measurement."""
+        return sum(
+            count
+            for outcome, count in self.outcomes.items()
+            if not outcome.is_measurement
+        )
+
+    @property
+    def is_complete(self) -> bool:
+        """Every trial the source wanted has ended."""
+        return not self.unfinished and self.stopped is None
 
     def count_earlier(self, observation: Observation) -> None:
         """Count a trial that an earlier sweep finished."""
@@ -97,20 +81,3 @@ class SweepTally:
             self.failures.append(
                 FailedTrial(trial=trial, outcome=outcome, reason=reason, log=log)
             )
-
-    def summary(self, stopped: str | None) -> SweepSummary:
-        """Return what was counted."""
-        return SweepSummary(
-            outcomes=dict(self.outcomes),
-            num_resumed=self.num_resumed,
-            failures=tuple(self.failures),
-            unfinished=tuple(self.unfinished),
-            used_gpu_s=self.used_gpu_s,
-            stopped=stopped,
-        )
-
-
-def _num_failed(outcomes: Mapping[Outcome, int]) -> int:
-    return sum(
-        count for outcome, count in outcomes.items() if not outcome.is_measurement
-    )

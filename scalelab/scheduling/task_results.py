@@ -9,7 +9,7 @@ import traceback
 
 from distributed.scheduler import KilledWorker, NoValidWorkerError
 
-from scalelab.errors import LaunchError
+from scalelab.errors import LaunchError, SpecError
 from scalelab.inputs.outcome import Outcome
 from scalelab.records.attempt import AttemptResult
 
@@ -39,6 +39,7 @@ def result_of_task(value: str | BaseException) -> AttemptResult:
         outcome=outcome,
         reason=f"The node could not run the attempt: {value!r}",
         traceback="".join(traceback.format_exception(value)),
+        input_error=str(value) if isinstance(value, SpecError) else None,
     )
 
 

@@ -12,23 +12,14 @@ from waiting import wait_until
 from scalelab.cli.progress import LineView
 from scalelab.cli.shown import activity as module
 from scalelab.cli.shown.activity import Activity
-from scalelab.experiment.program import WorkloadProgram
-from scalelab.experiment.trial import Trial, TrialKind
-from scalelab.inputs.allocation import Allocation
-from scalelab.records.attempt import AttemptSpec, NodeShare, Placement
-from scalelab.scheduling.events import (
-    NodesStarting,
+from scalelab.inputs.outcome import Outcome
+from scalelab.records.control.events import (
     Progress,
+    SweepStarted,
     TrialEnded,
     TrialStarted,
 )
 
-TRIAL = Trial(
-    kind=TrialKind.THROUGHPUT,
-    workload="digits_mlp",
-    allocation=Allocation(devices_per_node=(2,)),
-    local_batch_size=8,
-)
 PROGRESS = Progress(
     num_done=0,
     num_failed=0,
@@ -40,22 +31,19 @@ PROGRESS = Progress(
 
 
 def started(directory: Path) -> TrialStarted:
-    spec = AttemptSpec(
-        run="r",
-        trial=TRIAL,
-        program=WorkloadProgram(name="digits_mlp"),
-        number=1,
+    return TrialStarted(
+        trial_id="t",
+        attempt=1,
+        title="t",
         directory=str(directory),
-        placement=Placement(shares=(NodeShare(node="n", device_ids=("0", "1")),)),
-        device_type="cpu",
+        progress=PROGRESS,
     )
-    return TrialStarted(spec=spec, progress=PROGRESS)
 
 
 def test_nodes_start_then_a_trial_waits_for_its_first_step(tmp_path: Path) -> None:
     activity = Activity()
     assert activity.of_nodes(90) == "starting nodes"
-    activity.take(NodesStarting(imports_torch=True), 100)
+    activity.take(SweepStarted(host="h", pid=1, imports_torch=True), 100)
     assert activity.of_nodes(112) == "starting nodes: importing torch, 12 s"
     activity.take(started(tmp_path), 120)
     assert activity.of_trial(120) == "", "it has just begun"
@@ -64,11 +52,15 @@ def test_nodes_start_then_a_trial_waits_for_its_first_step(tmp_path: Path) -> No
     stream.write_text('{"event": "step", "step": 7}\n{"event": "evaluation"}\n{"ev')
     assert activity.of_trial(133) == "the first trial is at step 7"
     ended = TrialEnded(
-        trial=TRIAL,
-        observation={"outcome": "completed"},
-        runs_again=False,
-        traceback=None,
+        trial_id="t",
+        attempt=1,
+        title="t",
+        program=None,
+        outcome=Outcome.COMPLETED,
+        reason="",
+        input_error=None,
         log=None,
+        runs_again=False,
         progress=PROGRESS,
     )
     activity.take(ended, 140)
@@ -81,13 +73,13 @@ def test_a_line_is_printed_where_nothing_was_said(
     monkeypatch.setattr(module, "SILENT_S", 0.05)
     console = Console(file=io.StringIO())
     with LineView(console, "core-h", is_quiet=False) as lines:
-        lines(NodesStarting(imports_torch=True))
+        lines(SweepStarted(host="h", pid=1, imports_torch=True))
         start = "starting nodes: importing torch"
         wait_until(lambda: start in said(console), "a line about the nodes")
     assert said(console).count("\n") >= 1
     quiet = Console(file=io.StringIO())
     with LineView(quiet, "core-h", is_quiet=True) as lines:
-        lines(NodesStarting(imports_torch=True))
+        lines(SweepStarted(host="h", pid=1, imports_torch=True))
     assert said(quiet) == ""
 
 

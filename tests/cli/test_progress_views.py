@@ -9,13 +9,12 @@ from rich.console import Console
 
 from scalelab.cli import progress as module
 from scalelab.cli.progress import LineView, LiveView, Tracker, problem, view
-from scalelab.cluster.nodes import Node
-from scalelab.experiment.program import WorkloadProgram
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
-from scalelab.records.attempt import AttemptSpec, NodeShare, Placement
-from scalelab.scheduling.events import (
+from scalelab.inputs.outcome import Outcome
+from scalelab.records.control.events import (
     NodeLost,
+    NodeSilent,
     NodeUp,
     Progress,
     Resumed,
@@ -31,15 +30,8 @@ TRIAL = Trial(
     allocation=Allocation(devices_per_node=(2,)),
     local_batch_size=8,
 )
-NODE = Node(
-    name="node-\N{SNOWMAN}",
-    address="tls://127.0.0.1:1",
-    host="h",
-    device_ids=("0",),
-    device_name="CPU",
-    num_cores=1,
-    memory_bytes=1,
-)
+NODE = "node-\N{SNOWMAN}"
+NODE_UP = NodeUp(node=NODE, host="h", num_devices=1)
 
 
 @dataclass
@@ -68,25 +60,26 @@ def standing(
 
 
 def started(done: int, **counts: int) -> TrialStarted:
-    spec = AttemptSpec(
-        run="r",
-        trial=TRIAL,
-        program=WorkloadProgram(name="digits_mlp"),
-        number=1,
+    return TrialStarted(
+        trial_id=TRIAL.trial_id,
+        attempt=1,
+        title=str(TRIAL),
         directory="",
-        placement=Placement(shares=(NodeShare(node="n", device_ids=("0", "1")),)),
-        device_type="cpu",
+        progress=standing(done, **counts),
     )
-    return TrialStarted(spec=spec, progress=standing(done, **counts))
 
 
 def ended(done: int, outcome: str = "completed", **counts: Any) -> TrialEnded:
     return TrialEnded(
-        trial=TRIAL,
-        observation={"outcome": outcome, "reason": counts.pop("reason", None)},
-        runs_again=counts.pop("runs_again", False),
-        traceback=None,
+        trial_id=TRIAL.trial_id,
+        attempt=1,
+        title=str(TRIAL),
+        program=None,
+        outcome=Outcome(outcome),
+        reason=counts.pop("reason", ""),
+        input_error=None,
         log=None,
+        runs_again=counts.pop("runs_again", False),
         progress=standing(done, **counts),
     )
 
@@ -171,7 +164,7 @@ def test_trials_that_did_not_fit_are_counted() -> None:
         (ended(1), None),
         (ended(1, "out_of_memory"), None),
         (started(1), None),
-        (NodeUp(node=NODE), None),
+        (NODE_UP, None),
         (Resumed(num_finished=3), None),
         (
             ended(1, "failed", reason="ValueError: no."),
@@ -186,6 +179,10 @@ def test_trials_that_did_not_fit_are_counted() -> None:
             "Node node-\N{SNOWMAN} was lost; its trials run again.",
         ),
         (Waiting(reason="no node is up."), "Waiting: no node is up."),
+        (
+            NodeSilent(node="n", silent_s=61.2, lost_after_s=120),
+            "Waiting: Node n has not answered for 61 s. It counts as lost after 120 s.",
+        ),
         (
             Stopping(reason="you asked", num_running=2),
             "Stopping: you asked; 2 trials still running "
@@ -218,7 +215,7 @@ def test_what_was_waited_for_is_forgotten_once_it_came() -> None:
     live = LiveView(console, "core-h")
     live(Waiting(reason="two nodes in the queue."))
     assert shown(console, live)[-1] == "Waiting: two nodes in the queue."
-    live(NodeUp(node=NODE))
+    live(NODE_UP)
     assert "Waiting" not in shown(console, live)[-1]
     live(Waiting(reason="one node in the queue."))
     live(started(1, waiting=2))
@@ -226,7 +223,7 @@ def test_what_was_waited_for_is_forgotten_once_it_came() -> None:
     live(ended(2, waiting=0))
     assert "Waiting" not in shown(console, live)[-1]
     live(ended(3, "failed", reason="no"))
-    live(NodeUp(node=NODE))
+    live(NODE_UP)
     assert shown(console, live)[-1].startswith("Trial ")
 
 

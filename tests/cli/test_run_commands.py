@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,15 @@ from scalelab.errors import NotIdentifiableError
 from scalelab.experiment.trial import Trial
 from scalelab.inputs.outcome import Outcome
 from scalelab.records.attempt import AttemptResult
+from scalelab.records.control.events import (
+    EventLog,
+    NodeLost,
+    NodeUp,
+    Stopping,
+    SweepEnded,
+    SweepStarted,
+    Waiting,
+)
 
 TABLE = "world_size,num_nodes,local_batch_size,step_time_s\n" + "".join(
     f"{size},1,32,{0.1 + 0.02 * size}\n" for size in (1, 2, 4, 8)
@@ -71,6 +81,33 @@ def test_status_names_what_is_missing_and_why(
     assert out.count(": failed. Rank 0 raised ValueError: no such file.\n") == 4
     assert "Driver: none" not in out
     assert f"Driver: process {os.getpid()}" in out
+
+
+def test_status_says_what_the_driver_reported_last(
+    scalelab: Callable[..., Any], tmp_path: Path
+) -> None:
+    store = measured_run(tmp_path / "run")
+    with closing(EventLog(store.directory)) as log:
+        log.append(SweepStarted(host="h", pid=1, imports_torch=False))
+        log.append(NodeUp(node="a", host="h", num_devices=2))
+        log.append(NodeUp(node="b", host="h", num_devices=2))
+        log.append(NodeLost(node="b"))
+        log.append(Waiting(reason="1 trial waits for nodes."))
+        with store.lease():
+            out = scalelab("status", store.directory).out
+            assert "  up: 1 node with 2 devices\n" in out
+            assert "Waiting: 1 trial waits for nodes.\n" in out
+            assert "ended early" not in out
+            log.append(Stopping(reason="the budget is spent", num_running=1))
+            out = scalelab("status", store.directory).out
+            assert "  starts no more trials: the budget is spent\n" in out
+        killed = "its driver was killed, or its host went down"
+        out = scalelab("status", store.directory).out
+        assert f"The last sweep ended early: {killed}\n" in out
+        assert "Waiting" not in out
+        log.append(SweepEnded(stopped="the budget is spent"))
+    out = scalelab("status", store.directory).out
+    assert "The last sweep ended early: the budget is spent\n" in out
 
 
 def test_status_names_attempts_that_a_dead_driver_left(

@@ -14,8 +14,8 @@ from scalelab.cluster.batch.queue import JobState, JobView
 from scalelab.cluster.survey import visit as site_visit
 from scalelab.doctor import site as site_doctor
 from scalelab.doctor import site_trial
-from scalelab.doctor.machine import Finding, Health
-from scalelab.doctor.site import clock_finding, examine_site, note, of_each_group, ok
+from scalelab.doctor.machine import Finding, Health, note, ok
+from scalelab.doctor.site import clock_finding, examine_site, of_each_group
 from scalelab.records.control.driver_record import DriverRecord
 from scalelab.site.choice import site_of
 from scalelab.site.profile import Site

@@ -20,9 +20,9 @@ from scalelab.errors import DiskFullError, LaunchError
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch import gang_agent
 from scalelab.launch.gang_agent import NodeAgent
+from scalelab.launch.limits import Limits
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import send
-from scalelab.launch.ranks.run import rank_limits
 from scalelab.launch.verdict import merge
 from scalelab.records.attempt import AttemptSpec
 from scalelab.records.attempt_io import read_result
@@ -237,12 +237,12 @@ def test_large_result_arrives_whole(
 
 
 @pytest.mark.slow
-def test_unknown_entry_is_a_failure_of_the_trial(make_spec: Any) -> None:
-    with NodeAgent("node-0", "cpu", (), entry="no_such_module:act") as agent:
-        result = agent.run(make_spec("meet"), 0, None)
-    assert result.outcome is Outcome.FAILED
-    assert "raised ModuleNotFoundError at " in result.reason
-    assert result.reason.endswith("No module named 'no_such_module'")
+def test_no_rank_starts_where_its_entry_cannot_be_imported(make_spec: Any) -> None:
+    agent = NodeAgent("node-0", "cpu", (), entry="no_such_module:act")
+    said = r"The rank server did not start .*No module named 'no_such_module'"
+    with pytest.raises(LaunchError, match=said):
+        agent.start()
+    agent.close()
 
 
 def test_memory_limit_is_out_of_memory_and_the_next_attempt_is_well(
@@ -548,5 +548,5 @@ def test_the_first_step_has_a_limit_of_its_own(
     limits: tuple[float, float],
 ) -> None:
     spec = make_spec("meet", start_up_timeout_s=start_up_timeout_s)
-    found = rank_limits(replace(spec, stall_floor_s=stall_floor_s), 2.0)
+    found = Limits.of(replace(spec, stall_floor_s=stall_floor_s))
     assert (found.start_up_s, found.stall_floor_s) == limits

@@ -18,17 +18,24 @@ from waiting import DEADLINE_S, wait_until
 from watching import is_running, read_pid
 
 from scalelab.inputs.outcome import Outcome
-from scalelab.launch import ending, supervision
-from scalelab.launch.ending import Cancellation, Limits
+from scalelab.launch import supervision
+from scalelab.launch.gang_agent import Cancellation
+from scalelab.launch.limits import Limits
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import send
 from scalelab.launch.stall import is_stopped
-from scalelab.launch.supervision import Supervisor
+from scalelab.launch.supervision import Supervisor, Watch
 from scalelab.records.attempt import AttemptResult
 
 LIMITS = Limits(
     timeout_s=None, stall_factor=20, stall_floor_s=60, start_up_s=60, grace_s=0.1
 )
+
+
+class Silent(Watch):
+    """Processes that a signal would kill."""
+
+    stack_dump_signal = None
 
 
 class PlayedServer:
@@ -53,7 +60,7 @@ class PlayedServer:
             limits=limits,
             log=lambda rank: log_directory / f"rank-{rank}.log",
             device_type="cpu",
-            stack_dump_signal=None,
+            watch=Silent(self.board),
         )
         self._children = [self.process]
 
@@ -307,7 +314,7 @@ def test_server_that_starts_nothing_is_a_node_failure_and_is_killed(
 def test_server_that_does_not_reap_is_killed(
     play: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ending, "_KILL_PATIENCE_S", 0.2)
+    monkeypatch.setattr(supervision, "_KILL_PATIENCE_S", 0.2)
     server = play(limits=limits(timeout_s=0.1))
     server.start(0)
     result = server.supervisor.supervise()
@@ -318,8 +325,8 @@ def test_server_that_does_not_reap_is_killed(
 def test_process_that_survives_sigkill_is_given_up(
     play: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ending, "_KILL_PATIENCE_S", 0.2)
-    monkeypatch.setattr(ending, "signal_group", lambda pid, number: None)
+    monkeypatch.setattr(supervision, "_KILL_PATIENCE_S", 0.2)
+    monkeypatch.setattr(supervision, "signal_group", lambda pid, number: None)
     server = play(limits=limits(timeout_s=0.1))
     process = server.start(0)
     result = server.supervisor.supervise()

@@ -16,11 +16,11 @@ from scalelab.experiment.spec import Experiment
 from scalelab.inputs.outcome import Outcome
 from scalelab.plan.expand import expand
 from scalelab.records.attempt import AttemptResult
+from scalelab.records.control.events import Event, TrialEnded
 from scalelab.records.store import RunStore
 from scalelab.running import sweep as module
 from scalelab.running.execution import RunningSweep, run_sweep
 from scalelab.running.sweep import Sweep
-from scalelab.scheduling.events import Event, TrialEnded
 
 
 @pytest.fixture
@@ -166,15 +166,18 @@ def test_a_directory_that_is_no_run_is_refused(here: Path) -> None:
     assert Sweep.prepare(path, directory="empty").num_remaining == 8
 
 
-@pytest.mark.parametrize("package", ["torch", "distributed", "cryptography"])
+@pytest.mark.parametrize(
+    ("package", "extra"),
+    [("torch", "train"), ("distributed", "run"), ("cryptography", "run")],
+)
 def test_what_is_not_installed_is_named_before_anything_starts(
-    here: Path, monkeypatch: pytest.MonkeyPatch, package: str
+    here: Path, monkeypatch: pytest.MonkeyPatch, package: str, extra: str
 ) -> None:
     def find(name: str) -> object:
         return None if name == package else find_spec(name)
 
     monkeypatch.setattr(module, "find_spec", find)
-    with pytest.raises(MissingExtraError, match=r"pip install 'scalelab\[train\]'"):
+    with pytest.raises(MissingExtraError, match=rf"pip install 'scalelab\[{extra}\]'"):
         Sweep.prepare(write())
 
 
@@ -303,9 +306,8 @@ def test_a_command_keeps_the_name_it_has_in_the_records(
 def test_a_rank_that_finds_the_input_wrong_ends_the_sweep(
     here: Path, conductor: type[Conductor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wrong = "scalelab.errors.SpecError: width=0 is wrong."
-    tracebacks = ("ValueError: x\n", f"Traceback ...\n{wrong}\n", f"{wrong} Again.\n")
-    monkeypatch.setattr(conductor, "tracebacks", tracebacks)
+    errors = (None, "width=0 is wrong.", "width=0 is wrong. Again.")
+    monkeypatch.setattr(conductor, "input_errors", errors)
     events: list[Event] = []
     with pytest.raises(SpecError, match=r"^width=0 is wrong\.$"):
         run_sweep(Sweep.prepare(write()), on_event=events.append)

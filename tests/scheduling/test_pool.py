@@ -7,7 +7,7 @@ from scalelab.cluster.nodes import Node
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
 from scalelab.records.attempt import NodeShare, Placement
-from scalelab.scheduling.events import Event, NodeLost, NodeUp
+from scalelab.records.control.events import Event, NodeLost, NodeUp
 from scalelab.scheduling.pool import Pool
 
 

@@ -14,8 +14,8 @@ from scalelab.inputs.outcome import Outcome
 from scalelab.plan.source import Decision, TrialSource
 from scalelab.plan.tracked import TrackedSource
 from scalelab.records.attempt import AttemptSpec, NodeShare, Placement
+from scalelab.records.control.events import TrialEnded
 from scalelab.scheduling import pruning
-from scalelab.scheduling.events import TrialEnded
 from scalelab.scheduling.pruning import Pruning, worth_telling
 
 MakeTrial = Callable[..., Trial]
@@ -61,7 +61,7 @@ def test_a_source_ends_a_trial_that_runs(sweep: Any, make_trial: MakeTrial) -> N
     assert sorted(source.outcomes) == ["completed", "pruned"]
     (pruned,) = [e for e in sweep.events_of(TrialEnded) if e.outcome is Outcome.PRUNED]
     assert not pruned.runs_again
-    reason = pruned.observation["reason"]
+    reason = pruned.reason
     assert reason.startswith("Ended early by source=Judge at step ")
     assert "with loss=0." in reason
 

@@ -5,11 +5,10 @@ from typing import Any, ClassVar
 
 from scalelab.experiment.trial import Trial
 from scalelab.inputs.outcome import Outcome
-from scalelab.scheduling.events import Progress, TrialEnded
+from scalelab.records.control.events import Progress, TrialEnded
 from scalelab.scheduling.summary import (
     FailedTrial,
     SweepSummary,
-    SweepTally,
     Unfinished,
 )
 
@@ -36,7 +35,7 @@ class Conductor:
     ----------
     made
         All that were made.
-    tracebacks
+    input_errors
         One failed attempt of the first trial is reported for each.
     meanwhile
         Called while the sweep runs.
@@ -45,7 +44,7 @@ class Conductor:
     """
 
     made: ClassVar[list["Conductor"]] = []
-    tracebacks: ClassVar[tuple[str, ...]] = ()
+    input_errors: ClassVar[tuple[str | None, ...]] = ()
     meanwhile: ClassVar[Callable[[], None]] = staticmethod(lambda: None)
     num_failed: ClassVar[int] = 0
     stopped: ClassVar[str | None] = None
@@ -67,10 +66,10 @@ class Conductor:
 
     def run(self) -> SweepSummary:
         trial = self.source.ask()
-        for traceback in self.tracebacks:
-            self.on_event(_failed(trial, traceback))
+        for error in self.input_errors:
+            self.on_event(_failed(trial, error))
         type(self).meanwhile()
-        tally = SweepTally()
+        tally = SweepSummary(stopped=self.stopped)
         for index in range(self.num_failed):
             tally.outcomes[Outcome.FAILED] += 1
             log = "rank-0.log" if index == 0 else None
@@ -79,16 +78,20 @@ class Conductor:
             )
         if self.stopped:
             tally.unfinished.append(Unfinished(trial, self.stopped))
-        return tally.summary(self.stopped)
+        return tally
 
 
-def _failed(trial: Trial, traceback: str) -> TrialEnded:
+def _failed(trial: Trial, input_error: str | None) -> TrialEnded:
     return TrialEnded(
-        trial=trial,
-        observation={"outcome": "failed", "reason": "It raised."},
-        runs_again=False,
-        traceback=traceback,
+        trial_id=trial.trial_id,
+        attempt=1,
+        title=str(trial),
+        program=trial.program,
+        outcome=Outcome.FAILED,
+        reason="It raised.",
+        input_error=input_error,
         log=None,
+        runs_again=False,
         progress=Progress(
             num_done=0,
             num_failed=1,

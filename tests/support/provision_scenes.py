@@ -9,8 +9,8 @@ from scalelab.cluster.batch.queue import JobState, JobSubmitted, JobView, QueueS
 from scalelab.cluster.nodes import Node
 from scalelab.cluster.watch import NodeLeft
 from scalelab.experiment.trial import Trial
+from scalelab.records.control.events import Event, Waiting
 from scalelab.records.control.job_list import JobLine
-from scalelab.scheduling.events import Event, Waiting
 from scalelab.scheduling.gangs import PartEnded
 from scalelab.scheduling.pool import Pool
 from scalelab.scheduling.provision.provisioner import Provision

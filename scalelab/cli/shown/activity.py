@@ -5,11 +5,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 from scalelab.errors import StoreError
 from scalelab.inputs.numerals import duration
+from scalelab.records.attempt import AttemptFiles
+from scalelab.records.control.events import (
+    Event,
+    SweepStarted,
+    TrialEnded,
+    TrialStarted,
+)
 from scalelab.records.streams import FollowedStream
-from scalelab.running.events import Event, NodesStarting, TrialEnded, TrialStarted
 
 SILENT_S = 5.0
 """Seconds without a word after which it is said what goes on."""
@@ -32,11 +39,11 @@ class Activity:
     def take(self, event: Event, now_s: float) -> None:
         """Learn of an event, at a moment of the monotonic clock."""
         match event:
-            case NodesStarting():
+            case SweepStarted():
                 self._nodes_since_s = now_s
                 self._imports_torch = event.imports_torch
             case TrialStarted() if self._trial is None:
-                self._trial = FollowedStream(event.spec.files.stream)
+                self._trial = FollowedStream(AttemptFiles(Path(event.directory)).stream)
                 self._trial_since_s = now_s
             case TrialEnded():
                 self.is_over = True

@@ -167,7 +167,6 @@ class CommandAttempt:
         )
 
     def _shared_environment(self, meeting: Meeting, address: str) -> dict[str, str]:
-        """Return the variables that all processes on the node share."""
         spec = self.spec
         devices = spec.placement.shares[self.node_rank].device_ids
         threads = str(spec.threads_per_rank)

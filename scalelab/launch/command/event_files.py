@@ -107,7 +107,6 @@ class EventFiles:
 
 
 def _leading(scalars: Sequence[_Scalar]) -> Path | None:
-    """Return the file with most steps; None while none has two."""
     steps = Counter(file for file, _ in {(each.file, each.step) for each in scalars})
     file, number = max(steps.items(), key=lambda of: of[1], default=(None, 0))
     return file if number > 1 else None

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
-import struct
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager
 from pathlib import Path
+
+import inotify_simple  # type: ignore[import-untyped]
 
 from scalelab.errors import LaunchError
 
-_IN_MODIFY, _IN_MOVED_TO, _IN_CREATE = 0x2, 0x80, 0x100
-_EVENT = struct.Struct("iIII")
 _LINE_ENDS = re.compile(rb"[\r\n]")
 _CHUNK_BYTES = 1 << 20
 _MAX_LINE_BYTES = 1 << 20
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class FileWatch:
@@ -30,9 +27,9 @@ class FileWatch:
         self._files = list(files)
         self._folders = list(folders)
         self._directories: dict[int, Path] = {}
-        self.descriptor = _libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
-        if self.descriptor < 0:
-            raise _refusal("inotify_init1")
+        with _refusing("inotify_init1"):
+            self._inotify = inotify_simple.INotify()
+        self.descriptor: int = self._inotify.fileno()
         try:
             self._watch_nearest()
         except LaunchError:
@@ -41,11 +38,11 @@ class FileWatch:
 
     def changed(self) -> set[Path]:
         """Return the watched files and folders that changed since the last call."""
-        events = b""
-        with suppress(BlockingIOError):
-            while block := os.read(self.descriptor, 65536):
-                events += block
-        touched = set(self._touched(events))
+        touched = {
+            self._directories[event.wd] / event.name
+            for event in self._inotify.read(timeout=0)
+            if event.wd in self._directories
+        }
         self._watch_nearest()
         # A file may have been made before its folder was watched.
         return {
@@ -59,21 +56,12 @@ class FileWatch:
 
     def close(self) -> None:
         """Stop watching."""
-        os.close(self.descriptor)
-
-    def _touched(self, events: bytes) -> Iterator[Path]:
-        at = 0
-        while at < len(events):
-            watch, _, _, length = _EVENT.unpack_from(events, at)
-            at += _EVENT.size
-            name = events[at : at + length].rstrip(b"\0")
-            at += length
-            if watch in self._directories:
-                yield self._directories[watch] / os.fsdecode(name)
+        self._inotify.close()
 
     def _watch_nearest(self) -> None:
         """Watch the folder of each file, or the nearest folder above that exists."""
-        mask = _IN_MODIFY | _IN_MOVED_TO | _IN_CREATE
+        kinds = inotify_simple.flags
+        mask = kinds.MODIFY | kinds.MOVED_TO | kinds.CREATE
         inner = (Path(each) for top in self._folders for each, _, _ in os.walk(top))
         for file in (
             *self._files,
@@ -81,11 +69,8 @@ class FileWatch:
         ):
             # A folder may have been made before the watch began: look again.
             while (nearest := _nearest(file)) not in self._directories.values():
-                watch = _libc.inotify_add_watch(
-                    self.descriptor, os.fsencode(nearest), mask
-                )
-                if watch < 0:
-                    raise _refusal("inotify_add_watch")
+                with _refusing("inotify_add_watch"):
+                    watch = self._inotify.add_watch(nearest, mask)
                 self._directories[watch] = nearest
 
 
@@ -97,12 +82,15 @@ def _holds(file: Path, touched: set[Path]) -> bool:
     return any(path in touched for path in file.parents)
 
 
-def _refusal(call: str) -> LaunchError:
-    code = ctypes.get_errno()
-    return LaunchError(
-        f"{call}: {os.strerror(code)}. Raise fs.inotify.max_user_instances and "
-        "fs.inotify.max_user_watches of the node, or end what uses them up."
-    )
+@contextmanager
+def _refusing(call: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise LaunchError(
+            f"{call}: {error.strerror}. Raise fs.inotify.max_user_instances and "
+            "fs.inotify.max_user_watches of the node, or end what uses them up."
+        ) from error
 
 
 class FollowedFile:
@@ -193,7 +181,6 @@ class FollowedFile:
         self._descriptor = _opened(self.path)
 
     def _is_whole(self, descriptor: int) -> bool:
-        """Tell whether the open file was neither replaced nor truncated."""
         known = os.fstat(descriptor)
         try:
             found = self.path.stat()

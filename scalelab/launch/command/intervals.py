@@ -93,7 +93,6 @@ class Intervals:
         ]
 
     def _apart(self) -> Iterator[bool]:
-        """Yield for each interval whether it is set apart."""
         if not self.num_evaluations:
             yield from (False for _ in self._all)
             return

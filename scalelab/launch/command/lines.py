@@ -77,14 +77,18 @@ class Report:
 
 
 class LineReader(Protocol):
-    """Reads reports out of lines."""
+    """Reads reports out of lines.
+
+    Attributes
+    ----------
+    expectation
+        What a line should be, to follow the words "no line was".
+    """
+
+    expectation: str
 
     def read(self, line: bytes) -> Report | None:
         """Return what the line reports; None for a line that reports nothing."""
-        ...
-
-    def expectation(self) -> str:
-        """Return what a line should be, to follow the words "no line was"."""
         ...
 
 
@@ -96,6 +100,8 @@ class JsonLines:
     (3, 96, {'loss': 0.5})
     """
 
+    expectation = 'a JSON object such as {"step": 10, "samples": 640}'
+
     def read(self, line: bytes) -> Report | None:
         """Return what the line reports; None for anything but a report."""
         try:
@@ -105,10 +111,6 @@ class JsonLines:
         if not isinstance(values, dict):
             return None
         return _report({name: _number(value) for name, value in values.items()})
-
-    def expectation(self) -> str:
-        """Return what a line should be, to follow the words "no line was"."""
-        return 'a JSON object such as {"step": 10, "samples": 640}'
 
 
 class RegexLines:
@@ -131,6 +133,8 @@ class RegexLines:
 
     def __init__(self, patterns: tuple[str, ...]) -> None:
         self._patterns = [re.compile(pattern) for pattern in patterns]
+        named = ", ".join(map(repr, patterns))
+        self.expectation = f"matched by metrics.regex {named}"
 
     def read(self, line: bytes) -> Report | None:
         """Return what the line reports; None for a line that matches nothing."""
@@ -146,11 +150,6 @@ class RegexLines:
                         total = int(behind[1]) if behind else total
         return _report(found, total)
 
-    def expectation(self) -> str:
-        """Return what a line should be, to follow the words "no line was"."""
-        patterns = ", ".join(repr(pattern.pattern) for pattern in self._patterns)
-        return f"matched by metrics.regex {patterns}"
-
 
 class CsvLines:
     """Reads the rows of a CSV file, which begins with the names of its columns.
@@ -163,6 +162,8 @@ class CsvLines:
     >>> [lines.read(line) for line in (b"n,loss", b"3,", b"3,0.5")][-1].metrics
     {'loss': 0.5}
     """
+
+    expectation = "a row with a number of steps below a header"
 
     def __init__(self, columns: Mapping[str, str]) -> None:
         self._given = columns
@@ -189,10 +190,6 @@ class CsvLines:
             return None
         self._last = self._last if at is None else at
         return report
-
-    def expectation(self) -> str:
-        """Return what a line should be, to follow the words "no line was"."""
-        return "a row with a number of steps below a header"
 
     def _cells(self, text: str) -> list[str]:
         return next(csv.reader([text], delimiter=self._delimiter), [])
@@ -238,6 +235,11 @@ class EvaluationLines:
     def __init__(self, reader: LineReader, patterns: tuple[str, ...]) -> None:
         self._reader = reader
         self._patterns = [re.compile(pattern) for pattern in patterns]
+        named = ", ".join(map(repr, patterns))
+        self.expectation = (
+            f"{reader.expectation} without being one of an evaluation "
+            f"(metrics.evaluation {named})"
+        )
 
     def read(self, line: bytes) -> Report | None:
         """Return what the line reports; None for a line that reports nothing."""
@@ -245,14 +247,6 @@ class EvaluationLines:
         if not any(pattern.search(text) for pattern in self._patterns):
             return report
         return replace(report or Report(step=None), is_evaluation=True)
-
-    def expectation(self) -> str:
-        """Return what a line should be, to follow the words "no line was"."""
-        patterns = ", ".join(repr(pattern.pattern) for pattern in self._patterns)
-        return (
-            f"{self._reader.expectation()} without being one of an evaluation "
-            f"(metrics.evaluation {patterns})"
-        )
 
 
 def _report(

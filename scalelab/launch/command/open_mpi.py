@@ -123,7 +123,6 @@ def _write_key(file: Path) -> None:
 
 
 def _key() -> bytes:
-    """Return the attempt's key once it is there."""
     file, deadline_s = Path(os.environ[_KEY_FILE]), time.monotonic() + _PATIENCE_S
     while not file.exists() and time.monotonic() < deadline_s:
         time.sleep(_POLL_S)

@@ -84,6 +84,7 @@ class CountedLines:
         global_batch_size: int = 1,
     ) -> None:
         self._reader = reader
+        self.expectation = reader.expectation
         self._batches_per_step = gradient_accumulation_steps
         self._samples_per_step = global_batch_size
         self._length: float | None = None
@@ -105,10 +106,6 @@ class CountedLines:
             count = Count(name=SAMPLES, value=report.samples)
             return replace(report, step=step, count=count)
         return report
-
-    def expectation(self) -> str:
-        """Return what a line should be, to follow the words "no line was"."""
-        return self._reader.expectation()
 
     def _counted(self, report: Report) -> Report:
         found = report.metrics
@@ -171,8 +168,7 @@ class CountedLines:
 class _Scalars(JsonLines):
     """Reads what stands in event files, which comes as JSON."""
 
-    def expectation(self) -> str:
-        return "a scalar with its step"
+    expectation = "a scalar with its step"
 
 
 class _RatedLines:
@@ -180,6 +176,7 @@ class _RatedLines:
 
     def __init__(self, reader: LineReader) -> None:
         self._reader = reader
+        self.expectation = reader.expectation
 
     def read(self, line: bytes) -> Report | None:
         report = self._reader.read(line)
@@ -193,6 +190,3 @@ class _RatedLines:
             named = ", ".join(f"{name}: {of}" for name, of in report.metrics.items())
             rates = own_rates(f"{text} {named}")
         return replace(report, rates=rates) if report and rates else report
-
-    def expectation(self) -> str:
-        return self._reader.expectation()

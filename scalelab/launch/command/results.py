@@ -15,19 +15,19 @@ from scalelab.experiment.fingerprint import ACCEPT
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.steps import StepLog
+from scalelab.launch.verdict import fewest_steps
 from scalelab.records.attempt import AttemptResult
 from scalelab.records.attempt_io import encode_json
-from scalelab.training.probes.steady import MIN_STEPS
 
 
 def refused(error: SpecError) -> AttemptResult:
-    """Return the result of an attempt that was refused because of the user's input.
-
-    A sweep stops at such a result: it knows it by the last line of the traceback.
-    """
+    """Return the result of an attempt that was refused because of the user's input."""
     text = "".join(traceback.format_exception_only(error)).strip()
     return AttemptResult(
-        outcome=Outcome.REFUSED, reason=f"SpecError: {error}", traceback=text
+        outcome=Outcome.REFUSED,
+        reason=f"SpecError: {error}",
+        traceback=text,
+        input_error=str(error),
     )
 
 
@@ -55,23 +55,23 @@ def result_at_exit(log: StepLog, trial: Trial, nothing_seen: str) -> AttemptResu
         return AttemptResult(outcome=Outcome.FAILED, reason=nothing_seen, rank=0)
     if trial.kind is not TrialKind.THROUGHPUT:
         return _at_end_of_training(log, trial)
-    measurement = trial.measurement
-    needed = min(MIN_STEPS, measurement.steps)
-    if log.num_measured < needed:
-        found = log.intervals.num_evaluations
+    measured, measurement = log.intervals, trial.measurement
+    needed = fewest_steps(trial)
+    if measured.num_steps < needed:
+        found = measured.num_evaluations
         beside = f", nor do {found} intervals that hold an evaluation" if found else ""
         reason = (
             f"the program ended by itself after {log.num_seen} steps, of which "
-            f"{log.num_measured} could be measured (warmup_steps="
+            f"{measured.num_steps} could be measured (warmup_steps="
             f"{measurement.warmup_steps} and what comes before the first report do not "
             f"count{beside}); at least {needed} are needed, and steps="
             f"{measurement.steps} were asked for. Let it train longer, or report more "
             "often"
         )
         return AttemptResult(outcome=Outcome.FAILED, reason=reason, rank=0)
-    if log.measured_s <= 0:
+    if measured.seconds <= 0:
         reason = (
-            f"all {log.num_measured} measured steps arrived at once, so their times "
+            f"all {measured.num_steps} measured steps arrived at once, so their times "
             "are not known. Flush the output after each line, or report seconds as t"
         )
         return AttemptResult(outcome=Outcome.FAILED, reason=reason, rank=0)
@@ -90,7 +90,13 @@ def _at_end_of_training(log: StepLog, trial: Trial) -> AttemptResult:
         wanted["target"] = (target.metric,)
     for key, names in wanted.items():
         if missing := [name for name in names if name not in log.metrics]:
-            return refused(_never_reported(key, missing[0], log))
+            known = ", ".join(sorted(log.metrics)) or "none"
+            return refused(
+                SpecError(
+                    f"{key} metric {missing[0]!r} was never reported by the command. "
+                    f"It reported these metrics: {known}."
+                )
+            )
     if target is None or log.reached_after_steps is not None:
         return completed(log, trial)
     return AttemptResult(
@@ -104,14 +110,6 @@ def _at_end_of_training(log: StepLog, trial: Trial) -> AttemptResult:
     )
 
 
-def _never_reported(key: str, metric: str, log: StepLog) -> SpecError:
-    known = ", ".join(sorted(log.metrics)) or "none"
-    return SpecError(
-        f"{key} metric {metric!r} was never reported by the command. It reported these "
-        f"metrics: {known}."
-    )
-
-
 def _columns(log: StepLog, trial: Trial) -> dict[str, Any]:
     """Return the measurements by column of the observations frame.
 
@@ -121,7 +119,7 @@ def _columns(log: StepLog, trial: Trial) -> dict[str, Any]:
     """
     columns: dict[str, Any] = {
         "num_samples": log.num_seen * trial.global_batch_size,
-        "num_steps": log.num_measured,
+        "num_steps": log.intervals.num_steps,
         "versions": _versions(),
     }
     if trial.kind is not TrialKind.THROUGHPUT:
@@ -151,7 +149,6 @@ def _target_columns(log: StepLog, trial: Trial) -> dict[str, Any]:
 
 @cache
 def _versions() -> str:
-    """Return the versions of the environment commands run in, as JSON."""
     known = {"scalelab": __version__, "python": platform.python_version()}
     for package in ("torch", "numpy"):
         try:

@@ -21,8 +21,8 @@ from scalelab.launch.command.intervals import Interval, Intervals
 from scalelab.launch.command.lines import Report
 from scalelab.launch.command.witness.counts import CountWitness
 from scalelab.launch.command.witness.rates import RateWitness
+from scalelab.launch.steady import is_steady, mean_interval
 from scalelab.plan.first_check import RATE_DISAGREES
-from scalelab.training.probes.steady import is_steady, mean_interval
 
 # How often the bootstrap asks whether the mean is known well enough.
 _CHECK_INTERVAL_S = 1.0
@@ -107,16 +107,6 @@ class StepLog:
         """Optimiser steps done, those before the first report included."""
         return 0 if self.last_step is None else self._num_seen_at(self.last_step)
 
-    @property
-    def num_measured(self) -> int:
-        """Steps between reports, warm-up and evaluations excluded."""
-        return self.intervals.num_steps
-
-    @property
-    def measured_s(self) -> float:
-        """Seconds they took."""
-        return self.intervals.seconds
-
     def take(self, reports: Sequence[Report], now_s: float) -> None:
         """Take in reports that arrived together.
 
@@ -129,8 +119,10 @@ class StepLog:
             if report.step is not None and not report.is_evaluation
         ]
         for report in reports:
-            if report.is_evaluation:
-                self._take_evaluation(report)
+            if report.is_evaluation:  # it closes no interval and is no step
+                self._is_evaluating = True
+                if self.last_step is not None and report.metrics:
+                    self._record(report, max(self.last_step, report.step or 0))
                 continue
             if report.step is None or report.step == self.last_step:
                 self._take_metrics(report)
@@ -160,7 +152,7 @@ class StepLog:
     def is_precise(self, now_s: float) -> bool:
         """Tell whether a throughput trial has measured enough."""
         measurement = self._trial.measurement
-        if self.num_measured >= measurement.steps:
+        if self.intervals.num_steps >= measurement.steps:
             return True
         if now_s - self._checked_s < _CHECK_INTERVAL_S:
             return False
@@ -170,8 +162,8 @@ class StepLog:
 
     def step_columns(self) -> Mapping[str, Any]:
         """Return step time, its interval and the throughput, by column."""
-        columns: dict[str, Any] = {"num_steps": self.num_measured}
         measured_s, num_steps = self.intervals.seconds, self.intervals.num_steps
+        columns: dict[str, Any] = {"num_steps": num_steps}
         if measured_s <= 0:
             return columns
         step_time_s = measured_s / num_steps
@@ -238,7 +230,12 @@ class StepLog:
 
     def _advance(self, report: Report, now_s: float, last_step: int) -> None:
         assert report.step is not None
-        self._check_order(report.step)
+        if self.last_step is not None and report.step < self.last_step:
+            raise SpecError(
+                f"step went from {self.last_step} back to {report.step}. Steps must "
+                "increase: count optimiser steps from the start of the training, not "
+                "of an epoch, and let only rank 0 write them."
+            )
         self._num_late = 0
         self._counts.take(report, self._slower_by_own_rate)
         if self.last_step is None:
@@ -259,27 +256,23 @@ class StepLog:
         self._check_target(report, report.step)
 
     def _is_late(self, step: int) -> bool:
-        """Tell whether a slower rank reports a step that was reported before."""
         is_older = self.last_step is not None and step < self.last_step
         return is_older and self._num_late < self._most_late
 
     def _take_metrics(self, report: Report) -> None:
-        """Take in a line that adds metrics to the last step."""
-        if report.step is not None and not self._may_repeat:
-            self._check_repetition(report)
+        is_repetition = report.step is not None and not self._may_repeat
+        if is_repetition and not set(report.metrics) - self._names_at_step:
+            raise SpecError(
+                f"step {report.step} was reported twice. Steps must increase, and only "
+                "rank 0 should write them: guard the line with the rank, or write to "
+                "$SCALELAB_METRICS, which leads nowhere on the other ranks."
+            )
         if self.last_step is None or not report.metrics:
             return
         self._names_at_step |= set(report.metrics)
         self._record(report, self.last_step)
 
-    def _take_evaluation(self, report: Report) -> None:
-        """Take in a line of an evaluation; it closes no interval and is no step."""
-        self._is_evaluating = True
-        if self.last_step is not None and report.metrics:
-            self._record(report, max(self.last_step, report.step or 0))
-
     def _record(self, report: Report, step: int) -> None:
-        """Record metrics that were measured after a step."""
         row = {**report.metrics, "event": "evaluation", **self._position(step)}
         if self._last is not None:
             row["t"] = self._last.time_s
@@ -326,18 +319,15 @@ class StepLog:
         self._is_evaluating = False
         self.intervals.add(interval)
         if self._began_s is None and not interval.holds_evaluation:
-            self._look_back(interval.step_time_s)
+            # When the first step began follows from how long the next ones took.
+            assert self._first is not None
+            first, arrived_s = self._first
+            covered_s = self._num_seen_at(first.step) * interval.step_time_s
+            self._began_s = first.time_s - covered_s
+            self.ready_s = arrived_s - covered_s
         if interval.holds_evaluation:
             return {"t": point.time_s}
         return {"t": point.time_s, "step_time_s": interval.step_time_s}
-
-    def _look_back(self, step_time_s: float) -> None:
-        """Estimate when the first step began, from the duration of the next steps."""
-        assert self._first is not None
-        first, arrived_s = self._first
-        covered = self._num_seen_at(first.step)
-        self._began_s = first.time_s - covered * step_time_s
-        self.ready_s = arrived_s - covered * step_time_s
 
     def _check_target(self, report: Report, step: int) -> None:
         target = self._trial.measurement.target
@@ -350,19 +340,3 @@ class StepLog:
             self.reached_after_steps = self._num_seen_at(step)
             if self._last is not None and self._began_s is not None:
                 self._reached_s = self._last.time_s - self._began_s
-
-    def _check_order(self, step: int) -> None:
-        if self.last_step is not None and step < self.last_step:
-            raise SpecError(
-                f"step went from {self.last_step} back to {step}. Steps must increase: "
-                "count optimiser steps from the start of the training, not of an "
-                "epoch, and let only rank 0 write them."
-            )
-
-    def _check_repetition(self, report: Report) -> None:
-        if not set(report.metrics) - self._names_at_step:
-            raise SpecError(
-                f"step {report.step} was reported twice. Steps must increase, and only "
-                "rank 0 should write them: guard the line with the rank, or write to "
-                "$SCALELAB_METRICS, which leads nowhere on the other ranks."
-            )

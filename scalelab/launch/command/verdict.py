@@ -102,7 +102,6 @@ def _tracebacks(lines: list[str]) -> Iterator[str]:
 
 
 def _end(lines: list[str], start: int, following: int | None) -> int:
-    """Return the index behind the message of the exception."""
     last = len(lines) if following is None else following
     raised = start + 1 + index_of_exception(lines[start + 1 : last])
     message = max(_MESSAGE_LINES, num_lines(lines[raised:last]))

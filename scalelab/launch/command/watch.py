@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from scalelab.errors import SpecError
-from scalelab.experiment.program import CommandProgram, MetricsSource
-from scalelab.experiment.trial import TrialKind
+from scalelab.experiment.program import CommandProgram
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.attempt import CommandAttempt
 from scalelab.launch.command.event_files import EventFiles
@@ -22,16 +21,15 @@ from scalelab.launch.command.results import (
     result_while_running,
 )
 from scalelab.launch.command.steps import StepLog
-from scalelab.launch.command.witness.rank_count import check_rank_count
+from scalelab.launch.command.verdict import from_command_exit
 from scalelab.launch.command.witness.rank_witness import RankWitness
-from scalelab.launch.ending import Limits, start_up_limit_s
 from scalelab.launch.process_tree import has_loaded
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.rendezvous import Meeting
-from scalelab.launch.supervision import Supervisor
-from scalelab.launch.verdict import last_lines
+from scalelab.launch.stream import StreamWriter
+from scalelab.launch.supervision import Supervisor, Watch
+from scalelab.launch.verdict import RankFailure, last_lines
 from scalelab.records.attempt import AttemptResult, AttemptSpec
-from scalelab.training.stream import StreamWriter
 
 # Lines that arrive within this time are read together: waking up for each line would
 # take processor time from the ranks.
@@ -40,46 +38,49 @@ _READ_INTERVAL_S = 0.01
 # whole although nothing ends it.
 _WHOLE_AFTER_S = 0.002
 
-# Seconds without a report after which a command counts as stalled, unless the user has
-# set the time: between steps, and between steps where it evaluates, or writes a file
-# that libraries hold back, as TensorBoard's for two minutes. They are longer than for
-# built-in workloads, whose ranks also report while they load data, evaluate and save.
-_BETWEEN_STEPS_S = 60.0
-_BETWEEN_LATE_REPORTS_S = 300.0
 # Output counts as a sign of life before the first step, for so many times the seconds
 # that may pass without a report.
 _TALK_FACTOR = 3
 # A file of reports with so many lines and no step is not what the experiment says.
 _MOST_UNREAD_LINES = 100
 _MOST_NAMES = 10
-# Only node 0 reads the reports; it ends the other nodes through the driver.
-_NEVER_S = 1e6
 
 
-def command_limits(spec: AttemptSpec, node_rank: int, grace_s: float) -> Limits:
-    """Return the time limits of a command on a node."""
-    program = spec.program
-    source = program.metrics if isinstance(program, CommandProgram) else MetricsSource()
-    evaluates = bool(source.evaluation) or spec.trial.kind is not TrialKind.THROUGHPUT
-    is_late = evaluates or source.csv is not None or source.tensorboard is not None
-    usual_s = _BETWEEN_LATE_REPORTS_S if is_late else _BETWEEN_STEPS_S
-    floor_s = spec.stall_floor_s or usual_s
-    stop = program.stop if isinstance(program, CommandProgram) else None
-    deadline_s = None
-    if stop is not None and spec.deadline_s is not None:
-        deadline_s = spec.deadline_s - stop.grace_s
-    return Limits(
-        timeout_s=spec.trial.measurement.timeout_s,
-        stall_factor=spec.stall_factor,
-        stall_floor_s=floor_s,
-        start_up_s=start_up_limit_s(spec) if node_rank == 0 else _NEVER_S,
-        grace_s=grace_s,
-        stop=stop,
-        deadline_s=deadline_s,
-    )
+def watch_of(
+    attempt: CommandAttempt, board: ProgressBoard, start_up_s: float, meeting: Meeting
+) -> Watch:
+    """Return the watch of a node's processes; only node 0 reads what they report."""
+    if attempt.node_rank > 0:
+        return CommandProcesses(board, attempt.program)
+    return CommandWatch(attempt, board, start_up_s, meeting)
 
 
-class CommandWatch:
+class CommandProcesses(Watch):
+    """The processes of a command on a node that does not read what they report."""
+
+    stack_dump_signal = None
+    may_exit = True
+
+    def __init__(self, board: ProgressBoard, program: CommandProgram) -> None:
+        super().__init__(board)
+        self._code = program.code_directory
+
+    @property
+    def ready_s(self) -> float | None:
+        """When the first step began is not known here."""
+        return None
+
+    def explain_exit(
+        self, rank: int, status: int, device_type: str, log: Path, oom_kills: int
+    ) -> RankFailure:
+        """Describe the failed exit of a process, by what it has said last."""
+        now_s = time.monotonic()
+        return from_command_exit(
+            rank, now_s, status, device_type, log, oom_kills, code=self._code
+        )
+
+
+class CommandWatch(CommandProcesses):
     """Reads the reports of rank 0 and ends the command when it has measured enough.
 
     Parameters
@@ -97,6 +98,7 @@ class CommandWatch:
         start_up_s: float,
         meeting: Meeting,
     ) -> None:
+        super().__init__(board, attempt.program)
         self._spec = spec = attempt.spec
         program, ranks = attempt.program, attempt.ranks
         source, trial = program.metrics, spec.trial
@@ -126,7 +128,6 @@ class CommandWatch:
         )
         self._stream = StreamWriter(spec.files.stream)
         self._foreign_library = attempt.launcher.foreign_library
-        self._starts_ranks = attempt.launcher.shares_reports
         self._witness = RankWitness(attempt, meeting)
         self._supervisor: Supervisor | None = None
         self._talks_until_s = time.monotonic() + start_up_s * _TALK_FACTOR
@@ -140,7 +141,7 @@ class CommandWatch:
     def attach(self, supervisor: Supervisor) -> None:
         """Read reports whenever the processes of this supervisor have written some."""
         self._supervisor = supervisor
-        supervisor.watch(self._watch.descriptor, self._on_change)
+        supervisor.listen(self._watch.descriptor, self._on_change)
 
     def conclude(self, rank: int) -> AttemptResult | None:
         """Return the attempt's result now that a process has exited with status 0.
@@ -206,12 +207,9 @@ class CommandWatch:
         """
         if self._supervisor is None or self._log.last_step is None:
             return None
-        pids = self._supervisor.pids
+        pids, step = self._supervisor.pids, self._log.last_step
         try:
-            if self._starts_ranks:
-                self._starts_ranks = False
-                check_rank_count(self._spec.trial, pids)
-            self._witness.look(pids, self._log.last_step, is_last=is_last)
+            self._witness.look(pids, step, is_last=is_last)
         except SpecError as error:
             return refused(error)
         return None
@@ -249,7 +247,6 @@ class CommandWatch:
         return result_while_running(self._log, self._spec.trial, now_s)
 
     def _unread(self) -> AttemptResult | None:
-        """Refuse a file of reports in which many lines have shown no step."""
         is_output = self._file.path == self._logs[0]
         if is_output or self._log.last_step is not None:
             return None
@@ -264,7 +261,6 @@ class CommandWatch:
         return result
 
     def _show_life(self) -> None:
-        """Report a sign of life because there was output."""
         if self._log.last_step is not None:
             self._show(self._log.last_step)
         elif time.monotonic() < self._talks_until_s:
@@ -279,7 +275,7 @@ class CommandWatch:
         log, path = self._logs[0], self._file.path
         shown = _shown(path, self._spec)
         found = f"of {self._file.num_lines} lines in {shown} none was"
-        found += f" {self._reader.expectation()}"
+        found += f" {self._reader.expectation}"
         names = sorted(each.name for each in path.parent.glob("*"))[:_MOST_NAMES]
         if names and not path.exists():
             found += f"; there is no such file, and beside it: {', '.join(names)}"
@@ -291,6 +287,5 @@ class CommandWatch:
 
 
 def _shown(path: Path, spec: AttemptSpec) -> str:
-    """Return a path relative to the attempt's directory where it lies in it."""
     directory = Path(spec.directory)
     return str(path.relative_to(directory) if path.is_relative_to(directory) else path)

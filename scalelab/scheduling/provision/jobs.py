@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from scalelab.cluster.batch.queue import JobState, JobView
 from scalelab.cluster.nodes import Node
 from scalelab.inputs.numerals import counted
+from scalelab.records.control.events import OnEvent, Waiting
 from scalelab.records.control.job_list import JobLine
-from scalelab.scheduling.events import OnEvent, Waiting
 
 if TYPE_CHECKING:
     from scalelab.cluster.batch.nodes import BatchNodes

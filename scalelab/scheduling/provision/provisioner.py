@@ -23,7 +23,7 @@ from scalelab.cluster.batch.queue import (
 )
 from scalelab.cluster.watch import NodeLeft
 from scalelab.errors import ClusterError
-from scalelab.scheduling.events import OnEvent, Waiting
+from scalelab.records.control.events import OnEvent, Waiting
 from scalelab.scheduling.gangs import PartEnded, Verdict
 from scalelab.scheduling.provision.demand import GroupDemand, SubmissionBackoff
 from scalelab.scheduling.provision.jobs import ProvisionedJob, WaitingReport

@@ -21,8 +21,8 @@ from scalelab.experiment.program import (
 )
 from scalelab.experiment.trial import TrialKind
 from scalelab.inputs.outcome import Outcome
-from scalelab.launch.command.watch import command_limits
 from scalelab.launch.gang_agent import NodeAgent
+from scalelab.launch.limits import Limits
 from scalelab.records.attempt import AttemptResult
 from scalelab.records.observations import program_hash
 from scalelab.records.streams import read_lines
@@ -154,11 +154,7 @@ def test_evaluations_in_every_interval_are_no_measurement_and_the_reason_says_so
 
 def test_silence_during_an_evaluation_that_is_named_is_no_stall(tmp_path: Path) -> None:
     floors = [
-        command_limits(
-            command_spec(tmp_path, metrics=metrics),
-            0,
-            grace_s=1.0,
-        ).stall_floor_s
+        Limits.of(command_spec(tmp_path, metrics=metrics)).stall_floor_s
         for metrics in (UNNAMED, NAMED)
     ]
     assert floors == [60.0, 300.0]

@@ -5,10 +5,10 @@ import os
 import select
 from pathlib import Path
 
+import inotify_simple
 import pytest
 
 from scalelab.errors import LaunchError
-from scalelab.launch.command import files as command_files
 from scalelab.launch.command.files import FileWatch, FollowedFile
 
 
@@ -181,7 +181,7 @@ def test_refusal_of_the_kernel_names_the_limit(
         r"^inotify_init1: Too many open files\. Raise fs\.inotify\.max_user_instances "
         r"and fs\.inotify\.max_user_watches of the node, or end what uses them up\.$"
     )
-    monkeypatch.setattr(command_files, "_libc", Refusing())
+    monkeypatch.setattr(inotify_simple, "_libc", Refusing())
     with pytest.raises(LaunchError, match=message):
         FileWatch([tmp_path / "metrics"])
     monkeypatch.setattr(

@@ -89,11 +89,11 @@ def test_decimal_comma_is_not_taken_for_thousands() -> None:
 
 
 def test_readers_say_what_they_expect() -> None:
-    assert line_reader(MetricsSource(jsonl="x")).expectation() == (
+    assert line_reader(MetricsSource(jsonl="x")).expectation == (
         'a JSON object such as {"step": 10, "samples": 640}'
     )
     source = MetricsSource(regex=("(?P<step>.)",))
-    assert line_reader(source).expectation() == "matched by metrics.regex '(?P<step>.)'"
+    assert line_reader(source).expectation == "matched by metrics.regex '(?P<step>.)'"
 
 
 def steps_of(

@@ -24,8 +24,8 @@ from watching import is_running
 from scalelab.experiment.program import MetricsSource
 from scalelab.experiment.trial import TrialKind
 from scalelab.inputs.outcome import Outcome
-from scalelab.launch.command.watch import command_limits
 from scalelab.launch.gang_agent import NodeAgent
+from scalelab.launch.limits import Limits
 from scalelab.launch.verdict import merge
 from scalelab.records.attempt import AttemptResult, AttemptSpec
 from scalelab.records.attempt_io import read_result
@@ -343,11 +343,11 @@ def test_silence_may_last_longer_unless_the_user_said_how_long(
     limits: tuple[float, float],
 ) -> None:
     spec = command_spec(tmp_path, kind=kind, stall_floor_s=stall_floor_s, timeout_s=9)
-    found = command_limits(spec, 0, grace_s=2.0)
+    found = Limits.of(spec)
     assert (found.start_up_s, found.stall_floor_s) == limits
     assert (found.timeout_s, found.grace_s) == (9, 2.0)
     # Other nodes do not hear of the steps.
-    assert command_limits(spec, 1, grace_s=2.0).start_up_s > 100_000
+    assert Limits.of(spec, 1).start_up_s > 100_000
 
 
 @pytest.mark.slow

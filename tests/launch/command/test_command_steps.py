@@ -12,7 +12,7 @@ from scalelab.errors import SpecError
 from scalelab.experiment.trial import Trial, TrialKind
 from scalelab.launch.command.lines import Report
 from scalelab.launch.command.steps import StepLog
-from scalelab.training.probes.steady import mean_interval
+from scalelab.launch.steady import mean_interval
 
 
 def trial(**changes: int | TrialKind | str) -> Trial:
@@ -62,23 +62,26 @@ def test_uneven_intervals_weigh_by_their_steps() -> None:
 
 def test_steps_before_the_end_of_the_warm_up_are_left_out() -> None:
     steps = feed(log(warmup_steps=2), (1, 0.0), (2, 9.0), (3, 10.0), (4, 11.0))
-    assert (steps.num_measured, steps.measured_s) == (2, 2.0)
+    assert (steps.intervals.num_steps, steps.intervals.seconds) == (2, 2.0)
     # An interval that began during the warm-up is left out whole.
     steps = feed(log(warmup_steps=5), (4, 0.0), (8, 9.0), (12, 11.0))
-    assert (steps.num_measured, steps.measured_s) == (4, 2.0)
+    assert (steps.intervals.num_steps, steps.intervals.seconds) == (4, 2.0)
 
 
 def test_warm_up_counts_from_the_first_step_of_this_attempt() -> None:
     steps = feed(log(warmup_steps=3), (1001, 0.0), (1002, 5.0), (1003, 6.0))
-    assert (steps.num_seen, steps.num_measured) == (3, 0)
-    assert feed(steps, (1004, 7.0)).num_measured == 1
+    assert (steps.num_seen, steps.intervals.num_steps) == (3, 0)
+    assert feed(steps, (1004, 7.0)).intervals.num_steps == 1
 
 
 def test_reports_that_arrive_together_share_the_time() -> None:
     steps = feed(log(), (1, 10.0))
     steps.take([Report(step=step) for step in (2, 3, 5)], 12.0)
     assert [row.get("t") for row in steps.rows()] == pytest.approx([0.5, 1, 1.5, 2.5])
-    assert (steps.num_measured, steps.measured_s) == (4, pytest.approx(2.0))
+    assert (steps.intervals.num_steps, steps.intervals.seconds) == (
+        4,
+        pytest.approx(2.0),
+    )
 
 
 def test_reports_that_arrive_together_at_first_have_no_times() -> None:
@@ -98,7 +101,7 @@ def test_reports_that_arrive_after_an_evaluation_leave_its_time_with_it() -> Non
     steps.take([evaluation, *(Report(step=step) for step in range(5, 9))], 58.0)
     feed(steps, (9, 59.0), (10, 60.0))
     assert steps.step_columns()["step_time_s"] == 1.0
-    assert steps.num_measured == 5
+    assert steps.intervals.num_steps == 5
     assert steps.intervals.evaluation_s() == 50.0
     times = [row.get("t") for row in steps.rows()]
     assert times == [1.0, 2.0, 3.0, 4.0, None, None, None, 58.0, 59.0, 60.0]
@@ -108,7 +111,7 @@ def test_own_clock_counts_where_it_is_given() -> None:
     steps = log()
     steps.take([Report(step=1, t=100.0), Report(step=2, t=100.5)], 7.0)
     steps.take([Report(step=3), Report(step=4, t=102.5)], 7.1)
-    assert (steps.num_measured, steps.measured_s) == (3, 2.5)
+    assert (steps.intervals.num_steps, steps.intervals.seconds) == (3, 2.5)
     rows = steps.rows()
     assert [row.get("t") for row in rows] == [0.5, 1.0, None, 3.0]
     assert [row.get("step_time_s") for row in rows] == [None, 0.5, None, 1.0]
@@ -207,7 +210,7 @@ def test_repeated_step_is_refused() -> None:
 def test_progress_bar_may_repeat_a_step() -> None:
     steps = feed(log(may_repeat=True), (1, 1.0), (2, 2.0))
     feed(steps, (2, 2.5), (3, 3.0))
-    assert (steps.num_measured, steps.measured_s) == (2, 2.0)
+    assert (steps.intervals.num_steps, steps.intervals.seconds) == (2, 2.0)
 
 
 @pytest.mark.parametrize("may_repeat", [False, True])

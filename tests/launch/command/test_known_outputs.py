@@ -150,7 +150,7 @@ def test_steps_metrics_and_evaluations_are_read(name: str, tmp_path: Path) -> No
     assert log.step_columns()["step_time_s"] == pytest.approx(STEP_S)
     assert log.intervals.num_evaluations == known.evaluations
     gaps = [after - before for before, after in pairwise(known.steps)]
-    assert 0 < log.num_measured < sum(gaps)
+    assert 0 < log.intervals.num_steps < sum(gaps)
 
 
 @pytest.mark.parametrize("name", KNOWN)

@@ -137,7 +137,7 @@ def test_samples_of_a_smaller_last_batch_begin_no_epoch(tmp_path: Path) -> None:
     log = log_of(trial, lines, regex)
     assert log.last_step == 158
     # The line between two epochs is none, so two steps end in one interval.
-    assert log.num_measured == 3
+    assert log.intervals.num_steps == 3
     assert log.intervals.step_times_s() == pytest.approx(STEP_S)
 
 

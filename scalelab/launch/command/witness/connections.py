@@ -75,7 +75,6 @@ def held_by(pids: Iterable[int], connections: Mapping[str, Link]) -> Held:
 
 
 def _sockets(pid: int) -> set[str]:
-    """Return the inodes of a process's sockets."""
     names = set()
     for entry in os.scandir(f"/proc/{pid}/fd"):
         try:
@@ -88,7 +87,6 @@ def _sockets(pid: int) -> set[str]:
 
 
 def _segments(pid: int) -> Iterable[tuple[str, str]]:
-    """Yield device and inode of the memory that a process shares for writing."""
     for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
         _, mode, _, device, inode, *path = line.split(maxsplit=5)
         if mode.startswith("rw") and mode.endswith("s") and path:

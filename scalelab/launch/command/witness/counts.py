@@ -55,7 +55,6 @@ class CountWitness:
             self._check_count(count, slower())
 
     def _check_samples(self, report: Report) -> None:
-        """Refuse a count of samples that contradicts the batch arithmetic."""
         if report.samples is None:
             return
         assert report.step is not None
@@ -106,7 +105,6 @@ class CountWitness:
         return [name for name, each in lengths if total and abs(total - each) <= 1]
 
     def _check_length(self, count: Count) -> None:
-        """Refuse batches that are called steps, and steps that are called batches."""
         names = {BATCH_OF_EPOCH: BATCHES_OF_EPOCH, STEP_OF_EPOCH: STEPS_OF_EPOCH}
         if count.name not in names:
             return

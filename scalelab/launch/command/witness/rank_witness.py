@@ -1,4 +1,4 @@
-"""Looks for what shows that the ranks of a command work together.
+"""Looks for what shows that the ranks of a command are as many as asked, and meet.
 
 Ranks of which each trains alone report the steps of a trial that scales perfectly. So
 when the first step is reported, the connections between their processes are looked at.
@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from scalelab.errors import SpecError
+from scalelab.experiment.trial import Trial
 from scalelab.inputs.numerals import counted
 from scalelab.launch.command.attempt import CommandAttempt
 from scalelab.launch.command.witness.sight import sight_of
+from scalelab.launch.process_tree import children, descendants, environment_of
 from scalelab.launch.rendezvous import Meeting
-from scalelab.records.columns import NOT_WITNESSED
+from scalelab.plan.first_check import NOT_WITNESSED
 
+_LOCAL_RANK, _SIZE = "LOCAL_RANK", "WORLD_SIZE"
 _FRAMEWORK = "framework"
 SAID = "world_size"
 """The metric by which a program says how many ranks, or devices, work together."""
@@ -38,6 +41,7 @@ class RankWitness:
         self._attempt, self._meeting = attempt, meeting
         self._num_devices = trial.world_size
         self._sizes = {trial.world_size, trial.data_parallel_size}
+        self._counts_ranks = attempt.launcher.shares_reports
         self._witness: str | None = None
         self._looks_left = _LOOKS
         self._num_alone = 0
@@ -60,7 +64,13 @@ class RankWitness:
             self._witness = _FRAMEWORK
 
     def look(self, pids: Sequence[int], step: int, *, is_last: bool) -> None:
-        """Look at the processes of a command that has reported a step."""
+        """Look at the processes of a command that has reported a step.
+
+        All ranks are there then, and later steps are hardly disturbed.
+        """
+        if self._counts_ranks:
+            self._counts_ranks = False
+            _check_rank_count(self._attempt.spec.trial, pids)
         if not self._is_due(step, is_last=is_last):
             return
         sight = sight_of(self._attempt, self._meeting, pids)
@@ -128,3 +138,37 @@ def _unmet(num_ranks: int, num_met: int) -> str:
         "framework has for it; a script for one process takes gpus: [1] and launcher: "
         "none."
     )
+
+
+def _check_rank_count(trial: Trial, pids: Iterable[int]) -> None:
+    """Refuse a command whose ranks are told of another number of ranks.
+
+    ``torchrun``, and what builds on it such as ``accelerate launch``, tells every rank
+    ``LOCAL_RANK`` and ``WORLD_SIZE``; so do Lightning and DeepSpeed. Processes that a
+    rank starts inherit both. Nothing is refused where no rank is told a number. With a
+    layout there may also be one rank for each replica, which drives several devices.
+    """
+    expected = {trial.world_size}
+    if trial.layout is not None:
+        expected.add(trial.data_parallel_size)
+    programs = [program for pid in pids for program in children(pid)]
+    told = {size for program in programs for size in _sizes_told_below(program)}
+    for size in sorted(told - expected):
+        raise SpecError(
+            f"the command started {counted(size, 'rank')} (WORLD_SIZE={size}), and "
+            f"this trial has {counted(trial.world_size, 'device')}, so its row would "
+            "tell of devices that were not used, or were shared. Let the command start "
+            "a rank for each device: torchrun --nnodes {num_nodes} --nproc-per-node "
+            "{gpus_per_node}, or accelerate launch --num_processes {world_size}."
+        )
+
+
+def _sizes_told_below(pid: int) -> set[int]:
+    """Return the numbers that ranks below a program are told, and it is not."""
+    given = environment_of(pid).get(_SIZE)
+    told = {
+        found[_SIZE]
+        for found in map(environment_of, descendants(pid))
+        if _LOCAL_RANK in found and found.get(_SIZE, given) != given
+    }
+    return {int(size) for size in told if size.isdecimal()}

@@ -165,7 +165,6 @@ def _leave(ranks: Sequence[Held], port: int) -> bool:
 
 
 def _ranks_of_other_nodes(attempt: CommandAttempt, meeting: Meeting) -> Counter[str]:
-    """Return the number of ranks at each address of the other nodes."""
     counts = (
         [len(share.device_ids) for share in attempt.spec.placement.shares]
         if attempt.launcher.shares_reports
@@ -213,7 +212,6 @@ def _most_alike(pids: Sequence[int], links: Mapping[str, Link]) -> int:
 
 
 def _program(pid: int) -> str:
-    """Return the file that a process executes; empty where it has ended."""
     with suppress(OSError):
         return os.readlink(f"/proc/{pid}/exe")
     return ""

@@ -1,0 +1,266 @@
+"""The events of a sweep: plain values that its driver appends to the run's records.
+
+``NAME/events.jsonl`` holds one JSON object a line: ``version``, ``time`` (when, in
+UTC), ``kind``, and the values of the event of that kind. It says what goes on; what was
+measured stands in the ledger. Whoever shows a sweep reads these and nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+from scalelab.errors import StoreError
+from scalelab.inputs.outcome import Outcome
+from scalelab.records.attempt_io import append_all, encode_json, storing
+from scalelab.records.plain_files import parse_json, read_file
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+EVENTS = "events.jsonl"
+VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """Counts of a sweep at one moment.
+
+    Parameters
+    ----------
+    num_failed, num_out_of_memory
+        Trials that ended without a measurement, and those that did not fit into the
+        memory of a device.
+    """
+
+    num_done: int
+    num_failed: int
+    num_running: int
+    num_waiting: int
+    used_gpu_s: float
+    num_devices: int
+    num_out_of_memory: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SweepStarted:
+    """A driver has taken the run and is about to start its nodes."""
+
+    host: str
+    pid: int
+    imports_torch: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Resumed:
+    """Trials that earlier sweeps of this run finished were told to the source."""
+
+    num_finished: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeUp:
+    """A node is up: it answered a round trip, and trials may run on it."""
+
+    node: str
+    host: str
+    num_devices: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeSilent:
+    """A node has not answered for a while; it counts as lost after `lost_after_s`."""
+
+    node: str
+    silent_s: float
+    lost_after_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeLost:
+    """A node was lost, and the attempts that it ran with it."""
+
+    node: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrialStarted:
+    """An attempt was sent to its nodes.
+
+    Parameters
+    ----------
+    title
+        The trial in words.
+    directory
+        The attempt's files.
+    """
+
+    trial_id: str
+    attempt: int
+    title: str
+    directory: str
+    progress: Progress
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrialEnded:
+    """An attempt ended.
+
+    Parameters
+    ----------
+    program
+        Name of its program; None: the experiment has not several.
+    input_error
+        What the user must correct, where that is why it ended.
+    log
+        The file that says more; None: there is none.
+    """
+
+    trial_id: str
+    attempt: int
+    title: str
+    program: str | None
+    outcome: Outcome
+    reason: str
+    input_error: str | None
+    log: str | None
+    runs_again: bool
+    progress: Progress
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Waiting:
+    """Trials wait for nodes, or wait longer than expected.
+
+    Parameters
+    ----------
+    reason
+        Nothing can run without further nodes, a batch job waits in the queue or has
+        ended, or the batch system does not answer.
+    """
+
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unreadable:
+    """A record cannot be read; the sweep goes on."""
+
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stopping:
+    """No further trial starts."""
+
+    reason: str
+    num_running: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SweepEnded:
+    """The driver has ended the sweep.
+
+    Parameters
+    ----------
+    stopped
+        Why it ended before its source did; None if it did not.
+    """
+
+    stopped: str | None
+
+
+Event = (
+    SweepStarted
+    | Resumed
+    | NodeUp
+    | NodeSilent
+    | NodeLost
+    | TrialStarted
+    | TrialEnded
+    | Waiting
+    | Unreadable
+    | Stopping
+    | SweepEnded
+)
+OnEvent = Callable[[Event], None]
+
+
+def _kind_of(event: type[Event]) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", event.__name__).lower()
+
+
+KINDS: dict[str, type[Event]] = {_kind_of(each): each for each in get_args(Event)}
+"""The events by their name in the file."""
+
+
+class EventLog:
+    """Appends events to a run's file; for the one driver that holds the run's lease."""
+
+    def __init__(self, run: Path) -> None:
+        self._path = run / EVENTS
+        with storing(self._path):
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
+            self._descriptor = os.open(self._path, flags, 0o644)
+            # A driver that was killed may have left half a line.
+            size = os.fstat(self._descriptor).st_size
+            if size and os.pread(self._descriptor, 1, size - 1) != b"\n":
+                append_all(self._descriptor, b"\n")
+
+    def append(self, event: Event) -> None:
+        """Append an event, which happens now."""
+        values = {
+            "version": VERSION,
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "kind": _kind_of(type(event)),
+            **asdict(event),
+        }
+        with storing(self._path):
+            append_all(self._descriptor, encode_json(values) + b"\n")
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._descriptor)
+
+
+def events_of_last_sweep(
+    run: Path, kinds: Collection[type[Event]] = tuple(KINDS.values())
+) -> Iterator[Event]:
+    """Yield the events of these kinds since the last driver took the run.
+
+    Lines that are torn, or of a kind or a version that is not known, are left out. A
+    run of an older version has none.
+    """
+    try:
+        content = read_file(run / EVENTS)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StoreError(
+            f"{run / EVENTS} cannot be read: {error.strerror}. Give yourself read "
+            "permission or check the file system."
+        ) from error
+    start = content.rfind(encode_json({"kind": _kind_of(SweepStarted)})[1:-1])
+    begin = content.rfind(b"\n", 0, max(0, start)) + 1
+    for line in content[begin:].split(b"\n")[:-1]:
+        try:
+            values = parse_json(line)
+            kind = values.pop("kind")
+            if KINDS[kind] in kinds and values.pop("version") == VERSION:
+                del values["time"]
+                yield _adapter(kind).validate_json(encode_json(values), strict=True)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            continue
+
+
+@cache
+def _adapter(kind: str) -> TypeAdapter[Event]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(KINDS[kind])
