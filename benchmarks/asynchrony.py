@@ -36,7 +36,7 @@ from torch.utils.data import TensorDataset
 
 from scalelab.experiment.trial import Measurement, Trial, TrialKind
 from scalelab.inputs.allocation import Allocation
-from scalelab.kinds.strategy_options import SERVER_RULES
+from scalelab.kinds.strategies import SERVER_RULES
 from scalelab.training.context import RankContext, RankIdentity, process_group
 from scalelab.training.engines.ddp import DdpEngine
 from scalelab.training.engines.local_sgd import LocalSgdEngine

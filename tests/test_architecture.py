@@ -28,6 +28,7 @@ MAY_IMPORT = {
     **{room: up_to(GROUND, room) for room in GROUND},
     **{room: {*GROUND, *up_to(RUNNING, room)} for room in RUNNING},
     **{room: {*GROUND, *up_to(ANALYSIS, room)} for room in ANALYSIS},
+    "testing": {*GROUND, *RUNNING, "testing"},
     "session": {*GROUND, *ANALYSIS, *RUNNING, "session"},
     "cli": {*GROUND, "running", "doctor", "session", "cli"},
 }
@@ -101,6 +102,12 @@ def test_ground_and_analysis_need_nothing_that_runs_trials(room: str) -> None:
         if room_of(name) == room:
             roots = {imported.split(".")[0] for imported in imported_names(module)}
             assert not roots & HEAVY_ON_RUNNING_SIDE, f"{name} imports {roots}"
+
+
+def test_pytest_is_imported_by_contracts_alone() -> None:
+    for name, module in MODULES.items():
+        if room_of(name) != "testing":
+            assert "pytest" not in imported_names(module), name
 
 
 def test_no_module_outgrows_450_lines_and_no_drawers() -> None:

@@ -15,8 +15,7 @@ from scalelab.recommend.answer.job_lines import job_lines, recommended_trial
 from scalelab.recommend.answer.job_time import JobTime
 from scalelab.site.batch_site import BatchSite
 from scalelab.site.choice import site_class, site_of
-from scalelab.site.directives import job_script
-from scalelab.site.node_script import node_job_script
+from scalelab.site.job_script import job_script, node_job_script
 
 PAGE = (Path(__file__).parents[1] / "docs" / "clusters.md").read_text()
 VALUES = [yaml.safe_load(block) for block in blocks(PAGE, "yaml")]

@@ -25,3 +25,7 @@ def test_version_is_stated_once_and_heads_the_changelog() -> None:
     newest = re.search(r"^## \[?(\d+\.\d+\.\d+)", changelog, re.MULTILINE)
     assert newest
     assert newest[1] == scalelab.__version__
+
+
+def test_types_are_shipped() -> None:
+    assert (Path(scalelab.__file__).parent / "py.typed").is_file()

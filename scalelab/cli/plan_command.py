@@ -195,7 +195,7 @@ def _job_script(
     asked: Sweep, site: BatchSite, largest: int, name: str
 ) -> Iterator[str]:
     from scalelab.records.control.job_list import CLUSTER_DIRECTORY
-    from scalelab.site.node_script import node_job_script
+    from scalelab.site.job_script import node_job_script
 
     if site.provision == "one_job":
         num_nodes = largest

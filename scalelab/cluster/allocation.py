@@ -13,9 +13,8 @@ from scalelab.cluster.hub import HubCluster
 from scalelab.errors import ClusterError
 from scalelab.kinds.batch_systems import BATCH_SYSTEMS, BatchSystem, system_of_job
 from scalelab.records.attempt_io import storing
-from scalelab.records.control.job_list import CLUSTER_DIRECTORY
 from scalelab.records.log_tail import last_log_lines
-from scalelab.site.node_script import start_on_all
+from scalelab.site.job_script import start_on_all
 
 if TYPE_CHECKING:
     from scalelab.site.profile import AllocationSite
@@ -24,22 +23,15 @@ _LOOK_AGAIN_S = 0.2
 _LEAVE_S = 10.0
 
 
-def allocation_nodes(
-    site: AllocationSite, *, run: Path, max_nodes: int, **agent_options: Any
-) -> AllocationNodes:
-    """Return the nodes of the batch job that this process runs in."""
-    return AllocationNodes(site, directory=run / CLUSTER_DIRECTORY, **agent_options)
-
-
 class AllocationNodes(HubCluster):
     """The nodes of the batch job that the driver itself runs in."""
 
     def __init__(
-        self, site: AllocationSite, *, directory: Path, **agent_options: Any
+        self, site: AllocationSite, *, run: Path, max_nodes: int, **agent_options: Any
     ) -> None:
-        super().__init__(site, directory, **agent_options)
+        super().__init__(site, run=run, max_nodes=max_nodes, **agent_options)
         self._system, self._job, self._num_nodes = held_allocation(os.environ)
-        self._log = directory / f"{self._job}.log"
+        self._log = self._directory / f"{self._job}.log"
 
     @property
     def expected_devices(self) -> Mapping[str | None, tuple[int, ...]]:

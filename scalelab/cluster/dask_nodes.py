@@ -6,14 +6,13 @@ import asyncio
 import logging
 import shutil
 import signal
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from multiprocessing import resource_tracker
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from scalelab.cluster.network import LOOPBACK
-from scalelab.cluster.steady_batches import keep_batches_steady
 from scalelab.launch.addresses import bracketed
 from scalelab.launch.scratch import make_scratch
 
@@ -50,7 +49,7 @@ DASK_SETTINGS: dict[str, Any] = {
 }
 
 
-class DaskNodes:
+class DaskNodes(ABC):
     """Nodes that are Dask workers of a scheduler in this process.
 
     The scheduler speaks TLS with credentials made for this run, on one address; its
@@ -62,9 +61,15 @@ class DaskNodes:
 
     _cluster: SpecCluster
 
-    def __init__(self, *, has_dashboard: bool) -> None:
+    def __init__(self, device_type: str, *, has_dashboard: bool) -> None:
+        self.device_type = device_type
         self._stack = ExitStack()
         self._has_dashboard = has_dashboard
+
+    @property
+    @abstractmethod
+    def expected_devices(self) -> Mapping[str | None, tuple[int, ...]]:
+        """Devices of each node there may be when all are up, by node group."""
 
     @property
     def address(self) -> str:
@@ -107,12 +112,7 @@ class DaskNodes:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """End the nodes that this cluster started, and all that runs on them."""
         self._stack.close()
 
@@ -129,9 +129,9 @@ class DaskNodes:
         scheduler: Any = self._cluster.scheduler
         await scheduler.close()
 
+    @abstractmethod
     def _start(self) -> None:
         """Start the cluster; push on the stack whatever must be closed at its end."""
-        raise NotImplementedError
 
     def _make_scratch(self) -> str:
         """Return a directory for Dask's files that goes with the cluster."""
@@ -146,6 +146,8 @@ class DaskNodes:
         import dask
         from distributed import Client, SpecCluster
         from distributed.utils import LoopRunner
+
+        from scalelab.cluster.worker import keep_batches_steady
 
         keep_batches_steady()
         self._stack.enter_context(_silent_logs())

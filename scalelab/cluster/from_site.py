@@ -15,7 +15,7 @@ from scalelab.site.profile import Site
 from scalelab.training.workloads.registry import preload_modules
 
 if TYPE_CHECKING:
-    from scalelab.cluster.nodes import Cluster
+    from scalelab.cluster.dask_nodes import DaskNodes
 
 
 def cluster_of(
@@ -25,10 +25,10 @@ def cluster_of(
     max_nodes: int,
     programs: Collection[Program],
     parallelism: Sequence[str],
-) -> AbstractContextManager[Cluster]:
+) -> AbstractContextManager[DaskNodes]:
     """Return the cluster of a site; nodes start when it is entered."""
     modules = [preload_modules(program, parallelism) for program in programs]
-    cluster: AbstractContextManager[Cluster] = imported(site.cluster)(
+    cluster: AbstractContextManager[DaskNodes] = imported(site.cluster)(
         site,
         run=run,
         max_nodes=max_nodes,

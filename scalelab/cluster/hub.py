@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from scalelab.cluster.credentials import run_security
 from scalelab.cluster.dask_nodes import DaskNodes
 from scalelab.cluster.network import own_address
-from scalelab.cluster.node_options import NodeOptions, write_private, write_tls_files
+from scalelab.cluster.node_options import (
+    NodeOptions,
+    run_security,
+    write_private,
+    write_tls_files,
+)
 from scalelab.errors import ClusterError
 from scalelab.records.attempt_io import storing
-from scalelab.site.node_script import node_script, options_file, script_file
+from scalelab.records.control.job_list import CLUSTER_DIRECTORY
+from scalelab.site.job_script import node_script, options_file, script_file
 
 if TYPE_CHECKING:
-    from distributed.security import Security
-
     from scalelab.site.profile import RemoteSite
 
 T = TypeVar("T")
@@ -26,12 +29,23 @@ T = TypeVar("T")
 class HubCluster(DaskNodes):
     """Dask's scheduler and client, and the files with which nodes join them."""
 
-    def __init__(self, site: RemoteSite, directory: Path, **agent_options: Any) -> None:
-        super().__init__(has_dashboard=site.dashboard)
+    def __init__(
+        self, site: RemoteSite, *, run: Path, max_nodes: int, **agent_options: Any
+    ) -> None:
+        super().__init__(site.device_type.value, has_dashboard=site.dashboard)
         self.site = site
-        self.device_type = site.device_type.value
-        self._directory = directory
+        self._run_name = run.name
+        self._directory = run / CLUSTER_DIRECTORY
+        self._max_nodes = max_nodes
         self._agent_options = agent_options
+
+    @property
+    def expected_devices(self) -> Mapping[str | None, tuple[int, ...]]:
+        """Devices of each node there may be, by node group."""
+        return {
+            name: (group.devices_per_node,) * (group.nodes or self._max_nodes)
+            for name, group in self.site.groups.items()
+        }
 
     async def close_workers(self, addresses: Iterable[str]) -> None:
         """Let workers and their nannies end by themselves; in the event loop."""
@@ -59,31 +73,23 @@ class HubCluster(DaskNodes):
                 "driver_interface in the site to the one at which nodes reach this "
                 "machine."
             ) from error
-        self._write_files(security)
-
-    def _write_files(self, security: Security) -> None:
         with storing(self._directory):
             self._directory.mkdir(parents=True, exist_ok=True)
         tls_files = write_tls_files(security, self._directory)
-        for path in tls_files:
-            self._stack.callback(Path(path).unlink, missing_ok=True)
+        for file in tls_files:
+            self._stack.callback(Path(file).unlink, missing_ok=True)
         for site in self.site.groups.values():
-            self._write_group_files(site, tls_files)
-
-    def _write_group_files(
-        self, site: RemoteSite, tls_files: tuple[str, str, str]
-    ) -> None:
-        options = NodeOptions(
-            scheduler=self.address,
-            tls_files=tls_files,
-            device_type=site.device_type.value,
-            num_devices=site.devices_per_node,
-            group=site.group,
-            interface=site.interface,
-            **self._agent_options,
-        )
-        path = self._directory / options_file(site.group)
-        options.write(path)
-        self._stack.callback(path.unlink, missing_ok=True)
-        script = node_script(site, self._directory)
-        write_private(self._directory / script_file(site.group), script)
+            options = NodeOptions(
+                scheduler=self.address,
+                tls_files=tls_files,
+                device_type=site.device_type.value,
+                num_devices=site.devices_per_node,
+                group=site.group,
+                interface=site.interface,
+                **self._agent_options,
+            )
+            path = self._directory / options_file(site.group)
+            options.write(path)
+            self._stack.callback(path.unlink, missing_ok=True)
+            script = node_script(site, self._directory)
+            write_private(self._directory / script_file(site.group), script)

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scalelab.cluster.credentials import run_security
 from scalelab.cluster.dask_nodes import SILENT, DaskNodes
 from scalelab.cluster.devices import local_devices
 from scalelab.cluster.network import LOOPBACK
+from scalelab.cluster.node_options import run_security
 from scalelab.errors import ClusterError
 from scalelab.launch.protocol import DEFAULT_ENTRY
 
@@ -58,8 +58,7 @@ class LocalNodes(DaskNodes):
         search_path: tuple[str, ...] = (),
         entry: str | None = DEFAULT_ENTRY,
     ) -> None:
-        super().__init__(has_dashboard=has_dashboard)
-        self.device_type = device_type
+        super().__init__(device_type, has_dashboard=has_dashboard)
         self._shares = divide_devices(num_nodes, devices_per_node, device_type)
         self._agent_options: dict[str, Any] = {
             "preload": preload,

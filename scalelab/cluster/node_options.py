@@ -1,10 +1,11 @@
-"""Node options: a private file that tells a node how to join the driver."""
+"""How nodes join the driver: the credentials of a run, and a private file for each."""
 
 from __future__ import annotations
 
 import json
 import os
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,51 @@ from scalelab.records.attempt_io import storing
 
 if TYPE_CHECKING:
     from distributed.security import Security
+
+_NAME = "scalelab-run"
+VALID = timedelta(days=3650)
+"""Before and after now. What ends a run's credentials is that nobody keeps them; a
+certificate that began just now would shut out nodes whose clock is behind."""
+
+
+def run_security() -> Security:
+    """Make credentials for all that take part in a run; they exist in memory only."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+    from distributed.security import Security
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, _NAME)])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .add_extension(
+            x509.SubjectAlternativeName([x509.DNSName(_NAME)]), critical=False
+        )
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - VALID)
+        .not_valid_after(now + VALID)
+        .sign(key, hashes.SHA256())
+        .public_bytes(serialization.Encoding.PEM)
+        .decode()
+    )
+    secret = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    ).decode()
+    roles = ("client", "scheduler", "worker")
+    return Security(
+        require_encryption=True,
+        tls_ca_file=certificate,
+        **{f"tls_{role}_key": secret for role in roles},
+        **{f"tls_{role}_cert": certificate for role in roles},
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,14 +80,13 @@ class NodeOptions:
     group: str | None = None
     interface: str | None = None
     preload: tuple[str, ...] = ()
-    search_path: tuple[str, ...] = ()
     entry: str | None = DEFAULT_ENTRY
 
     @classmethod
     def read(cls, path: Path) -> NodeOptions:
         """Read a file that :meth:`write` has written."""
         values = json.loads(path.read_bytes())
-        for name in ("tls_files", "preload", "search_path"):
+        for name in ("tls_files", "preload"):
             values[name] = tuple(values[name])
         return cls(**values)
 

@@ -9,13 +9,14 @@ import socket
 import tempfile
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 import psutil
 from distributed import WorkerPlugin, get_worker
 from distributed.comm.addressing import get_address_host
 
-from scalelab.cluster.devices import device_name, local_devices
+from scalelab.cluster.devices import device_name
 from scalelab.cluster.nodes import Node
 from scalelab.errors import LaunchError
 from scalelab.experiment.program import CommandProgram
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from distributed import Worker
 
 
+@dataclass(kw_only=True, eq=False)
 class NodePlugin(WorkerPlugin):
     """Build the node's agent when its worker starts, and end it with the worker.
 
@@ -36,8 +38,6 @@ class NodePlugin(WorkerPlugin):
 
     Parameters
     ----------
-    device_ids
-        The node's devices; None: all this process may use.
     group
         The site's node group it belongs to; None where its nodes are alike.
     own_session
@@ -45,26 +45,15 @@ class NodePlugin(WorkerPlugin):
         node before the driver can drain. Not under a batch system that tracks sessions.
     """
 
-    name = "scalelab-node"
+    name: ClassVar[str] = "scalelab-node"
 
-    def __init__(
-        self,
-        *,
-        device_type: str,
-        device_ids: tuple[str, ...] | None = None,
-        group: str | None = None,
-        preload: tuple[str, ...] = (),
-        search_path: tuple[str, ...] = (),
-        entry: str | None = DEFAULT_ENTRY,
-        own_session: bool = False,
-    ) -> None:
-        self.device_type = device_type
-        self.device_ids = device_ids
-        self.group = group
-        self.preload = preload
-        self.search_path = search_path
-        self.entry = entry
-        self.own_session = own_session
+    device_type: str
+    device_ids: tuple[str, ...]
+    group: str | None = None
+    preload: tuple[str, ...] = ()
+    search_path: tuple[str, ...] = ()
+    entry: str | None = DEFAULT_ENTRY
+    own_session: bool = False
 
     def setup(self, worker: Worker) -> None:
         """Build the agent."""
@@ -113,13 +102,12 @@ def describe_node() -> Node:
     worker = get_worker()
     plugin = _plugin()
     plugin.is_ready.wait()
-    device_ids = plugin.device_ids or local_devices(plugin.device_type)
-    plugin.agent.device_name = device_name(plugin.device_type, device_ids)
+    plugin.agent.device_name = device_name(plugin.device_type, plugin.device_ids)
     return Node(
         name=str(worker.name),
         address=worker.address,
         host=socket.gethostname(),
-        device_ids=device_ids,
+        device_ids=plugin.device_ids,
         device_name=plugin.agent.device_name,
         num_cores=len(os.sched_getaffinity(0)),
         memory_bytes=psutil.virtual_memory().total,

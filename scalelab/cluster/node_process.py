@@ -55,7 +55,6 @@ async def serve(options: NodeOptions, job_name: str, scratch: Path) -> None:
         device_ids=device_ids,
         group=options.group,
         preload=options.preload,
-        search_path=options.search_path,
         entry=options.entry,
     )
     nanny = Nanny(

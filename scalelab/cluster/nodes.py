@@ -1,13 +1,8 @@
-"""Nodes and their devices, and the protocol of the clusters that they belong to."""
+"""Nodes and their devices."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    from distributed import Client
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,29 +36,3 @@ class Node:
     def job(self) -> str:
         """Name of the batch job it belongs to; empty where there is none."""
         return self.name.partition("/")[2]
-
-
-class Cluster(Protocol):
-    """What the driver needs of any cluster: a client, and nodes with devices."""
-
-    device_type: str
-    """``cpu`` or ``cuda``."""
-
-    @property
-    def client(self) -> Client:
-        """The Dask client through which the nodes are reached."""
-        ...
-
-    @property
-    def dashboard_link(self) -> str | None:
-        """Address of Dask's dashboard, on the loopback interface; None: it has none."""
-        ...
-
-    @property
-    def expected_devices(self) -> Mapping[str | None, tuple[int, ...]]:
-        """Devices of each node the cluster has when all are up, by node group."""
-        ...
-
-    def nodes(self) -> list[Node]:
-        """Return the nodes that answered a round trip just now."""
-        ...

@@ -2,11 +2,36 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
-from distributed import Worker
+from distributed import Worker, batched
+from distributed.batched import BatchedSend
 
-from scalelab.cluster.steady_batches import keep_batches_steady
+_DUE = "_scalelab_due_s"
+
+
+def keep_batches_steady() -> None:
+    """Make this process count the time between batches on the monotonic clock.
+
+    Dask sends messages in batches, a few milliseconds apart by the time of day
+    (``distributed/batched.py``). A clock that is set back just after a batch, as when
+    NTP corrects it, would hold the next one for as long as the step.
+    """
+
+    def until(sender: BatchedSend) -> float | None:
+        """Return when the next batch is due, by the system clock as it is now."""
+        due_s: float | None = getattr(sender, _DUE, None)
+        if due_s is None:
+            return None
+        # In the past once it is due: Dask compares it with a time read just before.
+        return time.time() + due_s - time.monotonic()
+
+    def wait(sender: BatchedSend, deadline: float | None) -> None:
+        due_s = deadline and time.monotonic() + deadline - time.time()
+        setattr(sender, _DUE, due_s)
+
+    batched.BatchedSend.next_deadline = property(until, wait)
 
 
 class NodeWorker(Worker):

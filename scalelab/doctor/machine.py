@@ -21,7 +21,7 @@ from scalelab.inputs.outcome import Outcome
 from scalelab.kinds.batch_systems import BATCH_SYSTEMS
 from scalelab.records.attempt import AttemptSpec, NodeShare, Placement
 from scalelab.records.attempt_io import existing_place
-from scalelab.site.local_devices import num_cores, num_visible_gpus
+from scalelab.site.profile import num_cores, num_visible_gpus
 
 MIN_FREE_BYTES = 2**30
 _FRAMEWORKS = (

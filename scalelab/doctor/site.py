@@ -17,8 +17,12 @@ from typing import TypeVar
 from scalelab.cluster.batch.client import client_class, survey
 from scalelab.cluster.batch.programs import answered
 from scalelab.cluster.network import listening, own_address
-from scalelab.cluster.survey.capacity import asked_queue, why_no_node_fits
-from scalelab.cluster.survey.inventory import Inventory, Queue
+from scalelab.cluster.survey.inventory import (
+    Inventory,
+    Queue,
+    asked_queue,
+    why_no_node_fits,
+)
 from scalelab.doctor.machine import (
     Finding,
     Health,
@@ -31,8 +35,11 @@ from scalelab.errors import ClusterError, SpecError
 from scalelab.inputs.numerals import counted
 from scalelab.records.attempt_io import existing_place
 from scalelab.site.batch_site import BatchSite
-from scalelab.site.driver_script import driver_job_script
-from scalelab.site.node_script import node_job_script, refuse_log_directory
+from scalelab.site.job_script import (
+    driver_job_script,
+    node_job_script,
+    refuse_log_directory,
+)
 from scalelab.site.profile import RemoteSite, Site
 
 AnyKind = TypeVar("AnyKind", bound=Site)

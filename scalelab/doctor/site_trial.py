@@ -29,8 +29,7 @@ from scalelab.records.attempt_io import encode_json, existing_place, write_atomi
 from scalelab.records.control.driver_record import DriverRecord
 from scalelab.records.log_tail import last_log_lines
 from scalelab.site.batch_site import BatchSite
-from scalelab.site.directives import job_script
-from scalelab.site.node_script import refuse_log_directory
+from scalelab.site.job_script import job_script, refuse_log_directory
 from scalelab.site.profile import DeviceType, Site
 
 JOB_WALLTIME_S = 300.0

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scalelab.experiment.workload_names import CLASSIFIER_METRICS
 from scalelab.inputs.document import Scalar
-from scalelab.kinds.launchers import LAUNCHERS, Launcher
+
+if TYPE_CHECKING:
+    from scalelab.kinds.launchers import Launcher
 
 METRICS_FILE = "{trial_dir}/metrics.jsonl"
 """Path template of the file that ``$SCALELAB_METRICS`` names inside a trial."""
@@ -129,6 +131,9 @@ class CommandProgram:
 
     def launcher_row(self) -> Launcher:
         """Return the row of the launcher."""
+        # The models of launchers' options need pydantic, which analysis does without.
+        from scalelab.kinds.launchers import LAUNCHERS
+
         return LAUNCHERS[self.launcher].with_options(self.launcher_options)
 
 

@@ -3,10 +3,11 @@
 A distribution adds a row with an entry point of the group ``scalelab.<kind>``::
 
     [project.entry-points."scalelab.strategies"]
-    my_strategy = "my_package.rows:MY_STRATEGY"
+    my_strategy = "my_package.strategy:MyStrategy"
 
-Distributions are looked through only when a name is not built in, or all names are
-asked for: that takes longer than everything else a command does before it begins.
+It names an object, or a class that is called without arguments. Distributions are
+looked through only when a name is not built in, or all names are asked for: that takes
+longer than everything else a command does before it begins.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Row(Protocol):
-    """A row of a registry: a small frozen object, and its name in files."""
+    """A row of a registry: a small object, and its name in files."""
 
     @property
     def name(self) -> str:
@@ -123,7 +124,8 @@ class Registry(Generic[R]):
             )
         (entry, *_) = offers
         try:
-            row = entry.load()
+            found = entry.load()
+            row = found() if isinstance(found, type) else found
         except Exception as error:
             raise SpecError(
                 f"{self.key}={name} cannot be loaded from {entry.value}: "

@@ -2,243 +2,288 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from typing import Annotated, Literal, get_args
 
-from scalelab.inputs.allocation import Allocation
-from scalelab.inputs.document import Scalar
+from pydantic import Field
+
+from scalelab.errors import SpecError
+from scalelab.inputs.numerals import counted
 from scalelab.kinds.registry import Registry
-from scalelab.kinds.strategy_options import (
-    ListedValues,
-    altering_options_of_ddp,
-    any_values,
-    averaging_period,
-    check_ddp,
-    check_fsdp,
-    check_local_sgd,
-    check_micro_batches,
-    check_parameter_server,
-    check_pipeline,
-    check_shard_group,
-    check_slow_rank,
-    check_static_graph,
-    communication_window,
-    effective_options_of_ddp,
-    num_pipelines,
-    num_servers,
-)
+from scalelab.kinds.strategy import ListedValues, Strategy, TrialOptions, TrialSizes
 
-Options = Mapping[str, Scalar]
-DataParallelSize = Callable[[int, Options], int]
+Count = Annotated[int, Field(ge=1)]
+Schedule = Literal["gpipe", "1f1b"]
+ServerRule = Literal["downpour", "adag", "dynsgd", "elastic"]
+SERVER_RULES: tuple[ServerRule, ...] = get_args(ServerRule)
+SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrialSizes:
-    """The sizes of a trial, which a strategy may refuse before anything runs.
+class SlowRankStrategy(Strategy):
+    """A strategy whose last rank can be made slow, to see what that costs."""
 
-    Parameters
-    ----------
-    allocation
-        Devices and nodes; one rank per device.
-    local_batch_size, gradient_accumulation_steps
-        As in a trial.
-    options
-        The trial's further axes.
-    """
+    class Options(Strategy.Options):
+        """The last rank's slowness."""
 
-    allocation: Allocation
-    local_batch_size: int
-    gradient_accumulation_steps: int = 1
-    options: Options = field(default_factory=dict)
+        slow_rank_factor: float = Field(
+            1,
+            ge=1,
+            description="How many times as long the last rank takes, 1 or more.",
+        )
 
-
-def every_rank(world_size: int, options: Options) -> int:
-    """Return the data-parallel size where every rank sees samples of its own."""
-    return world_size
+    def check(self, sizes: TrialSizes) -> None:
+        """Refuse a slow rank that nobody waits for."""
+        factor = slow_rank_factor(sizes.options)
+        if sizes.allocation.world_size == 1 and factor > 1:
+            raise SpecError(
+                f"options.slow_rank_factor={factor:g} makes one of several ranks slow, "
+                "and one device has one rank. Use more devices."
+            )
 
 
-def every_step(options: Options) -> int:
-    """Return the length of a cycle where all steps do the same work."""
-    return 1
+def slow_rank_factor(options: TrialOptions) -> float:
+    """Return how many times as long the last rank takes for a step."""
+    return SlowRankStrategy.Options.of(options).slow_rank_factor
 
 
-def no_servers(world_size: int, options: Options) -> int:
-    """Return how many parameter servers there are where ranks need none."""
-    return 0
+class Ddp(SlowRankStrategy):
+    """Every rank has the whole model; gradients are averaged at every step."""
+
+    name = "ddp"
+
+    class Options(SlowRankStrategy.Options):
+        """How gradients are exchanged."""
+
+        sync_batch_norm: bool = Field(
+            False, description="Batch normalisation sees the samples of all ranks."
+        )
+        gradient_compression: Literal["none", "fp16", "bf16", "powersgd"] = Field(
+            "none", description="The format in which gradients are exchanged."
+        )
+        powersgd_rank: Count = Field(
+            1, description="Rank of the products of PowerSGD, 1 or more."
+        )
+        bucket_cap_mb: float | None = Field(
+            None, gt=0, description="MiB of gradients exchanged together, above 0."
+        )
+        static_graph: bool = Field(
+            False, description="torch records the graph once and then relies on it."
+        )
+
+        @property
+        def uses_powersgd(self) -> bool:
+            """Gradients are exchanged as products of low rank."""
+            return self.gradient_compression == "powersgd"
+
+    def check_options(self, listed: ListedValues) -> None:
+        """Refuse also a rank of products that no listed format exchanges."""
+        super().check_options(listed)
+        is_used = "powersgd" in listed.get("gradient_compression", ())
+        if "powersgd_rank" in listed and not is_used:
+            raise SpecError(
+                "options.powersgd_rank is the rank of what options.gradient_compression"
+                "=powersgd exchanges, and that is not listed. Add powersgd to "
+                "gradient_compression, or remove powersgd_rank."
+            )
+
+    def effective_options(self, options: TrialOptions) -> TrialOptions:
+        """Return the options without the rank of products that are not exchanged."""
+        if self.Options.of(options).uses_powersgd:
+            return options
+        return {name: options[name] for name in options if name != "powersgd_rank"}
+
+    def altering_options(self, options: TrialOptions) -> TrialOptions:
+        """Return the settings of PowerSGD where it is used."""
+        own = self.Options.of(options)
+        if not own.uses_powersgd:
+            return {}
+        return {
+            "gradient_compression": own.gradient_compression,
+            "powersgd_rank": own.powersgd_rank,
+        }
+
+    def check(self, sizes: TrialSizes) -> None:
+        """Refuse also a static graph where the first pass of a step exchanges nothing.
+
+        torch records the graph in the first exchange and fails where a pass came before
+        it.
+        """
+        super().check(sizes)
+        passes = sizes.gradient_accumulation_steps
+        is_static = self.Options.of(sizes.options).static_graph
+        if is_static and min(sizes.allocation.world_size, passes) > 1:
+            raise SpecError(
+                "parallelism=ddp: options.static_graph does not go with "
+                f"gradient_accumulation_steps={passes}: torch fails where a pass "
+                "without exchange comes first. Use 1, larger local batches or one "
+                "device."
+            )
 
 
-def one_step(world_size: int, options: Options) -> int:
-    """Return the steps in flight where all ranks take each step together."""
-    return 1
+class Fsdp(Strategy):
+    """Parameters, gradients and optimiser state are spread over the ranks."""
+
+    name = "fsdp"
+    shards_state = True
+
+    class Options(Strategy.Options):
+        """Which ranks share a copy of the state."""
+
+        shard_group: Count | None = Field(
+            None, description="Ranks that hold one copy of the state, 1 or more."
+        )
+
+    def check(self, sizes: TrialSizes) -> None:
+        """Refuse a world size that shard groups do not divide."""
+        world_size = sizes.allocation.world_size
+        size = self.Options.of(sizes.options).shard_group or world_size
+        _check_divides(
+            f"parallelism=fsdp: options.shard_group={size}",
+            size,
+            world_size,
+            "ranks cannot be grouped",
+        )
 
 
-def all_options(options: Options) -> Options:
-    """Return the options where each says something whatever the others are."""
-    return options
+class LocalSgd(SlowRankStrategy):
+    """Ranks step by themselves and average their parameters now and then."""
+
+    name = "local_sgd"
+    needed_options = ("averaging_period",)
+    is_synchronous = False
+    factorises = False
+
+    class Options(SlowRankStrategy.Options):
+        """When parameters are averaged."""
+
+        averaging_period: Count = Field(
+            1,
+            description="Steps between averages, 1 or more: averaging_period: [4, 16].",
+        )
+        synchronous_steps: int = Field(
+            0, ge=0, description="How many first steps are those of ddp, 0 or more."
+        )
+
+    def cycle(self, options: TrialOptions) -> int:
+        """Return the steps from one averaging to the next."""
+        return self.Options.of(options).averaging_period
 
 
-def no_options(options: Options) -> Options:
-    """Return no option: none alters what is learned."""
-    return {}
+class ParameterServer(SlowRankStrategy):
+    """Workers step by themselves and exchange parameters with servers."""
+
+    name = "parameter_server"
+    is_synchronous = False
+    factorises = False
+
+    class Options(SlowRankStrategy.Options):
+        """What servers do, and when they are asked."""
+
+        rule: ServerRule = Field(
+            "adag", description="The rule by which servers change the parameters."
+        )
+        communication_window: Count = Field(
+            1, description="Steps between exchanges with the servers, 1 or more."
+        )
+        num_servers: Count = Field(
+            1, description="Servers that share the parameters, 1 or more."
+        )
+        staleness_bound: Count | None = Field(
+            None, description="Steps that a worker may be ahead of others, 1 or more."
+        )
+
+    def cycle(self, options: TrialOptions) -> int:
+        """Return the steps from one exchange with the servers to the next."""
+        return self.Options.of(options).communication_window
+
+    def num_servers(self, world_size: int, options: TrialOptions) -> int:
+        """Return the servers; one rank needs none."""
+        return self.Options.of(options).num_servers if world_size > 1 else 0
+
+    def steps_in_flight(self, world_size: int, options: TrialOptions) -> int:
+        """Return the steps of all workers between two exchanges of one."""
+        return world_size * self.cycle(options) if world_size > 1 else 1
 
 
-def any_sizes(sizes: TrialSizes) -> None:
-    """Accept the sizes of every trial."""
+class Pipeline(Strategy):
+    """The layers of the model are divided over the ranks."""
+
+    name = "pipeline"
+    needed_options = ("split_size",)
+    shards_state = True
+    splits_model = True
+
+    class Options(Strategy.Options):
+        """How a model and its local batches are divided."""
+
+        schedule: Schedule = Field(
+            "gpipe", description="The order in which stages compute micro-batches."
+        )
+        split_size: Count | None = Field(
+            None, description="Samples per micro-batch, 1 or more: split_size: [4, 8]."
+        )
+        stages: Count | None = Field(
+            None, description="Ranks that share the layers, 1 or more."
+        )
+
+    def data_parallel_size(self, world_size: int, options: TrialOptions) -> int:
+        """Return how many pipelines the ranks form; each has the whole model."""
+        stages = self.Options.of(options).stages or world_size
+        _check_divides(
+            f"parallelism=pipeline: options.stages={stages}",
+            stages,
+            world_size,
+            "they form no whole pipelines",
+        )
+        return world_size // stages
+
+    def check(self, sizes: TrialSizes) -> None:
+        """Refuse a local batch that cannot be split, or is split into too few parts."""
+        own, local = self.Options.of(sizes.options), sizes.local_batch_size
+        size, stages = own.split_size, own.stages or sizes.allocation.world_size
+        if size is None:
+            return
+        if local % size:
+            raise SpecError(
+                f"parallelism=pipeline: options.split_size={size} does not divide "
+                f"local_batch_size={local} into equal micro-batches. Use a divisor, or "
+                "another local batch."
+            )
+        if own.schedule == "1f1b" and local // size < stages:
+            raise SpecError(
+                "parallelism=pipeline: options.schedule=1f1b needs a micro-batch for "
+                f"each of the {stages} stages, and local_batch_size={local} / "
+                f"split_size={size} is {local // size}. Use a smaller split_size, a "
+                "larger local batch, fewer stages, or schedule: gpipe."
+            )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Strategy:
-    """The way in which a model and its batch are spread over the ranks.
-
-    Parameters
-    ----------
-    name
-        Value of the axis ``parallelism``.
-    engine
-        Path, ``module:attribute``, of what trains a workload this way; see
-        ``training.engines.base``.
-    data_parallel_size
-        Ranks that see different samples, of the world size and the trial's options. It
-        raises a SpecError where the ranks cannot be divided up.
-    options
-        Axes under ``options`` that belong to the strategy and not to the workload.
-        Trials of other strategies in the same experiment do not vary them.
-    check_options
-        Raises a SpecError where an experiment with a workload lists wrong values for
-        them, or lacks one.
-    effective_options
-        Of a trial's options those that say something beside the others. The rest is not
-        varied, and is no part of the trial.
-    check
-        Raises a SpecError where the sizes of a trial do not suit the strategy.
-    cycle
-        Steps after which the work of a step repeats, of the trial's options. A
-        throughput trial measures whole cycles.
-    num_servers
-        Processes that keep the parameters, of the world size and the trial's options.
-        They run beside rank 0, on the CPU, and hold no device.
-    steps_in_flight
-        Optimiser steps of all workers between two messages of one, of the world size
-        and the trial's options; 1 where workers wait for each other.
-    altering_options
-        Of a trial's options those that alter what is learned from a global batch, on
-        one rank as on many. Convergence is measured apart for their values, and the
-        accuracy of other ways is not compared with such a rank.
-    is_synchronous
-        All ranks take the same step, from the same weights. Where not, the number of
-        workers changes what training converges to.
-    factorises
-        Samples to a target do not depend on who computed them, so that time to target
-        is samples needed times time per sample.
-    shards_state
-        Parameters, gradients or optimiser state are spread over the ranks, so that more
-        of them leave each more memory.
-    splits_model
-        The layers of the model are divided over the ranks, and the local batch into
-        micro-batches: the workload must train a model, and its local batches are
-        listed, not searched for.
-    """
-
-    name: str
-    engine: str
-    data_parallel_size: DataParallelSize = every_rank
-    options: tuple[str, ...] = ()
-    check_options: Callable[[ListedValues], None] = any_values
-    effective_options: Callable[[Options], Options] = all_options
-    check: Callable[[TrialSizes], None] = any_sizes
-    cycle: Callable[[Options], int] = every_step
-    num_servers: Callable[[int, Options], int] = no_servers
-    steps_in_flight: Callable[[int, Options], int] = one_step
-    altering_options: Callable[[Options], Options] = no_options
-    is_synchronous: bool = True
-    factorises: bool = True
-    shards_state: bool = False
-    splits_model: bool = False
+def _check_divides(said: str, size: int, world_size: int, problem: str) -> None:
+    divisors = [n for n in range(1, world_size + 1) if world_size % n == 0]
+    if size not in divisors:
+        raise SpecError(
+            f"{said} does not divide {counted(world_size, 'device')}, so that "
+            f"{problem}. Use one of {', '.join(map(str, divisors))}, or other numbers "
+            "of devices."
+        )
 
 
-def _check_ddp_sizes(sizes: TrialSizes) -> None:
-    world_size, options = sizes.allocation.world_size, sizes.options
-    check_static_graph(world_size, sizes.gradient_accumulation_steps, options)
-    check_slow_rank(world_size, options)
-
-
-DDP = Strategy(
-    name="ddp",
-    engine="scalelab.training.engines.ddp:DdpEngine",
-    options=(
-        "sync_batch_norm",
-        "gradient_compression",
-        "powersgd_rank",
-        "bucket_cap_mb",
-        "static_graph",
-        "slow_rank_factor",
-    ),
-    check_options=check_ddp,
-    effective_options=effective_options_of_ddp,
-    check=_check_ddp_sizes,
-    altering_options=altering_options_of_ddp,
-)
-FSDP = Strategy(
-    name="fsdp",
-    engine="scalelab.training.engines.fsdp:FsdpEngine",
-    options=("shard_group",),
-    check_options=check_fsdp,
-    check=lambda sizes: check_shard_group(sizes.allocation.world_size, sizes.options),
-    shards_state=True,
-)
-LOCAL_SGD = Strategy(
-    name="local_sgd",
-    engine="scalelab.training.engines.local_sgd:LocalSgdEngine",
-    options=("averaging_period", "synchronous_steps", "slow_rank_factor"),
-    check_options=check_local_sgd,
-    check=lambda sizes: check_slow_rank(sizes.allocation.world_size, sizes.options),
-    cycle=averaging_period,
-    is_synchronous=False,
-    factorises=False,
-)
-PARAMETER_SERVER = Strategy(
-    name="parameter_server",
-    engine="scalelab.training.engines.parameter_server:ParameterServerEngine",
-    options=(
-        "rule",
-        "communication_window",
-        "num_servers",
-        "staleness_bound",
-        "slow_rank_factor",
-    ),
-    check_options=check_parameter_server,
-    check=lambda sizes: check_slow_rank(sizes.allocation.world_size, sizes.options),
-    cycle=communication_window,
-    num_servers=lambda world_size, options: (
-        num_servers(options) if world_size > 1 else 0
-    ),
-    steps_in_flight=lambda world_size, options: (
-        world_size * communication_window(options) if world_size > 1 else 1
-    ),
-    is_synchronous=False,
-    factorises=False,
-)
-PIPELINE = Strategy(
-    name="pipeline",
-    engine="scalelab.training.engines.pipeline:PipelineEngine",
-    data_parallel_size=num_pipelines,
-    options=("schedule", "split_size", "stages"),
-    check_options=check_pipeline,
-    check=lambda sizes: check_micro_batches(
-        sizes.allocation.world_size, sizes.local_batch_size, sizes.options
-    ),
-    shards_state=True,
-    splits_model=True,
-)
-DEFAULT_STRATEGY = DDP.name
+DEFAULT_STRATEGY = Ddp.name
 """How a trial is run, and a recorded row is understood, that names no strategy."""
 STRATEGIES = Registry(
     "scalelab.strategies",
     Strategy,
     key="parallelism",
-    built_in=(DDP, FSDP, LOCAL_SGD, PARAMETER_SERVER, PIPELINE),
+    built_in=(Ddp(), Fsdp(), LocalSgd(), ParameterServer(), Pipeline()),
 )
-_FOREIGN = Strategy(name="", engine="", shards_state=True)
+
+
+class _Foreign(Strategy):
+    """A strategy that only somebody else's program knows."""
+
+    shards_state = True
+
+    def __init__(self, name: str) -> None:
+        self.name = name
 
 
 def strategy_of(name: object) -> Strategy:
@@ -251,5 +296,5 @@ def strategy_of(name: object) -> Strategy:
     fewer. A missing name stands for :data:`DEFAULT_STRATEGY`.
     """
     if not isinstance(name, str):
-        return DDP
-    return STRATEGIES[name] if name in STRATEGIES else replace(_FOREIGN, name=name)
+        return STRATEGIES[DEFAULT_STRATEGY]
+    return STRATEGIES[name] if name in STRATEGIES else _Foreign(name)

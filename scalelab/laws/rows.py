@@ -14,7 +14,8 @@ import pandas as pd
 from scalelab.errors import SpecError
 from scalelab.experiment.trial import TrialKind
 from scalelab.inputs.document import Scalar
-from scalelab.kinds.strategies import Strategy, strategy_of
+from scalelab.kinds.strategies import strategy_of
+from scalelab.kinds.strategy import Strategy
 from scalelab.records.columns import CURVE_COLUMNS, OPTION_PREFIX
 
 CONFIGURATION = (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from scalelab.errors import SpecError
 from scalelab.experiment.batch_sizes import BatchRequest, BatchSizes
 from scalelab.inputs.allocation import Allocation
-from scalelab.kinds.strategies import TrialSizes
+from scalelab.kinds.strategy import TrialSizes
 from scalelab.plan.setups import Setup
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from scalelab.errors import SpecError
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.layout import Layout
-from scalelab.kinds.strategies import Strategy, strategy_of
+from scalelab.kinds.strategies import strategy_of
+from scalelab.kinds.strategy import Strategy
 
 if TYPE_CHECKING:
     from scalelab.experiment.spec import Experiment

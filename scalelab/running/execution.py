@@ -38,7 +38,7 @@ from scalelab.scheduling.summary import SweepSummary as SweepSummary
 from scalelab.scheduling.summary import Unfinished
 
 if TYPE_CHECKING:
-    from scalelab.cluster.nodes import Cluster
+    from scalelab.cluster.dask_nodes import DaskNodes
     from scalelab.scheduling.driver import Driver
     from scalelab.site.profile import Site
 
@@ -216,7 +216,7 @@ def _snapshot(sweep: Sweep, store: RunStore) -> Path | None:
 
 def _nodes(
     sweep: Sweep, programs: Collection[Program]
-) -> AbstractContextManager[Cluster]:
+) -> AbstractContextManager[DaskNodes]:
     from scalelab.cluster.from_site import cluster_of
 
     trials = sweep.plan.trials

@@ -36,9 +36,8 @@ from scalelab.records.control.job_list import CLUSTER_DIRECTORY
 from scalelab.records.run_reader import RunReader
 from scalelab.records.store import RunStore
 from scalelab.site.choice import lasting_name
-from scalelab.site.local_devices import num_cores
-from scalelab.site.node_script import refuse_log_directory
-from scalelab.site.profile import DeviceType, Site
+from scalelab.site.job_script import refuse_log_directory
+from scalelab.site.profile import DeviceType, Site, num_cores
 from scalelab.training.workloads.introspection import check_trials, check_workload
 
 RUNS = Path("runs")

@@ -15,12 +15,7 @@ import torch
 from scalelab.errors import SpecError
 from scalelab.experiment.program import Program, WorkloadProgram
 from scalelab.experiment.trial import Trial
-from scalelab.kinds.strategies import STRATEGIES
-from scalelab.kinds.strategy_options import (
-    communication_window,
-    slow_rank_factor,
-    staleness_bound,
-)
+from scalelab.kinds.strategies import STRATEGIES, ParameterServer, slow_rank_factor
 from scalelab.training.rank_options import RankOptions
 from scalelab.training.servers.rules import rule_of
 from scalelab.training.servers.virtual_time import (
@@ -100,13 +95,13 @@ def _num_servers(trial: Trial) -> int:
 
 
 def _row(program: WorkloadProgram, trial: Trial) -> TwinRow:
-    job = _job(program, trial)
+    job, options = _job(program, trial), ParameterServer.Options.of(trial.options)
     course = asynchronous(
         job,
         _workers(trial),
         rule_of(trial.options, trial.world_size),
-        window=communication_window(trial.options),
-        staleness_bound=staleness_bound(trial.options),
+        window=options.communication_window,
+        staleness_bound=options.staleness_bound,
     )
     last = course.evaluations[-1] if course.evaluations else None
     return TwinRow(

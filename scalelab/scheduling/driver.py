@@ -12,8 +12,8 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from scalelab.cluster.batch.queue import QueueEvent
+from scalelab.cluster.dask_nodes import DaskNodes
 from scalelab.cluster.node_plugin import run_attempt
-from scalelab.cluster.nodes import Cluster
 from scalelab.cluster.watch import (
     NodeEvent,
     NodeJoined,
@@ -39,7 +39,7 @@ from scalelab.records.control.events import (
 )
 from scalelab.scheduling.gangs import Gangs, PartEnded, RunAttempt, Verdict
 from scalelab.scheduling.pool import Pool
-from scalelab.scheduling.provision.choice import provision_of
+from scalelab.scheduling.provision.provisioner import provision_of
 from scalelab.scheduling.pruning import Pruning
 from scalelab.scheduling.summary import SweepSummary, Unfinished
 from scalelab.scheduling.trial_queue import Request
@@ -109,7 +109,7 @@ class Driver:
     def __init__(
         self,
         source: TrialSource,
-        cluster: Cluster,
+        cluster: DaskNodes,
         store: RunStore,
         programs: Mapping[str | None, Program],
         *,

@@ -245,7 +245,7 @@ class Run(RunRecords):
         """
         from scalelab.recommend.answer.job_lines import job_lines, recommended_trial
         from scalelab.recommend.answer.job_time import JobTime
-        from scalelab.site.directives import job_script, with_batch_system
+        from scalelab.site.job_script import job_script, with_batch_system
 
         if self.experiment is None:
             raise SpecError(

@@ -44,7 +44,7 @@ class BatchSite(RemoteSite, BatchNodeSettings):
     ``of_gpu_nodes`` names further settings that a job without GPUs does not take over.
     """
 
-    cluster: ClassVar[str] = "scalelab.cluster.batch.nodes:batch_nodes"
+    cluster: ClassVar[str] = "scalelab.cluster.batch.nodes:BatchNodes"
     of_gpu_nodes: ClassVar[tuple[str, ...]] = ()
 
     request_gpus: Flag | None = Field(

@@ -7,8 +7,10 @@ of ``BATCH_SYSTEMS`` name those of batch systems, and
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, PrivateAttr, model_validator
@@ -17,8 +19,32 @@ from scalelab.errors import SpecError
 from scalelab.inputs.fields import Duration, Word
 from scalelab.inputs.problems import one_of, shown
 from scalelab.kinds.batch_systems import BatchSystem
-from scalelab.site.local_devices import num_cores, num_visible_gpus
 from scalelab.site.node_settings import NodeSettings, RemoteNodeSettings
+
+
+def num_cores() -> int:
+    """Return the cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def num_visible_gpus() -> int:
+    """Return the NVIDIA GPUs this process may use, without loading CUDA.
+
+    ``CUDA_VISIBLE_DEVICES`` is obeyed; otherwise the device files count.
+    """
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    present = [p for p in Path("/dev").glob("nvidia*") if p.name[6:].isdigit()]
+    if visible is None or not present:
+        return len(present)
+    # As CUDA reads the list: it ends at the first entry that is no device.
+    listed = [entry.strip() for entry in visible.split(",")]
+    end = next(
+        (i for i, entry in enumerate(listed) if entry in ("", "-1")), len(listed)
+    )
+    return len(listed[:end])
+
 
 LOST_AFTER_S = 300.0
 
@@ -198,7 +224,7 @@ class RemoteSite(Site, RemoteNodeSettings):
 class AllocationSite(RemoteSite):
     """The nodes of the batch job that the sweep is started in."""
 
-    cluster: ClassVar[str] = "scalelab.cluster.allocation:allocation_nodes"
+    cluster: ClassVar[str] = "scalelab.cluster.allocation:AllocationNodes"
 
     scheduler: Literal["allocation"] = Field(
         description="allocation: trials run on the nodes of the job that is held."

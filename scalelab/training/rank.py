@@ -12,8 +12,7 @@ import torch
 from scalelab.errors import SpecError
 from scalelab.experiment.program import WorkloadProgram
 from scalelab.kinds.registry import imported
-from scalelab.kinds.strategies import STRATEGIES
-from scalelab.kinds.strategy_options import slow_rank_factor
+from scalelab.kinds.strategies import STRATEGIES, slow_rank_factor
 from scalelab.records.attempt import AttemptResult, AttemptSpec
 from scalelab.training.context import (
     RankContext,
@@ -23,6 +22,7 @@ from scalelab.training.context import (
 )
 from scalelab.training.description import device_name, versions
 from scalelab.training.engines.base import Engine, FreeEngine
+from scalelab.training.engines.paths import engine_path
 from scalelab.training.free_loop import FreeLoop
 from scalelab.training.loop import Loop, StepTally
 from scalelab.training.memory_limit import (
@@ -58,7 +58,7 @@ def run_rank(
     torch.set_num_threads(spec.threads_per_rank)
     progress(0)
     workload, options = _workload(spec)
-    new_engine = imported(workload.engine or STRATEGIES[spec.trial.parallelism].engine)
+    new_engine = imported(workload.engine or engine_path(spec.trial.parallelism))
     device = claim_device(
         "cpu" if workload.emulated else spec.device_type, identity.local_rank
     )

@@ -12,7 +12,7 @@ from real_sweeps import Sweep, rows
 from scalelab.experiment.trial import Trial
 from scalelab.inputs.outcome import Outcome
 from scalelab.records.attempt import AttemptResult
-from scalelab.site.local_devices import num_cores
+from scalelab.site.profile import num_cores
 
 CORES = num_cores()
 CROWDED = f"""\

@@ -2,7 +2,7 @@ from datetime import UTC, datetime, timedelta
 
 from cryptography import x509
 
-from scalelab.cluster.credentials import run_security
+from scalelab.cluster.node_options import run_security
 
 
 def test_a_clock_that_is_behind_or_ahead_shuts_nobody_out() -> None:

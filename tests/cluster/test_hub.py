@@ -13,7 +13,7 @@ from scalelab.cluster.node_options import NodeOptions, write_private
 from scalelab.errors import ClusterError, StoreError
 from scalelab.kinds.batch_systems import BATCH_SYSTEMS
 from scalelab.site.choice import site_of
-from scalelab.site.node_script import node_command, options_file, script_file
+from scalelab.site.job_script import node_command, options_file, script_file
 
 OPTIONS, NODE_SCRIPT = options_file(None), script_file(None)
 SITE = site_of(
@@ -29,7 +29,7 @@ SITE = site_of(
 
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[HubCluster]:
-    with HubCluster(SITE, tmp_path / "cluster", preload=("json",)) as hub:
+    with HubCluster(SITE, run=tmp_path, max_nodes=1, preload=("json",)) as hub:
         yield hub
 
 
@@ -58,7 +58,7 @@ def test_files_that_give_access_are_private_and_go_with_the_driver(
     tmp_path: Path,
 ) -> None:
     directory = tmp_path / "cluster"
-    with HubCluster(SITE, directory) as hub:
+    with HubCluster(SITE, run=tmp_path, max_nodes=1) as hub:
         options = NodeOptions.read(directory / OPTIONS)
         assert options.scheduler == hub.address
         assert options.num_devices == 3
@@ -74,24 +74,26 @@ def test_files_that_give_access_are_private_and_go_with_the_driver(
 def test_each_node_group_has_files_of_its_own(tmp_path: Path) -> None:
     groups = {"big": {"gpus_per_node": 4}, "small": {"python": "/small/python"}}
     site = site_of({**SITE.model_dump(exclude_unset=True), "node_groups": groups})
-    with HubCluster(site, tmp_path):
+    directory = tmp_path / "cluster"
+    with HubCluster(site, run=tmp_path, max_nodes=1):
         big, small = (
-            NodeOptions.read(tmp_path / f"nodes-{name}.json") for name in groups
+            NodeOptions.read(directory / f"nodes-{name}.json") for name in groups
         )
         assert (big.group, big.num_devices) == ("big", 4)
         assert (small.group, small.num_devices) == ("small", 3)
-        assert "/small/python" in (tmp_path / "node-small.sh").read_text()
-    left = sorted(path.name for path in tmp_path.iterdir())
+        assert "/small/python" in (directory / "node-small.sh").read_text()
+    left = sorted(path.name for path in directory.iterdir())
     assert left == ["node-big.sh", "node-small.sh"]
 
 
 @pytest.mark.slow
 def test_a_node_that_cannot_join_says_why(tmp_path: Path) -> None:
-    with HubCluster(SITE, tmp_path) as hub:
-        values = json.loads((tmp_path / OPTIONS).read_text())
+    with HubCluster(SITE, run=tmp_path, max_nodes=1) as hub:
+        options = tmp_path / "cluster" / OPTIONS
+        values = json.loads(options.read_text())
         values["interface"] = "ib7"
-        (tmp_path / OPTIONS).write_text(json.dumps(values))
-        command = node_command(SITE, tmp_path, "vit-1")
+        options.write_text(json.dumps(values))
+        command = node_command(SITE, options.parent, "vit-1")
         node = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
         assert node.returncode == 1
         assert "cannot join the sweep" in node.stderr
@@ -103,7 +105,7 @@ def test_an_interface_that_is_not_there_starts_nothing(tmp_path: Path) -> None:
     site = SITE.model_copy(update={"driver_interface": "ib7"})
     with (
         pytest.raises(ClusterError, match="no network interface 'ib7'"),
-        HubCluster(site, tmp_path),
+        HubCluster(site, run=tmp_path, max_nodes=1),
     ):
         pass
     assert list(tmp_path.iterdir()) == []
@@ -113,7 +115,7 @@ def test_a_directory_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("a file")
     with (
         pytest.raises(StoreError, match=r"cluster cannot be written: .*irector"),
-        HubCluster(SITE, tmp_path / "run" / "cluster"),
+        HubCluster(SITE, run=tmp_path / "run", max_nodes=1),
     ):
         pass
     (tmp_path / OPTIONS).mkdir()

@@ -10,13 +10,14 @@ from queue import SimpleQueue
 import pytest
 
 from scalelab.cluster.local import LocalNodes
-from scalelab.cluster.silence import LISTEN_EVERY_S, Silences
 from scalelab.cluster.watch import (
+    LISTEN_EVERY_S,
     NodeEvent,
     NodeJoined,
     NodeLeft,
     NodeSilent,
     NodeWatch,
+    Silences,
 )
 
 

@@ -20,8 +20,7 @@ from scalelab.kinds.batch_systems import BATCH_SYSTEMS, BatchSystem, system_of_j
 from scalelab.kinds.registry import imported
 from scalelab.site.batch_site import BatchSite
 from scalelab.site.choice import find_site, site_of
-from scalelab.site.driver_script import driver_job_script
-from scalelab.site.node_script import node_job_script
+from scalelab.site.job_script import driver_job_script, node_job_script
 
 DIRECTORY = Path("/shared/vit/cluster")
 NODES = {

@@ -13,6 +13,7 @@ import pytest
 
 from scalelab.errors import SpecError
 from scalelab.experiment.spec import Experiment
+from scalelab.inputs.document import Scalar
 from scalelab.inputs.placeholders import PLACEHOLDERS
 from scalelab.kinds.launchers import (
     LAUNCHERS,
@@ -208,6 +209,47 @@ def test_one_process_finds_in_a_job_what_it_finds_in_a_trial() -> None:
     ]
     names = {word.partition("=")[0] for word in lines[0].split() if "=" in word}
     assert names == LAUNCHERS["none"].environment(process()).keys()
+
+
+@pytest.mark.parametrize(
+    ("launcher", "options", "message"),
+    [
+        (
+            "srun",
+            {"per": "node"},
+            "has no options: remove per, or write only the name.",
+        ),
+        ("jax", {"pre": "node"}, "unknown key 'pre'. Did you mean 'per'? Valid: per."),
+        ("jax", {"per": "gpu"}, "per='gpu' is not known. Valid: device, node."),
+        (
+            "tf_config",
+            {"parameter_servers": 65},
+            "parameter_servers=65 must be at most 64. Processes on the first node that "
+            "hold parameters and no device.",
+        ),
+        (
+            "tf_config",
+            {"parameter_servers": True},
+            "parameter_servers=True must be a whole number. Processes on the first "
+            "node that hold parameters and no device.",
+        ),
+    ],
+)
+def test_options_of_a_launcher_are_checked(
+    launcher: str, options: dict[str, Scalar], message: str
+) -> None:
+    with pytest.raises(SpecError, match=re.escape(message)):
+        LAUNCHERS[launcher].with_options(options)
+
+
+def test_options_say_which_processes_start() -> None:
+    tf_config = LAUNCHERS["tf_config"].with_options(
+        {"per": "node", "parameter_servers": 2}
+    )
+    assert tf_config.processes(("0", "1"), 0) == ((), (), (), ("0", "1"))
+    assert tf_config.processes(("0", "1"), 1) == (("0", "1"),)
+    assert tf_config.ends_with_rank_0
+    assert not LAUNCHERS["tf_config"].ends_with_rank_0
 
 
 def test_the_schema_of_experiments_lists_the_launchers() -> None:

@@ -12,7 +12,14 @@ from measured_runs import measured_run
 
 from scalelab.errors import SpecError
 from scalelab.kinds import resources
-from scalelab.kinds.resources import RESOURCES, USD_PER_HOUR, Usage, read_limits
+from scalelab.kinds.resources import (
+    RESOURCES,
+    USD_PER_HOUR,
+    Resource,
+    Usage,
+    read_limits,
+)
+from scalelab.testing.resources import ResourceContract
 
 ENERGY = """
 from scalelab.kinds.resources import Resource
@@ -30,6 +37,13 @@ ENERGY = Resource(
     least="takes the least energy",
 )
 """
+
+
+class TestEveryResource(ResourceContract):
+    @pytest.fixture(params=RESOURCES.built_in, ids=lambda row: row.name)
+    def row(self, request: pytest.FixtureRequest) -> Resource:
+        found: Resource = request.param
+        return found
 
 
 def test_amounts_follow_from_time_and_devices() -> None:

@@ -4,7 +4,7 @@ from scalelab.errors import SpecError
 from scalelab.inputs.allocation import Allocation
 from scalelab.site.batch_site import BatchSite
 from scalelab.site.choice import site_of
-from scalelab.site.directives import directives, job_script
+from scalelab.site.job_script import directives, job_script
 
 SLURM = {"scheduler": "slurm", "device_type": "cuda", "gpus_per_node": 4}
 PBS = {**SLURM, "scheduler": "pbs"}

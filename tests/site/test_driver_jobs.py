@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 
 from scalelab.errors import SpecError
-from scalelab.site import driver_script as driver_jobs
+from scalelab.site import job_script as driver_jobs
 from scalelab.site.choice import site_of
-from scalelab.site.driver_script import driver_job_script
+from scalelab.site.job_script import driver_job_script
 
 GPU_NODES = {
     "name": "hpc",

@@ -10,7 +10,7 @@ from scalelab.inputs.document import parse_document
 from scalelab.plan.expand import Plan, largest_tried_batch, plan
 from scalelab.plan.setups import setups
 from scalelab.site.choice import site_of
-from scalelab.site.node_script import node_job_script, node_script
+from scalelab.site.job_script import node_job_script, node_script
 from scalelab.site.profile import Site
 
 SLURM = """

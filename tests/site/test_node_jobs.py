@@ -4,7 +4,7 @@ import pytest
 
 from scalelab.errors import SpecError
 from scalelab.site.choice import site_of
-from scalelab.site.node_script import node_job_script, node_script, start_on_all
+from scalelab.site.job_script import node_job_script, node_script, start_on_all
 from scalelab.site.profile import Site
 
 NUMBERS = [1, 2, 9, 10, 16]

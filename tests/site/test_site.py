@@ -8,8 +8,7 @@ from scalelab.inputs.document import parse_document
 from scalelab.inputs.links import Link
 from scalelab.kinds.batch_systems import BATCH_SYSTEMS
 from scalelab.site.choice import available_sites, find_site, lasting_name, site_of
-from scalelab.site.local_devices import num_cores, num_visible_gpus
-from scalelab.site.profile import LocalSite, Site
+from scalelab.site.profile import LocalSite, Site, num_cores, num_visible_gpus
 
 SLURM = """
 scheduler: slurm

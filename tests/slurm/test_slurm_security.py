@@ -9,8 +9,7 @@ from slurm_sweeps import Swept
 from throwaway_slurm import USER_ID, ThrowawaySlurm
 from waiting import wait_until
 
-from scalelab.cluster.credentials import run_security
-from scalelab.cluster.node_options import write_tls_files
+from scalelab.cluster.node_options import run_security, write_tls_files
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(300)]
 

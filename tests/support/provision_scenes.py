@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from typing import cast
 
+from scalelab.cluster.batch.nodes import BatchNodes
 from scalelab.cluster.batch.queue import JobState, JobSubmitted, JobView, QueueSeen
 from scalelab.cluster.nodes import Node
 from scalelab.cluster.watch import NodeLeft
@@ -88,7 +90,7 @@ class Scene:
         }
         self.pool = Pool(expected, self.events.append, timeout_s=1e9)
         self.provision = Provision(
-            self.batch,
+            cast(BatchNodes, self.batch),
             self.pool,
             leave=self._leave,
             on_event=self.events.append,

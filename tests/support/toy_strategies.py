@@ -1,38 +1,36 @@
 """Strategies that only tests know, registered as if they were built in."""
 
-from collections.abc import Mapping
-
 import pytest
 
 from scalelab.errors import SpecError
-from scalelab.inputs.document import Scalar
-from scalelab.kinds.strategies import STRATEGIES, Strategy, TrialSizes
+from scalelab.kinds.strategies import STRATEGIES
+from scalelab.kinds.strategy import Strategy, TrialOptions, TrialSizes
 
 
-def half_of_them(world_size: int, options: Mapping[str, Scalar]) -> int:
-    if world_size % 2:
-        raise SpecError(f"parallelism=pairs needs two devices each, not {world_size}.")
-    return world_size // 2
+class Pairs(Strategy):
+    name = "pairs"
+
+    class Options(Strategy.Options):
+        depth: int = 1
+
+    def data_parallel_size(self, world_size: int, options: TrialOptions) -> int:
+        if world_size % 2:
+            message = f"parallelism=pairs needs two devices each, not {world_size}."
+            raise SpecError(message)
+        return world_size // 2
+
+    def check(self, sizes: TrialSizes) -> None:
+        if sizes.local_batch_size < 2:
+            raise SpecError("parallelism=pairs needs local_batch_size=2 or more.")
 
 
-def more_than_one_sample(sizes: TrialSizes) -> None:
-    if sizes.local_batch_size < 2:
-        raise SpecError("parallelism=pairs needs local_batch_size=2 or more.")
+class Stale(Strategy):
+    name = "stale"
+    is_synchronous = False
+    factorises = False
 
 
-PAIRS = Strategy(
-    name="pairs",
-    engine="toy_strategies:PairsEngine",
-    data_parallel_size=half_of_them,
-    options=("depth",),
-    check=more_than_one_sample,
-)
-STALE = Strategy(
-    name="stale",
-    engine="toy_strategies:StaleEngine",
-    is_synchronous=False,
-    factorises=False,
-)
+PAIRS, STALE = Pairs(), Stale()
 
 
 def register(monkeypatch: pytest.MonkeyPatch, *rows: Strategy) -> None:

@@ -14,7 +14,7 @@ from scalelab.records.attempt_io import storing
 from scalelab.records.control.driver_record import DriverRecord
 from scalelab.records.control.job_list import CLUSTER_DIRECTORY
 from scalelab.records.control.lease import LOG
-from scalelab.site.driver_script import driver_job_script
+from scalelab.site.job_script import driver_job_script
 from scalelab.site.profile import Site
 
 
@@ -36,20 +36,26 @@ def submit_driver(
         job_log=job_log(run, name),
         after=after,
     )
-    record = DriverRecord(
-        scheduler=site.scheduler,
-        name=name,
-        job_id=asyncio.run(_submit(site.scheduler, name, script)),
-        number=number,
-    )
+    record = submit_script(site.scheduler, name, script, number)
     record.write(run)
     return record
 
 
-def submit_script(scheduler: str, name: str, script: str) -> DriverRecord:
-    """Submit a job that no run records."""
-    job_id = asyncio.run(_submit(scheduler, name, script))
-    return DriverRecord(scheduler=scheduler, name=name, job_id=job_id, number=1)
+def submit_script(
+    scheduler: str, name: str, script: str, number: int = 1
+) -> DriverRecord:
+    """Submit a job, and return what a run may record of it."""
+    try:
+        job_id = asyncio.run(submitted(_client(scheduler).job(name, script)))
+    except BusyError as error:
+        raise BusyError(
+            f"{scheduler} takes no job now: {error}. Try again later."
+        ) from error
+    except ClusterError as error:
+        raise ClusterError(
+            f"{scheduler} refused the job {name}: {error}. Correct the site."
+        ) from error
+    return DriverRecord(scheduler=scheduler, name=name, job_id=job_id, number=number)
 
 
 def job_log(run: Path, name: str) -> Path:
@@ -76,31 +82,14 @@ def waiting_driver(run: Path) -> tuple[DriverRecord, JobView] | None:
 
 def cancel(record: DriverRecord) -> None:
     """Cancel a driver's job."""
-    asyncio.run(_cancel(record))
-
-
-def _client(scheduler: str) -> BatchClient:
-    return batch_client(BATCH_SYSTEMS[scheduler])
-
-
-async def _submit(scheduler: str, name: str, script: str) -> str:
+    job = _client(record.scheduler).job(record.name, job_id=record.job_id)
     try:
-        return await submitted(_client(scheduler).job(name, script))
-    except BusyError as error:
-        raise BusyError(
-            f"{scheduler} takes no job now: {error}. Try again later."
-        ) from error
-    except ClusterError as error:
-        raise ClusterError(
-            f"{scheduler} refused the job {name}: {error}. Correct the site."
-        ) from error
-
-
-async def _cancel(record: DriverRecord) -> None:
-    client = _client(record.scheduler)
-    try:
-        await cancelled(client.job(record.name, job_id=record.job_id))
+        asyncio.run(cancelled(job))
     except ClusterError as error:
         raise ClusterError(
             f"job {record.job_id} could not be cancelled: {error}."
         ) from error
+
+
+def _client(scheduler: str) -> BatchClient:
+    return batch_client(BATCH_SYSTEMS[scheduler])

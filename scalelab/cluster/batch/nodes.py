@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalelab.cluster.batch.client import batch_client, survey
-from scalelab.cluster.batch.programs import CALL_TIMEOUT_S
 from scalelab.cluster.batch.queue import (
+    CALL_TIMEOUT_S,
     BatchJob,
     JobRefused,
     JobState,
@@ -22,11 +22,11 @@ from scalelab.cluster.batch.queue import (
     submitted,
 )
 from scalelab.cluster.hub import HubCluster
-from scalelab.cluster.survey.capacity import never_fitting
+from scalelab.cluster.survey.inventory import never_fitting
 from scalelab.errors import BusyError, ClusterError
-from scalelab.records.control.job_list import CLUSTER_DIRECTORY, JobLine, JobList
+from scalelab.records.control.job_list import JobLine, JobList
 from scalelab.records.log_tail import last_log_lines
-from scalelab.site.node_script import node_job_script
+from scalelab.site.job_script import node_job_script
 
 if TYPE_CHECKING:
     from scalelab.site.batch_site import BatchSite
@@ -34,19 +34,6 @@ if TYPE_CHECKING:
 LEAVE_S = 15.0
 """Seconds a job may take to end by itself before it is cancelled."""
 _LOOK_AGAIN_S = 0.5
-
-
-def batch_nodes(
-    site: BatchSite, *, run: Path, max_nodes: int, **agent_options: Any
-) -> BatchNodes:
-    """Return the nodes that the site's batch system grants to a run."""
-    return BatchNodes(
-        site,
-        max_nodes,
-        run_name=run.name,
-        directory=run / CLUSTER_DIRECTORY,
-        **agent_options,
-    )
 
 
 class BatchNodes(HubCluster):
@@ -61,15 +48,12 @@ class BatchNodes(HubCluster):
     def __init__(
         self,
         site: BatchSite,
-        max_nodes: int,
         *,
-        run_name: str,
-        directory: Path,
+        run: Path,
+        max_nodes: int,
         **agent_options: Any,
     ) -> None:
-        super().__init__(site, directory, **agent_options)
-        self._max_nodes = max_nodes
-        self._run_name = run_name
+        super().__init__(site, run=run, max_nodes=max_nodes, **agent_options)
         # Every job that was taken and is not known to have ended, also while it is
         # being given back.
         self._jobs: dict[str, BatchJob] = {}
@@ -79,22 +63,18 @@ class BatchNodes(HubCluster):
         self._deliver: Callable[[QueueEvent], None] = lambda event: None
         self._tasks: set[asyncio.Future[None]] = set()
 
-    @property
-    def expected_devices(self) -> Mapping[str | None, tuple[int, ...]]:
-        """Devices of each node there may be, by node group."""
-        return {
-            name: (group.devices_per_node,) * (group.nodes or self._max_nodes)
-            for name, group in self.site.groups.items()
-        }
-
     def _start(self) -> None:
         self._refuse_what_would_wait_for_ever()
         self._client = batch_client(self.site.batch_system)
         super()._start()
         left = JobList.read(self._directory)
         self._last_number = left.last_number
-        # Jobs that a dead driver has left.
-        self._cancel_left(left.jobs)
+        # Jobs that a dead driver has left, and could not cancel.
+        known = [line for line in left.jobs if line.job_id is not None]
+        for line in known:
+            self._keep(line, self._client.job(line.name, job_id=line.job_id))
+        with suppress(TimeoutError):
+            self.wait_for(self._end([line.name for line in known], []), CALL_TIMEOUT_S)
         self._stack.callback(self._end_jobs)
 
     def _refuse_what_would_wait_for_ever(self) -> None:
@@ -260,11 +240,3 @@ class BatchNodes(HubCluster):
         await self._end(list(self._jobs), self.workers)
         # Those that were being given back already.
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _cancel_left(self, jobs: Iterable[JobLine]) -> None:
-        """Cancel the jobs that an earlier driver of the run could not."""
-        known = [line for line in jobs if line.job_id is not None]
-        for line in known:
-            self._keep(line, self._client.job(line.name, job_id=line.job_id))
-        with suppress(TimeoutError):
-            self.wait_for(self._end([line.name for line in known], []), CALL_TIMEOUT_S)

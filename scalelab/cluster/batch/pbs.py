@@ -14,9 +14,8 @@ from scalelab.cluster.batch.pbs_inventory import (
     inventory,
     moment,
 )
-from scalelab.cluster.batch.programs import answered, ask
+from scalelab.cluster.batch.programs import answered, ask, job_class, scripted_job
 from scalelab.cluster.batch.queue import BatchJob, EndCause, JobState, JobView, seconds
-from scalelab.cluster.batch.scripted_job import job_class, scripted_job
 from scalelab.cluster.survey.inventory import Inventory
 from scalelab.errors import ClusterError
 
@@ -141,20 +140,25 @@ async def _shown(
 
 
 def _view(job: Mapping[str, str]) -> JobView:
-    letter, comment = job.get("job_state", ""), job.get("comment", "")
+    letter, comment = job.get("job_state", ""), job.get("comment", "").strip()
     if letter in _PENDING:
         state = JobState.PENDING
     elif letter in _RUNNING:
         state = JobState.RUNNING
     else:
         state = JobState.ENDED
+    status, is_suspended = job.get("Exit_status"), letter in ("S", "U")
+    end_cause = EndCause.PREEMPTED if is_suspended else EndCause.OTHER
+    if status == _WALLTIME_EXCEEDED:
+        end_cause = EndCause.TIME_LIMIT
     reason = comment if state is JobState.PENDING else ""
     if letter == "H":
         reason = f"held. {comment}".strip()
-    elif letter in "SU":
+    elif is_suspended:
         reason = "suspended"
     elif state is JobState.ENDED:
-        reason = _ending(job)
+        ended = "ended" if status is None else f"ended with status {status}"
+        reason = f"{ended}. {comment}" if comment else ended
     return JobView(
         state=state,
         reason=reason,
@@ -162,22 +166,9 @@ def _view(job: Mapping[str, str]) -> JobView:
         estimated_start=job.get("estimated.start_time"),
         remaining_s=_remaining_s(job) if state is JobState.RUNNING else None,
         is_leaving=letter == "E",
-        is_suspended=letter in ("S", "U"),
-        end_cause=_end_cause(job),
+        is_suspended=is_suspended,
+        end_cause=end_cause,
     )
-
-
-def _end_cause(job: Mapping[str, str]) -> EndCause:
-    if job.get("Exit_status") == _WALLTIME_EXCEEDED:
-        return EndCause.TIME_LIMIT
-    is_suspended = job.get("job_state") in ("S", "U")
-    return EndCause.PREEMPTED if is_suspended else EndCause.OTHER
-
-
-def _ending(job: Mapping[str, str]) -> str:
-    status, comment = job.get("Exit_status"), job.get("comment", "").strip()
-    ended = "ended" if status is None else f"ended with status {status}"
-    return f"{ended}. {comment}".strip() if comment else ended
 
 
 def _remaining_s(job: Mapping[str, str]) -> float | None:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from scalelab.cluster.batch.programs import CALL_TIMEOUT_S
 from scalelab.errors import BusyError, ClusterError
 
+CALL_TIMEOUT_S = 60.0
 MISSING_LOOKS = 2
 """So often in a row a queue must not name a job to have forgotten it."""
 _CLOCK = re.compile(r"(?:(?P<d>\d+)-)?(?:(?P<h>\d+):)?(?P<m>\d+):(?P<s>\d+)")

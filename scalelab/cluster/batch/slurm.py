@@ -7,9 +7,14 @@ import re
 import shlex
 from collections.abc import Mapping
 
-from scalelab.cluster.batch.programs import Answer, answered, ask, said_by
+from scalelab.cluster.batch.programs import (
+    answered,
+    ask,
+    job_class,
+    said_by,
+    scripted_job,
+)
 from scalelab.cluster.batch.queue import BatchJob, EndCause, JobState, JobView, seconds
-from scalelab.cluster.batch.scripted_job import job_class, scripted_job
 from scalelab.cluster.survey.inventory import Inventory, NodeGroup, Queue
 from scalelab.errors import ClusterError
 
@@ -52,6 +57,7 @@ _BUSY = re.compile(
 _NODES_FORMAT = "%P|%a|%l|%D|%c|%m|%G"
 # gpu:4, gpu:a100:4, gpu:a100:4(S:0-1); a MIG slice's type has dots.
 _GPUS = re.compile(r"gpu(?::(?P<type>[^:,(]+))?:(?P<count>\d+)(?:\([^)]*\))?$")
+_CLUSTER = re.compile(r"^ClusterName\s*=\s*(\S+)", re.MULTILINE)
 _BETWEEN_ENTRIES = re.compile(r",(?![^(]*\))")
 
 
@@ -78,7 +84,9 @@ class SlurmClient:
         ids = ",".join(jobs.values())
         options = ["--noheader", "--states=all", f"--jobs={ids}", "-o", _JOBS_FORMAT]
         answer = await ask(["squeue", *options])
-        _require_answer(answer)
+        # What SLURM says when it knows none of the jobs.
+        if answer.status and "Invalid job id" not in answer.errors:
+            raise ClusterError(f"squeue: {answer.errors or answer.status}")
         lines = answer.output.splitlines()
         seen = dict(_line(line) for line in lines if line.count("|") >= _BARS)
         stray = [line for line in lines if line.strip() and line.count("|") < _BARS]
@@ -91,9 +99,10 @@ class SlurmClient:
         """Return what ``sinfo`` and others list; see :class:`BatchClient`."""
         options = ["--noheader", "--exact", "--all", f"--format={_NODES_FORMAT}"]
         lines = said_by(["sinfo", *options])
+        name = _CLUSTER.search(said_by(["scontrol", "show", "config"]))
         return Inventory(
             scheduler="slurm",
-            cluster_name=_cluster_name(said_by(["scontrol", "show", "config"])),
+            cluster_name=name[1] if name else "slurm",
             queues=tuple(_partitions(lines)),
             accounts=tuple(_accounts()),
             gpu_settings={"gpu_request": "gres"},
@@ -106,13 +115,6 @@ class SlurmClient:
         said = answered(["scontrol", "--oneliner", "show", "partition", *named])
         allowed = set(re.findall(r"\bAllocNodes=(\S+)", said.output))
         return allowed == {"ALL"} if allowed else None
-
-
-def _require_answer(answer: Answer) -> None:
-    # SLURM's message when it knows none of the jobs any more.
-    is_unknown = "Invalid job id" in answer.errors
-    if answer.status and not is_unknown:
-        raise ClusterError(f"squeue: {answer.errors or answer.status}")
 
 
 def _line(line: str) -> tuple[str, JobView]:
@@ -172,11 +174,6 @@ def _group(num_nodes: str, cores: str, megabytes: str, gres: str) -> NodeGroup:
         gpus=sum(int(found["count"]) for found in gpus),
         gpu_type=types.pop() if len(types) == 1 else None,
     )
-
-
-def _cluster_name(config: str) -> str:
-    found = re.search(r"^ClusterName\s*=\s*(\S+)", config, re.MULTILINE)
-    return found[1] if found else "slurm"
 
 
 def _accounts() -> list[str]:

@@ -9,7 +9,8 @@ from scalelab.experiment.keys import ExperimentKeys, naming
 from scalelab.experiment.program import BUILT_IN_WORKLOADS
 from scalelab.experiment.sections import AutoBatch, WorkloadChoice
 from scalelab.experiment.trial import TrialKind
-from scalelab.kinds.strategies import STRATEGIES, Strategy
+from scalelab.kinds.strategies import STRATEGIES
+from scalelab.kinds.strategy import Strategy
 
 
 def check_kinds(experiment: ExperimentKeys) -> None:
@@ -24,9 +25,8 @@ def check_kinds(experiment: ExperimentKeys) -> None:
             _check_reported(alone)
     if experiment.workload:
         for name in experiment.parallelism:
-            strategy, listed = STRATEGIES[name], experiment.options
-            own = {axis: listed[axis] for axis in strategy.options if axis in listed}
-            strategy.check_options(own)
+            strategy = STRATEGIES[name]
+            strategy.check_options(experiment.options)
             _check_model(strategy, experiment.workload)
             if strategy.splits_model:
                 _check_split_batches(experiment, strategy)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from scalelab.kinds.launchers.jax import JAX
-from scalelab.kinds.launchers.mpi import MPI, MPIRUN
-from scalelab.kinds.launchers.per_node import PER_NODE
-from scalelab.kinds.launchers.row import (
+from scalelab.kinds.launchers.jax_and_tensorflow import JAX, TF_CONFIG
+from scalelab.kinds.launchers.launcher import (
     ForeignLibrary,
     LaunchedProcess,
     Launcher,
     RecommendedJob,
-    per_device,
-    per_node,
 )
-from scalelab.kinds.launchers.single import NONE
-from scalelab.kinds.launchers.srun import SRUN
-from scalelab.kinds.launchers.tensorflow import TF_CONFIG
-from scalelab.kinds.launchers.torchrun import TORCHRUN
+from scalelab.kinds.launchers.torch_and_mpi import (
+    MPI,
+    MPIRUN,
+    NONE,
+    PER_NODE,
+    SRUN,
+    TORCHRUN,
+)
 from scalelab.kinds.registry import Registry
 
 __all__ = [
@@ -26,13 +26,11 @@ __all__ = [
     "LaunchedProcess",
     "Launcher",
     "RecommendedJob",
-    "per_device",
-    "per_node",
 ]
 
 LAUNCHERS = Registry(
     "scalelab.launchers",
-    Launcher,
+    Launcher,  # type: ignore[type-abstract]
     key="launcher",
     built_in=(TORCHRUN, PER_NODE, NONE, SRUN, MPI, MPIRUN, TF_CONFIG, JAX),
 )

@@ -23,9 +23,12 @@ from contextlib import suppress
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from scalelab.errors import SpecError
-from scalelab.kinds.launchers import LaunchedProcess
+
+if TYPE_CHECKING:
+    from scalelab.kinds.launchers import LaunchedProcess
 
 _VERSION = re.compile(r"mpirun \(Open MPI\) (\d+)\.")
 _MAJOR = "4"

@@ -13,7 +13,8 @@ from scalelab.errors import SpecError
 from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.layout import Layout
-from scalelab.kinds.strategies import Strategy, TrialSizes, strategy_of
+from scalelab.kinds.strategies import strategy_of
+from scalelab.kinds.strategy import Strategy, TrialSizes
 from scalelab.laws.rows import CONFIGURATION, CurveKey
 from scalelab.recommend.question.batches import BatchRule
 from scalelab.recommend.question.runnable import UntoldByProgram, runnable

@@ -31,7 +31,7 @@ from scalelab.running.proposal.meanings import (
 from scalelab.running.proposal.sample_log import PLAIN, LogReading
 from scalelab.running.proposal.script import Script
 from scalelab.running.proposal.surroundings import Surroundings, surroundings
-from scalelab.site.local_devices import num_cores, num_visible_gpus
+from scalelab.site.profile import num_cores, num_visible_gpus
 
 _WIDTH = 86
 _NO_REGEX = "metrics.regex, the expression for a line that reports a step"

@@ -1,54 +1,27 @@
-"""Batch jobs that hold nodes of the sweep, as the driver knows them."""
+"""Batch jobs that hold nodes of the sweep, and what trials wait for without them."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from scalelab.cluster.batch.queue import JobState, JobView
 from scalelab.cluster.nodes import Node
+from scalelab.inputs.numerals import counted
+from scalelab.records.control.events import OnEvent, Waiting
 from scalelab.records.control.job_list import JobLine
 
 if TYPE_CHECKING:
-    from scalelab.site.batch_site import BatchSite
+    from scalelab.cluster.batch.nodes import BatchNodes
+    from scalelab.scheduling.pool import Pool
 
 LEAVING_S = 15.0
 """How long a job may take to say how it ended."""
 NEARLY_S = 5.0
 """Seconds that a job may end before its time, as far as that is known."""
-
-
-class Batch(Protocol):
-    """The cluster that submits the jobs; see ``scalelab.cluster.batch.nodes``."""
-
-    site: BatchSite
-
-    def request(self, num_nodes: int, group: str | None = None) -> str:
-        """Submit a job for nodes of a group and return its name."""
-        ...
-
-    def give_back(self, name: str, addresses: Iterable[str] = ()) -> None:
-        """End a job."""
-        ...
-
-    def forget(self, name: str) -> None:
-        """Ask about a job no more."""
-        ...
-
-    def look(self) -> None:
-        """Ask about all jobs."""
-        ...
-
-    def log_tail(self, name: str) -> str:
-        """Return the last lines of a job's log."""
-        ...
-
-    def write_list(self, jobs: Iterable[JobLine], waiting: Iterable[str]) -> None:
-        """Record the state of all jobs."""
-        ...
 
 
 @dataclass(slots=True)
@@ -141,3 +114,66 @@ class ProvisionedJob:
             estimated_start=view.estimated_start if view and self.is_pending else None,
             node_group=self.group,
         )
+
+
+class WaitingReport:
+    """The report of what the sweep waits for, made whenever that changes."""
+
+    def __init__(self, batch: BatchNodes, pool: Pool, on_event: OnEvent) -> None:
+        self._batch = batch
+        self._pool = pool
+        self._on_event = on_event
+        self._told: set[tuple[str, str, bool]] = set()
+        self._written: tuple[list[JobLine], list[str]] | None = None
+
+    def update(
+        self, jobs: list[JobLine], troubles: Iterable[str], *, is_stopped: bool
+    ) -> None:
+        """Report the jobs and what the trials wait for, if either has changed."""
+        waiting = [words for words in troubles if words]
+        if not is_stopped:
+            waiting += why_waiting(self._pool, jobs)
+        if (jobs, waiting) == self._written:
+            return
+        self._written = (jobs, waiting)
+        self._batch.write_list(jobs, waiting)
+        for job in jobs:
+            # That the queue changes its mind about the expected start is no news.
+            news = (job.name, job.reason, job.estimated_start is None)
+            if job.state == "pending" and job.reason and news not in self._told:
+                self._told.add(news)
+                self._on_event(Waiting(reason=str(job)))
+
+
+def why_waiting(pool: Pool, jobs: Sequence[JobLine]) -> list[str]:
+    """Return one sentence per allocation that lacks nodes, and one for the others."""
+    sentences = []
+    has_others = False
+    for group, placer in pool.placer.groups.items():
+        waiting = placer.queue.allocations()
+        lacking = [each for each in waiting if not placer.has_room(each)]
+        has_others |= len(lacking) < len(waiting)
+        for each in sorted(lacking, key=lambda each: (each.world_size, each.num_nodes)):
+            nodes = counted(each.num_nodes, f"{group} node" if group else "node")
+            sentences.append(
+                f"{counted(waiting[each], 'trial')} for {nodes} x "
+                f"{counted(each.devices_per_node[0], 'device')}: "
+                f"{_what_there_is(pool, jobs, group)}."
+            )
+    if has_others:
+        # Without their number, which changes all the time.
+        others = "the other trials" if sentences else "trials"
+        sentences.append(f"{others} for devices that are in use.")
+    return sentences
+
+
+def _what_there_is(pool: Pool, jobs: Sequence[JobLine], group: str | None) -> str:
+    nodes = [node for node in pool.nodes if node.group == group]
+    parts = [f"{counted(len(nodes), 'node')} up"]
+    for state, words in (("running", "starting"), ("pending", "in the queue")):
+        those = [job for job in jobs if job.state == state and job.node_group == group]
+        if those:
+            reasons = dict.fromkeys(job.reason for job in those if job.reason)
+            why = f" ({', '.join(reasons)})" if reasons else ""
+            parts.append(f"{sum(job.num_nodes for job in those)} {words}{why}")
+    return ", ".join(parts)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from scalelab.cluster.batch.nodes import BatchNodes
 from scalelab.cluster.batch.queue import (
     MISSING_LOOKS,
     EndCause,
@@ -23,21 +24,20 @@ from scalelab.cluster.batch.queue import (
 from scalelab.cluster.watch import NodeLeft
 from scalelab.errors import ClusterError
 from scalelab.records.control.events import OnEvent, Waiting
-from scalelab.scheduling.gangs import PartEnded
-from scalelab.scheduling.provision.backoff import SubmissionBackoff
-from scalelab.scheduling.provision.demand import GroupDemand
-from scalelab.scheduling.provision.jobs import Batch, ProvisionedJob
-from scalelab.scheduling.provision.node_losses import (
+from scalelab.scheduling.gangs import PartEnded, Verdict
+from scalelab.scheduling.provision.demand import GroupDemand, SubmissionBackoff
+from scalelab.scheduling.provision.jobs import ProvisionedJob, WaitingReport
+from scalelab.scheduling.provision.queue_looks import (
     HOLD_S,
     DelayedNodeLosses,
     JobEnding,
+    QueueLooks,
 )
-from scalelab.scheduling.provision.queue_looks import QueueLooks
-from scalelab.scheduling.provision.waiting import WaitingReport
 
 if TYPE_CHECKING:
+    from scalelab.cluster.dask_nodes import DaskNodes
     from scalelab.cluster.nodes import Node
-    from scalelab.records.attempt import Placement
+    from scalelab.records.attempt import AttemptResult, Placement
     from scalelab.scheduling.pool import Pool
 
 TICK_S = 0.5
@@ -53,7 +53,7 @@ class Provision:
 
     def __init__(
         self,
-        batch: Batch,
+        batch: BatchNodes,
         pool: Pool,
         *,
         leave: Callable[[str], None],
@@ -157,12 +157,15 @@ class Provision:
         has_jobs = any(other.job_id is not None for other in self._jobs.values())
         backoff.refused(words, is_busy=is_busy, has_jobs=has_jobs)
         if is_busy and backoff.words != before:
-            self._on_event(Waiting(reason=backoff.words))
+            self._tell(backoff.words)
+
+    def _tell(self, words: str) -> None:
+        self._on_event(Waiting(reason=words))
 
     def _see(self, seen: QueueSeen) -> None:
         """Compare the jobs with what the batch system shows."""
         if seen.error and seen.error != self._silence:
-            self._on_event(Waiting(reason=seen.error))
+            self._tell(seen.error)
         self._silence = seen.error
         if seen.error:
             return
@@ -209,13 +212,16 @@ class Provision:
         self._losses.endings[job.name] = JobEnding(cause, said)
         for address in job.addresses:
             self._leave(address)
-        self._on_event(Waiting(reason=f"{said}."))
+        self._tell(f"{said}.")
 
     def _drop(self, job: ProvisionedJob) -> None:
         del self._jobs[job.name]
-        for node in job.nodes:
+        self._end(job.name, job.nodes)
+
+    def _end(self, name: str, nodes: list[Node]) -> None:
+        for node in nodes:
             self._pool.give_back(node.address)
-        self._batch.give_back(job.name, [node.address for node in job.nodes])
+        self._batch.give_back(name, [node.address for node in nodes])
 
     def meet_nodes(self) -> None:
         """Find out which jobs' nodes have answered, and say how long they last."""
@@ -225,9 +231,7 @@ class Provision:
             nodes.setdefault(node.job, []).append(node)
         for name in nodes.keys() - self._jobs.keys():
             # Of a job that was given up: submitted although no answer came, say.
-            for node in nodes[name]:
-                self._pool.give_back(node.address)
-            self._batch.give_back(name, [node.address for node in nodes[name]])
+            self._end(name, nodes[name])
         for job in self._jobs.values():
             found = nodes.get(job.name, [])
             if len(found) != len(job.nodes):
@@ -266,7 +270,10 @@ class Provision:
             is_late = wanted and any(map(self._pool.is_too_late, job.nodes))
             if is_late:
                 self._demands[group].num_exchanged += 1
-                self._on_event(Waiting(reason=_too_old(job)))
+                self._tell(
+                    f"Job {job.job_id} ({job.name}) ends too soon for the trials that "
+                    "wait, so it is given back for a newer one."
+                )
             if is_late or job in spare:
                 self._drop(job)
 
@@ -327,11 +334,10 @@ class Provision:
             )
         self._check_idle(now_s)
 
-    def _verdict(self, group: str | None) -> str | None:
-        """Return why a group gets no further nodes; None: it may get some."""
-        if any(not job.is_up for job in self._jobs_of(group)):
-            return None
-        return self._demands[group].backoff.verdict
+    def _verdict(self, group: str | None) -> str:
+        """Return why a group gets no further nodes; empty: it may get some."""
+        is_coming = any(not job.is_up for job in self._jobs_of(group))
+        return "" if is_coming else self._demands[group].backoff.verdict
 
     def _check_idle(self, now_s: float) -> None:
         """End a sweep whose nodes wait in vain for others."""
@@ -348,8 +354,47 @@ class Provision:
             )
 
 
-def _too_old(job: ProvisionedJob) -> str:
-    return (
-        f"Job {job.job_id} ({job.name}) ends too soon for the trials that wait, so it "
-        "is given back for a newer one."
-    )
+class NullProvisioner:
+    """Answers as a provisioner does, and neither submits nor ends any job."""
+
+    deadline_s: float | None = None
+
+    def meet_nodes(self) -> None:
+        """Do nothing."""
+
+    def queue_wait_s(self, placement: Placement) -> None:
+        """Return no waiting time: there is no queue."""
+
+    def is_exclusive(self, group: str | None) -> None:
+        """Return no answer: it is not known who else uses the nodes."""
+
+    def record_success(self, group: str | None) -> None:
+        """Count nothing: no job was submitted."""
+
+    def take(self, event: QueueEvent) -> None:
+        """Ignore the event: there is no queue."""
+
+    def tick(self, *, is_stopped: bool) -> None:
+        """Do nothing."""
+
+    def defer(self, message: NodeLeft | PartEnded) -> bool:
+        """Hold back no node loss: no batch system could explain it."""
+        return False
+
+    def explain(self, verdict: Verdict) -> AttemptResult:
+        """Return the attempt's result as it is."""
+        return verdict.result
+
+
+def provision_of(
+    cluster: DaskNodes,
+    pool: Pool,
+    leave: Callable[[str], None],
+    on_event: OnEvent,
+    deliver: Callable[[QueueEvent | NodeLeft | PartEnded], None],
+) -> Provision | NullProvisioner:
+    """Return the provisioner of a cluster; a null one where all nodes are there."""
+    if not isinstance(cluster, BatchNodes):
+        return NullProvisioner()
+    cluster.attend(deliver)
+    return Provision(cluster, pool, leave=leave, on_event=on_event, deliver=deliver)

@@ -18,7 +18,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
-from scalelab.kinds.strategy_options import NO_COMPRESSION, powersgd_rank
+from scalelab.kinds.strategies import Ddp
 from scalelab.training.engines.power_sgd import PowerSgd
 from scalelab.training.engines.spread import (
     Observers,
@@ -40,7 +40,7 @@ BUFFER_ARGUMENT = (
 Exchange = Callable[..., Any]
 """A communication hook: a process group and a bucket to a future of the averages."""
 EXCHANGES: dict[str, Exchange] = {
-    NO_COMPRESSION: allreduce_hook,
+    "none": allreduce_hook,
     "fp16": fp16_compress_hook,
     "bf16": bf16_compress_hook,
 }
@@ -115,43 +115,44 @@ class DdpEngine(TrainingEngine):
 
     _power_sgd: PowerSgd | None = None
 
+    @property
+    def _options(self) -> Ddp.Options:
+        return Ddp.Options.of(self.trial.options)
+
     def build_model(self) -> nn.Module:
         """Return the workload's model, its batch norm synchronised if asked."""
         model = super().build_model()
-        if not self.trial.options.get("sync_batch_norm", False):
+        if not self._options.sync_batch_norm:
             return model
         return synchronised(model, self.context.device)
 
     def observes_gradients(self) -> bool:
         """Tell whether ranks have the average of all gradients; PowerSGD has none."""
-        return powersgd_rank(self.trial.options) is None
+        return not self._options.uses_powersgd
 
     def spread(self, model: nn.Module, observers: Observers) -> SpreadModel:
         """Return the model spread over the ranks of the process group."""
-        options = self.trial.options
-        cap = options.get("bucket_cap_mb")
         self._power_sgd = self._power_sgd_of(model)
         return DdpModel(
             model,
             self.context.device,
             observers,
-            bucket_cap_mb=None if cap is None else float(cap),
+            bucket_cap_mb=self._options.bucket_cap_mb,
             exchange=self._exchange(),
             exchanges_alone=self._power_sgd is not None,
-            static_graph=bool(options.get("static_graph", False)),
+            static_graph=self._options.static_graph,
         )
 
     def _power_sgd_of(self, model: nn.Module) -> PowerSgd | None:
-        rank = powersgd_rank(self.trial.options)
-        if rank is None:
+        if not self._options.uses_powersgd:
             return None
+        rank = self._options.powersgd_rank
         return PowerSgd(model.parameters(), rank=rank, seed=self.trial.seed)
 
     def _exchange(self) -> Exchange:
         if self._power_sgd is not None:
             return self._power_sgd.exchange
-        name = self.trial.options.get("gradient_compression", NO_COMPRESSION)
-        return EXCHANGES[str(name)]
+        return EXCHANGES[self._options.gradient_compression]
 
     def _prepare(self) -> None:
         super()._prepare()

@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.utils.data import Dataset
 
-from scalelab.kinds.strategy_options import shard_group
+from scalelab.kinds.strategies import Fsdp
 from scalelab.training import feed
 from scalelab.training.engines.spread import (
     Observers,
@@ -98,7 +98,7 @@ class FsdpEngine(TrainingEngine):
         world_size, device = self.context.world_size, self.context.device
         if world_size == 1:
             return None
-        size = shard_group(world_size, self.trial.options)
+        size = Fsdp.Options.of(self.trial.options).shard_group or world_size
         if size == world_size:
             return init_device_mesh(device.type, (world_size,))
         return init_device_mesh(

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from scalelab.experiment.trial import TrialKind
-from scalelab.kinds.strategy_options import averaging_period
+from scalelab.kinds.strategies import LocalSgd
 from scalelab.training.engines.ddp import DdpModel
 from scalelab.training.engines.spread import Observers, SpreadModel
 from scalelab.training.engines.training import TrainingEngine
@@ -53,12 +53,10 @@ class LocalSgdEngine(TrainingEngine):
 
     def spread(self, model: nn.Module, observers: Observers) -> SpreadModel:
         """Return the model of the first step: synchronous, or the rank's own."""
-        options = self.trial.options
+        options = LocalSgd.Options.of(self.trial.options)
         is_throughput = self.trial.kind is TrialKind.THROUGHPUT
-        self._averaging_period = averaging_period(options)
-        self._synchronous_steps = (
-            0 if is_throughput else int(options.get("synchronous_steps", 0))
-        )
+        self._averaging_period = options.averaging_period
+        self._synchronous_steps = 0 if is_throughput else options.synchronous_steps
         if self._synchronous_steps == 0:
             return LocalModel(model)
         return DdpModel(model, self.context.device, observers)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from scalelab.kinds.strategy_options import communication_window, num_servers
+from scalelab.kinds.strategies import ParameterServer
 from scalelab.training.engines.local_sgd import LocalModel, averaged
 from scalelab.training.engines.spread import Observers, SpreadModel
 from scalelab.training.engines.training import TrainingEngine
@@ -43,15 +43,15 @@ class ParameterServerEngine(TrainingEngine):
 
     def spread(self, model: nn.Module, observers: Observers) -> SpreadModel:
         """Return the rank's own model; the servers are given its parameters."""
-        options = self.trial.options
-        self._window = communication_window(options)
-        self._rule = rule_of(options, self.context.world_size)
+        options = ParameterServer.Options.of(self.trial.options)
+        self._window = options.communication_window
+        self._rule = rule_of(self.trial.options, self.context.world_size)
         self._num_own_steps = self._num_unreported = self._num_granted = 0
         self._own_step_s, self._has_asked = math.inf, False
         self._steps_of_losses: list[int] = []
         self._last_loss: float | None = None
         self._fetched = flat(model.parameters())
-        self._versions = [0] * num_servers(options)
+        self._versions = [0] * options.num_servers
         if self._link is not None and self.context.is_first:
             self._link.load(self._fetched, self._versions, 0)
         return LocalModel(model)

@@ -17,11 +17,7 @@ from torch.utils.data import Dataset
 
 from scalelab.errors import SpecError
 from scalelab.experiment.trial import Trial
-from scalelab.kinds.strategy_options import (
-    num_stages,
-    pipeline_schedule,
-    split_size,
-)
+from scalelab.kinds.strategies import Pipeline
 from scalelab.training import evaluation, feed
 from scalelab.training.context import RankContext
 from scalelab.training.description import normalization_batch_size
@@ -75,11 +71,16 @@ class PipelineEngine(TrainingEngine):
         clock: StepClock,
         loader_workers: int = 0,
     ) -> None:
-        self._num_stages = num_stages(context.world_size, trial.options)
+        options = Pipeline.Options.of(trial.options)
+        self._split_size, self._schedule_name = (
+            options.split_size or 1,
+            options.schedule,
+        )
+        self._num_stages = options.stages or context.world_size
         self._pipeline, self._stage = divmod(context.rank, self._num_stages)
         self._is_first = self._stage == 0
         self._is_last = self._stage == self._num_stages - 1
-        self._num_micro_batches = trial.local_batch_size // split_size(trial.options)
+        self._num_micro_batches = trial.local_batch_size // self._split_size
         self._warmup_steps = TrainingPlan.of(trial).warmup_steps
         self._clocks: tuple[StepClock, ...] = ()
         super().__init__(workload, trial, context, clock, loader_workers)
@@ -95,7 +96,7 @@ class PipelineEngine(TrainingEngine):
         return Share(
             rank=self._pipeline,
             data_parallel_size=self.trial.data_parallel_size,
-            local_batch_size=split_size(self.trial.options),
+            local_batch_size=self._split_size,
             gradient_accumulation_steps=passes * self._num_micro_batches,
         )
 
@@ -117,9 +118,7 @@ class PipelineEngine(TrainingEngine):
         self._columns = {
             "num_parameters": sum(p.numel() for p in trained),
             "gradient_bytes": max(map(_gradient_bytes, stages)),
-            "normalization_batch_size": (
-                split_size(self.trial.options) if has_norm else None
-            ),
+            "normalization_batch_size": (self._split_size if has_norm else None),
         }
         self._connect(stages)
         return stages[self._stage].to(self.context.device)
@@ -179,7 +178,7 @@ class PipelineEngine(TrainingEngine):
             with self._autocast():
                 received, output = passed_between_stages(
                     self._spread.model,
-                    inputs[: split_size(self.trial.options)],
+                    inputs[: self._split_size],
                     self._along,
                     context.device,
                 )
@@ -195,7 +194,7 @@ class PipelineEngine(TrainingEngine):
                 mark=self._mark,
                 autocast=self._autocast,
             )
-            self._schedule = SCHEDULES[pipeline_schedule(self.trial.options)](
+            self._schedule = SCHEDULES[self._schedule_name](
                 stage, self._num_micro_batches, loss_fn=self._loss, scale_grads=False
             )
             self._run_schedule(batches, inputs)
@@ -326,7 +325,7 @@ class PipelineEngine(TrainingEngine):
             held_out,
             rank=self._pipeline,
             world_size=self.trial.data_parallel_size,
-            batch_size=max(split_size(self.trial.options), MIN_EVALUATION_BATCH),
+            batch_size=max(self._split_size, MIN_EVALUATION_BATCH),
             device=self.context.device,
         ):
             yield (batch, size), size if self._is_last else 0

@@ -7,7 +7,7 @@ import time
 import torch
 
 from scalelab.experiment.trial import Trial
-from scalelab.kinds.strategy_options import slow_rank_factor
+from scalelab.kinds.strategies import slow_rank_factor
 from scalelab.training.context import RankContext
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from scalelab.errors import SpecError
-from scalelab.kinds.strategy_options import SCHEDULES
+from scalelab.kinds.strategies import SCHEDULES
 
 
 class _Pass(NamedTuple):

@@ -8,8 +8,7 @@ from collections.abc import Callable
 import torch
 
 from scalelab.experiment.trial import Trial
-from scalelab.kinds.strategies import STRATEGIES
-from scalelab.kinds.strategy_options import staleness_bound
+from scalelab.kinds.strategies import STRATEGIES, ParameterServer
 from scalelab.records.attempt import AttemptSpec
 from scalelab.training.context import RankIdentity, meeting_store
 from scalelab.training.servers.rules import rule_of
@@ -49,7 +48,7 @@ class Server:
         self._wire = wire
         self._num_workers = trial.world_size
         self._rule = rule_of(trial.options, trial.world_size)
-        self._bound = staleness_bound(trial.options)
+        self._bound = ParameterServer.Options.of(trial.options).staleness_bound
         self._progress = progress
         self._limit = 0
         self._began_ns = 0

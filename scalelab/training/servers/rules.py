@@ -18,7 +18,7 @@ from typing import Protocol
 import torch
 
 from scalelab.inputs.document import Scalar
-from scalelab.kinds.strategy_options import communication_window, server_rule
+from scalelab.kinds.strategies import ParameterServer
 
 
 class Rule(Protocol):
@@ -145,10 +145,11 @@ ELASTIC_PULL = 0.9
 
 def rule_of(options: Mapping[str, Scalar], num_workers: int) -> Rule:
     """Return the rule that the options of a trial name."""
+    own = ParameterServer.Options.of(options)
     rules: dict[str, Rule] = {
         "downpour": Downpour(),
-        "adag": Adag(communication_window(options)),
+        "adag": Adag(own.communication_window),
         "dynsgd": DynSgd(),
         "elastic": Elastic(ELASTIC_PULL / num_workers),
     }
-    return rules[server_rule(options)]
+    return rules[own.rule]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from scalelab.errors import SpecError
 from scalelab.experiment.program import BUILT_IN_WORKLOADS, Program, WorkloadProgram
 from scalelab.experiment.workload_names import CLASSIFIER_METRICS, WorkloadNames
-from scalelab.kinds.strategies import STRATEGIES
+from scalelab.training.engines.paths import engine_path
 
 if TYPE_CHECKING:
     from scalelab.training.workloads.base import Workload
@@ -28,8 +28,7 @@ def preload_modules(program: Program, parallelism: Iterable[str]) -> tuple[str, 
     if program.name != "emulated":
         # The first optimiser of a process imports it, which takes about a second.
         modules.append("torch._dynamo")
-        engines = [STRATEGIES[name].engine for name in parallelism]
-        modules += [engine.partition(":")[0] for engine in engines]
+        modules += [engine_path(name).partition(":")[0] for name in parallelism]
     if built_in := BUILT_IN_WORKLOADS.get(program.name):
         modules += [built_in.path.partition(":")[0], *built_in.preload]
     return tuple(modules)

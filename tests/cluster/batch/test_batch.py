@@ -47,15 +47,13 @@ def program(
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    path = tmp_path / "run" / "cluster"
+    path = tmp_path / "vit" / "cluster"
     path.mkdir(parents=True)
     return path
 
 
 def batch(directory: Path, **site: object) -> BatchNodes:
-    return BatchNodes(
-        site_of({**SLURM, **site}), 3, run_name="vit", directory=directory
-    )
+    return BatchNodes(site_of({**SLURM, **site}), run=directory.parent, max_nodes=3)
 
 
 @pytest.mark.slow
@@ -231,7 +229,7 @@ def test_an_allocation_whose_nodes_do_not_answer_is_an_error_with_the_log(
     site = site_of({**SLURM, "scheduler": "allocation"})
     with (
         pytest.raises(ClusterError, match=r"(?s)0 of the 2 nodes of job-17 .*no pyth"),
-        AllocationNodes(site, directory=directory),
+        AllocationNodes(site, run=directory.parent, max_nodes=2),
     ):
         pass
     assert "--overlap" in asked.read_text()

@@ -24,20 +24,21 @@ from scalelab.session import sweep
 
 TOY = """
 import json
-from scalelab.kinds.launchers import Launcher, per_device
+from scalelab.kinds.launchers import Launcher
 
-def environment(process):
-    known = {"rank": process.rank, "hosts": process.hosts, "ports": process.ports}
-    return {"TOY": json.dumps(known), "TOY_RANK": str(process.rank)}
+class Toy(Launcher):
+    name = "toy"
+    ports_per_process = 2
+    ends_with_rank_0 = True
 
-TOY = Launcher(
-    name="toy",
-    processes=per_device,
-    environment=environment,
-    job_lines=lambda job: ["toyrun " + job.command],
-    ports_per_process=2,
-    ends_with_rank_0=True,
-)
+    def environment(self, process):
+        known = {"rank": process.rank, "hosts": process.hosts, "ports": process.ports}
+        return {"TOY": json.dumps(known), "TOY_RANK": str(process.rank)}
+
+    def job_lines(self, job):
+        return ["toyrun " + job.command]
+
+TOY = Toy()
 """
 STEPS = TICKER.replace("held = meet()\n", "")
 # Says who it is; rank 0 trains, the others serve it for ever.

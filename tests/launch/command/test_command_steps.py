@@ -78,7 +78,10 @@ def test_reports_that_arrive_together_share_the_time() -> None:
     steps = feed(log(), (1, 10.0))
     steps.take([Report(step=step) for step in (2, 3, 5)], 12.0)
     assert [row.get("t") for row in steps.rows()] == pytest.approx([0.5, 1, 1.5, 2.5])
-    assert (steps.intervals.num_steps, steps.intervals.seconds) == (4, pytest.approx(2.0))
+    assert (steps.intervals.num_steps, steps.intervals.seconds) == (
+        4,
+        pytest.approx(2.0),
+    )
 
 
 def test_reports_that_arrive_together_at_first_have_no_times() -> None:

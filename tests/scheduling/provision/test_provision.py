@@ -22,7 +22,7 @@ from scalelab.experiment.trial import Trial
 from scalelab.inputs.outcome import Outcome
 from scalelab.records.attempt import AttemptResult, AttemptSpec, NodeShare, Placement
 from scalelab.scheduling.gangs import PartEnded, Verdict
-from scalelab.scheduling.provision.backoff import MAX_BUSY, SubmissionBackoff
+from scalelab.scheduling.provision.demand import MAX_BUSY, SubmissionBackoff
 from scalelab.scheduling.provision.provisioner import RETURN_S
 
 
@@ -417,11 +417,11 @@ def test_a_queue_that_is_full_while_a_job_works_is_asked_again_for_ever(
 def test_a_measured_trial_takes_back_that_the_queue_was_too_full() -> None:
     backoff = SubmissionBackoff()
     for _ in range(MAX_BUSY):
-        assert backoff.verdict is None
+        assert backoff.verdict == ""
         backoff.refused("full", is_busy=True)
-    assert backoff.verdict is not None
+    assert backoff.verdict
     backoff.reset()
-    assert (backoff.verdict, backoff.words) == (None, "")
+    assert (backoff.verdict, backoff.words) == ("", "")
     backoff.refused("no such queue")
     backoff.reset()
     assert backoff.verdict == "The batch system refused a job: no such queue."

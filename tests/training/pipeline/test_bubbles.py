@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from scalelab.errors import SpecError
-from scalelab.kinds.strategy_options import SCHEDULES
+from scalelab.kinds.strategies import SCHEDULES
 from scalelab.training.pipeline.virtual_time import VirtualPipeline
 
 

@@ -96,24 +96,24 @@ def _required(answer: Answer) -> str:
     return answer.output
 
 
-def _log_options(log: Path) -> tuple[str, ...]:
-    return (f"-log {log}", "-once")
-
-
-TOY = BatchSystem(
-    name="toy",
-    site="scalelab_toy.batch_system:ToySite",
-    client="scalelab_toy.batch_system:ToyClient",
-    directive="#TOY",
-    queue_noun="lane",
-    programs=("toysub", "toystat", "toykill"),
-    survey_program="toyhosts",
-    reserved_options=re.compile(
+class ToyBatchSystem(BatchSystem):
+    name = "toy"
+    site = "scalelab_toy.batch_system:ToySite"
+    client = "scalelab_toy.batch_system:ToyClient"
+    directive = "#TOY"
+    queue_noun = "lane"
+    programs = ("toysub", "toystat", "toykill")
+    survey_program = "toyhosts"
+    reserved_options = re.compile(
         r"-(name|lane|account|hosts|cores|gpus|gpu-model|memory|limit|alone|log|once)\b"
-    ),
-    refused_in_logs=re.compile(" "),
-    log_options=_log_options,
-    after_job="-after {job_id}",
-    job_variable="TOY_JOB",
-    on_all_nodes=("toyrun",),
-)
+    )
+    refused_in_logs = re.compile(" ")
+    after_job = "-after {job_id}"
+    job_variable = "TOY_JOB"
+    on_all_nodes = ("toyrun",)
+
+    def log_options(self, log: Path) -> tuple[str, ...]:
+        return (f"-log {log}", "-once")
+
+
+TOY = ToyBatchSystem()

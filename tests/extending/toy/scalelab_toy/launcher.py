@@ -2,28 +2,21 @@
 
 from collections.abc import Mapping
 
-from scalelab.kinds.launchers import (
-    LaunchedProcess,
-    Launcher,
-    RecommendedJob,
-    per_device,
-)
+from scalelab.kinds.launchers import LaunchedProcess, Launcher, RecommendedJob
 
 
-def environment(process: LaunchedProcess) -> Mapping[str, str]:
-    """Return what a process is told."""
-    return {
-        "TOY_RANK": str(process.rank),
-        "TOY_SIZE": str(process.world_size),
-        "TOY_MEET": f"{process.master_addr}:{process.master_port}",
-    }
+class ToyLauncher(Launcher):
+    name = "toyrun"
+
+    def environment(self, process: LaunchedProcess) -> Mapping[str, str]:
+        return {
+            "TOY_RANK": str(process.rank),
+            "TOY_SIZE": str(process.world_size),
+            "TOY_MEET": f"{process.master_addr}:{process.master_port}",
+        }
+
+    def job_lines(self, job: RecommendedJob) -> list[str]:
+        return [f"toyrun -n {job.num_nodes * job.devices_per_node} {job.command}"]
 
 
-def job_lines(job: RecommendedJob) -> list[str]:
-    """Return the line that starts the recommended job."""
-    return [f"toyrun -n {job.num_nodes * job.devices_per_node} {job.command}"]
-
-
-TOYRUN = Launcher(
-    name="toyrun", processes=per_device, environment=environment, job_lines=job_lines
-)
+TOYRUN = ToyLauncher()

@@ -1,22 +1,19 @@
 """A strategy in which two ranks at a time see the same samples."""
 
-from collections.abc import Mapping
-
 from scalelab.errors import SpecError
-from scalelab.inputs.document import Scalar
-from scalelab.kinds.strategies import Strategy
+from scalelab.kinds.strategy import Strategy, TrialOptions
 
 
-def pairs(world_size: int, options: Mapping[str, Scalar]) -> int:
-    """Return the number of pairs."""
-    if world_size % 2:
-        raise SpecError(
-            f"parallelism=paired needs an even number of devices, not {world_size}. "
-            "Use 2, 4, ..."
-        )
-    return world_size // 2
+class Paired(Strategy):
+    """Ranks in pairs."""
 
+    name = "paired"
 
-PAIRED = Strategy(
-    name="paired", engine="scalelab_toy.engine:PairedEngine", data_parallel_size=pairs
-)
+    def data_parallel_size(self, world_size: int, options: TrialOptions) -> int:
+        """Return the number of pairs."""
+        if world_size % 2:
+            raise SpecError(
+                "parallelism=paired needs an even number of devices, not "
+                f"{world_size}. Use 2, 4, ..."
+            )
+        return world_size // 2

@@ -1,18 +1,61 @@
-"""The row of a launcher, and what it is told of processes and of the recommended job.
+"""The base class of launchers, and what it is told of processes and jobs.
 
-A row says which processes a node starts, what each of them finds in its environment,
-when the trial is over, and how the recommended job starts its program in a batch
-script.
+A launcher says which processes a node starts, what each of them finds in its
+environment, when the trial is over, and how the recommended job starts its program in a
+batch script.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import shlex
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal, Self
 
 from scalelab.errors import SpecError
 from scalelab.inputs.document import Scalar
+from scalelab.inputs.fields import Section
 from scalelab.inputs.placeholders import shell_word
+from scalelab.inputs.problems import validated
+
+Devices = tuple[str, ...]
+
+MEET: Mapping[str, str] = {
+    "master_addr": "$MASTER_ADDR",
+    "master_port": "$MASTER_PORT",
+    "rendezvous": "$MASTER_ADDR:$MASTER_PORT",
+    "coordinator": "$MASTER_ADDR:$MASTER_PORT",
+}
+"""Shell expressions for the placeholders of where processes meet."""
+ALONE: Mapping[str, str] = {
+    **MEET,
+    "rank": "0",
+    "local_rank": "0",
+    "node_rank": "0",
+    "num_processes": "1",
+}
+"""Shell expressions for the placeholders of a job's only process."""
+_OF_NODE: Mapping[str, str] = {
+    **ALONE,
+    "rank": "$node_rank",
+    "node_rank": "$node_rank",
+    "num_processes": "$num_processes",
+}
+OF_DEVICE: Mapping[str, str] = {
+    **_OF_NODE,
+    "rank": "$rank",
+    "local_rank": "$local_rank",
+}
+"""Shell expressions for the placeholders of one process among many."""
+# A name may have its domain or not.
+_FIND_NODE = (
+    "node_rank=0",
+    'for host in "$@"; do',
+    '  [ "${host%%.*}" = "$(hostname -s)" ] && break',
+    "  node_rank=$((node_rank + 1))",
+    "done",
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,18 +64,14 @@ class LaunchedProcess:
 
     Parameters
     ----------
-    rank
-        Its number among all processes of the attempt, from 0.
-    local_rank
-        Its number among the processes of its node, from 0.
+    rank, local_rank
+        Its number among all processes of the attempt, and of its node, from 0.
     node_rank
         The number of its node, from 0.
     num_processes
         Processes of the attempt on all nodes.
-    world_size
-        Devices of the attempt.
-    num_nodes
-        Nodes of the attempt.
+    world_size, num_nodes
+        Devices and nodes of the attempt.
     local_world_size
         Devices of its node that belong to the attempt.
     master_addr, master_port
@@ -145,21 +184,67 @@ class RecommendedJob:
         """
         return " ".join(shell_word(word, of_process) for word in self.argv)
 
+    def start_per_node(self, variables: Mapping[str, str]) -> list[str]:
+        """Return the lines that start a process on every node.
 
-Devices = tuple[str, ...]
+        Parameters
+        ----------
+        variables
+            Shell words for environment variables of a process. They, and placeholders
+            in the command, may use ``$node_rank``, ``$num_processes``,
+            ``$MASTER_ADDR``, ``$MASTER_PORT`` and, for the names of all nodes,
+            ``"$@"``.
+        """
+        start = f"exec env {_assigned(variables)}{self.line(_OF_NODE)}"
+        return self.on_every_node(self.num_nodes, [start])
+
+    def start_per_device(self, variables: Mapping[str, str]) -> list[str]:
+        """Return the lines that start a process for each device of every node.
+
+        One that fails ends the others of its node.
+
+        Parameters
+        ----------
+        variables
+            As for :meth:`start_per_node`; further, ``$rank`` and ``$local_rank``.
+        """
+        count = self.devices_per_node
+        return self.on_every_node(
+            self.num_nodes * count,
+            [
+                f"for ((local_rank = 0; local_rank < {count}; local_rank++)); do",
+                f"  rank=$((node_rank * {count} + local_rank))",
+                f"  env {_assigned(variables)}{self.line(OF_DEVICE)} &",
+                "done",
+                f"for ((ended = 0; ended < {count}; ended++)); do",
+                "  wait -n || { status=$?; kill $(jobs -p); exit $status; }",
+                "done",
+            ],
+        )
+
+    def on_every_node(self, num_processes: int, lines: Sequence[str]) -> list[str]:
+        """Return the lines of the script that run shell lines once on every node.
+
+        Parameters
+        ----------
+        num_processes
+            Processes that the lines start on all nodes together.
+        lines
+            They find ``$node_rank``, ``$num_processes``, ``$MASTER_ADDR``,
+            ``$MASTER_PORT`` and, as ``"$@"``, the names of all nodes.
+        """
+        total = f"num_processes={num_processes}"
+        if self.num_nodes == 1:
+            meet = f"export MASTER_ADDR=127.0.0.1 MASTER_PORT={self.port}"
+            return [meet, "set -- 127.0.0.1", f"node_rank=0 {total}", *lines]
+        meet = "export MASTER_PORT=$1 MASTER_ADDR=$2; shift"
+        script = shlex.quote("\n".join([meet, *_FIND_NODE, total, *lines]))
+        start = f'{self.on_each_node} bash -c {script} start "{self.port}" {self.hosts}'
+        return start.split("\n")
 
 
-Processes = Callable[[Devices, int], tuple[Devices, ...]]
-
-
-def per_device(device_ids: Devices, node_rank: int) -> tuple[Devices, ...]:
-    """Start one process for each device of every node."""
-    return tuple((device_id,) for device_id in device_ids)
-
-
-def per_node(device_ids: Devices, node_rank: int) -> tuple[Devices, ...]:
-    """Start one process on every node, with all devices of the node."""
-    return (device_ids,)
+def _assigned(variables: Mapping[str, str]) -> str:
+    return "".join(f"{name}={value} " for name, value in variables.items())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -178,23 +263,25 @@ class ForeignLibrary:
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Launcher:
+class Launcher(ABC):
     """The way in which a launcher starts the processes of a command.
+
+    A class of its own sets ``name`` and whatever else differs; an instance of it is the
+    row of the registry.
 
     Parameters
     ----------
+    options
+        What stands beside the launcher's name in an experiment; default: nothing.
+
+    Attributes
+    ----------
     name
         Value of the key ``launcher``.
-    processes
-        Called with the devices of a node and the node's number: returns the devices of
-        each process that the node starts.
-    environment
-        Environment variables of a process, set on top of those that all processes of a
-        node share.
-    job_lines
-        The lines of a batch job's script that start the recommended job. It raises a
-        SpecError where a batch system offers no way to.
+    options_model
+        Model of its options.
+    per
+        Whether a node starts a process for each device or one for all of them.
     starter
         Path, ``module:function``, of what makes the words that a process executes out
         of those of the command: called with the process, the command's words and the
@@ -203,9 +290,6 @@ class Launcher:
     unknown_placeholders
         Placeholders of a process that it cannot fill in, since a program of its own
         starts and numbers the ranks. A command that uses one is refused.
-    configured
-        Returns the row for options that stand beside the launcher's name, or raises a
-        SpecError. None: it has no options.
     serves_store
         ScaleLab serves a torch store where the processes meet, before the first of them
         starts; nodes then import torch. Where not, the port is only free when they
@@ -231,12 +315,10 @@ class Launcher:
     """
 
     name: str
-    processes: Processes
-    environment: Callable[[LaunchedProcess], Mapping[str, str]]
-    job_lines: Callable[[RecommendedJob], list[str]]
+    options_model: type[Section] = Section
+    per: Literal["device", "node"] = "device"
     starter: str | None = None
     unknown_placeholders: tuple[str, ...] = ()
-    configured: Callable[[Mapping[str, Scalar]], Launcher] | None = None
     serves_store: bool = False
     ports_per_process: int = 0
     holds_ports: bool = False
@@ -245,22 +327,55 @@ class Launcher:
     ends_with_rank_0: bool = False
     shares_reports: bool = False
 
-    def with_options(self, options: Mapping[str, Scalar]) -> Launcher:
-        """Return the row for options that stand beside the launcher's name.
+    def __init__(self, options: Section | None = None) -> None:
+        self.options = options or self.options_model()
+
+    def with_options(self, options: Mapping[str, Scalar]) -> Self:
+        """Return the launcher with options that stand beside its name.
 
         Raises
         ------
         SpecError
             If it has none, or not these.
         """
-        if not options:
-            return self
-        if self.configured is None:
+        if options and not self.options_model.model_fields:
             raise SpecError(
                 f"launcher={self.name} has no options: remove {', '.join(options)}, or "
                 "write only the name."
             )
-        return self.configured(options)
+        source = f"launcher={self.name}"
+        return type(self)(validated(self.options_model, options, source=source))
+
+    def processes(self, device_ids: Devices, node_rank: int) -> tuple[Devices, ...]:
+        """Return the devices of each process that a node starts.
+
+        Parameters
+        ----------
+        device_ids
+            The devices of the node.
+        node_rank
+            The number of the node, from 0.
+        """
+        if self.per == "node":
+            return (device_ids,)
+        return tuple((device_id,) for device_id in device_ids)
+
+    @abstractmethod
+    def environment(self, process: LaunchedProcess) -> Mapping[str, str]:
+        """Return the environment variables of a process.
+
+        They are set on top of those that all processes of a node share.
+        """
+
+    @abstractmethod
+    def job_lines(self, job: RecommendedJob) -> list[str]:
+        """Return the lines of a batch job's script that start the recommended job.
+
+        Raises
+        ------
+        SpecError
+            If the batch system offers no way to.
+        """
 
     def check_nodes(self, num_nodes: int, trial: str) -> None:
         """Refuse a trial on more nodes than this launcher can start processes on.

@@ -1,0 +1,237 @@
+"""The text of batch jobs: a request, the nodes of a sweep, a detached driver.
+
+Nothing is submitted here. A job of one node starts the worker of that node by itself; a
+job of several nodes has the batch system start it once on each of them.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from scalelab.errors import SpecError
+from scalelab.inputs.allocation import Allocation
+from scalelab.kinds.batch_systems import BATCH_SYSTEMS, BatchSystem
+from scalelab.site.batch_site import BatchSite
+from scalelab.site.profile import RemoteSite, Site
+
+
+def directives(
+    site: Site,
+    allocation: Allocation,
+    *,
+    job_name: str,
+    walltime_s: float | None = None,
+) -> list[str]:
+    r"""Return the lines of a job script by which it asks for an allocation.
+
+    Examples
+    --------
+    >>> from scalelab.site.choice import site_of
+    >>> gpus = {"device_type": "cuda", "gpus_per_node": 4}
+    >>> site = site_of({"scheduler": "slurm", **gpus})
+    >>> print(*directives(site, Allocation.packed(8, 4), job_name="vit"), sep="\n")
+    #SBATCH --job-name=vit
+    #SBATCH --nodes=2
+    #SBATCH --ntasks-per-node=1
+    #SBATCH --gpus-per-node=4
+    """
+    asked = with_batch_system(site)
+    largest = max(allocation.devices_per_node)
+    if site.gpus_per_node and largest > site.gpus_per_node:
+        raise SpecError(
+            f"the allocation {allocation} needs {largest} devices on a node, but a "
+            f"node of site {site.name!r} has {site.gpus_per_node}. Spread it over more "
+            "nodes."
+        )
+    options = asked.request(allocation, job_name, walltime_s or asked.walltime)
+    return _lines(asked, (*options, *asked.directives))
+
+
+def job_script(
+    site: Site,
+    allocation: Allocation,
+    commands: Iterable[str],
+    *,
+    job_name: str,
+    walltime_s: float | None = None,
+    log: Path | None = None,
+) -> str:
+    """Return a whole job script: directives, the site's prologue, commands."""
+    head = directives(site, allocation, job_name=job_name, walltime_s=walltime_s)
+    if log is not None:
+        asked = with_batch_system(site)
+        head += _lines(asked, asked.batch_system.log_options(log))
+    lines = ["#!/usr/bin/env bash", *head, *site.prologue, *commands]
+    return "\n".join(lines) + "\n"
+
+
+def _lines(site: BatchSite, options: Iterable[str]) -> list[str]:
+    return [f"{site.batch_system.directive} {option}" for option in options]
+
+
+def with_batch_system(site: Site) -> BatchSite:
+    """Return the site as a :class:`BatchSite`; refuse one without a batch system."""
+    if isinstance(site, BatchSite):
+        return site
+    names = " or ".join(BATCH_SYSTEMS.names)
+    raise SpecError(
+        f"site {site.name!r} has scheduler={site.scheduler}, which has no job "
+        f"script. Name a site with scheduler {names}."
+    )
+
+
+NODE_MODULE = "scalelab.cluster.node_process"
+
+
+def options_file(group: str | None) -> str:
+    """Return the name of the file with which the nodes of a group join the driver."""
+    return f"nodes-{group}.json" if group else "nodes.json"
+
+
+def script_file(group: str | None) -> str:
+    """Return the name of the script that each node of a group's larger job runs."""
+    return f"node-{group}.sh" if group else "node.sh"
+
+
+def node_command(site: Site, directory: Path, job_name: str) -> str:
+    """Return the shell line that makes the node it runs on one of the sweep's."""
+    python = site.python or sys.executable
+    options = directory / options_file(site.group)
+    words = [python, "-m", NODE_MODULE, str(options), job_name]
+    return f"exec {shlex.join(words)}"
+
+
+def node_script(site: Site, directory: Path) -> str:
+    """Return what each node of a larger job runs; its argument is the job's name."""
+    # pbsdsh starts tasks without what the job's script has exported.
+    line = node_command(site, directory, "JOB").removesuffix("JOB") + '"$1"'
+    return "\n".join(["#!/usr/bin/env bash", *site.prologue, line]) + "\n"
+
+
+def node_job_script(
+    site: Site, num_nodes: int, *, job_name: str, directory: Path
+) -> str:
+    r"""Return the script of a job that holds nodes for a sweep.
+
+    Examples
+    --------
+    >>> from scalelab.site.choice import site_of
+    >>> site = site_of({
+    ...     "scheduler": "slurm", "device_type": "cuda", "gpus_per_node": 4,
+    ...     "python": "python3",
+    ... })
+    >>> print(node_job_script(site, 1, job_name="vit-1", directory=Path("/data")))
+    #!/usr/bin/env bash
+    #SBATCH --job-name=vit-1
+    #SBATCH --nodes=1
+    #SBATCH --ntasks-per-node=1
+    #SBATCH --gpus-per-node=4
+    #SBATCH --no-requeue
+    #SBATCH --output=/data/vit-1.log
+    exec python3 -m scalelab.cluster.node_process /data/nodes.json vit-1
+    <BLANKLINE>
+    """
+    asked = with_batch_system(site)
+    refuse_log_directory(site, directory)
+    allocation = Allocation(devices_per_node=(site.devices_per_node,) * num_nodes)
+    return job_script(
+        site,
+        allocation,
+        [_start_line(asked, num_nodes, directory, job_name)],
+        job_name=job_name,
+        log=directory / f"{job_name}.log",
+    )
+
+
+def refuse_log_directory(site: Site, directory: Path, *, option: str = "--run") -> None:
+    """Refuse a directory in which the site's batch system cannot write a log."""
+    system = site.batch_system
+    refused = system.refused_in_logs if system else None
+    if refused and (found := refused.search(str(directory))):
+        raise SpecError(
+            f"{str(directory)!r} holds {found[0]!r}, which {site.scheduler} does not "
+            "take in the path of a log. Choose another directory for the run with "
+            f"{option}."
+        )
+
+
+def _start_line(site: BatchSite, num_nodes: int, directory: Path, job: str) -> str:
+    if num_nodes == 1:
+        return node_command(site, directory, job)
+    words = start_on_all(site, site.batch_system, num_nodes, directory, job)
+    return f"exec {shlex.join(words)}"
+
+
+def start_on_all(
+    site: RemoteSite,
+    system: BatchSystem,
+    num_nodes: int,
+    directory: Path,
+    job_name: str,
+    *,
+    in_held_job: bool = False,
+) -> list[str]:
+    """Return the command that runs the node script once on each node of a job."""
+    words = [str(directory / script_file(site.group)), job_name]
+    return system.start_on_all(
+        words, num_nodes, cores=site.cores_per_node, in_held_job=in_held_job
+    )
+
+
+def driver_job_script(
+    site: Site,
+    arguments: Sequence[str],
+    *,
+    job_name: str,
+    directory: Path,
+    log: Path,
+    job_log: Path,
+    after: str | None = None,
+) -> str:
+    r"""Return the script of a job that runs ``scalelab`` and no trial.
+
+    Examples
+    --------
+    >>> from scalelab.site.choice import site_of
+    >>> site = site_of({
+    ...     "scheduler": "slurm", "device_type": "cuda", "gpus_per_node": 4,
+    ...     "python": "python3", "partition": "gpu",
+    ...     "driver_job": {"partition": "cpu", "walltime": "24h"},
+    ... })
+    >>> where = {"log": Path("/data/driver.log"), "job_log": Path("/data/job.log")}
+    >>> print(driver_job_script(
+    ...     site, ["sweep", "vit.yaml"], job_name="vit-driver-1",
+    ...     directory=Path("/home/me"), **where
+    ... ))
+    #!/usr/bin/env bash
+    #SBATCH --job-name=vit-driver-1
+    #SBATCH --partition=cpu
+    #SBATCH --nodes=1
+    #SBATCH --ntasks-per-node=1
+    #SBATCH --cpus-per-task=1
+    #SBATCH --mem=1908M
+    #SBATCH --time=1-00:00:00
+    #SBATCH --no-requeue
+    #SBATCH --output=/data/job.log
+    cd /home/me
+    exec python3 -m scalelab sweep vit.yaml >>/data/driver.log 2>&1
+    <BLANKLINE>
+    """
+    if not isinstance(site, BatchSite) or site.driver_job is None:
+        raise SpecError(
+            f"site {site.name!r} does not say in what job a driver may run. Add, for "
+            "example, driver_job: {walltime: 24h}."
+        )
+    refuse_log_directory(site, job_log.parent)
+    words = [site.python or sys.executable, "-m", "scalelab", *arguments]
+    command = f"exec {shlex.join(words)} >>{shlex.quote(str(log))} 2>&1"
+    return job_script(
+        site.for_driver(site.driver_job, after),
+        Allocation(devices_per_node=(1,)),
+        [f"cd {shlex.quote(str(directory))}", command],
+        job_name=job_name,
+        log=job_log,
+    )
