@@ -9,6 +9,7 @@ import socket
 import sys
 from argparse import ArgumentParser
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import torch
@@ -17,9 +18,9 @@ from scalelab.launch.process_tree import bind_future_forks
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import (
     STACK_DUMP_SIGNAL,
-    LaunchRequest,
     ProcessRequest,
     RankTask,
+    from_memory,
     send,
 )
 from scalelab.launch.ranks.failure_report import report_failure
@@ -54,6 +55,15 @@ def run_rank(
     return 0
 
 
+def warm_up() -> None:
+    """Do what torch does at a process's first use, so that no fork has to do it."""
+    # torch.load imports it, and reads its source.
+    with suppress(ImportError):
+        importlib.import_module("torch.utils.serialization.config")
+    # Seeding keeps tracebacks, for which the source of every frame is read.
+    torch.manual_seed(0)
+
+
 def resolve(name: str) -> Callable[..., AttemptResult | None]:
     """Return the function that ``module:function`` names."""
     module, _, function = name.partition(":")
@@ -69,7 +79,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     for name in ("request", "channel", "board", "index"):
         parser.add_argument(name, type=int)
     given: Any = parser.parse_args(arguments)
-    process = LaunchRequest.from_memory(given.request).processes[given.index]
+    process = from_memory(given.request)[given.index]
     assert isinstance(process.task, RankTask)
     channel = socket.socket(fileno=given.channel)
     os._exit(run_rank(process, process.task, channel, given.board))

@@ -14,7 +14,6 @@ import json
 import os
 import selectors
 import signal
-import site
 import socket
 import sys
 import sysconfig
@@ -35,9 +34,9 @@ from scalelab.launch.process_tree import (
     signal_group,
 )
 from scalelab.launch.protocol import (
-    LaunchRequest,
     ProcessRequest,
     RankTask,
+    from_memory,
     receive,
     send,
 )
@@ -108,7 +107,7 @@ class RankServer:
             self._forget(attempt)
 
     def _launch(self, attempt: _Attempt, request: int, board: int) -> None:
-        processes = LaunchRequest.from_memory(request).processes
+        processes = from_memory(request)
         for index, process in enumerate(processes):
             parent_pid = os.getpid()
             reason = must_not_fork() if isinstance(process.task, RankTask) else None
@@ -242,11 +241,9 @@ def watched_files() -> dict[str, int]:
 
     Left out are those of Python's library and of installed packages.
     """
-    installed = [
-        *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib")),
-        *site.getsitepackages(),
-        site.getusersitepackages(),
-    ]
+    installed = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib")]
+    # Environments that build on each other have several folders of packages.
+    installed += [each for each in sys.path if each.endswith("-packages")]
     roots = tuple(os.path.realpath(directory) + os.sep for directory in installed)
     files: dict[str, int] = {}
     for module in list(sys.modules.values()):
@@ -272,7 +269,7 @@ def main(arguments: list[str] | None = None) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     adopt_orphans()
     if given.ranks:
-        importlib.import_module("scalelab.launch.ranks.rank_process")
+        importlib.import_module("scalelab.launch.ranks.rank_process").warm_up()
     preload(given.preload)
     control = socket.socket(fileno=given.control)
     files = os.memfd_create("scalelab-files", os.MFD_CLOEXEC)
