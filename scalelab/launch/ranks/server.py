@@ -19,9 +19,10 @@ import sys
 import sysconfig
 import traceback
 from argparse import ArgumentParser
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -101,7 +102,7 @@ class RankServer:
             os.close(request)
             os.close(board)
         self._selector.register(
-            attempt.channel, selectors.EVENT_READ, _bound(self._on_channel, attempt)
+            attempt.channel, selectors.EVENT_READ, partial(self._on_channel, attempt)
         )
         if not attempt.pids:
             self._forget(attempt)
@@ -110,10 +111,11 @@ class RankServer:
         processes = from_memory(request)
         for index, process in enumerate(processes):
             parent_pid = os.getpid()
-            reason = must_not_fork() if isinstance(process.task, RankTask) else None
+            fresh, is_rank = None, isinstance(process.task, RankTask)
+            if is_rank and (reason := must_not_fork()) is not None:
+                fresh = forked.FreshInterpreter(request, index, reason)
             pid = os.fork()
             if pid == 0:
-                fresh = None if reason is None else (request, index, reason)
                 try:
                     self._leave(attempt, process, board, parent_pid, fresh)
                 finally:
@@ -129,24 +131,14 @@ class RankServer:
         process: ProcessRequest,
         board: int,
         parent_pid: int,
-        fresh: tuple[int, int, str] | None,
+        fresh: forked.FreshInterpreter | None,
     ) -> None:
         """Run a task in the forked child, which gives up all that was the server's."""
         for key in list(self._selector.get_map().values()):
             os.close(key.fd)
         self._selector.close()
-        interpreter = None
-        if fresh is not None:
-            request, index, reason = fresh
-            interpreter = forked.fresh_interpreter(
-                request, attempt.channel.fileno(), board, index=index, reason=reason
-            )
         forked.become(
-            process,
-            attempt.channel,
-            board,
-            parent_pid=parent_pid,
-            fresh=interpreter,
+            process, attempt.channel, board, parent_pid=parent_pid, fresh=fresh
         )
 
     def _adopt(self, attempt: _Attempt, pid: int, rank: int) -> None:
@@ -154,7 +146,7 @@ class RankServer:
         self._children[pid] = child
         attempt.pids.add(pid)
         self._selector.register(
-            child.descriptor, selectors.EVENT_READ, _bound(self._on_exit, child)
+            child.descriptor, selectors.EVENT_READ, partial(self._on_exit, child)
         )
         message = {"kind": "started", "rank": rank, "pid": pid}
         _tell(attempt, message, [child.descriptor])
@@ -191,10 +183,6 @@ class RankServer:
         with suppress(KeyError):
             self._selector.unregister(attempt.channel)
         attempt.channel.close()
-
-
-def _bound(handler: Callable[[Any], None], argument: object) -> Callable[[], None]:
-    return lambda: handler(argument)
 
 
 def _tell(
