@@ -13,8 +13,7 @@ from scalelab.cluster.batch.queue import EndCause
 from scalelab.cluster.watch import NodeLeft
 from scalelab.inputs.outcome import Outcome
 from scalelab.records.attempt import AttemptResult
-from scalelab.scheduling.gangs import PartEnded, Verdict
-from scalelab.scheduling.task_results import LOST
+from scalelab.scheduling.gangs import LOST, PartEnded, Verdict
 
 FIRST_LOOK_S = 0.5
 """Seconds from a change to the next look at the queue."""
