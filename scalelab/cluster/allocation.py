@@ -13,7 +13,7 @@ from scalelab.cluster.hub import HubCluster
 from scalelab.errors import ClusterError
 from scalelab.kinds.batch_systems import BATCH_SYSTEMS, BatchSystem, system_of_job
 from scalelab.records.attempt_io import storing
-from scalelab.records.log_tail import last_log_lines
+from scalelab.records.plain_files import last_log_lines
 from scalelab.site.job_script import start_on_all
 
 if TYPE_CHECKING:
@@ -59,9 +59,6 @@ class AllocationNodes(HubCluster):
             start_new_session=True,
         )
         self._stack.callback(self._end, launcher)
-        self._await_nodes(launcher)
-
-    def _await_nodes(self, launcher: subprocess.Popen[bytes]) -> None:
         deadline_s = time.monotonic() + self.site.start_timeout
         while (num_up := len(self.workers)) < self._num_nodes:
             if launcher.poll() is not None or time.monotonic() > deadline_s:

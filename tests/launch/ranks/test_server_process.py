@@ -9,7 +9,6 @@ import pytest
 
 from scalelab.errors import LaunchError
 from scalelab.launch.progress import ProgressBoard
-from scalelab.launch.protocol import LaunchRequest
 from scalelab.launch.ranks import server_process
 from scalelab.launch.ranks.server_process import RankServers, server_environment
 
@@ -38,11 +37,11 @@ def test_environment_keeps_the_users_and_drops_the_launchers() -> None:
 
 def test_server_that_cannot_start_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('a broken torch')")
-    servers = RankServers((), (str(tmp_path),), tmp_path)
+    servers = RankServers((), (str(tmp_path),), tmp_path, "torch")
     with pytest.raises(
         LaunchError,
         match=r"The rank server did not start \(it ended\): .*ImportError: a broken "
-        rf"torch\. Run {sys.executable} -c 'import torch.distributed' on that node\.",
+        rf"torch\. Run {sys.executable} -c 'import torch' on that node\.",
     ):
         servers.current()
     servers.close()
@@ -69,6 +68,6 @@ def test_request_to_a_dead_server_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(
         LaunchError, match=rf"The rank server \(process {server.pid}\) has ended: "
     ):
-        server.launch(LaunchRequest(processes=()), board)
+        server.launch((), board)
     board.close()
     servers.close()
