@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from scalelab.errors import SpecError
 from scalelab.experiment.job import Job
 from scalelab.inputs.wording import Option
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ONE_EPOCH = "one epoch"
 """Why a batch is the largest: no step sees a sample twice."""
