@@ -41,12 +41,13 @@ COMMANDS = {
     REPORT: "Write the run's report: one self-contained HTML file.",
     "import": "Import a table of measurements as a run.",
     "data": "Obtain a data set that a built-in workload needs.",
+    "trainer": "Run a command of a trainer for an experiment.",
     "init": "Write a commented experiment to start from.",
     "schema": "Print the JSON schema of experiments, for editors.",
     "doctor": "Check whether sweeps can run on this machine, part by part.",
 }
 
-HOMES = {"stop": "status", REPORT: RECOMMEND, "schema": "init"}
+HOMES = {"stop": "status", REPORT: RECOMMEND, "schema": "init", "data": "trainer"}
 """Commands that stand in the file of another."""
 
 GROUPS = {"site": "Write a profile of the cluster that this machine belongs to."}

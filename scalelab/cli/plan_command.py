@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from scalelab.cli.arguments import ExperimentFile, RunToMake, SiteName
-from scalelab.cli.shown.twin_table import twin_lines
 from scalelab.inputs.lines import aligned
 from scalelab.inputs.numerals import counted
 
@@ -34,12 +33,6 @@ def run(
     experiment: ExperimentFile,
     site: SiteName = None,
     run_directory: RunToMake = None,
-    twin: Annotated[
-        bool,
-        typer.Option(
-            "--twin", help="Try parameter servers in virtual time, in this process."
-        ),
-    ] = False,
 ) -> None:
     """Show what a sweep would run, and what it would cost; run nothing."""
     from scalelab.running.sweep import Sweep
@@ -48,8 +41,6 @@ def run(
     parts = (_trials, _notes, _left_out, _cost, _job_scripts)
     blocks = ("\n".join(part(asked)) for part in parts)
     typer.echo("\n\n".join(filter(None, blocks)))
-    if twin:
-        typer.echo("\n" + "\n".join(twin_lines(asked)))
 
 
 def _trials(asked: Sweep) -> Iterator[str]:

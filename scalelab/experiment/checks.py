@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from scalelab.errors import SpecError
 from scalelab.experiment.command_values import check_commands, naming, values_received
+from scalelab.experiment.fingerprint import ACCEPT
 from scalelab.experiment.keys import ExperimentKeys
-from scalelab.experiment.program import BUILT_IN_WORKLOADS
 from scalelab.experiment.sections import AutoBatch, WorkloadChoice
-from scalelab.experiment.trial import TrialKind
-from scalelab.experiment.workload_names import COMPILE
-from scalelab.inputs.problems import one_of, shown
+from scalelab.experiment.trial import Trial, TrialKind
+from scalelab.inputs.document import Scalar
 from scalelab.kinds.strategies import STRATEGIES
 from scalelab.kinds.strategy import Strategy
+from scalelab.kinds.trainers import DataDemand, facts_of, find_trainer, trainer_of
+
+if TYPE_CHECKING:
+    from scalelab.site.profile import Site
 
 
 def check_program(experiment: ExperimentKeys) -> None:
@@ -30,35 +35,19 @@ def _check_workload(experiment: ExperimentKeys, workload: WorkloadChoice) -> Non
             raise SpecError(
                 f"{key} belongs to a command, not to a workload. Remove it."
             )
-    built_in = BUILT_IN_WORKLOADS.get(name)
-    if built_in is None:
-        if not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", name):
-            raise SpecError(
-                f"workload={shown(name)} is neither built in nor module:Class. "
-                f"{one_of(BUILT_IN_WORKLOADS, name)}"
-            )
+    if found := find_trainer(name):
+        trainer, own_name = found
+        trainer.check_name(own_name)
+        trainer.check_keys(own_name, workload.parameters, experiment.options)
+    facts = facts_of(name)
+    if facts is None or set(experiment.measure.kind) == {TrialKind.THROUGHPUT}:
         return
-    if not built_in.trains_model and COMPILE in {
-        *workload.parameters,
-        *experiment.options,
-    }:
-        raise SpecError(
-            f"workload={name} has no model, so {COMPILE} has nothing to compile. "
-            "Leave it out."
-        )
-    if not built_in.trains_model and "slow_rank_factor" in experiment.options:
-        raise SpecError(
-            f"workload={name} computes nothing, so options.slow_rank_factor makes no "
-            "rank slow. Leave it out."
-        )
-    if set(experiment.measure.kind) == {TrialKind.THROUGHPUT}:
-        return
-    if not built_in.metrics:
+    if not facts.metrics:
         raise SpecError(
             f"workload={name} has no held-out data, so no trial of it reaches a "
             "metric. Remove everything but throughput from measure.kind."
         )
-    needed = built_in.convergence_needs
+    needed = facts.convergence_needs
     if needed and needed not in workload.parameters:
         raise SpecError(
             f"workload={name} reaches no metric unless it has {needed}. Add it to the "
@@ -84,9 +73,10 @@ def check_kinds(experiment: ExperimentKeys) -> None:
 def _check_strategy(
     strategy: Strategy, experiment: ExperimentKeys, workload: WorkloadChoice
 ) -> None:
+    trainer_of(workload.name)[0].check_strategy(strategy.name)
     strategy.check_options(experiment.options)
-    built_in = BUILT_IN_WORKLOADS.get(workload.name)
-    if built_in and not built_in.trains_model:
+    facts = facts_of(workload.name)
+    if facts and not facts.trains_model:
         lacks = {
             "parameters to serve": strategy.num_servers(2, {}) > 0,
             "layers to divide": strategy.splits_model,
@@ -131,3 +121,52 @@ def _check_launcher(experiment: ExperimentKeys) -> None:
             f"cannot fill in {{{min(used)}}}. Let the program ask its framework for "
             "its rank."
         )
+
+
+def check_workload(asked: ExperimentKeys, site: Site, code_directory: Path) -> None:
+    """Refuse a parameter or a target that the workload does not know."""
+    if asked.workload is None:
+        return
+    trainer, own_name = trainer_of(asked.workload.name)
+    is_run_by_this = not any(
+        group.python or group.prologue for group in site.groups.values()
+    )
+    names = trainer.names(own_name, code_directory if is_run_by_this else None)
+    if names is None:
+        return
+    axes = {axis: values[0] for axis, values in asked.options.items()}
+    for strategy in asked.parallelism:
+        for axis in STRATEGIES[strategy].options:
+            axes.pop(axis, None)
+    name = asked.workload.name
+    given = {**asked.workload.parameters, **axes}
+    names.check_parameters(name, given, trainer.process_parameters)
+    evaluates = set(asked.measure.kind) != {TrialKind.THROUGHPUT}
+    if evaluates and asked.job and asked.job.target:
+        names.check_metric(name, asked.job.target.metric)
+    for condition in asked.accept:
+        names.check_metric(name, condition.metric, ACCEPT)
+
+
+def check_trials(asked: ExperimentKeys, site: Site, trials: Iterable[Trial]) -> None:
+    """Refuse values of parameters that no trial of a workload can run with."""
+    if asked.workload is None:
+        return
+    trainer, own_name = trainer_of(asked.workload.name)
+    sizes: dict[tuple[tuple[str, Scalar], ...], tuple[int, int]] = {}
+    for trial in trials:
+        axes = tuple(sorted(trial.options.items()))
+        is_epochal = trial.kind is not TrialKind.THROUGHPUT
+        batch, ranks = sizes.get(axes, (1, 1))
+        sizes[axes] = (
+            max(batch, trial.global_batch_size if is_epochal else 1),
+            max(ranks, trial.data_parallel_size),
+        )
+    for axes, (batch, ranks) in sizes.items():
+        demand = DataDemand(
+            global_batch_size=batch,
+            data_parallel_size=ranks,
+            has_files=site.is_this_machine,
+        )
+        parameters = {**asked.workload.parameters, **dict(axes)}
+        trainer.check_trials(own_name, parameters, demand)

@@ -12,7 +12,6 @@ from scalelab.errors import SpecError
 from scalelab.experiment.batch_sizes import ScalingMode
 from scalelab.experiment.job import Job
 from scalelab.experiment.measure import Measure, Metrics
-from scalelab.experiment.program import BUILT_IN_WORKLOADS
 from scalelab.experiment.rates import Rates
 from scalelab.experiment.sections import (
     AutoBatch,
@@ -43,6 +42,7 @@ from scalelab.inputs.problems import shown
 from scalelab.kinds.launchers import TORCHRUN
 from scalelab.kinds.sources import PLANNED
 from scalelab.kinds.strategies import DEFAULT_STRATEGY
+from scalelab.kinds.trainers import DEFAULT_TRAINER, TRAINERS, facts_of
 from scalelab.site.choice import AnySite
 
 Name = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
@@ -237,10 +237,12 @@ class ExperimentKeys(Section):
         given = [name for name in kinds if getattr(self, name) is not None]
         if len(given) != 1:
             problem = "both given" if given else "both missing"
+            is_installed = DEFAULT_TRAINER in TRAINERS
+            known = TRAINERS[DEFAULT_TRAINER].workloads if is_installed else ()
             raise SpecError(
                 f"{' and '.join(given or kinds[:2])} are {problem}. An experiment runs "
-                f"exactly one: a workload ({', '.join(BUILT_IN_WORKLOADS)}, "
-                "module:Class), a command, or several programs."
+                f"exactly one: a workload ({', '.join((*known, 'module:Class'))}), "
+                "a command, or several programs."
             )
         if self.program is None:
             return self
@@ -308,8 +310,8 @@ class ExperimentKeys(Section):
     def _agrees_with_the_job(self) -> Self:
         job, workload = self.job, self.workload
         if job and job.device_peak_flops and not job.flops_per_sample:
-            built_in = BUILT_IN_WORKLOADS.get(workload.name) if workload else None
-            if workload is None or (built_in and not built_in.counts_flops):
+            facts = facts_of(workload.name) if workload else None
+            if workload is None or (facts and not facts.counts_flops):
                 raise SpecError(
                     "job.flops_per_sample and job.device_peak_flops together say how "
                     "much of a device is used, and "

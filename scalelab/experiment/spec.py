@@ -13,15 +13,11 @@ from scalelab.experiment.checks import check_program
 from scalelab.experiment.fingerprint import ACCEPT, program_key
 from scalelab.experiment.keys import ExperimentKeys
 from scalelab.experiment.measure import DEFAULT_METRICS
-from scalelab.experiment.program import (
-    BUILT_IN_WORKLOADS,
-    CommandProgram,
-    Program,
-    WorkloadProgram,
-)
+from scalelab.experiment.program import CommandProgram, Program, WorkloadProgram
 from scalelab.experiment.trial import TrialKind
 from scalelab.inputs.document import parse_document, read_document
 from scalelab.inputs.problems import validated
+from scalelab.kinds.trainers import COMMAND, WorkloadFacts, facts_of
 from scalelab.site.choice import find_site
 from scalelab.site.profile import LocalSite, Site
 
@@ -78,17 +74,22 @@ class Experiment(ExperimentKeys):
     @property
     def workload_name(self) -> str:
         """Value of ``Trial.workload``: the workload's name, or ``command``."""
-        return self.workload.name if self.workload else "command"
+        return self.workload.name if self.workload else COMMAND
+
+    @property
+    def facts(self) -> WorkloadFacts | None:
+        """What is known of the workload beforehand; None: nothing."""
+        return facts_of(self.workload_name)
 
     @property
     def has_batch_norm(self) -> bool:
         """Batch norm is used, so convergence may depend on the local batch as well."""
         if self.measure.batch_norm is not None:
             return self.measure.batch_norm
-        built_in = BUILT_IN_WORKLOADS.get(self.workload_name)
-        if built_in is None or self.workload is None:
+        facts = self.facts
+        if facts is None or self.workload is None:
             return True
-        return bool(self.workload.parameters.get("batch_norm", built_in.has_batch_norm))
+        return bool(self.workload.parameters.get("batch_norm", facts.has_batch_norm))
 
     def resolve_site(self, override: str | None = None) -> Site:
         """Return the override, else the experiment's own site, else this machine."""
@@ -120,11 +121,10 @@ class Experiment(ExperimentKeys):
 
     def _program(self, directory: str, inherited: Mapping[str, str]) -> Program:
         if self.workload:
-            is_built_in = self.workload.name in BUILT_IN_WORKLOADS
             return WorkloadProgram(
                 name=self.workload.name,
                 parameters=self.workload.parameters,
-                code_directory=None if is_built_in else directory,
+                code_directory=None if self.facts else directory,
             )
         return CommandProgram(
             command=self.command or "",

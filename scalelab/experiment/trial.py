@@ -16,11 +16,10 @@ from scalelab.inputs.layout import Layout
 from scalelab.inputs.numerals import counted
 from scalelab.inputs.target import MetricMode, Target
 from scalelab.kinds.strategies import DEFAULT_STRATEGY, strategy_of
+from scalelab.kinds.trainers import facts_of
 
 PROGRAM = "program"
 """Name of the axis of programs."""
-EMULATED = "emulated"
-"""Name of the workload whose times are declared."""
 FIRST_CANARY = 1_000
 """Repeat index from which on repeats are canaries; see ``plan.expand``."""
 
@@ -160,7 +159,8 @@ class Trial:
     @property
     def is_emulated(self) -> bool:
         """Its times are declared, so that shared hardware does not matter."""
-        return self.workload == EMULATED
+        facts = facts_of(self.workload)
+        return facts is not None and facts.declares_times
 
     @property
     def world_size(self) -> int:

@@ -214,9 +214,16 @@ def obtain_data(name: str, directory: str | Path | None = None) -> Path:
     SpecError
         If no data set has this name.
     """
-    from scalelab.training.workloads.cifar10 import obtain
+    from scalelab.kinds.trainers import TRAINERS
 
-    return obtain(name, Path(directory) if directory else Path("data") / name)
+    trainers = {each: owner for owner in TRAINERS for each in owner.data_sets}
+    if name not in trainers:
+        raise SpecError(
+            f"{name!r} is no data set that can be obtained. Choose from: "
+            f"{', '.join(trainers)}."
+        )
+    where = Path(directory) if directory else Path("data") / name
+    return trainers[name].obtain(name, where)
 
 
 def answer_text(answer: Recommendation, width: int, *, explain: bool = False) -> str:

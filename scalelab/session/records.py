@@ -13,8 +13,8 @@ from scalelab.experiment.spec import Experiment
 from scalelab.inputs.outcome import Outcome
 from scalelab.records.attempt import AttemptFiles, AttemptResult
 from scalelab.records.attempt_io import read_result
-from scalelab.records.log_tail import last_log_lines
 from scalelab.records.observations import counting_rows
+from scalelab.records.plain_files import last_log_lines
 from scalelab.records.run_reader import RunReader
 from scalelab.running.status import RunStatus, status_of
 

@@ -165,8 +165,21 @@ class _Reader:
                 self._without_time.append(each.line)
                 continue
             chosen = {name: column[index] for name, column in options.items()}
-            values = self._completed(each.line, {**base, **chosen, **measured})
-            configuration = _configuration(values)
+            values = {**base, **chosen, **measured}
+            try:
+                self._check_tokens(values)
+                values = complete(values, self._matching.readings)
+            except SpecError as error:
+                raise SpecError(
+                    f"{self._table.path}, line {each.line}: {error}"
+                ) from error
+            configuration = _ENCODER.encode(
+                {
+                    name: values.get(name)
+                    for name in (*_CONFIGURATION, *values)
+                    if name in _CONFIGURATION or name.startswith(OPTION_PREFIX)
+                }
+            )
             values.setdefault("repeat", repeats[configuration])
             repeats[configuration] += 1
             trial = f"{values['repeat']}{configuration}"
@@ -231,13 +244,6 @@ class _Reader:
                 f"{self._table.path}, line {line}, {column}: {shown(text)} {error} "
                 f"({unit}). Correct the cell or remove the row."
             ) from error
-
-    def _completed(self, line: int, values: dict[str, Any]) -> dict[str, Any]:
-        try:
-            self._check_tokens(values)
-            return complete(values, self._matching.readings)
-        except SpecError as error:
-            raise SpecError(f"{self._table.path}, line {line}: {error}") from error
 
     def _check_tokens(self, values: Mapping[str, Any]) -> None:
         length = values.get("sequence_length")
@@ -324,10 +330,3 @@ def _constant(name: str, text: str) -> Any:
     if value is None:
         raise SpecError(f"{name}={shown(text)} is empty. Give a value or leave it out.")
     return value
-
-
-def _configuration(values: Mapping[str, Any]) -> str:
-    """Return canonical text that is equal for rows that repeat each other."""
-    names = [name for name in values if name.startswith(OPTION_PREFIX)]
-    chosen = {name: values.get(name) for name in (*_CONFIGURATION, *names)}
-    return _ENCODER.encode(chosen)

@@ -6,21 +6,19 @@ import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import torch.distributed as dist
-
 from scalelab.errors import SpecError
+from scalelab.kinds.trainers import Trainer
 from scalelab.launch.progress import ProgressBoard
-from scalelab.launch.protocol import DEFAULT_ENTRY
+from scalelab.launch.protocol import RankIdentity
 from scalelab.launch.ranks.rank_process import resolve
 from scalelab.launch.rendezvous import file_rendezvous, network_environment
 from scalelab.launch.timing import Timing
 from scalelab.launch.verdict import NO_RESULT
 from scalelab.records.attempt import AttemptResult, AttemptSpec
 from scalelab.records.attempt_io import write_result
-from scalelab.training.context import RankIdentity
 
 
-def run_in_process(spec: AttemptSpec, entry: str = DEFAULT_ENTRY) -> AttemptResult:
+def run_in_process(spec: AttemptSpec, trainer: Trainer) -> AttemptResult:
     """Run an attempt of one rank here, without a fork or a supervisor.
 
     Exceptions are not caught.
@@ -46,10 +44,11 @@ def run_in_process(spec: AttemptSpec, entry: str = DEFAULT_ENTRY) -> AttemptResu
         )
         board = ProgressBoard(1)
         try:
-            returned = resolve(entry)(spec, identity, meeting, board.reporter(0))
+            returned = resolve(trainer.entry)(
+                spec, identity, meeting, board.reporter(0)
+            )
         finally:
-            if dist.is_initialized():  # elsewhere the process's end does this
-                dist.destroy_process_group()
+            trainer.leave_process()
         timing.ready_s = board.ready_s(0)
         board.close()
     result = timing.complete(spec, 0, returned or NO_RESULT)

@@ -7,7 +7,7 @@ Nothing of it is stored.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +15,8 @@ import torch
 from scalelab.errors import SpecError
 from scalelab.experiment.program import Program, WorkloadProgram
 from scalelab.experiment.trial import Trial
+from scalelab.inputs.lines import aligned
+from scalelab.inputs.numerals import number
 from scalelab.kinds.strategies import STRATEGIES, ParameterServer, slow_rank_factor
 from scalelab.training.rank_options import RankOptions
 from scalelab.training.servers.rules import rule_of
@@ -34,6 +36,7 @@ MESSAGE = 0.1
 """Time that a message takes one way, in steps of a worker."""
 _NUM_EVALUATIONS = 10
 _LOSS = "val_loss"
+_OWN_COLUMNS = ("communication_window",)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,6 +62,29 @@ class TwinRow:
     diverges: bool
 
 
+def twin_lines(program: Program | None, trials: Iterable[Trial]) -> Iterator[str]:
+    """Run the twins of planned trials; yield their table and what it means."""
+    rows = list(twins(program, trials))
+    yield "VIRTUAL: parameter servers in virtual time. Nothing here was measured."
+    yield ""
+    yield from _table(rows)
+    yield ""
+    yield (
+        f"Each was trained in this process for at most {MOST_STEPS:,} optimiser steps "
+        "of all workers together; a step takes one unit of declared time, a message "
+        f"{MESSAGE:g}. Nothing is stored."
+    )
+    yield (
+        "Steps x rate: workers x window x rate, by which downpour moves the parameters "
+        "between two messages of a worker. learning_rate: {rule: staleness} divides "
+        "the rate by workers x window."
+    )
+    yield (
+        "Diverges: parameters are no longer finite numbers, or val_loss ended above "
+        "that of the untrained model."
+    )
+
+
 def twins(program: Program | None, trials: Iterable[Trial]) -> Iterator[TwinRow]:
     """Run the twin of each configuration of the trials that has parameter servers.
 
@@ -67,15 +93,15 @@ def twins(program: Program | None, trials: Iterable[Trial]) -> Iterator[TwinRow]
     """
     if not isinstance(program, WorkloadProgram):
         raise SpecError(
-            "--twin trains a workload's model in this process, and the experiment runs "
-            "a command. Leave --twin out."
+            "The twin trains a workload's model in this process, and the experiment "
+            "runs a command. Name an experiment with a workload."
         )
     asked = {_configuration(each): each for each in reversed(list(trials))}
     served = [trial for trial in reversed(asked.values()) if _num_servers(trial)]
     if not served:
         raise SpecError(
-            "--twin shows what parameter servers do, and no planned trial has one. Add "
-            "parallelism: parameter_server with several devices, or leave --twin out."
+            "The twin shows what parameter servers do, and no planned trial has one. "
+            "Add parallelism: parameter_server with several devices."
         )
     torch.set_num_threads(1)  # threads of small matrices would only wait
     return (_row(program, trial) for trial in served)
@@ -153,3 +179,65 @@ def _diverges(job: VirtualJob, course: Course) -> bool:
         return True  # parameters were no longer finite
     before = untrained(job).get(_LOSS)
     return before is not None and not last.metrics[_LOSS] <= before
+
+
+def _table(rows: Sequence[TwinRow]) -> list[str]:
+    options = _varied(rows)
+    precision = ["precision"] if len({row.trial.precision for row in rows}) > 1 else []
+    metrics = list(dict.fromkeys(name for row in rows for name in row.metrics))
+    titles = (
+        *(
+            "workers",
+            "window",
+            *precision,
+            *options,
+            "rate",
+            "steps x rate",
+            "samples",
+            *metrics,
+        ),
+        *("staleness", "max", ""),
+    )
+    cells = [
+        tuple(_cells(row, options, metrics, has_precision=bool(precision)))
+        for row in rows
+    ]
+    left = [title in (*precision, *options, "") for title in titles]
+    return aligned([titles, *cells], left=left)
+
+
+def _varied(rows: Sequence[TwinRow]) -> list[str]:
+    """Return the names of the options that have several values, the window aside."""
+    names = dict.fromkeys(name for row in rows for name in row.trial.options)
+    return [
+        name
+        for name in names
+        if name not in _OWN_COLUMNS
+        and len({repr(row.trial.options.get(name)) for row in rows}) > 1
+    ]
+
+
+def _cells(
+    row: TwinRow,
+    options: Sequence[str],
+    metrics: Sequence[str],
+    *,
+    has_precision: bool,
+) -> Iterator[str]:
+    trial = row.trial
+    strategy = STRATEGIES[trial.parallelism]
+    in_flight = strategy.steps_in_flight(trial.world_size, trial.options)
+    yield str(trial.world_size)
+    yield str(in_flight // trial.world_size)
+    if has_precision:
+        yield trial.precision
+    yield from (str(trial.options.get(name, "")) for name in options)
+    yield f"{row.rate:.3g}"
+    yield f"{in_flight * row.rate:.3g}"
+    yield number(row.num_samples)
+    yield from (
+        f"{row.metrics[name]:.4g}" if name in row.metrics else "-" for name in metrics
+    )
+    yield f"{row.staleness_mean:.2f}"
+    yield str(row.staleness_max)
+    yield "diverges" if row.diverges else ""

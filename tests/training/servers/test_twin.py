@@ -1,4 +1,4 @@
-"""``scalelab plan --twin``: which window and rate diverge, before devices are spent."""
+"""The twin of parameter servers: which window and rate diverge, before they are run."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from scalelab.cli import main
 from scalelab.errors import SpecError
 from scalelab.experiment.spec import Experiment
 from scalelab.plan.expand import plan
-from scalelab.running.twin import TwinRow, twins
+from scalelab.training.servers.twin import TwinRow, twins
 
 EXPERIMENT = """\
 name: twin
@@ -64,7 +64,7 @@ def test_the_table_is_labelled_and_nothing_is_stored(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("twin.yaml").write_text(text("1.0e-3").replace("[1, 8]", "1"))
-    assert main.run(["plan", "twin.yaml", "--twin"]) == 0
+    assert main.run(["trainer", "torch", "twin", "twin.yaml"]) == 0
     said = capsys.readouterr().out
     assert "VIRTUAL: parameter servers in virtual time." in said
     titles, *_ = [line for line in said.splitlines() if "steps x rate" in line]
@@ -79,7 +79,7 @@ def test_trials_that_differ_in_precision_alone_are_told_apart(
     monkeypatch.chdir(tmp_path)
     plain = text("0.01").replace("[1, 8]", "1").replace(EVEN, "")
     Path("twin.yaml").write_text(f"{plain}precision: [fp32, bf16, fp16]\n")
-    assert main.run(["plan", "twin.yaml", "--twin"]) == 0
+    assert main.run(["trainer", "torch", "twin", "twin.yaml"]) == 0
     said = capsys.readouterr().out.splitlines()
     start = next(i for i, line in enumerate(said) if "steps x rate" in line)
     assert said[start].split()[:3] == ["workers", "window", "precision"]
@@ -100,5 +100,5 @@ def test_a_command_has_no_twin() -> None:
             *("local_batch_size: 8", "job: {samples: 2000}"),
         ]
     )
-    with pytest.raises(SpecError, match=r"^--twin trains a workload's model"):
+    with pytest.raises(SpecError, match=r"^The twin trains a workload's model"):
         rows(command)

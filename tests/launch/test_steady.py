@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from scalelab.training.probes.steady import is_steady, mean_interval
+from scalelab.launch.steady import is_steady, mean_interval
 
 
 def autocorrelated(
