@@ -20,6 +20,7 @@ from scalelab.cli.answering import ANSWER, ERROR
 from scalelab.errors import ScaleLabError
 from scalelab.experiment.presets import PRESETS
 from scalelab.experiment.spec import Experiment
+from scalelab.inputs.fields import Duration, Size
 from scalelab.inputs.numerals import duration
 from scalelab.inputs.placeholders import (
     LAYOUT_PLACEHOLDERS,
@@ -134,14 +135,16 @@ def _default(field: FieldInfo) -> str:
     is_empty = value is None or value in ({}, ()) or isinstance(value, BaseModel)
     if field.default_factory is not None or is_empty:
         return ""
-    reads = {getattr(each, "func", None) for each in field.metadata}
-    names = {getattr(each, "__name__", "") for each in reads}
-    if "_duration" in names:
+    if _is_read_as(Duration, field):
         return duration(value)
-    if "_size" in names:
+    if _is_read_as(Size, field):
         return f"{value / 1e9:g} GB"
     values = value if isinstance(value, tuple) else (value,)
     return ", ".join(_written(each) for each in values)
+
+
+def _is_read_as(kind: Any, field: FieldInfo) -> bool:
+    return any(each is kind.__metadata__[0] for each in field.metadata)
 
 
 def _written(value: object) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -40,12 +39,16 @@ def print_json(
     text
         The same in sentences.
     """
+    import json  # not for --help
+
     envelope = {"schema": ANSWER, "question": question, "facts": facts, "text": text}
     typer.echo(json.dumps(envelope | figures, indent=2, allow_nan=False, default=str))
 
 
 def print_error(kind: str, message: str, hint: str = "") -> None:
     """Print as JSON why a command has no answer."""
+    import json
+
     error = {"schema": ERROR, "kind": kind, "message": message, "hint": hint}
     typer.echo(json.dumps(error, indent=2))
 

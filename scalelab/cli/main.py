@@ -25,7 +25,6 @@ from scalelab.cli.answering import print_error
 from scalelab.errors import ScaleLabError
 from scalelab.inputs.lines import ended, one_line
 from scalelab.inputs.wording import for_the_command_line
-from scalelab.kinds.resources import RESOURCES
 
 INTERRUPTED, READER_LEFT = 130, 141
 AGAIN_AFTER_S = 0.01
@@ -88,6 +87,7 @@ def _command(name: str, asked: str | None) -> Callable[..., None]:
     if name not in (RECOMMEND, REPORT):
         return command
     from scalelab.cli.recommend_command import with_question
+    from scalelab.kinds.resources import RESOURCES
 
     return with_question(command, RESOURCES if asked == name else RESOURCES.built_in)
 

@@ -100,72 +100,33 @@ def _environment_value(value: Any) -> str:
     return text
 
 
-def _duration(value: Any) -> float:
-    if not isinstance(value, str):
-        raise SpecError(
-            f"{shown(value)} has no unit. Write '4h', '90min', '1h30min' or '30s'."
-        )
-    return parse_duration(value)
+def _read_by(parse: Callable[[str], Any], otherwise: str) -> PlainValidator:
+    """Return what reads a text; of another value it says what is wrong with it."""
 
-
-def _size(value: Any) -> int:
-    if not isinstance(value, str):
-        raise SpecError(f"{shown(value)} has no unit. Write '16GB' or '512MB'.")
-    return parse_bytes(value)
-
-
-def _bandwidth(value: Any) -> float:
-    if not isinstance(value, str):
-        raise SpecError(f"{shown(value)} has no unit. Write '100Gbit/s' or '12.5GB/s'.")
-    return parse_bandwidth(value)
-
-
-def _latency(value: Any) -> float:
-    if not isinstance(value, str):
-        raise SpecError(f"{shown(value)} has no unit. Write '5us' or '0.2ms'.")
-    return parse_latency(value)
-
-
-def _money(value: Any) -> float:
-    return _amount(value, parse_usd, "price", "2.5 or '2.5usd'")
-
-
-def _device_hours(value: Any) -> float:
-    return _amount(value, parse_gpu_hours, "device time", "10 or '10gpu-h'")
-
-
-def _amount(
-    value: Any, parse: Callable[[str], float], noun: str, examples: str
-) -> float:
-    """Return what a number, or a text with or without a unit, says."""
-    if isinstance(value, str):
+    def read(value: Any) -> Any:
+        if not isinstance(value, str):
+            raise SpecError(f"{shown(value)} {otherwise}")
         return parse(value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise SpecError(f"{shown(value)} is not a {noun}. Write {examples}.")
-    if not 0 < value < MAX_AMOUNT:
-        raise SpecError(
-            f"{shown(value)} is not a {noun}: it must be greater than 0 and less than "
-            f"{MAX_AMOUNT:.0e}."
-        )
-    return float(value)
+
+    return PlainValidator(read)
 
 
-def _target(value: Any) -> Target:
-    if not isinstance(value, str):
-        raise SpecError(
-            f"{shown(value)} is not a target. Write a metric, >= or <=, and a number, "
-            "such as 'val_loss <= 2.9'."
-        )
-    return Target.parse(value)
+def _amount(parse: Callable[[str], float], noun: str, examples: str) -> PlainValidator:
+    """Return what reads a number, or a text with or without a unit."""
 
+    def read(value: Any) -> float:
+        if isinstance(value, str):
+            return parse(value)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise SpecError(f"{shown(value)} is not a {noun}. Write {examples}.")
+        if not 0 < value < MAX_AMOUNT:
+            raise SpecError(
+                f"{shown(value)} is not a {noun}: it must be greater than 0 and less "
+                f"than {MAX_AMOUNT:.0e}."
+            )
+        return float(value)
 
-def _condition(value: Any) -> Condition:
-    if not isinstance(value, str):
-        raise SpecError(
-            f"{shown(value)} is not a condition. Write a metric, one of >=, <=, > and "
-            "<, and a number, such as 'val_acc >= 0.9'."
-        )
-    return Condition.parse(value)
+    return PlainValidator(read)
 
 
 class _OneOrMany:
@@ -220,29 +181,47 @@ EnvironmentValue = Annotated[
     PlainValidator(_environment_value),
     WithJsonSchema({"type": ["string", "number"]}),
 ]
+_TEXT = WithJsonSchema({"type": "string"})
+_NUMBER_OR_TEXT = WithJsonSchema({"type": ["number", "string"]})
 Duration = Annotated[
-    float, PlainValidator(_duration), WithJsonSchema({"type": "string"})
+    float,
+    _read_by(parse_duration, "has no unit. Write '4h', '90min', '1h30min' or '30s'."),
+    _TEXT,
+]
+Size = Annotated[
+    int, _read_by(parse_bytes, "has no unit. Write '16GB' or '512MB'."), _TEXT
 ]
 Bandwidth = Annotated[
-    float, PlainValidator(_bandwidth), WithJsonSchema({"type": "string"})
+    float,
+    _read_by(parse_bandwidth, "has no unit. Write '100Gbit/s' or '12.5GB/s'."),
+    _TEXT,
 ]
-Latency = Annotated[float, PlainValidator(_latency), WithJsonSchema({"type": "string"})]
+Latency = Annotated[
+    float, _read_by(parse_latency, "has no unit. Write '5us' or '0.2ms'."), _TEXT
+]
 Price = Annotated[
-    float, PlainValidator(_money), WithJsonSchema({"type": ["number", "string"]})
+    float, _amount(parse_usd, "price", "2.5 or '2.5usd'"), _NUMBER_OR_TEXT
 ]
-Size = Annotated[int, PlainValidator(_size), WithJsonSchema({"type": "string"})]
 DeviceHours = Annotated[
-    float, PlainValidator(_device_hours), WithJsonSchema({"type": ["number", "string"]})
+    float, _amount(parse_gpu_hours, "device time", "10 or '10gpu-h'"), _NUMBER_OR_TEXT
 ]
 TargetText = Annotated[
     Target,
-    PlainValidator(_target),
-    PlainSerializer(lambda target: str(target), return_type=str),
-    WithJsonSchema({"type": "string"}),
+    _read_by(
+        Target.parse,
+        "is not a target. Write a metric, >= or <=, and a number, such as 'val_loss <= "
+        "2.9'.",
+    ),
+    PlainSerializer(str, return_type=str),
+    _TEXT,
 ]
 ConditionText = Annotated[
     Condition,
-    PlainValidator(_condition),
-    PlainSerializer(lambda condition: str(condition), return_type=str),
-    WithJsonSchema({"type": "string"}),
+    _read_by(
+        Condition.parse,
+        "is not a condition. Write a metric, one of >=, <=, > and <, and a number, "
+        "such as 'val_acc >= 0.9'.",
+    ),
+    PlainSerializer(str, return_type=str),
+    _TEXT,
 ]

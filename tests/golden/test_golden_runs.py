@@ -154,7 +154,8 @@ def test_the_answer_is_as_it_was(
     run, *options = QUESTIONS[question]
     answer = json.loads(ask(capsys, "recommend", f"runs/{run}", "--json", *options))
     golden = json.loads((DATA / "answers" / f"{question}.json").read_text())
-    assert differences(golden, answer) == []
+    same = {name: answer.get(name) for name in golden}  # keys are added, none goes
+    assert differences(golden, same) == []
 
 
 def test_reading_changes_no_record(
