@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from io import TextIOWrapper
 from types import FrameType, ModuleType
-from typing import Annotated, Any, NoReturn, TextIO, cast
+from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 
@@ -29,7 +29,7 @@ from scalelab.kinds.resources import RESOURCES
 
 INTERRUPTED, READER_LEFT = 130, 141
 AGAIN_AFTER_S = 0.01
-RECOMMEND, REPORT, DATA, SCHEMA = "recommend", "report", "data", "schema"
+RECOMMEND, REPORT = "recommend", "report"
 
 COMMANDS = {
     "sweep": "Run, continue or extend a sweep, then recommend.",
@@ -40,12 +40,15 @@ COMMANDS = {
     RECOMMEND: "Answer: which allocation, batch size and learning-rate rule.",
     REPORT: "Write the run's report: one self-contained HTML file.",
     "import": "Import a table of measurements as a run.",
-    DATA: "Obtain a data set that a built-in workload needs.",
+    "data": "Obtain a data set that a built-in workload needs.",
     "trainer": "Run a command of a trainer for an experiment.",
     "init": "Write a commented experiment to start from.",
-    SCHEMA: "Print the JSON schema of experiments, for editors.",
+    "schema": "Print the JSON schema of experiments, for editors.",
     "doctor": "Check whether sweeps can run on this machine, part by part.",
 }
+
+HOMES = {"stop": "status", REPORT: RECOMMEND, "schema": "init", "data": "trainer"}
+"""Commands that stand in the file of another."""
 
 GROUPS = {"site": "Write a profile of the cluster that this machine belongs to."}
 
@@ -79,11 +82,9 @@ def _module(name: str) -> ModuleType:
 
 
 def _command(name: str, asked: str | None) -> Callable[..., None]:
-    if name == SCHEMA:
-        return cast(Callable[..., None], _module("init").schema)
-    if name == DATA:
-        return cast(Callable[..., None], _module("trainer").data)
-    command: Callable[..., None] = _module(name).run
+    command: Callable[..., None] = (
+        getattr(_module(HOMES[name]), name) if name in HOMES else _module(name).run
+    )
     if name not in (RECOMMEND, REPORT):
         return command
     from scalelab.cli.recommend_command import with_question

@@ -1,4 +1,4 @@
-"""``scalelab recommend``, also ``recommend-resources``."""
+"""``scalelab recommend``, also ``recommend-resources``, and ``scalelab report``."""
 
 from __future__ import annotations
 
@@ -207,6 +207,29 @@ def run(
         print_answer(answer, explain=explain)
     if not answer.meets_constraints:
         raise typer.Exit(NOTHING_MEETS)
+
+
+def report(
+    run_directory: RunDirectory,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="File to write [default: RUN/report.html].",
+        ),
+    ] = None,
+    **question: Any,
+) -> None:
+    """Write the run's report: one self-contained HTML file.
+
+    Its answer is that of the run's own job without limits unless options say more.
+    """
+    from scalelab.session import load
+
+    found = load(run_directory)
+    typer.echo(str(found.write_report(output, **asked(**question))))
 
 
 def with_question(

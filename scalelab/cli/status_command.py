@@ -1,6 +1,8 @@
-"""``scalelab status``."""
+"""``scalelab status`` and ``scalelab stop``."""
 
 from __future__ import annotations
+
+from typing import Annotated
 
 import typer
 
@@ -59,3 +61,18 @@ def run(
         typer.echo(f"  {reason}")
     if status.has_canaries:  # what tells of them takes longer to load than all above
         print_steadiness(run.observations)
+
+
+def stop(
+    run_directory: RunDirectory,
+    now: Annotated[
+        bool, typer.Option("--now", help="End the trials that run, and wait for it.")
+    ] = False,
+) -> None:
+    """Stop a run's sweep, wherever its driver is.
+
+    The trials that run are finished first. The same sweep command goes on later.
+    """
+    from scalelab.running.stop import stop
+
+    typer.echo(stop(run_directory, at_once=now))

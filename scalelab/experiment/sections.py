@@ -121,7 +121,7 @@ class Stop(Section):
         if self.grace > MAX_GRACE_S:
             raise SpecError(
                 f"grace={self.grace:g}s must be at most {MAX_GRACE_S:g}s: what ends a "
-                "sweep waits no longer. Save what cannot be saved so fast more often."
+                "sweep waits no longer. If saving takes longer, save more often."
             )
         return self
 
@@ -269,25 +269,14 @@ class LayoutAxes(Section):
 
     def layouts(self) -> tuple[Layout, ...]:
         """Return every combination of the listed degrees."""
-        return tuple(
-            Layout(
-                tensor=tensor,
-                pipeline=pipeline,
-                context=context,
-                expert=expert,
-                replicate=replicate,
-                shard=shard,
-                micro_batches=self.micro_batches.value,
-            )
-            for tensor, pipeline, context, expert, replicate, shard in product(
-                self.tensor,
-                self.pipeline,
-                self.context,
-                self.expert,
-                self.data.replicate or (None,),
-                self.data.shard or (None,),
-            )
+        axes: dict[str, tuple[Any, ...]] = dict(self.axes())
+        for name in ("replicate", "shard"):
+            axes.setdefault(name, (None,))
+        found = (
+            dict(zip(axes, degrees, strict=True)) for degrees in product(*axes.values())
         )
+        micro_batches: Any = self.micro_batches.value
+        return tuple(Layout(**each, micro_batches=micro_batches) for each in found)
 
 
 class ConfirmAbove(Section):

@@ -7,18 +7,12 @@ line has said that it does.
 
 from __future__ import annotations
 
-import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import wraps
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple
 
-from scalelab.errors import ScaleLabError
-
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
 _is_command_line: ContextVar[bool] = ContextVar("is_command_line", default=False)
 _holds_options: ContextVar[bool] = ContextVar("holds_options", default=False)
 _SHORTER = {"price_per_gpu_hour_usd": "price", "max_cost_usd": "max_cost"}
@@ -32,6 +26,13 @@ def for_the_command_line() -> Iterator[None]:
         yield
     finally:
         _is_command_line.reset(token)
+
+
+class Placeholder(str):
+    """A word that stands for a number, as in ``tokens_per_sample=N``."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
 
 
 class Option(NamedTuple):
@@ -101,71 +102,3 @@ class Call(NamedTuple):
             yield
         finally:
             _holds_options.reset(token)
-
-
-# Options with both words in one message are left out: --samples, --steps.
-_FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
-    (
-        re.compile(r"--(column|constant|melt|select) ([\w.]+)=('[^']*'|[\w/.-]*[\w/])"),
-        lambda found: f"{found[1]}={{'{found[2]}': {_quoted(found[3])}}}",
-    ),
-    (
-        re.compile(r"--(axis|ignore) ('[^']*'|NAME\b)"),
-        lambda found: f"{found[1]}=[{_quoted(found[2])}]",
-    ),
-    (
-        re.compile(r"--(learn-from) (RUN\b)"),
-        lambda found: f"{_argument(found[1])}={_quoted(found[2])}",
-    ),
-    (
-        re.compile(r"--(tokens-per-sample) (\d+|N\b)"),
-        lambda found: f"{_argument(found[1])}={found[2]}",
-    ),
-    (
-        re.compile(r"--(per-device|accept-doubts|accept-unmeasured)\b"),
-        lambda found: f"{_argument(found[1])}=True",
-    ),
-    (
-        re.compile(
-            r"--(column|constant|melt|select|axis|ignore|batch|max-batch|local-batch|gpus|law"
-            r"|between-nodes|learn-from|tokens-per-sample)\b"
-        ),
-        lambda found: _argument(found[1]),
-    ),
-)
-
-
-def _argument(option: str) -> str:
-    return option.replace("-", "_")
-
-
-def _quoted(value: str) -> str:
-    return value if value.startswith("'") else f"'{value}'"
-
-
-def in_words_of_the_caller(text: str) -> str:
-    """Return a text with options as arguments, unless the command line asked for it.
-
-    >>> in_words_of_the_caller("Say --constant gpus_per_node=8 or --per-device.")
-    "Say constant={'gpus_per_node': '8'} or per_device=True."
-    """
-    if _is_command_line.get():
-        return text
-    for form, written in _FORMS:
-        text = form.sub(written, text)
-    return text
-
-
-def in_own_words(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Make a function's errors speak the words of its caller."""
-
-    @wraps(function)
-    def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        try:
-            return function(*args, **kwargs)
-        except ScaleLabError as error:
-            error.message = in_words_of_the_caller(error.message)
-            error.hint = in_words_of_the_caller(error.hint)
-            raise
-
-    return call

@@ -20,7 +20,7 @@ from scalelab.launch.command.headline import TRACEBACK_START, first_sentence, pl
 from scalelab.launch.steady import MIN_STEPS
 from scalelab.records.attempt import AttemptResult
 from scalelab.records.attempt_io import NO_SPACE
-from scalelab.records.log_tail import log_tail
+from scalelab.records.plain_files import log_tail
 
 NO_RESULT = AttemptResult(
     outcome=Outcome.FAILED, reason="rank 0 returned no result", rank=0

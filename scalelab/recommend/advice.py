@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -15,12 +15,14 @@ from scalelab.inputs.allocation import Allocation
 from scalelab.inputs.document import Scalar
 from scalelab.inputs.links import Link
 from scalelab.inputs.support import Support
+from scalelab.inputs.wording import Option
 from scalelab.laws.convergence.time_to_target import measured_factorisation
 from scalelab.laws.convergence.whole_runs import measured_whole_runs
 from scalelab.laws.published import law_named
-from scalelab.laws.rows import CONFIGURATION, FitRows, Observed, numbers, prepared
+from scalelab.laws.rows import CONFIGURATION, Observed, numbers, prepared
 from scalelab.laws.step_time.law import StepTimeLaw
 from scalelab.laws.support import Gap
+from scalelab.recommend.answer.facts import Fact
 from scalelab.recommend.answer.failures import (
     failures,
     limits_of_memory,
@@ -58,7 +60,7 @@ from scalelab.recommend.question.batches import BatchRule
 from scalelab.recommend.question.candidates import candidates, places
 from scalelab.recommend.question.history import History, LawWithTransfer
 from scalelab.recommend.question.memory_room import MemoryRoom
-from scalelab.recommend.question.objective import Constraints
+from scalelab.recommend.question.objective import Choice, Constraints
 from scalelab.recommend.question.runnable import UntoldByProgram
 from scalelab.recommend.question.subject import AskedCurves, choose_subject
 
@@ -104,7 +106,13 @@ def recommend(
         if need.target is not None and need.uses_law
         else None,
         rows=rows,
-        rule=_batch_rule(rows, need, job, batches or AskedBatch()),
+        rule=BatchRule.of(
+            rows.frame,
+            batches or AskedBatch(),
+            job,
+            converged=need.measured_batches() if need.uses_law else (),
+            normalizes_locally=need.normalization is Normalization.LOCAL,
+        ),
         memory=MemoryRoom.of(subject.frame),
         job=job,
     )
@@ -151,10 +159,9 @@ def _answer(
         outlook, choice.index, efficiency, has_limits, limits, knowledge
     )
     chosen = table[choice.index]
-    limit_words = (
-        *limits.in_words(subject.device_hour_word),
-        *([str(need.target)] if need.uses_law else []),
-    )
+    limit_words = limits.in_words(subject.device_hour_word)
+    if need.uses_law:
+        limit_words = (*limit_words, str(need.target))
     proposed = next_trial(table, outlook, knowledge, limits, gaps, within)
     return Recommendation(
         workload=subject.workload,
@@ -196,17 +203,7 @@ def _answer(
             *knowledge.memory.notes(outlook.questions.iloc[[choice.index]]),
             *cut_to_an_epoch(knowledge.rule),
             *about_efficiency(table, efficiency.name),
-            *not_chosen(
-                knowledge.rule,
-                table,
-                is_proposed=_measures_unmeasured(proposed, table),
-            ),
-            *(
-                []
-                if choice.meets
-                else [considered(knowledge.rule, table, are_stated=bool(wanted))]
-            ),
-            *not_considered(knowledge, wanted, {row.world_size for row in table}),
+            *_left_aside(knowledge, table, choice, proposed, wanted),
             *not_identifiable(gaps, subject.is_emulated),
         ),
         left_out=law.left_out,
@@ -221,24 +218,21 @@ def _answer(
     )
 
 
-def _measures_unmeasured(trial: NextTrial | None, rows: Sequence[OutlookRow]) -> bool:
-    """Tell whether a trial runs on an allocation that says *not measured here*."""
-    return trial is not None and any(
-        row.world_size == trial.world_size and row.basis == Support.NOT_MEASURED
-        for row in rows
-    )
-
-
-def _batch_rule(
-    rows: FitRows, need: SampleNeed, job: Job | None, batches: AskedBatch
-) -> BatchRule:
-    return BatchRule.of(
-        rows.frame,
-        batches,
-        job,
-        converged=need.measured_batches() if need.uses_law else (),
-        normalizes_locally=need.normalization is Normalization.LOCAL,
-    )
+def _left_aside(
+    knowledge: Knowledge,
+    table: Sequence[OutlookRow],
+    choice: Choice,
+    proposed: NextTrial | None,
+    wanted: Sequence[int],
+) -> Iterator[Fact]:
+    """Note which rows were not chosen or not even considered."""
+    rule = knowledge.rule
+    guessed = {row.world_size for row in table if row.basis == Support.NOT_MEASURED}
+    is_proposed = proposed is not None and proposed.world_size in guessed
+    yield from not_chosen(rule, table, is_proposed=is_proposed)
+    if not choice.meets:
+        yield considered(rule, table, are_stated=bool(wanted))
+    yield from not_considered(knowledge, wanted, {row.world_size for row in table})
 
 
 def _fitting(asked: pd.DataFrame, knowledge: Knowledge) -> pd.DataFrame:
@@ -256,14 +250,16 @@ def _fitting(asked: pd.DataFrame, knowledge: Knowledge) -> pd.DataFrame:
         if rule.local_batch_size is not None and len(asked):
             largest = knowledge.memory.largest(asked).max()
             raise SpecError(
-                f"local_batch={rule.local_batch_size:,} is not known to fit into the "
-                f"memory of a device: what ran leaves room for {largest:,} at most. "
-                "Ask for a smaller local batch."
+                f"{Option('local_batch')}={rule.local_batch_size:,} is not known to "
+                "fit into the memory of a device: what ran leaves room for "
+                f"{largest:,} at most.",
+                "Ask for a smaller local batch.",
             )
         raise SpecError(
             f"No measured or larger allocation can share {rule.in_words()} evenly in "
             "local batches that are known to fit and of which the measured program can "
-            "be told. Ask for another batch or other device counts."
+            "be told.",
+            "Ask for another batch or other device counts.",
         )
     return chosen
 

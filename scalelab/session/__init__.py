@@ -13,7 +13,7 @@ from scalelab.errors import SpecError
 from scalelab.inputs.lines import ended
 from scalelab.inputs.numerals import counted
 from scalelab.inputs.problems import validated
-from scalelab.inputs.wording import Call, in_own_words
+from scalelab.inputs.wording import Call
 from scalelab.running.execution import run_sweep
 from scalelab.running.sweep import Sweep
 from scalelab.session.run import Run as Run
@@ -104,18 +104,11 @@ def sweep(
         "skip_check": skip_check,
     }
     said = validated(SweepArguments, given, source=Call("sweep"))
-    asked = Sweep.prepare(
-        said.experiment,
-        site=said.site,
-        directory=said.directory,
-        accept_changes=said.accept_changes,
-        retry_failed=said.retry_failed,
-        skip_check=said.skip_check,
-    )
+    asked = Sweep.prepare(**said.model_dump(exclude={"budget_gpu_hours"}))
     summary = run_sweep(asked, budget_gpu_hours=said.budget_gpu_hours)
     if summary.unsound and summary.stopped:
         reasons = [row["reason"] for row in summary.unsound if row.get("reason")]
-        said_of = [ended(each.removeprefix("SpecError: ")) for each in reasons]
+        said_of = list(map(ended, reasons))
         left = counted(len(summary.unfinished), "trial")
         said_of.append(f"The first trial failed its check; not run: {left}.")
         raise SpecError(
@@ -126,7 +119,6 @@ def sweep(
     return load(asked.directory)
 
 
-@in_own_words
 def import_table(
     table: str | Path,
     directory: str | Path,
@@ -201,18 +193,9 @@ def import_table(
         "accept_doubts": accept_doubts,
     }
     said = validated(ImportArguments, given, source=Call("import_table"))
-    asked = ImportOptions(
-        column=said.column,
-        constant={name: str(value) for name, value in said.constant.items()},
-        axis=said.axis,
-        ignore=said.ignore,
-        melt=said.melt,
-        per_device=said.per_device,
-        tokens_per_sample=said.tokens_per_sample,
-        decimal=said.decimal,
-        header_row=said.header_row,
-        accept_doubts=said.accept_doubts,
-    )
+    options = said.model_dump(exclude={"table", "directory"})
+    options["constant"] = {name: str(value) for name, value in said.constant.items()}
+    asked = ImportOptions(**options)
     return Run(read(Path(said.table), Path(said.directory), asked).store)
 
 

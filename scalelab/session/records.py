@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, Self
 from scalelab.experiment.job import Job
 from scalelab.experiment.spec import Experiment
 from scalelab.inputs.outcome import Outcome
-from scalelab.inputs.wording import in_words_of_the_caller
 from scalelab.records.attempt import AttemptFiles, AttemptResult
 from scalelab.records.attempt_io import read_result
-from scalelab.records.log_tail import last_log_lines
 from scalelab.records.observations import counting_rows
+from scalelab.records.plain_files import last_log_lines
 from scalelab.records.run_reader import RunReader
 from scalelab.running.status import RunStatus, status_of
 
@@ -68,7 +67,7 @@ class RunRecords:
 
     def _of_import(self, name: str) -> tuple[str, ...]:
         told = self._reader.fingerprint.get("imported", {}).get(name, ())
-        return tuple(map(in_words_of_the_caller, told))
+        return tuple(told)
 
     @cached_property
     def experiment(self) -> Experiment | None:

@@ -179,6 +179,12 @@ def test_globals_of_a_configurator_are_options(tmp_path: Path) -> None:
             "--gradient_accumulation_steps {gradient_accumulation_steps} "
             "--learning_rate {learning_rate} --seed {seed} --output_dir {trial_dir}",
         ),
+        (
+            "config_flags.DEFINE_config_file('config')\nFLAGS.config.batch_size\n"
+            "FLAGS.config.optim.learning_rate",
+            "--config.batch_size={local_batch_size} "
+            "--config.optim.learning_rate={learning_rate} --config=CONFIG",
+        ),
         ("p.add_argument('--save', type=int, default=5)", ""),
         (
             "p.add_argument('data')\np.add_argument('output_dir')\n"
@@ -437,6 +443,19 @@ def test_configurations_above_the_script_raise_the_root(tmp_path: Path) -> None:
     assert experiment.command is not None
     assert experiment.command.startswith("python src/train.py batch_size={local_bat")
     assert experiment.snapshot_paths == ("configs/", "src/train.py")
+
+
+def test_a_config_dict_is_read_where_its_flag_has_a_default(tmp_path: Path) -> None:
+    config = "def get_config():\n  config.batch_size = 48\n  config.optim.lr = 0.3"
+    written(tmp_path / "configs", config, "small.py")
+    flag = "config_flags.DEFINE_config_file('config', 'configs/small.py')"
+    _, experiment = proposed(written(tmp_path, flag))
+    assert experiment.command == (
+        "python train.py --config.batch_size={local_batch_size} "
+        "--config.optim.lr={learning_rate}"
+    )
+    assert experiment.local_batch_size == (48,)
+    assert experiment.snapshot_paths == ("configs/small.py", "train.py")
 
 
 def test_data_beside_the_script_come_along_or_are_named(

@@ -307,11 +307,11 @@ class Recommendation:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; a number that is not finite becomes None."""
         values: dict[str, Any] = _plain(asdict(self))
-        values["ways"] = values.pop("evidence")["ways"]
         values["facts"] = [{"kind": f["kind"], **f["values"]} for f in values["facts"]]
         values["notes"] = [*self.notes]
         values["unsupported"] = [*self.unsupported]
         values["failures"] = " ".join(self.said(Part.FAILED))
+        values["ways"] = values.pop("evidence")["ways"]
         rows = [row.to_json() for row in self.rows]
         groups = {name: row.to_json() for name, row in self.elsewhere.items()}
         for name in ("memory_limits", "ways"):  # only where there are any

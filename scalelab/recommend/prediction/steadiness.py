@@ -2,7 +2,7 @@
 
 Repeats of a trial differ only in when and where they ran. So log step times are
 explained by the configuration, the moment and the node, by least squares over all
-repeated throughput trials. The canaries (``plan.expand``) are control trials at
+repeated throughput trials. The canaries (``experiment.trial``) are control trials at
 both ends of the sweep and evenly between, which make a drift visible.
 """
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from scalelab.errors import SpecError
 from scalelab.inputs.problems import shown
+from scalelab.inputs.wording import Option
 from scalelab.records.columns import COLUMNS_BY_NAME, CURVE_COLUMNS, OPTION_PREFIX
 from scalelab.records.tables.file import ForeignTable, TableRow
 from scalelab.records.tables.names import (
@@ -75,8 +76,9 @@ class _Claims:
             where = f"the column {shown(other)}" if other else "a value for all rows"
             raise SpecError(
                 f"{self._table.path}: {name} is given by the column {shown(theirs)} "
-                f"and by {where}. Say which it is (--column {name}=THEIRS), or leave "
-                f"one out (--ignore {quoted(theirs)})."
+                f"and by {where}.",
+                f"Say which it is ({Option('column', 'THEIRS', key=name)}), or leave "
+                f"one out ({Option('ignore', [theirs])}).",
             )
         claimed[name] = theirs
         if reading:
@@ -164,8 +166,9 @@ def _as_asked(
     if found is None:
         raise SpecError(
             f"{table.path}: {' and '.join(said)} is said of a throughput, but none is "
-            f"read from its columns, {listed(table.names)}. Leave the option out, or "
-            "name the column (--column throughput_samples_per_s=THEIRS)."
+            f"read from its columns, {listed(table.names)}.",
+            "Leave the option out, or name the column "
+            f"({Option('column', 'THEIRS', key='throughput_samples_per_s')}).",
         )
     changed = replace(
         found,
@@ -212,9 +215,10 @@ def _check_required(table: ForeignTable, given: set[str], others: list[str]) -> 
     wanted = {name for each in missing for names in each for name in names} - given
     hints = "".join(f" {hint}" for hint in _hints(table, wanted, others))
     raise SpecError(
-        f"{table.path} lacks columns that a measurement needs: {needs}.{hints} Map a "
-        f"column (--column {example}=THEIRS), or give a value for the whole table "
-        f"(--constant {example}=...). Its columns: {listed(table.names)}."
+        f"{table.path} lacks columns that a measurement needs: {needs}.{hints}",
+        f"Map a column ({Option('column', 'THEIRS', key=example)}), or give a value "
+        f"for the whole table ({Option('constant', '...', key=example)}). Its columns: "
+        f"{listed(table.names)}.",
     )
 
 
@@ -228,10 +232,11 @@ def _hints(table: ForeignTable, wanted: set[str], others: list[str]) -> Iterator
     for theirs in others:
         name = plain(theirs)
         if "local_batch_size" in wanted and name in AMBIGUOUS_BATCHES:
+            of_one = Option("column", theirs, key="local_batch_size")
+            of_all = Option("column", theirs, key="global_batch_size")
             yield (
-                f"{shown(theirs)} may be the batch of one device (--column "
-                f"local_batch_size={quoted(theirs)}) or of all (--column "
-                f"global_batch_size={quoted(theirs)})."
+                f"{shown(theirs)} may be the batch of one device ({of_one}) or of all "
+                f"({of_all})."
             )
         elif needs_speed and _WHOLE.search(name):
             yield (
@@ -245,8 +250,9 @@ def _hints(table: ForeignTable, wanted: set[str], others: list[str]) -> Iterator
             yield f"{shown(theirs)} looks like {known[close[0]]}."
     if wanted & {"num_nodes", "gpus_per_node"}:
         yield (
-            "If all nodes are alike and filled, --constant gpus_per_node=8 says how "
-            "many devices one has."
+            "If all nodes are alike and filled, "
+            f"{Option('constant', '8', key='gpus_per_node')} says how many devices one "
+            "has."
         )
     if needs_speed:
         yield from _wide_hint(table, others)
@@ -260,11 +266,6 @@ def _nearest(name: str, names: Iterable[str]) -> str:
     """Return a question for the name that was perhaps meant; empty if none is near."""
     close = difflib.get_close_matches(name, list(names), n=1)
     return f"Did you mean {close[0]!r}? " if close else ""
-
-
-def quoted(name: str) -> str:
-    """Return a name as a shell takes it for one word."""
-    return name if re.fullmatch(r"[\w.+-]+", name) else f"'{name}'"
 
 
 def melted(table: ForeignTable, asked: ImportOptions) -> ForeignTable:
@@ -285,17 +286,18 @@ def melted(table: ForeignTable, asked: ImportOptions) -> ForeignTable:
     known = reading_of(cells)
     if ours not in SETTABLE or known is None or known.column not in _SPEEDS:
         raise SpecError(
-            f"--melt {ours}={cells}: the first is a column of ours that the names of "
-            f"{table.path.name}'s columns hold, such as world_size, workload or "
-            "device_name; the second is what their cells hold, such as "
-            "throughput_samples_per_s or step_time_ms. Correct the one that is neither."
+            f"{Option('melt', cells, key=ours)}: the first is a column of ours that "
+            f"the names of {table.path.name}'s columns hold, such as world_size, "
+            "workload or device_name; the second is what their cells hold, such as "
+            "throughput_samples_per_s or step_time_ms.",
+            "Correct the one that is neither.",
         )
     for name in (ours, cells):
         if name in table.names:
             raise SpecError(
-                f"{table.path} has a column {shown(name)}, which --melt is to fill "
-                "from the names and the cells of others. Rename it, or leave --melt "
-                "out."
+                f"{table.path} has a column {shown(name)}, which {Option('melt')} is "
+                "to fill from the names and the cells of others.",
+                f"Rename it, or leave {Option('melt')} out.",
             )
     taken = {*asked.ignore, *asked.axis, *asked.column.values()}
     free = [name for name in table.names if name not in taken]
@@ -309,7 +311,7 @@ def melted(table: ForeignTable, asked: ImportOptions) -> ForeignTable:
         raise SpecError(
             f"{table.path} has no further columns whose names hold {ours}: those with "
             f"a well-known name are read as such. Its columns: {listed(table.names)}. "
-            "Rename them, or leave --melt out."
+            f"Rename them, or leave {Option('melt')} out."
         )
     kept = tuple(name for name in table.names if name not in of_name)
     rows = tuple(
@@ -334,10 +336,10 @@ def _wide_hint(table: ForeignTable, others: Sequence[str]) -> Iterator[str]:
         names, ours = filled, "workload"
     else:
         return
+    melt = Option("melt", "throughput_samples_per_s", key=ours)
     yield (
         f"If the names of {shown(names[0])}, {shown(names[1])}, ... are values of one "
-        f"thing, say of which, and what their cells hold: --melt {ours}="
-        "throughput_samples_per_s."
+        f"thing, say of which, and what their cells hold: {melt}."
     )
 
 

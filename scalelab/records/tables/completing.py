@@ -9,6 +9,7 @@ from typing import Any
 
 from scalelab.errors import SpecError
 from scalelab.inputs.outcome import Outcome
+from scalelab.inputs.wording import Option, Placeholder
 from scalelab.records.columns import OPTION_PREFIX
 from scalelab.records.tables.names import Reading, plain
 
@@ -23,6 +24,7 @@ _SHARED = {
     )
 }
 """Settings whose value is the number of devices that share a copy of the model."""
+_TOKENS = Option("tokens_per_sample", Placeholder("N"))
 _SLICE = re.compile(r"(v\d+\w*)-\d+", re.IGNORECASE)
 _TPU = re.compile(r"(.*\W)?(tpu|trillium|ironwood)([\Wv].*)?|v[2-7][ep]?(-\d+)?")
 
@@ -129,7 +131,7 @@ def _in_samples_of_all(values: Mapping[str, Any], reading: Reading) -> float | N
         if not values.get("sequence_length"):
             raise SpecError(
                 f"{found:g} tokens/s, but batches count samples and nothing says how "
-                "many tokens one has. Say --tokens-per-sample N."
+                f"many tokens one has. Say {_TOKENS}."
             )
         found /= values["sequence_length"]
     return found
@@ -143,7 +145,7 @@ def _batch_in_samples(values: Mapping[str, Any]) -> int | None:
     if not length:
         raise SpecError(
             f"The batch counts {tokens:,} tokens, but nothing says how many tokens a "
-            "sample has. Say --constant sequence_length=N."
+            f"sample has. Say {Option('constant', 'N', key='sequence_length')}."
         )
     if tokens % length:
         raise SpecError(
@@ -210,9 +212,9 @@ def _unit_hint(ratio: float, values: Mapping[str, Any]) -> str:
         1e6: "The step time looks like microseconds.",
         1 / 60: "The step time looks like minutes.",
         1 / values["world_size"]: "The throughput looks like that of one device; "
-        "--per-device says so.",
+        f"{Option('per_device', True)} says so.",
         values.get("sequence_length") or 1: "The throughput looks like that of tokens; "
-        "--tokens-per-sample N says so.",
+        f"{_TOKENS} says so.",
         1
         / values["gradient_accumulation_steps"]: "The step time looks like that of one "
         "forward pass; it is per optimiser step.",

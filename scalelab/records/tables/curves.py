@@ -174,26 +174,19 @@ def pooled_settings(curves: Curves, unused: Iterable[str]) -> list[Pooled]:
         labels_rows = len(set(cells)) > _MEASURED_SHARE * len(cells)
         if not varying or (labels_rows and len(varying) > 1):
             continue
-        levels = [_levels(name, rows) for rows in varying]
-        gaps = list(map(_gap, levels))
+        levels: list[dict[str, list[float]]] = [{} for _ in varying]
+        for by_value, rows in zip(levels, varying, strict=True):
+            for row in rows:
+                times = by_value.setdefault(row.cells[name], [])
+                times.append(math.log(row.time_s))
+        medians = [list(map(statistics.median, each.values())) for each in levels]
+        gaps = [max(each) - min(each) for each in medians]
         typical = sorted(gaps)[math.ceil(0.8 * len(gaps)) - 1]
         may_be_result = is_measured(name) and (labels_rows or typical <= _EVIDENT)
         if not may_be_result and _differ(levels, typical):
             widest = gaps.index(max(gaps))
             found.append(_example(name, levels[widest], varying[widest]))
     return found
-
-
-def _levels(name: str, rows: Sequence[ImportedRow]) -> Levels:
-    levels: dict[str, list[float]] = {}
-    for row in rows:
-        levels.setdefault(row.cells[name], []).append(math.log(row.time_s))
-    return levels
-
-
-def _gap(levels: Levels) -> float:
-    medians = [statistics.median(times) for times in levels.values()]
-    return max(medians) - min(medians)
 
 
 def _differ(groups: Sequence[Levels], typical: float) -> bool:

@@ -10,6 +10,7 @@ from itertools import pairwise
 
 from scalelab.inputs.numerals import counted, duration
 from scalelab.inputs.problems import shown
+from scalelab.inputs.wording import Option
 from scalelab.records.tables.columns import Matching
 from scalelab.records.tables.curves import Curves, ImportedRow, pooled_settings
 from scalelab.records.tables.file import ForeignTable
@@ -68,8 +69,8 @@ def _pooled(curves: Curves, matching: Matching) -> Iterator[str]:
     more = f" Likewise {likewise}." if others else ""
     yield (
         f"{first.sentence}. Rows of different settings are no repeats of one another."
-        f"{more} Say --axis '{first.name}' if it is a setting, or --ignore "
-        f"'{first.name}' if the rows are repeats."
+        f"{more} Say {Option('axis', [first.name])} if it is a setting, or "
+        f"{Option('ignore', [first.name])} if the rows are repeats."
     )
 
 
@@ -157,7 +158,8 @@ def _falling_times(curves: Curves, matching: Matching) -> Iterator[str]:
         f"and {duration(widest[most])} on {most}. A step of the same work on each "
         "device cannot. Give the time of a step if these are times of an epoch "
         "(time * global_batch_size / samples per epoch) or divided by the devices; say "
-        "--column global_batch_size=NAME if the batch is that of all devices."
+        f"{Option('column', 'NAME', key='global_batch_size')} if the batch is that of "
+        "all devices."
     )
 
 
@@ -187,7 +189,7 @@ def _flat_throughput(curves: Curves, matching: Matching) -> Iterator[str]:
         f"{shown(matching.columns['throughput_samples_per_s'])} does not rise with the "
         f"number of devices: {widest[fewest]:g} samples/s on {fewest} and "
         f"{widest[most]:g} on {most}. Throughput is that of all devices together. Say "
-        "--per-device if it is that of one."
+        f"{Option('per_device', True)} if it is that of one."
     )
 
 
@@ -224,8 +226,8 @@ def _tokens_as_samples(
             yield (
                 f"throughput_samples_per_s={rate:g} in line {row.line} with "
                 f"sequence_length={tokens} is {tokens * rate:.3g} tokens/s: batches "
-                "count sequences, and so must the throughput. Say --tokens-per-sample "
-                f"{tokens} if it counts tokens."
+                "count sequences, and so must the throughput. Say "
+                f"{Option('tokens_per_sample', tokens)} if it counts tokens."
             )
             return
 
@@ -241,8 +243,9 @@ def _devices_of_a_node(
         yield (
             f"world_size={max(sizes)} (column {shown(column)}) in all rows, on "
             f"{' and '.join(map(str, (nodes[0], nodes[-1])))} nodes: world_size is the "
-            "number of devices on all nodes together. Say --column gpus_per_node="
-            f"'{column}' if it is that of one node."
+            "number of devices on all nodes together. Say "
+            f"{Option('column', column, key='gpus_per_node')} if it is that of one "
+            "node."
         )
 
 
@@ -255,13 +258,14 @@ def _crowded_nodes(rows: Sequence[ImportedRow]) -> Iterator[str]:
         )
         if on_node > _MOST_ON_NODE and not is_wide:
             nodes = counted(values["num_nodes"], "node")
+            gpus = Option("constant", "8", key="gpus_per_node")
             yield (
                 f"world_size={values['world_size']} on {nodes} in line {row.line} is "
                 f"{on_node:g} devices on one node; a node has at most "
                 f"{_MOST_ON_NODE} GPUs. Give num_nodes as measured, or instead of it "
-                "how many devices a node has (--constant gpus_per_node=8, and --ignore "
-                "for a column of nodes); for processor cores, say --constant "
-                "device_type=cpu."
+                f"how many devices a node has ({gpus}, and {Option('ignore')} for a "
+                "column of nodes); for processor cores, say "
+                f"{Option('constant', 'cpu', key='device_type')}."
             )
             return
 
@@ -276,8 +280,8 @@ def _single_rows(curves: Curves) -> Iterator[str]:
     yield (
         f"{which} of {len(curves.rows):,} curves {have} a single row, such as "
         f"{curves.called(key)} (line {row.line}): one row tells nothing of scaling. "
-        f"Curves differ in {curves.by}; --ignore NAME passes over a column that is no "
-        "setting."
+        f"Curves differ in {curves.by}; {Option('ignore', ['NAME'])} passes over a "
+        "column that is no setting."
     )
 
 

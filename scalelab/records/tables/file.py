@@ -14,6 +14,7 @@ from pathlib import Path
 from scalelab.errors import SpecError
 from scalelab.inputs.numerals import counted
 from scalelab.inputs.problems import shown
+from scalelab.inputs.wording import Option
 from scalelab.records.tables.names import is_known
 from scalelab.records.tables.options import lines_listed, listed
 
@@ -83,8 +84,8 @@ def read_table(path: Path, header_row: int | None = None) -> ForeignTable:
             records = _without_rules(records)
     if not records:
         raise SpecError(
-            f"{path} is empty. The first line, or that of --header-row, must name the "
-            "columns."
+            f"{path} is empty. The first line, or that of {Option('header_row')}, must "
+            "name the columns."
         )
     if header_row is None:
         _refuse_title(path, records)
@@ -209,9 +210,9 @@ def _refuse_title(path: Path, records: Sequence[Record]) -> None:
         (first, cells), line = records[0], records[known.index(most)][0]
         raise SpecError(
             f"{path}, line {first} ({shown(next(filter(None, cells)))}) does not name "
-            f"known columns, but line {line} does: {listed(most)}. Say --header-row "
-            f"{line} if the names stand there, or --header-row {first} if line {first} "
-            "has them."
+            f"known columns, but line {line} does: {listed(most)}.",
+            f"Say {Option('header_row', line)} if the names stand there, or "
+            f"{Option('header_row', first)} if line {first} has them.",
         )
 
 
@@ -229,7 +230,7 @@ def _named(
                 f"{path}, line {number} has {counted(len(cells), 'cell')} but the "
                 f"header has {width}. Give every row one cell per column; quote text, "
                 f'and numbers such as "1,024", that contain commas. If line {line} '
-                "does not name the columns, say --header-row LINE."
+                f"does not name the columns, say which does: {Option('header_row')}."
             )
     where = f"{path}, line {line}" if line else str(path)
     kept: list[int] = []
@@ -240,8 +241,8 @@ def _named(
         if not name or not name.isprintable():
             raise SpecError(
                 f"{where}: column {at + 1} has the name {shown(name)}. Give every "
-                "column a printable name, or say --header-row LINE if another line "
-                "has the names."
+                "column a printable name, or say which other line has the names: "
+                f"{Option('header_row')}."
             )
         first = names.index(name)
         if first == at:

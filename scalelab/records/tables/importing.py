@@ -15,6 +15,7 @@ from scalelab.errors import SpecError
 from scalelab.inputs.numerals import counted
 from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.problems import shown
+from scalelab.inputs.wording import Option
 from scalelab.records.columns import (
     COLUMNS_BY_NAME,
     CURVE_COLUMNS,
@@ -22,7 +23,7 @@ from scalelab.records.columns import (
     SCHEMA_VERSION,
 )
 from scalelab.records.store import RunStore
-from scalelab.records.tables.columns import Matching, match_columns, melted, quoted
+from scalelab.records.tables.columns import Matching, match_columns, melted
 from scalelab.records.tables.completing import complete
 from scalelab.records.tables.curves import Curves, ImportedRow
 from scalelab.records.tables.doubts import doubtful
@@ -81,15 +82,15 @@ def import_table(
         raise SpecError(
             f"{table}: no row has a step time or a throughput. Fill the column "
             f"{shown(next(filter(None, map(matching.columns.get, _SPEEDS))))}, or name "
-            "another one with --column."
+            f"another one with {Option('column')}."
         )
     curves = Curves.of(rows)
     refused, said = doubtful(foreign, matching, curves, rows, reader.decimal)
     if refused and not asked.accept_doubts:
         more = f" (1 of {len(refused)} doubts)" if len(refused) > 1 else ""
         raise SpecError(
-            f"{table}{more}: {refused[0]} To import the table as it is, say "
-            "--accept-doubts."
+            f"{table}{more}: {refused[0]}",
+            f"To import the table as it is, say {Option('accept_doubts', True)}.",
         )
     told = (
         curves.sentence,
@@ -164,8 +165,21 @@ class _Reader:
                 self._without_time.append(each.line)
                 continue
             chosen = {name: column[index] for name, column in options.items()}
-            values = self._completed(each.line, {**base, **chosen, **measured})
-            configuration = _configuration(values)
+            values = {**base, **chosen, **measured}
+            try:
+                self._check_tokens(values)
+                values = complete(values, self._matching.readings)
+            except SpecError as error:
+                raise SpecError(
+                    f"{self._table.path}, line {each.line}: {error}"
+                ) from error
+            configuration = _ENCODER.encode(
+                {
+                    name: values.get(name)
+                    for name in (*_CONFIGURATION, *values)
+                    if name in _CONFIGURATION or name.startswith(OPTION_PREFIX)
+                }
+            )
             values.setdefault("repeat", repeats[configuration])
             repeats[configuration] += 1
             trial = f"{values['repeat']}{configuration}"
@@ -231,20 +245,14 @@ class _Reader:
                 f"({unit}). Correct the cell or remove the row."
             ) from error
 
-    def _completed(self, line: int, values: dict[str, Any]) -> dict[str, Any]:
-        try:
-            self._check_tokens(values)
-            return complete(values, self._matching.readings)
-        except SpecError as error:
-            raise SpecError(f"{self._table.path}, line {line}: {error}") from error
-
     def _check_tokens(self, values: Mapping[str, Any]) -> None:
         length = values.get("sequence_length")
         if self._tokens is not None and length not in (None, self._tokens):
             raise SpecError(
-                f"--tokens-per-sample {self._tokens} contradicts sequence_length="
-                f"{length}: both are the tokens of one sample. Leave the option out, "
-                "or --ignore the column if it is something else."
+                f"{Option('tokens_per_sample', self._tokens)} contradicts "
+                f"sequence_length={length}: both are the tokens of one sample.",
+                f"Leave {Option('tokens_per_sample')} out, or {Option('ignore')} the "
+                "column if it is something else.",
             )
 
 
@@ -282,7 +290,7 @@ def _refuse_gaps(table: ForeignTable, matching: Matching) -> None:
                 f"{table.path}: the column {shown(name)}, which tells curves apart, is "
                 f"empty in {lines_listed(empty)}. Write its value in every row: that "
                 "of a merged cell in all of its rows, and n/a where there is none; or "
-                f"leave the column out (--ignore {quoted(name)})."
+                f"leave the column out ({Option('ignore', [name])})."
             )
 
 
@@ -308,7 +316,8 @@ def _how_read(matching: Matching) -> Iterator[str]:
         yield f"Read: {', '.join(named)}."
     if matching.unused:
         names = ", ".join(map(shown, matching.unused))
-        yield f"Not read: {names}. --axis NAME says that one is a setting."
+        setting = Option("axis", ["NAME"])
+        yield f"Not read: {names}. {setting} says that one is a setting."
 
 
 def _constant(name: str, text: str) -> Any:
@@ -321,10 +330,3 @@ def _constant(name: str, text: str) -> Any:
     if value is None:
         raise SpecError(f"{name}={shown(text)} is empty. Give a value or leave it out.")
     return value
-
-
-def _configuration(values: Mapping[str, Any]) -> str:
-    """Return canonical text that is equal for rows that repeat each other."""
-    names = [name for name in values if name.startswith(OPTION_PREFIX)]
-    chosen = {name: values.get(name) for name in (*_CONFIGURATION, *names)}
-    return _ENCODER.encode(chosen)

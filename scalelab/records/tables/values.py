@@ -15,6 +15,7 @@ from typing import Any
 from scalelab.errors import SpecError
 from scalelab.inputs.outcome import Outcome
 from scalelab.inputs.problems import shown
+from scalelab.inputs.wording import Option
 from scalelab.records.columns import COLUMNS_BY_NAME
 from scalelab.records.tables.names import Reading
 
@@ -83,7 +84,7 @@ def decimal_sign(
         raise SpecError(
             f"{path}: {told[',']}, with a decimal comma, and {told['.']}, with a "
             "decimal point. Write all numbers in one way, or say which sign is the "
-            "decimal one (--decimal . or --decimal ,)."
+            f"decimal one ({Option('decimal', '.')} or {Option('decimal', ',')})."
         )
     if told:
         return next(iter(told.items()))
@@ -94,8 +95,9 @@ def decimal_sign(
     raise SpecError(
         f"{path}, line {line}, column {shown(name)}: {shown(word)} is {digits} if its "
         f"{noun} stands between thousands, else {word.replace(',', '.')}; no number of "
-        f"the table tells which. Say --decimal {_OTHER[sign]} for {digits}, or "
-        f"--decimal {sign} for {word.replace(',', '.')}."
+        "the table tells which.",
+        f"Say {Option('decimal', _OTHER[sign])} for {digits}, or "
+        f"{Option('decimal', sign)} for {word.replace(',', '.')}.",
     )
 
 

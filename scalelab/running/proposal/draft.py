@@ -141,7 +141,6 @@ def _name(path: Path) -> str:
 
 
 def _told(row: Understood) -> str:
-    """Return what an option means, its default, and why it is filled in otherwise."""
     means = PLACEHOLDERS[row.placeholder] if row.placeholder else row.meaning.what
     known = "" if row.number is None else f", {row.number:g} by default"
     because = f"; {one_line(row.because)[:60]}" if row.because else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from scalelab.errors import SpecError
 from scalelab.inputs.document import parse_document, read_document
 
 _FLAG = re.compile(r"-{0,2}[A-Za-z0-9][\w.-]{0,80}", re.ASCII)
+_CONFIG_DICT = re.compile(r"\bconfig\.([\w.]*\w)(?:[ \t]*=[ \t]*([^=\s#][^\n#]*))?")
 _MOST_NESTED = 4
 # What absl defines, by what its flags take.
 _ABSL = ("DEFINE_integer", "DEFINE_float", "DEFINE_string", "DEFINE_enum")
@@ -80,13 +82,14 @@ def _called(
     classes: Mapping[str, ast.ClassDef],
     values: Mapping[str, ast.expr],
 ) -> Iterator[ScriptOption]:
-    """Yield the options that a call defines."""
     name, owner = _name(call.func), _name(getattr(call.func, "value", None))
     if name == "add_argument" or (name in ("option", "argument") and owner == "click"):
         yield from _of_argparse(call)
     elif name in _ABSL and owner == "flags":
         flag, default = ([*map(literal, call.args[:2]), None, None])[:2]
         yield ScriptOption(flag=f"--{flag}", name=str(flag), default=default, joint="=")
+    elif name == "DEFINE_config_file":
+        yield from _of_config_file(path, call)
     elif name in ("HfArgumentParser", "TrlParser"):
         for argument in call.args[:1]:
             given = values.get(_name(argument), argument)
@@ -126,6 +129,26 @@ def _of_argparse(call: ast.Call) -> Iterator[ScriptOption]:
         is_required=bool(said.get("required", is_positional and not is_left_out)),
         joint="" if is_positional else " ",
     )
+
+
+def _of_config_file(path: Path, call: ast.Call) -> Iterator[ScriptOption]:
+    """Yield the values of a ConfigDict of ml_collections, as its flags name them."""
+    names = ("name", "default")
+    said = dict(zip(names, map(literal, call.args), strict=False)) | _said(call)
+    name, default = said.get("name"), said.get("default")
+    file = path
+    if isinstance(default, str):
+        file = path.parent / default.partition(":")[0]
+    else:
+        yield ScriptOption(flag=f"--{name}", name="", is_required=True, joint="=")
+    text = file.read_text(errors="replace") if file.is_file() else ""
+    for keys, value in re.findall(_CONFIG_DICT, text):
+        known = None
+        with suppress(ValueError, SyntaxError):
+            known = ast.literal_eval(value)
+        yield ScriptOption(
+            flag=f"--{name}.{keys}", name=keys.split(".")[-1], default=known, joint="="
+        )
 
 
 def _fields(

@@ -62,7 +62,8 @@ def read_script(path: Path) -> Script:
     """Read a script, and the modules beside it, without running it."""
     tree = _parsed(path)
     path = path.resolve()
-    package = _package(path)
+    folders = takewhile(lambda each: (each / "__init__.py").is_file(), path.parents)
+    package = tuple(reversed([folder.name for folder in folders]))
     names = {name.partition(".")[0] for name in _imported(tree, package)}
     is_part = bool(package) and package[0] in names
     root = path.parents[len(package)] if is_part else path.parent
@@ -144,12 +145,6 @@ def _parsed(path: Path) -> ast.Module:
             f"{getattr(error, 'msg', None) or error}{where}. Give the script that "
             "starts the training, or write an experiment with scalelab init."
         ) from error
-
-
-def _package(path: Path) -> tuple[str, ...]:
-    """Return the names of the packages that hold a file, the outermost first."""
-    folders = takewhile(lambda each: (each / "__init__.py").is_file(), path.parents)
-    return tuple(reversed([folder.name for folder in folders]))
 
 
 def _modules(

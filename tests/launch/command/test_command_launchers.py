@@ -164,4 +164,4 @@ def test_node_without_the_distribution_says_so(
 ) -> None:
     result = agent.run(command_spec(tmp_path, TICKER, launcher="toy"), 0, None)
     assert result.outcome is Outcome.REFUSED
-    assert result.reason.startswith("SpecError: launcher='toy' is not known.")
+    assert result.reason.startswith("launcher='toy' is not known.")
