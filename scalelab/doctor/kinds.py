@@ -16,6 +16,7 @@ _REGISTRIES = {
     "batch system": "scalelab.kinds.batch_systems:BATCH_SYSTEMS",
     "resource": "scalelab.kinds.resources:RESOURCES",
     "source": "scalelab.kinds.sources:SOURCES",
+    "trainer": "scalelab.kinds.trainers:TRAINERS",
 }
 _PATH = re.compile(r"[\w.]+:\w+")
 _MEND = "Mend or uninstall the distribution."
@@ -31,8 +32,9 @@ def examine_kinds() -> Iterator[Finding]:
 
 
 def _examined(subject: str, registry: Registry[Any], name: str) -> Finding:
-    is_built_in = name in {row.name for row in registry.built_in}
-    origin = "part of ScaleLab" if is_built_in else registry.outside[name]
+    place = registry.outside.get(name, "scalelab.")
+    is_built_in = place.startswith("scalelab.")
+    origin = "part of ScaleLab" if is_built_in else place
     health, text = Health.OK, origin
     try:
         _check(registry[name], f"{registry.key}={name}")

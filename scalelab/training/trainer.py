@@ -123,6 +123,8 @@ class TorchTrainer(Trainer):
 
     def obtain(self, data_set: str, directory: Path) -> Path:
         """Download a data set."""
+        if data_set not in self.data_sets:
+            return super().obtain(data_set, directory)
         from scalelab.training.workloads.cifar10 import obtain_cifar10
 
         where = directory.resolve()

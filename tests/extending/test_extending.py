@@ -25,6 +25,13 @@ gpus: 2
 local_batch_size: 16
 measure: {{steps: 20, repeats: 1, canary_every: 0}}
 {SITE}"""
+COUNTED = f"""
+name: counted
+workload: {{name: toy/counting, pause_s: 0.005}}
+gpus: [1, 2]
+local_batch_size: 16
+measure: {{steps: 20, repeats: 1, canary_every: 0}}
+{SITE}"""
 LAUNCHED = f"""
 name: launched
 command: python train.py
@@ -114,6 +121,19 @@ def test_an_environment_without_the_distribution_names_what_it_knows(
 
     (tmp_path / "experiment.yaml").write_text(PAIRED)
     assert main.run(["plan", str(tmp_path / "experiment.yaml")]) == 2
+
+
+def test_a_trainer_of_plain_processes_is_swept(
+    run_outside: Run, tmp_path: Path
+) -> None:
+    rows = swept(run_outside, tmp_path, COUNTED)
+    assert list(rows["outcome"]) == ["completed"] * 2
+    assert dict(rows.set_index("world_size")["num_samples"]) == {1: 320, 2: 640}
+    assert set(rows["workload"]) == {"toy/counting"}
+    wrong = COUNTED.replace("toy/counting", "toy/guessing")
+    (tmp_path / "experiment.yaml").write_text(wrong)
+    ended = run_outside("scalelab", "plan", "experiment.yaml")
+    assert "'guessing' is not known to trainer toy" in " ".join(ended.stderr.split())
 
 
 def test_a_launcher_is_swept_and_starts_the_job(
