@@ -166,7 +166,6 @@ class NodeWatch:
 
 
 async def _restart(scheduler: Any, nanny: str) -> None:
-    """Let a nanny end its worker and start another, if it answers."""
     with suppress(OSError, TimeoutError):
         async with scheduler.rpc(nanny) as remote:
             await asyncio.wait_for(remote.restart(), _RESTART_S)

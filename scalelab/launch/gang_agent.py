@@ -20,7 +20,7 @@ from scalelab.launch.command.results import refused
 from scalelab.launch.command.watch import watch_of
 from scalelab.launch.limits import Limits
 from scalelab.launch.progress import ProgressBoard
-from scalelab.launch.protocol import LaunchRequest, ProcessRequest
+from scalelab.launch.protocol import ProcessRequest
 from scalelab.launch.ranks.requests import rank_requests
 from scalelab.launch.ranks.server_process import RankServers, ServerProcess
 from scalelab.launch.rendezvous import (
@@ -340,7 +340,7 @@ class _Part:
             watch = watch_with(board)
             stack.callback(watch.close)
             supervisor = Supervisor(
-                channel=self.server.launch(LaunchRequest(processes=processes), board),
+                channel=self.server.launch(processes, board),
                 server=self.server.descriptor,
                 explain_death=self.server.explain_death,
                 ranks=[process.rank for process in processes],

@@ -14,7 +14,7 @@ import signal
 import socket
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 # faulthandler writes every thread's stack to the rank's log on this signal.
@@ -101,43 +101,39 @@ class StoreTask:
     address: str
 
 
-_TASKS = {"rank": RankTask, "command": CommandTask, "store": StoreTask}
+_TASKS = {each.__name__: each for each in (RankTask, CommandTask, StoreTask)}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LaunchRequest:
-    """The processes of one attempt on one node."""
+def to_memory(processes: Sequence[ProcessRequest]) -> int:
+    """Return a descriptor of an anonymous file that holds the processes of an attempt.
 
-    processes: tuple[ProcessRequest, ...]
-
-    def to_memory(self) -> int:
-        """Return a descriptor of an anonymous file that holds the request."""
-        descriptor = os.memfd_create("scalelab-request", os.MFD_CLOEXEC)
-        content = json.dumps([_process_to_json(each) for each in self.processes])
-        with os.fdopen(os.dup(descriptor), "wb") as file:
-            file.write(content.encode())
-        return descriptor
-
-    @classmethod
-    def from_memory(cls, descriptor: int) -> LaunchRequest:
-        """Read a request back; the descriptor stays open."""
-        content = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
-        processes = tuple(_process_from_json(each) for each in json.loads(content))
-        return cls(processes=processes)
+    They are those that one node starts.
+    """
+    descriptor = os.memfd_create("scalelab-request", os.MFD_CLOEXEC)
+    kinds = [type(each.task).__name__ for each in processes]
+    content = json.dumps([kinds, processes], default=_values)
+    with os.fdopen(os.dup(descriptor), "wb") as file:
+        file.write(content.encode())
+    return descriptor
 
 
-def _process_to_json(process: ProcessRequest) -> dict[str, Any]:
-    kind = next(name for name, type_ in _TASKS.items() if type(process.task) is type_)
-    return {**asdict(process), "kind": kind}
+def from_memory(descriptor: int) -> tuple[ProcessRequest, ...]:
+    """Read processes back; the descriptor stays open."""
+    content = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+    kinds, processes = json.loads(content)
+    return tuple(
+        _made(ProcessRequest, {**values, "task": _made(_TASKS[kind], values["task"])})
+        for kind, values in zip(kinds, processes, strict=True)
+    )
 
 
-def _process_from_json(values: dict[str, Any]) -> ProcessRequest:
-    kind, task = _TASKS[values.pop("kind")], values.pop("task")
-    if kind is CommandTask:
-        task["argv"] = tuple(task["argv"])
-    for name in ("cores", "search_path"):
-        values[name] = tuple(values[name])
-    return ProcessRequest(task=kind(**task), **values)
+def _values(message: Any) -> dict[str, Any]:
+    return {name: getattr(message, name) for name in message.__slots__}
+
+
+def _made(kind: Any, values: Mapping[str, Any]) -> Any:
+    tuples = {name: tuple(v) for name, v in values.items() if isinstance(v, list)}
+    return kind(**{**values, **tuples})
 
 
 def send(

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -144,6 +145,7 @@ def tcp_rendezvous(address: str, *ports: int) -> str:
     return f"tcp://{bracketed(address)}:{','.join(map(str, ports))}"
 
 
+@cache
 def interface_of(address: str) -> str:
     """Return the name of the network interface that has this address, e.g. ``ib0``."""
     import psutil

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from scalelab.errors import LaunchError
 from scalelab.launch.progress import ProgressBoard
-from scalelab.launch.protocol import LaunchRequest, ProcessRequest, StoreTask, receive
+from scalelab.launch.protocol import ProcessRequest, StoreTask, receive
 from scalelab.launch.ranks.server_process import RankServers
 from scalelab.launch.rendezvous import network_environment
 
@@ -35,7 +35,7 @@ class RendezvousStores:
         )
         board = ProgressBoard(1)
         try:
-            request = LaunchRequest(processes=(process,))
+            request = (process,)
             channel = self._servers.current().launch(request, board)
         finally:
             board.close()

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -376,14 +377,11 @@ class Supervisor:
         self.end(AttemptResult(outcome=Outcome.NODE_FAIL, reason=reason), grace_s=0)
         self._processes.kill()
         for rank, member in self._processes.live.items():
-            self.listen(member.descriptor, self._noticer(rank, member))
+            self.listen(member.descriptor, partial(self._notice, rank, member))
 
-    def _noticer(self, rank: int, member: Member) -> Callable[[], None]:
-        def notice() -> None:
-            self._selector.unregister(member.descriptor)
-            self._processes.expected.discard(rank)
-
-        return notice
+    def _notice(self, rank: int, member: Member) -> None:
+        self._selector.unregister(member.descriptor)
+        self._processes.expected.discard(rank)
 
     # Time limits, and the end of the processes.
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import json
 import time
+import traceback
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+
+from distributed.scheduler import KilledWorker, NoValidWorkerError
 
 from scalelab.cluster.node_plugin import (
     cancel_attempt,
@@ -16,18 +21,13 @@ from scalelab.cluster.node_plugin import (
     prune_attempt,
     run_attempt,
 )
-from scalelab.errors import StoreError
+from scalelab.errors import LaunchError, SpecError, StoreError
 from scalelab.experiment.program import CommandProgram, saving_s
 from scalelab.inputs.outcome import Outcome
 from scalelab.launch.command.attempt import CommandAttempt
 from scalelab.launch.stall import WakingTime
 from scalelab.launch.verdict import merge
 from scalelab.records.attempt import AttemptResult, AttemptSpec
-from scalelab.scheduling.task_results import (
-    result_of_lost_node,
-    result_of_task,
-    result_of_unresponsive_node,
-)
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -45,6 +45,14 @@ LOOK_EVERY_S = 10.0
 
 BATCH = 16
 """Most attempts that are sent in one message; the first ones wait for the others."""
+
+LOST = (
+    KilledWorker,
+    NoValidWorkerError,
+    asyncio.CancelledError,
+    concurrent.futures.CancelledError,
+)
+"""Exceptions of tasks whose worker, or the way to it, was lost."""
 
 RunAttempt = Callable[[str, int, str | None], str]
 _Task = tuple[str, int, tuple[Any, ...]]
@@ -161,7 +169,7 @@ class Gangs:
                 self._add_parts(gang)
                 self.send()
         else:
-            self._record(gang, node_rank, result_of_task(message.value))
+            self._record(gang, node_rank, _result_of_task(message.value))
         return self._verdict_if_last(gang)
 
     def node_left(self, address: str) -> list[Verdict]:
@@ -176,7 +184,9 @@ class Gangs:
             for rank in lost:
                 gang.waits_for.discard(rank)
                 share = gang.spec.placement.shares[_node_of(rank)]
-                self._record(gang, _node_of(rank), result_of_lost_node(share.node))
+                reason = f"Node {share.node} vanished while it ran the attempt."
+                lost_node = AttemptResult(outcome=Outcome.NODE_FAIL, reason=reason)
+                self._record(gang, _node_of(rank), lost_node)
             if lost and (verdict := self._verdict_if_last(gang)):
                 verdicts.append(verdict)
         return verdicts
@@ -223,7 +233,11 @@ class Gangs:
                 silent = sorted({_node_of(rank) for rank in gang.waits_for})
                 for rank in silent:
                     node = gang.spec.placement.shares[rank].node
-                    gang.results[rank] = result_of_unresponsive_node(node, END_GRACE_S)
+                    gang.results[rank] = AttemptResult(
+                        outcome=Outcome.NODE_FAIL,
+                        reason=f"Node {node} did not end its ranks within "
+                        f"{END_GRACE_S:g} s.",
+                    )
                 verdicts.append(
                     self._end(gang, tuple(gang.addresses[rank] for rank in silent))
                 )
@@ -351,3 +365,24 @@ def _node_of(part: int) -> int:
 
 def _runs_command(gang: _Gang) -> bool:
     return isinstance(gang.spec.program, CommandProgram)
+
+
+def _result_of_task(value: str | BaseException) -> AttemptResult:
+    """Convert a task's return value or exception to the result of an attempt."""
+    if isinstance(value, str):
+        return AttemptResult.from_json(json.loads(value))
+    if isinstance(value, LOST):
+        return AttemptResult(
+            outcome=Outcome.NODE_FAIL,
+            reason=(
+                "The worker of the node was lost, or the connection to it, while it "
+                "ran the attempt."
+            ),
+        )
+    outcome = Outcome.NODE_FAIL if isinstance(value, LaunchError) else Outcome.FAILED
+    return AttemptResult(
+        outcome=outcome,
+        reason=f"The node could not run the attempt: {value!r}",
+        traceback="".join(traceback.format_exception(value)),
+        input_error=str(value) if isinstance(value, SpecError) else None,
+    )

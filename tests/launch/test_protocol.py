@@ -9,12 +9,13 @@ import pytest
 
 from scalelab.launch.protocol import (
     CommandTask,
-    LaunchRequest,
     ProcessRequest,
     RankTask,
     StoreTask,
+    from_memory,
     receive,
     send,
+    to_memory,
 )
 
 
@@ -39,10 +40,9 @@ def test_request_travels_through_memory(
     process = ProcessRequest(
         rank=3, task=task, cores=(1,), env={"A": "b"}, log="l", search_path=("p",)
     )
-    request = LaunchRequest(processes=(process,))
-    descriptor = request.to_memory()
-    assert LaunchRequest.from_memory(descriptor) == request
-    assert LaunchRequest.from_memory(descriptor) == request
+    descriptor = to_memory([process])
+    assert from_memory(descriptor) == (process,)
+    assert from_memory(descriptor) == (process,)
     os.close(descriptor)
 
 
@@ -59,12 +59,12 @@ def test_message_of_any_size_arrives_whole(
 
 def test_a_request_that_is_cut_short_is_an_error() -> None:
     task = CommandTask(argv=("echo", "x" * 10_000))
-    request = LaunchRequest(processes=(ProcessRequest(rank=0, task=task),))
+    processes = [ProcessRequest(rank=0, task=task)]
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
     try:
         with pytest.raises(OSError, match="File too large"):
-            request.to_memory()
+            to_memory(processes)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 

@@ -6,9 +6,8 @@ import os
 import signal
 import socket
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from scalelab.launch import rendezvous
 from scalelab.launch.command.command_supervisor import supervise_command
@@ -25,11 +24,14 @@ from scalelab.launch.ranks.failure_report import report_failure
 _OOM_SCORE = "500"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FreshInterpreter:
-    """A command that starts a rank in a new interpreter, where it cannot be a fork."""
+class FreshInterpreter(NamedTuple):
+    """Why a rank cannot be a fork, and what its own interpreter inherits.
 
-    argv: tuple[str, ...]
+    That is the descriptor of the request, and its position in it.
+    """
+
+    request: int
+    position: int
     reason: str
 
 
@@ -52,7 +54,12 @@ def become(
                 supervise_command(argv, parent_pid)
             case RankTask() if fresh is not None:
                 os.write(2, f"scalelab: not forked: {fresh.reason}\n".encode())
-                os.execv(fresh.argv[0], fresh.argv)
+                inherited = (fresh.request, channel.fileno(), board)
+                for descriptor in inherited:
+                    os.set_inheritable(descriptor, True)
+                words = ["-m", "scalelab.launch.ranks.rank_process"]
+                words += map(str, (*inherited, fresh.position))
+                os.execv(sys.executable, [sys.executable, *words])
             case RankTask() as task:
                 # It imports torch, which a server of commands has not.
                 from scalelab.launch.ranks.rank_process import run_rank
@@ -88,16 +95,3 @@ def _prepare(process: ProcessRequest, channel: socket.socket) -> None:
             os.sched_setaffinity(0, process.cores)
         except OSError:
             send(channel, {"kind": "unpinned", "rank": process.rank})
-
-
-def fresh_interpreter(
-    request: int, channel: int, board: int, *, index: int, reason: str
-) -> FreshInterpreter:
-    """Return how to start a rank in an interpreter of its own."""
-    for descriptor in (request, channel, board):
-        os.set_inheritable(descriptor, True)
-    descriptors = [str(each) for each in (request, channel, board, index)]
-    return FreshInterpreter(
-        argv=(sys.executable, "-m", "scalelab.launch.ranks.rank_process", *descriptors),
-        reason=reason,
-    )

@@ -15,10 +15,10 @@ from scalelab.launch.process_tree import bind_future_forks
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import (
     STACK_DUMP_SIGNAL,
-    LaunchRequest,
     ProcessRequest,
     RankIdentity,
     RankTask,
+    from_memory,
     send,
 )
 from scalelab.launch.ranks.failure_report import report_failure
@@ -66,7 +66,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     for name in ("request", "channel", "board", "index"):
         parser.add_argument(name, type=int)
     given: Any = parser.parse_args(arguments)
-    process = LaunchRequest.from_memory(given.request).processes[given.index]
+    process = from_memory(given.request)[given.index]
     assert isinstance(process.task, RankTask)
     channel = socket.socket(fileno=given.channel)
     os._exit(run_rank(process, process.task, channel, given.board))

@@ -14,15 +14,15 @@ import json
 import os
 import selectors
 import signal
-import site
 import socket
 import sys
 import sysconfig
 import traceback
 from argparse import ArgumentParser
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -35,9 +35,9 @@ from scalelab.launch.process_tree import (
     signal_group,
 )
 from scalelab.launch.protocol import (
-    LaunchRequest,
     ProcessRequest,
     RankTask,
+    from_memory,
     receive,
     send,
 )
@@ -102,19 +102,20 @@ class RankServer:
             os.close(request)
             os.close(board)
         self._selector.register(
-            attempt.channel, selectors.EVENT_READ, _bound(self._on_channel, attempt)
+            attempt.channel, selectors.EVENT_READ, partial(self._on_channel, attempt)
         )
         if not attempt.pids:
             self._forget(attempt)
 
     def _launch(self, attempt: _Attempt, request: int, board: int) -> None:
-        processes = LaunchRequest.from_memory(request).processes
+        processes = from_memory(request)
         for index, process in enumerate(processes):
             parent_pid = os.getpid()
-            reason = must_not_fork() if isinstance(process.task, RankTask) else None
+            fresh, is_rank = None, isinstance(process.task, RankTask)
+            if is_rank and (reason := must_not_fork()) is not None:
+                fresh = forked.FreshInterpreter(request, index, reason)
             pid = os.fork()
             if pid == 0:
-                fresh = None if reason is None else (request, index, reason)
                 try:
                     self._leave(attempt, process, board, parent_pid, fresh)
                 finally:
@@ -130,24 +131,14 @@ class RankServer:
         process: ProcessRequest,
         board: int,
         parent_pid: int,
-        fresh: tuple[int, int, str] | None,
+        fresh: forked.FreshInterpreter | None,
     ) -> None:
         """Run a task in the forked child, which gives up all that was the server's."""
         for key in list(self._selector.get_map().values()):
             os.close(key.fd)
         self._selector.close()
-        interpreter = None
-        if fresh is not None:
-            request, index, reason = fresh
-            interpreter = forked.fresh_interpreter(
-                request, attempt.channel.fileno(), board, index=index, reason=reason
-            )
         forked.become(
-            process,
-            attempt.channel,
-            board,
-            parent_pid=parent_pid,
-            fresh=interpreter,
+            process, attempt.channel, board, parent_pid=parent_pid, fresh=fresh
         )
 
     def _adopt(self, attempt: _Attempt, pid: int, rank: int) -> None:
@@ -155,7 +146,7 @@ class RankServer:
         self._children[pid] = child
         attempt.pids.add(pid)
         self._selector.register(
-            child.descriptor, selectors.EVENT_READ, _bound(self._on_exit, child)
+            child.descriptor, selectors.EVENT_READ, partial(self._on_exit, child)
         )
         message = {"kind": "started", "rank": rank, "pid": pid}
         _tell(attempt, message, [child.descriptor])
@@ -192,10 +183,6 @@ class RankServer:
         with suppress(KeyError):
             self._selector.unregister(attempt.channel)
         attempt.channel.close()
-
-
-def _bound(handler: Callable[[Any], None], argument: object) -> Callable[[], None]:
-    return lambda: handler(argument)
 
 
 def _tell(
@@ -242,11 +229,9 @@ def watched_files() -> dict[str, int]:
 
     Left out are those of Python's library and of installed packages.
     """
-    installed = [
-        *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib")),
-        *site.getsitepackages(),
-        site.getusersitepackages(),
-    ]
+    installed = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib")]
+    # Environments that build on each other have several folders of packages.
+    installed += [each for each in sys.path if each.endswith("-packages")]
     roots = tuple(os.path.realpath(directory) + os.sep for directory in installed)
     files: dict[str, int] = {}
     for module in list(sys.modules.values()):

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -17,7 +17,7 @@ from pathlib import Path
 from scalelab.errors import LaunchError
 from scalelab.kinds.batch_systems import BATCH_SYSTEMS
 from scalelab.launch.progress import ProgressBoard
-from scalelab.launch.protocol import LaunchRequest, receive, send
+from scalelab.launch.protocol import ProcessRequest, receive, send, to_memory
 from scalelab.launch.verdict import last_lines
 
 # Importing torch from a busy network file system has been seen to take minutes.
@@ -136,10 +136,12 @@ class ServerProcess:
         except OSError:
             return False
 
-    def launch(self, request: LaunchRequest, board: ProgressBoard) -> socket.socket:
+    def launch(
+        self, processes: Sequence[ProcessRequest], board: ProgressBoard
+    ) -> socket.socket:
         """Ask for the processes of one attempt; return the attempt's channel."""
         near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        content = request.to_memory()
+        content = to_memory(processes)
         descriptors = [far.fileno(), content, board.descriptor]
         try:
             with self._lock:

@@ -20,7 +20,6 @@ from scalelab.launch.gang_agent import NodeAgent
 from scalelab.launch.progress import ProgressBoard
 from scalelab.launch.protocol import (
     CommandTask,
-    LaunchRequest,
     ProcessRequest,
     receive,
 )
@@ -68,7 +67,7 @@ def status_of(pid: int) -> dict[str, str]:
 
 def launch(server: ServerProcess, *tasks: ProcessRequest) -> socket.socket:
     board = ProgressBoard(1)
-    channel = server.launch(LaunchRequest(processes=tasks), board)
+    channel = server.launch(tasks, board)
     channel.settimeout(DEADLINE_S)
     board.close()
     return channel

@@ -9,7 +9,6 @@ import pytest
 
 from scalelab.errors import LaunchError
 from scalelab.launch.progress import ProgressBoard
-from scalelab.launch.protocol import LaunchRequest
 from scalelab.launch.ranks import server_process
 from scalelab.launch.ranks.server_process import RankServers, server_environment
 
@@ -69,6 +68,6 @@ def test_request_to_a_dead_server_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(
         LaunchError, match=rf"The rank server \(process {server.pid}\) has ended: "
     ):
-        server.launch(LaunchRequest(processes=()), board)
+        server.launch((), board)
     board.close()
     servers.close()
