@@ -32,19 +32,20 @@ def examine_kinds() -> Iterator[Finding]:
 
 
 def _examined(subject: str, registry: Registry[Any], name: str) -> Finding:
-    place = registry.outside.get(name, "scalelab.")
-    is_built_in = place.startswith("scalelab.")
-    origin = "part of ScaleLab" if is_built_in else place
+    is_built_in = name in {row.name for row in registry.built_in}
+    origin = "part of ScaleLab" if is_built_in else registry.outside[name]
     health, text = Health.OK, origin
     try:
-        _check(registry[name], f"{registry.key}={name}")
+        row = registry[name]
+        _check(row, f"{registry.key}={name}")
     except SpecError as error:
         health, text = Health.BROKEN, str(error)
     except ImportError as error:
         health, text = Health.BROKEN, f"{origin}: {error}. {_MEND}"
-        if is_built_in:
+        if is_built_in or origin.startswith("scalelab."):
+            extra = getattr(row, "extra", "") or "run"
             health = Health.NOTE
-            text = f"{origin}, but {error}. Use it with: pip install 'scalelab[train]'"
+            text = f"{origin}; {error}. To use it: pip install 'scalelab[{extra}]'"
     return Finding(subject=subject, health=health, text=text)
 
 

@@ -255,28 +255,27 @@ class LayoutAxes(Section):
         default=False, description="Whether a layer may be divided across nodes."
     )
 
-    def axes(self) -> dict[str, tuple[int, ...]]:
+    def axes(self) -> dict[str, tuple[Any, ...]]:
         """Return the listed values of each degree, by the name a Layout has for it."""
-        listed = {
+        return {
             "tensor": self.tensor,
             "pipeline": self.pipeline,
             "context": self.context,
             "expert": self.expert,
-            "replicate": self.data.replicate,
-            "shard": self.data.shard,
+            "replicate": self.data.replicate or (None,),
+            "shard": self.data.shard or (None,),
         }
-        return {name: values for name, values in listed.items() if values is not None}
 
     def layouts(self) -> tuple[Layout, ...]:
         """Return every combination of the listed degrees."""
-        axes: dict[str, tuple[Any, ...]] = dict(self.axes())
-        for name in ("replicate", "shard"):
-            axes.setdefault(name, (None,))
-        found = (
-            dict(zip(axes, degrees, strict=True)) for degrees in product(*axes.values())
+        axes = self.axes()
+        return tuple(
+            Layout(
+                **dict(zip(axes, degrees, strict=True)),
+                micro_batches=self.micro_batches.value,
+            )
+            for degrees in product(*axes.values())
         )
-        micro_batches: Any = self.micro_batches.value
-        return tuple(Layout(**each, micro_batches=micro_batches) for each in found)
 
 
 class ConfirmAbove(Section):

@@ -125,6 +125,7 @@ class Sweep:
         for row in finished:
             source.resume(row)
         planned, left = source.plan or plan(asked, where), source.left
+        gpu_hours = source.gpu_hours
         if left is None or left or asked.accept:
             check_workload(asked, where, asked.code_root)
         if left is None or left:
@@ -145,7 +146,7 @@ class Sweep:
                 len(finished) if left is None else len(planned.trials) - len(left)
             ),
             num_remaining=source.remaining if left is None else len(left),
-            gpu_hours=source.gpu_hours,
+            gpu_hours=gpu_hours,
             device_hour_word=words_of_run(fingerprint, rows).hour,
             retry_failed=retry_failed,
             checks_first=checks_first,

@@ -3,74 +3,75 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from scalelab.errors import SpecError
 from scalelab.kinds.registry import imported
+from scalelab.kinds.strategies import STRATEGIES
 from scalelab.kinds.trainers import Trainer
 from scalelab.testing.installed import RowContract
 
-NOBODYS = "a_name_of_nobody"
-
 
 class TrainerContract(RowContract):
-    """What every trainer promises."""
+    """What every trainer promises. Where it runs, its framework is installed."""
 
     registry_path = "scalelab.kinds.trainers:TRAINERS"
 
-    def test_it_has_workloads_of_its_own(self, row: Trainer) -> None:
-        """Their names hold no slash, which stands between trainer and workload."""
-        assert row.workloads
-        for workload in row.workloads:
-            assert "/" not in workload
-            row.check_name(workload)
-            row.check_keys(workload, {}, {})
+    def test_what_it_names_by_path_can_be_imported(self, row: Trainer) -> None:
+        """Ranks call ``entry``; a command line of its own yields lines."""
+        assert callable(imported(row.entry))
+        for command in row.commands.values():
+            assert callable(imported(command.path))
+            assert command.summary
 
-    def test_other_names_are_refused(self, row: Trainer) -> None:
-        """Of workloads, strategies and data sets alike."""
-        for refuse in (
-            lambda: row.check_name(NOBODYS),
-            lambda: row.check_strategy(NOBODYS),
-            lambda: row.obtain(NOBODYS, Path(NOBODYS)),
-        ):
-            with pytest.raises(SpecError, match=NOBODYS):
-                refuse()
-        assert not Path(NOBODYS).exists()
-
-    def test_it_runs_the_strategies_that_it_lists(self, row: Trainer) -> None:
-        """There is one at least."""
+    def test_its_strategies_are_known(self, row: Trainer) -> None:
+        """It runs at least one, and accepts each that it names."""
         assert row.strategies
-        for strategy in row.strategies:
-            row.check_strategy(strategy)
+        for name in row.strategies:
+            assert name in STRATEGIES
+            row.check_strategy(name)
+        with pytest.raises(SpecError, match="no_such_strategy"):
+            row.check_strategy("no_such_strategy")
 
-    def test_names_of_workloads_agree_with_what_is_known(self, row: Trainer) -> None:
-        """Metrics are the same, and parameters of every workload are named apart."""
+    def test_its_workloads_are_accepted_by_name(self, row: Trainer) -> None:
+        """A name that stands for none is refused with it."""
+        for name in row.workloads:
+            row.check_name(name)
+        with pytest.raises(SpecError, match="no_such_workload"):
+            row.check_name("no_such_workload")
+
+    def test_what_is_known_of_a_workload_is_consistent(self, row: Trainer) -> None:
+        """Parameters that facts name exist; metrics are those of its names."""
         for workload, facts in row.workloads.items():
             names = row.names(workload, None)
             if names is None:
                 continue
-            assert names.metrics in (None, facts.metrics)
-            assert not {*names.parameters} & {*row.process_parameters}
-            needed = {facts.convergence_needs, facts.tokens_axis} - {None}
-            assert names.is_open or needed <= {*names.parameters}
+            known = {*names.parameters}
+            assert {facts.tokens_axis, facts.convergence_needs} - {None} <= known
+            assert {*names.required} <= known
+            assert names.metrics is None or {*names.metrics} == {*facts.metrics}
 
-    def test_what_it_names_by_path_is_there(self, row: Trainer) -> None:
-        """What processes call, and its command lines."""
-        paths = [row.entry, *(each.path for each in row.commands.values())]
-        assert all(callable(imported(path)) for path in paths)
+    def test_its_self_test_is_a_workload(self, row: Trainer) -> None:
+        """``scalelab doctor`` lets two ranks step it."""
+        if row.self_test is not None:
+            row.check_name(row.self_test)
 
-    def test_nodes_preload_modules(self, row: Trainer) -> None:
-        """They are named, not imported."""
+    def test_it_preloads_modules(self, row: Trainer) -> None:
+        """Nodes import them once, before they fork ranks."""
         for workload in row.workloads:
-            modules: Any = row.preload(workload, row.strategies)
-            assert all(isinstance(each, str) and ":" not in each for each in modules)
+            for module in row.preload(workload, row.strategies):
+                assert module.replace(".", "_").isidentifier()
 
-    def test_the_self_test_is_a_workload(self, row: Trainer) -> None:
-        """Doctor runs two steps of it on two ranks."""
-        assert row.self_test is None or row.self_test in row.workloads
+    def test_an_error_that_stands_for_nothing_has_no_outcome(
+        self, row: Trainer
+    ) -> None:
+        """A bug of a program is not an outcome of its own."""
+        assert row.outcome_of(RuntimeError("a bug")) is None
 
-    def test_an_error_of_no_meaning_is_left_to_others(self, row: Trainer) -> None:
-        """It counts as a failure then."""
-        assert row.outcome_of(ValueError("any")) is None
+    def test_data_sets_that_it_does_not_have_are_refused(
+        self, row: Trainer, tmp_path: Path
+    ) -> None:
+        """The message names the data set."""
+        with pytest.raises(SpecError, match="no_such_data"):
+            row.obtain("no_such_data", tmp_path)

@@ -1,4 +1,4 @@
-"""The base class of launchers, and what it is told of processes and jobs.
+"""The base class of launchers, and the processes and jobs that it is given.
 
 A launcher says which processes a node starts, what each of them finds in its
 environment, when the trial is over, and how the recommended job starts its program in a

@@ -1,4 +1,4 @@
-"""The provisioner: keeps as many nodes as the waiting trials need, and no more.
+"""The provisioner: keeps the number of nodes that the waiting trials need.
 
 Three views are brought together at every tick: what the batch system shows of the jobs,
 which nodes have answered over Dask, and what the plan still needs.

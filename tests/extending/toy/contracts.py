@@ -8,7 +8,7 @@ from scalelab_toy.launcher import Toyrun
 from scalelab_toy.resource import WATER
 from scalelab_toy.source import CUTOFF
 from scalelab_toy.strategy import Paired
-from scalelab_toy.trainer import Counting
+from scalelab_toy.trainer import ToyTrainer
 
 from scalelab.kinds.batch_systems import BatchSystem
 from scalelab.kinds.launchers import Launcher
@@ -56,7 +56,7 @@ class TestCutoff(SourceContract):
         return CUTOFF
 
 
-class TestCounting(TrainerContract):
+class TestToyTrainer(TrainerContract):
     @pytest.fixture
     def row(self) -> Trainer:
-        return Counting()
+        return ToyTrainer()

@@ -1,18 +1,13 @@
-"""A trainer of plain processes, which count."""
-
 from pathlib import Path
 from typing import ClassVar
 
 from scalelab.kinds.trainers import Trainer, WorkloadFacts, WorkloadNames
 
 
-class Counting(Trainer):
-    """Counts samples, one process per device."""
-
+class ToyTrainer(Trainer):
     name = "toy"
-    entry = "scalelab_toy.process:count"
-    workloads: ClassVar = {"counting": WorkloadFacts()}
+    entry = "scalelab_toy.rank:run_rank"
+    workloads: ClassVar = {"sleep": WorkloadFacts(trains_model=False)}
 
     def names(self, workload: str, code_directory: Path | None) -> WorkloadNames:
-        """Return the one parameter."""
-        return WorkloadNames(parameters=("pause_s",), metrics=())
+        return WorkloadNames(parameters=("sample_time_s",), metrics=())
