@@ -28,6 +28,7 @@ from scalelab.records.attempt import AttemptFiles, AttemptResult, AttemptSpec
 from scalelab.records.attempt_io import write_result
 from scalelab.records.store import RunStore
 from scalelab.scheduling.driver import Driver
+from scalelab.training.trainer import TRAINER
 
 NUM_NODES, DEVICES_PER_NODE = 2, 32
 COMPLETED = AttemptResult(outcome=Outcome.COMPLETED)
@@ -130,7 +131,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     per_trial: dict[int, Comparison] = {}
-    with LocalNodes(NUM_NODES, DEVICES_PER_NODE) as cluster:
+    with LocalNodes(NUM_NODES, DEVICES_PER_NODE, entry=TRAINER.entry) as cluster:
         ours(cluster, 100, no_trial), bare(cluster, 100, no_task)
         for number in options.trials:
             per_trial[number] = interleave(

@@ -25,7 +25,7 @@ from scalelab.kinds.strategies import DEFAULT_STRATEGY
 from scalelab.plan.source import Observation, TrialSource
 from scalelab.records.store import RunStore
 from scalelab.scheduling.driver import Driver
-from scalelab.training.workloads.registry import preload_modules
+from scalelab.training.trainer import TRAINER
 
 TRIALS = 30
 TORCHRUN_EVERY = 3
@@ -115,8 +115,9 @@ def main() -> None:
             Path(folder) / "run", experiment_text="", fingerprint={}
         )
         turns = Turns(Path(folder))
-        preload = preload_modules(PROGRAM, [DEFAULT_STRATEGY])
-        with store.lease(), LocalNodes(1, RANKS, preload=preload) as nodes:
+        preload = TRAINER.preload(PROGRAM.name, [DEFAULT_STRATEGY])
+        cluster = LocalNodes(1, RANKS, preload=preload, entry=TRAINER.entry)
+        with store.lease(), cluster as nodes:
             driver = Driver(
                 turns,
                 nodes,

@@ -184,38 +184,6 @@ def test_convergence_does_not_depend_on_the_number_of_devices(tmp_path: Path) ->
     assert scales[0] == pytest.approx(scales[1], rel=1e-2)
 
 
-@pytest.mark.parametrize("world_size", [pytest.param(1, marks=pytest.mark.slow), 2])
-def test_stopped_trial_goes_on_bit_by_bit(tmp_path: Path, world_size: int) -> None:
-    trial = on(convergence_trial("own_workloads:HashedDigits"), world_size)
-    parameters = {"dropout": 0.3, "batch_norm": True, "hidden_sizes": [16]}
-
-    def spec(*place: str) -> AttemptSpec:
-        return attempt(
-            tmp_path.joinpath(*place), trial, code_directory=HERE, **parameters
-        )
-
-    whole = run_attempt(spec("whole", "001"))
-    stopped = run_attempt(spec("halves", "001"), stop_at_step=20)
-    assert stopped.outcome is Outcome.PREEMPTED
-    assert stopped.reason.startswith("Ended by SIGTERM at step ")
-    resumed = run_attempt(spec("halves", "002"))
-
-    first = stream(tmp_path / "halves" / "001", "step")[-1]["step"]
-    rows = stream(tmp_path / "halves" / "002", "step")
-    assert rows[0]["step"] == first + 1
-    expected = stream(tmp_path / "whole" / "001", "step")[first:]
-    assert [r["loss"] for r in rows] == [r["loss"] for r in expected]
-    hashes = [
-        stream(tmp_path / name / number, "evaluation")[-1]["weights_hash"]
-        for name, number in (("whole", "001"), ("halves", "002"))
-    ]
-    assert hashes[0] == hashes[1]
-    # The first step after a restart is slow, like the first of all, and not measured.
-    assert resumed.measurements["num_steps"] == len(rows) - 1
-    assert resumed.measurements["num_samples"] == whole.measurements["num_samples"]
-    assert resumed.measurements["normalization_batch_size"] == 32
-
-
 @pytest.mark.slow
 def test_a_trial_whose_time_is_up_goes_on_in_another_attempt(tmp_path: Path) -> None:
     measurement = Measurement(max_samples=100_000, evaluate_every_samples=1600)

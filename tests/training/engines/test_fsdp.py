@@ -12,7 +12,6 @@ from gang import (
     stream,
     throughput_trial,
 )
-from stopped_trials import check_going_on
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
@@ -110,15 +109,3 @@ def test_columns_are_of_the_whole_model(tmp_path: Path) -> None:
     assert measured["num_parameters"] == 64 * 17 + 17 + 17 * 10 + 10
     assert measured["gradient_bytes"] == 4 * measured["num_parameters"]
     assert measured["exposed_sync_s"] > 0
-
-
-@pytest.mark.slow
-def test_stopped_trial_goes_on_bit_by_bit(tmp_path: Path) -> None:
-    trial = sharded_trial(precision="fp16")
-    parameters: dict[str, Any] = {
-        "dropout": 0.3,
-        "batch_norm": True,
-        "hidden_sizes": [16],
-        "code_directory": HERE,
-    }
-    check_going_on(tmp_path, trial, **parameters)

@@ -13,7 +13,6 @@ from gang import (
     stream,
     throughput_trial,
 )
-from stopped_trials import check_going_on
 from torch import nn
 
 from scalelab.experiment.trial import LearningRate, Measurement, Trial, TrialKind
@@ -103,20 +102,6 @@ def test_synchronous_steps_come_first(tmp_path: Path) -> None:
     assert losses["post"][17:] != losses["ddp"][17:]
     waits = [row["exposed_sync_s"] > 0 for row in stream(tmp_path / "post", "step")]
     assert waits[:28] == [True] * 16 + [False, False, False, True] * 3
-
-
-@pytest.mark.slow
-def test_neither_a_stop_nor_evaluations_change_the_training(tmp_path: Path) -> None:
-    options = {"averaging_period": 7, "synchronous_steps": 8}
-    trial = local_trial(7, options=options)
-    parameters: dict[str, Any] = {
-        "dropout": 0.3,
-        "batch_norm": True,
-        "hidden_sizes": [16],
-        "code_directory": HERE,
-    }
-    seldom = replace(trial, measurement=Measurement(max_samples=2000))
-    check_going_on(tmp_path, trial, seldom, **parameters)
 
 
 @pytest.mark.slow

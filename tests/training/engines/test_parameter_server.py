@@ -115,28 +115,6 @@ def test_measured_steps_are_whole_windows(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_stopped_trial_goes_on_from_the_servers(tmp_path: Path) -> None:
-    trial = served_trial(
-        workload="own_workloads:HashedDigits",
-        options={"rule": "adag", "communication_window": 4, "num_servers": 2},
-        measurement=Measurement(max_samples=20_000, evaluate_every_samples=5000),
-    )
-    first = attempt(tmp_path / "001", trial, code_directory=HERE)
-    stopped = run_attempt(first, stop_at_step=200)
-    assert stopped.outcome is Outcome.PREEMPTED
-    step = stream(tmp_path / "001", "step")[-1]["step"]
-    assert sum(own_steps(tmp_path / "001")) == 2 * step
-
-    second = attempt(tmp_path / "002", trial, code_directory=HERE)
-    assert run_attempt(second).outcome is Outcome.COMPLETED
-    rows = stream(tmp_path / "002", "step")
-    assert [row["step"] for row in rows] == list(range(step + 1, 314))
-    # Rank 0 has no loss before its first own step; a new network has ln 10 = 2.3.
-    assert next(row["loss"] for row in rows if "loss" in row) < 1.5
-    assert stream(tmp_path / "002", "evaluation")[-1]["val_acc"] > 0.9
-
-
-@pytest.mark.slow
 def test_a_checkpoint_of_the_former_engine_is_not_continued(tmp_path: Path) -> None:
     trial = served_trial(
         workload="own_workloads:HashedDigits",

@@ -13,7 +13,6 @@ from gang import (
     stream,
     throughput_trial,
 )
-from stopped_trials import check_going_on
 from torch import nn
 from virtual_pipeline import VirtualPipeline
 
@@ -111,19 +110,6 @@ def test_an_embedding_on_two_stages_stays_one(tmp_path: Path) -> None:
     found, _ = learned(tmp_path / "piped", piped_trial(2, **fields), **parameters)
     assert found == pytest.approx(expected, rel=1e-5)
     assert found[-1] < found[0]
-
-
-@pytest.mark.slow
-def test_stopped_trial_goes_on_bit_by_bit(tmp_path: Path) -> None:
-    # At the first scale of fp16 gradients overflow: all ranks must skip the same steps.
-    measurement = Measurement(max_samples=1000, evaluate_every_samples=250)
-    trial = piped_trial(2, precision="fp16", measurement=measurement)
-    parameters: dict[str, Any] = {
-        "dropout": 0.3,
-        "batch_norm": True,
-        "hidden_sizes": [16, 16],
-    }
-    check_going_on(tmp_path, trial, told_by="val_loss", **parameters)
 
 
 @pytest.mark.slow

@@ -15,7 +15,6 @@ from gang import (
     stream,
     throughput_trial,
 )
-from stopped_trials import check_going_on
 from torch import nn
 
 from scalelab.experiment.trial import LearningRate, Measurement, Trial, TrialKind
@@ -354,19 +353,6 @@ def power_sgd_trial(rank: int, **changes: Any) -> Trial:
         "measurement": Measurement(max_samples=2000, evaluate_every_samples=500),
     }
     return on(throughput_trial("own_workloads:HashedDigits"), 2, **(fields | changes))
-
-
-@pytest.mark.slow
-def test_stopped_trial_goes_on_bit_by_bit(tmp_path: Path) -> None:
-    # Small buckets are filled otherwise in the first pass of each process.
-    trial = power_sgd_trial(2, precision="fp16")
-    trial = replace(trial, options={**trial.options, "bucket_cap_mb": 0.01})
-    parameters: dict[str, Any] = {
-        "dropout": 0.3,
-        "hidden_sizes": [64, 64],
-        "code_directory": HERE,
-    }
-    check_going_on(tmp_path, trial, **parameters)
 
 
 @pytest.mark.slow
